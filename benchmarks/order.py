@@ -41,7 +41,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.passes import RowPasses
 from headrace.stream.loader.stream_loader import StreamLoader
-from headrace.stream.order.mixing import measure, natural_rows, permutation_mixing
+from headrace.stream.order.advice import measure, natural_rows, permutation_mixing
 from headrace.stream.order.plan import Plan
 from headrace.stream.ranks.topology import Topology
 

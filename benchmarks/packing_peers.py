@@ -20,8 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.bins.bins import Bins
-from headrace.bins.online import OnlinePacker
-from headrace.bins.pack import pack
+from headrace.bins.pack import OnlinePacker, pack
 
 Sizes = tuple[np.ndarray, np.ndarray]  # per bin: tokens, sequences
 Packer = Callable[[np.ndarray, int], Callable[[], Sizes]]

@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.bins.online import OnlinePacker
+    from headrace.bins.pack import OnlinePacker
     from headrace.dataset.convert import Converted, convert
     from headrace.dataset.manifest import Manifest
     from headrace.dataset.verify import Verdict, certify, verify
@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from headrace.run.folds import GroupKFold, Rolling
     from headrace.run.forget import Forgotten, forget
     from headrace.run.prepare import Prepared, prepare
-    from headrace.series.builder import SeriesBuilder
-    from headrace.series.config import Series
+    from headrace.series.config import Series, SeriesBuilder
     from headrace.series.pipelines.grouped import GroupedPipeline
     from headrace.series.pipelines.save import load_pipelines
     from headrace.series.pipelines.unified import UnifiedPipeline
@@ -67,7 +66,7 @@ if TYPE_CHECKING:
 __version__ = "1.0.0rc1"
 
 _NAMES = {
-    "bins.online": "OnlinePacker",
+    "bins.pack": "OnlinePacker",
     "dataset.convert": "Converted convert",
     "dataset.manifest": "Manifest",
     "dataset.verify": "Verdict certify verify",
@@ -84,8 +83,7 @@ _NAMES = {
     "run.folds": "GroupKFold Rolling",
     "run.forget": "Forgotten forget",
     "run.prepare": "Prepared prepare",
-    "series.builder": "SeriesBuilder",
-    "series.config": "Series",
+    "series.config": "Series SeriesBuilder",
     "series.pipelines.grouped": "GroupedPipeline",
     "series.pipelines.save": "load_pipelines",
     "series.pipelines.unified": "UnifiedPipeline",

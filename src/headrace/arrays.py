@@ -20,6 +20,13 @@ U32 = npt.NDArray[np.uint32]
 U64 = npt.NDArray[np.uint64]
 
 
+def borders_of(counts: Ints | Sequence[int]) -> I64:
+    """Return where runs of these lengths begin when they are laid end to end, then their total: int64 [N + 1]."""
+    borders = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, dtype=np.int64, out=borders[1:])
+    return borders
+
+
 def number_rows(*columns: U64) -> I64:
     """Number the distinct rows of parallel columns [N], from 0; equal rows have one number. int64 [N]."""
     order = np.lexsort(columns)

@@ -25,16 +25,15 @@ from headrace.errors import InputError
 from headrace.formats.dates import MISSING
 from headrace.formats.text_columns import as_text
 from headrace.report.words import many
-from headrace.series.arrays.axis import coarsest, infer, place, usual
+from headrace.series.arrays.axis import agreed, infer, place
 from headrace.series.clean import Cleaned
 from headrace.series.clean import clean as clean_entity
 from headrace.series.config import Series
-from headrace.series.observed import Observed
-from headrace.series.pipelines.unified import as_polars, check_column
+from headrace.series.pipelines.unified import as_given, as_polars, check_column
 from headrace.series.source_settings import FILE_NAME
 from headrace.series.sources import parse
-from headrace.series.store import calendar_rows
-from headrace.series.times import timed
+from headrace.series.store import calendar_rows, stored_columns
+from headrace.series.times import Observed, timed
 from headrace.series.windows.store import USUAL, Columns, Entities, Matrices, SeriesStore
 from headrace.series.windows.windows import WindowOptions, Windows, check_some, windows_of
 
@@ -48,7 +47,8 @@ def clean(frame: Any, settings: Series) -> Any:
     that a run would leave out, and the reason.
     """
     observed, settings = _observed(frame, settings)
-    return _like(frame, [_table(settings, *each) for each in _cleaned(observed, settings)])
+    tables = [_table(settings, *each) for each in _cleaned(observed, settings)]
+    return as_given(frame, pl.concat(tables) if tables else pl.DataFrame())
 
 
 def split(frame: Any, settings: Series) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def split(frame: Any, settings: Series) -> dict[str, Any]:
         for name, (start, stop) in settings.division.parts.named(borders):
             if name is not None:
                 parts[name].append(table[start:stop])
-    return {name: _like(frame, tables) for name, tables in parts.items()}
+    return {name: as_given(frame, pl.concat(own) if own else pl.DataFrame()) for name, own in parts.items()}
 
 
 def windows_of_frame(frame: Any, settings: Series, **options: Any) -> Windows:
@@ -104,8 +104,6 @@ class _Rows(SeriesStore):
             names=pa.array([name for name, _ in entities], pa.large_string()),
             first_row=np.cumsum(rows) - rows,
             rows=rows,
-            val_row=rows,
-            test_row=rows,
             first_time=np.array([axis.first for _, axis in entities], np.int64),
             from_end=np.array([axis.anchor == "end" for _, axis in entities], np.bool_),
             static_row=nothing - 1,
@@ -114,7 +112,12 @@ class _Rows(SeriesStore):
         )
         self.static_names, self.static = (), np.empty((0, 0), np.float32)
         self.__setstate__({})
-        self._matrices = Matrices([np.concatenate(matrices)])
+        self._rows = Matrices([np.concatenate(matrices)])
+
+    @property
+    def matrices(self) -> Matrices:
+        """The rows of the table, which no file holds: they are part of what is pickled."""
+        return self._rows
 
 
 def _observed(frame: Any, settings: Series) -> tuple[dict[str, Observed], Series]:
@@ -144,8 +147,7 @@ def _observed(frame: Any, settings: Series) -> tuple[dict[str, Observed], Series
         words = Counter(each.word for each in steps if each is not None)
         if not words:
             raise InputError("no entity of the table has three times; give frequency, e.g. '1d'")
-        word = usual(words) if settings.frequency == "infer" else coarsest(words)
-        settings = settings.model_copy(update={"frequency": word})
+        settings = settings.model_copy(update={"frequency": agreed(words, settings.frequency)})
     return found, settings
 
 
@@ -158,21 +160,11 @@ def _cleaned(observed: dict[str, Observed], settings: Series) -> Iterator[tuple[
 
 
 def _table(settings: Series, entity: str, cleaned: Cleaned) -> pl.DataFrame:
-    times = pl.Series(cleaned.axis.times()).cast(pl.Datetime("us"))
-    calendar = calendar_rows(settings, cleaned.axis)
-    masks = len(settings.mask_columns())
-    columns = {
-        **dict(zip(settings.columns(), cleaned.values.T, strict=True)),
-        **dict(zip(settings.calendar_columns(), calendar.T, strict=True)),
-        **dict(zip(settings.mask_columns(), cleaned.filled.T[len(cleaned.filled.T) - masks :], strict=True)),
-    }
-    own = [pl.Series(name, np.ascontiguousarray(values), nan_to_null=True) for name, values in columns.items()]
-    return pl.DataFrame([pl.Series(settings.entity_column, [entity] * len(times)), times.alias(settings.time), *own])
-
-
-def _like(frame: Any, tables: list[pl.DataFrame]) -> Any:
-    """Concatenate tables into the kind of table that the caller passed."""
-    whole = pl.concat(tables) if tables else pl.DataFrame()
-    if isinstance(frame, pl.DataFrame):
-        return whole
-    return whole.to_pandas() if hasattr(frame, "itertuples") else whole.to_arrow()
+    times = pl.Series(settings.time, cleaned.axis.times()).cast(pl.Datetime("us"))
+    masks = cleaned.filled.T[len(cleaned.filled.T) - len(settings.mask_columns()) :]
+    columns = [*cleaned.values.T, *calendar_rows(settings, cleaned.axis).T, *masks]
+    own = [
+        pl.Series(name, np.ascontiguousarray(values), nan_to_null=True)
+        for name, values in zip(stored_columns(settings), columns, strict=True)
+    ]
+    return pl.DataFrame([pl.Series(settings.entity_column, [entity] * len(times)), times, *own])

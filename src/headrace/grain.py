@@ -57,7 +57,7 @@ class ContextMapDataset(_MapDataset):  # type: ignore[misc]  # Grain has no type
         self.batch_size = batch_size
 
     def __len__(self) -> int:
-        """Number of elements in an epoch."""
+        """Return the number of elements in an epoch."""
         return len(self.source) // (self.batch_size or 1)
 
     def __str__(self) -> str:

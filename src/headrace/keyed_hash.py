@@ -73,7 +73,7 @@ def hash_texts(key: tuple[int, int], texts: pa.Array | pa.ChunkedArray) -> tuple
 
 
 def permutation(key: tuple[int, int], n: int) -> npt.NDArray[np.int64]:
-    """A pseudorandom order of 0..n-1 for this key.
+    """Return a pseudorandom order of 0..n-1 for this key.
 
     Each index is packed below random high bits from Philox4x64-10 (Salmon et al., 2011), whose raw output is fixed,
     and the words are sorted: distinct words have one sorted order, whatever the sorting algorithm.
@@ -109,7 +109,7 @@ def places_in_permutation(key: tuple[int, int], n: int, items: npt.NDArray[np.in
 
 
 def _random_words(key: tuple[int, int], n: int) -> tuple[U64, np.uint64]:
-    """A random word for each index, and the mask of the low bits that indices take."""
+    """Return a random word for each index, and the mask of the low bits that indices take."""
     words: U64 = np.random.Philox(key=np.array(key, np.uint64)).random_raw(n)
     return words, np.uint64((1 << max(1, int(n - 1).bit_length())) - 1)
 

@@ -154,7 +154,7 @@ class EpochCallback(Callback):
         self._datasets = list(datasets) if isinstance(datasets, list | tuple) else [datasets]
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:  # noqa: ARG002 - the hook's signature
-        """Before the first iterator."""
+        """Set the epoch before the first iterator."""
         if stage == "fit":
             self._tell(trainer.current_epoch)
 
@@ -164,11 +164,14 @@ class EpochCallback(Callback):
         pl_module: LightningModule,  # noqa: ARG002 - the hook's signature
         checkpoint: dict[str, Any],
     ) -> None:
-        """Before the first iterator of a resumed fit. checkpoint["epoch"] is one behind if it was saved at an end."""
+        """Set the epoch before the first iterator of a resumed fit.
+
+        checkpoint["epoch"] is one behind if it was saved at the end of an epoch.
+        """
         self._tell(checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"])
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002 - the hook's signature
-        """Before the next iterator, which Lightning makes before it announces the epoch."""
+        """Set the epoch before the next iterator, which Lightning makes before it announces the epoch."""
         self._tell(trainer.current_epoch + 1)
 
     def _tell(self, epoch: int) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from headrace.checks import nearest
 from headrace.errors import SettingsError
@@ -45,16 +45,16 @@ class Recipe(Protocol):
     def recipe_name(self) -> str: ...
 
     def identity_settings(self) -> dict[str, Any]:
-        """Every setting that can change a byte of output, as JSON."""
+        """Return every setting that can change a byte of output, as JSON."""
 
     def config(self) -> dict[str, Any]:
-        """All settings, as JSON; never a credential."""
+        """Return all settings as JSON; never a credential."""
 
     def source_files(self) -> list[tuple[Path, str]]:
-        """The files of the source and their names relative to its root."""
+        """Return the files of the source and their names relative to its root."""
 
     def source_places(self) -> Sequence[str | Path]:
-        """Places of the source, as they were given: files, directories, patterns."""
+        """Return the places of the source as they were given: files, directories, patterns."""
 
     def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
         """Do the work."""
@@ -126,7 +126,7 @@ def load(reference: str) -> Any:
 
 
 def registrations() -> Mapping[str, Registration]:
-    """All usable recipes by name: the built-in ones in their order, then those of other packages, sorted."""
+    """Return all usable recipes by name: the built-in ones in their order, then those of other packages, sorted."""
     return {name: found for name, found in _found().items() if isinstance(found, Registration)}
 
 
@@ -167,7 +167,7 @@ def _registration(points: Sequence[metadata.EntryPoint]) -> Registration | str:
 
 
 def registration(name: object) -> Registration:
-    """The registration of a recipe. Raises `SettingsError` for one that is not known, with the nearest name."""
+    """Return the registration of a recipe. Raises `SettingsError` for one that is not known, with the nearest name."""
     found = _found().get(name) if isinstance(name, str) else None
     if isinstance(found, Registration):
         return found
@@ -180,17 +180,21 @@ def registration(name: object) -> Registration:
 
 
 def recipe_of_command(word: str) -> Registration | None:
-    """The registration of the recipe that has this word of the command line; None if none has.
+    """Return the registration of the recipe that has this word of the command line; None if none has.
 
     Built-in ones come first, so that their commands start without reading which packages are installed.
     """
-    built_in = (load(value) for value in BUILT_IN.values())
-    found: Registration | None = next((each for each in built_in if word in each.commands), None)
+    found = next((each for each in map(_built_in, BUILT_IN) if word in each.commands), None)
     return found or next((each for each in registrations().values() if word in each.commands), None)
 
 
 def registration_of_run(name: str) -> Registration:
-    """The registration of the recipe that made a run; of one that is not installed here, what holds for any."""
-    if name in BUILT_IN:
-        return cast("Registration", load(BUILT_IN[name]))
+    """Return the registration of the recipe that made a run; of one that is not installed, what holds for any."""
+    if name in BUILT_IN:  # found without reading which packages are installed
+        return _built_in(name)
     return registrations().get(name) or Registration(name=name, settings="")
+
+
+def _built_in(name: str) -> Registration:
+    made: Registration = load(BUILT_IN[name])
+    return made

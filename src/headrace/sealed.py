@@ -9,7 +9,6 @@ so readers check the bounds of every number as well. Cost is O(state).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -113,23 +112,3 @@ def check_bounds(state: Any, what: str) -> None:
                 f"{what}: {shown(value)} in it is neither text, an integer, true, false nor null; pass what"
                 " state_dict() gave, unchanged"
             )
-
-
-def parse_state(data: bytes) -> Any:
-    """Parse a saved state. Raises `ValueError` if it is not JSON, is too deep, or repeats a key."""
-    try:
-        return json.loads(data, object_pairs_hook=_each_once, parse_constant=_refused)
-    except RecursionError:
-        raise ValueError("it is nested too deep") from None
-
-
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"key {shown(next(name for name in names if names.count(name) > 1))} appears twice")
-    return values
-
-
-def _refused(constant: str) -> None:
-    raise ValueError(f"{constant} is not a JSON number")

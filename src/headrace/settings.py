@@ -121,7 +121,7 @@ def renamed(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]
 
 
 def load_yaml(text: str) -> Any:
-    """A YAML document whose mappings hold each key once. Raises `yaml.YAMLError`, which says line and column."""
+    """Load a YAML document whose mappings hold each key once. Raises `yaml.YAMLError`, which says line and column."""
     return _strict_loader()(text).get_single_data()
 
 

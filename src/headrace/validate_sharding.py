@@ -17,37 +17,32 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from headrace.arrays import I64
 from headrace.cli.outermost import run_guarded
-from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
-from headrace.errors import HeadraceError, MissingExtra, SettingsError
+from headrace.errors import HeadraceError, SettingsError
 from headrace.printable import printable
 from headrace.stream.audit.rows import Audit, AuditReport, audit
 from headrace.stream.loader.dataset import open_dataset
 from headrace.stream.loader.options import VALID, StreamOptions
+from headrace.stream.ranks.topology import gather
+from headrace.stream.read.batch import import_torch
 
 ROW = "headrace_row_number"
 _PROMISE = "Stream one epoch on every rank of a job and check that every row came to exactly one."
 
 
-@dataclass(frozen=True)
-class NumberedBlocks:
-    """Read blocks with one more column, the number of each row in the split."""
-
-    read_block: ReadBlock
-    index: SplitIndex
-
-    def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
-        """Return the rows of a block and their numbers."""
-        wanted = None if columns is None else [name for name in columns if name != ROW]
-        table = self.read_block(number, wanted)
-        first = int(self.index.first_row[number])
-        return table.append_column(ROW, pa.array(np.arange(first, first + table.num_rows)))
+def _numbered(read_block: ReadBlock, first_row: I64, block: int, columns: Sequence[str] | None) -> pa.Table:
+    """Read the rows of a block and, as one more column, their numbers in the split."""
+    table = read_block(block, None if columns is None else [name for name in columns if name != ROW])
+    first = int(first_row[block])
+    return table.append_column(ROW, pa.array(np.arange(first, first + table.num_rows)))
 
 
 @dataclass(frozen=True)
@@ -99,23 +94,22 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
         if getattr(asked, name) < least:
             flag = "--" + name.replace("_", "-")
             parser.error(f"{flag} is {getattr(asked, name)}; expected {least} or more")
+    load = partial(_loader, asked)
     try:
-        import torch
-    except ImportError:
-        return _refuse(MissingExtra("torch", "torch"))
-    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    try:
+        torch = import_torch()
+        devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
         launched = Launched.of(environ)
         backend = choose_backend(asked.backend, local_ranks=launched.local_ranks if launched else 1, devices=devices)
     except SettingsError as error:
-        return _refuse(error)
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201 - a command prints
+        return error.exit_code
     if launched is None:
-        return validate(lambda: _loader(asked), rank=0, world_size=1)
+        return validate(load, rank=0, world_size=1)
     if backend == "nccl":
         torch.cuda.set_device(launched.local_rank)
     torch.distributed.init_process_group(backend)
     try:
-        code = validate(lambda: _loader(asked), rank=launched.rank, world_size=launched.world_size)
+        code = validate(load, rank=launched.rank, world_size=launched.world_size)
         torch.distributed.barrier()  # a rank that leaves first can break the messages of the others
     finally:
         torch.distributed.destroy_process_group()
@@ -150,7 +144,7 @@ def validate(load: Callable[[], tuple[Audit, int]], *, rank: int, world_size: in
         problem = f"rank {rank}: {error}"
     except Exception as error:  # noqa: BLE001 - every rank reports it, whatever it is; the others would wait for this one
         problem = f"rank {rank}: {type(error).__name__}: {error}"
-    problems = [each for each in _gather(problem, world_size) if each is not None]
+    problems = [each for each in gather(problem) if each is not None]
     counts: dict[str, Any] = {}
     if watched is not None and not problems:
         report = watched.report()
@@ -179,11 +173,6 @@ def _problems(report: AuditReport, total: int) -> list[str]:
     return found
 
 
-def _refuse(error: HeadraceError) -> int:
-    print(f"error: {error}", file=sys.stderr)  # noqa: T201 - a command prints
-    return error.exit_code
-
-
 def _loader(asked: argparse.Namespace) -> tuple[Audit, int]:
     """Open one audited epoch of this rank; also return the number of rows of the split."""
     from headrace.stream.loader.torch_dataset import StreamingDataset
@@ -198,21 +187,10 @@ def _loader(asked: argparse.Namespace) -> tuple[Audit, int]:
         batch_format="arrow",
         columns=[name for name in index.schema.names if name != VALID],
     )
-    blocks = NumberedBlocks(data.block_reader(asked.split), plain)
+    blocks = partial(_numbered, data.block_reader(asked.split), plain.first_row)
     dataset = StreamingDataset(index, blocks, options, num_workers=asked.workers)
     dataset.set_epoch(asked.epoch)
     return audit(dataset.data_loader(), key=ROW, expected=plain.total_rows), plain.total_rows
-
-
-def _gather(value: Any, world_size: int) -> list[Any]:
-    """Gather the values of all ranks, in rank order."""
-    import torch
-
-    if not torch.distributed.is_initialized():
-        return [value]
-    values: list[Any] = [None] * world_size
-    torch.distributed.all_gather_object(values, value)
-    return values
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ def invoke(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[Settings | Non
     monkeypatch.setattr(derived, "load", lambda _: Every)
     monkeypatch.setattr(derived, "execute", lambda recipe, out, about: made.append(recipe))
     app = typer.Typer()
-    derived.add_derived(app, "every", "rewrite", told="Do every.")
+    derived.add_derived(app, "every", "headrace.rewriting.settings:Rewrite", told="Do every.")
     done = CliRunner().invoke(app, list(words), env={"COLUMNS": "200"})
     return (made[0] if made else None), done.output
 

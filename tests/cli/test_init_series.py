@@ -72,6 +72,16 @@ def test_days_of_a_month_are_no_times(tmp_path: Path) -> None:
     assert "no column of a.csv holds times; give --time" in told
 
 
+def test_of_frequencies_that_are_equally_common_the_longest_is_named_as_runs_infer_it(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    for name, every in (("a", "15m"), ("b", "1d")):
+        times = pl.datetime_range(datetime(2000, 1, 1), datetime(2000, 1, 20), every, eager=True)
+        pl.DataFrame({"date": times, "q": np.arange(len(times)) % 7 + 0.5}).write_csv(tmp_path / f"raw/{name}.csv")
+    _, asked = init(tmp_path / "raw", tmp_path, "--target", "q")
+
+    assert "1d" == asked["frequency"]
+
+
 def test_a_repeated_flag_adds_to_the_names_before_it(tmp_path: Path) -> None:
     source = write_source(tmp_path / "raw", ["a", "b"])
     pl.DataFrame({"station": ["a", "b"], "area": [1.0, 2.0], "height": [3.0, 4.0], "width": [5.0, 6.0]}).write_csv(

@@ -20,8 +20,8 @@ from snapshot_cases import LISTINGS, listings
 
 import headrace
 from headrace.cli.init.look import look
+from headrace.dataset.hub import choose
 from headrace.errors import CorruptShard, HeadraceError, InputError
-from headrace.formats.hub_files import choose
 from headrace.formats.listing import list_files
 from headrace.packing.blend import blend_of
 from headrace.stream.ranks.group import Group

@@ -10,7 +10,7 @@ import headrace
 from headrace.cli import main
 from headrace.errors import InputError
 from headrace.formats.listing import list_files
-from headrace.formats.named_splits import splits_of
+from headrace.formats.names import splits_of
 
 
 def write(root: Path, *names: str) -> Path:

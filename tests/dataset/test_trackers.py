@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace.dataset.trackers import record_of
+from headrace.dataset.split_rows import record_of
 from headrace.errors import SettingsError
 
 

@@ -49,17 +49,18 @@ def tasks_over(plan: Plan, count: int) -> list[Callable[[int], Any]]:
     return [task(number) for number in range(count)]
 
 
-def elsewhere(packed: Packed) -> list[Callable[..., Any]]:
+def elsewhere(tasks: list[Callable[..., Any]]) -> list[Callable[..., Any]]:
+    packed = Packed(tasks, cloudpickle.Pickler)
     buffers = [bytes(buffer.raw()) for buffer in packed.buffers]
     shared = load_shared(packed.shared, buffers)
-    return [load_task(packed.task(number), shared) for number in range(len(packed))]
+    return [load_task(packed.task(number), shared) for number in range(len(tasks))]
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 17])
 def test_tasks_do_the_same_after_the_journey(count: int) -> None:
     tasks = tasks_over(plan_of(20_000), count)
 
-    loaded = elsewhere(Packed(tasks, cloudpickle.Pickler))
+    loaded = elsewhere(tasks)
 
     assert [task(3) for task in tasks] == [task(3) for task in loaded]
 
@@ -73,7 +74,7 @@ def test_a_task_is_small_however_much_it_shares() -> None:
 
 
 def test_what_was_one_object_stays_one() -> None:
-    first, second = elsewhere(Packed(tasks_over(plan_of(5000), 2), cloudpickle.Pickler))
+    first, second = elsewhere(tasks_over(plan_of(5000), 2))
     cells = [dict(zip(task.__code__.co_freevars, (c.cell_contents for c in task.__closure__), strict=True)) for task in (first, second)]  # fmt: skip
 
     assert cells[0]["plan"] is cells[1]["plan"]
@@ -97,7 +98,7 @@ def test_partials_share_their_arguments_too() -> None:
     wrapped = [functools.partial(lambda task, array: task(int(array[-1])), task, values) for task in tasks]
     packed = Packed(wrapped, cloudpickle.Pickler)
 
-    assert [49_999, 50_000, 50_001] == [task() for task in elsewhere(packed)]
+    assert [49_999, 50_000, 50_001] == [task() for task in elsewhere(wrapped)]
     assert 1 == len(packed.buffers)
 
 

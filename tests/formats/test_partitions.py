@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import headrace
 from headrace.errors import InputError
 from headrace.formats.listing import list_files
-from headrace.formats.partition_names import partition_of
+from headrace.formats.names import partition_of
 from headrace.formats.partitions import partition_types
 from headrace.formats.source import read_chunks, survey
 from laws import examples

@@ -13,19 +13,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.arrays import components
-from headrace.near.candidates import (
+from headrace.near.shingles import (
+    HASHES,
     LEADERS,
+    LEAST_RECALL,
+    MOST_BANDS,
     NEXT,
+    TOKENS,
+    WORDS,
+    Bands,
     Crowds,
+    Shingles,
     distinct,
     documents_of,
     first_copies,
     jaccard,
     pair_words,
     propose,
+    shingles_of_texts,
+    shingles_of_tokens,
+    sign,
+    take_sequences,
 )
-from headrace.near.minhash import HASHES, LEAST_RECALL, MOST_BANDS, Bands, sign
-from headrace.near.shingles import TOKENS, WORDS, Shingles, shingles_of_texts, shingles_of_tokens, take_sequences
 from laws import examples
 
 

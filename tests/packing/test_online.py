@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packing_cases import as_lists, lognormal, problems
 
-from headrace.bins.online import OnlinePacker
+from headrace.bins.pack import OnlinePacker
 
 
 def packer_of(problem, buffer):

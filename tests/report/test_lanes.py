@@ -14,8 +14,8 @@ from headrace.report.lanes import plan_page
 from headrace.report.write import publish
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.passes import RowPasses
+from headrace.stream.order.advice import mixing_of_plan
 from headrace.stream.order.epoch import EpochOrder
-from headrace.stream.order.mixing import mixing_of_plan
 from headrace.stream.order.plan import Plan, estimate_peak_bytes
 from headrace.stream.ranks.topology import Topology
 

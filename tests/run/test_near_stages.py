@@ -14,7 +14,7 @@ import pytest
 
 from headrace.engine.local import LocalEngine
 from headrace.errors import SettingsError
-from headrace.near import candidates
+from headrace.near import shingles
 from headrace.near.shingles import Shingles, shingles_of_texts
 from headrace.run import near as stages
 from headrace.run.context import RunContext
@@ -134,7 +134,7 @@ def test_thousands_of_equal_texts_and_of_one_template_take_few_pairs_each(tmp_pa
 
 
 def test_near_texts_are_found_among_thousands_of_one_template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates, "LEAST_PAIRS", 0)
+    monkeypatch.setattr(shingles, "LEAST_PAIRS", 0)
     draw = random.Random(6)
     words = [f"w{number}" for number in range(100)]
 

@@ -1,5 +1,6 @@
 """Functions of tables give what a run gives, before it scales."""
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,14 @@ def test_windows_are_those_of_a_run(frame: pl.DataFrame, made: Path) -> None:
         for array in ("X", "y", "future", "entity", "input_end_date"):
             assert np.array_equal(one_batch[array], other_batch[array])
         assert one.entity_names([0, 2]) == ["a", "c"]
+
+
+def test_windows_of_a_table_reach_other_processes(frame: pl.DataFrame) -> None:
+    windows = windows_of_frame(frame, settings(), input_length=5, output_length=2)
+    again = pickle.loads(pickle.dumps(windows))
+
+    assert windows.identity == again.identity
+    assert np.array_equal(windows.batch([0, 7])["X"], again.batch([0, 7])["X"])
 
 
 def test_tables_come_back_as_what_they_were(frame: pl.DataFrame) -> None:

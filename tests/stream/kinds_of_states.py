@@ -14,7 +14,7 @@ from stream_cases import Numbers, index_of
 
 import headrace
 import headrace.windows
-from headrace.bins.online import OnlinePacker
+from headrace.bins.pack import OnlinePacker
 from headrace.sealed import seal
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stateful import WorkerProgress, stream_state

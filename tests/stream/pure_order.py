@@ -90,3 +90,9 @@ def rows_of_steps(rows, world_size, batch_size, steps, **settings):
         block, row = plan.order.locate(plan.order.line_of(plan.remaining.positions(places)))
         found.append(np.sort(np.concatenate([[0], np.cumsum(rows)])[block] + row))
     return np.stack(found)
+
+
+def positions_of_row(order, block, row):
+    """Every position at which one row is delivered, ascending."""
+    _, positions = order.positions_of_rows(np.array([block]), np.array([row]))
+    return np.sort(positions)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packed_cases import made_rows
+from pure_order import positions_of_row
 from stream_cases import index_of
 
 import headrace
@@ -102,7 +103,7 @@ def test_laws(blocks, lanes, ranks, batch_size, shuffle_rows, seed, stop, later)
     rows = rows_in_order(plan)
     assert sorted(rows) == list(range(index.total_rows))
     found = [
-        plan.order.positions_of_row(block, row).tolist() for block, count in enumerate(blocks) for row in range(count)
+        positions_of_row(plan.order, block, row).tolist() for block, count in enumerate(blocks) for row in range(count)
     ]
     assert [rows[position] for (position,) in found] == list(range(index.total_rows))
 

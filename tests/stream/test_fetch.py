@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from headrace.stream.read.fetch import Fetcher
+from headrace.stream.read.ahead import Fetcher
 
 BLOCK_BYTES = 100
 WAIT_S = 30

@@ -19,7 +19,7 @@ from headrace.errors import InputError
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order import plan
-from headrace.stream.read import fetch, reader
+from headrace.stream.read import ahead, reader
 
 (ALONE,) = ranks(1)
 
@@ -73,7 +73,7 @@ def datasets(tmp_path_factory):
 @pytest.fixture(params=[1, 700, 2500])
 def small_parts(request, monkeypatch):
     """Blocks are kept in parts of about so many bytes."""
-    monkeypatch.setattr(fetch, "_PART_BYTES", request.param)
+    monkeypatch.setattr(ahead, "_PART_BYTES", request.param)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -160,7 +160,7 @@ def test_quarantined_rows_are_the_same(tmp_path, small_parts):
 def whole_blocks(read, options):
     """The batches with more threads than blocks, so that no first round is read alone, and in parts of any size."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fetch, "_PART_BYTES", 1 << 40)
+        patch.setattr(ahead, "_PART_BYTES", 1 << 40)
         return read({**options, "read_threads": 64})
 
 
@@ -242,7 +242,7 @@ def test_blocks_of_any_size_give_the_batches_of_whole_blocks(rows, lanes, shuffl
         ]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fetch, "_PART_BYTES", part_bytes)
+        patch.setattr(ahead, "_PART_BYTES", part_bytes)
         in_parts = read(read_threads=1)
 
     assert in_parts == read(read_threads=64)

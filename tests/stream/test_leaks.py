@@ -16,7 +16,15 @@ import headrace
 from commands import headrace as command
 from headrace.errors import InputError, SettingsError
 from headrace.packing.storage.packed_parquet import ParquetShardWriter
-from headrace.stream.audit.overlap import Texts, find_benchmarks, find_overlaps, read_items, texts_in, texts_of
+from headrace.stream.audit.overlap import (
+    Benchmark,
+    Texts,
+    find_benchmarks,
+    find_overlaps,
+    read_items,
+    texts_in,
+    texts_of,
+)
 from laws import examples
 
 
@@ -192,7 +200,7 @@ SHORT = "what is the rarest colour"
 
 def overlaps(rows, items, ngram=13):
     texts = [Texts(np.arange(len(each)), texts_of(pa.table({"t": each})).texts) for each in (rows, items)]
-    return list(find_overlaps({"items": texts[1]}, [("all", "a", 0, texts[0])], ngram=ngram))
+    return list(find_overlaps({"items": Benchmark.of(texts[1], ngram)}, [("all", "a", 0, texts[0])]))
 
 
 def test_items_are_found_verbatim_embedded_and_in_part():
@@ -413,8 +421,8 @@ def test_benchmarks_lie_at_any_depth_and_count_once(tmp_path, monkeypatch):
 
 def test_items_of_a_text_file_are_its_lines(tmp_path):
     (tmp_path / "items.txt").write_text("one two three\x0cfour five\r\nsix seven eight nine\u2028ten\n")
-    items = read_items(tmp_path / "items.txt")
+    items = Benchmark.of(read_items(tmp_path / "items.txt"), 13)
     rows = pa.array(["one two three four five", "six seven eight nine ten"])
-    found = find_overlaps({"items": items}, [("all", "rows", 0, texts_of(pa.table({"text": rows})))], ngram=13)
+    found = find_overlaps({"items": items}, [("all", "rows", 0, texts_of(pa.table({"text": rows})))])
 
     assert [(each.item, each.place) for each in found] == [(0, "rows:0"), (1, "rows:1")]

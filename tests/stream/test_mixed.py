@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pure_order import make_plan
+from pure_order import make_plan, positions_of_row
 from stream_cases import Numbers, flat, index_of, ranks, read_ranks
 
 from headrace.digest import derive_key
@@ -92,7 +92,7 @@ def test_a_row_is_found_at_every_position_that_delivers_it(first, second, order,
     for block in range(len(index.rows)):
         for row in range(int(index.rows[block])):
             expected = [position for position, pair in enumerate(found) if pair == (block, row)]
-            assert laid.positions_of_row(block, row).tolist() == expected
+            assert positions_of_row(laid, block, row).tolist() == expected
 
 
 @given(blocks, blocks, orders, st.integers(20, 150), st.data())

@@ -10,7 +10,7 @@ from stream_cases import index_of
 
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.passes import RowPasses
-from headrace.stream.order.mixing import (
+from headrace.stream.order.advice import (
     SAMPLED_ROWS,
     measure,
     mixing_of_plan,

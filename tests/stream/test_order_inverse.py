@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from pure_order import make_plan
+from pure_order import make_plan, positions_of_row
 from stream_cases import Numbers, index_of, ranks
 from test_order import order_of, random_case
 
@@ -25,7 +25,7 @@ def test_every_row_has_the_position_that_delivers_it(tenth):
         positions = np.arange(order.rows)[:: 1 + order.rows // 50]
         blocks, rows = order.locate(order.line_of(positions))
 
-        found = [order.positions_of_row(*row).tolist() for row in zip(blocks.tolist(), rows.tolist(), strict=True)]
+        found = [positions_of_row(order, *row).tolist() for row in zip(blocks.tolist(), rows.tolist(), strict=True)]
         assert positions[:, None].tolist() == found, number
 
 
@@ -44,7 +44,7 @@ def test_many_rows_have_the_positions_that_each_has_alone(tenth):
 def test_a_row_that_the_line_does_not_hold_has_no_position():
     order = order_of([40, 0, 33, 1], 4, {"seed": 5, "epoch": 2, "lanes": 6, "groups": 3, "shuffle": True})
 
-    assert [] == order.positions_of_row(1, 0).tolist() == order.positions_of_row(0, 40).tolist()
+    assert [] == positions_of_row(order, 1, 0).tolist() == positions_of_row(order, 0, 40).tolist()
 
 
 @pytest.mark.parametrize("remainder", ["pad", "drop"])

@@ -16,7 +16,7 @@ from headrace.stream.order.lanes import estimate_block_bytes
 from headrace.stream.order.plan import better_lanes, plan_pools
 from headrace.stream.order.remaining import advance
 from headrace.stream.ranks.topology import Topology
-from headrace.stream.read import fetch
+from headrace.stream.read import ahead
 
 rows_of_blocks = st.lists(st.integers(0, 40), min_size=1, max_size=30)
 
@@ -149,7 +149,7 @@ def decoded_by_each_rank(rows, ranks, **options):
 @pytest.mark.smoke(every=4)
 @pytest.mark.parametrize(("rows", "ranks", "lanes", "batch_size", "settings"), GRID)
 def test_a_plan_says_how_many_blocks_a_real_stream_decodes(rows, ranks, lanes, batch_size, settings, monkeypatch):
-    monkeypatch.setattr(fetch, "_SHARED_BYTES", 0)  # as if all blocks were too large to wait for their second lane
+    monkeypatch.setattr(ahead, "_SHARED_BYTES", 0)  # as if all blocks were too large to wait for their second lane
     plan, reads = decoded_by_each_rank(rows, ranks, lanes=lanes, batch_size=batch_size, **settings)
 
     assert [sum(int(plan.block_bytes[block]) for block in blocks) for blocks in reads] == plan.bytes_per_rank.tolist()
@@ -165,7 +165,7 @@ def test_a_small_block_in_which_two_lanes_meet_is_decoded_once():
 
 def test_blocks_that_wait_for_their_second_lane_stay_within_their_room(monkeypatch):
     rows = (7000, 20_000, 10) * 60
-    monkeypatch.setattr(fetch, "_SHARED_BYTES", 1 << 20)
+    monkeypatch.setattr(ahead, "_SHARED_BYTES", 1 << 20)
     plan, [reads] = decoded_by_each_rank(rows, 1, lanes=24, batch_size=640, shuffle_rows=12_000)
 
     assert len(rows) < len(reads)

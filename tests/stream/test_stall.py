@@ -15,8 +15,7 @@ from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.ranks import watch
 from headrace.stream.ranks.group import RUNNING, Group
-from headrace.stream.ranks.stats import Progress, Snapshot
-from headrace.stream.ranks.watch import complaints, due
+from headrace.stream.ranks.stats import Progress, Snapshot, complaints, due
 
 
 def moment(phase="loop", *, seconds=0.1, batches=100, waited=1.0, elapsed=100.0, place=""):

@@ -81,11 +81,11 @@ def _command_of(word: str) -> Any:
     elif recipe is None:
         raise KeyError(word)
     elif recipe.commands[word] == recipe.settings:
-        add_derived(app, word, recipe.name, told=recipe.help)
+        add_derived(app, word, recipe.settings, told=recipe.help)
     elif isinstance(own := load(recipe.commands[word]), typer.Typer):
         app.add_typer(own, name=word)
     elif is_derived(own):
-        add_derived(app, word, recipe.name, own)
+        add_derived(app, word, recipe.settings, own)
     else:
         app.command(word)(own)
     _flow(app)

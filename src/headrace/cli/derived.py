@@ -20,7 +20,7 @@ from typer.core import TyperCommand
 
 from headrace.cli.commands import execute
 from headrace.cli.flags import RunOptions, flag, null_values_of, offers, types_of, with_groups, with_parameters
-from headrace.recipe import load, registration_of_run
+from headrace.recipe import load
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -55,9 +55,12 @@ def prepare_run(*, given: Given, out: Out, about: RunOptions) -> None:
 
 
 def add_derived(
-    app: typer.Typer, word: str, recipe: str, command: Callable[..., Any] = prepare_run, told: str | None = None
+    app: typer.Typer, word: str, settings: str, command: Callable[..., Any] = prepare_run, told: str | None = None
 ) -> None:
-    """Add a command whose parameter of type `Given` is replaced by the settings of a recipe."""
+    """Add a command whose parameter of type `Given` is replaced by the fields of a settings model.
+
+    settings: "module:attribute" of the model, as in a `Registration`.
+    """
 
     class Derived(TyperCommand):
         """A placeholder that reads the settings only when its parameters are read or it is called."""
@@ -65,7 +68,7 @@ def add_derived(
         @cached_property
         def made(self) -> Any:
             app = typer.Typer(add_completion=False)
-            app.command(self.name)(_with_flags(recipe, command))
+            app.command(self.name)(_with_flags(settings, command))
             return typer.main.get_command(app)
 
         @property
@@ -93,11 +96,11 @@ def is_derived(command: Callable[..., Any]) -> bool:
     return any(hint in (Given, PartlyGiven) for hint in get_type_hints(command).values())
 
 
-def _with_flags(recipe: str, command: Callable[..., Any]) -> Callable[..., Any]:
+def _with_flags(settings: str, command: Callable[..., Any]) -> Callable[..., Any]:
     """Return the command with one parameter per setting instead of its parameter of type `Given`."""
     from headrace.settings import former_names, renamed  # imports pydantic, which listing commands does not need
 
-    model = load(registration_of_run(recipe).settings)
+    model = load(settings)
     hints = get_type_hints(command, include_extras=True)
     own = inspect.signature(command).parameters
     fields: Mapping[str, FieldInfo] = {name: each for name, each in model.model_fields.items() if name not in own}

@@ -12,7 +12,9 @@ from headrace.cli.entities import AskedEntities, EntityColumn, answer, index_ent
 from headrace.cli.flags import Json, OneEpoch, PlainShards, Source, Split, offers, unless_given, with_groups
 from headrace.cli.output import cell, emit, fitting_tables, printer, say, table
 from headrace.errors import HeadraceError, InputError, SettingsError
+from headrace.formats.strict_json import RepeatedKey, loads
 from headrace.packing.mask_view import MaskOptions, show_masks
+from headrace.printable import shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -231,7 +233,7 @@ def plan(
 
 def _record(asked: OneEpoch, index: Any, found: Plan, saved: Any) -> dict[str, Any]:
     """Return the plan as a record with stable names for machines."""
-    from headrace.stream.order.mixing import mixing_of_plan
+    from headrace.stream.order.advice import mixing_of_plan
     from headrace.stream.order.plan import better_lanes, estimate_peak_bytes
 
     lanes = better_lanes(found, lambda lanes: replace(asked, lanes=lanes).plan(index)) if saved is None else None
@@ -442,11 +444,14 @@ def seen(
 
 def read_state(path: Path) -> Any:
     """Read the JSON of a saved state from a file."""
-    from headrace.sealed import parse_state  # imports numpy and pyarrow, which --help and completion do not need
-
     try:
-        return parse_state(path.read_bytes())
+        return loads(path.read_bytes())
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror}); check the path") from error
-    except ValueError as error:
-        raise InputError(f"{path}: is not JSON ({error}); give the file that state_dict() was saved to") from error
+    except (ValueError, RecursionError) as error:
+        problem = str(error)
+        if isinstance(error, RepeatedKey):
+            problem = f"key {shown(error.key)} appears twice"
+        elif isinstance(error, RecursionError):
+            problem = "it is nested too deep"
+        raise InputError(f"{path}: is not JSON ({problem}); give the file that state_dict() was saved to") from error

@@ -161,8 +161,8 @@ def content_check(
     if asked == "count":
         name, detail = "content counted", f"{earlier:,} {unit} have the content of an earlier split"
     else:
-        name, detail = "content apart", "no content is in two splits"
-        detail = "no content appears twice" if asked == "drop" else detail
+        name = "content apart"
+        detail = "no content appears twice" if asked == "drop" else "no content is in two splits"
         if earlier or (own and asked == "drop"):
             problem = first_repeat(run, content(), once=asked == "drop")
     if problem is None and (dict(found.earlier), dict(found.own)) != (said["in_earlier_split"], said["repeated"]):

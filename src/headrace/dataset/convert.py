@@ -1,22 +1,34 @@
-"""Convert datasets of WebDataset and MosaicML Streaming to Parquet, once, one file per shard."""
+"""Convert datasets of WebDataset and MosaicML Streaming to Parquet, once, one file per shard.
+
+WebDataset shards are tar archives in which consecutive files with one key are the fields of a sample. The key of a file
+is its path up to the first dot of its name. The field is the rest after that dot, in lower case. Fields are typed by
+their last extension, as `webdataset` decodes them: text, integers, JSON (kept as text); all others are bytes. Source:
+https://github.com/webdataset/webdataset, tariterators.py and autodecode.py. `formats.mds` reads the other kind.
+"""
 
 from __future__ import annotations
 
+import gzip
 import json
+import lzma
 import os
+import re
 import shutil
+import tarfile
+import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.checks import explains_calls
-from headrace.errors import InputError, RunBusy, SettingsError
-from headrace.formats import mds, tars
+from headrace.errors import CorruptShard, InputError, RunBusy, SettingsError
+from headrace.formats import mds
 from headrace.formats.detect import Kind
 from headrace.formats.schema import plain
 from headrace.formats.write import ShardWriter
@@ -25,6 +37,13 @@ from headrace.storage.place import Fact
 from headrace.storage.places import local_path_of, path_of, place_of
 
 _RECORD, _LOCK = "converting.json", "converting.lock"
+_KEY = "__key__"
+_TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+_PARTS = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
+_META = re.compile(r"__[^/]*__($|/)")
+_TEXTS = frozenset({"txt", "text", "transcript", "json", "jsn"})
+_NUMBERS = frozenset({"cls", "cls2", "class", "count", "index", "inx", "id"})
+_BATCH_BYTES = 8 << 20
 OnShard: TypeAlias = Callable[[int, int], None]
 
 
@@ -75,7 +94,7 @@ def convert(source: str | Path, out: str | Path, *, on_shard: OnShard = lambda d
         if not held:
             raise RunBusy(f"{target}: another process converts to it; wait until it has ended")
         _start(work, {str(part.path): [part.fact.size, place_of(part.path).version(part.fact)] for part in parts})
-        fields, skipped = _fields_of(parts)
+        fields, skipped = _survey([part.path for part in parts if part.mds is None])
         for done, part in enumerate(parts):
             on_shard(done, len(parts))
             if not (work / part.target).exists():
@@ -95,7 +114,7 @@ def convert(source: str | Path, out: str | Path, *, on_shard: OnShard = lambda d
 def _parts_of(root: Path) -> list[_Part]:
     """List the shards at or below a directory, or the given tar, by name."""
     facts = {fact.name: fact for fact in place_of(root).files_below()}
-    if not facts and tars.is_tar(root.name):
+    if not facts and root.name.endswith(_TARS):
         return [_Part(root, place_of(root).stat(), _target(root.name))]
     parts = []
     for name in sorted(name for name in facts if name.rpartition("/")[2] == mds.INDEX):
@@ -105,7 +124,7 @@ def _parts_of(root: Path) -> list[_Part]:
             if fact is None:
                 raise InputError(f"{shard.path}: is missing, though {root / name} lists it; restore the file")
             parts.append(_Part(shard.path, fact, _target(inside + shard.raw["basename"]), shard))
-    parts = parts or [_Part(root / name, facts[name], _target(name)) for name in sorted(filter(tars.is_tar, facts))]
+    parts = parts or [_Part(root / name, facts[name], _target(name)) for name in sorted(facts) if name.endswith(_TARS)]
     if not parts:
         raise InputError(
             f"{root}: holds neither tars nor an {mds.INDEX} of MDS shards; give a directory of WebDataset or MDS"
@@ -116,7 +135,9 @@ def _parts_of(root: Path) -> list[_Part]:
 def _target(name: str) -> str:
     """Name the Parquet file of a shard. Dots become hyphens, so that no part is taken for an extension."""
     directory, slash, last = name.rpartition("/")
-    return f"{directory}{slash}{tars.without_extension(last.removesuffix('.mds')).replace('.', '-')}.parquet"
+    stem = last.removesuffix(".mds")
+    stem = stem.removesuffix(next(filter(stem.endswith, _TARS), ""))
+    return f"{directory}{slash}{stem.replace('.', '-')}.parquet"
 
 
 def _start(work: Path, sources: dict[str, list[int | str]]) -> None:
@@ -134,22 +155,13 @@ def _start(work: Path, sources: dict[str, list[int | str]]) -> None:
     local.write_over(record, json.dumps(sources).encode())
 
 
-def _fields_of(parts: Iterable[_Part]) -> tuple[pa.Schema | None, Counter[str]]:
-    """Return the columns of tars, and the number of files in them that belong to no sample."""
-    archives = [part.path for part in parts if part.mds is None]
-    return tars.survey(archives) if archives else (None, Counter())
-
-
-def _write(part: _Part, fields: pa.Schema | None, target: Path) -> None:
-    """Write one shard, which gets its final name once it is complete."""
+def _write(part: _Part, fields: pa.Schema, target: Path) -> None:
+    """Write one shard, which gets its final name once it is complete. fields: the columns of tars."""
     local.make_directory(target.parent)
+    pieces: Iterable[pa.Table] = _samples(part.path, fields)
     if part.mds is not None:
         table = mds.table_of(part.mds)
-        fields = pa.schema([(field.name, plain(field.type)) for field in table.schema])
-        pieces = iter((table,))
-    else:
-        assert fields is not None
-        pieces = tars.samples(part.path, fields)
+        fields, pieces = pa.schema([(field.name, plain(field.type)) for field in table.schema]), [table]
     with local.beside(target) as temporary:
         with ShardWriter(
             temporary, kind=Kind("parquet", "none"), schema=fields, dialect=None, parquet_compression="zstd"
@@ -177,3 +189,93 @@ def _one_schema(work: Path, parts: Iterable[_Part]) -> pa.Schema:
 
 def _listed(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name}: {field.type}" for field in schema)
+
+
+def _survey(archives: Sequence[Path]) -> tuple[pa.Schema, Counter[str]]:
+    """Read the headers of all members of tars; return the columns, and the number of other members by reason.
+
+    The columns are the key and the fields sorted by name.
+    """
+    names: set[str] = set()
+    skipped: Counter[str] = Counter()
+    if not archives:
+        return pa.schema([]), skipped
+    for path in archives:
+        with _opened(path) as archive:
+            for member in archive:
+                part = _part_of(member)
+                if isinstance(part, tuple):
+                    names.add(part[1])
+                elif part:
+                    skipped[part] += 1
+    if not names:
+        raise InputError(f"{archives[0]}: no shard holds a file named KEY.FIELD, so there are no samples; give others")
+    if _KEY in names:
+        raise InputError(
+            f"{archives[0]}: a shard has files that end in .{_KEY}, the name of the column of keys; rename them"
+        )
+    kinds = {**dict.fromkeys(_TEXTS, pa.string()), **dict.fromkeys(_NUMBERS, pa.int64())}
+    fields = [(name, kinds.get(name.rpartition(".")[2], pa.binary())) for name in sorted(names)]
+    return pa.schema([(_KEY, pa.string()), *fields]), skipped
+
+
+def _samples(path: Path, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Read the samples of an archive in order, in tables of about 8 MiB. A field that a sample lacks is null."""
+    types = {each.name: each.type for each in schema}
+    rows: list[dict[str, Any]] = []
+    held = 0
+    with _opened(path) as archive:
+        for member in archive:
+            part = _part_of(member)
+            if not isinstance(part, tuple):
+                continue
+            key, name = part
+            if not rows or rows[-1][_KEY] != key:
+                if held > _BATCH_BYTES:
+                    yield pa.Table.from_pylist(rows, schema)
+                    rows, held = [], 0
+                rows.append({_KEY: key})
+            if name in rows[-1]:
+                raise InputError(f"{path}: sample {key!r} has two files {name!r}; remove one")
+            data = archive.extractfile(member)
+            assert data is not None  # regular files only
+            value, kind = data.read(), types[name]
+            try:
+                if pa.types.is_integer(kind):
+                    rows[-1][name] = pa.scalar(int(value), kind).as_py()  # int64 may overflow
+                else:
+                    rows[-1][name] = value if pa.types.is_binary(kind) else value.decode()
+            except (ValueError, OverflowError):
+                wanted = "an integer of 64 bits" if pa.types.is_integer(kind) else "UTF-8"
+                raise InputError(
+                    f"{path}: {member.name!r}: is {value[:40]!r}, not {wanted}, which its extension says; give it"
+                    " another extension"
+                ) from None
+            held += member.size
+    if rows:
+        yield pa.Table.from_pylist(rows, schema)
+
+
+def _part_of(member: tarfile.TarInfo) -> tuple[str, str] | str:
+    """Return the key and the field of a member, or why it is not part of a sample; "" for a directory."""
+    if not member.isreg():
+        return "" if member.isdir() else "links and devices"
+    match = _PARTS.fullmatch(member.name)
+    if match is None or not match[2]:
+        return "files without an extension"
+    return "files about the archive (__NAME__)" if _META.match(member.name) else (match[1], match[2].lower())
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tarfile.TarFile]:
+    """Open an archive, compressed or not. Read errors become `CorruptShard`."""
+    try:
+        with place_of(path).local_copy() as copy, tarfile.open(copy) as archive:
+            yield archive
+            assert archive.fileobj is not None
+            # A block of zeros ends an archive; tarfile also stops at cuts and damaged headers.
+            archive.fileobj.seek(archive.offset)  # position of the next header
+            if archive.fileobj.read(tarfile.BLOCKSIZE).count(0) < tarfile.BLOCKSIZE:
+                raise tarfile.ReadError(f"no member and no end at byte {archive.offset:,}")
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+        raise CorruptShard(f"{path}: is not a complete tar archive ({error}); restore the file") from None

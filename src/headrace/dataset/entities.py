@@ -41,7 +41,7 @@ from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.formats.text_columns import as_text
 from headrace.keyed_hash import hash_texts
 from headrace.recipe import load, registration_of_run
-from headrace.storage.local import alone, created, make_directory, replace, temporary_for
+from headrace.storage.local import alone, beside, created, make_directory, replace
 
 _VERSION = 1
 _VERSION_KEY = b"headrace.entities_version"
@@ -97,11 +97,6 @@ def _are_traced(dataset: IndexedDataset) -> bool:
     return all(pa.types.is_list(kinds.get(name, pa.null())) for name in TRACES)
 
 
-def hash_names(entities: Sequence[str]) -> tuple[U64, U64]:
-    """Return the 128-bit hashes by which entities are looked up; two uint64 [N]."""
-    return hash_texts(_KEY, text_array(entities))
-
-
 @dataclass(frozen=True, eq=False)
 class _Part:
     """The entities of a split whose hashes begin with the same bits; arrays as in the file."""
@@ -127,9 +122,9 @@ class _Part:
 
 
 class EntityIndex:
-    """The rows of each entity of a dataset. column: names the entities; path: of the file, if it was kept."""
+    """The rows of each entity of a dataset. column: names the entities; path, bytes: of the file."""
 
-    def __init__(self, column: str, splits: dict[str, list[_Part]], *, path: Path | None, size: int) -> None:
+    def __init__(self, column: str, splits: dict[str, list[_Part]], *, path: Path, size: int) -> None:
         self.column, self.path, self.bytes, self._splits = column, path, size, splits
 
     def rows_of(self, split: str, entities: Sequence[str]) -> tuple[I64, I64]:
@@ -137,7 +132,7 @@ class EntityIndex:
 
         entities: as text; give numbers and dates as headrace writes them, e.g. "17".
         """
-        high, low = hash_names(entities)
+        high, low = hash_texts(_KEY, text_array(entities))
         parts = self._splits[split]
         part_of = _parts_of(high, len(parts))
         which: list[I64] = [np.empty(0, np.int64)]
@@ -164,7 +159,6 @@ def entity_index(
     column: str,
     *,
     cache_dir: Path,
-    workers: int | None = None,
     part_rows: int = PART_ROWS,
     on_progress: OnProgress = lambda done, total: None,
 ) -> EntityIndex:
@@ -182,7 +176,7 @@ def entity_index(
     with alone(lock):
         with suppress(CorruptShard):
             return map_entities(path, column)
-        _build(dataset, column, path, workers or default_workers(), part_rows, on_progress)
+        _build(dataset, column, path, part_rows, on_progress)
         with suppress(OSError):
             lock.unlink()
     return map_entities(path, column)
@@ -244,16 +238,13 @@ def _parts_of(high: U64, parts: int) -> I64:
     return (high >> np.uint64(64 - bits)).astype(np.int64) if bits else np.zeros(len(high), np.int64)
 
 
-def _build(
-    dataset: IndexedDataset, column: str, path: Path, workers: int, part_rows: int, on_progress: OnProgress
-) -> None:
+def _build(dataset: IndexedDataset, column: str, path: Path, part_rows: int, on_progress: OnProgress) -> None:
     most = max((dataset.split_index(split).total_rows for split in dataset.splits), default=0)
     row_type = pa.uint32() if most < 1 << 32 else pa.uint64()
     lists = [pa.field(name, pa.large_list(kind)) for name, kind in {**_COLUMNS, "rows": row_type}.items()]
     schema = pa.schema([pa.field("split", pa.string()), *lists]).with_metadata({_VERSION_KEY: b"%d" % _VERSION})
     total, done = sum(len(dataset.split_index(split).rows) for split in dataset.splits), 0
-    temporary = temporary_for(path)
-    try:
+    with beside(path) as temporary:
         with created(temporary) as sink, sealed(sink, schema) as write, ExitStack() as stack:
             for split in dataset.splits:
                 rows = dataset.split_index(split).total_rows
@@ -262,7 +253,7 @@ def _build(
                     stack.enter_context(tempfile.SpooledTemporaryFile(_IN_MEMORY, dir=str(path.parent)))
                     for _ in range(parts)
                 ]
-                for found in _records(dataset, split, column, parts, workers):
+                for found in _records(dataset, split, column, parts):
                     done += 1
                     on_progress(done, total)
                     for file, part in zip(files, found, strict=True):
@@ -271,15 +262,12 @@ def _build(
                     file.seek(0)
                     values = _grouped(np.frombuffer(file.read(), _RECORD))
                     file.close()
-                    arrays = [
-                        pa.array([split]),
-                        *(_as_list(each, field) for each, field in zip(values, lists, strict=True)),
-                    ]
+                    arrays = [pa.array([split])]
+                    for each, field in zip(values, lists, strict=True):
+                        own = pa.array(each).cast(field.type.value_type)
+                        arrays.append(pa.LargeListArray.from_arrays(pa.array([0, len(each)], pa.int64()), own))
                     write(pa.RecordBatch.from_arrays(arrays, schema=schema))
         replace(temporary, path)
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
 
 
 def _texts_of(dataset: IndexedDataset, split: str, column: str) -> TextsOf:
@@ -308,7 +296,7 @@ def _texts_of(dataset: IndexedDataset, split: str, column: str) -> TextsOf:
     return texts_of
 
 
-def _records(dataset: IndexedDataset, split: str, column: str, parts: int, workers: int) -> Iterator[list[Records]]:
+def _records(dataset: IndexedDataset, split: str, column: str, parts: int) -> Iterator[list[Records]]:
     """Yield the records of each block of a split, in order, dealt to parts."""
     index, texts_of = dataset.split_index(split), _texts_of(dataset, split, column)
 
@@ -329,6 +317,7 @@ def _records(dataset: IndexedDataset, split: str, column: str, parts: int, worke
         records = records[np.argsort(part_of, kind="stable")]
         return np.split(records, np.cumsum(np.bincount(part_of, minlength=parts))[:-1])
 
+    workers = default_workers()
     at_once = _BLOCKS_A_WORKER * workers
     for start in range(0, len(index.rows), at_once):
         numbers = range(start, min(start + at_once, len(index.rows)))
@@ -346,9 +335,3 @@ def _grouped(records: Records) -> tuple[U64, U64, I64, I64]:
         same = high[1:] == high[:-1]
     last = np.append(~same | (low[1:] != low[:-1]), True)[: len(high)]
     return high[last], low[last], np.flatnonzero(last) + 1, records["row"][order]
-
-
-def _as_list(values: npt.NDArray[Any], field: pa.Field) -> pa.Array:
-    return pa.LargeListArray.from_arrays(
-        pa.array([0, len(values)], pa.int64()), pa.array(values).cast(field.type.value_type)
-    )

@@ -50,24 +50,29 @@ class FilterReport:
     empty: int
 
 
-class FilteredBlocks:
-    """A block reader that returns the matching rows of some blocks; picklable if `read_block` is, thread-safe.
-
-    blocks: the number in `read_block` of each block.
-    """
-
-    def __init__(self, read_block: ReadBlock, blocks: I64, condition: Condition, schema: pa.Schema) -> None:
-        self._read_block, self._blocks, self._condition, self._schema = read_block, blocks, condition, schema
-
-    def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
-        wanted = list(self._schema.names if columns is None else columns)
-        more = [name for name in self._condition.columns if name not in wanted]
-        table = self._read_block(int(self._blocks[number]), [*wanted, *more])
-        return self._condition.matching(table).select(wanted)
+def _read_matching(
+    read_block: ReadBlock,
+    blocks: I64,
+    condition: Condition,
+    names: Sequence[str],
+    number: int,
+    columns: Sequence[str] | None,
+) -> pa.Table:
+    """Return the matching rows of a block. blocks: the number in `read_block` of each block; names: of all columns."""
+    wanted = list(names if columns is None else columns)
+    more = [name for name in condition.columns if name not in wanted]
+    return condition.matching(read_block(int(blocks[number]), [*wanted, *more])).select(wanted)
 
 
-def _count(root: Path, index: SplitIndex, read_block: ReadBlock, condition: Condition) -> tuple[I64, list[Holds]]:
-    """Count the matching rows of every block; also return what statistics decided about it."""
+def _counts(
+    root: Path, index: SplitIndex, read_block: ReadBlock, condition: Condition, kept: Path | None
+) -> tuple[I64, list[Holds]]:
+    """Count the matching rows of every block; also return what statistics decided about it. kept: the file of both."""
+    with suppress(OSError, ValueError, KeyError, TypeError):  # a missing or damaged file is written again
+        record = {} if kept is None else json.loads(kept.read_bytes())
+        whole = sha256_hex(canonical_json([record["counts"], record["held"]])) == record["digest"]
+        if whole and len(record["counts"]) == len(record["held"]) == len(index.rows):
+            return np.array(record["counts"], np.int64), record["held"]
 
     def count(block: int) -> int:
         table = read_block(block, condition.columns or index.schema.names[:1])
@@ -87,6 +92,13 @@ def _count(root: Path, index: SplitIndex, read_block: ReadBlock, condition: Cond
     unknown = [block for block, holds in enumerate(held) if holds == "some"]
     counts = np.where(np.array(held, dtype=object) == "all", index.rows, 0).astype(np.int64)
     counts[unknown] = run_tasks([partial(count, block) for block in unknown], default_workers())
+    if kept is not None:
+        values = [counts.tolist(), held]
+        record = {"counts": values[0], "held": held, "digest": sha256_hex(canonical_json(values))}
+        with suppress(StoreError, CorruptShard, OSError):
+            make_directory(kept.parent)
+            kept.unlink(missing_ok=True)
+            write_new(kept, canonical_json(record), sync="none")
     return counts, held
 
 
@@ -116,27 +128,6 @@ def _judge(root: Path, index: SplitIndex, shard: int, condition: Condition) -> d
                     ranges[name] = Range(type=types[name], low=known.min, high=known.max, nulls=known.null_count)
         judged[block] = condition.holds_in(ranges)
     return judged
-
-
-def _read_counts(path: Path | None, index: SplitIndex) -> tuple[I64, list[Holds]] | None:
-    if path is None:
-        return None
-    with suppress(OSError, ValueError, KeyError, TypeError):  # a missing or damaged file is written again
-        record = json.loads(path.read_bytes())
-        counts, held = record["counts"], record["held"]
-        whole = sha256_hex(canonical_json([counts, held])) == record["digest"]
-        if whole and len(counts) == len(held) == len(index.rows):
-            return np.array(counts, np.int64), held
-    return None
-
-
-def _keep_counts(path: Path, counts: I64, held: list[Holds]) -> None:
-    values = [counts.tolist(), held]
-    record = {"counts": values[0], "held": held, "digest": sha256_hex(canonical_json(values))}
-    with suppress(StoreError, CorruptShard, OSError):
-        make_directory(path.parent)
-        path.unlink(missing_ok=True)
-        write_new(path, canonical_json(record), sync="none")
 
 
 class FilteredRows(IndexedDataset):
@@ -188,10 +179,13 @@ class FilteredRows(IndexedDataset):
     def block_reader(
         self, split: str | None = None, *, verify: Verify = "first_touch", files: FileCache | None = None
     ) -> ReadBlock:
-        """Return a function (block number in `split_index`, columns or None) → the matching rows of that block."""
+        """Return a function (block number in `split_index`, columns or None) → the matching rows of that block.
+
+        It is thread-safe, and picklable if the source's is.
+        """
         index, blocks, _ = self._of(split)
         reader = self._source.block_reader(split, verify=verify, files=files)
-        return FilteredBlocks(reader, blocks, self.condition, index.schema)
+        return partial(_read_matching, reader, blocks, self.condition, index.schema.names)
 
     def _of(self, split: str | None) -> tuple[SplitIndex, I64, FilterReport]:
         """Return the blocks of a split that hold matching rows, their numbers in the source, and the report."""
@@ -203,24 +197,18 @@ class FilteredRows(IndexedDataset):
                     canonical_json([_VERSION, self._source.contents, index.identity, self.condition.digest])
                 )
                 kept = self._cache_dir / f"filter-{key}.json"
-            known = _read_counts(kept, index)
-            if known is None:
-                known = _count(self.root, index, self._source.block_reader(split), self.condition)
-                if kept is not None:
-                    _keep_counts(kept, *known)
-            self._found[index.split] = self._filtered(index, *known)
+            counts, held = _counts(self.root, index, self._source.block_reader(split), self.condition, kept)
+            blocks = np.flatnonzero(counts)
+            left = {name: getattr(index, name)[blocks] for name in ("shard_of_block", "block", "offset", "length")}
+            report = FilterReport(
+                rows=int(counts.sum()),
+                total_rows=index.total_rows,
+                blocks=len(counts),
+                ruled_out=held.count("none"),
+                whole=held.count("all"),
+                counted=held.count("some"),
+                empty=sum(not count and each == "some" for count, each in zip(counts.tolist(), held, strict=True)),
+            )
+            found = replace(index, rows=counts[blocks], condition=self.condition.digest, **left)
+            self._found[index.split] = found, blocks, report
         return self._found[index.split]
-
-    def _filtered(self, index: SplitIndex, counts: I64, held: list[Holds]) -> tuple[SplitIndex, I64, FilterReport]:
-        blocks = np.flatnonzero(counts)
-        kept = {name: getattr(index, name)[blocks] for name in ("shard_of_block", "block", "offset", "length")}
-        report = FilterReport(
-            rows=int(counts.sum()),
-            total_rows=index.total_rows,
-            blocks=len(counts),
-            ruled_out=held.count("none"),
-            whole=held.count("all"),
-            counted=held.count("some"),
-            empty=sum(not count and each == "some" for count, each in zip(counts.tolist(), held, strict=True)),
-        )
-        return replace(index, rows=counts[blocks], condition=self.condition.digest, **kept), blocks, report

@@ -6,17 +6,20 @@ cache, by its own rules (HF_TOKEN, HF_ENDPOINT, HF_HUB_CACHE, HF_HUB_OFFLINE). E
 in the hub's listing, SHA-256 for large files and git's SHA-1 for others. It is checked again if its size or times have
 changed since.
 
-The rest of headrace sees a view of the files of that commit (see `dataset.views`).
+The YAML head of README.md may define configurations, each with the patterns of its splits. If it defines none, file
+names decide: `data/SPLIT-00000-of-00003.parquet` as `push_to_hub` writes them, else the rules of
+`formats.names`. A path in the address takes precedence over both.
+
+The rest of headrace sees a view of the files of that commit (see `formats.saved`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path, PurePath
@@ -24,14 +27,16 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from headrace.credentials import refuse_credentials
-from headrace.dataset.views import is_whole, write_view
-from headrace.digest import canonical_json, sha256_file, sha256_hex
+from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.local import run_tasks
 from headrace.errors import CorruptShard, InputError, MissingExtra
-from headrace.formats.hub_files import choose, dataset_info
-from headrace.formats.saved import is_saved, saved_files
+from headrace.formats.detect import DATA_NAMES
+from headrace.formats.names import Mixed, splits_of
+from headrace.formats.saved import is_saved, is_whole_view, saved_files, write_view
 from headrace.printable import printable
 from headrace.storage import local
+from headrace.storage.cache_room import cache_directory
+from headrace.storage.object_store import matches
 
 _ADDRESS = re.compile(
     r"hf:/+datasets/([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(refs/(?:convert|pr)/[^/@\s]+|[^/@\s]+))?(?:/(.*))?",
@@ -39,8 +44,9 @@ _ADDRESS = re.compile(
 )
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _DOWNLOADS = 8  # at a time, the client's default
-_PIECE = 1 << 20
-
+_ABOUT = {"config.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
+_SHARDED = re.compile(r"data/(\w+(?:\.\w+)*)-\d{5}-of-\d{5}[^/]*\.[^/]*")
+_HEAD = re.compile(r"---[ \t]*\r?\n(.*?\n)---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
 
 # Returns the function's result, possibly computed by another rank; the name is the same in all ranks.
 Once = Callable[[str, Callable[[], str]], str]
@@ -53,8 +59,6 @@ def fetched(address: str | PurePath, cache_dir: str | Path | None = None, once: 
     resolve the commit and the listing together. Raises `InputError` if neither the hub nor its cache has them,
     `CorruptShard` for a file with other bytes, and `MissingExtra`.
     """
-    from headrace.storage.cache_room import cache_directory
-
     refuse_credentials(address)
     match = _ADDRESS.fullmatch(str(address))
     if match is None:
@@ -74,7 +78,7 @@ def fetched(address: str | PurePath, cache_dir: str | Path | None = None, once: 
     name = repository.partition("/")[2] + (f"-{sha256_hex(path.encode())[:8]}" if path else "")
     view = local.make_directory(home / commit) / name  # the directory's name may become a dataset's name in a blend
     with local.alone(home / f".{commit}.lock"), _quiet(huggingface_hub):
-        if not is_whole(view):
+        if not is_whole_view(view):
             _make(view, hub, commit, path)
     return view
 
@@ -92,7 +96,7 @@ class _Hub:
             return revision
         kept = self._home / f"{quote(revision, safe='')}.ref"
         found = self._once(f"hub/{self.repository}@{revision}", partial(self._asked, revision, kept))
-        self._keep(kept, found.encode())
+        local.write_over(kept, found.encode())
         return found
 
     def _asked(self, revision: str, kept: Path) -> str:
@@ -112,7 +116,7 @@ class _Hub:
         with suppress(OSError, ValueError):
             return dict(json.loads(kept.read_bytes()))
         text = self._once(f"hub/{self.repository}@{commit}/files", partial(self._listed, commit))
-        self._keep(kept, text.encode())
+        local.write_over(kept, text.encode())
         return dict(json.loads(text))
 
     def _listed(self, commit: str) -> str:
@@ -124,11 +128,6 @@ class _Hub:
         found = {each.path: [each.size, each.blob_id if each.lfs is None else each.lfs.sha256] for each in files}
         return canonical_json(found).decode()
 
-    def _keep(self, path: Path, data: bytes) -> None:
-        with local.storing(path), local.beside(path) as temporary:
-            temporary.write_bytes(data)
-            os.replace(temporary, path)
-
     def fetch(self, name: str, commit: str, told: Sequence[Any]) -> Path:
         """Return a file in the client's cache, complete and with the digest in the listing."""
         try:
@@ -136,7 +135,11 @@ class _Hub:
         except Exception as error:
             raise self._failure(error, name) from error
         size, digest = told
-        if path.stat().st_size != size or digest != (sha256_file(path) if len(digest) == 64 else _git_digest(path)):
+        git_start = b"blob %d\0" % path.stat().st_size
+        begun = hashlib.sha256() if len(digest) == 64 else hashlib.sha1(git_start, usedforsecurity=False)
+        with path.open("rb", buffering=0) as file:
+            found = hashlib.file_digest(file, lambda: begun).hexdigest()
+        if path.stat().st_size != size or found != digest:
             raise CorruptShard(
                 f"{path}: is not the file of {self.repository} at {commit}, which has {size:,} bytes and the digest"
                 f" {digest}; delete {path.resolve()} and run again to fetch it again"
@@ -168,7 +171,8 @@ def _make(view: Path, hub: _Hub, commit: str, path: str) -> None:
     info = None
     if is_saved(Path(path), top):
         about = [name for name in listing if name.startswith(root) and name.endswith(".json")]
-        snapshot = _snapshot(_fetch_all(hub, commit, about, listing), about)
+        paths = _fetch_all(hub, commit, about, listing)
+        snapshot = paths[0].parents[about[0].count("/")]  # the directory that names are relative to
         found = saved_files(snapshot / path, top) or {}
         splits = {split: [f"{root}{name}" for name in own] for split, own in found.items()}
     else:
@@ -192,20 +196,6 @@ def _fetch_all(hub: _Hub, commit: str, names: Sequence[str], listing: Mapping[st
     return run_tasks([partial(hub.fetch, name, commit, listing[name]) for name in names], _DOWNLOADS)
 
 
-def _snapshot(paths: Sequence[Path], names: Sequence[str]) -> Path:
-    """Return the directory that the names are relative to."""
-    return paths[0].parents[names[0].count("/")]
-
-
-def _git_digest(path: Path) -> str:
-    """Return the SHA-1 that git uses for the content of a file."""
-    digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
-    with path.open("rb") as file:
-        while piece := file.read(_PIECE):
-            digest.update(piece)
-    return digest.hexdigest()
-
-
 @contextmanager
 def _quiet(client: Any) -> Iterator[None]:
     """Keep the client's progress bars out of logs."""
@@ -218,3 +208,140 @@ def _quiet(client: Any) -> Iterator[None]:
         yield
     finally:
         bars.enable_progress_bars()
+
+
+def choose(address: str, names: Collection[str], path: str, readme: str | None) -> dict[str, list[str]]:
+    """Return the data files of each split, sorted; of a single split "" if nothing names splits.
+
+    address: for messages; names: of all files of the repository; path: a file, directory or pattern in it, or "";
+    readme: the text of README.md. Raises `InputError` if no file matches, or the configuration is ambiguous.
+    """
+    data = sorted(filter(_is_data, names))
+    configurations = {} if path or readme is None else _configurations(address, readme)
+    if configurations:
+        return _of_configuration(address, configurations, data)
+    if path in names:
+        return {"": [path]}
+    if any(sign in path for sign in "*?["):
+        parts = path.split("/")
+        found = [name for name in data if matches(name.split("/"), parts)]
+        fixed = next(depth for depth, part in enumerate(parts) if set(part) & set("*?["))
+        root = "".join(f"{part}/" for part in parts[:fixed])
+    else:
+        root = f"{path}/" if path else ""
+        found = [name for name in data if name.startswith(root)]
+        sharded = [(name, match[1]) for name in found if not path and (match := _SHARDED.fullmatch(name))]
+        if sharded:
+            return _grouped([name for name, _ in sharded], [split for _, split in sharded])
+    if not found:
+        shown = ", ".join(sorted(names)[:5]) + (", …" if len(names) > 5 else "")
+        what = f"holds no data file {path!r}" if path else "holds no .csv, .tsv, .jsonl, .json, .parquet or .arrow file"
+        raise InputError(f"{address}: the commit {what}; it has {shown or 'no files'}")
+    try:
+        return _grouped(found, splits_of([name[len(root) :] for name in found]))
+    except Mixed as mixed:
+        raise InputError(
+            f"{address}: {root}{mixed.belongs} belongs to a split by its name, and {root}{mixed.without} to none; add"
+            " the path or pattern of the files that you want to the address"
+        ) from None
+
+
+def _is_data(name: str) -> bool:
+    parts = name.split("/")
+    if any(part.startswith((".", "__")) for part in parts) or parts[-1] in _ABOUT:
+        return False
+    return parts[-1][0] != "_" and name.lower().endswith(DATA_NAMES)
+
+
+def _grouped(names: Sequence[str], splits: Sequence[str]) -> dict[str, list[str]]:
+    if not splits:
+        return {"": [*names]}
+    told: dict[str, list[str]] = {}
+    for name, split in zip(names, splits, strict=True):
+        told.setdefault(split, []).append(name)
+    return told
+
+
+def dataset_info(address: str, readme: str) -> dict[str, Any] | None:
+    """Return the `dataset_info` in README.md of the configuration that `choose` takes without a path."""
+    told = _head(address, readme).get("dataset_info")
+    infos = {
+        str(each.get("config_name", "default")): each
+        for each in (told if isinstance(told, list) else [told])
+        if isinstance(each, dict)
+    }
+    names = _chosen(_configurations(address, readme)) or [*infos]
+    return infos.get(names[0] if len(names) == 1 else "default")
+
+
+def _head(address: str, readme: str) -> dict[str, Any]:
+    import yaml
+
+    from headrace.settings import load_yaml  # streams of other sources do without these libraries
+
+    head = _HEAD.match(readme.removeprefix("\ufeff"))
+    try:
+        about = load_yaml(head[1]) if head is not None else None
+    except yaml.YAMLError as error:
+        raise InputError(f"{address}: the head of README.md is not YAML: {error}; add the path of the files") from error
+    return about if isinstance(about, dict) else {}
+
+
+def _configurations(address: str, readme: str) -> dict[str, Mapping[str, Any]]:
+    """Return the configurations for which README.md names files."""
+    listed = _head(address, readme).get("configs")
+    if not isinstance(listed, list):
+        return {}
+    return {
+        str(each["config_name"]): each
+        for each in listed
+        if isinstance(each, dict) and "config_name" in each and (each.get("data_files") or each.get("data_dir"))
+    }
+
+
+def _chosen(configurations: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the names of the only configuration, or of those marked as default."""
+    return [
+        name
+        for name, each in configurations.items()
+        if len(configurations) == 1 or name == "default" or each.get("default")
+    ]
+
+
+def _of_configuration(
+    address: str, configurations: Mapping[str, Mapping[str, Any]], data: Sequence[str]
+) -> dict[str, list[str]]:
+    """Return the files of the only configuration, or of the default one."""
+    chosen = _chosen(configurations)
+    if len(chosen) != 1:
+        first, told = next((name, each) for name, each in configurations.items())
+        pattern = next(iter(_patterns(told).values()))[0]
+        raise InputError(
+            f"{address}: README.md defines the configurations {', '.join(configurations)}, and none is the default; add"
+            f" the path of one's files to the address, such as /{pattern} of {first}"
+        )
+    told = configurations[chosen[0]]
+    found: dict[str, list[str]] = {}
+    for split, patterns in _patterns(told).items():
+        own = {name for pattern in patterns for name in data if matches(name.split("/"), pattern.split("/"))}
+        if not own:
+            raise InputError(
+                f"{address}: README.md says that split {split or 'train'} of {chosen[0]} is {', '.join(patterns)}, and"
+                " no data file has such a name; add the path of the files to the address"
+            )
+        found[split] = sorted(own)
+    return found
+
+
+def _patterns(configuration: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the patterns of each split: `data_files` is a pattern, a list of them, or a list of splits."""
+    files, directory = configuration.get("data_files"), str(configuration.get("data_dir") or "").strip("/")
+    if not files:
+        return {"": [f"{directory}/**/*"]}
+    entries = files if isinstance(files, list) else [files]
+    told: dict[str, list[str]] = {}
+    for each in entries:
+        split, path = (str(each.get("split", "")), each.get("path")) if isinstance(each, dict) else ("", each)
+        below = [str(one) for one in (path if isinstance(path, list) else [path])]
+        told.setdefault(split, []).extend(f"{directory}/{one}" if directory else one for one in below)
+    return told

@@ -15,6 +15,7 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from multiprocessing.context import get_spawning_popen
@@ -103,11 +104,10 @@ class MappedSplit:
 
     def is_there(self) -> bool:
         """Return whether the path still names the file that was mapped."""
-        try:
+        with suppress(OSError):
             found = os.stat(self.path)
-        except OSError:
-            return False
-        return (found.st_dev, found.st_ino) == self.place
+            return (found.st_dev, found.st_ino) == self.place
+        return False
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _mapped_again, (self.path, self.digest, self.split)
@@ -271,19 +271,25 @@ class Index(ABC):
 
 
 class RunIndex(Index):
-    """The index of a finished run. table: one row per block, in `INDEX_SCHEMA`."""
+    """The index of a finished run, or of a fold of it.
 
-    def __init__(self, table: pa.Table, schema: pa.Schema, null_values: tuple[str, ...]) -> None:
+    table: one row per block, in `INDEX_SCHEMA`. cells: the splits of the table that are joined to each split of a fold.
+    """
+
+    def __init__(
+        self,
+        table: pa.Table,
+        schema: pa.Schema,
+        null_values: tuple[str, ...],
+        cells: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
         super().__init__(schema, null_values)
-        self.table = table
+        self.table, self._cells = table, cells
 
     def split(self, split: str) -> SplitIndex:
         """Return the blocks of one split in natural order."""
-        return self.joined(split, [split])
-
-    def joined(self, split: str, of: Sequence[str]) -> SplitIndex:
-        """Return the blocks of several splits as one split of another name, in natural order."""
-        table = self.table.filter(pc.is_in(self.table["split"], value_set=pa.array(of, pa.string())))
+        cells = pa.array([split] if self._cells is None else self._cells[split], pa.string())
+        table = self.table.filter(pc.is_in(self.table["split"], value_set=cells))
         # Table.sort_by would import pandas if it is installed.
         table = table.take(pc.sort_indices(table, [("shard", "ascending"), ("block", "ascending")]))
         names = table["shard"].combine_chunks().dictionary_encode()  # sorted already: coded in order of appearance

@@ -20,8 +20,8 @@ from headrace.dataset.sound import damaged
 from headrace.digest import checksum_bytes
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.formats.blocks import read_block
+from headrace.formats.names import partition_of
 from headrace.formats.open_parquet import Stamp, fact_of, stamp_of
-from headrace.formats.partition_names import partition_of
 from headrace.formats.partitions import with_partition
 from headrace.formats.schema import Target
 from headrace.storage.places import place_of
@@ -40,8 +40,7 @@ def _check_anew() -> None:
     _CHECKING = tuple(Lock() for _ in _CHECKING)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_check_anew)
+os.register_at_fork(after_in_child=_check_anew)
 
 ALIASES = {"oot": "test", "valid": "val", "val": "valid"}
 _SYNONYMS = (("train", "training"), ("val", "valid", "validation", "dev"), ("test", "testing", "oot"))
@@ -214,7 +213,9 @@ class BlockReader:
             with _CHECKING[shard % len(_CHECKING)]:  # one read for all threads that start on this shard
                 if self._whole.get(shard) != stamp:
                     if not self._remote and stamp[2] <= min(_MOST_CONTENT, _CONTENT_PER_BLOCK * block_bytes):
-                        content = _content(path, stamp[2])
+                        content = pa.allocate_buffer(stamp[2])  # memory that Arrow reuses once nothing refers to it
+                        with path.open("rb", buffering=0) as file:
+                            content = content.slice(0, file.readinto(memoryview(content)))
                         found = checksum_bytes(memoryview(content))
                     else:
                         found = place_of(path).checksum()
@@ -224,14 +225,6 @@ class BlockReader:
         except OSError as error:
             raise damaged(path, f"is missing ({error.strerror})") from error
         return content
-
-
-def _content(path: Path, size: int) -> pa.Buffer:
-    """Return the first bytes of a file, in memory that Arrow reuses once nothing refers to it."""
-    content = pa.allocate_buffer(size)
-    with path.open("rb", buffering=0) as file:
-        read = file.readinto(memoryview(content))
-    return content if read == size else content.slice(0, read)
 
 
 def _refuse_changed(path: Path, indexed_as: I64) -> None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -29,7 +28,7 @@ from headrace.dataset.sound import damaged
 from headrace.digest import checksum_file, sha256_file, sha256_hex
 from headrace.errors import SettingsError, StoreError
 from headrace.storage.cache_room import Room, cache_directory, mark_used, use
-from headrace.storage.local import alone, make_directory, storing, temporary_for
+from headrace.storage.local import alone, beside, make_directory, storing
 from headrace.storage.places import place_of
 
 Verify = Literal["first_touch", "never"]
@@ -97,23 +96,19 @@ class FileCache:
         make_directory(self._directory)
         try:
             with alone(self._directory / f".{key}.lock"):
-                return self._kept(key) or self._fetched(path, key, checksum)
+                for copy in sorted(self._directory.glob(f"{key}-*")):
+                    if checksum_file(copy) == copy.name.rpartition("-")[2]:
+                        return copy
+                    copy.unlink(missing_ok=True)
+                return self._fetched(path, key, checksum)
         except StoreError as error:
             if isinstance(error.__cause__, OSError):  # an error of the local disk, not the store: full, or not writable
                 return None
             raise
 
-    def _kept(self, key: str) -> Path | None:
-        """Return the existing copy if it has the checksum in its name; otherwise remove it."""
-        for place in sorted(self._directory.glob(f"{key}-*")):
-            if checksum_file(place) == place.name.rpartition("-")[2]:
-                return place
-            place.unlink(missing_ok=True)
-        return None
-
     def _fetched(self, path: Path, key: str, checksum: str) -> Path | None:
-        size, temporary = place_of(path).stat().size, temporary_for(self._directory / key)
-        try:
+        size = place_of(path).stat().size
+        with beside(self._directory / key) as temporary:
             with self._lock:  # a download counts as held from its start
                 if not self._room.admit(size):
                     return None
@@ -127,9 +122,6 @@ class FileCache:
             with storing(place):
                 os.replace(temporary, place)
             return place
-        finally:
-            with suppress(OSError):
-                temporary.unlink()
 
 
 def stored_bytes(root: Path, shards: Sequence[str]) -> int:

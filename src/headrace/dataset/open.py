@@ -1,4 +1,9 @@
-"""Open what `prepare` made: the newest finished run of a dataset directory, or a run by itself."""
+"""Open what `prepare` made: the newest finished run of a dataset directory, a run by itself, or a fold of a run.
+
+A fold names for each of its splits some splits of the run, called cells. The rows of every cell were written once, in
+shards of their own, and a fold joins the blocks of its cells into one index. So opening a fold costs a pass over the
+index of the run, and whatever holds for a split holds for a split of a fold.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,12 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
-from headrace.dataset.index import RunIndex, SplitIndex, read_index
+from headrace.dataset.index import Index, RunIndex, SplitIndex, read_index
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.manifest import INDEX, MANIFEST, Manifest, finished_at, read_manifest
 from headrace.dataset.pointer import RUN_ID, pointed_run
 from headrace.dataset.sound import damaged, index_problem
-from headrace.errors import InputError
+from headrace.errors import InputError, SettingsError
 from headrace.storage.places import path_of, place_of
 
 
@@ -56,6 +61,41 @@ class FinishedRun(IndexedDataset):
     def split_rows(self) -> Mapping[str, int]:
         """The number of rows of each split."""
         return {name: totals.rows for name, totals in self.manifest.splits.items()}
+
+
+class Fold(IndexedDataset):
+    """One fold of a finished run, read-only: the same shards as its other folds, in other splits."""
+
+    def __init__(self, run: FinishedRun, number: int) -> None:
+        super().__init__(run.root)
+        found = run.manifest.folds
+        if not found:
+            raise SettingsError(f"{run.root}: was prepared as one split and has no folds; prepare it in folds")
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(found):
+            raise SettingsError(f"{run.root}: has no fold {number!r}; it has 0 to {len(found) - 1}")
+        self._run, self._cells = run, found[number]
+        self.manifest = run.manifest.fold(number)
+        self.number, self.folds = number, len(found)
+
+    def __str__(self) -> str:
+        rows = ", ".join(f"{name} {count:,}" for name, count in self.split_rows.items())
+        return f"fold {self.number} of {self.folds}, {rows} rows"
+
+    @property
+    def index(self) -> Index:
+        """The blocks of all splits of the fold."""
+        run = self._run.index
+        return RunIndex(run.table, run.schema, run.null_values, self._cells)
+
+    @property
+    def contents(self) -> str:
+        """A digest that changes whenever the rows may."""
+        return f"{self._run.contents} fold {self.number}"
+
+    @property
+    def split_rows(self) -> Mapping[str, int]:
+        """The number of rows of each split."""
+        return {split: totals.rows for split, totals in self.manifest.splits.items()}
 
 
 def is_prepared(path: Path) -> bool:

@@ -21,7 +21,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePath
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +38,7 @@ from headrace.errors import CorruptShard, InputError, SettingsError, StoreError
 from headrace.formats.blocks import look
 from headrace.formats.detect import kind_of_name
 from headrace.formats.listing import Listing, home_of, list_files
-from headrace.formats.named_splits import in_order
+from headrace.formats.names import in_order
 from headrace.formats.partitions import partition_types, stored
 from headrace.formats.schema import REMEDY, few, is_headless, type_named
 from headrace.formats.shard import Shard
@@ -131,7 +131,7 @@ class _Asked:
         places = files_of_splits(self.listing)
         if list(index.splits) != list(places):
             return f"its splits are not {', '.join(places)}"
-        stamps = np.stack([self.listing.sizes, self.listing.mtimes_ns], axis=1)
+        stamps = self.listing.facts[:, :2]
         for split, of_split in places.items():
             # Files without rows are not in an index. This detects names that are only in the index.
             known = index.splits[split]
@@ -242,7 +242,7 @@ def open_plain(
 ) -> PlainDataset:
     """Open a directory, a file, a glob, or a list of them.
 
-    For one directory or glob, the splits are those in the names of files, if any (see `formats.named_splits`).
+    For one directory or glob, the splits are those in the names of files, if any (see `formats.names`).
     types: of columns of CSV and TSV files, which are text otherwise; null_values: texts that mean null in those.
     on_progress: called with (files read, files) while an index is built. Files without rows are skipped, and the log
     names them. Raises `InputError` if a file cannot be read, the files differ in their columns, or none has any
@@ -327,18 +327,6 @@ def _warn(text: str) -> None:
     log.warning("%s", printable(text))
 
 
-class _Looked(NamedTuple):
-    """A task's findings. kinds: one shard for each distinct declaration of columns among its files.
-
-    counts: blocks of each file; spans: block, rows, offset and length of each block, int64 [blocks, 4].
-    """
-
-    kinds: list[Shard]
-    formats: list[str]
-    counts: list[int]
-    spans: I64
-
-
 def build(
     listing: Listing,
     kinds: Mapping[str, pa.DataType],
@@ -356,16 +344,35 @@ def build(
     """
     done = 0
 
-    def task(start: int) -> _Looked:
+    def task(start: int) -> tuple[list[Shard], list[str], list[int], I64]:
+        """Look at files; return a shard for each distinct declaration of columns, and the format and blocks of each.
+
+        Of each block: number, rows, offset and length, int64 [blocks, 4].
+        """
         nonlocal done
+        distinct: list[Shard] = []
+        words, numbers = list[str](), list[int]()
+        blocks: list[tuple[int, int, int, int]] = []
         places = range(start, min(start + _FILES_A_TASK, len(listing.names)))
-        found = _look(listing, places, kinds, partitions)
+        for place in places:
+            last = distinct[-1] if distinct else None
+            shard, own = look(listing.path(place), listing.names[place], last, partitions)
+            if shard.dialect is not None and kinds:  # the declared types of text columns
+                told = {name: kind for name, kind in kinds.items() if name not in shard.partition}
+                declared = pa.schema([(each.name, told.get(each.name, each.type)) for each in shard.schema])
+                shard = replace(shard, schema=declared)
+            size, mtime_ns, _ = listing.stats[place]
+            shard = replace(shard, size=size, mtime_ns=mtime_ns)
+            words.append(shard.word)
+            numbers.append(len(own))
+            blocks += [(span.block, span.rows, span.offset, span.length) for span in own]
+            distinct = _distinct([*distinct, shard])
         done += len(places)
         on_progress(done, len(listing.names))
-        return found
+        return distinct, words, numbers, np.array(blocks, np.int64).reshape(-1, 4)
 
     found = run_tasks([partial(task, start) for start in range(0, len(listing.names), _FILES_A_TASK)], workers)
-    shards = _distinct([shard for each in found for shard in each.kinds])
+    shards = _distinct([shard for distinct, _, _, _ in found for shard in distinct])
     text = {name for each in shards if each.dialect is not None for name in stored(each).schema.names}
     unknown = sorted(set(kinds) - text)
     if unknown:
@@ -373,33 +380,12 @@ def build(
             f"types: {unknown[0]!r} is not a column of a CSV or TSV file; those have {sorted(text) or 'no columns'}"
         )
     schema = common_schema(shards, "error")
-    formats = [word for each in found for word in each.formats]
-    counts = np.array([count for each in found for count in each.counts], np.int64)
-    spans = np.concatenate([each.spans for each in found])
+    formats = [word for _, words, _, _ in found for word in words]
+    counts = np.array([number for _, _, numbers, _ in found for number in numbers], np.int64)
+    spans = np.concatenate([blocks for _, _, _, blocks in found])
     partitioned = tuple(with_content(shards)[0].partition)
     splits = _splits(listing, formats, counts, spans, schema, partitioned)
     return stored_bytes(splits, schema, null_values, files)
-
-
-def _look(
-    listing: Listing, places: Sequence[int], kinds: Mapping[str, pa.DataType], partitions: Mapping[str, pa.DataType]
-) -> _Looked:
-    found = _Looked([], [], [], np.empty((0, 4), np.int64))
-    spans: list[tuple[int, int, int, int]] = []
-    for place in places:
-        shard, blocks = look(
-            listing.path(place), listing.names[place], found.kinds[-1] if found.kinds else None, partitions
-        )
-        if shard.dialect is not None and kinds:  # the declared types of text columns
-            told = {name: kind for name, kind in kinds.items() if name not in shard.partition}
-            declared = pa.schema([(each.name, told.get(each.name, each.type)) for each in shard.schema])
-            shard = replace(shard, schema=declared)
-        shard = replace(shard, size=int(listing.sizes[place]), mtime_ns=int(listing.mtimes_ns[place]))
-        found.formats.append(shard.word)
-        found.counts.append(len(blocks))
-        spans += [(span.block, span.rows, span.offset, span.length) for span in blocks]
-        found.kinds[:] = _distinct([*found.kinds, shard])
-    return found._replace(spans=np.array(spans, np.int64).reshape(-1, 4))
 
 
 def _distinct(shards: Sequence[Shard]) -> list[Shard]:
@@ -428,7 +414,6 @@ def _splits(
 ) -> list[SplitIndex]:
     """Return the blocks of each split in names, or of all files; a split of files without rows has no blocks."""
     words, firsts = text_array(formats), np.cumsum(counts) - counts
-    stamps = np.stack([listing.sizes, listing.mtimes_ns], axis=1)
     found = []
     for split, places in files_of_splits(listing).items():
         holding = places[counts[places] > 0]
@@ -448,7 +433,7 @@ def _splits(
                 offset=offset,
                 length=length,
                 checksums=[""] * len(holding),
-                stamps=stamps[holding],
+                stamps=listing.facts[holding, :2],
                 partitioned=partitioned,
             )
         )

@@ -11,12 +11,11 @@ directories, and one PUT replaces it.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -97,7 +96,7 @@ def point_at(out: Path, run: Path, manifest: Manifest, announce: Announce) -> No
     make_own_links(run, manifest)
     announce("links.made", SPLITS)
     pointer, beside = out / SPLITS, manifest.facts.get("published", {})
-    with _pointing_alone(out):
+    with local.alone(out / "runs"):  # so that each process makes all its links before the next one
         check_pointer(out)
         for name in sorted(beside):
             if os.path.lexists(out / name) and not _follows_pointer(out / name):
@@ -156,7 +155,18 @@ def pointer_problem(root: Path, run: Path, manifest: Manifest) -> str | None:
         return f"{pointer}: is a {kind}, not a link to {wanted}; move it away and {_AGAIN}"
     if (text := os.readlink(pointer)) != wanted:
         return f"{pointer}: leads to {text}, not to {wanted}; delete the link and {_AGAIN}"
-    return own_links_problem(run, manifest) or _beside_problem(root, run, manifest)
+    problem = own_links_problem(run, manifest)
+    if problem is not None:
+        return problem
+    beside = manifest.facts.get("published", {})
+    for name, place in sorted(beside.items()):
+        link, target = root / name, run / place
+        if not (link.exists() and target.exists() and link.samefile(target)):
+            return f"{link}: does not lead to {place} of run {run.name}; move it away and {_AGAIN}"
+    for entry in sorted(root.iterdir()):
+        if entry.name not in beside and _follows_pointer(entry):
+            return f"{entry}: is a link of another run than {run.name}; delete it"
+    return None
 
 
 def own_links_problem(run: Path, manifest: Manifest) -> str | None:
@@ -174,18 +184,6 @@ def own_links_problem(run: Path, manifest: Manifest) -> str | None:
     return None
 
 
-def _beside_problem(root: Path, run: Path, manifest: Manifest) -> str | None:
-    beside = manifest.facts.get("published", {})
-    for name, place in sorted(beside.items()):
-        link, target = root / name, run / place
-        if not (link.exists() and target.exists() and link.samefile(target)):
-            return f"{link}: does not lead to {place} of run {run.name}; move it away and {_AGAIN}"
-    for entry in sorted(root.iterdir()):
-        if entry.name not in beside and _follows_pointer(entry):
-            return f"{entry}: is a link of another run than {run.name}; delete it"
-    return None
-
-
 def _own_links(manifest: Manifest) -> dict[str, str]:
     """Return name → target of each link in a run's own `splits/`; a split already inside it needs none."""
     places = manifest.facts["directories"].items()
@@ -199,16 +197,3 @@ def _follows_pointer(link: Path) -> bool:
 
 def _in_the_way(path: Path) -> StoreError:
     return StoreError(f"{path}: is in the way of a link of that name; move it, or choose another --out")
-
-
-@contextmanager
-def _pointing_alone(out: Path) -> Iterator[None]:
-    """Hold a lock against other processes that set the pointer, so that each makes all its links before the next."""
-    with local.storing(out):
-        descriptor = os.open(out / "runs", os.O_RDONLY)
-    try:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
 from headrace.errors import InputError, MissingExtra
 
@@ -29,17 +29,35 @@ _METADATA = re.compile(r"v?([0-9]+).*\.metadata\.json", re.DOTALL)
 class Snapshot:
     """A version of a table, before any row is read.
 
-    name: its kind, the table's own identity if it has one, and the version. digest: of these, the schema and the
-    table's record of each live file; such files are never rewritten. address: as given, with the version. rows: what
-    the library reads. plain: returns the files in name order if they are exactly the rows, i.e. each is Parquet with
-    the version's columns and none has deleted rows; else None.
+    identity: of the table, one word or none. files: the schema and the table's record of each live file; such files are
+    never rewritten. rows: what the library reads. plain: returns the files in name order if they are exactly the rows,
+    i.e. each is Parquet with the version's columns and none has deleted rows; else None.
     """
 
-    name: str
-    digest: str
-    address: str
+    kind: str
+    path: str
+    version: int
+    identity: list[str]
+    files: list[Any]
     rows: Any
     plain: Callable[[], list[str] | None]
+
+    @property
+    def name(self) -> str:
+        """The table's kind and own identity, and the version."""
+        return " ".join([self.kind, *self.identity, str(self.version)])
+
+    @property
+    def digest(self) -> str:
+        """A digest that changes whenever the rows may."""
+        from headrace.digest import canonical_json, sha256_hex  # settings load no data libraries
+
+        return sha256_hex(canonical_json([self.name, *self.files]))
+
+    @property
+    def address(self) -> str:
+        """The address as given, with the version."""
+        return f"{self.kind}:{self.path}@{self.version}"
 
 
 def read_snapshot(address: object) -> Snapshot | None:
@@ -60,7 +78,7 @@ def read_snapshot(address: object) -> Snapshot | None:
     except ImportError as error:
         raise MissingExtra(_LIBRARIES[kind], _EXTRAS[kind]) from error
     try:
-        found = {"delta": _delta, "iceberg": _iceberg, "lance": _lance}[kind](path, version)
+        return {"delta": _delta, "iceberg": _iceberg, "lance": _lance}[kind](path, version)
     except Exception as error:  # each library has its own error types
         if isinstance(error, InputError):
             raise
@@ -69,24 +87,9 @@ def read_snapshot(address: object) -> Snapshot | None:
             f"{address}: {_LIBRARIES[kind]} cannot read it ({lines[0][:300]}); check the path and the version, or"
             " export it to Parquet"
         ) from error
-    from headrace.digest import canonical_json, sha256_hex  # settings load no data libraries
-
-    name = " ".join([kind, *found.identity, str(found.version)])
-    digest = sha256_hex(canonical_json([name, *found.files]))
-    return Snapshot(name, digest, f"{kind}:{path}@{found.version}", found.rows, found.plain)
 
 
-class _Found(NamedTuple):
-    """An opened version. identity: of the table, one word or none; files: input of the digest besides the name."""
-
-    identity: list[str]
-    version: int
-    files: list[Any]
-    rows: Any
-    plain: Callable[[], list[str] | None]
-
-
-def _delta(path: str, version: int | None) -> _Found:
+def _delta(path: str, version: int | None) -> Snapshot:
     import pyarrow as pa
     from deltalake import DeltaTable
 
@@ -100,14 +103,26 @@ def _delta(path: str, version: int | None) -> _Found:
         columns = [(field.name, field.type, None) for field in pa.schema(table.schema())]
         return _plain([(os.path.join(path, each["path"]), each["size_bytes"]) for each in told], columns)
 
-    return _Found([table.metadata().id], table.version(), [table.schema().to_json(), told], table, plain_files)
+    files = [table.schema().to_json(), told]
+    return Snapshot("delta", path, table.version(), [table.metadata().id], files, table, plain_files)
 
 
-def _iceberg(path: str, version: int | None) -> _Found:
+def _iceberg(path: str, version: int | None) -> Snapshot:
     from pyiceberg.io.pyarrow import schema_to_pyarrow
     from pyiceberg.table import StaticTable
 
-    table = StaticTable.from_metadata(path if os.path.isfile(path) else _newest_metadata(path))
+    metadata = path
+    if not os.path.isfile(path):  # the file with the highest number; if two share it, only a catalog knows the current
+        directory = os.path.join(path, "metadata")
+        names = os.listdir(directory) if os.path.isdir(directory) else []
+        numbered = sorted((int(match[1]), name) for name in names if (match := _METADATA.fullmatch(name)))
+        if not numbered or numbered[-1][0] in [number for number, _ in numbered[:-1]]:
+            what = f"two files with number {numbered[-1][0]}" if numbered else "no *.metadata.json"
+            raise InputError(
+                f"{directory}: has {what}; give the metadata file that the catalog names instead of {path}"
+            )
+        metadata = os.path.join(directory, numbered[-1][1])
+    table = StaticTable.from_metadata(metadata)
     snapshot = table.current_snapshot() if version is None else table.snapshot_by_id(version)
     if snapshot is None:
         known = ", ".join(str(each.snapshot_id) for each in table.snapshots()[-5:]) or "none"
@@ -128,28 +143,18 @@ def _iceberg(path: str, version: int | None) -> _Found:
         ]
         return _plain(sorted((each.removeprefix("file://"), size) for each, size, _ in parts), columns)
 
-    files = [str(scan.projection()), sorted(parts)]
-    identity = [str(table.metadata.table_uuid)]
-    return _Found(identity, snapshot.snapshot_id, files, scan.to_arrow_batch_reader(), plain_files)
+    files, identity = [str(scan.projection()), sorted(parts)], [str(table.metadata.table_uuid)]
+    rows = scan.to_arrow_batch_reader()
+    return Snapshot("iceberg", path, snapshot.snapshot_id, identity, files, rows, plain_files)
 
 
-def _newest_metadata(path: str) -> str:
-    """Find the metadata with the highest number; if two files share it, only a catalog knows which is current."""
-    directory = os.path.join(path, "metadata")
-    names = os.listdir(directory) if os.path.isdir(directory) else []
-    numbered = sorted((int(match[1]), name) for name in names if (match := _METADATA.fullmatch(name)))
-    if not numbered or numbered[-1][0] in [number for number, _ in numbered[:-1]]:
-        what = f"two files with number {numbered[-1][0]}" if numbered else "no *.metadata.json"
-        raise InputError(f"{directory}: has {what}; give the metadata file that the catalog names instead of {path}")
-    return os.path.join(directory, numbered[-1][1])
-
-
-def _lance(path: str, version: int | None) -> _Found:
+def _lance(path: str, version: int | None) -> Snapshot:
     import lance
 
     table = lance.dataset(path, version=version)
     files = [path, str(table.schema), [str(each.metadata.to_json()) for each in table.get_fragments()]]
-    return _Found([], table.version, files, table.scanner(scan_in_order=True).to_reader(), lambda: None)
+    rows = table.scanner(scan_in_order=True).to_reader()
+    return Snapshot("lance", path, table.version, [], files, rows, lambda: None)
 
 
 def _plain(files: Sequence[tuple[str, int]], columns: Sequence[tuple[str, Any, bytes | None]]) -> list[str] | None:

@@ -49,10 +49,7 @@ def manifest_problem(record: Mapping[str, Any]) -> str | None:
     for name, count in counts.items():
         if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count < LARGEST:
             return f"{name} is {shown(count)}, not a count"
-    return _places_problem(record.get("facts", {}), record["splits"])
-
-
-def _places_problem(facts: Mapping[str, Any], splits: Mapping[str, Any]) -> str | None:
+    facts, splits = record.get("facts", {}), record["splits"]
     for name in ("directories", "published"):
         places = facts.get(name, {})
         if not isinstance(places, dict):
@@ -100,6 +97,6 @@ def index_problem(table: pa.Table) -> str | None:
     return None
 
 
-def damaged(path: Path, problem: str = "its bytes are not those that were published") -> CorruptShard:
+def damaged(path: Path | str, problem: str = "its bytes are not those that were published") -> CorruptShard:
     """Return the error for a file of a run that does not match the run's records."""
     return CorruptShard(f"{path}: {problem}; restore it or prepare the run again")

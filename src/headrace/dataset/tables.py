@@ -87,20 +87,19 @@ def with_paths(value: Any, cache_dir: str | Path | None = None, once: Once = lam
 
 def _opened(snapshot: Snapshot, cache_dir: str | Path | None) -> Path:
     """Return a view of a snapshot's files if they are exactly its rows, else the copy of its rows."""
-    from headrace.dataset.views import is_whole, write_view
+    from headrace.formats.saved import is_whole_view, write_view
     from headrace.storage.cache_room import cache_directory
 
-    kind, _, path = snapshot.address.partition(":")
-    name = Path(path.rpartition("@")[0]).name or "table"
-    view = cache_directory(cache_dir) / "tables" / f"{kind}--{name}" / snapshot.digest[:40] / name
-    files = None if is_whole(view) else snapshot.plain()
+    name, digest = Path(snapshot.path).name or "table", snapshot.digest
+    view = cache_directory(cache_dir) / "tables" / f"{snapshot.kind}--{name}" / digest[:40] / name
+    files = None if is_whole_view(view) else snapshot.plain()
     if files is not None:
         shards = {f"part-{number:05d}.parquet": Path(each) for number, each in enumerate(files)}
         write_view(view, snapshot.address, {"": shards})
-    if files is not None or is_whole(view):
+    if files is not None or is_whole_view(view):
         return view
     try:
-        return keep(snapshot.rows, cache_dir, version=snapshot.name, known_by=snapshot.digest)
+        return keep(snapshot.rows, cache_dir, version=snapshot.name, known_by=digest)
     except OSError as error:  # a read error; write errors are `StoreError`
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise InputError(
@@ -118,7 +117,7 @@ def keep(table: object, cache_dir: str | Path | None = None, *, version: str = "
     and `StoreError`.
     """
     from headrace.digest import canonical_json
-    from headrace.formats.named_splits import WORDS, is_split_name
+    from headrace.formats.names import WORDS, is_split_name
     from headrace.storage import local
     from headrace.storage.cache_room import cache_directory
     from headrace.storage.places import place_of
@@ -133,9 +132,11 @@ def keep(table: object, cache_dir: str | Path | None = None, *, version: str = "
         )
     home = local.make_directory(cache_directory(cache_dir) / "tables")
     record = home / f"known-{known_by}.json"
-    copy = _kept(record) if known_by else None
-    if copy is not None:
-        return copy
+    with suppress(OSError, ValueError, KeyError):
+        told = json.loads(record.read_bytes()) if known_by else {}
+        copy = home / str(told["table"])
+        if told["sizes"] == _sizes(copy):
+            return _used(copy)
     made = local.make_directory(local.temporary_for(home / "table"))
     try:
         digest = hashlib.sha256(version.encode())
@@ -163,8 +164,7 @@ def keep(table: object, cache_dir: str | Path | None = None, *, version: str = "
                         raise
         if known_by:
             place_of(record).replace(canonical_json({"table": target.name, "sizes": sizes}))
-        _use(target)
-        return target
+        return _used(target)
     finally:
         shutil.rmtree(made, ignore_errors=True)
 
@@ -174,23 +174,11 @@ def _sizes(copy: Path) -> dict[str, int]:
     return {path.relative_to(copy).as_posix(): path.stat().st_size for path in sorted(copy.rglob("*.parquet"))}
 
 
-def _kept(record: Path) -> Path | None:
-    """Return the copy in a record, if every file exists with its size."""
-    try:
-        told = json.loads(record.read_bytes())
-        copy = record.parent / str(told["table"])
-        if told["sizes"] != _sizes(copy):
-            return None
-    except (OSError, ValueError, KeyError):
-        return None
-    _use(copy)
-    return copy
-
-
-def _use(copy: Path) -> None:
-    """Record the time of use of a copy as the time of its directory."""
+def _used(copy: Path) -> Path:
+    """Return a copy, and record the time of its use as the time of its directory."""
     with suppress(OSError):  # in a cache of another user
         os.utime(copy)
+    return copy
 
 
 def remove_unused(cache_dir: str | Path | None, older_than_s: float) -> tuple[tuple[Path, ...], int]:

@@ -93,7 +93,12 @@ def verify(
     laws = registration_of_run(manifest.recipe).verify
     try:
         verdict.checks += _files(finished, workers or default_workers())
-        verdict.checks.append(_pointer(finished, place if run is None and place != root else None))
+        if run is None and place != root:
+            problem, detail = pointer_problem(place, root, manifest), f"{pointer_of(place)} leads to this run"
+        else:  # only the run's own links
+            there = place_of(root).has_links and (root / SPLITS).is_dir()
+            problem, detail = own_links_problem(root, manifest) if there else None, "the run's links lead into it"
+        verdict.checks.append(Check("splits", detail, problem, "here"))
         if not verdict.problems and laws is not None:
             verdict.checks += load(laws)(finished, workers)
     except HeadraceError as error:
@@ -104,8 +109,8 @@ def verify(
         verdict.checks.append(Check("laws", "could be checked", problem))
     if certificate is not None and not verdict.problems:
         other = difference(certificate, certificate_of(finished, verdict))
-        told = None if other is None else f"{root}: is not what {against} says: {other}"
-        verdict.checks.append(Check("certificate", f"the run is what {against} says", told, "here"))
+        problem = None if other is None else f"{root}: is not what {against} says: {other}"
+        verdict.checks.append(Check("certificate", f"the run is what {against} says", problem, "here"))
     return verdict
 
 
@@ -117,17 +122,6 @@ def certify(path: str | Path, *, run: str | None = None, workers: int | None = N
     """
     verdict = verify(path, run=run, workers=workers)
     return certificate_of(FinishedRun(*find_run(path, run)), verdict)
-
-
-def _pointer(run: FinishedRun, out: Path | None) -> Check:
-    """Check that a trainer reading the paths below `out` sees this run only; None: check only the run's own links."""
-    if out is not None:
-        return Check(
-            "splits", f"{pointer_of(out)} leads to this run", pointer_problem(out, run.root, run.manifest), "here"
-        )
-    there = place_of(run.root).has_links and (run.root / SPLITS).is_dir()
-    problem = own_links_problem(run.root, run.manifest) if there else None
-    return Check("splits", "the run's links lead into it", problem, "here")
 
 
 def _files(run: FinishedRun, workers: int) -> list[Check]:

@@ -38,7 +38,8 @@ Result = TypeVar("Result")
 LIBRARIES = ("pyarrow", "polars", "numpy")
 RETRIES = 5  # of a task whose process or node died
 _CANCEL_S = 10.0  # time for tasks to remove what they began
-_TASK_CORES = 1  # what Ray reserves for a task, and the task is told it has
+_TASK_CORES = 1  # reserved by Ray for a task, and the threads of each library in it
+_LARGE_BYTES = 1 << 16  # of a buffer that the object store keeps by itself
 _ATOMS = (str, bytes, int, float, complex, bool, type(None), type, ModuleType, BuiltinFunctionType)
 _DEPTH = 6  # levels below a task at which shared objects are looked for
 
@@ -123,7 +124,6 @@ class RayEngine:
             buffers=tuple(ray.put(np.frombuffer(buffer.raw(), np.uint8)) for buffer in packed.buffers),
             here=os.getcwd(),
             versions=library_versions(),
-            threads=_TASK_CORES,
         )
         remote = ray.remote(do_task).options(
             num_cpus=_TASK_CORES, max_retries=RETRIES, scheduling_strategy="SPREAD", name="headrace"
@@ -199,8 +199,7 @@ class Stage:
     """References into Ray's object store to what the tasks of a stage share.
 
     token: names the stage in its driver. here: the driver's directory, which relative paths are relative to.
-    versions: of the libraries in the driver; a worker with others would write other bytes. threads: of each library,
-    as many as a task has cores.
+    versions: of the libraries in the driver; a worker with others would write other bytes.
     """
 
     token: str
@@ -208,7 +207,6 @@ class Stage:
     buffers: tuple[Any, ...]
     here: str
     versions: Mapping[str, str]
-    threads: int
 
 
 _KEEP_S = 30.0  # how long what tasks share outlives the last of them in a process that Ray keeps
@@ -281,11 +279,11 @@ def _prepare_process(stage: Stage) -> None:
     with suppress(OSError):  # where paths are absolute, the directory is not needed
         os.chdir(stage.here)
     if "polars" not in sys.modules:
-        os.environ.setdefault("POLARS_MAX_THREADS", str(stage.threads))  # polars has no other way to be told
+        os.environ.setdefault("POLARS_MAX_THREADS", str(_TASK_CORES))  # polars has no other way to be told
     if "pyarrow" not in sys.modules:
         import pyarrow as pa
 
-        pa.set_cpu_count(stage.threads)
+        pa.set_cpu_count(_TASK_CORES)
 
 
 class Packed:
@@ -299,9 +297,7 @@ class Packed:
     shared: bytes of all that tasks share; buffers: its large arrays, which belong with it, in this order.
     """
 
-    def __init__(
-        self, tasks: Sequence[Callable[..., Any]], pickler: type[pickle.Pickler], *, large_bytes: int = 1 << 16
-    ) -> None:
+    def __init__(self, tasks: Sequence[Callable[..., Any]], pickler: type[pickle.Pickler]) -> None:
         self._tasks, self._pickler = tasks, pickler
         counts: Counter[int] = Counter()
         self._objects: dict[int, Any] = {}  # kept, so that no id is used twice
@@ -315,7 +311,7 @@ class Packed:
 
         def keep_inside(buffer: pickle.PickleBuffer) -> bool:
             with buffer.raw() as raw:
-                small = raw.nbytes < large_bytes
+                small = raw.nbytes < _LARGE_BYTES
             if not small:
                 self.buffers.append(buffer)
             return small
@@ -323,9 +319,6 @@ class Packed:
         stream = io.BytesIO()
         pickler(stream, protocol=5, buffer_callback=keep_inside).dump(common)
         self.shared = stream.getvalue()
-
-    def __len__(self) -> int:
-        return len(self._tasks)
 
     def task(self, number: int) -> bytes:
         """Return the bytes of one task, in which shared objects are indices."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,8 +19,8 @@ import pyarrow as pa
 from headrace.errors import CorruptShard, InputError
 from headrace.formats.detect import Kind, open_bytes
 from headrace.formats.parquet import ParquetChunk
-from headrace.formats.schema import Target, in_schema, plain
-from headrace.formats.shard import Shard, column_name, each_once
+from headrace.formats.schema import Target, in_schema
+from headrace.formats.shard import Shard, column_name
 from headrace.storage.places import place_of
 
 _FILE_MAGIC = b"ARROW1"
@@ -30,23 +31,10 @@ _MESSAGE_HEADER, _BATCH_COMPRESSION, _FOOTER_BATCHES = 2, 3, 3
 
 def survey(path: Path, name: str, kind: Kind) -> Shard:
     """Read columns and types from the footer of a file or the head of a stream."""
-    stat = path.stat()
-    try:
+    shard = Shard.unread(path, name, kind)
+    with _arrow_errors(path):
         schema = _own_schema(_source(path, kind))
-    except (OSError, pa.ArrowException) as error:
-        raise _damaged(path, error) from error
-    names = [column_name(field.name) for field in schema]
-    each_once(path, names)
-    return Shard(
-        path=path,
-        name=name,
-        size=stat.st_size,
-        mtime_ns=stat.st_mtime_ns,
-        kind=kind,
-        schema=pa.schema([(each, plain(field.type)) for each, field in zip(names, schema, strict=True)]),
-        null_columns=frozenset(each for each, field in zip(names, schema, strict=True) if field.nullable),
-        content="table" if names else "nothing",
-    )
+    return shard.with_columns(schema, [field.name for field in schema if field.nullable]) if len(schema) else shard
 
 
 def batch_spans(shard: Shard) -> list[tuple[int, int, int]]:
@@ -56,7 +44,7 @@ def batch_spans(shard: Shard) -> list[tuple[int, int, int]]:
     offset is 0 and length is an estimate. Raises `InputError` on a damaged file, and on a stream with dictionaries,
     whose batches cannot be read alone.
     """
-    try:
+    with _arrow_errors(shard.path):
         source = _source(shard.path, shard.kind)
         if _is_file(source):
             # One column is enough to count rows; in a compressed file only that one is decompressed.
@@ -64,28 +52,23 @@ def batch_spans(shard: Shard) -> list[tuple[int, int, int]]:
             reader = pa.ipc.open_file(source, options=fewest)
             counts = [reader.get_batch(batch).num_rows for batch in range(reader.num_record_batches)]
             return [(rows, 0, shard.size * rows // max(1, sum(counts))) for rows in counts]
-        return list(_messages(shard.path, source))
-    except (OSError, pa.ArrowException) as error:
-        raise _damaged(shard.path, error) from error
-
-
-def _messages(path: Path, source: pa.NativeFile) -> Iterator[tuple[int, int, int]]:
-    schema = _own_schema(source)
-    source.seek(0)
-    messages = pa.ipc.MessageReader.open_stream(source)
-    messages.read_next_message()  # the schema
-    while True:
-        offset = source.tell()
-        try:
-            message = messages.read_next_message()
-        except StopIteration:
-            return
-        if message.type == "dictionary":
-            raise InputError(
-                f"{path}: is an Arrow stream with dictionaries, whose batches cannot be read alone; "
-                f"save it as an Arrow file or as Parquet"
-            )
-        yield pa.ipc.read_record_batch(message, schema).num_rows, offset, source.tell() - offset
+        schema = _own_schema(source)
+        spans: list[tuple[int, int, int]] = []
+        source.seek(0)
+        messages = pa.ipc.MessageReader.open_stream(source)
+        messages.read_next_message()  # the schema
+        while True:
+            offset = source.tell()
+            try:
+                message = messages.read_next_message()
+            except StopIteration:
+                return spans
+            if message.type == "dictionary":
+                raise InputError(
+                    f"{shard.path}: is an Arrow stream with dictionaries, whose batches cannot be read alone; "
+                    f"save it as an Arrow file or as Parquet"
+                )
+            spans.append((pa.ipc.read_record_batch(message, schema).num_rows, offset, source.tell() - offset))
 
 
 def chunks(shard: Shard, columns: Sequence[str] | None = None) -> Iterator[ParquetChunk]:
@@ -94,10 +77,8 @@ def chunks(shard: Shard, columns: Sequence[str] | None = None) -> Iterator[Parqu
     wanted = Target.of(schema)
     first_row = 0
     for batch, (rows, offset, length) in enumerate(batch_spans(shard)):
-        try:
+        with _arrow_errors(shard.path):
             table = _read(shard.path, shard.kind, batch, offset, length, wanted)
-        except (OSError, pa.ArrowException) as error:
-            raise _damaged(shard.path, error) from error
         yield ParquetChunk(table, first_row)
         first_row += rows
 
@@ -203,7 +184,14 @@ def _own_schema(source: pa.NativeFile) -> pa.Schema:
     return (pa.ipc.open_file if _is_file(source) else pa.ipc.open_stream)(source).schema
 
 
-def _damaged(path: Path, error: Exception) -> Exception:
-    if isinstance(error, FileNotFoundError | PermissionError):
-        return error
-    return InputError(f"{path}: is not a complete Arrow file ({error}); the file is cut or damaged, fetch it again")
+@contextmanager
+def _arrow_errors(path: Path) -> Iterator[None]:
+    """Convert errors of Arrow and the system about this file to `InputError`, if it is there and may be read."""
+    try:
+        yield
+    except (FileNotFoundError, PermissionError):
+        raise
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(
+            f"{path}: is not a complete Arrow file ({error}); the file is cut or damaged, fetch it again"
+        ) from error

@@ -71,24 +71,20 @@ def look(
     last: another shard, whose schema object is reused if it is equal, so that many files share one.
     partitions: `partition_types` of the source, for columns that names hold.
     """
-    shard, spans = _looked_at(path, name, last)
-    return in_partition(shard, partitions), spans
-
-
-def _looked_at(path: Path, name: str, last: Shard | None) -> tuple[Shard, list[Span]]:
-    kind = kind_of_name(path.name)
-    if kind != Kind("parquet", "none"):
+    kind, spans = kind_of_name(path.name), list[Span]()
+    if kind == Kind("parquet", "none"):
+        try:
+            with open_file(path, kind) as file:
+                shard = parquet.surveyed(file, path, name, kind, None if last is None else last.schema)
+                spans = _row_groups(shard, file)
+        except (InputError, OSError):
+            shard = survey(path, name)  # raises with the actual format, if recognized
+            if shard.content != "nothing":
+                raise
+    else:
         shard = survey(path, name)
-        return shard, scan(shard)
-    try:
-        with open_file(path, kind) as file:
-            shard = parquet.surveyed(file, path, name, kind, None if last is None else last.schema)
-            return shard, _row_groups(shard, file)
-    except (InputError, OSError):
-        shard = survey(path, name)  # raises with the actual format, if recognized
-        if shard.content == "nothing":
-            return shard, []
-        raise
+        spans = scan(shard)
+    return in_partition(shard, partitions), spans
 
 
 def _row_groups(shard: Shard, file: pq.ParquetFile) -> list[Span]:

@@ -16,7 +16,7 @@ of Arrow's views; longer ones about seven operations for every eight bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -249,24 +249,17 @@ def _long_text_words(data: U8, starts: I64, sizes: I64) -> U64:
     """Return words of texts whose sizes differ too much to be chained side by side, as sums of mixed words."""
     word_at = np.ndarray((len(data) - 7,), np.dtype("<u8"), data, strides=(1,))
     found, counts = np.empty(len(starts), np.uint64), (sizes + 7) >> 3
-    for part in _parts(counts):
+    every, begin = np.cumsum(counts), 0
+    while begin < len(counts):  # about `_BATCH_WORDS` words at once, or one longer text
+        before = int(every[begin - 1]) if begin else 0
+        part = slice(begin, max(begin + 1, int(np.searchsorted(every, before + _BATCH_WORDS, side="right"))))
+        begin = part.stop
         start, held, size = starts[part], counts[part], sizes[part]
         ends = np.cumsum(held)
         words = word_at[np.repeat(start - 8 * (ends - held), held) + 8 * np.arange(ends[-1])]
         words[ends - 1] <<= ((8 * held - size) << 3).astype(np.uint64)  # drops the bytes after the text
         found[part] = _sums(words, held) + size.astype(np.uint64)
     return found
-
-
-def _parts(counts: I64) -> Iterator[slice]:
-    """Cut rows into parts of about `_BATCH_WORDS` words; a larger row is a part of its own."""
-    ends = np.cumsum(counts)
-    begin = 0
-    while begin < len(counts):
-        before = int(ends[begin - 1]) if begin else 0
-        stop = max(begin + 1, int(np.searchsorted(ends, before + _BATCH_WORDS, side="right")))
-        yield slice(begin, stop)
-        begin = stop
 
 
 def _sums(words: U64, counts: I64) -> U64:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from headrace.formats.dates import EPOCHS
@@ -44,22 +45,15 @@ def advice(value: object, date_format: str, setting: str = "time_format") -> str
         return "which has blanks around it; remove them"
     if text in MEANS_MISSING:
         return f'which is not a date; if it means missing, give null_values=["{text}"]'
-    number = _number(value)
+    number = None
+    with suppress(ValueError, OverflowError):
+        number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
     words = [f'{setting}="{each}"{shown}' for each, shown in (*_counted(number, date_format), *_patterns(value))]
     if words:
         return f"no date of form {date_format}; give {' or '.join(words)}"
-    if text is not None:
-        told = _iso_fault(text, date_format, setting)
-        if told is not None:
-            return told
+    if text is not None and (told := _iso_fault(text, date_format, setting)) is not None:
+        return told
     return f"no date of form {date_format}; correct it, or give {setting}="
-
-
-def _number(value: object) -> float | None:
-    try:
-        return float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
-    except (ValueError, OverflowError):
-        return None
 
 
 def _counted(number: float | None, date_format: str) -> list[tuple[str, str]]:

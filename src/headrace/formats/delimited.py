@@ -17,6 +17,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -44,7 +45,7 @@ def survey(
     Raises `InputError` on an empty file without signature, a blank first line, repeated names, bytes that are not
     UTF-8, and if two separators would fit.
     """
-    stat = path.stat()
+    shard = Shard.unread(path, name, kind)
     head, reads = _head(path, kind.compression) if text is None else (text, "all")
     bom = head.startswith(BOM)
     text_start = len(BOM) if bom else 0
@@ -77,12 +78,9 @@ def survey(
             names, header_bytes = list(signature), text_start
     columns = [column_name(raw) for raw in names]
     each_once(path, columns, " in the header")
-    return Shard(
-        path=path,
-        name=name,
-        size=stat.st_size,
-        mtime_ns=stat.st_mtime_ns,
-        kind=kind,
+    return replace(
+        shard,
+        content="table",
         schema=pa.schema([(column, pa.string()) for column in columns]),
         null_columns=frozenset(columns),
         dialect=Dialect(separator, newline, bom, header_bytes),

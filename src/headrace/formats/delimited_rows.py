@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from headrace.arrays import I32, I64, U8, U64, Bools
+from headrace.arrays import I32, I64, U64
 from headrace.errors import InputError
 from headrace.formats import records
 from headrace.formats.content import NOTHING, chain
@@ -332,36 +332,21 @@ def _is_plain(data: bytes, separator: int, *, quoted: bool) -> bool:
         return False
     if not (data.isascii() or records.is_utf8(data)):
         return False
-    array = records.as_bytes(data)
-    edge = np.zeros(256, np.bool_)
-    edge[[separator, records.NEWLINE, records.RETURN]] = True
+    array, edge = records.as_bytes(data), records.field_edges(separator)
     quotes = records.quote_positions(array) if quoted else np.empty(0, np.int64)
-    if quoted and not _are_strict(array, quotes, edge):
+    if len(quotes) & 1:
         return False
+    if quoted:  # fields are quoted from end to end, with quotes doubled and no space at an edge
+        opening, closing = quotes[0::2], quotes[1::2]
+        apart = opening[1:] != closing[:-1] + 1  # otherwise a doubled quote inside a field
+        first, last = opening[np.append(True, apart)], closing[np.append(apart, True)]
+        within = np.concatenate([array[first + 1], array[last - 1]])
+        strict = records.begins_field(array, first, edge).all() and records.ends_field(array, last, edge).all()
+        if not strict or ((within == _SPACE) | (within == _TAB)).any():
+            return False
     for byte in (_SPACE, _TAB):
         if byte != separator and bytes([byte]) in data:
             at = records.outside_quotes(array, quotes, byte)
-            if (_begins(array, at, edge) | _ends(array, at, edge)).any():
+            if (records.begins_field(array, at, edge) | records.ends_field(array, at, edge)).any():
                 return False
     return True
-
-
-def _are_strict(array: U8, quotes: I64, edge: Bools) -> bool:
-    """Return whether quoted fields are quoted from end to end, with quotes doubled and no space at an edge."""
-    if len(quotes) & 1:
-        return False
-    opening, closing = quotes[0::2], quotes[1::2]
-    apart = opening[1:] != closing[:-1] + 1  # otherwise a doubled quote inside a field
-    first, last = opening[np.append(True, apart)], closing[np.append(apart, True)]
-    within = np.concatenate([array[first + 1], array[last - 1]])
-    strict = _begins(array, first, edge).all() and _ends(array, last, edge).all()
-    return bool(strict) and not ((within == _SPACE) | (within == _TAB)).any()
-
-
-def _begins(array: U8, at: I64, edge: Bools) -> Bools:
-    """Mask the positions that begin a field."""
-    return np.asarray((at == 0) | edge[array[np.maximum(at - 1, 0)]])
-
-
-def _ends(array: U8, at: I64, edge: Bools) -> Bools:
-    return np.asarray((at == len(array) - 1) | edge[array[np.minimum(at + 1, len(array) - 1)]])

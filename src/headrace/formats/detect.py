@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,11 +140,6 @@ def reading(path: Path) -> Iterator[None]:
         raise InputError(f"{path}: {error}; the file is cut or damaged, fetch it again") from error
 
 
-def first_repeated(names: Sequence[str]) -> str | None:
-    """Return the alphabetically first repeated name; O(names), because a header may have very many."""
-    return min((name for name, count in Counter(names).items() if count > 1), default=None)
-
-
 def read_whole(path: Path, stream: pa.NativeFile, compression: Compression) -> bytes:
     """Read the decompressed bytes of a file that must be read at once.
 
@@ -196,8 +190,20 @@ def detect(path: Path) -> Kind:
         )
     with reading(path), open_bytes(path, kind.compression) as stream:
         start = stream.read(4096)
-    if start.removeprefix(_BOM).strip():
-        _check_content(path, kind, start)
+    text = start.removeprefix(_BOM).lstrip()
+    if not text:
+        return kind
+    archive = "a tar archive" if start[_TAR[0]] == _TAR[1] else None
+    content = archive or next((name for magic, name in _BINARY_MAGIC if start.startswith(magic)), None)
+    if content is None or not _CONTROL.search(start):  # a header may begin with the letters of another format
+        is_json = _JSON_OBJECT.match(text) or (text[:1] == b"[" and kind.format in ("json", "jsonl"))
+        content = "json" if is_json else "text"
+    expected = {"csv": "text", "tsv": "text", "jsonl": "json"}.get(kind.format, kind.format)
+    if content != expected:
+        also = "" if content in ("text", "json", "parquet", "arrow") else ", and convert or unpack it"
+        raise InputError(
+            f"{path}: the name says {kind.format}, the content is {content}; rename it to what it is{also}"
+        )
     return kind
 
 
@@ -211,25 +217,6 @@ def holds_nothing(path: Path, kind: Kind) -> bool:
         return not data
     blank = b"\r\n" if kind.format in ("csv", "tsv") else b" \t\r\n"
     return len(data) <= _LONGEST_BLANK and not data.removeprefix(_BOM).strip(blank)
-
-
-def _check_content(path: Path, kind: Kind, start: bytes) -> None:
-    found = next((name for magic, name in _BINARY_MAGIC if start.startswith(magic)), None)
-    if start[_TAR[0]] == _TAR[1]:
-        found = "a tar archive"
-    if found is not None and _CONTROL.search(start):  # otherwise a header that begins with these letters
-        content = found
-    else:
-        text = start.removeprefix(_BOM).lstrip()
-        content = "json" if _JSON_OBJECT.match(text) else "text"
-        if text[:1] == b"[" and kind.format in ("json", "jsonl"):
-            content = "json"
-    expected = {"csv": "text", "tsv": "text", "jsonl": "json"}.get(kind.format, kind.format)
-    if content != expected:
-        also = "" if content in ("text", "json", "parquet", "arrow") else ", and convert or unpack it"
-        raise InputError(
-            f"{path}: the name says {kind.format}, the content is {content}; rename it to what it is{also}"
-        )
 
 
 def compress_block(data: bytes | pa.Buffer, compression: Compression) -> bytes | pa.Buffer:

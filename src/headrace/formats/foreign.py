@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -166,7 +167,9 @@ def layout_of(directory: Path, names: Collection[str]) -> Layout | None:
     held = frozenset(names)
     word = next((word for word, every, some in _MARKS if every <= held and (not some or some & held)), None)
     if word is None and "index.json" in held:
-        word = _writer(directory / "index.json")
+        with suppress(OSError, HeadraceError), (directory / "index.json").open("rb") as file:
+            start = file.read(_LOOKED_INTO)
+            word = next((word for sign, key, word in _WRITERS if key in start and sign.search(start)), None)
     if word is None and any(_NUMBERED_TAR.fullmatch(name) for name in held):
         others = any(name.endswith((".csv", ".tsv", ".jsonl", ".parquet", ".arrow")) for name in held)
         word = None if others else "webdataset"
@@ -178,27 +181,11 @@ def _table(directory: Path, has: Callable[[str], bool]) -> Layout | None:
         return _DELTA
     if has(".hoodie") or has(".hoodie_partition_metadata"):
         return _HUDI
-    if has("metadata") and any(name.endswith(".metadata.json") for name in names_in(directory / "metadata")):
-        return _ICEBERG
+    if has("metadata"):
+        with suppress(OSError, HeadraceError):  # it is not a directory, or cannot be read
+            if any(path.name.endswith(".metadata.json") for path in (directory / "metadata").iterdir()):
+                return _ICEBERG
     return None
-
-
-def _writer(index: Path) -> str | None:
-    """Return who wrote an index.json; None if unknown or unreadable."""
-    try:
-        with index.open("rb") as file:
-            start = file.read(_LOOKED_INTO)
-    except (OSError, HeadraceError):
-        return None
-    return next((word for sign, key, word in _WRITERS if key in start and sign.search(start)), None)
-
-
-def names_in(directory: Path) -> set[str]:
-    """Return the names of a directory's entries; empty if it is not a directory or cannot be read."""
-    try:
-        return {path.name for path in directory.iterdir()}
-    except (OSError, HeadraceError):
-        return set()
 
 
 def table_around(directory: Path) -> tuple[Path, Layout] | None:

@@ -45,7 +45,23 @@ def infer_types(
     files: paths and names; files other than CSV or TSV are left out, with their columns. keep: columns to skip. Reads
     every row once, O(chunk) of memory per worker. Raises `InputError` for files that cannot be read.
     """
-    tasks = [partial(_of_shard, path, name, signature, null_values, keep) for path, name in files]
+
+    def look(path: Path, name: str) -> Mapping[str, tuple[str, ...] | None]:
+        """Return the words that hold all values of each column with values; columns of other formats map to None."""
+        shard = survey(path, name, signature)
+        if shard.dialect is None:
+            return dict.fromkeys(shard.schema.names)
+        held: dict[str, tuple[str, ...]] = {}
+        for chunk in read_chunks(shard):
+            open_ = [each for each in shard.schema.names if each not in keep and held.get(each) != ()]
+            table = chunk.table(open_)
+            for each in open_:
+                values = nulled(table[each], ("", *null_values)).drop_null()
+                if len(values):
+                    held[each] = _holding(values, held.get(each, _WORDS))
+        return held
+
+    tasks = [partial(look, path, name) for path, name in files]
     found: dict[str, tuple[str, ...]] = {}
     typed: set[str] = set()
     for columns in run_tasks(tasks, workers or default_workers()):
@@ -55,24 +71,6 @@ def infer_types(
             else:
                 found[name] = tuple(word for word in found.get(name, _WORDS) if word in words)
     return {name: words[0] for name, words in sorted(found.items()) if words and name not in typed}
-
-
-def _of_shard(
-    path: Path, name: str, signature: Sequence[str] | None, null_values: Sequence[str], keep: Collection[str]
-) -> Mapping[str, tuple[str, ...] | None]:
-    """Return the words that hold all values of each column with values; columns of other formats map to None."""
-    shard = survey(path, name, signature)
-    if shard.dialect is None:
-        return dict.fromkeys(shard.schema.names)
-    held: dict[str, tuple[str, ...]] = {}
-    for chunk in read_chunks(shard):
-        open_ = [each for each in shard.schema.names if each not in keep and held.get(each) != ()]
-        table = chunk.table(open_)
-        for each in open_:
-            values = nulled(table[each], ("", *null_values)).drop_null()
-            if len(values):
-                held[each] = _holding(values, held.get(each, _WORDS))
-    return held
 
 
 def _holding(values: pa.ChunkedArray, words: Sequence[str]) -> tuple[str, ...]:
@@ -92,7 +90,11 @@ def _holding(values: pa.ChunkedArray, words: Sequence[str]) -> tuple[str, ...]:
         held.add("float64")
     if "date" in words and _written_again(values, "date") is not None:
         held |= {"date", "datetime"}
-    elif "datetime" in words and _are_moments(values):
+    elif (
+        "datetime" in words
+        and _read(values, "datetime") is not None
+        and _all(pc.is_in(pc.binary_length(values), value_set=_LENGTHS))  # of these, Arrow reads no other form
+    ):
         held.add("datetime")
     return tuple(word for word in words if word in held)
 
@@ -130,8 +132,3 @@ def _keeps_numbers(values: pa.ChunkedArray) -> bool:
 def _digits(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the significant digits of numbers."""
     return pc.utf8_trim(pc.replace_substring_regex(texts, r"[eE].*$|[-.]", ""), "0")
-
-
-def _are_moments(values: pa.ChunkedArray) -> bool:
-    """Return whether all are dates and times; of these lengths, Arrow reads no other form."""
-    return _read(values, "datetime") is not None and _all(pc.is_in(pc.binary_length(values), value_set=_LENGTHS))

@@ -10,6 +10,7 @@ needed.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -48,19 +49,18 @@ def key_bound(data: U8) -> int:
 
 def values_found(table: pa.Table) -> int:
     """Count the non-null values that a parser found for keys, inside structs and lists too."""
-    return sum(_found(column.combine_chunks()) for column in table.columns)
+    every = (each for name in table.column_names for each in arrays_of(name, table[name].combine_chunks()))
+    return sum(len(values) - values.null_count for _, values, is_item in every if not is_item)
 
 
-def _found(column: pa.Array) -> int:
-    return int(len(column) - column.null_count) + _found_inside(column)
-
-
-def _found_inside(column: pa.Array) -> int:
-    if pa.types.is_struct(column.type):
-        return sum(_found(pc.struct_field(column, place)) for place in range(column.type.num_fields))
-    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
-        return _found_inside(column.flatten())
-    return 0
+def arrays_of(key: str, values: pa.Array, *, is_item: bool = False) -> Iterator[tuple[str, pa.Array, bool]]:
+    """Iterate over arrays at any depth, each with the nearest key, and whether it holds the items of a list."""
+    yield key, values, is_item
+    if pa.types.is_struct(values.type):
+        for place, field in enumerate(values.type):
+            yield from arrays_of(field.name, pc.struct_field(values, place))
+    elif pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+        yield from arrays_of(key, values.flatten(), is_item=True)
 
 
 def first_repeated(data: bytes) -> tuple[int, str] | None:
@@ -142,17 +142,6 @@ def array_as_lines(text: bytes) -> bytes:
     ends = at[(data[at] == ord("}")) & (depth == 1)] + 1
     if len(starts) != len(ends):
         raise ValueError("its brackets do not pair up")
-    _check_gaps(data, starts, ends)
-    if not len(starts):
-        return b""
-    # Each object and the byte after it: a comma, blank or bracket.
-    lines = np.frombuffer(records.joined(records.cut(text, starts, ends + 1)), np.uint8).copy()
-    lines[np.cumsum(ends + 1 - starts) - 1] = records.NEWLINE
-    return lines.tobytes()
-
-
-def _check_gaps(data: U8, starts: I64, ends: I64) -> None:
-    """Check that an array holds only objects with one comma between two of them, and white space."""
     inside = np.zeros(len(data) + 1, np.int8)
     inside[starts] += 1
     inside[ends] -= 1
@@ -162,3 +151,9 @@ def _check_gaps(data: U8, starts: I64, ends: I64) -> None:
     between = np.searchsorted(ends, marks, side="right")  # number of objects before the mark
     if not np.array_equal(between, np.arange(1, max(len(starts), 1))) or (data[marks] != ord(",")).any():
         raise ValueError("it holds something else than objects with a comma between")
+    if not len(starts):
+        return b""
+    # Each object and the byte after it: a comma, blank or bracket.
+    lines = np.frombuffer(records.joined(records.cut(text, starts, ends + 1)), np.uint8).copy()
+    lines[np.cumsum(ends + 1 - starts) - 1] = records.NEWLINE
+    return lines.tobytes()

@@ -10,7 +10,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from headrace.arrays import I32, I64
 from headrace.errors import InputError, StreamError
 from headrace.formats import records
 from headrace.formats.detect import LARGEST_RECORD, Kind, open_bytes, read_whole, reading, too_long
-from headrace.formats.json_text import array_as_lines, first_repeated, key_bound, values_found
+from headrace.formats.json_text import array_as_lines, arrays_of, first_repeated, key_bound, values_found
 from headrace.formats.schema import is_text, plain, supertype
 from headrace.formats.shard import BOM, Shard, column_name
 
@@ -49,12 +49,12 @@ class _Repeats(InputError):
 
 def survey(path: Path, name: str, kind: Kind) -> Shard:
     """Find columns and types of a JSON shard by reading all of it. A file of 0 bytes is an empty shard."""
-    stat = path.stat()
+    shard = Shard.unread(path, name, kind)
     fields: dict[str, pa.DataType] = {}
     nulls: set[str] = set()
     largest: dict[str, int] = {}
     rows = lines = 0
-    for block in _blocks(path, kind, 0):
+    for block in _blocks(path, kind, CHUNK_BYTES):
         data = _without_blank(block if lines else block.removeprefix(BOM))
         try:
             frame = _parse(path, data, None, rows)
@@ -65,9 +65,14 @@ def survey(path: Path, name: str, kind: Kind) -> Shard:
             repeated = first_repeated(data)
         if repeated:
             at, key = repeated
+            row = data.count(b"\n", 0, at)
+            where = f"row {rows + row + 1}"
+            if kind.format == "jsonl":  # `data` lacks the blank lines
+                visible = (number for number, line in enumerate(block.split(b"\n"), lines + 1) if line.strip(b" \t\r"))
+                where = f"line {next(itertools.islice(visible, row, None))}"
             raise InputError(
-                f"{path}: {_where(kind, block, data, at, rows, lines)}: key {key!r} appears twice in an object, and "
-                f"readers take different values; leave one of them"
+                f"{path}: {where}: key {key!r} appears twice in an object, and readers take different values; leave one"
+                f" of them"
             )
         _check_numbers(path, table, data, rows)
         _check_texts(path, table.schema, data, rows)
@@ -99,12 +104,8 @@ def survey(path: Path, name: str, kind: Kind) -> Shard:
     names = [column_name(raw) for raw in fields]
     if len(set(names)) != len(names):
         raise InputError(f"{path}: two keys are the same column once __DOT__ is read as a dot; rename one of them")
-    return Shard(
-        path=path,
-        name=name,
-        size=stat.st_size,
-        mtime_ns=stat.st_mtime_ns,
-        kind=kind,
+    return replace(
+        shard,
         schema=pa.schema(list(zip(names, fields.values(), strict=True))),
         null_columns=frozenset(map(column_name, nulls)),
         content="table" if rows else "nothing",
@@ -170,7 +171,7 @@ def blank_lines(data: bytes, ends: I64) -> npt.NDArray[np.bool_]:
 def clean_block(data: bytes, path: Path, kind: Kind) -> bytes:
     """Reduce a block to lines that each hold an object: no byte-order mark, no blank lines, no array."""
     if kind.format == "json":
-        return b"".join(_array_as_lines(path, data)) if data.strip() else b""
+        return _array_as_lines(path, data) if data.strip() else b""
     return _without_blank(data.removeprefix(BOM))
 
 
@@ -203,12 +204,11 @@ def _frame(table: pa.Table) -> pl.DataFrame:
 
 
 def _blocks(path: Path, kind: Kind, chunk_bytes: int) -> Iterator[bytes]:
-    chunk_bytes = chunk_bytes or CHUNK_BYTES
     with reading(path), open_bytes(path, kind.compression) as stream:
         if kind.format == "json":
             data = read_whole(path, stream, kind.compression)
             if data.strip():
-                yield from _array_as_lines(path, data)
+                yield _array_as_lines(path, data)
             return
         rest = b""
         while block := stream.read(chunk_bytes):
@@ -223,13 +223,12 @@ def _blocks(path: Path, kind: Kind, chunk_bytes: int) -> Iterator[bytes]:
         yield rest
 
 
-def _array_as_lines(path: Path, data: bytes) -> Iterator[bytes]:
+def _array_as_lines(path: Path, data: bytes) -> bytes:
     text = data.removeprefix(BOM)
     if text.lstrip()[:1] != b"[":
-        yield data
-        return
+        return data
     try:
-        yield array_as_lines(text)
+        return array_as_lines(text)
     except ValueError as error:
         raise InputError(f"{path}: is not a JSON array of objects, {error}; correct the file") from error
 
@@ -243,18 +242,6 @@ def _without_blank(data: bytes) -> bytes:
     if _BLANK_INSIDE.search(data) or _BLANK_LINES.match(data):
         return _BLANK_LINES.sub(b"", data)
     return data
-
-
-def _where(kind: Kind, block: bytes, data: bytes, at: int, rows: int, lines: int) -> str:
-    """Name the line of a position in a block without blank lines, or the row if the file has no lines.
-
-    rows, lines: before this block.
-    """
-    row = data.count(b"\n", 0, at)
-    if kind.format == "json":
-        return f"row {rows + row + 1}"
-    visible = (number for number, line in enumerate(block.split(b"\n"), lines + 1) if line.strip(b" \t\r"))
-    return f"line {next(itertools.islice(visible, row, None))}"
 
 
 def _check_schema(path: Path, schema: Mapping[str, PolarsDataType], first_row: int) -> None:
@@ -295,25 +282,12 @@ def _lossy(path: Path, key: str, first_row: int) -> InputError:
 
 def _check_numbers(path: Path, table: pa.Table, data: bytes, first_row: int) -> None:
     """Check that no whole number lost digits by being stored as a float."""
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        for key, numbers in _floats(name, column.combine_chunks()):
-            if not pc.any(pc.greater_equal(pc.abs(numbers), _EXACT)).as_py():
-                continue
+    every = (each for name in table.column_names for each in arrays_of(name, table[name].combine_chunks()))
+    for key, values, _ in every:
+        if pa.types.is_floating(values.type) and pc.any(pc.greater_equal(pc.abs(values), _EXACT)).as_py():
             written = b'[^"]*' if b"\\" in data else re.escape(key.encode())  # an escaped key may be any key
             if re.search(_WHOLE % written, data):
                 raise _lossy(path, key, first_row)
-
-
-def _floats(key: str, values: pa.Array) -> Iterator[tuple[str, pa.Array]]:
-    """Iterate over arrays of floats at any depth, each with the nearest key."""
-    kind = values.type
-    if pa.types.is_struct(kind):
-        for place in range(kind.num_fields):
-            yield from _floats(kind.field(place).name, pc.struct_field(values, place))
-    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        yield from _floats(key, values.flatten())
-    elif pa.types.is_floating(kind):
-        yield key, values
 
 
 def _check_texts(path: Path, schema: pa.Schema, data: bytes, first_row: int) -> None:

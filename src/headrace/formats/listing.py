@@ -9,7 +9,7 @@ import glob
 import os
 import re
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,8 +19,7 @@ from headrace.digest import sha256_hex
 from headrace.errors import InputError
 from headrace.formats.detect import DATA_NAMES, is_data_name
 from headrace.formats.foreign import layout_of, refuse_foreign, refuse_unfinished, table_of_file
-from headrace.formats.named_splits import Mixed, in_order, is_split_name, splits_of
-from headrace.formats.partition_names import is_partition, partition_of
+from headrace.formats.names import Mixed, in_order, is_partition, is_split_name, partition_of, splits_of
 from headrace.formats.saved import VIEW, address_of, is_saved, saved_files
 from headrace.printable import printable
 from headrace.storage.object_store import matches
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
 _Stat = tuple[int, int, int]  # size, modification time, time of change
 _FEW_DIRECTORIES = 100  # searched for an error message
+_File = tuple[str, _Stat, bool]  # name below a directory, and whether it is a link
 _Found = tuple[str, str, _Stat]  # absolute path, its real path
 
 
@@ -52,24 +52,19 @@ class Listing:
     splits: list[str]
 
     @cached_property
-    def sizes(self) -> I64:
-        """Bytes of each file."""
-        return self._column(0)
+    def facts(self) -> I64:
+        """Size, modification time and time of change of each file, int64 [files, 3].
 
-    @cached_property
-    def mtimes_ns(self) -> I64:
-        """Time of the last modification of each file."""
-        return self._column(1)
-
-    @cached_property
-    def ctimes_ns(self) -> I64:
-        """Time of the last change of each file, which users cannot set back; 0 for objects."""
-        return self._column(2)
-
-    def _column(self, place: int) -> I64:
+        Users cannot set back the time of change; it is 0 for objects.
+        """
         import numpy as np  # which settings that only name their files do not wait for
 
-        return np.array([each[place] for each in self.stats], np.int64)
+        return np.array(self.stats, np.int64).reshape(-1, 3)
+
+    @property
+    def sizes(self) -> I64:
+        """Bytes of each file."""
+        return self.facts[:, 0]
 
     def path(self, place: int) -> Path:
         """Return the path of a file."""
@@ -82,8 +77,7 @@ class Listing:
         """
         root = str(self.root) if below is None else os.path.relpath(str(self.root), str(below))
         text = "\0".join([root, *self.names]).encode("utf-8", "surrogateescape")
-        facts = b"".join(each.tobytes() for each in (self.sizes, self.mtimes_ns, self.ctimes_ns))
-        return sha256_hex(b"%d\0%s%s" % (len(text), text, facts))
+        return sha256_hex(b"%d\0%s%s" % (len(text), text, self.facts.T.tobytes()))
 
 
 def list_files(source: Sequence[str | Path], *, splits: Literal["refuse", "keep"] = "refuse") -> Listing:
@@ -95,40 +89,52 @@ def list_files(source: Sequence[str | Path], *, splits: Literal["refuse", "keep"
     with "." or "_" and files of other kinds are not data. A directory that `save_to_disk` wrote contributes the files
     that it lists (see `formats.saved`). Directories of other systems (see `formats.foreign`) and unfinished downloads
     are refused.
-    splits: what to do if the names below one entry tell several splits (see `formats.named_splits`). "keep" keeps them
+    splits: what to do if the names below one entry tell several splits (see `formats.names`). "keep" keeps them
     in the listing, which requires that entry to be the only one. "refuse" raises, so that splits are not merged by
     accident; to merge them, give each as an entry of its own. Raises `InputError` if an entry matches no file.
     """
+    keep = splits if len(source) == 1 else "refuse"
     places = [path_of(entry) for entry in source]
     remote = [place for place in places if place_of(place).reads == "requests"]
     if remote:
         if len(remote) < len(source):
             raise InputError(f"{remote[0]}: is mixed with local files; give places of one kind")
-        return _remote_listing(remote, splits if len(source) == 1 else "refuse")
+        return _remote_listing(remote, keep)
     found: dict[str, _Found] = {}
     words: dict[str, str] = {}
-    tables: dict[str, str | None] = {}
+    tables: set[str] = set()  # directories that were checked for being those of a table
     for place in places:
         path = str(place)
-        keep = splits if len(source) == 1 else "refuse"
+        files: list[_Found] = []
         if os.path.isdir(path):
-            names, stats, links, told = _directory_files(path)
-            told = _splits(address_of(path) or path, names, keep, told)
-            if len(source) == 1 and not links:  # no links, so no duplicates to look for
-                return _listing(os.path.abspath(path), names, stats, told)
-            files = list(_below(path, names, stats, links))
+            own, told = _directory_files(path)
+            told = _splits(address_of(path) or path, [name for name, _, _ in own], keep, told)
+            absolute, real = os.path.abspath(path), os.path.realpath(path)
+            if len(source) == 1 and not any(is_link for _, _, is_link in own):  # so no duplicates to look for
+                return _listing(absolute, [(name, stat) for name, stat, _ in own], told)
+            for name, stat, is_link in own:
+                each = os.path.join(absolute, name)
+                files.append((each, os.path.realpath(each) if is_link else os.path.join(real, name), stat))
         elif os.path.isfile(path):
-            _warn_of_table(path, tables)
-            files, told = list(_looked_at([path])), []
+            directory = os.path.dirname(os.path.abspath(path))
+            if directory not in tables:
+                tables.add(directory)
+                if (warning := table_of_file(place)) is not None:
+                    warnings.warn(printable(warning), UserWarning, stacklevel=2)
+            files, told = _looked_at([path]), []
         else:
             matched = _matched(path)
             told = _splits(path, [each[len(_fixed(path)) :].replace(os.sep, "/") for each in matched], keep)
-            files = list(_looked_at(matched))
+            files = _looked_at(matched)
         found.update((each[0], each) for each in files)
         words.update((each[0], word) for each, word in zip(files, told, strict=False))
     root = os.path.commonpath({os.path.dirname(path) for path in found})
-    for place in places:
-        root = _above_partitions(root, os.path.abspath(str(place) if os.path.isdir(place) else _fixed(str(place))))
+    for place in places:  # move the root above the directories of columns below an entry, so that names include them
+        entry = os.path.abspath(str(place) if os.path.isdir(place) else _fixed(str(place)))
+        below = os.path.relpath(root, entry).split(os.sep)
+        kept_parts = next((at for at, part in enumerate(below) if is_partition(part)), None)
+        if kept_parts is not None and below[0] != os.pardir:
+            root = os.path.join(entry, *below[:kept_parts])
     start = len(root.rstrip(os.sep)) + 1
     named = sorted((path[start:].replace(os.sep, "/"), path) for path in found)
     once: dict[str, tuple[str, _Stat, str]] = {}
@@ -138,7 +144,7 @@ def list_files(source: Sequence[str | Path], *, splits: Literal["refuse", "keep"
         if kept[2] != words.get(path, ""):
             raise InputError(f"{path}: is the same file as {kept[0]} of another split; remove one of the links")
     told = [word for _, _, word in once.values()] if len(source) == 1 and words else []
-    return _listing(root, [name for name, _, _ in once.values()], [stat for _, stat, _ in once.values()], told)
+    return _listing(root, [(name, stat) for name, stat, _ in once.values()], told)
 
 
 def _splits(
@@ -180,13 +186,6 @@ def home_of(entry: str | Path) -> tuple[Path, str]:
     return Path(directory), os.path.relpath(text, directory)
 
 
-def _above_partitions(root: str, entry: str) -> str:
-    """Move a root up above the first directory of columns below an entry, so that names include all columns."""
-    below = os.path.relpath(root, entry).split(os.sep)
-    kept = next((at for at, part in enumerate(below) if is_partition(part)), None)
-    return root if kept is None or below[0] == os.pardir else os.path.join(entry, *below[:kept])
-
-
 def _fixed(pattern: str) -> str:
     """Return the leading directories of a pattern without wildcards, with a trailing slash."""
     sign = re.search(r"[*?\[]", pattern)
@@ -209,89 +208,38 @@ def _matched(pattern: str) -> list[str]:
     return data
 
 
-def _warn_of_table(path: str, known: dict[str, str | None]) -> None:
-    """Warn once per directory that a file given by name belongs to a table. known: directories already checked."""
-    directory = os.path.dirname(os.path.abspath(path))
-    if directory not in known:
-        known[directory] = table_of_file(Path(path))
-        if known[directory] is not None:
-            warnings.warn(printable(str(known[directory])), UserWarning, stacklevel=3)
-
-
-def _directory_files(path: str) -> tuple[list[str], list[_Stat], set[str], list[str] | None]:
+def _directory_files(path: str) -> tuple[list[_File], list[str] | None]:
     """List a directory's data files, or those of subdirectories named after splits. Raises `InputError`.
 
     The last value is the split of each file, if the directory itself defines them.
     """
-    names, stats, links, others = _data_files(path)
-    top = {*names, *others}
+    files, others = _data_files(path)
+    top = _entries(files, others)
     saved = saved_files(Path(path), top)
     if saved is not None:
         names = [name for own in saved.values() for name in own]
-        found = _looked_at(os.path.join(path, name) for name in names)
-        real, files = os.path.realpath(path), list(found)
-        links = {name for name, each in zip(names, files, strict=True) if each[1] != os.path.join(real, name)}
-        links = set() if VIEW in top else links  # the hub's cache stores equal files once, but both are data
-        return names, [stat for _, _, stat in files], links, _told(saved)
+        found = zip(names, _looked_at(os.path.join(path, name) for name in names), strict=True)
+        root, is_view = os.path.realpath(path), VIEW in top  # the hub's cache stores equal files once: both are data
+        files = [(name, stat, not is_view and real != os.path.join(root, name)) for name, (_, real, stat) in found]
+        return files, _told(saved)
     refuse_foreign(Path(path), top)
-    inside, inside_stats, inside_links = _in_partitions(path, others)
-    names, stats, links = [*names, *inside], [*stats, *inside_stats], links | inside_links
-    held: dict[str, tuple[list[str], list[_Stat], set[str]]] = {}
-    for name in sorted(filter(is_split_name, others)):
-        below = os.path.join(path, name)
+    files += _in_partitions(path, others)
+    held: dict[str, list[_File]] = {}
+    for split in sorted(filter(is_split_name, others)):
+        below = os.path.join(path, split)
         if os.path.isdir(below):
-            own, own_stats, own_links, own_others = _data_files(below)
-            deeper, deeper_stats, deeper_links = _in_partitions(below, own_others)
-            own, own_stats, own_links = [*own, *deeper], [*own_stats, *deeper_stats], own_links | deeper_links
+            own, own_others = _data_files(below)
+            own += _in_partitions(below, own_others)
             if own:
-                refuse_foreign(Path(below), {*own, *own_others})
+                refuse_foreign(Path(below), _entries(own, own_others))
                 refuse_unfinished(os.path.join(below, other) for other in own_others)
-                held[name] = own, own_stats, own_links
-    if not held and not names:
+                held[split] = _moved(own, below)
+    if not held and not files:
         raise NoMatch(f"{path}: {no_data(path)}")
     refuse_unfinished(os.path.join(path, other) for other in others)
     if not held:
-        return names, stats, links, None
-    _refuse_beside_splits(path, held, names, others)
-    every = [
-        (f"{split}/{name}", stat)
-        for split, (own, own_stats, _) in held.items()
-        for name, stat in zip(own, own_stats, strict=True)
-    ]
-    linked = {f"{split}/{name}" for split, (_, _, own_links) in held.items() for name in own_links}
-    if any(os.path.islink(os.path.join(path, split)) for split in held):
-        linked |= {name for name, _ in every}
-    return [name for name, _ in every], [stat for _, stat in every], linked, None
-
-
-def _in_partitions(path: str, others: Iterable[str]) -> tuple[list[str], list[_Stat], set[str]]:
-    """List data files of subdirectories named after values of columns, at any depth. others: entries of `path`."""
-    names: list[str] = []
-    stats: list[_Stat] = []
-    links: set[str] = set()
-    for part in sorted(filter(is_partition, others)):
-        below = os.path.join(path, part)
-        if not os.path.isdir(below):
-            continue
-        own, own_stats, own_links, own_others = _data_files(below)
-        refuse_foreign(Path(below), {*own, *own_others})
-        refuse_unfinished(os.path.join(below, other) for other in own_others)
-        partition_of(f"{below}/")  # a link to a parent directory would be followed forever
-        deeper, deeper_stats, deeper_links = _in_partitions(below, own_others)
-        linked = own_links | deeper_links if not os.path.islink(below) else {*own, *deeper}
-        names += [f"{part}/{name}" for name in (*own, *deeper)]
-        stats += [*own_stats, *deeper_stats]
-        links |= {f"{part}/{name}" for name in linked}
-    return names, stats, links
-
-
-def _told(saved: Mapping[str, Sequence[str]]) -> list[str]:
-    return [split for split, own in saved.items() for _ in own if split]
-
-
-def _refuse_beside_splits(path: str, held: Collection[str], names: Sequence[str], others: Iterable[str]) -> None:
-    """Raise `InputError` if a directory of splits holds other data files, itself or in another subdirectory."""
-    beside = min(names, default=None)
+        return files, None
+    beside = min((name for name, _, _ in files), default=None)
     for name in sorted(others):
         below = os.path.join(path, name)
         if beside is None and name[0] not in "._" and name not in held and os.path.isdir(below):
@@ -301,6 +249,35 @@ def _refuse_beside_splits(path: str, held: Collection[str], names: Sequence[str]
             f"{path}: {', '.join(held)} are splits by their names, and {beside} belongs to none of them; give one"
             f" directory, e.g. {os.path.join(path, next(iter(held)))}, or move the other data away"
         )
+    return [file for own in held.values() for file in own], None
+
+
+def _in_partitions(path: str, others: Iterable[str]) -> list[_File]:
+    """List data files of subdirectories named after values of columns, at any depth. others: entries of `path`."""
+    found: list[_File] = []
+    for part in sorted(filter(is_partition, others)):
+        below = os.path.join(path, part)
+        if os.path.isdir(below):
+            own, own_others = _data_files(below)
+            refuse_foreign(Path(below), _entries(own, own_others))
+            refuse_unfinished(os.path.join(below, other) for other in own_others)
+            partition_of(f"{below}/")  # a link to a parent directory would be followed forever
+            found += _moved([*own, *_in_partitions(below, own_others)], below)
+    return found
+
+
+def _entries(files: Iterable[_File], others: Iterable[str]) -> set[str]:
+    return {*others, *(name for name, _, _ in files)}
+
+
+def _moved(files: Iterable[_File], directory: str) -> list[_File]:
+    """Name the files of a directory as its parent does."""
+    last, is_link = os.path.basename(directory), os.path.islink(directory)
+    return [(f"{last}/{name}", stat, linked or is_link) for name, stat, linked in files]
+
+
+def _told(saved: Mapping[str, Sequence[str]]) -> list[str]:
+    return [split for split, own in saved.items() for _ in own if split]
 
 
 def _remote_listing(entries: Sequence[Path], splits: Literal["refuse", "keep"]) -> Listing:
@@ -329,7 +306,7 @@ def _remote_listing(entries: Sequence[Path], splits: Literal["refuse", "keep"]) 
         depth = next((len(fixed.parts) + at for at, part in enumerate(opened) if is_partition(part)), depth)
     root = type(entries[0])(*parts[0][:depth])
     told = [words[path] for path in found] if len(entries) == 1 and words else []
-    return _listing(root, [path.relative_to(root).as_posix() for path in found], list(found.values()), told)
+    return _listing(root, [(path.relative_to(root).as_posix(), stat) for path, stat in found.items()], told)
 
 
 def _objects(entry: Path) -> tuple[dict[Path, _Stat], Path, list[str] | None]:
@@ -398,41 +375,32 @@ def _object_stat(place: Place, fact: Fact) -> _Stat:
     return fact.size, place.changed_ns(fact), 0
 
 
-def _listing(root: str | Path, names: list[str], stats: list[_Stat], splits: Sequence[str]) -> Listing:
+def _listing(root: str | Path, files: Sequence[tuple[str, _Stat]], splits: Sequence[str]) -> Listing:
     try:
-        "".join([str(root), *names]).encode()
+        "".join([str(root), *(name for name, _ in files)]).encode()
     except UnicodeEncodeError as error:
         near = error.object[max(0, error.start - 40) : error.start + 40]
         raise InputError(f"{str(root)!a}: a name is not UTF-8, near {near!a}; rename the file or directory") from None
-    order = sorted(range(len(names)), key=names.__getitem__)
+    order = sorted(range(len(files)), key=lambda place: files[place][0])
     told = [splits[place] for place in order] if splits else []
-    return Listing(path_of(root), [names[place] for place in order], [stats[place] for place in order], told)
+    return Listing(path_of(root), [files[place][0] for place in order], [files[place][1] for place in order], told)
 
 
-def _data_files(directory: str) -> tuple[list[str], list[_Stat], set[str], list[str]]:
-    """List a directory's data files with stats, which of them are links, and the names of other entries."""
-    names: list[str] = []
-    stats: list[_Stat] = []
-    links: set[str] = set()
+def _data_files(directory: str) -> tuple[list[_File], list[str]]:
+    """List a directory's data files, and the names of other entries."""
+    files: list[_File] = []
     others: list[str] = []
     with os.scandir(directory) as entries:
         for entry in entries:
-            name = entry.name
-            if not is_data_name(name):
-                others.append(name)
-                continue
             try:
-                if not entry.is_file():
-                    others.append(name)
+                if not is_data_name(entry.name) or not entry.is_file():
+                    others.append(entry.name)
                     continue
                 stat = entry.stat()
             except OSError as error:
                 raise _unreadable(entry.path, error) from error
-            names.append(name)
-            stats.append((stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
-            if entry.is_symlink():
-                links.add(name)
-    return names, stats, links, others
+            files.append((entry.name, (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns), entry.is_symlink()))
+    return files, others
 
 
 def holds_data(directory: str) -> bool:
@@ -477,20 +445,16 @@ def no_data(directory: str) -> str:
     return f"{said}; give the directory of the shards"
 
 
-def _below(directory: str, names: list[str], stats: list[_Stat], links: set[str]) -> Iterator[_Found]:
-    absolute, real = os.path.abspath(directory), os.path.realpath(directory)
-    for name, stat in zip(names, stats, strict=True):
-        path = os.path.join(absolute, name)
-        yield path, os.path.realpath(path) if name in links else os.path.join(real, name), stat
-
-
-def _looked_at(paths: Iterable[str]) -> Iterator[_Found]:
+def _looked_at(paths: Iterable[str]) -> list[_Found]:
+    found = []
     for path in paths:
         try:
             stat = os.stat(path)
         except OSError as error:
             raise _unreadable(path, error) from error
-        yield os.path.abspath(path), os.path.realpath(path), (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+        facts = stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+        found.append((os.path.abspath(path), os.path.realpath(path), facts))
+    return found
 
 
 def _unreadable(path: str, error: OSError) -> InputError:

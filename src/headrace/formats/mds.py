@@ -70,7 +70,14 @@ def _shard(directory: Path, index: Path, of: Mapping[str, Any]) -> MdsShard:
             f"{index}: lists shards of {what}, and only mds, version 2, is read; give the files themselves"
         )
     for name, encoding in zip(of["column_names"], of["column_encodings"], strict=True):
-        _check_encoding(encoding, f"{index}: column {name!r}")
+        kind, _, given = encoding.partition(":")
+        is_array = kind == "ndarray" and (not given or given.partition(":")[0] in _DTYPES.values())
+        if not (is_array or kind in _AS_BYTES | _AS_TEXT or encoding in _PARSED or encoding in _SCALARS):
+            why = "may run any code when it is read" if kind == "pkl" else "is not read"
+            raise InputError(
+                f"{index}: column {name!r}: encoding {encoding!r} {why}; write the data again with another, such as"
+                " bytes, png, ndarray or json"
+            )
     names = [file["basename"] for file in (of["raw_data"], of["zip_data"]) if file is not None]
     if any(Path(name).name != name or "\\" in name for name in names):  # the name is also used for the output
         raise ValueError(f"{names} are not names of files beside it")
@@ -85,18 +92,6 @@ def _shard(directory: Path, index: Path, of: Mapping[str, Any]) -> MdsShard:
         raw=of["raw_data"],
         packed=of["zip_data"],
         compression=None if of["compression"] is None else of["compression"].partition(":")[0],
-    )
-
-
-def _check_encoding(encoding: str, where: str) -> None:
-    name, _, given = encoding.partition(":")
-    if name in _AS_BYTES | _AS_TEXT or encoding in _PARSED or encoding in _SCALARS:
-        return
-    if name == "ndarray" and (not given or given.partition(":")[0] in _DTYPES.values()):
-        return
-    why = "may run any code when it is read" if name == "pkl" else "is not read"
-    raise InputError(
-        f"{where}: encoding {encoding!r} {why}; write the data again with another, such as bytes, png, ndarray or json"
     )
 
 
@@ -140,23 +135,15 @@ def _bytes_of(shard: MdsShard) -> bytes:
     facts: Mapping[str, Any] = shard.raw if raw or shard.packed is None else shard.packed
     if len(data) != facts["bytes"]:
         raise CorruptShard(f"{path}: has {len(data):,} bytes, and {INDEX} says {facts['bytes']:,}; restore the file")
-    for name, digest in facts["hashes"].items():
-        found = _digest(name, data)
-        if found is not None and found != digest:
+    for name, digest in facts["hashes"].items():  # others are not checked
+        module = hashlib if name in hashlib.algorithms_guaranteed else xxhash
+        known = module is hashlib or name in xxhash.algorithms_available
+        found = getattr(module, name)(data).hexdigest() if known else digest
+        if found != digest:
             raise CorruptShard(f"{path}: its {name} is {found}, and {INDEX} says {digest}; restore the file")
-    return data if raw else _unpacked(data, str(shard.compression), shard.raw["bytes"], path)
-
-
-def _digest(name: str, data: bytes) -> str | None:
-    """Compute a digest by the algorithm's name in the index; None if the algorithm is unknown."""
-    for module in (hashlib, xxhash):
-        make = getattr(module, name, None)
-        if make is not None and name in (*hashlib.algorithms_guaranteed, *xxhash.algorithms_available):
-            return str(make(data).hexdigest())
-    return None
-
-
-def _unpacked(data: bytes, codec: str, size: int, path: Path) -> bytes:
+    if raw:
+        return data
+    codec, size = str(shard.compression), shard.raw["bytes"]
     names = {"br": "brotli", "bz2": "bz2", "gz": "gzip", "snappy": "snappy", "zstd": "zstd"}
     if codec not in names:
         raise InputError(f"{path}: is compressed by {codec!r}, which is not read; use {', '.join(sorted(names))}")

@@ -103,7 +103,7 @@ def stamp_of(path: Path) -> Stamp:
 
 def fact_of(path: Path) -> Fact:
     """Return the facts of an object as of its footer, which is fetched on this process's first request."""
-    version = (_kept.get(str(path)) or _fetched_footer(path)).version
+    version = _footer(path).version
     assert isinstance(version, Fact)
     return version
 
@@ -153,9 +153,17 @@ def read_group(
             raw = _raw_names(file.schema_arrow)
             return _group(file, group, [raw[name] for name in columns], columns)
     footer = _footer(path)
+    fact = footer.version
     try:
         own = [footer.raw[name] for name in columns]
-        source = _source(path, footer, group, own) if content is None else pa.BufferReader(content)
+        source: Any = str(path)
+        if content is not None:
+            source = pa.BufferReader(content)
+        elif isinstance(fact, Fact):  # fetch the bytes that are needed
+            if group >= footer.metadata.num_row_groups:
+                raise pa.ArrowInvalid(f"it has {footer.metadata.num_row_groups} row groups")
+            pieces = place_of(path).read_pieces(_column_ranges(footer.metadata, fact.size, group, own), fact)
+            source = pa.PythonFile(place_of(path).open(fact, pieces), mode="r")
         with _file(source, footer.metadata, pages) as file:
             return _group(file, group, own, columns)
     except BaseException:
@@ -226,17 +234,6 @@ def _fetched_footer(path: Path) -> Footer:
     return footer
 
 
-def _source(path: Path, footer: Footer, group: int, own: Sequence[str]) -> Any:
-    """Return the source to read a row group from: a local file's name, or the needed bytes of an object."""
-    fact = footer.version
-    if not isinstance(fact, Fact):
-        return str(path)
-    if group >= footer.metadata.num_row_groups:
-        raise pa.ArrowInvalid(f"it has {footer.metadata.num_row_groups} row groups")
-    pieces = place_of(path).read_pieces(_column_ranges(footer.metadata, fact.size, group, own), fact)
-    return pa.PythonFile(place_of(path).open(fact, _joined(pieces)), mode="r")
-
-
 def _column_ranges(metadata: pq.FileMetaData, size: int, group: int, own: Sequence[str]) -> list[tuple[int, int]]:
     """List [start, stop) of every chunk of the named columns in a row group."""
     row_group = metadata.row_group(group)
@@ -251,16 +248,3 @@ def _column_ranges(metadata: pq.FileMetaData, size: int, group: int, own: Sequen
             start = chunk.dictionary_page_offset
         ranges.append((start, min(size, start + chunk.total_compressed_size + _SLACK)))
     return ranges
-
-
-def _joined(pieces: Sequence[tuple[int, memoryview]]) -> list[tuple[int, memoryview]]:
-    """Join adjacent pieces, so that each column chunk is inside one of them."""
-    joined: list[tuple[int, list[memoryview]]] = []
-    end = -1
-    for start, piece in pieces:
-        if start == end:
-            joined[-1][1].append(piece)
-        else:
-            joined.append((start, [piece]))
-        end = start + len(piece)
-    return [(start, parts[0] if len(parts) == 1 else memoryview(b"".join(parts))) for start, parts in joined]

@@ -7,7 +7,7 @@ Written files declare columns without nulls as such, have a checksum on every pa
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from headrace.errors import CorruptShard, InputError
 from headrace.formats.detect import Kind
 from headrace.formats.open_parquet import Pages, open_file, read_group
-from headrace.formats.schema import Target, in_schema, is_text, plain
-from headrace.formats.shard import Shard, column_name, each_once
+from headrace.formats.schema import Target, in_schema, is_text
+from headrace.formats.shard import Shard, column_name
 
 Encoding = Literal["compact", "fast"]
 
@@ -39,22 +39,11 @@ def survey(path: Path, name: str, kind: Kind) -> Shard:
 
 def surveyed(file: pq.ParquetFile, path: Path, name: str, kind: Kind, known: pa.Schema | None = None) -> Shard:
     """Survey an open file. known: a schema object to reuse if it equals this file's."""
-    stat = path.stat()
-    own, metadata = file.schema_arrow, file.metadata
-    names = [column_name(field) for field in own.names]
-    each_once(path, names)
-    nulls = frozenset(map(column_name, _columns_with_nulls(own, metadata)))
-    schema = pa.schema([(each, plain(kind)) for each, kind in zip(names, own.types, strict=True)])
-    return Shard(
-        path=path,
-        name=name,
-        size=stat.st_size,
-        mtime_ns=stat.st_mtime_ns,
-        kind=kind,
-        schema=known if known is not None and schema.equals(known) else schema,
-        null_columns=nulls,
-        content="table" if len(schema) or metadata.num_rows else "nothing",
-    )
+    shard, own = Shard.unread(path, name, kind), file.schema_arrow
+    if not len(own) and not file.metadata.num_rows:
+        return shard
+    shard = shard.with_columns(own, _columns_with_nulls(own, file.metadata))
+    return replace(shard, schema=known) if known is not None and shard.schema.equals(known) else shard
 
 
 @dataclass
@@ -77,16 +66,11 @@ class ParquetChunk:
         return self.data if columns is None else self.data.select(list(columns))
 
 
-def chunks(
-    shard: Shard,
-    columns: Sequence[str] | None = None,
-    chunk_rows: int = CHUNK_ROWS,
-    coded: Sequence[str] = (),
-) -> Iterator[ParquetChunk]:
-    """Iterate over the rows of a shard in file order, at most `chunk_rows` at a time.
+def chunks(shard: Shard, columns: Sequence[str] | None = None, coded: Sequence[str] = ()) -> Iterator[ParquetChunk]:
+    """Iterate over the rows of a shard in file order, at most `CHUNK_ROWS` at a time.
 
     coded: text columns to deliver as dictionaries if they are stored as such, so that texts are not decoded for every
-    row. A chunk is then a row group, or 4 × chunk_rows rows of a larger one, so that each dictionary is made once.
+    row. A chunk is then a row group, or 4 × CHUNK_ROWS rows of a larger one, so that each dictionary is made once.
     """
     texts = [each for each in coded if is_text(shard.schema.field(each).type)]
     wanted = shard.schema.names if columns is None else list(columns)
@@ -100,7 +84,7 @@ def chunks(
     with file:
         raw = {column_name(each): each for each in file.schema_arrow.names}
         own = [raw[each] for each in wanted]
-        batches = _batches(file, own, chunk_rows, groups="whole" if coded else "cut")
+        batches = _batches(file, own, "whole" if coded else "cut")
         while True:
             try:
                 table = next(batches, None)
@@ -126,13 +110,10 @@ def chunks(
             first_row += table.num_rows
 
 
-def _batches(
-    file: pq.ParquetFile, columns: list[str], rows: int, groups: Literal["whole", "cut"]
-) -> Iterator[pa.Table]:
-    """Yield tables with the columns in this order; groups="whole" keeps row groups of up to 4 × rows whole."""
+def _batches(file: pq.ParquetFile, columns: list[str], groups: Literal["whole", "cut"]) -> Iterator[pa.Table]:
+    """Yield tables with the columns in this order; groups="whole" keeps row groups of up to 4 × CHUNK_ROWS whole."""
     sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-    if groups == "whole":
-        rows *= 4
+    rows = 4 * CHUNK_ROWS if groups == "whole" else CHUNK_ROWS
     if groups == "cut" or max(sizes, default=0) > rows:
         for batch in file.iter_batches(rows, columns=columns, use_threads=False):
             yield pa.Table.from_batches([batch])

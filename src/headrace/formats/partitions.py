@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from headrace.errors import InputError
-from headrace.formats.partition_names import partition_of
+from headrace.formats.names import partition_of
 from headrace.formats.shard import Chunk, Shard
 
 _WHOLE = re.compile(r"-?[0-9]{1,19}")
@@ -41,12 +41,10 @@ def partition_types(names: Iterable[str]) -> dict[str, pa.DataType]:
         for key, value in own.items():
             if value is not None:
                 values[key].append(value)
-    return {key: _type_of(each) for key, each in values.items()}
-
-
-def _type_of(values: Sequence[str]) -> pa.DataType:
-    whole = values and all(_WHOLE.fullmatch(value) and int(value) in _INT64 for value in values)
-    return pa.int64() if whole else pa.string()
+    return {
+        key: pa.int64() if own and all(_WHOLE.fullmatch(each) and int(each) in _INT64 for each in own) else pa.string()
+        for key, own in values.items()
+    }
 
 
 def in_partition(shard: Shard, types: Mapping[str, pa.DataType] | None) -> Shard:

@@ -139,21 +139,17 @@ def first_lone_return(data: U8, quotes: I64) -> int | None:
 
     Some readers end a record there and others read it as text, so no reading of it is safe.
     """
-    if not _has_lone_return(data):
-        return None
-    at = outside_quotes(data, quotes, RETURN)
-    lone = at[data[np.minimum(at + 1, len(data) - 1)] != NEWLINE]
-    return int(lone[0]) if len(lone) else None
-
-
-def _has_lone_return(data: U8) -> bool:
-    """Check for a carriage return, even in quotes, that no newline follows."""
-    for start in range(0, len(data), _WINDOW):
+    for start in range(0, len(data), _WINDOW):  # a fast check, in quotes too
         window = data[start : start + _WINDOW + 1]
         returns = window[:-1] == RETURN
         if returns.any() and (returns & (window[1:] != NEWLINE)).any():
-            return True
-    return len(data) > 0 and bool(data[-1] == RETURN)
+            break
+    else:
+        if not len(data) or data[-1] != RETURN:
+            return None
+    at = outside_quotes(data, quotes, RETURN)
+    lone = at[data[np.minimum(at + 1, len(data) - 1)] != NEWLINE]
+    return int(lone[0]) if len(lone) else None
 
 
 def is_utf8(data: Data) -> bool:
@@ -209,6 +205,21 @@ def cut(data: Data, starts: I64, stops: I64) -> pa.LargeBinaryArray:
     return alternating.take(pa.array(np.arange(0, 2 * len(starts), 2)))
 
 
+def field_edges(separator: int, *others: int) -> Bools:
+    """Mask the bytes that stand between fields, and others: [256]."""
+    return np.isin(np.arange(256), [separator, NEWLINE, RETURN, *others])
+
+
+def begins_field(data: U8, at: I64, edge: Bools) -> Bools:
+    """Mask the positions of the first bytes of fields. edge: `field_edges`."""
+    return np.asarray((at == 0) | edge[data[np.maximum(at - 1, 0)]])
+
+
+def ends_field(data: U8, at: I64, edge: Bools) -> Bools:
+    """Mask the positions of the last bytes of fields."""
+    return np.asarray((at == len(data) - 1) | edge[data[np.minimum(at + 1, len(data) - 1)]])
+
+
 def first_stray_quote(data: U8, quotes: I64, separator: int) -> int | None:
     """Find the first quote that readers interpret differently, or None.
 
@@ -219,10 +230,8 @@ def first_stray_quote(data: U8, quotes: I64, separator: int) -> int | None:
     opening, closing = quotes[0 : 2 * pairs : 2], quotes[1 : 2 * pairs : 2]
     if not pairs:
         return None
-    edge = np.zeros(256, np.bool_)
-    edge[[separator, NEWLINE, RETURN, QUOTE]] = True
-    opens = (opening == 0) | edge[data[np.maximum(opening - 1, 0)]]
-    closes = (closing == len(data) - 1) | edge[data[np.minimum(closing + 1, len(data) - 1)]]
+    edge = field_edges(separator, QUOTE)
+    opens, closes = begins_field(data, opening, edge), ends_field(data, closing, edge)
     if opens.all() and closes.all():
         return None
     for pair in np.flatnonzero(~(opens & closes)).tolist():
@@ -247,11 +256,8 @@ def loose_quotes(data: U8, quotes: I64, separator: int) -> I64:
     inside = np.diff(np.append(np.flatnonzero(first), len(opening))) > 1
     left = np.flatnonzero(~inside)
     inside[left] = _hold_any(data, (separator, NEWLINE), begins[left], ends[left])
-    edge = np.zeros(256, np.bool_)
-    edge[[separator, NEWLINE, RETURN]] = True
-    opens = (begins == 0) | edge[data[np.maximum(begins - 1, 0)]]
-    closes = (ends == len(data) - 1) | edge[data[np.minimum(ends + 1, len(data) - 1)]]
-    loose: I64 = begins[~(inside & opens & closes)]
+    edge = field_edges(separator)
+    loose: I64 = begins[~(inside & begins_field(data, begins, edge) & ends_field(data, ends, edge))]
     return loose
 
 

@@ -6,8 +6,11 @@ split is a `Dataset` in a folder of that name. The features in dataset_info.json
 the names of classes. The types of the columns are those of the Arrow files, so the features are not needed to read
 rows.
 
-A view of a commit on the hub or of a version of a table (see `dataset.views`) is read in the same way: its record lists
-the files of each split.
+A view is a directory of the cache with links to another system's files, as one version of a source: a commit on the
+hub, or a version of a table. It is read in the same way: its record lists the files of each split.
+`CACHE/KIND/OWNER--NAME/KEY/NAME/KEY/…` holds the links, and beside them the record, with each file as it was when it
+was checked. KEY is the version, 40 hexadecimal digits such as a commit. It is part of every file's path, so it is part
+of everything derived from the names: fingerprints, run ids, and what ranks compare.
 """
 
 from __future__ import annotations
@@ -15,13 +18,16 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Collection
+import shutil
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from headrace.digest import canonical_json
 from headrace.errors import InputError
 from headrace.formats.detect import Kind, kind_of_name, reading
 from headrace.formats.foreign import layout_of
+from headrace.storage import local
 
 VIEW = ".view.json"  # the record of a view
 _IN_VIEW = re.compile(r"(.*/(?:hub|tables)/[^/]+--[^/]+/[0-9a-f]{40}/[^/]+)(?:/.*)?", re.DOTALL)
@@ -79,6 +85,49 @@ def info_of(path: str | Path) -> dict[str, Any] | None:
     """Return the `dataset_info` in README.md for the dataset of a view; None for other paths."""
     view = view_of(path)
     return None if view is None else _object(view / VIEW).get("dataset_info")
+
+
+def is_whole_view(view: Path) -> bool:
+    """Return whether a view exists, and its files are those that were checked."""
+    try:
+        checked = json.loads((view / VIEW).read_bytes())["checked"]
+        return all(_stamp(view / name) == stamp for name, stamp in checked.items())
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def write_view(
+    view: Path, address: str, splits: Mapping[str, Mapping[str, Path]], about: Mapping[str, Any] | None = None
+) -> None:
+    """Write a view in one step, replacing an older one.
+
+    splits: name below KEY → file, of each split. about: further entries of its record, as JSON.
+    """
+    key = view.parent.name
+    files = {f"{key}/{name}": path.absolute() for own in splits.values() for name, path in own.items()}
+    record = {
+        **(about or {}),
+        "address": address,
+        "splits": {split: [f"{key}/{name}" for name in own] for split, own in splits.items()},
+        "checked": {name: _stamp(path) for name, path in files.items()},
+    }
+    local.make_directory(view.parent)
+    made = local.temporary_for(view)
+    try:
+        with local.storing(view):
+            for name, path in files.items():
+                (made / name).parent.mkdir(parents=True, exist_ok=True)
+                (made / name).symlink_to(path)
+            (made / VIEW).write_bytes(canonical_json(record))
+            shutil.rmtree(view, ignore_errors=True)
+            made.rename(view)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _stamp(path: Path) -> list[int]:
+    stat = path.stat()
+    return [stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
 
 
 def _listed(directory: Path) -> list[str]:

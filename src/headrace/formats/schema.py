@@ -105,9 +105,12 @@ def supertype(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
         return a
     if pa.types.is_null(a):
         return b
-    if pa.types.is_integer(a) and pa.types.is_integer(b):
-        return _integer_holding(a, b)
-    if pa.types.is_floating(a) and pa.types.is_floating(b):
+    integers = pa.types.is_integer(a) and pa.types.is_integer(b)
+    if integers and pa.types.is_signed_integer(a) != pa.types.is_signed_integer(b):
+        signed, unsigned = (a, b) if pa.types.is_signed_integer(a) else (b, a)
+        bits = max(signed.bit_width, 2 * unsigned.bit_width)
+        return {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}.get(bits)
+    if integers or (pa.types.is_floating(a) and pa.types.is_floating(b)):
         return a if a.bit_width >= b.bit_width else b
     for float_, other in ((a, b), (b, a)):
         if pa.types.is_floating(float_) and pa.types.is_integer(other) and other.bit_width <= 32:
@@ -126,16 +129,6 @@ def as_texts(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
         if is_text(plain(text)) and pa.types.is_integer(plain(other)):
             return pa.string()
     return None
-
-
-def _integer_holding(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
-    signed = [pa.types.is_signed_integer(kind) for kind in (a, b)]
-    if signed[0] == signed[1]:
-        return a if a.bit_width >= b.bit_width else b
-    signed_bits = a.bit_width if signed[0] else b.bit_width
-    unsigned_bits = b.bit_width if signed[0] else a.bit_width
-    bits = max(signed_bits, 2 * unsigned_bits)
-    return {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}.get(bits)
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,24 +161,17 @@ def in_schema(table: pa.Table, target: Target) -> pa.Table:
     same = table.schema.equals(target.nullable) or table.schema.types == schema.types
     if same and not any(columns[place].null_count for place in target.required):
         return pa.Table.from_arrays(columns, schema=schema)  # `cast` would cost a tenth of decoding
-    if any(_has_coded_views(field.type) for field in table.schema):
-        table = pa.table([_decoded(column) for column in columns], names=table.column_names)
+    for place, field in enumerate(table.schema):
+        kind = field.type
+        # Dictionaries of text views, as polars writes categories; Arrow's `take` has no kernel for them.
+        if pa.types.is_dictionary(kind) and pa.types.is_string_view(kind.value_type):
+            chunks = [
+                pa.DictionaryArray.from_arrays(each.indices, each.dictionary.cast(pa.string()))
+                for each in columns[place].iterchunks()
+            ]
+            decoded = pa.chunked_array(chunks, pa.dictionary(kind.index_type, pa.string())).cast(pa.string())
+            table = table.set_column(place, field.name, decoded)
     return table.cast(schema)
-
-
-def _has_coded_views(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_dictionary(kind) and pa.types.is_string_view(kind.value_type))
-
-
-def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Decode dictionaries of text views, as polars writes categories, because Arrow's `take` has no kernel for them."""
-    if not _has_coded_views(column.type):
-        return column
-    kind = pa.dictionary(column.type.index_type, pa.string())
-    chunks = [
-        pa.DictionaryArray.from_arrays(each.indices, each.dictionary.cast(pa.string())) for each in column.iterchunks()
-    ]
-    return pa.chunked_array(chunks, kind).cast(pa.string())
 
 
 def describe(schema: pa.Schema) -> list[dict[str, object]]:

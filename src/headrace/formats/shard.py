@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -12,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import InputError
-from headrace.formats.detect import Kind, first_repeated
-from headrace.formats.schema import hint
+from headrace.formats.detect import Kind
+from headrace.formats.schema import hint, plain
 
 BOM = b"\xef\xbb\xbf"
 SEPARATOR = {"csv": ",", "tsv": "\t"}
@@ -57,7 +58,7 @@ class Dialect:
 
 def each_once(path: Path, names: Sequence[str], where: str = "") -> None:
     """Raise `InputError` if a column name is repeated."""
-    repeated = first_repeated(names)
+    repeated = min((name for name, count in Counter(names).items() if count > 1), default=None)
     if repeated is not None:
         raise InputError(
             f"{path}: column name {repeated!r} appears more than once{where}; rename one of them{hint(names)}"
@@ -93,6 +94,30 @@ class Shard:
         odd = next((each for each in _names(self.schema) if "\0" in each), None)
         if odd is not None:  # C libraries end names at a zero byte
             raise InputError(f"{self.path}: column name {odd!r} holds a zero byte; rename it")
+
+    @classmethod
+    def unread(cls, path: Path, name: str, kind: Kind) -> Shard:
+        """Return the facts of a file that was not read yet, as a shard of content "nothing"."""
+        stat = path.stat()
+        return cls(
+            path=path,
+            name=name,
+            size=stat.st_size,
+            mtime_ns=stat.st_mtime_ns,
+            kind=kind,
+            schema=pa.schema([]),
+            content="nothing",
+        )
+
+    def with_columns(self, own: pa.Schema, nulls: Iterable[str]) -> Shard:
+        """Return the shard with the columns of its file. nulls: the file's names of those that may hold nulls.
+
+        Raises `InputError` if a name is repeated.
+        """
+        names = [column_name(each) for each in own.names]
+        each_once(self.path, names)
+        schema = pa.schema([(name, plain(kind)) for name, kind in zip(names, own.types, strict=True)])
+        return replace(self, schema=schema, null_columns=frozenset(map(column_name, nulls)), content="table")
 
     @property
     def word(self) -> str:

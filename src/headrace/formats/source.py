@@ -58,31 +58,18 @@ def survey(
     A file without content is a shard of content "nothing", unless a signature names its columns.
     partitions: `partition_types` of the source, for columns that names hold.
     """
-    return in_partition(_survey(path, name, signature), partitions)
-
-
-def _survey(path: Path, name: str, signature: Sequence[str] | None) -> Shard:
     with reading(path):
         kind = detect(path)
         named = signature is not None and kind.format in ("csv", "tsv")
         if not named and holds_nothing(path, kind):
-            stat = path.stat()
-            return Shard(
-                path=path,
-                name=name,
-                size=stat.st_size,
-                mtime_ns=stat.st_mtime_ns,
-                kind=kind,
-                schema=pa.schema([]),
-                content="nothing",
-            )
-        if kind.format in ("csv", "tsv"):
-            return delimited.survey(path, name, kind, signature)
-        if kind.format == "parquet":
-            return parquet.survey(path, name, kind)
-        if kind.format == "arrow":
-            return arrow.survey(path, name, kind)
-        return jsonl.survey(path, name, kind)
+            shard = Shard.unread(path, name, kind)
+        elif kind.format in ("csv", "tsv"):
+            shard = delimited.survey(path, name, kind, signature)
+        elif kind.format == "parquet":
+            shard = parquet.survey(path, name, kind)
+        else:
+            shard = (arrow if kind.format == "arrow" else jsonl).survey(path, name, kind)
+    return in_partition(shard, partitions)
 
 
 def read_chunks(shard: Shard, columns: Sequence[str] | None = None, *, coded: Sequence[str] = ()) -> Iterator[Chunk]:
@@ -188,17 +175,16 @@ def common_schema(shards: Sequence[Shard], drift: Drift, *, widen_by: str | None
         if not by_name:
             _same_columns(first, shard, widen_by)
         for field in shard.schema:
-            kind = supertype(fields.get(field.name, field.type), field.type)
+            before = fields.get(field.name, field.type)
+            kind = supertype(before, field.type)
             if kind is None and widen_by is not None:
-                kind = as_texts(fields[field.name], field.type)
-            exact = fields.get(field.name, field.type) == field.type or pa.types.is_null(field.type)
-            if pa.types.is_null(fields.get(field.name, field.type)):
-                exact = True
+                kind = as_texts(before, field.type)
+            exact = before == field.type or pa.types.is_null(field.type) or pa.types.is_null(before)
             if kind is None or (drift == "error" and not exact):
                 remedy = _ONE_KIND if kind is None or widen_by is None else f"use {widen_by} for a type that holds both"
                 raise InputError(
-                    f"{shard.path}: column {field.name} is {field.type}, in {seen_in[field.name].path} it is "
-                    f"{fields[field.name]}; rewrite one of them, or {remedy}"
+                    f"{shard.path}: column {field.name} is {field.type}, in {seen_in[field.name].path} it is {before}; "
+                    f"rewrite one of them, or {remedy}"
                 )
             if field.name not in fields:
                 nulls.add(field.name)
@@ -228,15 +214,9 @@ def _same_columns(first: Shard, other: Shard, widen_by: str | None) -> None:
     known, own = dict.fromkeys(first.schema.names), dict.fromkeys(other.schema.names)
     missing = [name for name in known if name not in own]
     extra = [name for name in own if name not in known]
-    what = "; ".join(
-        part
-        for part in (
-            f"lacks {', '.join(missing)}" if missing else "",
-            f"adds {', '.join(extra)}" if extra else "",
-            "" if missing or extra else "has its columns in another order",
-        )
-        if part
-    )
+    parts = [f"lacks {', '.join(missing)}"] if missing else []
+    parts += [f"adds {', '.join(extra)}"] if extra else []
+    what = "; ".join(parts) or "has its columns in another order"
     remedy = _ONE_KIND if widen_by is None else f"use {widen_by} to match columns by name"
     told = hint(first.schema.names)
     raise InputError(f"{other.path}: {what}, compared with {first.path}; correct it, or {remedy}{told}")

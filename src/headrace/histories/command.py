@@ -103,7 +103,7 @@ def prepare(*, given: Given, out: Out, about: RunOptions) -> None:
     execute(given.recipe(), out, about)
 
 
-add_derived(app, "prepare", "histories", prepare)
+add_derived(app, "prepare", "headrace.histories.config:Histories", prepare)
 
 
 @app.command("decode")

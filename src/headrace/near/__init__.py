@@ -3,11 +3,12 @@
 A shingle is `WORDS` consecutive words or `TOKENS` consecutive tokens. The similarity of two documents is the Jaccard
 index of their sets of shingles, shared ÷ all. MinHash signatures propose pairs, and the sets themselves decide:
 
-    shingles    texts or tokens → hashed shingles of each document
-    minhash     shingles → a few 32-bit numbers per document; near documents share one with a known probability
-    candidates  numbers → pairs that share one, a bounded number per document; pairs → their exact Jaccard index
+    texts or tokens → hashed shingles of each document
+    shingles        → a few 32-bit numbers per document; near documents share one with a known probability
+    numbers         → pairs that share one, a bounded number per document
+    pairs           → their exact Jaccard index
 
-`headrace.run.near` does this out of core, as stages of a run.
+`shingles` has these steps. `headrace.run.near` does them out of core, as stages of a run.
 """
 
 LEAST_NEAR = 0.5  # the least threshold: below it, bands have few rows and make most documents candidates

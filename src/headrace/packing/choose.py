@@ -87,9 +87,7 @@ class _Rows:
 
     def leave_out(self, doomed: Bools, left_out: Counter[str]) -> None:
         """Remove these rows from their splits and count what they hold."""
-        lost = self.per_sequence(doomed)
-        left_out.update(rows=int(doomed.sum()), sequences=int(lost.sum()))
-        left_out.update(tokens=int(self.origins.lengths[lost].sum()), labels=int(self.origins.labels[lost].sum()))
+        left_out.update(self.origins.counts(np.flatnonzero(self.per_sequence(doomed))))
         self.side[doomed] = NOWHERE
 
 
@@ -113,42 +111,50 @@ def choose(
     cuts = np.cumsum([len(own.first) for own in data])[:-1]
     nearly = None if near is None else near.group
     repeats = None if duplicates == "allow" else find_repeats(origins, least_tokens, nearly)
-    joins = repeats is not None and duplicates != "count"
+    joined = None if duplicates == "count" else repeats
     left_out = {reason: Counter[str]() for reason in REASONS}
     units: list[tuple[str, Mapping[Split, int]]] = []
     if repeats is not None and duplicates == "drop":
         for own, copies in zip(data, np.split(repeats.is_copy, cuts), strict=True):
             own.leave_out(copies, left_out[DUPLICATE])
     given = [each.split for each in datasets if each.split is not None]
+    if joined is not None and not given:
+        halves = (np.split(half, cuts) for half in (joined.unit_high, joined.unit_low))
+        for own, high, low in zip(data, *halves, strict=True):
+            own.units = high, low
+    if keyed:
+        high, low = (np.concatenate([own.units[half] for own in data]) for half in (0, 1))
     if given:
         for own, split in zip(data, given, strict=True):
             own.side[own.side != NOWHERE] = SPLITS.index(split)
         if keyed:
-            high, low = (np.concatenate([own.units[half] for own in data]) for half in (0, 1))
             _keep_apart(data, np.split(number_rows(high, low), cuts), KEY_IN, left_out)
-        if repeats is not None and joins:
-            _keep_apart(data, np.split(repeats.unit, cuts), CONTENT_IN, left_out)
+        if joined is not None:
+            _keep_apart(data, np.split(joined.unit, cuts), CONTENT_IN, left_out)
+    elif keyed:
+        side = np.concatenate([own.side for own in data])
+        taken = side != NOWHERE
+        side[taken], counts = split_units(high[taken], low[taken], ratios, "conversation keys of the blend")
+        for own, part in zip(data, np.split(side, cuts), strict=True):
+            own.side = part
+        units.append(("keys", counts))
     else:
-        if repeats is not None and joins:
-            halves = (np.split(half, cuts) for half in (repeats.unit_high, repeats.unit_low))
-            for own, high, low in zip(data, *halves, strict=True):
-                own.units = high, low
-        if keyed:
-            high, low = (np.concatenate([own.units[half] for own in data]) for half in (0, 1))
-            side = np.concatenate([own.side for own in data])
-            taken = side != NOWHERE
-            side[taken], counts = split_units(high[taken], low[taken], ratios, "conversation keys of the blend")
-            for own, part in zip(data, np.split(side, cuts), strict=True):
-                own.side = part
-            units.append(("keys", counts))
-        else:
-            units += _split_each(datasets, data, ratios, None if repeats is None or not joins else repeats.unit)
+        units += _split_each(datasets, data, ratios, None if joined is None else joined.unit)
     for number in (TRAIN, VALID, TEST):
         _weigh([each.source for each in datasets], data, number, seed, left_out[WEIGHT])
     found = None
     if repeats is not None:
-        side = np.concatenate([own.side for own in data])
-        found = {**repeats.facts, "seen_in_earlier_splits": _seen_in_earlier(side, repeats.unit)}
+        side, unit = np.concatenate([own.side for own in data]), repeats.unit
+        earliest = np.full(int(unit.max(initial=-1)) + 1, NOWHERE, np.uint8)
+        np.minimum.at(earliest, unit, side)
+        earlier = (side != NOWHERE) & (earliest[unit] < side)  # train, then valid
+        found = {
+            "rows": len(unit),
+            "same_content": len(unit) - int(repeats.content.max(initial=-1)) - 1,
+            "copies": int(repeats.is_copy.sum()),
+            "largest": int(np.bincount(unit).max(initial=0)),
+            "seen_in_earlier_splits": int(earlier.sum()),
+        }
         if near is not None:
             unequal = int((near.jaccard < 1).sum())
             found |= {"near_pairs": unequal, "near_not_compared": near.not_compared}
@@ -184,13 +190,6 @@ def _split_each(
         counts.append((dataset.source.name, each))
         begin += len(taken)
     return counts
-
-
-def _seen_in_earlier(side: U8, unit: I64) -> int:
-    """Count the rows of valid and test whose unit has a row in an earlier split (train, then valid)."""
-    earliest = np.full(int(unit.max(initial=-1)) + 1, NOWHERE, np.uint8)
-    np.minimum.at(earliest, unit, side)
-    return int(((side != NOWHERE) & (earliest[unit] < side)).sum())
 
 
 def ratio_counts(units: int, ratios: Mapping[Split, float], what: str) -> dict[Split, int]:
@@ -289,9 +288,8 @@ def _weigh(sources: Sequence[Source], data: Sequence[_Rows], number: int, seed: 
         origins, first = data[place].origins, data[place].first
         tokens.append(np.add.reduceat(origins.lengths, first)[rows[place]])
         own = first[rows[place]]
-        words = np.empty((len(own), 2), np.uint64)  # hash the content of rows, not their position
-        words[:, 0] = origins.unit_low[own]
-        words[:, 1] = origins.row[own].astype(np.uint64) ^ (origins.file[own].astype(np.uint64) << np.uint64(40))
+        number_in_file = origins.row[own].astype(np.uint64) ^ (origins.file[own].astype(np.uint64) << np.uint64(40))
+        words = np.stack([origins.unit_low[own], number_in_file], axis=1)
         orders.append(hash_words(derive_key(seed, "packed_sequences.weight"), words)[0])
     found = copies_of([sources[place] for place in here], tokens, orders, repeats=number == TRAIN)
     for place, copies in zip(here, found, strict=True):
@@ -315,16 +313,6 @@ class Repeats:
     unit_low: U64
     content: I64
     is_copy: Bools
-
-    @property
-    def facts(self) -> dict[str, int]:
-        """Count the rows, rows with the content of an earlier row, whole copies, and the rows of the largest unit."""
-        return {
-            "rows": len(self.unit),
-            "same_content": len(self.content) - int(self.content.max(initial=-1)) - 1,
-            "copies": int(self.is_copy.sum()),
-            "largest": int(np.bincount(self.unit).max(initial=0)),
-        }
 
 
 def find_repeats(origins: Sequence[Origins], least_tokens: int, near: I64 | None = None) -> Repeats:

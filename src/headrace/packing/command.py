@@ -1,4 +1,4 @@
-"""`headrace pack` and `headrace convert`, and what packing made, for people."""
+"""`headrace pack`, `headrace preferences` and `headrace convert`, and a summary of packed runs for people."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from headrace.cli.commands import execute
-from headrace.cli.derived import Given
+from headrace.cli.derived import Given, Out
 from headrace.cli.flags import Json, RunOptions, pairs_of
 from headrace.cli.output import emit, printer, say, table
 from headrace.errors import InputError, SettingsError
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _bins = partial(typer.Option, rich_help_panel="Packed bins of a .npy")
 _row = partial(typer.Option, rich_help_panel="Rows and tokens", show_default=False)
+
+Blend = Annotated[list[str], typer.Argument(help="A blend file, or files, directories, globs.", show_default=False)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,24 +48,29 @@ class OneDataset:
     ] = None
 
 
-def pack(
-    blend: Annotated[list[str], typer.Argument(help="A blend file, or files, directories, globs.", show_default=False)],
-    *,
-    out: Annotated[Path, typer.Option(help="Output directory.", show_default=False)],
-    dataset: OneDataset,
-    given: Given,
-    about: RunOptions,
-) -> None:
+def pack(blend: Blend, *, out: Out, dataset: OneDataset, given: Given, about: RunOptions) -> None:
     """Render, tokenise and pack chats into bins that trainers read as they are.
 
     BLEND is a JSON file of datasets with weights, or of datasets per split; or a path to data.
 
     Example:  headrace pack blend.json --out out --tokenizer qwen3 --pack-size 4096 --too-long truncate
     """
-    execute(given.recipe(blend=blend_given(blend, dataset)), out, about)
+    execute(given.recipe(blend=_blend_given(blend, dataset)), out, about)
 
 
-def blend_given(paths: list[str], asked: OneDataset) -> Any:
+def preferences(blend: Blend, *, out: Out, dataset: OneDataset, given: Given, about: RunOptions) -> None:
+    """Render and tokenise preference pairs, judged answers or prompts, for DPO, KTO and GRPO trainers.
+
+    BLEND is a JSON file of datasets with weights, or of datasets per split; or a path to data.
+
+    Example:  headrace preferences pairs.jsonl --out out --tokenizer qwen3
+
+    Example:  headrace preferences prompts.parquet --out out --tokenizer qwen3 --kind prompts
+    """
+    execute(given.recipe(blend=_blend_given(blend, dataset)), out, about)
+
+
+def _blend_given(paths: list[str], asked: OneDataset) -> Any:
     """Read the argument BLEND; --layout, --mapping and --filter apply only to the one dataset of plain paths."""
     from headrace.packing.blend import blend_of, is_blend_file
     from headrace.storage.places import path_of

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from hashlib import blake2b
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -33,12 +32,13 @@ from headrace.packing.chats.backends import BackendDiffers
 from headrace.packing.chats.images import PlacedImage
 from headrace.packing.chats.layouts import digest_of_texts, layout_of
 from headrace.packing.chats.reader import BrokenRow, RowBatch, read_rows
-from headrace.packing.chats.tokenise import ChatEncoder
+from headrace.packing.chats.settings import RowForm
+from headrace.packing.chats.tokenise import ChatEncoder, Encoded
 from headrace.packing.chats.words import CHOSEN, RowRejected
 from headrace.packing.config import PackedSequences
 from headrace.packing.placed_images import Images
 from headrace.packing.sequences import Origins, cut_at_borders, fit, label_counts, sequence_prints
-from headrace.packing.storage.spool import Spool, SpoolWriter
+from headrace.packing.storage.spool import SpoolWriter
 from headrace.run.context import RunContext, Task, TaskFiles, read_arrow
 from headrace.stream.audit.exclude import IN_BENCHMARK
 from headrace.stream.audit.overlap import Benchmarks, texts_in
@@ -158,9 +158,7 @@ def assign_files(sizes: Sequence[int], names: Sequence[str], shards: int) -> lis
 
 def row_hashes(seed: int, purpose: str, name_digest: int, rows: I64) -> tuple[U64, U64]:
     """Compute a keyed 128-bit hash for each row number [N] of a file. name_digest: 64-bit digest of its name."""
-    words = np.empty((len(rows), 2), np.uint64)
-    words[:, 0] = np.uint64(name_digest)
-    words[:, 1] = rows
+    words = np.stack([np.full(len(rows), name_digest, np.uint64), rows.astype(np.uint64)], axis=1)
     return hash_words(derive_key(seed, purpose), words)
 
 
@@ -191,26 +189,23 @@ def encode(
     Raises `InputError` for a sequence that fits no bin if the settings make that an error.
     """
     aligned = settings.loss_mask_alignment == "shift_left"
+    start = partial(_Cutting, settings, task, encoder, benchmarks, blank=blank, aligned=aligned)
+    return run_encoding(task, files, start)
+
+
+def run_encoding(task: EncodeTask, files: TaskFiles, start: Callable[..., Encoding]) -> dict[str, Any]:
+    """Encode the rows of a task, and encode them again with `tokenizers` if a backend gave other ids.
+
+    The encoder uses `tokenizers` from then on. start: makes the state of the task, given `spool`.
+    """
 
     def encoded() -> dict[str, Any]:
         with SpoolWriter(files, task.file()) as spool:
-            state = _Cutting(settings, task, encoder, benchmarks, spool, blank=blank, aligned=aligned).taken()
+            state = start(spool=spool)
+            for part, batch in task.batches():
+                state.take(part, batch)
         return state.written(files)
 
-    return again_if_different(encoded)
-
-
-def images_of(run: Path, tasks: Sequence[EncodeTask]) -> Images:
-    """Read the images of the sequences of all tasks. Sequences are numbered across tasks."""
-    parts = [Images.of_table(read_arrow(run / task.file(IMAGES))) for task in tasks]
-    return Images.joined(parts, [len(Spool.open(run / task.file())) for task in tasks])
-
-
-def again_if_different(encoded: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Run a task, and run it again with `tokenizers` if a backend gave other ids.
-
-    The encoder uses `tokenizers` from then on.
-    """
     try:
         return encoded()
     except BackendDiffers:
@@ -264,11 +259,12 @@ class Encoding:
         """Encode these rows, `store` their sequences, and `reject` the others."""
         raise NotImplementedError
 
-    def taken(self) -> Self:
-        """Encode all rows of the task and return the state."""
-        for part, batch in self.task.batches():
-            self.take(part, batch)
-        return self
+    def encoded(self, rows: Sequence[Mapping[str, Any]], form: RowForm, **options: Any) -> Encoded:
+        """Encode rows, and count what the encoder reports. options: see `ChatEncoder.encode`."""
+        encoded = self.encoder.encode(rows, form, **options)
+        self.count.update(encoded.tally, special_text_rows=encoded.special_text)
+        self.messages.update(encoded.messages)
+        return encoded
 
     def written(self, files: TaskFiles) -> dict[str, Any]:
         """Write the files beside the spool and return the task's result."""
@@ -283,9 +279,9 @@ class Encoding:
             "rows_of": dict(self.rows_of),
             "messages": sorted([*key, count] for key, count in self.messages.items()),
             "dropped": dict(self.dropped),
-            "excluded": {}
-            if self.benchmarks is None
-            else {name: self.excluded[name] for name in self.benchmarks.digests},
+            "excluded": {
+                name: self.excluded[name] for name in (() if self.benchmarks is None else self.benchmarks.digests)
+            },
             "first": self.first,
             "lost": {reason: dict(lost) for reason, lost in self.lost.items()},
         }
@@ -329,9 +325,7 @@ class Encoding:
         with suppress(RowRejected):
             if (layout_of(rows[0], source.mapping) if source.layout == "auto" else source.layout) == "tokens":
                 raise InputError(f"{where}: holds token ids, and exclude= compares words; exclude rows of text")
-        found = benchmarks.rows_in(texts_in(rows), len(rows))
-        self.excluded.update(dict(zip(benchmarks.digests, found.sum(axis=1).tolist(), strict=True)))
-        out = found.any(axis=0)
+        out = benchmarks.mask(texts_in(rows), len(rows), self.excluded)
         self.dropped[IN_BENCHMARK] += int(out.sum())
         kept: list[int] = np.flatnonzero(~out).tolist()
         return kept
@@ -408,10 +402,7 @@ class _Cutting(Encoding):
         settings, longest, batch, places = self.settings, self.settings.longest, chosen.batch, chosen.places
         cut_over = longest if settings.too_long == "turns" else None
         directory = self.task.dataset.paths[chosen.part.file].parent
-        encoded = self.encoder.encode(chosen.rows, self.task.dataset.source, cut_over=cut_over, directory=directory)
-        self.count["special_text_rows"] += encoded.special_text
-        self.count.update(encoded.tally)
-        self.messages.update(encoded.messages)
+        encoded = self.encoded(chosen.rows, self.task.dataset.source, cut_over=cut_over, directory=directory)
         for each in encoded.rejected:
             self.reject(batch, int(places[each.row]), each.reason, each.detail)
         lengths = encoded.lengths
@@ -442,11 +433,7 @@ class _Cutting(Encoding):
         rows, sizes, labels = encoded.rows[pieces.sequence[kept]], pieces.lengths[kept], pieces.labels[kept]
         self.lost[TOO_LONG].update(sequences=pieces.dropped, tokens=pieces.lost_tokens, labels=pieces.lost_labels)
         self.lost[TOO_SHORT].update(sequences=int(short.sum()), tokens=int(pieces.lengths[short].sum()), labels=0)
-        self.count.update(
-            truncated=pieces.truncated,
-            too_long_dropped=pieces.dropped,
-            divided=pieces.divided,
-        )
+        self.count.update(truncated=pieces.truncated, too_long_dropped=pieces.dropped, divided=pieces.divided)
         for row in np.setdiff1d(encoded.rows, rows).tolist():
             most = int(lengths[encoded.rows == row].max())
             reason = TOO_LONG if most > longest else TOO_SHORT

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
-import pyarrow.compute as pc
 
 from headrace.arrays import F64, I64
+from headrace.packing.read.packed_rows import sequences_in
 from headrace.report import charts, common
 from headrace.report.bins import counted, edges_for, even_edges, thinned
 from headrace.report.facts import RunFacts
@@ -172,13 +172,8 @@ def _sample(facts: RunFacts, split: str) -> dict[str, F64]:
     index, read = facts.run.split_index(split), facts.run.block_reader(split, verify="never")
     found: dict[str, list[I64]] = {"lengths": [], "loads": [], "members": []}
     for block in thinned(np.arange(len(index.rows)), _MOST_BLOCKS).tolist():
-        table = read(block, ["seq_start_id", "loss_mask"])
-        starts, mask = table["seq_start_id"].combine_chunks(), table["loss_mask"].combine_chunks()
-        tokens, counts = pc.list_value_length(mask).to_numpy(), np.diff(starts.offsets.to_numpy())
-        flat = starts.flatten().to_numpy()
-        ends = np.append(flat[1:], 0)
-        ends[np.cumsum(counts) - 1] = tokens
-        for name, values in zip(found, (ends - flat, tokens, counts), strict=True):
+        tokens, counts, lengths = sequences_in(read(block, ["seq_start_id", "loss_mask"]))
+        for name, values in zip(found, (lengths, tokens, counts), strict=True):
             found[name].append(values)
     return {name: np.concatenate(values).astype(np.float64) for name, values in found.items()}
 

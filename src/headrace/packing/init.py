@@ -1,45 +1,64 @@
-"""Write a configuration for packed chats, from the names of files and columns and a sample of rows."""
+"""Write a configuration for packed chats or preferences, from the names of files and columns and a sample of rows."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, get_args
 
 import numpy as np
-import numpy.typing as npt
 
-from headrace.cli.init.asked import AskedPack
+from headrace.arrays import I64
+from headrace.cli.init.asked import AskedPack, AskedPreferences
 from headrace.cli.init.commented import Aside, Section, settings_of
 from headrace.cli.init.look import evenly
 from headrace.dataset.tables import with_paths
 from headrace.errors import InputError, SettingsError
 from headrace.formats.listing import Listing, list_files
 from headrace.formats.saved import address_of
-from headrace.packing.blend import SPLITS, Source, Split, is_blend_file, plain
+from headrace.packing.blend import SPLITS, Split, is_blend_file, plain
 from headrace.packing.chats import hub
-from headrace.packing.chats.layouts import ROLES, Conversation, Sample, Tokens, layout_of, sample_of
+from headrace.packing.chats.layouts import NAMES, ROLES, Conversation, Sample, Tokens, layout_of, sample_of
 from headrace.packing.chats.reader import BrokenRow, Row, read_rows
-from headrace.packing.chats.tokenise import ChatEncoder
+from headrace.packing.chats.settings import ChatSettings, RowForm
+from headrace.packing.chats.tokenise import ChatEncoder, Encoded
 from headrace.packing.chats.words import Layout, RowRejected, shown
 from headrace.packing.config import PackedSequences
+from headrace.packing.preferences.encode import FORMS
+from headrace.packing.preferences.layouts import LABELS, Question, question_of
+from headrace.packing.preferences.settings import Kind, Preferences
 from headrace.report.words import many, size
 from headrace.storage.places import path_of
 
+Value = TypeVar("Value")
+
 _FILES, _ROWS = 16, 2000  # limits of the sample; rows over all files
 _LEAST_BIN, _MOST_BIN = 4096, 131_072
-CHARACTERS_A_TOKEN = 4  # for English text and usual tokenizers; fewer for other languages and code
-USERS = ("question", "problem", "query", "user", "human", "instruction", "prompt", "input", "source")
-ASSISTANTS = ("assistant", "answer", "answers", "response", "solution", "generated_solution", "completion")
-MODELS = ("gpt", "bot", "model", "output", "target", "chosen")
+_CHARACTERS_A_TOKEN = 4  # for English text and usual tokenizers; fewer for other languages and code
+_USERS = ("question", "problem", "query", "user", "human", "instruction", "prompt", "input", "source")
+_ASSISTANTS = ("assistant", "answer", "answers", "response", "solution", "generated_solution", "completion")
+_MODELS = ("gpt", "bot", "model", "output", "target", "chosen")
 _MATERIALS = ("input", "context")  # what an instruction is about
 _SPLIT_WORDS: dict[str, Split] = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("val", "valid", "validation", "dev"), "valid"),
     **dict.fromkeys(("test", "testing", "eval", "evaluation", "oot"), "test"),
 }
+_BETTER_AND_WORSE = (
+    ("chosen", "rejected"),
+    ("preferred", "dispreferred"),
+    ("accepted", "rejected"),
+    ("better", "worse"),
+    ("winner", "loser"),
+)
+_MEANING = {
+    "pairs": "a chosen and a rejected answer (DPO, ORPO, reward models)",
+    "judged": "one answer that was liked or not (KTO)",
+    "prompts": "prompts that the model answers itself (GRPO, PPO)",
+}
+_FOUND = "detected from the columns; change it here or with --kind of init"
 
 
 @dataclass(frozen=True)
@@ -53,23 +72,27 @@ class Sampled:
     @property
     def columns(self) -> list[str]:
         """The columns that all rows have, in the order of the first row."""
-        rows = [row for row in self.rows if isinstance(row, Mapping)]
+        rows = self.objects
         return [name for name in rows[0] if all(name in row for row in rows)]
+
+    @property
+    def objects(self) -> list[Mapping[str, Any]]:
+        """The rows that are JSON objects."""
+        return [row for row in self.rows if isinstance(row, Mapping)]
 
 
 @dataclass(frozen=True)
 class _Look(Sampled):
     """The reading of a sample of rows, and the rows that cannot be read.
 
-    tokens: lengths of the rows that are read, [n]. how: the way they were counted.
+    tokens: lengths of the rows that are read, [n]. how: the way they were counted. rejected: reasons by row.
     """
 
     mapping: dict[str, str]
     layouts: Counter[Layout]
-    tokens: npt.NDArray[np.int64]
+    tokens: I64
     how: str
-    rejected: Counter[str]
-    first_rejected: str
+    rejected: dict[int, str]
 
     @property
     def usual(self) -> Layout:
@@ -81,7 +104,7 @@ def pack_sections(asked: AskedPack) -> tuple[list[Section], str]:
     """Write the sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
     listing, dataset = dataset_of(asked.source)
     given = pinned(asked.tokenizer)
-    look = _look(listing, dataset, given)
+    look = _look(listing, given)
     about = f"{sampled_words(listing, look)}: layout {look.usual}{f', mapping {look.mapping}' if look.mapping else ''}"
     blend, why = split_by_names(listing, look, dataset | ({"mapping": look.mapping} if look.mapping else {}))
     sections = [
@@ -93,7 +116,7 @@ def pack_sections(asked: AskedPack) -> tuple[list[Section], str]:
         Section(f"{_about_layouts(look)} {why}".strip(), {"blend": blend}),
         *([tokenizer_section(given)] if given is not None or look.how != "counted" else [_NO_TOKENIZER]),
         _size_section(look),
-        *bad_rows_section(look, look.rejected, look.first_rejected),
+        *bad_rows_section(look, look.rejected),
         shares_section(look, blend, "the order of packing"),
         ENTITY,
         Section(
@@ -165,15 +188,15 @@ def shares_section(sampled: Sampled, blend: Mapping[str, Any], decided: str) -> 
     return Section(words, {"train_ratio": train, "val_ratio": held, "test_ratio": held, "seed": 42})
 
 
-def bad_rows_section(sampled: Sampled, rejected: Counter[str], first: str) -> list[Section]:
+def bad_rows_section(sampled: Sampled, rejected: Mapping[int, str]) -> list[Section]:
     """Allow twice the sample's share of bad rows, plus 1 %; nothing if all its rows are good."""
-    bad, rows = rejected.total(), len(sampled.rows)
+    bad, rows = len(rejected), len(sampled.rows)
     if not bad:
         return []
-    reasons = "; ".join(f"{reason} {number:,}" for reason, number in sorted(rejected.items()))
+    reasons = "; ".join(f"{reason} {number:,}" for reason, number in sorted(Counter(rejected.values()).items()))
     words = (
-        f"{bad:,} of the {rows:,} rows looked at give no sequence: {reasons}, the first in {first}. Bad rows are left "
-        "out and counted, up to this share of all."
+        f"{bad:,} of the {rows:,} rows looked at give no sequence: {reasons}, the first in "
+        f"{sampled.wheres[min(rejected)]}. Bad rows are left out and counted, up to this share of all."
     )
     return [Section(words, {"max_bad_share": min(1.0, round(2 * bad / rows + 0.01, 2))})]
 
@@ -225,18 +248,16 @@ def read_some(listing: Listing) -> Sampled:
     return Sampled(rows, wheres, whole)
 
 
-def _look(listing: Listing, dataset: Mapping[str, Any], tokenizer: str | None) -> _Look:
+def _look(listing: Listing, tokenizer: str | None) -> _Look:
     """Read some rows as chats. Raises `InputError`, and `SettingsError` if no column holds chats."""
     sampled = read_some(listing)
-    rows, wheres = sampled.rows, sampled.wheres
-    for row, where in zip(
-        rows, wheres, strict=True
-    ):  # before a mapping, because two columns of answers look like a chat
-        reason = _sample(row, {})
+    rows = sampled.rows
+    for row, where in zip(rows, sampled.wheres, strict=True):
+        reason = _try(sample_of, row)  # before a mapping, because two columns of answers look like a chat
         if isinstance(reason, RowRejected) and reason.reason == "preference_data":
             raise SettingsError(f"{where}: {reason.detail}; write that in a blend file")
-    mapping = _mapping(rows, listing.names[0])
-    samples = [_sample(row, mapping) for row in rows]
+    mapping = _mapping(sampled, listing.names[0])
+    samples = [_try(sample_of, row, "auto", mapping) for row in rows]
     read = [sample for sample in samples if not isinstance(sample, RowRejected)]
     rejected = {place: each.reason for place, each in enumerate(samples) if isinstance(each, RowRejected)}
     layouts = Counter(
@@ -244,30 +265,39 @@ def _look(listing: Listing, dataset: Mapping[str, Any], tokenizer: str | None) -
     )
     tokens, how = np.array([_length(each) for each in read], np.int64), "counted"
     if not isinstance(read[0], Tokens) and tokenizer is None:
-        how = f"estimated, {CHARACTERS_A_TOKEN} characters a token"
-    elif not isinstance(read[0], Tokens):
-        source = Source(**dataset, mapping=mapping)
-        settings = PackedSequences(blend={"datasets": [source]}, tokenizer=tokenizer)
-        encoded = ChatEncoder(settings).encode(rows, source)
-        if not len(encoded.lengths):
-            worst = encoded.rejected[0]
-            raise SettingsError(
-                f"{listing.names[0]}: no row looked at becomes tokens, the first: {worst.reason}: {worst.detail}; give "
-                f"another --tokenizer, or fix the data"
-            )
+        how = f"estimated, {_CHARACTERS_A_TOKEN} characters a token"
+    elif tokenizer is not None and not isinstance(read[0], Tokens):
+        encoded = _encoded(rows, RowForm(mapping=mapping), tokenizer, f"{listing.names[0]}: ")
         tokens, how = encoded.lengths, "counted with this tokenizer"
         rejected |= {each.row: each.reason for each in encoded.rejected}
-    first = wheres[min(rejected)] if rejected else ""
-    return _Look(rows, wheres, sampled.whole, mapping, layouts, tokens, how, Counter(rejected.values()), first)
+    return _Look(rows, sampled.wheres, sampled.whole, mapping, layouts, tokens, how, rejected)
 
 
-def _sample(row: Row, mapping: Mapping[str, str]) -> Sample | RowRejected:
+def _encoded(rows: Sequence[Row], form: RowForm, tokenizer: str, where: str = "") -> Encoded:
+    """Encode rows to count their tokens. Raises `SettingsError` if no row becomes tokens."""
+    encoded = ChatEncoder(ChatSettings(tokenizer=tokenizer)).encode(rows, form)
+    if not len(encoded.lengths):
+        worst = encoded.rejected[0]
+        raise SettingsError(
+            f"{where}no row looked at becomes tokens, the first: {worst.reason}: {worst.detail}; give another "
+            "--tokenizer, or fix the data"
+        )
+    return encoded
+
+
+def _try(read: Callable[..., Value], row: Row, *settings: Any) -> Value | RowRejected:
+    """Read a row, or return why it cannot be read."""
+    if isinstance(row, BrokenRow):
+        return RowRejected(row.reason, row.detail)
     try:
-        if isinstance(row, BrokenRow):
-            raise RowRejected(row.reason, row.detail)
-        return sample_of(row, "auto", mapping)
+        return read(row, *settings)
     except RowRejected as wrong:
         return wrong
+
+
+def _why_no_object(rows: Sequence[Row], file: str) -> str:
+    broken = next(row for row in rows if isinstance(row, BrokenRow))
+    return f"{file}: no row is a JSON object, the first: {broken.detail}; give"
 
 
 def _length(sample: Sample) -> int:
@@ -275,22 +305,21 @@ def _length(sample: Sample) -> int:
     if isinstance(sample, Tokens):
         return len(sample.ids)
     if not isinstance(sample, Conversation):
-        return len(sample.text) // CHARACTERS_A_TOKEN
+        return len(sample.text) // _CHARACTERS_A_TOKEN
     texts = [str(value) for message in sample.messages for name, value in message.items() if name != "role"]
-    return sum(map(len, (*texts, str(sample.tools or "")))) // CHARACTERS_A_TOKEN
+    return sum(map(len, (*texts, str(sample.tools or "")))) // _CHARACTERS_A_TOKEN
 
 
-def _mapping(rows: Sequence[Row], file: str) -> dict[str, str]:
+def _mapping(sampled: Sampled, file: str) -> dict[str, str]:
     """Return the first proposal for the columns that reads most rows. Raises `SettingsError`."""
-    objects = [row for row in rows if isinstance(row, Mapping)]
+    objects = sampled.objects
     if not objects:
-        broken = next(row for row in rows if isinstance(row, BrokenRow))
-        raise InputError(f"{file}: no row is a JSON object, the first: {broken.detail}; give files of chats")
+        raise InputError(f"{_why_no_object(sampled.rows, file)} files of chats")
     first = next((row for row in objects if any(value is not None for value in row.values())), objects[0])
     texts = {name.lower(): name for name, value in first.items() if isinstance(value, str)}
     proposals = [{}, *(_of_list(name, value) for name, value in first.items())]
-    for user in filter(texts.__contains__, USERS):
-        for assistant in filter(texts.__contains__, (*ASSISTANTS, *MODELS)):
+    for user in filter(texts.__contains__, _USERS):
+        for assistant in filter(texts.__contains__, (*_ASSISTANTS, *_MODELS)):
             about = next((texts[name] for name in _MATERIALS if name in texts), None)
             if user == "instruction" and about is not None:  # an answer to the instruction alone would be a guess
                 names = {"instruction": texts[user], "input": about, "output": texts[assistant]}
@@ -299,7 +328,7 @@ def _mapping(rows: Sequence[Row], file: str) -> dict[str, str]:
     if len(texts) == 1:
         proposals.append({"text": next(iter(texts.values()))})
     for place, proposal in enumerate(proposals):
-        read = sum(not isinstance(_sample(row, proposal), RowRejected) for row in objects)
+        read = sum(not isinstance(_try(sample_of, row, "auto", proposal), RowRejected) for row in objects)
         if 2 * read > len(objects) and (proposal or not place):
             return proposal
     raise SettingsError(
@@ -371,3 +400,95 @@ def _by_split(pairs: Iterable[tuple[str, str]]) -> dict[Split, list[str]]:
     for name, word in pairs:
         found.setdefault(_SPLIT_WORDS[word], []).append(name)
     return found
+
+
+def preference_sections(asked: AskedPreferences) -> tuple[list[Section], str]:
+    """Write the sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
+    listing, dataset = dataset_of(asked.source)
+    given = pinned(asked.tokenizer)
+    sampled = read_some(listing)
+    kind, mapping = _kind_and_mapping(sampled, asked.kind, listing.names[0])
+    form = RowForm(mapping=mapping)
+    questions = [_try(question_of, row, form, kind) for row in sampled.rows]
+    rejected = {index: each.reason for index, each in enumerate(questions) if isinstance(each, RowRejected)}
+    lengths, how = _lengths([each for each in questions if isinstance(each, Question)], given)
+    about = f"{sampled_words(listing, sampled)}: {kind}{f', mapping {mapping}' if mapping else ''}"
+    blend, why = split_by_names(listing, sampled, dataset | ({"mapping": mapping} if mapping else {}))
+    read = {*NAMES, *LABELS, *mapping.values(), "conversations", "messages"}
+    others = [name for name in sampled.columns if name not in read]  # rows of prompts pass them through anyway
+    unread = "Columns that are not read; list them in columns to copy them to the output."
+    sections = [
+        Section(
+            f"Written by `headrace init preferences` after a look at the data: {about}.\n"
+            "Paths are relative to where the command is run. Every setting is explained in docs/preferences.md.",
+            {"recipe": "preferences", "out": asked.out},
+        ),
+        Section(f"Rows have {_MEANING[kind]}, {'as asked' if asked.kind else _FOUND}.", {"kind": kind}),
+        Section(
+            f"What is read{', mapping says from which columns' if mapping else ''}. {why}".strip(), {"blend": blend}
+        ),
+        tokenizer_section(given),
+        Section(
+            f"Rows with more tokens than max_tokens are left out and counted. Lengths of prompt and answer ({how}): "
+            f"half up to {int(np.median(lengths)):,}, 99 % up to {int(np.quantile(lengths, 0.99)):,}, longest "
+            f"{int(lengths.max()):,}.",
+            {"max_tokens": Aside(1 << int(lengths.max() - 1).bit_length())},
+        ),
+        *bad_rows_section(sampled, rejected),
+        *([Section(unread, {"columns": Aside(others)})] if kind != "prompts" and others else []),
+        shares_section(sampled, blend, "samples and mixes"),
+        ENTITY,
+    ]
+    proposed = {name: value for name, value in settings_of(sections).items() if name not in ("recipe", "out")}
+    Preferences(**{"tokenizer": ".", **proposed})  # raises what the run would raise; the tokenizer is still to be given
+    return sections, about
+
+
+def _lengths(questions: Sequence[Question], tokenizer: str | None) -> tuple[I64, str]:
+    """Count the tokens of prompts with each answer, and say how. Raises `SettingsError` if no row becomes tokens."""
+    rows = [row for question in questions for row in question.rows()]
+    if tokenizer is None:
+        texts = [str(row["prompt"]) + str(row["completion"]) for row in rows]
+        sizes = np.array([max(2, len(text) // _CHARACTERS_A_TOKEN) for text in texts], np.int64)
+        return sizes, f"estimated, {_CHARACTERS_A_TOKEN} characters a token"
+    return _encoded(rows, FORMS[False], tokenizer).lengths, "counted with this tokenizer"
+
+
+def _kind_and_mapping(sampled: Sampled, asked: Kind | None, file: str) -> tuple[Kind, dict[str, str]]:
+    """Return the first kind, and proposal for its columns, that reads most rows. Raises `SettingsError`."""
+    objects = sampled.objects
+    if not objects:
+        raise SettingsError(f"{_why_no_object(sampled.rows, file)} rows with prompts")
+    first = objects[0]
+    for kind in [asked] if asked is not None else get_args(Kind):
+        for mapping in _proposals(first, kind):
+            form = RowForm(mapping=mapping)
+            read = sum(isinstance(_try(question_of, row, form, kind), Question) for row in objects)
+            if 2 * read > len(objects):
+                return kind, mapping
+    wrong = _try(question_of, first, RowForm(), asked or "pairs")
+    reason = f"; as they are, the first row is {wrong.reason}: {wrong.detail}" if isinstance(wrong, RowRejected) else ""
+    raise SettingsError(
+        f"{file}: no columns are known to hold {asked or 'pairs, judged answers or prompts'}, there are "
+        f'{shown(list(first))}{reason}; write a blend file with "mapping", e.g. '
+        '{"prompt": "task", "chosen": "better", "rejected": "worse"}, or with "layout": "raw_completion" if the texts '
+        "have their roles written into them"
+    )
+
+
+def _proposals(row: Mapping[str, Any], kind: Kind) -> Iterator[dict[str, str]]:
+    """Yield mappings of columns, those that rename fewest first."""
+    names = {name.lower(): name for name in row}
+    answers: list[dict[str, str]] = [{}]
+    if kind == "pairs":
+        for better, worse in _BETTER_AND_WORSE:
+            pairs = [(name.replace(worse, better), name) for name in names if worse in name]
+            answers += [{"chosen": names[good], "rejected": names[bad]} for good, bad in pairs if good in names]
+    elif kind == "judged":
+        labels = [{}, *({"label": name} for name, value in row.items() if isinstance(value, bool))]
+        told = [{}, *({"completion": names[each]} for each in (*_ASSISTANTS, *_MODELS) if each in names)]
+        answers = [label | answer for label in labels for answer in told]
+    prompts = [{}, *({"prompt": names[each]} for each in _USERS if each in names)]
+    for answer in answers:
+        for prompt in prompts:
+            yield {name: column for name, column in (prompt | answer).items() if name != column}

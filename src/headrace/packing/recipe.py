@@ -12,12 +12,12 @@ import numpy as np
 
 from headrace.arrays import I64
 from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import HeadraceError, InputError, SettingsError
+from headrace.errors import InputError, SettingsError
 from headrace.packing.blend import SPLITS
 from headrace.packing.chats.tokenise import ChatEncoder
 from headrace.packing.choose import Choice
 from headrace.packing.config import PackedSequences
-from headrace.packing.encode import TOO_LONG, encode, images_of
+from headrace.packing.encode import TOO_LONG, encode
 from headrace.packing.near import of_task
 from headrace.packing.registration import REGISTRATION
 from headrace.packing.shards import (
@@ -27,7 +27,6 @@ from headrace.packing.shards import (
     Linked,
     Pool,
     Shard,
-    Source,
     even_cuts,
     pack_group,
     publish_tree,
@@ -36,7 +35,7 @@ from headrace.packing.shards import (
     write_shard,
 )
 from headrace.packing.storage.packed_parquet import schema_of
-from headrace.packing.tokenised import Tokenised, tell_splits, tokenise
+from headrace.packing.tokenised import Tokenised, check_conserved, summed, tell_splits, tokenise
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.near import find_near
 from headrace.run.prepare import Outcome
@@ -65,8 +64,16 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
     blank = pad_id if settings.pad_multiple > 1 else None
     work = partial(encode, settings=settings, encoder=encoder, blank=blank)
     tokenised = tokenise(settings, context, encoder, work, PUBLISHED)
-    choice = _choose(settings, tokenised, blank)
-    pools = _pools(settings, tokenised)
+    near = None
+    if settings.near is not None:
+        near = find_near(
+            context, [of_task(settings, context.run, task, blank) for task in tokenised.tasks], settings.near
+        )
+    choice = tokenised.choice(least_tokens=settings.least_compared, near=near)
+    datasets = tokenised.datasets
+    pools = [Pool(each.source.name, [each], [owner], tokenised.origins[owner]) for owner, each in enumerate(datasets)]
+    if settings.packs_across:
+        pools = [Pool("blend", datasets, range(len(datasets)), tokenised.whole_origins)]
     groups = _groups(settings, pools, choice, encoder.fingerprint)
     packing = []
     for group, sequences in groups.items():
@@ -109,7 +116,7 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
             **({"repeated": repeated} if any(more["tokens"] for more in repeated.values()) else {}),
             **tokenised.summed("special_text_rows"),
             "too_long": tokenised.summed("truncated", "too_long_dropped", "divided"),
-            "packed": _summed(packed, *_PACKED),
+            "packed": summed(packed, *_PACKED),
             "groups": records,
             "published": {name: name for name in PUBLISHED},
             "files": publish_tree(context.run, settings, made, records, tokenised.rejected()),
@@ -117,37 +124,16 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
     )
 
 
-def _choose(settings: PackedSequences, tokenised: Tokenised, blank: int | None) -> Choice:
-    """Choose a split for each sequence. blank: the padding token inside sequences, None without padding."""
-    near = None
-    if settings.near is not None:
-        parts = [of_task(settings, tokenised.context.run, task, blank) for task in tokenised.tasks]
-        near = find_near(tokenised.context, parts, settings.near)
-    return tokenised.choice(least_tokens=settings.least_compared, near=near)
-
-
-def _pools(settings: PackedSequences, tokenised: Tokenised) -> list[Pool]:
-    """List the pools, which are datasets that share bins."""
-    datasets = tokenised.datasets
-    if settings.packs_across:
-        return [Pool("blend", datasets, range(len(datasets)), tokenised.whole_origins)]
-    return [Pool(each.source.name, [each], [owner], tokenised.origins[owner]) for owner, each in enumerate(datasets)]
-
-
 def _written(
     settings: PackedSequences, tokenised: Tokenised, pools: Sequence[Pool], shards: Sequence[Shard], pad_id: int
 ) -> list[Receipt]:
     """Write the shards and return their receipts."""
-    owners, names = [each.owners for each in pools], [each.files for each in pools]
-    tasks, spools, fingerprint = tokenised.tasks, tokenised.spools, tokenised.encoder.fingerprint
+    tasks_of = [[task for task in tokenised.tasks if task.owner in pool.owners] for pool in pools]
+    sources_of, encoder = [pool.files for pool in pools], tokenised.encoder.fingerprint
 
     def write(shard: Shard, files: TaskFiles) -> dict[str, Any]:
-        mine = owners[shard.group.pool]
-        images = None
-        if settings.parquet["images"]:
-            images = images_of(files.run, [task for task in tasks if task.owner in mine])
-        source = Source(spools(files.run, mine), images, names[shard.group.pool])
-        return write_shard(files, settings, shard, source, pad_id, fingerprint)
+        tasks, sources = tasks_of[shard.group.pool], sources_of[shard.group.pool]
+        return write_shard(files, settings, shard, tasks=tasks, sources=sources, pad_id=pad_id, encoder=encoder)
 
     return tokenised.context.stage(
         "materialise", [Task(shard.target, shard.input_bytes, partial(write, shard)) for shard in shards]
@@ -192,22 +178,16 @@ def _check_conserved(
 
     repeated: tokens and labels that bins hold more than once.
     """
-    rows = tokenised.rows_read
-    counts, kept = tokenised.summed(*_ENCODED), _summed(packed, *_PACKED)
-    held = _summed(written, "bins", "sequences", "stored_tokens", "mask_sum")
-    conserved = [("rows", rows, sum(receipt.result["rows"] for receipt in packed), dropped.total())]
+    counts, kept = tokenised.summed(*_ENCODED), summed(packed, *_PACKED)
+    held = summed(written, "bins", "sequences", "stored_tokens", "mask_sum")
+    conserved = [("rows", tokenised.rows_read, sum(receipt.result["rows"] for receipt in packed), dropped.total())]
     for name in ("tokens", "labels"):
         before = counts[f"encoded_{name}"] + sum(more[name] for more in repeated.values())
         conserved.append((name, before, kept[name], sum(loss[name] for loss in lost.values())))
     conserved += [(f"written {name}", kept[name], held[name], 0) for name in ("bins", "sequences", "stored_tokens")]
     if settings.loss_mask_alignment == "shift_left":
         conserved.append(("written labels", kept["labels"], held["mask_sum"], 0))
-    for name, before, there, gone in conserved:
-        if before != there + gone:
-            raise HeadraceError(
-                f"{name} are not conserved: {before:,} before, {there:,} kept and {gone:,} left out; this is a "
-                f"bug in headrace, and nothing was published; please report it with config.json of the run"
-            )
+    check_conserved(conserved)
 
 
 def _groups(settings: PackedSequences, pools: Sequence[Pool], choice: Choice, fingerprint: str) -> dict[Group, I64]:
@@ -267,7 +247,3 @@ def _left_out(
     lost[_BIN_WITHOUT_LABEL] = sum((Counter(receipt.result["dropped"]) for receipt in packed), Counter[str]())
     dropped[_BIN_WITHOUT_LABEL] += lost[_BIN_WITHOUT_LABEL]["rows"]
     return dropped, {reason: {name: loss[name] for name in _KINDS} for reason, loss in lost.items()}
-
-
-def _summed(receipts: Sequence[Receipt], *names: str) -> dict[str, int]:
-    return {name: sum(receipt.result[name] for receipt in receipts) for name in names}

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from headrace.arrays import I32, I64, U8, U64, Bools
 from headrace.packing.chats.images import PlacedImage
-from headrace.packing.chats.turns import cut_at_turns
+from headrace.packing.chats.turns import Piece, cut_at_turns
 
 if TYPE_CHECKING:
     from headrace.packing.chats.tokenise import Encoded
@@ -115,43 +115,32 @@ def cut_at_borders(encoded: Encoded, longest: int) -> tuple[Encoded, int, int, d
 
     Returns the sequences, the number that were cut, the tokens that pieces repeat, and the tokens and labels left out.
     """
-    borders = encoded.offsets.tolist()
     tokens, masks, sources, divided, repeated = list[I32](), list[U8](), list[int](), 0, 0
     lost = {"tokens": 0, "labels": 0}
     images: list[PlacedImage] = []
     images_of: dict[int, list[PlacedImage]] = {}
     for image in encoded.images:
         images_of.setdefault(image.sequence, []).append(image)
-    for number, (begin, end) in enumerate(pairwise(borders)):
-        ids, mask = encoded.tokens[begin:end], encoded.mask[begin:end]
-        turns = encoded.turns.get(number)
-        pieces = [] if turns is None else cut_at_turns(mask, turns, longest)
-        own = images_of.get(number, ())
-        if turns is None or not pieces:
-            images += (image._replace(sequence=len(tokens)) for image in own)
-            tokens.append(ids)
-            masks.append(mask)
-            sources.append(number)
-            continue
-        head, kept = turns[0].at, [np.empty(0, np.uint8)]
+    for number, (begin, end) in enumerate(pairwise(encoded.offsets.tolist())):
+        ids, mask, turns = encoded.tokens[begin:end], encoded.mask[begin:end], encoded.turns.get(number)
+        head, pieces = (turns[0].at, cut_at_turns(mask, turns, longest)) if turns else (0, [])
+        divided += bool(pieces)
+        if not pieces:
+            head, pieces = 0, [Piece(0, 0, len(ids))]
         used = np.zeros(len(ids), np.bool_)
         used[:head] = True
         for piece in pieces:
-            images += (image._replace(sequence=len(tokens)) for image in own if image.start < head)
-            moved = head - piece.begin
-            images += (
-                image._replace(sequence=len(tokens), start=image.start + moved)
-                for image in own
-                if piece.begin <= image.start < piece.end
-            )
+            for image in images_of.get(number, ()):
+                if image.start < head:
+                    images.append(image._replace(sequence=len(tokens)))
+                elif piece.begin <= image.start < piece.end:
+                    images.append(image._replace(sequence=len(tokens), start=image.start + head - piece.begin))
             tokens.append(np.concatenate([ids[:head], ids[piece.begin : piece.end]]))
-            trained = mask[piece.begin : piece.end].copy()
-            trained[: piece.trained - piece.begin] = 0
-            kept.append(np.concatenate([np.zeros(head, np.uint8), trained]))
+            masks.append(np.concatenate([np.zeros(head, np.uint8), mask[piece.begin : piece.end]]))
+            masks[-1][head : head + piece.trained - piece.begin] = 0
+            sources.append(number)
             used[piece.begin : piece.end] = True
-        masks += kept[1:]
-        sources += [number] * len(pieces)
-        divided += 1
+        kept = masks[-len(pieces) :]
         repeated += sum(map(len, kept)) - int(used.sum())
         lost["tokens"] += len(ids) - int(used.sum())
         lost["labels"] += int(mask[1:].sum()) - sum(int(each[1:].sum()) for each in kept)
@@ -236,6 +225,15 @@ class Origins:
         new = np.ones(len(self), np.bool_)
         new[1:] = (np.diff(self.file) != 0) | (np.diff(self.row) != 0)
         return np.flatnonzero(new)
+
+    def counts(self, sequences: I64) -> dict[str, int]:
+        """Count the rows, sequences, tokens and labels of some sequences."""
+        return {
+            "rows": len(np.unique(self.file[sequences].astype(np.int64) << 40 | self.row[sequences])),
+            "sequences": len(sequences),
+            "tokens": int(self.lengths[sequences].sum()),
+            "labels": int(self.labels[sequences].sum()),
+        }
 
     @classmethod
     def joined(cls, parts: Sequence[Origins], files: Sequence[int] | None = None) -> Origins:

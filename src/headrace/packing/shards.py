@@ -35,11 +35,12 @@ from headrace.digest import digest_file, sha256_hex
 from headrace.formats.write import Block, Written
 from headrace.packing.blend import SPLITS, Dataset, Split
 from headrace.packing.config import PackedSequences
+from headrace.packing.encode import IMAGES, EncodeTask
 from headrace.packing.placed_images import Images
 from headrace.packing.sequences import Origins, set_print
 from headrace.packing.storage.legacy import LegacyPickleWriter
 from headrace.packing.storage.packed_parquet import ParquetShardWriter
-from headrace.packing.storage.spool import JoinedSpool, gather
+from headrace.packing.storage.spool import JoinedSpool, Spool, gather
 from headrace.run.context import TaskFiles, read_arrow
 from headrace.storage import local
 
@@ -66,33 +67,17 @@ class Pool:
 
     def shares(self, sequences: I64) -> dict[str, dict[str, int]]:
         """Count rows, sequences, tokens and labels of some sequences, per dataset."""
-        origins = self.origins
         ends = np.cumsum([len(dataset.names) for dataset in self.datasets])
-        owner, row = np.searchsorted(ends, origins.file[sequences], "right"), origins.first_of_row
+        owner = np.searchsorted(ends, self.origins.file[sequences], "right")
         counts: dict[str, dict[str, int]] = {}
         for place, dataset in enumerate(self.datasets):
             own = sequences[owner == place]
             if not len(own):
                 continue
-            name = dataset.source.name
-            found = {
-                "rows": len(np.unique(np.searchsorted(row, own, "right"))),
-                "sequences": len(own),
-                "tokens": int(origins.lengths[own].sum()),
-                "labels": int(origins.labels[own].sum()),
-            }
+            name, found = dataset.source.name, self.origins.counts(own)
             before = counts.get(name, dict.fromkeys(found, 0))  # a blend per split may name a dataset twice
             counts[name] = {key: before[key] + value for key, value in found.items()}
         return counts
-
-
-@dataclass(frozen=True)
-class Source:
-    """The data that a pool's shards are written from: sequences, their images if there are any, and names of files."""
-
-    spools: JoinedSpool
-    images: Images | None
-    files: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -143,31 +128,28 @@ def pack_group(files: TaskFiles, settings: PackedSequences, group: Group, sequen
         bins = bins.spread(squares, settings.seed)
     elif settings.algorithm != "concatenative":  # which must keep its order
         bins = bins.shuffled(settings.seed)
-    labels = origins.labels[sequences]
-    empty = bins.loads(labels) == 0
+    empty = bins.loads(origins.labels[sequences]) == 0
     dropped = bins.take(np.flatnonzero(empty)) if settings.empty_bins == "drop" else Bins.of_lists([])
     if len(dropped):
         bins = bins.take(np.flatnonzero(~empty))
     kept, lost = bins.sequences, dropped.sequences
-    first = origins.first_of_row
-    rows_kept, rows_lost = (np.unique(np.searchsorted(first, sequences[each], "right")) for each in (kept, lost))
+    held, gone = origins.counts(sequences[kept]), origins.counts(sequences[lost])
+    if len(lost):  # some rows have sequences in both
+        gone["rows"] = origins.counts(sequences)["rows"] - held["rows"]
     metrics = packing_metrics(cost, bins, settings.pack_size)
     stored = padded_lengths(lengths, settings.pad_multiple, settings.capacity)
     runtime = np.maximum(stored - 1, 1)
-    held = {"sequences": sequences[kept]}
+    columns = {"sequences": sequences[kept]}
     if settings.traced:
-        held |= {"sources": origins.file[held["sequences"]].astype(np.int64), "rows": origins.row[held["sequences"]]}
+        columns |= {"sources": origins.file[sequences[kept]].astype(np.int64), "rows": origins.row[sequences[kept]]}
     offsets = pa.array(bins.offsets)
-    lists = {name: pa.LargeListArray.from_arrays(offsets, pa.array(values)) for name, values in held.items()}
+    lists = {name: pa.LargeListArray.from_arrays(offsets, pa.array(values)) for name, values in columns.items()}
     files.write_arrow(group.bins_file, pa.table(lists))
     return {
         "rows_read": len(sequences),
         "bins": len(bins),
-        "rows": len(rows_kept),
-        "sequences": len(kept),
-        "tokens": int(lengths[kept].sum()),
+        **held,
         "stored_tokens": int(stored[kept].sum()),
-        "labels": int(labels[kept].sum()),
         "bins_without_label": int(empty.sum()),
         "print": set_print(origins.prints[sequences[kept]]),
         **({"sources": pool.shares(sequences[kept])} if settings.packs_across else {}),
@@ -177,13 +159,7 @@ def pack_group(files: TaskFiles, settings: PackedSequences, group: Group, sequen
             "dataset_max_seqlen": int(runtime[kept].max(initial=0)),
             "min_packed_seqlen": int(bins.loads(runtime).min()) if len(bins) else 0,
         },
-        "dropped": {
-            "bins": len(dropped),
-            "rows": len(np.setdiff1d(rows_lost, rows_kept)),
-            "sequences": len(lost),
-            "tokens": int(lengths[lost].sum()),
-            "labels": 0,
-        },
+        "dropped": {"bins": len(dropped), **gone},
     }
 
 
@@ -210,14 +186,22 @@ def write_shard(
     files: TaskFiles,
     settings: PackedSequences,
     shard: Shard,
-    source: Source,
+    *,
+    tasks: Sequence[EncodeTask],
+    sources: Sequence[str],
     pad_id: int,
     encoder: str,
 ) -> dict[str, Any]:
     """Write the bins of a shard and count the rows as they are gathered. O(row group) of memory.
 
-    encoder: fingerprint of the encoder, for the footer.
+    tasks: those that encoded the sequences of the pool. sources: names of the pool's files. encoder: fingerprint of the
+    encoder, for the footer.
     """
+    spools = [Spool.open(files.run / task.file()) for task in tasks]
+    joined, images = JoinedSpool(spools), None
+    if settings.parquet["images"]:
+        parts = [Images.of_table(read_arrow(files.run / task.file(IMAGES))) for task in tasks]
+        images = Images.joined(parts, [len(spool) for spool in spools])
     counted = Counter(bins=0, sequences=0, stored_tokens=0, mask_sum=0)
     table = read_arrow(files.run / shard.group.bins_file)  # mapped, not read
     lists = {name: table[name].combine_chunks() for name in table.column_names}
@@ -231,7 +215,7 @@ def write_shard(
         for start in range(shard.start, shard.stop, step):
             stop = min(start + step, shard.stop)
             rows = gather(
-                source.spools,
+                joined,
                 bins[start:stop],
                 alignment=settings.loss_mask_alignment,
                 pad_multiple=settings.pad_multiple,
@@ -243,8 +227,8 @@ def write_shard(
             if settings.traced:
                 own = slice(offsets[start], offsets[stop])
                 rows = replace(rows, sources=held["sources"][own], source_rows=held["rows"][own])
-            if source.images is not None:
-                rows = source.images.beside(rows, bins[start:stop].sequences)
+            if images is not None:
+                rows = images.beside(rows, bins[start:stop].sequences)
             yield rows
 
     temporary = files.temporary(shard.target)
@@ -268,7 +252,7 @@ def write_shard(
             "headrace.encoder": encoder,
         }
         with ParquetShardWriter(
-            shard.target, temporary=temporary, **settings.parquet, sources=source.files, metadata=metadata
+            shard.target, temporary=temporary, **settings.parquet, sources=sources, metadata=metadata
         ) as writer:
             for rows in gathered():
                 writer.write_bins(rows)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import InputError, StoreError
+from headrace.errors import HeadraceError, InputError, StoreError
 from headrace.machine import library_version
 from headrace.packing.blend import SPLITS, Dataset
 from headrace.packing.chat_recipe import ChatRecipe
@@ -20,7 +20,6 @@ from headrace.packing.chats.words import CURES
 from headrace.packing.choose import Choice, choose
 from headrace.packing.encode import NOT_BAD, EncodeTask, encode_tasks
 from headrace.packing.sequences import Origins
-from headrace.packing.storage.spool import JoinedSpool, Spool
 from headrace.run.context import RunContext, TaskFiles, read_arrow
 from headrace.run.events import Note
 from headrace.run.near import Near
@@ -70,7 +69,7 @@ class Tokenised:
 
     def summed(self, *names: str) -> dict[str, int]:
         """Add up counts of the tasks."""
-        return {name: sum(receipt.result[name] for receipt in self.receipts) for name in names}
+        return summed(self.receipts, *names)
 
     def dropped(self, choice: Choice) -> Counter[str]:
         """Count the rows that were left out before splits were chosen, by reason."""
@@ -80,10 +79,6 @@ class Tokenised:
         for reason, each in choice.left_out.items():
             dropped[reason] += each["rows"]
         return dropped
-
-    def spools(self, run: Path, owners: Sequence[int] | range) -> JoinedSpool:
-        """Open the spools of some datasets. run: directory of the tasks' files."""
-        return JoinedSpool([Spool.open(run / task.file()) for task in self.tasks if task.owner in owners])
 
     def rejected(self) -> bytes:
         """Read the list of rows without a sequence, one row per line."""
@@ -101,38 +96,30 @@ class Tokenised:
 
     def facts(self, choice: Choice, pad_id: int | None) -> dict[str, Any]:
         """Return the manifest's facts about the tokenizer, duplicates, benchmarks and splits."""
-        excluded = [each.result["excluded"] for each in self.receipts]
-        return {
-            "encoder": {**self._made_with(pad_id), **self._backend_facts()},
-            "duplicates": choice.duplicates,
-            **self._messages(),
-            **({} if self.benchmarks is None else {"benchmarks": self.benchmarks.facts(excluded)}),
-            "units": [{"of": what, **units} for what, units in choice.units],
-        }
-
-    def _messages(self) -> dict[str, dict[str, dict[str, int]]]:
-        """Count the messages of encoded conversations by role: trained, and only read. Empty without conversations."""
-        counts: dict[str, dict[str, int]] = {}
-        for role, weight, count in sorted(chain.from_iterable(each.result["messages"] for each in self.receipts)):
-            own = counts.setdefault(role, {"trained": 0, "context": 0})
-            own["trained" if weight else "context"] += count
-        return {"messages": counts} if counts else {}
-
-    def _made_with(self, pad_id: int | None) -> dict[str, Any]:
         settings, encoder = self.settings, self.encoder
         libraries = () if settings.tokenizer is None else ("tokenizers", "jinja2")
-        found: dict[str, Any] = {
+        made_with: dict[str, Any] = {
             "fingerprint": encoder.fingerprint,
             "vocabulary": encoder.vocabulary,
             "pad_id": pad_id,
             "libraries": {name: library_version(name) for name in libraries},
         }
         if isinstance(settings.tokenizer, str):
-            found["tokenizer"] = record_of(settings.tokenizer)
-        if encoder.images is not None:
-            images = encoder.images
-            found["images"] = {"rule": images.rule, "token": images.token, "id": encoder.image_id, **images.numbers}
-        return found
+            made_with["tokenizer"] = record_of(settings.tokenizer)
+        if (images := encoder.images) is not None:
+            made_with["images"] = {"rule": images.rule, "token": images.token, "id": encoder.image_id, **images.numbers}
+        messages: dict[str, dict[str, int]] = {}  # by role: trained, and only read
+        for role, weight, count in sorted(chain.from_iterable(each.result["messages"] for each in self.receipts)):
+            own = messages.setdefault(role, {"trained": 0, "context": 0})
+            own["trained" if weight else "context"] += count
+        excluded = [each.result["excluded"] for each in self.receipts]
+        return {
+            "encoder": {**made_with, **self._backend_facts()},
+            "duplicates": choice.duplicates,
+            **({"messages": messages} if messages else {}),
+            **({} if self.benchmarks is None else {"benchmarks": self.benchmarks.facts(excluded)}),
+            "units": [{"of": what, **units} for what, units in choice.units],
+        }
 
     def _backend_facts(self) -> dict[str, Any]:
         """Count how often a library that made the ids was compared with `tokenizers`, and warn if it ever differed."""
@@ -151,6 +138,21 @@ class Tokenised:
             )
             self.context.warn([f"{what}; {again}; {cure}"])
         return {"backend": {"name": name, **counts}}
+
+
+def summed(receipts: Sequence[Receipt], *names: str) -> dict[str, int]:
+    """Add up counts of receipts."""
+    return {name: sum(receipt.result[name] for receipt in receipts) for name in names}
+
+
+def check_conserved(counts: Iterable[tuple[str, int, int, int]]) -> None:
+    """Raise `HeadraceError` unless each count is conserved. counts: name, before, kept, left out."""
+    for name, before, kept, gone in counts:
+        if before != kept + gone:
+            raise HeadraceError(
+                f"{name} are not conserved: {before:,} before, {kept:,} kept and {gone:,} left out; this is a "
+                f"bug in headrace, and nothing was published; please report it with config.json of the run"
+            )
 
 
 def tokenise(
@@ -186,14 +188,12 @@ def tokenise(
 def _refuse_bad(settings: ChatRecipe, context: RunContext, encoded: Sequence[Receipt]) -> None:
     """Raise `InputError` if more rows are bad than `max_bad_share` allows, or if none is left."""
     read = sum(receipt.result["rows_read"] for receipt in encoded)
-    counts: Counter[str] = Counter()
-    first: dict[str, str] = {}
+    dropped, first = Counter[str](), dict[str, str]()
     for receipt in encoded:
-        for reason, rows in receipt.result["dropped"].items():
-            if reason not in NOT_BAD:
-                counts[reason] += rows
-                first.setdefault(reason, receipt.result["first"][reason])
-    bad = counts.total()
+        dropped.update(receipt.result["dropped"])
+        first = receipt.result["first"] | first
+    counts = {reason: rows for reason, rows in dropped.items() if reason not in NOT_BAD}
+    bad = sum(counts.values())
     if bad > settings.max_bad_share * read:
         listed = "; ".join(f"{reason} {rows:,}, first {first[reason]}" for reason, rows in sorted(counts.items()))
         most = max(sorted(counts), key=counts.__getitem__)
@@ -203,10 +203,6 @@ def _refuse_bad(settings: ChatRecipe, context: RunContext, encoded: Sequence[Rec
             "max_bad_share"
         )
     if read and not any(receipt.result["sequences"] for receipt in encoded):
-        dropped: Counter[str] = Counter()
-        for receipt in encoded:
-            dropped.update(receipt.result["dropped"])
-            first = receipt.result["first"] | first
         listed = "; ".join(
             f"{reason} {rows:,}" + (f", first {first[reason]}" if reason in first else "")
             for reason, rows in sorted(dropped.items())

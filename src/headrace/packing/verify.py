@@ -1,4 +1,4 @@
-"""Check the laws of packed sequences again, from the output alone.
+"""Check the laws of packed sequences, and of preferences, again from the output alone.
 
 For every bin: equal lengths of tokens and mask; starts that begin with 0, rise strictly and stay inside; a mask of 0
 and 1, with 0 on the last position of every sequence; ids inside the vocabulary; at most the pack size; the padding
@@ -6,6 +6,10 @@ multiple; the limit of sequences; a label to train on. For every dataset in ever
 fingerprint of its set of sequences, which was taken of the input before packing. So every sequence is there, once,
 unchanged. For the tree: links lead to the split's shards, each shard in one split. For a tokenizer that was given by
 name: its files, if this machine's cache of the hub holds them.
+
+For preferences: prompts and answers have tokens, all inside the vocabulary, and no more than `max_tokens` together. For
+every split: its rows, its labels, and the fingerprints of its sequences, which were taken when they were tokenised. So
+every prompt is there with its own answers. Across splits: no prompt of one is in another, if the settings ask for that.
 """
 
 from __future__ import annotations
@@ -22,9 +26,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from headrace.arrays import I64, U64
-from headrace.bins.rows import PackedRows, first_fault
+from headrace.bins.rows import PackedRows, first_fault, shift_left
+from headrace.dataset.manifest import in_usual_order
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.digest import sha256_file
@@ -35,6 +42,7 @@ from headrace.packing.chats.hub import cached_directory, digests_in
 from headrace.packing.config import PackedSequences
 from headrace.packing.near import of_shard, read_bins_of
 from headrace.packing.placed_images import Images
+from headrace.packing.preferences.settings import id_columns
 from headrace.packing.sequences import sequence_prints
 from headrace.packing.shards import BLEND, Linked, blend_json, links_of, split_directory
 from headrace.run.context import RunContext
@@ -76,9 +84,9 @@ def verify_packed(run: FinishedRun, workers: int | None = None) -> list[Check]:
         packed.check_content(),
         *packed.check_near(workers),
         packed.check_links(),
-        files_check(run),
+        _files_check(run),
         _tokens_check(run),
-        *tokenizer_checks(run),
+        *_tokenizer_checks(run),
     ]
 
 
@@ -140,20 +148,12 @@ class _Packed:
 
     def check_content(self) -> Check:
         """Compare the sequences of each split with those of the others, token for token and label for label."""
-        prints: dict[str, U64] = {}
-        for split in SPLITS:
-            own = [shard for group in self.groups if group["split"] == split for shard in self.shards(group)]
-            prints[split] = np.unique(np.concatenate([np.empty(0, np.uint64), *(shard.compared for shard in own)]))
-        again = {
-            f"{late} and {early}": len(np.intersect1d(prints[late], prints[early], assume_unique=True))
-            for early, late in combinations(SPLITS, 2)
-        }
+        prints: dict[str, list[U64]] = {split: [] for split in SPLITS}
+        for group in self.groups:
+            prints[group["split"]] += (shard.compared for shard in self.shards(group))
         which = "sequences of a whole bin" if self.settings.too_long == "split" else "sequences"
-        listed = "; ".join(f"{count:,} {which} are in {where}" for where, count in again.items() if count)
         apart = f"no sequence of a split is in another ({which} compared)"
-        if self.settings.duplicates_are in ("group", "drop"):
-            return Check("content apart", apart, listed or None)
-        return Check("content apart", f"not asked for: {listed or apart}", kind="count")
+        return _content_check(prints, which, apart, self.settings.duplicates_are)
 
     def check_near(self, workers: int) -> list[Check]:
         """Look for near sequences in different splits, if the settings ask for it."""
@@ -207,7 +207,20 @@ class _Packed:
         return check()
 
 
-def files_check(run: FinishedRun) -> Check:
+def _content_check(prints: Mapping[str, Sequence[U64]], which: str, apart: str, duplicates: str) -> Check:
+    """Compare the fingerprints of each split with those of the others. duplicates: whether they must be apart."""
+    each = {split: np.unique(np.concatenate([np.empty(0, np.uint64), *own])) for split, own in prints.items()}
+    again = {
+        f"{late} and {early}": len(np.intersect1d(each[late], each[early], assume_unique=True))
+        for early, late in combinations(each, 2)
+    }
+    listed = "; ".join(f"{count:,} {which} are in {where}" for where, count in again.items() if count)
+    if duplicates in ("group", "drop"):
+        return Check("content apart", apart, listed or None)
+    return Check("content apart", f"not asked for: {listed or apart}", kind="count")
+
+
+def _files_check(run: FinishedRun) -> Check:
     """Compare the files beside the shards with the digests that were published."""
     files = run.manifest.facts["files"]
     for name, digest in files.items():
@@ -230,7 +243,7 @@ def _tokens_check(run: FinishedRun) -> Check:
     return Check("tokens conserved", f"{before:,} tokens{again} = {kept:,} in bins + {gone:,} left out")
 
 
-def tokenizer_checks(run: FinishedRun) -> list[Check]:
+def _tokenizer_checks(run: FinishedRun) -> list[Check]:
     """Compare the files of a tokenizer that was given by name, if this machine has them."""
     made_with = run.manifest.facts["encoder"].get("tokenizer")
     if made_with is None:
@@ -314,3 +327,95 @@ def _first(wrong: npt.NDArray[np.bool_], owner: I64, say: Callable[[int], str]) 
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])
         yield int(owner[at]), say(at)
+
+
+@dataclass
+class _SeenRows:
+    """Results of a shard. prints: sum of its sequences' fingerprints, by answer. prompts: fingerprints of prompts."""
+
+    rows: int = 0
+    labels: int = 0
+    prints: list[int] = field(default_factory=lambda: [0, 0])
+    prompts: list[U64] = field(default_factory=list)
+    problem: str | None = None
+
+
+def verify_preferences(run: FinishedRun, workers: int | None = None) -> list[Check]:
+    """Read every shard once and check it. O(row group) of memory per worker, and 8 bytes per row."""
+    config = json.loads((run.root / "config.json").read_bytes())
+    most, known = config["max_tokens"], run.manifest.facts["encoder"]["vocabulary"]
+    seen: dict[str, list[_SeenRows]] = {}
+    for split in in_usual_order(run.splits):
+        shards = run.split_index(split).shards
+        looks = [partial(_look_at_shard, run, id_columns(config["kind"]), name, most, known) for name in shards]
+        seen[split] = run_tasks(looks, workers or default_workers())
+    prompts = {split: [prints for shard in shards for prints in shard.prompts] for split, shards in seen.items()}
+    duplicates = config["duplicates"] or ("group" if config["blend"]["datasets"] else "count")
+    return [
+        _rows_check(run, seen),
+        _content_check(prompts, "prompts", "no prompt of a split is in another", duplicates),
+        _files_check(run),
+        *_tokenizer_checks(run),
+    ]
+
+
+def _rows_check(run: FinishedRun, seen: dict[str, list[_SeenRows]]) -> Check:
+    rows = sum(each.rows for shards in seen.values() for each in shards)
+    check = partial(Check, "every row once", f"{rows:,} rows have the prompts and answers that were tokenised")
+    for group in run.manifest.facts["groups"]:
+        shards = seen.get(group["split"], [])
+        problem = next((each.problem for each in shards if each.problem is not None), None)
+        if problem is not None:
+            return check(problem)
+        for name in ("rows", "labels"):
+            found = sum(getattr(each, name) for each in shards)
+            if found != group[name]:
+                return check(f"{run.root}: {group['split']} has {found:,} {name}, the manifest says {group[name]:,}")
+        for answer, expected in enumerate(group["prints"]):
+            total = sum(each.prints[answer] for each in shards) % (1 << 64)
+            if f"{group['rows']}:{total:016x}" != expected:
+                return check(
+                    f"{run.root}: {group['split']} has other prompts or answers than those that were tokenised"
+                )
+    return check()
+
+
+def _look_at_shard(run: FinishedRun, ids: list[str], name: str, most: int | None, known: int) -> _SeenRows:
+    path, seen = run.root / name, _SeenRows()
+    try:
+        with place_of(path).local_copy() as file, pq.ParquetFile(file, page_checksum_verification=True) as shard:
+            for group in range(shard.metadata.num_row_groups):
+                table = shard.read_row_group(group, columns=ids, use_threads=False)
+                problem = _look_at_rows(table, ids, most, known, seen)
+                if problem is not None:
+                    return _SeenRows(problem=f"{path}: row group {group}: {problem}")
+    except (OSError, KeyError, pa.ArrowException) as error:
+        return _SeenRows(problem=f"{path}: cannot be read ({error})")
+    return seen
+
+
+def _look_at_rows(table: pa.Table, ids: list[str], most: int | None, known: int, seen: _SeenRows) -> str | None:
+    """Add the results of some rows; return what is wrong with them."""
+    lists = [table[name].combine_chunks() for name in ids]
+    (prompts, asked), *answers = [(each.flatten().to_numpy(), np.diff(each.offsets).astype(np.int64)) for each in lists]
+    for values, lengths in ((prompts, asked), *answers):
+        if lengths.min(initial=1) < 1:
+            return f"row {int(lengths.argmin())} has a list without tokens"
+        if len(values) and not 0 <= values.min() <= values.max() < known:
+            return f"ids are {values.min()} to {values.max()}, the vocabulary has {known:,}"
+    seen.rows += len(table)
+    seen.prompts.append(sequence_prints(prompts, None, asked))
+    for answer, (values, lengths) in enumerate(answers or [(np.empty(0, np.int32), np.zeros(len(asked), np.int64))]):
+        sizes = asked + lengths
+        longest = int(sizes.max(initial=0))
+        if most is not None and longest > most:
+            return f"a prompt and its answer have {longest:,} tokens, max_tokens is {most:,}"
+        ends = np.cumsum(sizes)
+        of_prompt = np.arange(sizes.sum()) < np.repeat(ends - sizes + asked, sizes)
+        whole = np.empty(len(of_prompt), np.int32)
+        whole[of_prompt], whole[~of_prompt] = prompts, values
+        labels = shift_left((~of_prompt).astype(np.uint8), ends)
+        prints = sequence_prints(whole, labels, sizes)
+        seen.prints[answer] += int(prints.sum(dtype=np.uint64))
+        seen.labels += int(labels.sum())
+    return None

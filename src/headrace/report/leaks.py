@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace.report import charts
 from headrace.report.figure import Chart, Figure, Page, Table, Tone
-from headrace.report.words import is_are, listed, many, many_entities, moment, share
+from headrace.report.words import listed, many, many_entities, moment, share, verb
 from headrace.stream.audit.leaks import LeakReport
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def content_figure(report: LeakReport, max_share: float) -> Figure:
     blank = sum(report.blank.values())
     if blank:
         told = many(blank, report.unit, report.units)
-        lines.append(f"{told} without any value in the compared columns {is_are(blank)} left out.")
+        lines.append(f"{told} without any value in the compared columns {verb(blank, 'is', 'are')} left out.")
     chart = _matrix(report, found, report.units, "also in")
     return Figure("content", "Is the content of a split in another one?", "\n".join(lines), chart, tone)
 
@@ -76,7 +76,7 @@ def _repeats(
     unit, units = report.unit, report.units
     shared = [each for each in repeats.shared if each.rows]
     lines = [
-        f"{many(each.rows, unit, units)} of {each.split} ({share(each.share, 1)}) {is_are(each.rows)} "
+        f"{many(each.rows, unit, units)} of {each.split} ({share(each.share, 1)}) {verb(each.rows, 'is', 'are')} "
         f"{earlier.format(each.earlier)}."
         for each in shared
     ]
@@ -85,7 +85,7 @@ def _repeats(
     again = {split: rows for split, rows in repeats.repeated.items() if rows}
     if again:
         told = listed([f"{many(rows, unit, units)} of {split}" for split, rows in again.items()])
-        lines.append(f"Within a split, {told} {is_are(sum(again.values()))} {own} an earlier one.")
+        lines.append(f"Within a split, {told} {verb(sum(again.values()), 'is', 'are')} {own} an earlier one.")
     found = {(each.split, each.earlier): (each.rows, each.share) for each in repeats.shared}
     found |= {(split, split): (rows, rows / max(1, report.rows[split])) for split, rows in repeats.repeated.items()}
     bad = any(each.share > max_share for each in shared)
@@ -205,8 +205,8 @@ def _time_figures(report: LeakReport) -> list[Figure]:
     if report.concurrent:
         shared = [each for each in report.concurrent if each.rows]
         told = [
-            f"{many(each.rows, 'row')} of {each.split} ({share(each.share, 1)}) {is_are(each.rows)} at a time at"
-            f" which {each.earlier} has other entities."
+            f"{many(each.rows, 'row')} of {each.split} ({share(each.share, 1)}) {verb(each.rows, 'is', 'are')} at a"
+            f" time at which {each.earlier} has other entities."
             for each in shared
         ]
         told = told or ["No row is at a time at which another split has other entities."]

@@ -26,9 +26,9 @@ def many_entities(count: float) -> str:
     return many(count, "entity", "entities")
 
 
-def is_are(count: float) -> str:
-    """Return the verb for a count of things."""
-    return "is" if count == 1 else "are"
+def verb(count: float, one: str, several: str) -> str:
+    """Return the form of a verb that a count of things takes: `has`, `have`."""
+    return one if count == 1 else several
 
 
 def share(part: float, of: float) -> str:

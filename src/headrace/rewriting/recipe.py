@@ -309,9 +309,7 @@ def compare(
         if compared:
             digests.append(row_digests(table.select(list(compared))))
         if benchmarks is not None:
-            found = benchmarks.rows_in(texts_of(table), len(table))
-            excluded.update(dict(zip(benchmarks.digests, found.sum(axis=1).tolist(), strict=True)))
-            holds.append(np.asarray(found.any(axis=0), np.bool_))
+            holds.append(benchmarks.mask(texts_of(table), len(table), excluded))
     columns: dict[str, Any] = {"content": np.concatenate(digests)} if compared else {}
     columns |= {} if benchmarks is None else {"holds": pa.array(np.concatenate(holds))}
     files.write_arrow(_COMPARED.format(number), pa.table(columns))

@@ -28,18 +28,19 @@ import pyarrow as pa
 from headrace.arrays import F64, I64, U32, U64, components
 from headrace.errors import InputError, SettingsError
 from headrace.near import LEAST_NEAR
-from headrace.near.candidates import (
+from headrace.near.shingles import (
     MOST_DOCUMENTS,
+    Bands,
     Crowds,
+    Shingles,
     distinct,
     documents_of,
     first_copies,
     jaccard,
     pair_words,
     propose,
+    sign,
 )
-from headrace.near.minhash import Bands, sign
-from headrace.near.shingles import Shingles
 from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles, read_arrow
 from headrace.run.receipts import Receipt
 

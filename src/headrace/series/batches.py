@@ -19,19 +19,19 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.arrays import F64, Bools
 from headrace.digest import canonical_json
 from headrace.errors import InputError
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
-from headrace.series.arrays.statistics import add, correlations, tally
+from headrace.series.arrays.encoders import Encoder
+from headrace.series.arrays.statistics import add, tally
 from headrace.series.clean import Cleaned, LeftOut, clean, left_out_report, quality_report
 from headrace.series.config import Series
-from headrace.series.duplicates import REASON, series_digest, why_left_out
+from headrace.series.duplicates import REASON, series_digest
 from headrace.series.parts import PLAIN
 from headrace.series.pipelines.fitted import Fitted, fit, join, merge
 from headrace.series.pipelines.save import Pipelines, load_part, save_part
@@ -40,10 +40,8 @@ from headrace.series.sources import EntitySource
 from headrace.series.statics import Statics, processed_statics
 from headrace.series.store import (
     DIVIDED,
-    ENTITIES,
     REPORTS,
     REPORTS_TABLE,
-    STATICS,
     SUMMARY,
     Entity,
     calendar_rows,
@@ -60,6 +58,7 @@ from headrace.series.store import (
     write_store,
     write_tables,
 )
+from headrace.series.windows.store import ENTITIES, STATICS
 
 UNIFIED = f"{STAGE_DIRECTORY}/fit/unified"
 
@@ -81,11 +80,7 @@ def _name(number: int, what: str) -> str:
 
 
 def clean_batch(
-    settings: Series,
-    source: EntitySource,
-    number: int,
-    lacking: Mapping[str, str],
-    files: TaskFiles,
+    settings: Series, source: EntitySource, number: int, lacking: Mapping[str, str], files: TaskFiles
 ) -> dict[str, Any]:
     """Clean the entities of batch `number` into its spool.
 
@@ -104,14 +99,13 @@ def clean_batch(
         for place in source.batch(number, settings.batch_size):
             entity, name = source.names[place], source.name(place)
             record: dict[str, Any] = {}
-            rows: Counter[str] = Counter()
+            rows, notes = Counter[str](), dict[str, int]()
             cleaned: Cleaned | str
-            notes: Mapping[str, int] = {}
             try:
                 observed = source.read_timed(place, settings)
                 rows["entity_failed"] = observed.source_rows
                 read += observed.source_rows
-                notes = observed.notes
+                notes = dict(observed.notes)
                 empty += [name] if name and not len(observed.times) else []
                 cleaned = clean(settings, observed, entity)
                 if settings.reused is not None:
@@ -137,7 +131,7 @@ def clean_batch(
             counts += rows
             record["report"] = quality_report(settings, entity, name, rows, cleaned)
             if notes:
-                record["report"]["times"] = dict(notes)
+                record["report"]["times"] = notes
                 noted.update(notes)
             records.write(canonical_json(record) + b"\n")
     return {
@@ -168,7 +162,7 @@ class Spool:
             for record in map(json.loads, file):
                 report = record["report"]
                 if (original := self.left_out.get(report["entity"])) is not None:
-                    record = {"report": left_out_report(report, why_left_out(original), REASON)}
+                    record = {"report": left_out_report(report, f"has the values and times of {original!r}", REASON)}
                 yield record
 
     def reports(self) -> Iterator[dict[str, Any]]:
@@ -181,16 +175,9 @@ class Spool:
         begins = np.cumsum([0, *(each.rows for each in found)]).tolist()
         return [replace(each, first_row=begin) for each, begin in zip(found, begins, strict=False)]
 
-    def values(self) -> F64:
-        """Map all rows: float64 [rows, C]."""
-        return np.asarray(self._mapped("values", np.float64), np.float64)
-
-    def filled(self) -> Bools:
-        """Map the mask of the values that were carried forward: bool [rows, C]."""
-        return np.asarray(self._mapped("filled", np.bool_), np.bool_)
-
-    def _mapped(self, what: str, kind: type[np.generic]) -> Any:
-        path = self.run / _name(self.number, what)
+    def rows(self, what: Literal["values", "filled"]) -> Any:
+        """Map all rows [rows, C]: their values, float64, or the mask of those that were carried forward, bool."""
+        path, kind = self.run / _name(self.number, what), np.float64 if what == "values" else np.bool_
         if path.stat().st_size == 0:
             return np.empty((0, self.columns), kind)
         rows = np.memmap(path, kind, mode="r").reshape(-1, self.columns)
@@ -201,22 +188,28 @@ class Spool:
         return np.concatenate([rows[:0], *parts])
 
 
+def _unified(settings: Series, run: Path) -> Fitted:
+    """Load the pipelines that this run fitted once for all entities."""
+    fits = settings.resolved.unified_entities and settings.pipelines_from is None
+    return load_part(run, UNIFIED) if fits else Fitted(())
+
+
 def _part_stem(number: int) -> str:
     return f"{STAGE_DIRECTORY}/write/fitted-{number:05d}"
 
 
 def write_batch(settings: Series, spool: Spool, files: TaskFiles) -> dict[str, Any]:
     """Scale and write the retained entities of a batch, and write the quality reports of all."""
-    entities, values = spool.entities(), spool.values()
+    entities, values = spool.entities(), spool.rows("values")
     columns, pipelines = settings.columns(), settings.resolved.time_series
     masks, calendar = len(settings.mask_columns()), len(settings.calendar_columns())
     reused = None if settings.reused is None else settings.reused.pipelines().time_series
-    unified = load_part(files.run, UNIFIED) if settings.resolved.unified_entities and reused is None else Fitted(())
+    unified = _unified(settings, files.run)
     matrix = np.empty((len(values), len(columns) + calendar + masks), np.float32)
     if calendar and entities:
         made = np.concatenate([calendar_rows(settings, each.axis(settings.step)) for each in entities])
         matrix[:, len(columns) : len(columns) + calendar] = made
-    filled = spool.filled() if masks else None
+    filled = spool.rows("filled") if masks else None
     fits, tallies = [], []
     cells = np.cumsum([each.rows for each in entities]) * len(columns)
     for _, placed in groupby(zip(entities, cells.tolist(), strict=True), lambda each: each[1] // _SLAB_CELLS):
@@ -231,7 +224,7 @@ def write_batch(settings: Series, spool: Spool, files: TaskFiles) -> dict[str, A
             some = [np.arange(a, b, max(1, (b - a) // _COMPARED_ROWS)) for a, b in pairwise(edges.tolist())]
             if some:
                 rows, offsets = stacked(some)
-                tallies.append(tally(columns[1:], correlations(trains[rows], offsets, 0)[:, 1:]))
+                tallies.append(tally(columns, trains[rows], offsets))
         scalers = reused or join([unified, own])
         # Transform each split separately: an object's result may depend on the rows in the same call.
         parts = [(each.entity, each.first_row - start + end) for each in slab for end in each.borders[1:]]
@@ -289,23 +282,26 @@ def finish(
                 yield pa.Table.from_pylist(rows, schema=schema)
 
     write_tables(files, ENTITIES, schema, entities())
-    reused = settings.reused
-    of_series = Fitted(())
-    if reused is None:
-        unified = load_part(files.run, UNIFIED) if settings.resolved.unified_entities else Fitted(())
-        of_series = join([unified, merge([load_part(files.run, _part_stem(number)) for number in full])])
-    pipelines = Pipelines(settings.target, of_series, Fitted(()))
-    static_columns: list[str] = []
-    filled: dict[str, int] = {}
+    facts: dict[str, Any] = {"near_target": dict(near_target), "static_columns": [], "filled_statics": {}}
+    fitted = Fitted(())
+    encoders: tuple[Encoder, ...] = ()
     if statics is not None:
-        table, fitted, encoders, filled = processed_statics(settings, statics, names)
+        table, fitted, encoders, facts["filled_statics"] = processed_statics(settings, statics, names)
         write_tables(files, STATICS, table.schema, iter([table]))
-        static_columns = table.column_names[1:]
-        pipelines = Pipelines(settings.target, of_series, fitted, encoders)
-    if reused is None:
-        digests = pipelines.save(files, joblib=settings.preprocessing_configs.joblib)
+        facts["static_columns"] = table.column_names[1:]
+    if settings.reused is not None:
+        facts |= {"pipelines": settings.reused.copy(files), REUSED: settings.reused.record()}
     else:
-        digests = reused.copy(files)
+        of_each = merge([load_part(files.run, _part_stem(number)) for number in full])
+        pipelines = Pipelines(settings.target, join([_unified(settings, files.run), of_each]), fitted, encoders)
+        facts["pipelines"] = pipelines.save(files, joblib=settings.preprocessing_configs.joblib)
+        # The entities that unified pipelines were fitted on may be fewer than were requested.
+        fits = [
+            {"columns": list(each.columns or ()), "entities": min(each.fit_on_n_basins, len(names))}
+            for each in settings.resolved.time_series
+            if each.fit_on_n_basins is not None
+        ]
+        facts |= {"fit_on_n_basins": fits} if fits else {}
     excluded = {
         report["entity"]: report["failure_reason"]
         for spool in spools
@@ -324,27 +320,12 @@ def finish(
     if copies:
         summary["duplicates"] = dict(copies)
     files.write(SUMMARY, json.dumps(summary, indent=1, ensure_ascii=False).encode() + b"\n")
-    if settings.layout == "packed":
-        write_tables(files, REPORTS_TABLE, _REPORTS_SCHEMA, map(_reports_table, spools), _REPORT_ROWS)
-    return {
-        "pipelines": digests,
-        "near_target": dict(near_target),
-        "static_columns": static_columns,
-        "filled_statics": filled,
-        **(_unified_fits(settings, len(names)) if reused is None else {REUSED: reused.record()}),
-    }
-
-
-def _unified_fits(settings: Series, entities: int) -> dict[str, Any]:
-    """Return the number of entities that unified pipelines were fitted on, which may be below the requested number."""
-    fits = [each for each in settings.resolved.time_series if each.fit_on_n_basins is not None]
-    found = [
-        {"columns": list(each.columns or ()), "entities": min(each.fit_on_n_basins or 0, entities)} for each in fits
-    ]
-    return {"fit_on_n_basins": found} if found else {}
-
-
-def _reports_table(spool: Spool) -> pa.Table:
-    """Return the quality reports of a batch as rows, because a million entities must not mean a million files."""
-    rows = [{**each, "report": canonical_json(each).decode()} for each in spool.reports()]
-    return pa.Table.from_pylist(rows, schema=_REPORTS_SCHEMA)
+    if settings.layout == "packed":  # a million entities must not mean a million files
+        reports = (
+            pa.Table.from_pylist(
+                [{**each, "report": canonical_json(each).decode()} for each in spool.reports()], schema=_REPORTS_SCHEMA
+            )
+            for spool in spools
+        )
+        write_tables(files, REPORTS_TABLE, _REPORTS_SCHEMA, reports, _REPORT_ROWS)
+    return facts

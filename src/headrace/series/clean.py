@@ -24,17 +24,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from headrace.arrays import F64, I64, Bools
 from headrace.errors import InputError
 from headrace.formats.dates import MISSING
-from headrace.report.words import is_are, many
-from headrace.series.arrays.axis import DAY_US, Axis, Placed, place
+from headrace.report.words import many, verb
+from headrace.series.arrays.axis import DAY_US, Axis, place
 from headrace.series.config import Series
-from headrace.series.observed import Observed
-from headrace.series.parts import NO_SPLIT, PLAIN, SPLITS, Parts, held_apart
+from headrace.series.parts import NO_SPLIT, PLAIN, SPLITS, Parts
 from headrace.series.pipelines.fitted import reasons, without_result
+from headrace.series.times import Observed
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ class Cut:
     train_stop: int
 
 
-def cut(observed: npt.NDArray[np.bool_], train: float, val: float) -> tuple[int, int]:
+def cut(observed: Bools, train: float, val: float) -> tuple[int, int]:
     """Return the rows of one entity where val and test begin, for these shares of its targets.
 
     observed: whether the target was observed, bool [T].
@@ -138,7 +137,7 @@ def cut(observed: npt.NDArray[np.bool_], train: float, val: float) -> tuple[int,
     return val_row, max(test_row, val_row)
 
 
-def cut_at(observed: npt.NDArray[np.bool_], edges: Sequence[int], parts: Parts = PLAIN) -> Cut:
+def cut_at(observed: Bools, edges: Sequence[int], parts: Parts = PLAIN) -> Cut:
     """Return the cut whose stretches begin at these rows. observed: as in `cut`."""
     borders = [0, *edges, len(observed)]
     train, val, test = (parts.rows(borders, split) for split in SPLITS)
@@ -147,7 +146,7 @@ def cut_at(observed: npt.NDArray[np.bool_], edges: Sequence[int], parts: Parts =
     return Cut(val_row, test[0], targets[0], targets[1], targets[2], tuple(edges), *train)
 
 
-def edges_of(settings: Series, entity: str, axis: Axis, observed: npt.NDArray[np.bool_]) -> list[int]:
+def edges_of(settings: Series, entity: str, axis: Axis, observed: Bools) -> list[int]:
     """Return the rows where the stretches of an entity begin, except the first. Raises `LeftOut` without dates."""
     division = settings.division
     side, dates = division.side_of(entity), division.dates.get(entity, division.cuts)
@@ -165,13 +164,17 @@ def edges_of(settings: Series, entity: str, axis: Axis, observed: npt.NDArray[np
         return [val_row, test_row]
     # One step more, because a cut may be after the last row.
     times = Axis(axis.frequency, axis.first, axis.rows + 1, axis.anchor).times()
-
-    def stop(row: int) -> int:
-        moment = int(times[row]) if dates is None else dates[0] if row == val_row else dates[1]
-        return int(np.searchsorted(times[:-1], moment - division.reach_us))
-
-    held = sorted(set(division.held_out.values()))
-    return held_apart(val_row, test_row, axis.rows, side, held, stop)
+    val_time, test_time = times[[val_row, test_row]].tolist() if dates is None else dates
+    train_stop, val_stop = np.searchsorted(times[:-1], np.array([val_time, test_time]) - division.reach_us).tolist()
+    val_stop = max(val_stop, val_row)
+    held = set(division.held_out.values())  # splits that only held-out entities have rows in
+    if side != "train":
+        train_stop = 0
+    if side == "test" or (side == "train" and "val" in held):
+        val_stop = val_row
+    if side == "val" or (side == "train" and "test" in held):
+        test_row = axis.rows
+    return [train_stop, val_row, val_stop, test_row]
 
 
 def share_of(count: int, share: float) -> int:
@@ -220,8 +223,7 @@ def clean(settings: Series, observed: Observed, entity: str, *, at: Sequence[int
     trains = settings.pipelines_from is None
     fits = trains and settings.division.trains(entity)
     rows = Counter(observed.dropped)
-    axis, source_rows, positions = _placed_rows(settings, observed, rows)
-    values = _on_steps(settings, observed.values, axis.rows, source_rows, positions)
+    axis, values, source_rows, positions = _on_axis(settings, observed, rows)
     missing = np.isnan(values)
     never = missing.all(axis=0)
     if fits and never.any():
@@ -244,7 +246,7 @@ def clean(settings: Series, observed: Observed, entity: str, *, at: Sequence[int
         least = f" by min_train_years {settings.min_train_years:g}" if required_targets(settings) else ""
         raise LeftOut(
             f"{many(parts.train_targets, 'observed target')} would train{before} (of {int(seen[:, 0].sum()):,}), "
-            f"{required:,} {is_are(required)} required{least}"
+            f"{required:,} {verb(required, 'is', 'are')} required{least}"
         )
     found = find_gaps(missing)
     may = np.isin(columns, settings.filled_columns())
@@ -305,21 +307,11 @@ def _count_rows(
     rows["trimmed"] = int(below[-1] - below[borders[-1]] + below[borders[0]])
 
 
-def _on_steps(settings: Series, observed: F64, steps: int, source_rows: I64, positions: I64) -> F64:
-    """Copy rows onto the steps of the axis, in column order for the work that follows: float64 [steps, C]."""
-    in_order = len(source_rows) == len(observed) and (source_rows == np.arange(len(source_rows))).all()
-    own = observed if in_order else observed[source_rows]
-    if len(positions) == steps:
-        return own.copy(order="F")
-    values = np.empty((steps, own.shape[1]), order="F")
-    values[:] = settings.empty_step()
-    for column in range(values.shape[1]):
-        values[positions, column] = own[:, column]
-    return values
+def _on_axis(settings: Series, observed: Observed, dropped: Counter[str]) -> tuple[Axis, F64, I64, I64]:
+    """Return an entity's axis, its values [steps, C], its rows that are on the axis, and their ascending positions.
 
-
-def _placed_rows(settings: Series, observed: Observed, dropped: Counter[str]) -> tuple[Axis, I64, I64]:
-    """Return an entity's axis, its rows that are on the axis, and their positions, ascending. Raises `LeftOut`."""
+    Values are in column order, for the work that follows. Raises `LeftOut`.
+    """
     if not len(observed.times):
         raise LeftOut("has no rows")
     known = np.flatnonzero(observed.times != MISSING)
@@ -329,53 +321,51 @@ def _placed_rows(settings: Series, observed: Observed, dropped: Counter[str]) ->
         dropped["bad_time"] = len(observed.times) - len(known)
         if not len(known):
             raise LeftOut("no row has a time that can be read")
-    times = observed.times[known]
-    placed = place(times, settings.step)
+    times, step = observed.times[known], settings.step
+    placed = place(times, step)
+    axis, rows, positions = placed.axis, placed.rows, placed.positions
     if len(placed.off_grid):
         if settings.off_grid == "error":
+            wrong, advice = times[placed.off_grid], ""
+            if len(rows) and not step.months and step.micros % DAY_US == 0:
+                off = (wrong - times[rows[0]]) % DAY_US
+                # In UTC, local days shift by an hour with daylight saving time.
+                if int(np.minimum(off, DAY_US - off).max()) <= _HOUR_US:
+                    advice = (
+                        "; days of a zone whose clocks change are not equal steps in UTC: write them without an "
+                        "offset, as dates"
+                    )
             raise LeftOut(
-                f"{many(len(placed.off_grid), 'time is', 'times are')} between steps of "
-                f"{settings.step.word}, first {_iso(times[placed.off_grid].min())}; give another frequency, or snap or "
-                f"resample to move them to steps, or off_grid='drop'"
-                f"{_local_days(times, placed)}"
+                f"{many(len(wrong), 'time is', 'times are')} between steps of {step.word}, first {_iso(wrong.min())}; "
+                f"give another frequency, or snap or resample to move them to steps, or off_grid='drop'{advice}"
             )
         dropped["off_grid"] = len(placed.off_grid)
-    rows, positions = placed.rows, placed.positions
     if not len(rows):
-        raise LeftOut(f"no time is on a step of {settings.step.word}")
+        raise LeftOut(f"no time is on a step of {step.word}")
     repeated = positions[1:] == positions[:-1]
     if repeated.any():
         if settings.duplicate_times == "error":
+            clocks = settings.time_zone is None and not step.months and step.micros < DAY_US
+            advice = "; if they are of clocks that change, give time_zone, e.g. Europe/Berlin" if clocks else ""
             raise LeftOut(
                 f"{many(repeated.sum(), 'time comes', 'times come')} twice, first "
-                f"{_iso(times[rows[int(np.argmax(repeated))]])}; "
-                f"correct it, or give duplicate_times='first'{_clocks(settings)}"
+                f"{_iso(times[rows[int(np.argmax(repeated))]])}; correct it, or give duplicate_times='first'{advice}"
             )
         stays = np.append(True, ~repeated) if settings.duplicate_times == "first" else np.append(~repeated, True)
         dropped["duplicate_time"] += int((~stays).sum())
         rows, positions = rows[stays], positions[stays]
-    if placed.axis.rows * observed.values.shape[1] > _MOST_CELLS:
-        steps = f"{placed.axis.rows:,} steps of {settings.step.word}"
-        raise LeftOut(f"its axis has {steps}; give the frequency of its rows")
-    return placed.axis, known[rows], positions
-
-
-def _clocks(settings: Series) -> str:
-    """Return advice for repeated hours, which occur when clocks are put back."""
-    if settings.time_zone is not None or settings.step.months or settings.step.micros >= DAY_US:
-        return ""
-    return "; if they are of clocks that change, give time_zone, e.g. Europe/Berlin"
-
-
-def _local_days(times: I64, placed: Placed) -> str:
-    """Return advice for days that are at most an hour off: in UTC, local days shift with daylight saving time."""
-    frequency = placed.axis.frequency
-    if frequency.months or frequency.micros % DAY_US or not len(placed.rows):
-        return ""
-    off = (times[placed.off_grid] - times[placed.rows[0]]) % DAY_US
-    if int(np.minimum(off, DAY_US - off).max()) > _HOUR_US:
-        return ""
-    return "; days of a zone whose clocks change are not equal steps in UTC: write them without an offset, as dates"
+    if axis.rows * observed.values.shape[1] > _MOST_CELLS:
+        raise LeftOut(f"its axis has {axis.rows:,} steps of {step.word}; give the frequency of its rows")
+    rows = known[rows]
+    in_order = len(rows) == len(observed.values) and (rows == np.arange(len(rows))).all()
+    own = observed.values if in_order else observed.values[rows]
+    if len(positions) == axis.rows:
+        return axis, own.copy(order="F"), rows, positions
+    values = np.empty((axis.rows, own.shape[1]), order="F")
+    values[:] = settings.empty_step()
+    for column in range(values.shape[1]):
+        values[positions, column] = own[:, column]
+    return axis, values, rows, positions
 
 
 def required_targets(settings: Series) -> int:

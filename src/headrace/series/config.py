@@ -1,20 +1,13 @@
-"""Define the settings of series."""
+"""Define the settings of series, and a builder for them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from headrace.checks import instant_us
 from headrace.digest import canonical_json, sha256_hex
@@ -24,7 +17,7 @@ from headrace.series.arrays.calendar import CALENDAR, calendar_names
 from headrace.series.parts import DIVIDE, Division, undividable
 from headrace.series.pipelines.settings import Preprocessing, Resolved
 from headrace.series.source_settings import FILE_NAME, SourceSettings, column, repeated, source_faults, time_faults
-from headrace.settings import Duplicates, Names, known_duration, never_groups
+from headrace.settings import Duplicates, Names, never_groups
 from headrace.storage.settings import LocalPath, Places
 
 if TYPE_CHECKING:
@@ -234,73 +227,61 @@ class Series(SourceSettings):
             raise ValueError(str(error)) from None
         return text
 
-    @field_validator("gap", "label_horizon")
-    @classmethod
-    def _known_duration(cls, value: str | None, field: ValidationInfo) -> str | None:
-        return value if value is None else known_duration(str(field.field_name), value)
-
     @model_validator(mode="after")
     def _consistent(self) -> Series:
         """Raise `ValueError` for the first inconsistency found."""
-        ratios = self.train_ratio + self.val_ratio + self.test_ratio
-        ratios_given = any(
-            getattr(self, name) != type(self).model_fields[name].default
-            for name in ("train_ratio", "val_ratio", "test_ratio")
-        )
-        names = [*self.targets, *self.features, *(each for each in self.feature_names() if each not in self.features)]
-        both = sorted(set(self.past_features) & set(self.future_features))
-        strange = next((each for each in self.calendar if each not in CALENDAR), None)
-        roles = [self.time, *names, *([] if self.entity == FILE_NAME else [self.entity])]
-        repeated = min((each for each in roles if roles.count(each) > 1), default=None)
-        for wrong, told in (
-            (not self.time_format, "time_format is empty; give at least one"),
-            *time_faults(self),
-            (
-                abs(ratios - 1) > _RATIOS_SUM,
-                f"train_ratio {self.train_ratio} + val_ratio {self.val_ratio} + test_ratio {self.test_ratio} = "
-                f"{ratios:g}; make them sum to 1",
-            ),
-            (
-                (self.train_end or self.cut_dates) and ratios_given,
-                "train_end or cut_dates, and ratios are given; cut by dates or by shares of targets",
-            ),
-            (self.val_end is not None and self.train_end is None, "val_end is given without train_end; give both"),
-            *undividable(self),
-            (
-                self.cuts is not None and self.cuts[0] > self.cuts[1],
-                f"train_end {self.train_end} is after val_end {self.val_end}; swap them",
-            ),
-            (
-                set(self.targets) & set(self.feature_names()),
-                f"the target {self.target!r} is also a feature, which would leak it; take it out of features: models "
-                f"that read its past ask for it when they read windows",
-            ),
-            (both, f"feature {', '.join(both[:1])!r} is in past_features and future_features; choose one"),
-            (
-                any(len(set(own)) < max(1, len(own)) for own in self.categories.values())
-                or not set(self.categories) <= {*self.feature_names()},
-                f"categories of {', '.join(self.categories)}: are not features, or list no text or one twice; "
-                "correct them",
-            ),
-            (strange, f"calendar has {strange!r}; give some of {', '.join(CALENDAR)}"),
-            (
-                set(self.calendar_columns()) & {*names, self.time} or len(set(self.calendar)) < len(self.calendar),
-                f"calendar makes {', '.join(self.calendar_columns())}, and one exists already; rename the other",
-            ),
-            (repeated, f"column {repeated!r} has more than one role; time, entity, target and features differ"),
-            (
-                self.filled_mask == "columns" and any(f"{each}{FILLED}" in names for each in names),
-                f"a column's name ends with {FILLED!r}, as those of masks do; rename it",
-            ),
-            *source_faults(self),
-        ):
-            if wrong:
-                raise ValueError(told)
+        for told in self._faults():
+            raise ValueError(told)
         try:
             _ = self.resolved
         except SettingsError as error:
             raise ValueError(str(error)) from None
         return self
+
+    def _faults(self) -> Iterator[str]:
+        """Yield a message for each inconsistency."""
+        names = [*self.targets, *self.features, *(each for each in self.feature_names() if each not in self.features)]
+        if not self.time_format:
+            yield "time_format is empty; give at least one"
+        yield from time_faults(self)
+        ratios = self.train_ratio + self.val_ratio + self.test_ratio
+        if abs(ratios - 1) > _RATIOS_SUM:
+            yield (
+                f"train_ratio {self.train_ratio} + val_ratio {self.val_ratio} + test_ratio {self.test_ratio} = "
+                f"{ratios:g}; make them sum to 1"
+            )
+        fields = {name: Series.model_fields[name] for name in ("train_ratio", "val_ratio", "test_ratio")}
+        ratios_given = any(getattr(self, name) != own.default for name, own in fields.items())
+        if (self.train_end or self.cut_dates) and ratios_given:
+            yield "train_end or cut_dates, and ratios are given; cut by dates or by shares of targets"
+        if self.val_end is not None and self.train_end is None:
+            yield "val_end is given without train_end; give both"
+        yield from undividable(self)
+        if self.cuts is not None and self.cuts[0] > self.cuts[1]:
+            yield f"train_end {self.train_end} is after val_end {self.val_end}; swap them"
+        if set(self.targets) & set(self.feature_names()):
+            yield (
+                f"the target {self.target!r} is also a feature, which would leak it; take it out of features: models "
+                f"that read its past ask for it when they read windows"
+            )
+        for both in sorted(set(self.past_features) & set(self.future_features)):
+            yield f"feature {both!r} is in past_features and future_features; choose one"
+        strangers = set(self.categories).difference(self.feature_names())
+        if strangers or any(len(set(own)) < max(1, len(own)) for own in self.categories.values()):
+            yield (
+                f"categories of {', '.join(self.categories)}: are not features, or list no text or one twice; "
+                "correct them"
+            )
+        for strange in (each for each in self.calendar if each not in CALENDAR):
+            yield f"calendar has {strange!r}; give some of {', '.join(CALENDAR)}"
+        if set(self.calendar_columns()) & {*names, self.time} or len(set(self.calendar)) < len(self.calendar):
+            yield f"calendar makes {', '.join(self.calendar_columns())}, and one exists already; rename the other"
+        roles = [self.time, *names, *([] if self.entity == FILE_NAME else [self.entity])]
+        for twice in sorted(each for each in roles if roles.count(each) > 1):
+            yield f"column {twice!r} has more than one role; time, entity, target and features differ"
+        if self.filled_mask == "columns" and any(f"{each}{FILLED}" in names for each in names):
+            yield f"a column's name ends with {FILLED!r}, as those of masks do; rename it"
+        yield from source_faults(self)
 
     def columns(self) -> list[str]:
         """List the value columns: the target, further targets sorted by name, then the features sorted by name."""
@@ -425,3 +406,89 @@ def output_roles(config: Mapping[str, Any]) -> dict[str, str]:
     """Return the name of the entity column, and the time format, in the output of a run with these settings."""
     own = config["entity"]
     return {"entity": (config["static_entity"] or "entity") if own == FILE_NAME else own, "time_format": "auto"}
+
+
+class SeriesBuilder:
+    """Build the settings of `Series` step by step; `build` checks them all.
+
+        series = (
+            headrace.SeriesBuilder("timeseries")
+            .target("streamflow")
+            .features("precipitation", "temperature")
+            .scale("features", StandardScaler(), strategy="unified", fit_on_n_basins=100)
+            .split(train=0.6, val=0.2, test=0.2)
+            .build()
+        )
+
+    Every method returns the builder. A setting that is given again replaces the earlier one, but `scale` adds a
+    pipeline to its role. `where` takes any setting of `Series` by name.
+    """
+
+    def __init__(self, *source: str | Path) -> None:
+        self._settings: dict[str, Any] = {"source": source} if source else {}
+        self._pipelines: dict[str, list[dict[str, Any]]] = {}
+
+    def regions(self, time_series: dict[str, str | Path], static: dict[str, str | Path] | None = None) -> SeriesBuilder:
+        """Read directories by region, instead of sources."""
+        return self.where(region_time_series_base_dirs=time_series, region_static_attributes_base_dirs=static or {})
+
+    def entity(self, column: str) -> SeriesBuilder:
+        """Name the entity column of long tables."""
+        return self.where(entity=column)
+
+    def time(self, column: str, *formats: str) -> SeriesBuilder:
+        """Name the time column and its formats."""
+        return self.where(time=column, **({"time_format": formats} if formats else {}))
+
+    def frequency(self, word: str) -> SeriesBuilder:
+        """Set the step of all series, e.g. "1d"."""
+        return self.where(frequency=word)
+
+    def target(self, column: str) -> SeriesBuilder:
+        """Name the column to predict."""
+        return self.where(target=column)
+
+    def features(self, *columns: str) -> SeriesBuilder:
+        """Name the forcing columns."""
+        return self.where(features=columns)
+
+    def static(self, *files: str | Path, entity: str, features: Sequence[str], missing: str = "error") -> SeriesBuilder:
+        """Join columns of static files on the column `entity`; without files, those of the regions."""
+        return self.where(
+            **({"static": files} if files else {}),
+            static_entity=entity,
+            static_features=tuple(features),
+            missing_static=missing,
+        )
+
+    def split(self, *, train: float, val: float, test: float) -> SeriesBuilder:
+        """Set the shares of each entity's observed targets."""
+        return self.where(train_ratio=train, val_ratio=val, test_ratio=test)
+
+    def quality(self, *, min_train_years: float, max_imputation_gap_size: int) -> SeriesBuilder:
+        """Set the years of data that an entity needs to train, and the longest gap that is filled."""
+        return self.where(min_train_years=min_train_years, max_imputation_gap_size=max_imputation_gap_size)
+
+    def scale(self, role: str, *pipeline: Any, strategy: str, **more: Any) -> SeriesBuilder:
+        """Add a pipeline for "features", "target" or "static_features": steps as in `PipelineSettings`, or objects.
+
+        more: columns, fit_on_n_basins.
+        """
+        if role not in (roles := ("features", "target", "static_features")):
+            raise SettingsError(f"scale is given role {role!r}; give one of {', '.join(roles)}")
+        steps = pipeline[0] if len(pipeline) == 1 else list(pipeline)
+        self._pipelines.setdefault(role, []).append({"strategy": strategy, "pipeline": steps, **more})
+        return self
+
+    def where(self, **settings: Any) -> SeriesBuilder:
+        """Set any settings of `Series` by name."""
+        self._settings.update(settings)
+        return self
+
+    def build(self) -> Series:
+        """Return the checked settings. Raises `SettingsError` if they cannot work."""
+        settings = dict(self._settings)
+        if self._pipelines:
+            given = {role: each[0] if len(each) == 1 else each for role, each in self._pipelines.items()}
+            settings["preprocessing_configs"] = {**settings.get("preprocessing_configs", {}), **given}
+        return Series(**settings)

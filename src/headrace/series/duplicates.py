@@ -44,11 +44,6 @@ def find_copies(series: Iterable[tuple[str, object]]) -> dict[str, str]:
     return {entity: original for entity, original in found if entity != original}
 
 
-def why_left_out(original: str) -> str:
-    """Return the reason for leaving out a copy."""
-    return f"has the values and times of {original!r}"
-
-
 def copies_told(copies: Mapping[str, str], entities: int) -> Iterator[str]:
     """Return warnings about copies that stay."""
     if copies:

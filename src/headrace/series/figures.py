@@ -18,7 +18,7 @@ from headrace.report import charts, common
 from headrace.report.bins import counted, even_edges, spread, time_edges
 from headrace.report.facts import RunFacts
 from headrace.report.figure import Chart, Figure, Tone
-from headrace.report.words import listed, many, moment, share
+from headrace.report.words import listed, many, many_entities, moment, share, verb
 from headrace.series.arrays.axis import YEAR_US, times_at
 from headrace.series.parts import SPLITS
 from headrace.series.pipelines.save import FACT, load
@@ -26,8 +26,6 @@ from headrace.series.reuse import REUSED
 from headrace.series.store import (
     REPORTS,
     REPORTS_TABLE,
-    STATICS,
-    map_store,
     read_entities,
     read_summary,
     read_table,
@@ -36,6 +34,7 @@ from headrace.series.store import (
     stored_columns,
     stored_settings,
 )
+from headrace.series.windows.store import STATICS, map_store
 
 _MOST_LINES = 40  # with more entities, counts over time replace a line each
 _MOST_BYTES = 1 << 30  # of the store, to be read for the lines
@@ -100,17 +99,18 @@ def _availability_figure(facts: RunFacts, parts: Mapping[str, pl.DataFrame]) -> 
         cuts = f"All rows are in test, scaled by the pipelines of run {facts.manifest.facts[REUSED]['run']}."
     passed = "" if read_summary(facts.run.root)["excluded_basins"] else ", none left out,"
     answer = (
-        f"{many(count, 'entity', 'entities')}{passed} from {moment(low)} to {moment(high)}, a step of "
+        f"{many_entities(count)}{passed} from {moment(low)} to {moment(high)}, a step of "
         f"{facts.manifest.facts['frequency']}. {cuts}"
     )
-    if count <= _MOST_LINES and (chart := _grid(facts, parts, range(count))) is not None:
+    chart = _grid(facts, parts, range(count)) if count <= _MOST_LINES else None
+    if chart is not None:
         answer += f"\n{_PALER}"
-        return Figure("availability", question, answer, chart, "plain", "full")
-    edges = time_edges(low, high)
-    width = float(edges[1] - edges[0])
-    # the average number of entities with data
-    columns = {split: spread(begin, end, (end - begin) / width, edges) for split, (begin, end) in ends.items()}
-    chart = charts.over_time(edges, columns, of="entities on average", texts=[moment(edge) for edge in edges])
+    else:
+        edges = time_edges(low, high)
+        width = float(edges[1] - edges[0])
+        # the average number of entities with data
+        columns = {split: spread(begin, end, (end - begin) / width, edges) for split, (begin, end) in ends.items()}
+        chart = charts.over_time(edges, columns, of="entities on average", texts=[moment(edge) for edge in edges])
     return Figure("availability", question, answer, chart, "plain", "full")
 
 
@@ -125,7 +125,7 @@ def _holes_figures(facts: RunFacts, parts: Mapping[str, pl.DataFrame]) -> list[F
         return []
     some = int((lacking > 0).sum())
     answer = (
-        f"{some:,} of {many(len(lacking), 'entity', 'entities')} lack observed targets. The {len(worst)} that lack the "
+        f"{some:,} of {many_entities(len(lacking))} lack observed targets. The {len(worst)} that lack the "
         f"largest share are drawn, up to {share(float(lacking.max()), 1)} of their steps. {_PALER}"
     )
     return [Figure("holes", "Where are the holes?", answer, chart, "plain", "full")]
@@ -226,7 +226,7 @@ def _map_figures(facts: RunFacts, parts: Mapping[str, pl.DataFrame]) -> list[Fig
     ]
     worst = int(np.argmax(lacking))
     answer = (
-        f"{int((lacking > 0).sum()):,} of {many(len(order), 'entity', 'entities')} lack observed targets, most of all "
+        f"{int((lacking > 0).sum()):,} of {many_entities(len(order))} lack observed targets, most of all "
         f"{order[worst]}: {share(float(lacking[worst]), 1)} of its steps. The larger a dot, the more is missing."
     )
     chart = charts.places(order, easts, norths, lacking, axes=(names[1], names[0]), what="missing targets", hints=hints)
@@ -243,8 +243,8 @@ def _quality_figures(facts: RunFacts) -> list[Figure]:
     # mask numbers, so that entities that failed alike are counted together
     reasons = Counter(re.sub(r"\d[\d,.]*", "…", reason) for reason in failed.values()).most_common(_MOST_REASONS)
     answer = (
-        f"{many(len(failed), 'entity', 'entities')} of {there:,} ({share(len(failed), there)}) "
-        f"{'was' if len(failed) == 1 else 'were'} left out: {listed(sorted(failed), 5)}."
+        f"{many_entities(len(failed))} of {there:,} ({share(len(failed), there)}) "
+        f"{verb(len(failed), 'was', 'were')} left out: {listed(sorted(failed), 5)}."
     )
     texts = "\n".join([answer, *(f"{count:,}: {reason}" for reason, count in reasons)])
     labels, counts = [reason for reason, _ in reasons], [count for _, count in reasons]
@@ -328,7 +328,7 @@ def _disguise_figures(facts: RunFacts) -> list[Figure]:
         return []
     target = facts.config.get("target")
     answer = (
-        f"{listed(sorted(near), 6)} {'is' if len(near) == 1 else 'are'} almost {target} in another unit. A model that "
+        f"{listed(sorted(near), 6)} {verb(len(near), 'is', 'are')} almost {target} in another unit. A model that "
         "reads what it must predict scores well and learns nothing: leave them out unless that is meant."
     )
     return [Figure("disguise", "Is a feature the target in disguise?", answer, None, "warning")]

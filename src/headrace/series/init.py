@@ -29,7 +29,7 @@ from headrace.formats.dates import MISSING
 from headrace.formats.detect import stem_of_name
 from headrace.formats.text_columns import as_text, with_points
 from headrace.report.words import many, many_entities
-from headrace.series.arrays.axis import DAY_US, Frequency, infer, place
+from headrace.series.arrays.axis import DAY_US, Frequency, agreed, infer, place
 from headrace.series.config import Series
 from headrace.series.readers.camels import FLOW, FORCING, basin_files, read_basin
 from headrace.series.readers.text import GRDC_NAME, grdc_table
@@ -68,12 +68,21 @@ def series_sections(asked: AskedSeries) -> tuple[list[Section], str]:
     else:
         draft = _tables(asked)
     encoded = _static(draft, asked) if asked.static else []
+    pipelines: dict[str, Any] = {
+        role: {"strategy": "per_group", "pipeline": [{"step": "StandardScaler"}]} for role in ("target", "features")
+    }
+    numbers = [name for name in draft.settings.get("static_features", ()) if name not in encoded]
+    static = [
+        {"strategy": "unified", "columns": names, "pipeline": [{"step": step}]}
+        for names, step in ((numbers, "StandardScaler"), (encoded, "OneHotEncoder"))
+        if names
+    ]
     fields = Series.model_fields
     for name in ("train_ratio", "val_ratio", "test_ratio", "min_train_years", "max_imputation_gap_size"):
         draft.settings.setdefault(name, fields[name].default)
     draft.settings |= {
         "filled_mask": Aside("columns"),
-        "preprocessing_configs": _pipelines(draft.settings, encoded),
+        "preprocessing_configs": pipelines | ({"static_features": static} if static else {}),
         **{name: fields[name].default for name in ("batch_size", "seed")},
         "layout": "packed" if len(draft.entities) > _MANY else "files",
     }
@@ -91,22 +100,7 @@ def series_sections(asked: AskedSeries) -> tuple[list[Section], str]:
     return sections, draft.about
 
 
-def _pipelines(settings: dict[str, Any], encoded: list[str]) -> dict[str, Any]:
-    """Return a scaler for each role, and an encoder for static features that are texts."""
-    pipelines: dict[str, Any] = {
-        role: {"strategy": "per_group", "pipeline": [{"step": "StandardScaler"}]} for role in ("target", "features")
-    }
-    numbers = [name for name in settings.get("static_features", ()) if name not in encoded]
-    static = [
-        {"strategy": "unified", "columns": names, "pipeline": [{"step": step}]}
-        for names, step in ((numbers, "StandardScaler"), (encoded, "OneHotEncoder"))
-        if names
-    ]
-    return pipelines | ({"static_features": static} if static else {})
-
-
 def _camels(asked: AskedSeries, root: Path) -> _Draft:
-
     products = sorted(each.name for each in (root / "basin_mean_forcing").iterdir())
     features = [known(each, (*FLOW, *FORCING), "feature") for each in asked.feature_names or FORCING]
     settings = {
@@ -136,10 +130,17 @@ def _tables(asked: AskedSeries) -> _Draft:
     def parts(name: str) -> list[pa.ChunkedArray]:
         return [table[name] for _, table in found.tables if name in table.column_names]
 
+    def holds_times(name: str) -> bool:  # and not numbers such as days of a month
+        form = time_format(parts(name))
+        return form is not None and (not form.startswith("epoch") or time_forms(parts(name)) is not None)
+
+    def holds_decimal_commas(name: str) -> bool:
+        return all(number_share(with_points(each, ",")) is not None for each in parts(name))
+
     if time is None:
         times = found.everywhere("time")
         named = [lower[name] for name in _TIME_NAMES if name in lower]
-        likely = [name for name in named if name in times or _holds_times(parts(name))] or times
+        likely = [name for name in named if name in times or holds_times(name)] or times
         if not likely:
             raise SettingsError(
                 f"no column of {found.names[0]} holds times; give --time, one of {', '.join(found.columns)}"
@@ -152,7 +153,7 @@ def _tables(asked: AskedSeries) -> _Draft:
                 f"{name}: has no column {time!r}, which is the time in other files; give the files of the series "
                 "alone, and files of static attributes with --static"
             )
-    commas = [name for name in found.everywhere("text") if name != time and _decimal_commas(parts(name))]
+    commas = [name for name in found.everywhere("text") if name != time and holds_decimal_commas(name)]
     numbers = [name for name in found.columns if name in (*found.everywhere("number"), *commas) and name != time]
     if asked.target is None:
         raise SettingsError(
@@ -215,17 +216,6 @@ def _look(asked: AskedSeries) -> tuple[dict[str, str], Look]:
     return {"reader": reader}, look_of(tuple(asked.source), files[0][0].parent, names, size, named)
 
 
-def _decimal_commas(columns: list[pa.ChunkedArray]) -> bool:
-    """Return whether a column of texts holds numbers once commas are read as decimal marks."""
-    return all(number_share(with_points(each, ",")) is not None for each in columns)
-
-
-def _holds_times(columns: list[pa.ChunkedArray]) -> bool:
-    """Return whether a column with the name of a time column holds times, and not numbers such as days of a month."""
-    form = time_format(columns)
-    return form is not None and (not form.startswith("epoch") or time_forms(columns) is not None)
-
-
 def _look_at_rows(draft: _Draft, found: Look) -> None:
     """Complete the draft from the first rows of some files, read as the run reads them."""
     settings, seen = draft.settings, draft.seen
@@ -238,12 +228,17 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
     times = rows["time"].to_numpy()
     steps = Counter[str]()
     for _, part in rows.group_by("entity", maintain_order=True):
-        step = infer(part["time"].to_numpy())
-        steps.update([] if step is None else [step.word])
+        inferred = infer(part["time"].to_numpy())
+        steps.update([] if inferred is None else [inferred.word])
     if not steps:
         raise InputError(f"{found.names[0]}: no entity has three times; correct the source, or give --time")
-    settings["frequency"] = min(steps, key=lambda each: (-steps[each], each))
-    if _are_events(rows, Frequency.parse(settings["frequency"])):
+    settings["frequency"] = agreed(steps, "infer")
+    step = Frequency.parse(settings["frequency"])
+    irregular = []  # entities of which most rows share their time with another or lie between steps
+    for _, part in rows.group_by("entity", maintain_order=True):
+        own = part["time"].to_numpy()
+        irregular.append(len(np.unique(place(own, step).positions)) * 2 < len(own))
+    if 2 * sum(irregular) > len(irregular):  # these are events
         counts = rows["0"].drop_nans()
         rule = "total" if (counts == counts.round()).all() else "mean"
         settings |= {"frequency": "1d", "resample": {"*": "mean", asked.target: rule}}
@@ -268,10 +263,10 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
     missing = []
     for at, name in enumerate(asked.columns()):
         values = rows[str(at)]
-        own = sentinels_of(values.drop_nans().unique().sort().to_numpy())
-        for number in own:
+        marks = sentinels_of(values.drop_nans().unique().sort().to_numpy())
+        for number in marks:
             sentinels.setdefault(number, []).append(name)
-        share = (values.is_nan() | values.is_in(own)).sum() / len(values)
+        share = (values.is_nan() | values.is_in(marks)).sum() / len(values)
         missing += [f"{name} {share:.1%}"] if share else []
     if sentinels:
         settings["missing_numbers"] = sorted(sentinels, reverse=True)
@@ -299,15 +294,6 @@ def _require_train_years(draft: _Draft, targets: NDArray[Any], frequency: Freque
     years = train_ratio * targets / frequency.steps_per_year
     draft.settings["min_train_years"] = min(enough, float(np.floor(np.quantile(years, 0.1) * 10) / 10))
     draft.seen["min_train_years"] = f"The {len(years)} looked at have {years.min():.1f} to {years.max():.1f}."
-
-
-def _are_events(rows: pl.DataFrame, step: Frequency) -> bool:
-    """Return whether, in most entities, most rows share their time with another or lie between steps."""
-    irregular = []
-    for _, part in rows.group_by("entity", maintain_order=True):
-        own = part["time"].to_numpy()
-        irregular.append(len(np.unique(place(own, step).positions)) * 2 < len(own))
-    return 2 * sum(irregular) > len(irregular)
 
 
 def _known_ahead(draft: _Draft, rows: pl.DataFrame) -> None:

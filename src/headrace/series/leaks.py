@@ -13,9 +13,10 @@ Three checks. Memory is O(shard), O(an entity's rows) and O(rows that unified pi
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -37,17 +38,17 @@ from headrace.run.identity import fingerprint
 from headrace.series.arrays.axis import Axis, place
 from headrace.series.arrays.encoders import Encoder, fit_encoder
 from headrace.series.arrays.scalers import Scalers
-from headrace.series.arrays.statistics import correlations, suspects, tally, warning
+from headrace.series.arrays.statistics import suspects, tally, warning
 from headrace.series.clean import Cleaned, LeftOut, clean
 from headrace.series.config import Series
-from headrace.series.duplicates import series_digest
-from headrace.series.observed import Observed
 from headrace.series.pipelines.fitted import Fitted, fit, join, to_bytes
 from headrace.series.pipelines.save import FACT, Pipelines
 from headrace.series.pipelines.save import load as load_pipelines
 from headrace.series.pipelines.settings import PipelineSettings, Strategy, chosen_entities
-from headrace.series.recipe import open_source
-from headrace.series.store import STATICS, Entity, map_store, stacked, stored_entities, stored_settings, train_rows
+from headrace.series.spread import open_source
+from headrace.series.store import Entity, stacked, stored_entities, stored_settings, train_rows
+from headrace.series.times import Observed
+from headrace.series.windows.store import STATICS, map_store
 
 _LATER = "later rows change nothing"
 SAMPLE = 32  # entities whose later rows are changed in every way
@@ -77,21 +78,24 @@ def same_source(run: FinishedRun, settings: Series) -> list[tuple[Path, str]] | 
     return files if run.manifest.source["fingerprint"] in known else "the source has changed"
 
 
-def digests_again(settings: Series, files: Sequence[tuple[Path, str]], entities: Set[str]) -> dict[str, str]:
-    """Clean some entities of the source again and digest their series; those that do not pass are omitted."""
-    return {entity: series_digest(cleaned) for entity, cleaned in cleaned_again(settings, files, entities)}
-
-
 def cleaned_again(
     settings: Series, files: Sequence[tuple[Path, str]], entities: Set[str]
 ) -> Iterator[tuple[str, Cleaned]]:
     """Clean some entities of the source again, in order; those that do not pass are omitted."""
+    for entity, read in _entities_again(settings, files, entities):
+        with suppress(InputError):
+            yield entity, clean(settings, read(), entity)
+
+
+def _entities_again(
+    settings: Series, files: Sequence[tuple[Path, str]], entities: Set[str]
+) -> Iterator[tuple[str, Callable[[], Observed]]]:
+    """Yield these entities of the source, in order, each with a function that reads its rows."""
     with tempfile.TemporaryDirectory() as directory:
         source, _, _ = open_source(settings, RunContext(Path(directory), 1, silent), files)
         for number, entity in enumerate(source.names):
             if entity in entities:
-                with suppress(InputError):
-                    yield entity, clean(settings, source.read_timed(number, settings), entity)
+                yield entity, partial(source.read_timed, number, settings)
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,7 @@ class _Proof:
             scaled, offsets = train_rows(entities, map_store(self.run.root / shard)[0])
             own = [each.entity for each in entities]
             rows = refit.compare(asked.time_series, fitted, columns, scaled, offsets, own, "per_group")
-            tallies.append(tally(columns[1:], correlations(rows, offsets, 0)[:, 1:]))
+            tallies.append(tally(columns, rows, offsets))
             for at, entity in enumerate(own):
                 if entity in kept:
                     kept[entity] = scaled[offsets[at] : offsets[at + 1]]
@@ -124,7 +128,16 @@ class _Proof:
             scaled, offsets = stacked(list(kept.values()))
             refit.compare(asked.time_series, fitted, columns, scaled, offsets, self.once, "unified")
         if self.settings.static_features:
-            self._refit_statics(refit)
+            table = pq.read_table(self.run.root / STATICS)
+            trains = map(self.settings.division.trains, table[self.settings.entity_column].to_pylist())
+            table = table.filter(pa.array(list(trains)))
+            stored = {name: table[name].to_numpy().astype(np.float64) for name in table.column_names[1:]}
+            for encoder in self.pipelines.static_encoders:
+                refit.problem = refit.problem or _encoded_again(encoder, stored)
+            if names := sorted(set(self.settings.static_features) - asked.encoded):
+                scaled, offsets = np.column_stack([stored[name] for name in names]), np.arange(len(table) + 1)
+                own, statics = table[self.settings.entity_column].to_pylist(), self.pipelines.static_features
+                refit.compare(asked.static_scaling, statics, names, scaled, offsets, own, "unified")
         left = f"; not {', '.join(sorted(refit.skipped))}, whose rounding cannot be undone" if refit.skipped else ""
         count = sum(self.settings.division.trains(each.entity) for own in self.shards.values() for each in own)
         told = f"fitted again on the train rows of {many_entities(count)}: {refit.worst:.1e} apart at most{left}"
@@ -133,20 +146,6 @@ class _Proof:
             Check("scalers are of train rows", told, refit.problem),
             Check("no feature is the target", "none is" if found is None else f"warning: {found}"),
         )
-
-    def _refit_statics(self, refit: _Refit) -> None:
-        asked, table = self.settings.resolved, pq.read_table(self.run.root / STATICS)
-        trains = [self.settings.division.trains(each) for each in table[self.settings.entity_column].to_pylist()]
-        table = table.filter(pa.array(trains))
-        stored = {name: table[name].to_numpy().astype(np.float64) for name in table.column_names[1:]}
-        for encoder in self.pipelines.static_encoders:
-            refit.problem = refit.problem or _encoded_again(encoder, stored)
-        names = sorted(set(self.settings.static_features) - asked.encoded)
-        if names:
-            scaled, offsets = np.column_stack([stored[name] for name in names]), np.arange(len(table) + 1)
-            entities = table[self.settings.entity_column].to_pylist()
-            fitted = self.pipelines.static_features
-            refit.compare(asked.static_scaling, fitted, names, scaled, offsets, entities, "unified")
 
     def of_later_rows(self, sample: Sequence[str]) -> Check:
         """Prepare entities again with other later rows; "unchecked" if the source is gone or has changed."""
@@ -159,18 +158,14 @@ class _Proof:
         )
         found: dict[str, Cleaned] = {}
         try:
-            with tempfile.TemporaryDirectory() as directory:
-                source, _, _ = open_source(settings, RunContext(Path(directory), 1, silent), files)
-                wanted = {*sample, *self.once}
-                for number, entity in enumerate(source.names):
-                    if entity in wanted:
-                        ways = _WAYS if entity in sample else _WAYS[:1]
-                        try:
-                            found[entity] = _again(settings, source.read_timed(number, settings), entity, ways)
-                        except InputError as error:
-                            raise _Differs(f"entity {entity!r}: cannot be read again: {error}") from error
-                        except _Differs as error:
-                            raise _Differs(f"entity {entity!r}: {error}") from error
+            wanted = {*sample, *self.once}
+            for entity, read in _entities_again(settings, files, wanted):
+                try:
+                    found[entity] = _again(settings, read(), entity, _WAYS if entity in sample else _WAYS[:1])
+                except InputError as error:
+                    raise _Differs(f"entity {entity!r}: cannot be read again: {error}") from error
+                except _Differs as error:
+                    raise _Differs(f"entity {entity!r}: {error}") from error
             for entity in sorted(wanted - found.keys()):
                 raise _Differs(f"entity {entity!r}: is no longer in the source")
             unified = self._fitted(found, self.once, "unified")

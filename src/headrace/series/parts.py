@@ -8,7 +8,7 @@ are consecutive cells. Held-out entities have a copy of these stretches of their
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -52,18 +52,17 @@ class Parts:
         """The names of the splits or cells that are written."""
         return tuple(name for name in self.names if name is not None)
 
-    def rows(self, borders: Sequence[int], split: str, fold: int = 0) -> tuple[int, int]:
-        """Return the rows [start, stop) of a split, empty if it does not exist. borders: 0, edges, number of rows."""
-        first, last = self.ranges[fold].get(split, (0, 0))
+    def rows(self, borders: Sequence[int], split: str) -> tuple[int, int]:
+        """Return the rows [start, stop) of a split (in folds, of the first fold), empty if it does not exist.
+
+        borders: 0, edges, number of rows.
+        """
+        first, last = self.ranges[0].get(split, (0, 0))
         return borders[first], borders[last]
 
     def named(self, borders: Sequence[int]) -> Iterator[tuple[str | None, tuple[int, int]]]:
         """Yield the name of each stretch with its rows [start, stop)."""
         return zip(self.names, pairwise(borders), strict=True)
-
-    def record(self) -> dict[str, Any]:
-        """Return the names and ranges as JSON, for readers of windows."""
-        return {"names": list(self.names), "ranges": [dict(each) for each in self.ranges]}
 
 
 PLAIN = Parts(SPLITS, ({"train": (0, 1), "val": (1, 2), "test": (2, 3)},))
@@ -157,28 +156,36 @@ class Division:
     def of(cls, asked: Series, known: Mapping[str, Any] | None = None) -> Division:
         """Read the files that settings name, or reuse their content. Raises `SettingsError`.
 
-        known: the content, as `record` returned it; None: read the files.
+        known: the content, as in `facts`; None: read the files.
         """
-        if known is None:
-            dates = {} if asked.cut_dates is None else read_cut_dates(asked, asked.cut_dates)
-            held_out = _held_out(asked)
-        else:
+        dates: dict[str, tuple[int, int]] = {}
+        held_out: dict[str, Side] = {}
+        if known is not None:
             dates, held_out = {name: (own[0], own[1]) for name, own in known["dates"].items()}, known["held_out"]
+        else:
+            if asked.cut_dates is not None:
+                dates = read_cut_dates(asked, asked.cut_dates)
+            sides: tuple[tuple[Side, Sequence[str]], ...] = (("val", asked.val_entities), ("test", asked.test_entities))
+            for side, names in sides:
+                alone = len(names) == 1 and names[0].startswith("@")
+                for name in read_names(Path(names[0][1:]).expanduser()) if alone else names:
+                    if held_out.setdefault(name, side) != side:
+                        raise SettingsError(f"entity {name!r} is in val_entities and test_entities; choose one")
         distances = {"gap": asked.gap, "label_horizon": asked.label_horizon}
         reach_us = max((duration_us(name, own) for name, own in distances.items() if own is not None), default=0)
         cuts = asked.cuts or next(iter(dates.values()), None)
         rolling = None
         if isinstance(asked.folds, Rolling) and cuts is not None:
-            _check_lengths(dates, cuts)
+            for name, (first, second) in dates.items():
+                if second - first != cuts[1] - cuts[0]:  # folds would overlap differently in each entity
+                    own, others = (f"{micros / DAY_US:g} days" for micros in (second - first, cuts[1] - cuts[0]))
+                    raise SettingsError(
+                        f"cut_dates: entity {name!r} validates for {own}, others for {others}; folds need the same "
+                        "time between train_end and val_end in all entities"
+                    )
             rolling = RollingParts.of(cuts, asked.folds, reach_us, sorted(set(held_out.values()), reverse=True))
-        return cls(
-            asked.train_end is not None or asked.cut_dates is not None,
-            asked.cuts,
-            dates,
-            reach_us,
-            held_out,
-            rolling,
-        )
+        by_dates = asked.train_end is not None or asked.cut_dates is not None
+        return cls(by_dates, asked.cuts, dates, reach_us, held_out, rolling)
 
     @property
     def parts(self) -> Parts:
@@ -187,10 +194,13 @@ class Division:
             return self.rolling.parts
         return APART if self.reach_us or self.held_out else PLAIN
 
-    def record(self) -> dict[str, Any]:
-        """Return the content of the files, which may be gone when the run is read; empty without files."""
+    def facts(self) -> dict[str, Any]:
+        """Return the manifest's facts about stretches and folds, and the content of files, which may be gone later."""
         files = {"dates": dict(self.dates), "held_out": dict(self.held_out)}
-        return {"divided_by": files} if any(files.values()) else {}
+        facts: dict[str, Any] = {"divided_by": files} if any(files.values()) else {}
+        if self.parts is not PLAIN:
+            facts["parts"] = {"names": list(self.parts.names), "ranges": [dict(each) for each in self.parts.ranges]}
+        return facts if self.rolling is None else {**facts, "folds": self.rolling.facts()}
 
     def side_of(self, entity: str) -> Side:
         """Return the only split of a held-out entity; "train" for one that trains."""
@@ -199,47 +209,6 @@ class Division:
     def trains(self, entity: str) -> bool:
         """Return whether an entity trains, that is, is not held out."""
         return entity not in self.held_out
-
-
-def _check_lengths(dates: Mapping[str, tuple[int, int]], cuts: tuple[int, int]) -> None:
-    """Raise `SettingsError` unless val is as long in every entity: else folds would overlap differently in each."""
-    for name, (first, second) in dates.items():
-        if second - first != cuts[1] - cuts[0]:
-            lengths = [f"{(two - one) / DAY_US:g} days" for one, two in ((first, second), cuts)]
-            raise SettingsError(
-                f"cut_dates: entity {name!r} validates for {lengths[0]}, others for {lengths[1]}; folds need the same "
-                "time between train_end and val_end in all entities"
-            )
-
-
-def _held_out(asked: Series) -> dict[str, Side]:
-    sides: tuple[tuple[Side, Sequence[str]], ...] = (("val", asked.val_entities), ("test", asked.test_entities))
-    found: dict[str, Side] = {}
-    for side, names in sides:
-        alone = names[0] if len(names) == 1 and names[0].startswith("@") else None
-        for name in names if alone is None else read_names(Path(alone[1:]).expanduser()):
-            if found.setdefault(name, side) != side:
-                raise SettingsError(f"entity {name!r} is in val_entities and test_entities; choose one")
-    return found
-
-
-def held_apart(
-    val_row: int, test_row: int, rows: int, side: Side, held: Sequence[Side], stop: Callable[[int], int]
-) -> list[int]:
-    """Return the edges of the `APART` stretches of an entity whose val and test would begin at these rows.
-
-    side: the only split that a held-out entity has rows in; train: it trains.
-    held: splits that only held-out entities have rows in.
-    stop: function from the row of a cut to the first row that is too close before it.
-    """
-    train_stop, val_stop = stop(val_row), max(stop(test_row), val_row)
-    if side != "train":
-        train_stop = 0
-    if side == "test" or (side == "train" and "val" in held):
-        val_stop = val_row
-    if side == "val" or (side == "train" and "test" in held):
-        test_row = rows
-    return [train_stop, val_row, val_stop, test_row]
 
 
 def read_names(path: Path) -> list[str]:
@@ -275,10 +244,15 @@ def read_cut_dates(settings: Series, path: Path) -> dict[str, tuple[int, int]]:
             raise SettingsError(
                 f"cut_dates {str(path)!r} has no column {name!r}; it has {', '.join(table.column_names[:12])}"
             )
-    wanted = [name for name in (entity, "train_end", "val_end") if name in table.column_names]
-    frame = pl.DataFrame(table.select(wanted))
+    frame = pl.DataFrame(table)
+    columns: list[list[Any]] = [frame[entity].cast(pl.String).to_list()]
+    for column in (frame[name] for name in ("train_end", "val_end") if name in frame.columns):
+        if column.dtype.is_temporal():
+            columns.append(column.cast(pl.Datetime("us")).dt.epoch("us").to_list())
+        else:
+            where = f"cut_dates {str(path)!r}: {column.name}"
+            columns.append([instant_us(where, each) if each else None for each in column.cast(pl.String).to_list()])
     found: dict[str, tuple[int, int]] = {}
-    columns = [frame[entity].cast(pl.String).to_list(), *(_micros(frame[name], path) for name in wanted[1:])]
     for name, first, *second in zip(*columns, strict=True):
         if name is None or first is None or name in found:
             why = "has no entity" if name is None else "comes twice" if name in found else "has no train_end"
@@ -289,41 +263,25 @@ def read_cut_dates(settings: Series, path: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _micros(column: pl.Series, path: Path) -> list[int | None]:
-    if column.dtype.is_temporal():
-        return column.cast(pl.Datetime("us")).dt.epoch("us").to_list()
-    name = f"cut_dates {str(path)!r}: {column.name}"
-    return [instant_us(name, each) if each else None for each in column.cast(pl.String).to_list()]
-
-
-def undividable(asked: Series) -> list[tuple[object, str]]:
-    """List the contradictions among settings that divide rows: whether each applies, and its message."""
+def undividable(asked: Series) -> Iterator[str]:
+    """Yield a message for each contradiction among settings that divide rows."""
     given = [name for name in DIVIDE if getattr(asked, name) not in (None, ())]
     shown = ", ".join(given)
-    pipelines = asked.preprocessing_configs
-    per_entity = any(each.strategy == "per_group" for each in (pipelines.target, *pipelines.features))
-    held = [name for name in given if name.endswith("_entities")]
-    return [
-        (
-            given and asked.pipelines_from is not None,
-            f"{shown} with pipelines_from, where nothing trains and every row is in test; leave out {shown}",
-        ),
-        (
-            isinstance(asked.folds, GroupKFold),
+    dated = asked.train_end is not None or asked.cut_dates is not None
+    if given and asked.pipelines_from is not None:
+        yield f"{shown} with pipelines_from, where nothing trains and every row is in test; leave out {shown}"
+    if isinstance(asked.folds, GroupKFold):
+        yield (
             "folds are of entities, which would each need other scalers; give val_entities and test_entities, or folds "
-            "that roll, such as rolling:n=5,step=365d",
-        ),
-        (
-            asked.folds and asked.train_end is None and asked.cut_dates is None,
-            "folds roll on from train_end, which is not given; give it, or cut_dates",
-        ),
-        (
-            held and per_entity,
+            "that roll, such as rolling:n=5,step=365d"
+        )
+    if asked.folds and not dated:
+        yield "folds roll on from train_end, which is not given; give it, or cut_dates"
+    pipelines = (asked.preprocessing_configs.target, *asked.preprocessing_configs.features)
+    if (asked.val_entities or asked.test_entities) and any(each.strategy == "per_group" for each in pipelines):
+        yield (
             f"{shown}: such entities do not train, so a pipeline with strategy per_group, the default, has nothing to "
-            f"be fitted on; give unified ones in preprocessing_configs, of the target too",
-        ),
-        (
-            asked.val_entities and asked.train_end is not None and asked.val_end is None and asked.cut_dates is None,
-            "val_entities validate from train_end to before val_end, which is not given; give it",
-        ),
-    ]
+            f"be fitted on; give unified ones in preprocessing_configs, of the target too"
+        )
+    if asked.val_entities and dated and asked.val_end is None and asked.cut_dates is None:
+        yield "val_entities validate from train_end to before val_end, which is not given; give it"

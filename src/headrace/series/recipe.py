@@ -15,14 +15,13 @@ import numpy as np
 from headrace.digest import derive_key
 from headrace.errors import InputError
 from headrace.formats.dates import MISSING
-from headrace.formats.partitions import partition_types
 from headrace.keyed_hash import permutation
-from headrace.report.words import is_are, many, many_entities
+from headrace.report.words import many, many_entities, verb
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
 from headrace.run.tally import ShardRecord, tally
-from headrace.series.arrays.axis import coarsest, infer, usual
+from headrace.series.arrays.axis import agreed, infer
 from headrace.series.arrays.statistics import suspects, warning
 from headrace.series.batches import UNIFIED, Spool, clean_batch, finish, write_batch
 from headrace.series.clean import DROPPED
@@ -32,16 +31,13 @@ from headrace.series.parts import NO_SPLIT, PLAIN
 from headrace.series.pipelines.fitted import fit
 from headrace.series.pipelines.save import save_part
 from headrace.series.pipelines.settings import chosen_entities
-from headrace.series.source_settings import FILE_NAME
 from headrace.series.sources import (
     STATIC,
     EntitySource,
-    entity_source,
     files_of,
     passed_over,
-    shards_of,
 )
-from headrace.series.spread import spread, spread_source, wide_column
+from headrace.series.spread import open_source
 from headrace.series.statics import read_statics
 from headrace.series.store import (
     STORE,
@@ -64,24 +60,19 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
     over = passed_over(settings)
     if over:
         shown = ", ".join(over[:_SHOWN]) + (", …" if len(over) > _SHOWN else "")
-        context.warn(
-            [
-                f"{many(len(over), 'file or directory', 'files or directories')} of the source "
-                f"{is_are(len(over))} not read: {shown}"
-            ]
-        )
+        count = many(len(over), "file or directory", "files or directories")
+        context.warn([f"{count} of the source {verb(len(over), 'is', 'are')} not read: {shown}"])
     source, counts, empty = open_source(settings, context, files)
     rows_left = sum(counts.values())
-    _held_out(settings, context, source.names)
+    _check_held_out(settings, context, source.names)
     settings = _with_frequency(settings, context, source)
     static = files_of(STATIC, files)
     statics = read_statics(settings, static, source.names) if settings.static_features else None
     lacking = {} if statics is None else statics.lacking()
     cleaned = _clean(settings, context, source, lacking)
-    kept = _apart(settings, context, len(cleaned))
-    _refuse(settings, source, kept.spools, kept.names, lacking)
-    if settings.resolved.unified_entities:
-        _fit_unified(settings, context, kept.spools, kept.names)
+    kept = _retained(settings, context, source, len(cleaned), lacking)
+    if settings.resolved.unified_entities and settings.pipelines_from is None:
+        _fit_unified(settings, context, kept)
     splits = settings.division.parts.splits
     for split in splits:
         local.make_directory(context.run / split_directory(split))
@@ -131,7 +122,7 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
             "columns": settings.columns(),
             "masks": settings.mask_columns(),
             "entities": {"original": passed + failed, "passed": passed, "failed": failed},
-            **_divided(settings),
+            **settings.division.facts(),
             "unusable_values": unusable,
             **facts,
             "series_files": {**stores, **{each.path: each.digest for each in finished.files}},
@@ -152,15 +143,7 @@ def _reasons(settings: Series) -> list[str]:
     ]
 
 
-def _divided(settings: Series) -> dict[str, Any]:
-    """Return the manifest's facts about stretches and folds, if rows are not in the usual three splits."""
-    if settings.division.parts is PLAIN:
-        return settings.division.record()
-    folds = {} if settings.division.rolling is None else {"folds": settings.division.rolling.facts()}
-    return {"parts": settings.division.parts.record(), **folds, **settings.division.record()}
-
-
-def _held_out(settings: Series, context: RunContext, names: Sequence[str]) -> None:
+def _check_held_out(settings: Series, context: RunContext, names: Sequence[str]) -> None:
     """Raise `InputError` if none of a held-out split's entities is in the source, and warn about unknown names."""
     strange = sorted(settings.division.held_out.keys() - set(names))
     if not strange:
@@ -195,8 +178,13 @@ class _Kept:
     left_out: list[dict[str, Any]]
 
 
-def _apart(settings: Series, context: RunContext, batches: int) -> _Kept:
-    """Find the passed entities that repeat others, and leave them out if requested."""
+def _retained(
+    settings: Series, context: RunContext, source: EntitySource, batches: int, lacking: Mapping[str, str]
+) -> _Kept:
+    """Find the passed entities, and leave out those that repeat others if requested.
+
+    Raises `InputError` if no entity passes or trains, or if a static feature is missing and that is an error.
+    """
     spools = [Spool(context.run, number, len(settings.columns())) for number in range(batches)]
     passing = [
         [(record["entity"]["entity"], record.get("series")) for record in spool.records() if "entity" in record]
@@ -209,7 +197,22 @@ def _apart(settings: Series, context: RunContext, batches: int) -> _Kept:
         if here := {name: dropped[name] for name, _ in own if name in dropped}:
             left_out += [each for each in spools[number].reports() if each["entity"] in here]
             spools[number] = replace(spools[number], left_out=here)
-    return _Kept([name for own in passing for name, _ in own if name not in dropped], spools, copies, left_out)
+    names = [name for own in passing for name, _ in own if name not in dropped]
+    if not any(map(settings.division.trains, names)):
+        failed = (each for spool in spools for each in spool.reports() if each["failure_reason"] is not None)
+        reasons = [f"{each['entity']}: {each['failure_reason']}" for each in islice(failed, _SHOWN)]
+        otherwise = "all are held out" if names else "the source has no rows"
+        raise InputError(
+            f"no entity of {len(source.names):,} {'trains' if names else 'passes'}; "
+            f"{'; '.join(reasons) or otherwise}; correct the data or the settings"
+        )
+    bad = [each for each in names if each in lacking]
+    if bad and settings.missing_static == "error":
+        raise InputError(
+            f"{len(bad):,} of {many_entities(len(names))} lack static features, first {bad[0]}: {lacking[bad[0]]}; "
+            f"complete the static files, or give missing_static='drop_entity', 'mean' or 'median'"
+        )
+    return _Kept(names, spools, copies, left_out)
 
 
 def _count(counts: Counter[str], cleaned: Sequence[Receipt], left_out: Sequence[Mapping[str, Any]]) -> dict[str, int]:
@@ -241,10 +244,8 @@ def _tell(
     passed = len(kept.names)
     if settings.duplicates != "drop" or not kept.copies:
         context.warn(copies_told(kept.copies, passed))
-    if passed < original:
-        context.warn(
-            [f"{original - passed:,} of {many_entities(original)} {is_are(original - passed)} left out, see {SUMMARY}"]
-        )
+    if failed := original - passed:
+        context.warn([f"{failed:,} of {many_entities(original)} {verb(failed, 'is', 'are')} left out, see {SUMMARY}"])
     context.warn(
         f"static feature {name}: {many(count, 'entity lacks it and gets', 'entities lack it and get')} the "
         f"{settings.missing_static}"
@@ -257,32 +258,9 @@ def _tell(
         context.warn([str(warning(settings.target, disguised))])
 
 
-def open_source(
-    settings: Series, context: RunContext, files: Sequence[tuple[Path, str]]
-) -> tuple[EntitySource, Counter[str], list[str]]:
-    """Open the source; also count rows of long tables without an entity in use, and list tables without rows."""
-    if settings.entity == FILE_NAME and settings.reader != "wide":
-        return entity_source(settings, files), Counter(), []
-    tables = shards_of(settings, files)
-    types = partition_types(name for _, name in tables)
-    receipts = context.stage(
-        "spread",
-        [
-            Task(name, path.stat().st_size, partial(spread, settings, path, name, number, partitions=types), [path])
-            for number, (path, name) in enumerate(tables)
-        ],
-        durable=False,
-    )
-    left_out = sum((Counter(receipt.result["dropped"]) for receipt in receipts), Counter[str]())
-    empty = [receipt.subject for receipt in receipts if not receipt.result["rows_read"]]
-    holds = [wide_column(settings, path) for path, _ in tables] if settings.reader == "wide" else []
-    return spread_source(settings, context.run, len(tables), holds), left_out, empty
-
-
 def _with_frequency(settings: Series, context: RunContext, source: EntitySource) -> Series:
     """Return the settings with the given frequency, the most common one of a few entities, or the coarsest of all."""
-    of_all = settings.frequency == "coarsest"
-    if settings.frequency != "infer" and not of_all:
+    if settings.frequency not in ("infer", "coarsest"):
         return settings
 
     def look(_: TaskFiles) -> dict[str, Any]:
@@ -302,7 +280,7 @@ def _with_frequency(settings: Series, context: RunContext, source: EntitySource)
                 why[number] = observed.bad_time or distinct
                 continue
             words.append(found.word)
-            if len(words) == _FREQUENCY_ENTITIES and not of_all:
+            if len(words) == _FREQUENCY_ENTITIES and settings.frequency == "infer":
                 break
         if not words:
             return {"why": [f"{source.names[number]}: {why[number]}" for number in sorted(why)[:_SHOWN]]}
@@ -316,52 +294,24 @@ def _with_frequency(settings: Series, context: RunContext, source: EntitySource)
             f"no time axis in any of {many_entities(len(source.names))}: {told}. Correct the source or the settings "
             f"time, time_format and entity, or give frequency, e.g. '1d'"
         )
-    word = coarsest(words) if of_all else usual(words)
+    word = agreed(words, settings.frequency)
     if len(words) > 1:
         told = ", ".join(f"{each} ({count})" for each, count in sorted(words.items()))
         context.warn([f"entities differ in frequency: {told}; {word} is taken for all"])
     return settings.model_copy(update={"frequency": word})
 
 
-def _refuse(
-    settings: Series,
-    source: EntitySource,
-    spools: Sequence[Spool],
-    names: Sequence[str],
-    lacking: Mapping[str, str],
-) -> None:
-    """Raise `InputError` if no entity passes or trains, or if a static feature is missing and that is an error."""
-    if all(not settings.division.trains(name) for name in names):
-        failed = (each for spool in spools for each in spool.reports() if each["failure_reason"] is not None)
-        reasons = [f"{each['entity']}: {each['failure_reason']}" for each in islice(failed, _SHOWN)]
-        otherwise = "all are held out" if names else "the source has no rows"
-        raise InputError(
-            f"no entity of {len(source.names):,} {'trains' if names else 'passes'}; "
-            f"{'; '.join(reasons) or otherwise}; correct the data or the settings"
-        )
-    bad = [each for each in names if each in lacking]
-    if bad and settings.missing_static == "error":
-        raise InputError(
-            f"{len(bad):,} of {many_entities(len(names))} lack static features, "
-            f"first {bad[0]}: {lacking[bad[0]]}; "
-            f"complete the static files, or give missing_static='drop_entity', 'mean' or 'median'"
-        )
-
-
-def _fit_unified(settings: Series, context: RunContext, spools: Sequence[Spool], names: Sequence[str]) -> None:
+def _fit_unified(settings: Series, context: RunContext, kept: _Kept) -> None:
     """Fit the unified pipelines on train rows of a seeded choice of retained entities. O(these rows) of memory."""
-    if settings.pipelines_from is not None:
-        return
-    names = [name for name in names if settings.division.trains(name)]
+    names = list(filter(settings.division.trains, kept.names))
     chosen = chosen_entities(names, settings.resolved.unified_entities, settings.seed)
 
     def work(files: TaskFiles) -> dict[str, Any]:
         wanted = set(chosen)
         parts: dict[str, np.ndarray[Any, Any]] = {}
-        for spool in spools:
-            here = [each for each in spool.entities() if each.entity in wanted]
-            if here:
-                values = spool.values()
+        for spool in kept.spools:
+            if here := [each for each in spool.entities() if each.entity in wanted]:
+                values = spool.rows("values")
                 parts |= {each.entity: train_rows([each], values)[0] for each in here}
         matrix, offsets = stacked([parts.pop(each) for each in chosen])
         fitted = fit(settings.resolved.time_series, settings.columns(), matrix, offsets, chosen, strategy="unified")

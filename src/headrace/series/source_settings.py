@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import date
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
 from headrace.checks import duration_us
 from headrace.formats.dates import date_word
@@ -60,11 +60,6 @@ def listed_days(value: object) -> object:
         except ValueError:
             raise ValueError(f"business_days names {each!r}, which is not a day; write days as 2024-12-31") from None
     return tuple(sorted({date.fromisoformat(each).isoformat() for each in texts}))
-
-
-def days_of(days: Sequence[str]) -> list[int]:
-    """Return days as numbers since 1970-01-01."""
-    return [date.fromisoformat(each).toordinal() - _EPOCH for each in days]
 
 
 def known_zone(value: str | None) -> str | None:
@@ -162,10 +157,10 @@ class SourceSettings(RecipeSettings):
             date_word(each, "time_format")
         return value
 
-    @field_validator("snap")
+    @field_validator("snap", "gap", "label_horizon", check_fields=False)
     @classmethod
-    def _known_tolerance(cls, value: str | None) -> str | None:
-        return value if value is None else known_duration("snap", value)
+    def _known_duration(cls, value: str | None, field: ValidationInfo) -> str | None:
+        return value if value is None else known_duration(str(field.field_name), value)
 
     @field_validator("frequency")
     @classmethod
@@ -184,7 +179,8 @@ class SourceSettings(RecipeSettings):
     @cached_property
     def step(self) -> Frequency:
         """The frequency. Raises `ValueError` if it is still to be inferred."""
-        return Frequency.parse(self.frequency).on(days_of(self.business_days))
+        days = [date.fromisoformat(each).toordinal() - _EPOCH for each in self.business_days]
+        return Frequency.parse(self.frequency).on(days)
 
     @property
     def rewritten_text(self) -> bool:
@@ -198,78 +194,62 @@ class SourceSettings(RecipeSettings):
         return read_names(self.entities_file)
 
 
-def time_faults(settings: Series) -> Iterator[tuple[bool, str]]:
-    """Yield the possible contradictions in settings of times: whether each applies, and its message."""
-    named = settings.frequency not in ("infer", "coarsest")
+def time_faults(settings: Series) -> Iterator[str]:
+    """Yield a message for each contradiction in settings of times."""
     columns, given = settings.columns(), settings.resample.keys()
-    strangers = sorted(given - {"*", *columns})
-    left = [each for each in columns if given and not {each, "*"} & given]
     if settings.snap_us is not None:
-        step = Frequency.parse(settings.frequency) if named else Frequency(0)
-        yield not step.micros, f"snap needs a frequency of a fixed length, e.g. 1h, and it is {settings.frequency!r}"
-        yield (
-            settings.snap_us * 2 > step.micros,
-            f"snap is {settings.snap!r}; give at most half of the frequency {settings.frequency}",
-        )
-        yield bool(given), "give resample or snap, not both"
-    yield bool(settings.business_days) and settings.frequency != "1b", "business_days are of frequency 1b; give it too"
-    yield bool(given) and settings.frequency == "infer", "resample needs a frequency, e.g. 1d or coarsest"
-    yield (
-        settings.frequency == "coarsest" and not given,
-        "frequency is 'coarsest', which needs resample to combine finer rows",
-    )
-    yield bool(strangers), f"resample names {', '.join(strangers)}, which is not a column of values"
-    yield bool(left), f"resample has no rule for {', '.join(left)}; give one, or one for '*'"
-    yield (
-        settings.duplicate_times == "nearest" and settings.snap is None,
-        "duplicate_times is 'nearest', which needs snap; give 'first' or 'last'",
-    )
-    yield (
-        settings.time_zone is not None and any(each.startswith("epoch") for each in settings.time_format),
-        "time_format is an epoch, which counts instants; leave time_zone out",
-    )
+        known = settings.frequency not in ("infer", "coarsest")
+        step = Frequency.parse(settings.frequency).micros if known else 0
+        if not step:
+            yield f"snap needs a frequency of a fixed length, e.g. 1h, and it is {settings.frequency!r}"
+        if settings.snap_us * 2 > step:
+            yield f"snap is {settings.snap!r}; give at most half of the frequency {settings.frequency}"
+        if given:
+            yield "give resample or snap, not both"
+    if settings.business_days and settings.frequency != "1b":
+        yield "business_days are of frequency 1b; give it too"
+    if given and settings.frequency == "infer":
+        yield "resample needs a frequency, e.g. 1d or coarsest"
+    if settings.frequency == "coarsest" and not given:
+        yield "frequency is 'coarsest', which needs resample to combine finer rows"
+    if strangers := sorted(given - {"*", *columns}):
+        yield f"resample names {', '.join(strangers)}, which is not a column of values"
+    if left := [each for each in columns if given and not {each, "*"} & given]:
+        yield f"resample has no rule for {', '.join(left)}; give one, or one for '*'"
+    if settings.duplicate_times == "nearest" and settings.snap is None:
+        yield "duplicate_times is 'nearest', which needs snap; give 'first' or 'last'"
+    if settings.time_zone is not None and any(each.startswith("epoch") for each in settings.time_format):
+        yield "time_format is an epoch, which counts instants; leave time_zone out"
 
 
-def source_faults(settings: Series) -> list[tuple[object, str]]:
-    """List the contradictions in settings of the source and static files: whether each applies, and its message."""
+def source_faults(settings: Series) -> Iterator[str]:
+    """Yield a message for each contradiction in settings of the source and static files."""
     file_is_entity, regions = settings.entity == FILE_NAME, settings.region_time_series_base_dirs
-    static = bool(settings.static) + bool(settings.region_static_attributes_base_dirs)
-    return [
-        (
-            bool(settings.source) == bool(regions),
-            "give either source or region_time_series_base_dirs, and not both",
-        ),
-        (
-            settings.reader == "camels_us" and (len(settings.source) != 1 or not file_is_entity),
-            f"reader 'camels_us' takes one source, the data set's root directory, and entity {FILE_NAME!r}",
-        ),
-        (
-            settings.reader in ("wide", "grdc") and not file_is_entity,
-            f"reader {settings.reader!r} finds the entities itself; leave entity as {FILE_NAME!r}",
-        ),
-        (
-            bool(regions) and settings.reader not in ("table", "xarray"),
-            f"reader {settings.reader!r} takes source; regions are for 'table' and 'xarray'",
-        ),
-        (regions and not file_is_entity, f"regions have a file per entity; leave entity as {FILE_NAME!r}"),
-        (settings.entities is not None and settings.entities_file, "give entities or entities_file, not both"),
-        (
-            settings.pipelines_from is not None and settings.missing_static in ("mean", "median"),
+    static, static_regions = settings.static, settings.region_static_attributes_base_dirs
+    if bool(settings.source) == bool(regions):
+        yield "give either source or region_time_series_base_dirs, and not both"
+    if settings.reader == "camels_us" and (len(settings.source) != 1 or not file_is_entity):
+        yield f"reader 'camels_us' takes one source, the data set's root directory, and entity {FILE_NAME!r}"
+    if settings.reader in ("wide", "grdc") and not file_is_entity:
+        yield f"reader {settings.reader!r} finds the entities itself; leave entity as {FILE_NAME!r}"
+    if regions and settings.reader not in ("table", "xarray"):
+        yield f"reader {settings.reader!r} takes source; regions are for 'table' and 'xarray'"
+    if regions and not file_is_entity:
+        yield f"regions have a file per entity; leave entity as {FILE_NAME!r}"
+    if settings.entities is not None and settings.entities_file:
+        yield "give entities or entities_file, not both"
+    if settings.pipelines_from is not None and settings.missing_static in ("mean", "median"):
+        yield (
             f"missing_static is {settings.missing_static!r}, which this run would compute from its own entities, not "
-            f"from those that trained; give 'error' or 'drop_entity' with pipelines_from",
-        ),
-        (settings.entities == (), "entities is empty; give at least one, or leave it out for all"),
-        (static > 1, "give static or region_static_attributes_base_dirs, not both"),
-        (
-            bool(static) != bool(settings.static_features),
-            "static files and static_features go together; give both or neither",
-        ),
-        (
-            static and file_is_entity and settings.static_entity is None,
-            "static_entity is missing; name the column of the static files that holds the entity",
-        ),
-        (
-            len(set(settings.static_features)) < len(settings.static_features),
-            "static_features names a column twice; name each once",
-        ),
-    ]
+            f"from those that trained; give 'error' or 'drop_entity' with pipelines_from"
+        )
+    if settings.entities == ():
+        yield "entities is empty; give at least one, or leave it out for all"
+    if static and static_regions:
+        yield "give static or region_static_attributes_base_dirs, not both"
+    if bool(static or static_regions) != bool(settings.static_features):
+        yield "static files and static_features go together; give both or neither"
+    if (static or static_regions) and file_is_entity and settings.static_entity is None:
+        yield "static_entity is missing; name the column of the static files that holds the entity"
+    if len(set(settings.static_features)) < len(settings.static_features):
+        yield "static_features names a column twice; name each once"

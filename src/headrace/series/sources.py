@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -34,10 +35,9 @@ from headrace.formats.shard import column_name
 from headrace.formats.source import read_chunks, survey
 from headrace.formats.text_columns import as_text, nulled, with_points
 from headrace.series.config import Series
-from headrace.series.observed import Observed
 from headrace.series.readers import camels, text
 from headrace.series.source_settings import FILE_NAME
-from headrace.series.times import timed
+from headrace.series.times import Observed, timed
 from headrace.storage.places import path_of, place_of
 
 SERIES, STATIC = "series", "static"
@@ -94,14 +94,12 @@ def source_files(settings: Series) -> list[tuple[Path, str]]:
     if settings.reader == "camels_us":
         place = _absolute(settings.source[0])
         found = camels.basin_files(place, settings.forcing, may_lack_flow=bool(settings.may_lack))
-    elif settings.reader == "xarray":
-        for prefix, source in _regions(settings.region_time_series_base_dirs, settings.source):
-            found += [(path, f"{prefix}{name}") for path, name in _grid_files(source)]
     elif settings.reader == "grdc":
         found = [(path, path.name) for path in _tables(settings.source)]
     else:
+        files_in = _grid_files if settings.reader == "xarray" else _listed
         for prefix, source in _regions(settings.region_time_series_base_dirs, settings.source):
-            found += [(path, f"{prefix}{name}") for path, name in _listed(source)]
+            found += [(path, f"{prefix}{name}") for path, name in files_in(source)]
     listed = settings.listed()
     if listed is not None and settings.entity == FILE_NAME and settings.reader != "wide":
         wanted = set(listed)
@@ -271,43 +269,25 @@ def entity_source(settings: Series, files: Sequence[tuple[Path, str]]) -> Entity
             raise InputError(problems[entity])
         if settings.reader == "camels_us":
             return Observed(*camels.read_basin(settings, [path for path, _ in own[entity]], columns))
-        return read_file(settings, *own[entity][0], columns, types)
+        path, name = own[entity][0]
+        times, values, bad_time, first_row = [np.empty(0, np.int64)], [np.empty((0, len(columns)))], None, 0
+        for table in tables(settings, path, name, [settings.time, *columns], types):
+            own_times, own_values, bad = parse(settings, columns, table, first_row, str(path))
+            if bad:
+                raise InputError(f"{path}: {bad[min(bad)]}")
+            bad_time = bad_time or first_unread(settings, path, table, own_times, first_row)
+            times.append(own_times)
+            values.append(own_values)
+            first_row += len(own_times)
+        if len(times) == 2:  # a single table needs no copy
+            return Observed(times[1], values[1], bad_time)
+        return Observed(np.concatenate(times), np.concatenate(values), bad_time)
 
     return EntitySource(names, rows, own)
 
 
-def read_file(
-    settings: Series,
-    path: Path,
-    name: str,
-    columns: Sequence[str],
-    partitions: Mapping[str, pa.DataType] | None = None,
-) -> Observed:
-    """Read a file that is one entity, with these value columns. partitions: types of columns in file names.
-
-    Raises `InputError` if it cannot be read, or a value is not a number.
-    """
-    times, values, bad_time, first_row = [np.empty(0, np.int64)], [np.empty((0, len(columns)))], None, 0
-    for table in tables(settings, path, name, [settings.time, *columns], partitions):
-        own_times, own_values, bad = parse(settings, columns, table, first_row, str(path))
-        if bad:
-            raise InputError(f"{path}: {bad[min(bad)]}")
-        if bad_time is None and (own_times == MISSING).any():
-            bad_time = f"{path}: {tell_time(settings, table, int(np.argmax(own_times == MISSING)), first_row)}"
-        times.append(own_times)
-        values.append(own_values)
-        first_row += len(own_times)
-    if len(times) == 2:  # a single table needs no copy
-        return Observed(times[1], values[1], bad_time)
-    return Observed(np.concatenate(times), np.concatenate(values), bad_time)
-
-
 def tables(
-    settings: Series,
-    path: Path,
-    name: str,
-    columns: Sequence[str] | None,
-    partitions: Mapping[str, pa.DataType] | None = None,
+    settings: Series, path: Path, name: str, columns: Sequence[str] | None, partitions: Mapping[str, pa.DataType]
 ) -> Iterator[pa.Table]:
     """Yield some columns of a data file, in pieces; nothing for an empty file.
 
@@ -317,7 +297,7 @@ def tables(
     """
     if settings.reader == "xarray" and columns is not None:
         for table in grids.grid_tables(path, columns, settings.may_lack):
-            yield _with_all(table, columns)
+            yield _selected(settings, path, table, columns)
         return
     if settings.reader == "grdc":
         yield _selected(settings, path, text.grdc_table(path, settings.time), columns)
@@ -336,39 +316,38 @@ def tables(
         # Opened once: for small files, opening is most of the work.
         with open_file(path, kind) as file:
             raw = {column_name(each): each for each in file.schema_arrow.names}
-            _all_there(settings, path, columns, raw)
+            _check_columns(settings, path, columns, raw)
             if file.metadata.num_rows <= parquet.CHUNK_ROWS:
                 own = [each for each in columns if each in raw]
                 table = file.read([raw[each] for each in own], use_threads=False).rename_columns(own)
-                yield _with_all(table, columns)
+                yield _selected(settings, path, table, columns)
                 return
     shard = survey(path, name, partitions=partitions)
     if shard.content == "nothing":
         return
     columns = [each for each in shard.schema.names if each not in shard.partition] if columns is None else columns
-    _all_there(settings, path, columns, shard.schema.names)
-    own = [each for each in columns if each in shard.schema.names]
+    names = dict.fromkeys(shard.schema.names)
+    _check_columns(settings, path, columns, names)
+    own = [each for each in columns if each in names]
     for chunk in read_chunks(shard, own):
-        yield _with_all(chunk.table(own), columns)
+        yield _selected(settings, path, chunk.table(own), columns)
 
 
 def _selected(settings: Series, path: Path, table: pa.Table, columns: Sequence[str] | None) -> pa.Table:
-    """Return columns of a table that was read as a whole; None for all."""
+    """Return columns of a table, null for one that it may lack; None for all columns."""
     if columns is None:
         return table
-    _all_there(settings, path, columns, table.column_names)
-    return _with_all(table.select([each for each in columns if each in table.column_names]), columns)
-
-
-def _with_all(table: pa.Table, columns: Sequence[str]) -> pa.Table:
-    """Return the table with the columns that it lacks added, all null."""
+    names = dict.fromkeys(table.column_names)
+    _check_columns(settings, path, columns, names)
+    table = table.select([each for each in columns if each in names])
     for each in columns:
-        if each not in table.column_names:
+        if each not in names:
             table = table.append_column(each, pa.nulls(table.num_rows, pa.float64()))
     return table
 
 
-def _all_there(settings: Series, path: Path, columns: Sequence[str], present: Sequence[str] | dict[str, str]) -> None:
+def _check_columns(settings: Series, path: Path, columns: Sequence[str], present: Mapping[str, Any]) -> None:
+    """Raise `InputError` if one of the columns is absent and may not be."""
     for each in columns:
         if each not in present and each not in settings.may_lack:
             known = list(present)
@@ -415,20 +394,15 @@ def parse_values(
         unread += [(int(row), columns[place]) for row, place in np.argwhere(infinite)]
     bad: dict[int, str] = {}
     for row, name in unread:
+        value, why, where = table[name][row].as_py(), "not a finite number", "null_values or missing_numbers"
+        if name in settings.categories:
+            why, where = "none of its categories", "categories or null_values"
+        if settings.decimal == "." and isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d+,\d+\s*", value):
+            where += ", or give decimal=','"
         bad.setdefault(
-            row,
-            f"row {first_row + row + 1}: {name} is {table[name][row].as_py()!r}, which is "
-            + ("none of its categories" if name in settings.categories else "not a finite number")
-            + "; correct it, or name it in "
-            + ("categories or null_values" if name in settings.categories else "null_values or missing_numbers")
-            + _decimal_hint(settings, table[name][row].as_py()),
+            row, f"row {first_row + row + 1}: {name} is {value!r}, which is {why}; correct it, or name it in {where}"
         )
     return values, bad
-
-
-def _decimal_hint(settings: Series, value: object) -> str:
-    usual = settings.decimal == "." and isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d+,\d+\s*", value)
-    return ", or give decimal=','" if usual else ""
 
 
 def tell_time(settings: Series, table: pa.Table, row: int, first_row: int) -> str:
@@ -441,6 +415,12 @@ def tell_time(settings: Series, table: pa.Table, row: int, first_row: int) -> st
         if isinstance(value, int):
             why = "which is a number; for seconds or steps that are counted give time_format='epoch_s'"
     return f"row {first_row + row + 1}: {settings.time} is {value!r}, {why}, or give bad_rows='drop'"
+
+
+def first_unread(settings: Series, path: Path, table: pa.Table, times: I64, first_row: int) -> str | None:
+    """Return a message about the first row without a time; None if all have one."""
+    unread = np.flatnonzero(times == MISSING)
+    return f"{path}: {tell_time(settings, table, int(unread[0]), first_row)}" if len(unread) else None
 
 
 def times_of(settings: Series, table: pa.Table, first_row: int) -> I64:

@@ -16,6 +16,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,25 @@ from headrace.digest import canonical_json
 from headrace.errors import InputError
 from headrace.formats.dates import MISSING
 from headrace.formats.detect import stem_of_name
+from headrace.formats.partitions import partition_types
 from headrace.formats.text_columns import as_text
-from headrace.run.context import STAGE_DIRECTORY, TaskFiles
+from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles
 from headrace.series.arrays.axis import occurrences
 from headrace.series.config import Series
-from headrace.series.observed import Observed
-from headrace.series.sources import EntitySource, parse, parse_values, tables, tell_time, times_of
+from headrace.series.source_settings import FILE_NAME
+from headrace.series.sources import (
+    EntitySource,
+    entity_source,
+    first_unread,
+    parse,
+    parse_values,
+    shards_of,
+    tables,
+    tell_time,
+    times_of,
+)
 from headrace.series.store import publishing
+from headrace.series.times import Observed
 
 _PIECE_ROWS = 1 << 19
 _RUNS = pa.schema([("entity", pa.string()), ("first_row", pa.int64()), ("rows", pa.int64())])
@@ -65,13 +78,10 @@ class _Rows:
     dropped: dict[str, int]
 
 
-def _read_rows(
-    settings: Series, path: Path, name: str, wanted: pa.Array | None, partitions: Mapping[str, pa.DataType] | None
+def _read_long(
+    settings: Series, path: Path, name: str, wanted: pa.Array | None, partitions: Mapping[str, pa.DataType]
 ) -> Iterator[_Rows]:
-    """Yield the rows of a long or a wide table, in pieces. wanted: entities; None for all."""
-    if settings.reader == "wide":
-        yield from _read_wide(settings, path, name, wanted, partitions)
-        return
+    """Yield the rows of a long table, in pieces. wanted: entities; None for all."""
     read = 0
     for table in tables(settings, path, name, [settings.entity, settings.time, *settings.columns()], partitions):
         # null_values apply to values only: an entity may be called NA
@@ -103,7 +113,7 @@ def _read_rows(
 
 
 def _read_wide(
-    settings: Series, path: Path, name: str, wanted: pa.Array | None, partitions: Mapping[str, pa.DataType] | None
+    settings: Series, path: Path, name: str, wanted: pa.Array | None, partitions: Mapping[str, pa.DataType]
 ) -> Iterator[_Rows]:
     """Yield the rows of a table with a column for each entity, whose cells are values of one column."""
     columns, column, read = settings.columns(), wide_column(settings, path), 0
@@ -113,9 +123,8 @@ def _read_wide(
         if settings.time not in table.column_names:
             shown = ", ".join(table.column_names[:12])
             raise InputError(f"{path}: has no column {settings.time!r}; it has {shown}; correct time")
-        times, untimed = times_of(settings, table, read), ""
-        if (times == MISSING).any():
-            untimed = f"{path}: {tell_time(settings, table, int(np.argmax(times == MISSING)), read)}"
+        times = times_of(settings, table, read)
+        untimed = first_unread(settings, path, table, times, read)
         size = max(1, _PIECE_ROWS // max(1, len(times)))  # entities per piece
         for begin in range(0, len(names), size):
             own = names[begin : begin + size]
@@ -129,19 +138,33 @@ def _read_wide(
                 values[at, :, column] = parsed[:, 0]
                 unread |= {each: f"{path}: {bad[min(bad)]}"} if bad else {}
             entities = pa.array(own, pa.large_string()).take(np.repeat(np.arange(len(own)), len(times)))
-            told = dict.fromkeys(own, untimed) if untimed else {}
+            told = {} if untimed is None else dict.fromkeys(own, untimed)
             rows = values.reshape(-1, len(columns))
             yield _Rows(entities, np.tile(times, len(own)), rows, unread, told, 0 if begin else len(times), {})
         read += len(times)
 
 
-def spread(
-    settings: Series,
-    path: Path,
-    name: str,
-    number: int,
-    files: TaskFiles,
-    partitions: Mapping[str, pa.DataType] | None = None,
+def open_source(
+    settings: Series, context: RunContext, files: Sequence[tuple[Path, str]]
+) -> tuple[EntitySource, Counter[str], list[str]]:
+    """Open the source; also count rows of long tables without an entity in use, and list tables without rows."""
+    if settings.entity == FILE_NAME and settings.reader != "wide":
+        return entity_source(settings, files), Counter(), []
+    shards = shards_of(settings, files)
+    types = partition_types(name for _, name in shards)
+    tasks = [
+        Task(name, path.stat().st_size, partial(_spread, settings, path, name, number, types), [path])
+        for number, (path, name) in enumerate(shards)
+    ]
+    receipts = context.stage("spread", tasks, durable=False)
+    left_out = sum((Counter(receipt.result["dropped"]) for receipt in receipts), Counter[str]())
+    empty = [receipt.subject for receipt in receipts if not receipt.result["rows_read"]]
+    holds = [wide_column(settings, path) for path, _ in shards] if settings.reader == "wide" else []
+    return _spread_source(settings, context.run, len(shards), holds), left_out, empty
+
+
+def _spread(
+    settings: Series, path: Path, name: str, number: int, partitions: Mapping[str, pa.DataType], files: TaskFiles
 ) -> dict[str, Any]:
     """Spread one source file. A row whose time or values cannot be read fails its entity, not the file.
 
@@ -149,6 +172,7 @@ def spread(
 
     Raises `InputError` if the file cannot be read at all, or a row has no entity and that is an error.
     """
+    read_rows = _read_wide if settings.reader == "wide" else _read_long
     listed = settings.listed()
     wanted = None if listed is None else pa.array(listed, pa.large_string())
     dropped: Counter[str] = Counter()
@@ -176,7 +200,7 @@ def spread(
             piece.clear()
             held, written = 0, written + held
 
-        for rows in _read_rows(settings, path, name, wanted, partitions):
+        for rows in read_rows(settings, path, name, wanted, partitions):
             dropped.update(rows.dropped)
             for what, told in (("values", rows.unread), ("time", rows.untimed)):
                 bad[what] = told | bad[what]  # the first message counts
@@ -221,7 +245,7 @@ def joined(times: I64, values: F64, holds: I64) -> tuple[I64, F64]:
     return own[begins], made
 
 
-def spread_source(settings: Series, run: Path, parts: int, holds: Sequence[int] = ()) -> EntitySource:
+def _spread_source(settings: Series, run: Path, parts: int, holds: Sequence[int]) -> EntitySource:
     """Open `parts` spread files; the source includes requested entities that have no rows.
 
     holds: for wide tables, the column that each part holds; rows of one time are then joined into one.

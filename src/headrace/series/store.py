@@ -23,8 +23,8 @@ import pyarrow.parquet as pq
 
 from headrace.arrays import F32, I64
 from headrace.dataset.open import FinishedRun
+from headrace.dataset.sound import damaged
 from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import CorruptShard
 from headrace.formats.dates import moment
 from headrace.formats.write import BLOCK_BYTES, BLOCK_ROWS, HashingFile
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
@@ -33,17 +33,14 @@ from headrace.series.arrays.calendar import calendar_of
 from headrace.series.config import Series
 from headrace.series.parts import PLAIN, SPLITS, Division, Parts
 from headrace.series.times import wall_of
+from headrace.series.windows.store import ENTITIES, METADATA
 
-METADATA = b"headrace.series"
 STORE = "store"
-ENTITIES = "entities.parquet"
-STATICS = "processed_static_features.parquet"
 SUMMARY = "quality_summary.json"
 REPORTS, REPORTS_TABLE = "quality_reports", "quality_reports.parquet"
 SERIES_DIRECTORY = "processed_time_series"
 
 _NO_FILES: Mapping[str, Any] = {"dates": {}, "held_out": {}}
-_MEND = "restore it or prepare the run again"
 _LONGEST_NAME = 150  # characters; file systems allow 255 bytes, including a suffix and a temporary prefix
 
 
@@ -93,12 +90,12 @@ _TYPES = {
     **{"static_row": pa.int32(), "edges": pa.list_(pa.field("item", pa.int64(), nullable=False))},
 }
 DIVIDED = ("edges", "train_row", "train_stop")
-_NAMES = [each.name for each in fields(Entity) if each.name not in DIVIDED]
 
 
 def entities_schema(settings: Series) -> pa.Schema:
     """Return the schema of entities.parquet, which has `edges` only if rows are not in the usual three stretches."""
-    names = ("entity", "shard", *_NAMES[1:], "static_row", *(() if settings.division.parts is PLAIN else DIVIDED))
+    entity, *names = (each.name for each in fields(Entity) if each.name not in DIVIDED)
+    names = [entity, "shard", *names, "static_row", *(() if settings.division.parts is PLAIN else DIVIDED)]
     schema = pa.schema([pa.field(name, _TYPES.get(name, pa.int64()), nullable=False) for name in names])
     return with_metadata(schema, settings)
 
@@ -260,11 +257,8 @@ def published_digest(files: Iterable[tuple[str, str]]) -> str:
 
 def stored_entities(run: Path) -> dict[str, list[Entity]]:
     """Read the entities of each shard, by the shard's path in the run; both in order. O(entities) of memory."""
-    there = pq.read_schema(run / ENTITIES).names
-    names = [*_NAMES, *(name for name in DIVIDED if name in there)]
-    table = pl.read_parquet(run / ENTITIES, columns=[*names, "shard"])
     found: dict[str, list[Entity]] = {}
-    for row in table.with_columns(pl.col("first_time").dt.epoch("us")).iter_rows(named=True):
+    for row in read_entities(run).drop("static_row").iter_rows(named=True):
         found.setdefault(row.pop("shard"), []).append(Entity(**row))
     return found
 
@@ -286,6 +280,11 @@ def read_entities(run: Path) -> pl.DataFrame:
     return pl.DataFrame(read_table(run / ENTITIES)).with_columns(pl.col("first_time").dt.epoch("us"))
 
 
+def row_times(settings: Series, table: pl.DataFrame, rows: I64) -> I64:
+    """Return the time of one row of each entity, int64 [E]. table: from entities.parquet."""
+    return times_at(settings.step, table["first_time"].to_numpy(), (table["anchor"] == "end").to_numpy(), rows)
+
+
 def shared_times(run: Path, settings: Series) -> list[str]:
     """Describe the splits in which entities overlap in calendar time: a row at or after the first row of a later split.
 
@@ -293,15 +292,13 @@ def shared_times(run: Path, settings: Series) -> list[str]:
     described.
     """
     table = read_entities(run)
-    first, from_end = table["first_time"].to_numpy(), (table["anchor"] == "end").to_numpy()
     rows = split_rows(table, settings.division.parts)
     found = []
     for one, other in combinations(SPLITS, 2):
         there = {split: rows[split][1] > rows[split][0] for split in (one, other)}
         if there[one].any() and there[other].any():
-            begin = times_at(settings.step, first, from_end, rows[other][0])
-            last = times_at(settings.step, first, from_end, rows[one][1] - 1)
-            starts = int(begin[there[other]].min())
+            last = row_times(settings, table, rows[one][1] - 1)
+            starts = int(row_times(settings, table, rows[other][0])[there[other]].min())
             behind = there[one] & (last >= starts)
             if behind.any():
                 reached = moment(int(last[behind].max()))
@@ -324,18 +321,6 @@ def stored_settings(run: FinishedRun) -> Series:
     return settings
 
 
-def map_store(path: Path) -> tuple[F32, Mapping[str, Any]]:
-    """Map the rows of a store shard, float32 [rows, C], and read its metadata about columns. Raises `CorruptShard`."""
-    try:
-        with pa.memory_map(str(path)) as source:
-            batch = pa.ipc.open_file(source).get_batch(0)
-    except (OSError, pa.ArrowException) as error:
-        raise CorruptShard(f"{path}: cannot be read ({error}); {_MEND}") from error
-    values = batch.column("values")
-    metadata = json.loads((batch.schema.metadata or {}).get(METADATA, b"{}"))
-    return np.asarray(values.flatten().to_numpy(), np.float32).reshape(-1, values.type.list_size), metadata
-
-
 def read_summary(run: Path) -> dict[str, Any]:
     """Read quality_summary.json. Raises `CorruptShard`."""
     try:
@@ -343,7 +328,7 @@ def read_summary(run: Path) -> dict[str, Any]:
         if not {"original_basins", "excluded_basins", "retained_basins"} <= summary.keys():
             raise ValueError("it lacks counts of basins")
     except (OSError, ValueError, AttributeError) as error:
-        raise CorruptShard(f"{run / SUMMARY}: cannot be read ({error}); {_MEND}") from error
+        raise damaged(run / SUMMARY, f"cannot be read ({error})") from error
     return summary
 
 
@@ -353,4 +338,4 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             return file.read(columns, use_threads=False)
     except (OSError, pa.ArrowException) as error:
-        raise CorruptShard(f"{path}: cannot be read ({error}); {_MEND}") from error
+        raise damaged(path, f"cannot be read ({error})") from error

@@ -15,6 +15,10 @@ from their first day.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
 import numpy as np
 import polars as pl
 
@@ -22,12 +26,46 @@ from headrace.arrays import F64, I64, Bools
 from headrace.errors import InputError
 from headrace.formats.dates import DAY_US, MISSING, moment
 from headrace.report.words import many
-from headrace.series.arrays.axis import Frequency, business_days, business_places, month_places, occurrences
+from headrace.series.arrays.axis import occurrences, slots_of
 from headrace.series.config import Series
-from headrace.series.observed import Observed
 
 _NEXT_CHANGE_US = DAY_US  # clocks change less often than daily
 NONEXISTENT = "nonexistent_time"  # reason for rows in no split
+
+
+@dataclass(frozen=True)
+class Observed:
+    """The rows of one entity in source order.
+
+    times: microseconds, `MISSING` if there is none or it cannot be read: int64 [N].
+    values: NaN if missing: float64 [N, C], columns as `Series.columns()`.
+    bad_time: a message about the first row without a time.
+    counts: number of source rows that each row was made from, int64 [N]; None for one each.
+    dropped: number of source rows that were left out, by reason.
+    notes: number of changes to times, by kind.
+    """
+
+    times: I64
+    values: F64
+    bad_time: str | None = None
+    counts: I64 | None = None
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    notes: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def source_rows(self) -> int:
+        """Number of rows in the source."""
+        return (len(self.times) if self.counts is None else int(self.counts.sum())) + sum(self.dropped.values())
+
+    def moved(self, times: I64, keep: Bools, dropped: Mapping[str, int], notes: Mapping[str, int]) -> Observed:
+        """Return the selected rows at other times; count the reasons for leaving out others and the changes to times.
+
+        times, keep: of all rows.
+        """
+        dropped, notes = dict(Counter(self.dropped) + Counter(dropped)), {**self.notes, **notes}
+        if keep.all():
+            return replace(self, times=times, dropped=dropped, notes=notes)
+        return replace(self, times=times[keep], values=self.values[keep], dropped=dropped, notes=notes)
 
 
 def timed(settings: Series, observed: Observed) -> Observed:
@@ -77,7 +115,7 @@ def _localized(settings: Series, zone: str, observed: Observed) -> Observed:
             dropped = int(gone.sum())
     times = observed.times.copy()
     times[known] = instants
-    return observed.with_times(times).only(keep, {NONEXISTENT: dropped} if dropped else {}, notes)
+    return observed.moved(times, keep, {NONEXISTENT: dropped}, notes)
 
 
 def _second_time(wall: I64) -> Bools:
@@ -113,15 +151,13 @@ def _snapped(settings: Series, tolerance: int, observed: Observed) -> Observed:
     slots = (times + step // 2) // step * step
     far = np.abs(times - slots)
     moved = known & (far > 0) & (far <= tolerance)
-    observed = observed.with_times(np.where(moved, slots, times))
-    keep, dropped = np.ones(len(times), np.bool_), {}
+    times, keep = np.where(moved, slots, times), np.ones(len(times), np.bool_)
     if settings.duplicate_times == "nearest":
         # Stable: of two equally near rows the first stays.
-        order = np.lexsort((np.where(known, far, 0), observed.times))
-        own = observed.times[order]
+        order = np.lexsort((np.where(known, far, 0), times))
+        own = times[order]
         keep[order[1:]] = (own[1:] != own[:-1]) | (own[1:] == MISSING)
-        dropped = {"duplicate_time": int((~keep).sum())} if not keep.all() else {}
-    return observed.only(keep, dropped, {"snapped_times": int(moved.sum())})
+    return observed.moved(times, keep, {"duplicate_time": int((~keep).sum())}, {"snapped_times": int(moved.sum())})
 
 
 def _resampled(settings: Series, observed: Observed) -> Observed:
@@ -143,16 +179,6 @@ def _resampled(settings: Series, observed: Observed) -> Observed:
         observed.dropped,
         {**observed.notes, "joined_rows": len(known) - len(begins)},
     )
-
-
-def slots_of(times: I64, frequency: Frequency) -> I64:
-    """Return the step that contains each time: the time of the last step that is not after it."""
-    if frequency.days is not None:
-        return business_days(frequency.days, business_places(frequency.days, times)[0]) * DAY_US
-    if not frequency.months:
-        return times // frequency.micros * frequency.micros
-    months = month_places(times)[0] // frequency.months * frequency.months
-    return np.asarray(months.astype("datetime64[M]").astype("datetime64[us]").astype(np.int64))
 
 
 def resampled(values: F64, begins: I64, rules: list[str]) -> F64:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Set
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
+from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
 from headrace.dataset.open import FinishedRun, find_run
@@ -16,37 +19,42 @@ from headrace.dataset.verify import Check, read_receipt
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, HeadraceError
 from headrace.report.words import many, many_entities
+from headrace.run.folds import Rolling
+from headrace.series.arrays.axis import DAY_US
 from headrace.series.clean import required_targets
 from headrace.series.config import Series
-from headrace.series.duplicates import find_copies, values_digest
-from headrace.series.leaks import SAMPLE, cleaned_again, digests_again, leak_checks, same_bytes, same_source
+from headrace.series.duplicates import find_copies, series_digest, values_digest
+from headrace.series.leaks import SAMPLE, cleaned_again, leak_checks, same_bytes, same_source
+from headrace.series.parts import SPLITS
 from headrace.series.pipelines.save import FACT, load
 from headrace.series.pipelines.settings import chosen_entities
 from headrace.series.reuse import REUSED, fitted_by
 from headrace.series.store import (
-    ENTITIES,
     REPORTS,
     REPORTS_TABLE,
-    STATICS,
     STORE,
     SUMMARY,
     Entity,
     calendar_rows,
     file_name,
-    map_store,
     published_digest,
+    read_entities,
     read_summary,
     read_table,
     readable_schema,
+    row_times,
     rows_table,
     shared_times,
     split_directory,
+    split_rows,
     stored_columns,
     stored_entities,
     stored_settings,
 )
-from headrace.series.verify_cuts import cut_checks
+from headrace.series.windows.store import ENTITIES, STATICS, map_store
 from headrace.storage.places import place_of
+
+_LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 def verify_series(run: FinishedRun, workers: int | None = None) -> list[Check]:
@@ -62,13 +70,15 @@ def verify_series(run: FinishedRun, workers: int | None = None) -> list[Check]:
             try:
                 workers = workers or default_workers()
                 checks += [_entities(local, settings), _rows(local, settings, workers)]
-                checks += [
-                    *_same_series(local, settings, workers),
-                    *cut_checks(local, settings),
-                    _calendar(local, settings),
-                ]
+                checks += [*_same_series(local, settings, workers), *_cuts(local, settings)]
+                # Such as one flood in the rows of different entities in all splits.
+                shared = "; ".join(shared_times(here, settings)) or "no two splits share any, whatever the entity"
+                checks.append(Check("calendar time", shared, kind="count"))
                 if all(check.problem is None for check in checks):
-                    checks += leak_checks(local) if settings.pipelines_from is None else _reused(local, settings)
+                    if settings.pipelines_from is None:
+                        checks += leak_checks(local)
+                    else:
+                        checks += [_named_pipelines(local, settings), _scaled_again(local, settings)]
             except CorruptShard as error:
                 checks.append(Check("contents", "", str(error)))
     return [replace(each, problem=each.problem and each.problem.replace(str(here), str(run.root))) for each in checks]
@@ -133,7 +143,6 @@ def _entities(run: FinishedRun, settings: Series) -> Check:
 
 def _rows(run: FinishedRun, settings: Series, workers: int) -> Check:
     """Check that the readable rows of every split equal those of the store, on equal steps, in the order of splits."""
-
     tasks = [partial(_shard_rows, run, settings, *each) for each in stored_entities(run.root).items()]
     found = run_tasks(tasks, workers)
     rows, apart = sum(each[0] for each in found), sum(each[1] for each in found)
@@ -146,10 +155,70 @@ def _rows(run: FinishedRun, settings: Series, workers: int) -> Check:
     return Check("rows", f"{rows:,} rows of the store are {whose}{told}, on equal steps", problem)
 
 
-def _calendar(run: FinishedRun, settings: Series) -> Check:
-    """Report which splits have rows of different entities at the same time, such as one flood in all of them."""
-    found = "; ".join(shared_times(run.root, settings)) or "no two splits share any, whatever the entity"
-    return Check("calendar time", found, kind="count")
+def _cuts(run: FinishedRun, settings: Series) -> list[Check]:
+    """Check dates, distances from cuts and held-out entities, each if requested. O(entities) of memory."""
+    table = read_entities(run.root)
+    checks = []
+    if settings.pipelines_from is None and settings.division.by_dates:
+        checks.append(_dates(run, settings, table))
+    elif settings.division.reach_us:
+        checks.append(_distances(run, settings, table))
+    return [*checks, _held_out(run, settings, table)] if settings.division.held_out else checks
+
+
+def _dates(run: FinishedRun, settings: Series, table: pl.DataFrame) -> Check:
+    """Check, in every fold, that each split's rows lie between its cuts, at the requested distance from the next."""
+    division = settings.division
+    names = table["entity"].to_list()
+    dates = np.array([division.dates.get(name, division.cuts or (0, 0)) for name in names], np.int64).reshape(-1, 2)
+    folds, step = (settings.folds.n, settings.folds.step_us) if isinstance(settings.folds, Rolling) else (1, 0)
+    problem = None
+    for fold in range(folds):
+        one, two = (dates + fold * step).T
+        low: dict[str, Any] = {"train": _LEAST, "val": one, "test": two}
+        high: dict[str, Any] = {
+            "train": one - division.reach_us,
+            "val": two - division.reach_us,
+            "test": two + step if step else _MOST,
+        }
+        for split, (start, stop) in split_rows(table, division.parts, fold).items():
+            begins, last = (row_times(settings, table, rows) for rows in (start, stop - 1))
+            wrong = (stop > start) & ((begins < low[split]) | (last >= high[split]))
+            if wrong.any() and problem is None:
+                problem = f"{run.root / ENTITIES}: {split} of {names[int(np.argmax(wrong))]!r} reaches over a cut"
+    far = f", {division.reach_us / DAY_US:g} days or more before the next one" if division.reach_us else ""
+    told = f" in {folds:,} folds" if step else ""
+    return Check("cuts", f"every row of {many_entities(len(names))} is on its side of the cuts{far}{told}", problem)
+
+
+def _distances(run: FinishedRun, settings: Series, table: pl.DataFrame) -> Check:
+    """Check that an entity's splits, cut by shares, are further apart than the requested distance."""
+    problem, rows = None, split_rows(table, settings.division.parts)
+    for one, other in pairwise(SPLITS):
+        both = (rows[one][1] > rows[one][0]) & (rows[other][1] > rows[other][0])
+        last, begins = (row_times(settings, table, at) for at in (rows[one][1] - 1, rows[other][0]))
+        close = both & (begins - last <= settings.division.reach_us)
+        if close.any() and problem is None:
+            name = table["entity"][int(np.argmax(close))]
+            problem = f"{run.root / ENTITIES}: {one} of {name!r} is too close before its {other}"
+    far = f"{settings.division.reach_us / DAY_US:g} days"
+    return Check("cuts", f"splits of each of {many_entities(len(table))} are more than {far} apart", problem)
+
+
+def _held_out(run: FinishedRun, settings: Series, table: pl.DataFrame) -> Check:
+    """Check that held-out entities have rows only in their split, and that no others have rows there."""
+    sides = [settings.division.side_of(name) for name in table["entity"]]
+    held, parts, problem = set(settings.division.held_out.values()), settings.division.parts, None
+    for fold in range(len(parts.ranges)):
+        for split, (start, stop) in split_rows(table, parts, fold).items():
+            for at in np.flatnonzero(stop > start).tolist():
+                allowed = sides[at] == split or (sides[at] == "train" and split not in held)
+                if not allowed and problem is None:
+                    name = table["entity"][at]
+                    problem = f"{run.root / ENTITIES}: {name!r} has rows in {split} and is of {sides[at]}"
+    counts = Counter[str](sides)
+    told = ", ".join(f"{counts[side]:,} of {side}" for side in SPLITS if side == "train" or side in held)
+    return Check("held-out entities", f"no entity has rows in the split of others: {told}", problem)
 
 
 def _same_series(run: FinishedRun, settings: Series, workers: int) -> list[Check]:
@@ -203,16 +272,12 @@ def _copies(run: FinishedRun, settings: Series, equal: Mapping[str, str], asked:
         if isinstance(files, str):
             detail = f"{len(unnamed):,} entities have the stored rows of an earlier one; not compared further, {files}"
             return Check(name, detail, kind="unchecked")
-        again = digests_again(settings, files, {*unnamed, *unnamed.values()})
+        wanted = {*unnamed, *unnamed.values()}
+        again = {name: series_digest(cleaned) for name, cleaned in cleaned_again(settings, files, wanted)}
         missed = find_copies((each, again[each]) for each in (*unnamed.values(), *unnamed) if each in again)
         for entity, original in list(missed.items())[:1]:
             problem = f"{path}: does not say that {entity!r} has the values and times of {original!r}"
     return Check(name, detail, problem, "law" if drop else "count")
-
-
-def _reused(run: FinishedRun, settings: Series) -> list[Check]:
-    """Check that the pipelines are those of the named run, and that they scaled the rows."""
-    return [_named_pipelines(run, settings), _scaled_again(run, settings)]
 
 
 def _named_pipelines(run: FinishedRun, settings: Series) -> Check:

@@ -15,16 +15,15 @@ from headrace.errors import SettingsError
 from headrace.formats.content import NOTHING
 from headrace.formats.shard import Shard
 from headrace.formats.source import read_chunks
-from headrace.near.shingles import Shingles, shingles_of_texts
+from headrace.near.shingles import Shingles
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.events import Note
 from headrace.run.near import Part, find_near
 from headrace.split.content import Content
 from headrace.split.scan import alike_file, read_scan
 from headrace.split.shards import SplitPlan
-from headrace.stream.audit.overlap import holds_texts, texts_of
-
-_TEXT_ROWS, _TEXT_BYTES = 1 << 13, 8 << 20  # the rows or text in memory at once
+from headrace.stream.audit.near import shingles_of_rows
+from headrace.stream.audit.overlap import holds_texts
 
 
 def check_near(content: Content) -> None:
@@ -68,10 +67,6 @@ def _part(content: Content, shard: Shard) -> Part:
             if wanted is not None:
                 first, stop = np.searchsorted(wanted, (chunk.first_row, chunk.first_row + len(table)))
                 table = table.take(pa.array(wanted[first:stop] - chunk.first_row))
-            step = max(1, min(_TEXT_ROWS, _TEXT_BYTES * len(table) // max(1, table.nbytes)))
-            for begin in range(0, len(table), step):
-                rows = table.slice(begin, step)
-                texts = texts_of(rows)
-                yield shingles_of_texts(texts.texts, texts.row, len(rows))
+            yield from shingles_of_rows(table)
 
     return Part(shard.name, shard.size, shingles, [shard.path])

@@ -200,9 +200,8 @@ class _Scan:
         if self.benchmarks is not None:
             from headrace.stream.audit.overlap import texts_of  # loads more libraries
 
-            found = self.benchmarks.rows_in(texts_of(table), len(table))
-            self.excluded.update(dict(zip(self.benchmarks.digests, found.sum(axis=1).tolist(), strict=True)))
-            flags |= np.where(found.any(axis=0), HOLDS_ITEM, 0).astype(np.uint8)
+            found = self.benchmarks.mask(texts_of(table), len(table), self.excluded)
+            flags |= np.where(found, HOLDS_ITEM, 0).astype(np.uint8)
         sizes = chunk.sizes()
         if sizes is None:
             self.sizes = None

@@ -55,8 +55,7 @@ from headrace.split.joins.stages import (
 )
 from headrace.split.settings import GAP, LABEL_PAST, TemporalSplit
 from headrace.split.shards import settings_of, times_of
-from headrace.stream.audit.leaks import SplitBlocks
-from headrace.stream.audit.near import near_duplicates
+from headrace.stream.audit.near import SplitBlocks, near_duplicates
 
 _SIDE = "side"  # the rule of every run, besides those that keep rows away from the cutoff
 _BLOCKS_AT_ONCE = 256

@@ -34,6 +34,14 @@ _VARIABLES = {
     "az": "AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY",
 }
 SCHEMES = tuple(_VARIABLES)
+_REFUSED = "access is refused: check the credentials in the environment and what they may do"
+_UNABLE = "the store cannot do this; see the guide to object stores"
+_ADVICE = {  # on obstore's errors that no retry helps
+    **dict.fromkeys(("PermissionDeniedError", "UnauthenticatedError"), _REFUSED),
+    **dict.fromkeys(
+        ("NotImplementedError", "NotSupportedError", "InvalidPathError", "UnknownConfigurationKeyError"), _UNABLE
+    ),
+}
 
 LIMITS = (16, 32, 64)  # requests under way
 _WORTH_MORE = 1.1  # times the bytes a second, for twice the requests
@@ -98,15 +106,14 @@ class InFlight:
             self._begin(now)
         if self._answers < self.limit:
             return
+        before = self.limit
         if self._is_full and now > self._since:
             self._windows += 1
             self._rates[self.limit] = self._received / (now - self._since), self._windows
-            before, self.limit = self.limit, self._next()
-            self._begin(now)
-            if self.limit != before:
-                self._answers = -before  # of requests that were let in before
-        else:
-            self._begin(now)
+            self.limit = self._next()
+        self._begin(now)
+        if self.limit != before:
+            self._answers = -before  # of requests that were let in before
 
     def _begin(self, now: float) -> None:
         """Begin a window."""
@@ -170,7 +177,7 @@ class Bucket:
         """Call `act`, with retries if a response breaks off. Raises `FileNotFoundError` and `StoreError`."""
         _refuse_forked()
         address = f"{self.address}/{key}"
-        pauses = _pauses()
+        attempt = 0
         while True:
             try:
                 return act()
@@ -183,18 +190,20 @@ class Bucket:
             except (ConnectionError, TimeoutError) as error:
                 said, again = type(error).__name__, True
             except self.verbs.exceptions.BaseError as error:
-                said = _told(error)
-                again = _STATUS.search(str(error)) is None  # else the store said this itself, and no connection broke
-                remedy = _advice(error)
+                # Only the status and code of a response are quoted, and nothing that may echo the request.
+                status, code = _STATUS.search(str(error)), _CODE.search(str(error))
+                said = ", ".join(each[1].strip() for each in (status, code) if each) or type(error).__name__
+                again = status is None  # else the store said this itself, and no connection broke
+                remedy = _REFUSED if said[:3] in ("401", "403") else _ADVICE.get(type(error).__name__)
                 if remedy is not None:
                     raise StoreError(f"{address}: {said}; {remedy}") from None
-            pause = next(pauses, None) if again else None
-            if pause is None:
+            if not again or attempt == _ATTEMPTS - 1:
                 raise StoreError(
                     f"{address}: the store does not answer as it should ({said}); see that it is well, then run"
                     " again: what was finished is kept"
                 ) from None
-            time.sleep(pause)
+            time.sleep(random.uniform(0, min(_FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S)))
+            attempt += 1
 
 
 def bucket(scheme: str, name: str) -> Bucket:
@@ -230,27 +239,3 @@ def _new_lock() -> None:
 
 
 os.register_at_fork(after_in_child=_new_lock)
-
-
-def _pauses() -> Iterator[float]:
-    longest = _FIRST_PAUSE_S
-    for _ in range(_ATTEMPTS - 1):
-        yield random.uniform(0, longest)
-        longest = min(2 * longest, _LONGEST_PAUSE_S)
-
-
-def _told(error: Exception) -> str:
-    """Quote the status and code of a store's response, and nothing that may echo the request."""
-    text = str(error)
-    parts = [each[1].strip() for each in (_STATUS.search(text), _CODE.search(text)) if each is not None]
-    return ", ".join(parts) or type(error).__name__
-
-
-def _advice(error: Exception) -> str | None:
-    """Return advice for an error that retrying cannot fix; None if a retry may help."""
-    name = type(error).__name__
-    if name in ("PermissionDeniedError", "UnauthenticatedError") or _told(error)[:3] in ("401", "403"):
-        return "access is refused: check the credentials in the environment and what they may do"
-    if name in ("NotImplementedError", "NotSupportedError", "InvalidPathError", "UnknownConfigurationKeyError"):
-        return "the store cannot do this; see the guide to object stores"
-    return None

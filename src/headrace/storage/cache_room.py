@@ -27,7 +27,7 @@ _in_use: set[Path] = set()  # directories of this process's streams
 
 
 def cache_directory(asked: str | Path | None, setting: str = "cache_dir") -> Path:
-    """The directory that the caller named, or ~/.cache/headrace. Raises `SettingsError` for one that is not local."""
+    """Return the named directory, or ~/.cache/headrace. Raises `SettingsError` for one that is not local."""
     if asked is not None:
         return local_path_of(asked, setting)
     try:

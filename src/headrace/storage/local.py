@@ -86,10 +86,9 @@ def make_directory(path: Path) -> Path:
     """Make a directory and its parents, durably; an existing one is fine."""
     with storing(path):
         missing = [each for each in (path, *path.parents) if not each.exists()]
-    for each in missing:
-        if _LIKE_A_SCHEME.fullmatch(each.name):
-            raise StoreError(f"{each}: is an address, not a local directory; give a local path here")
-    with storing(path):
+        for each in missing:
+            if _LIKE_A_SCHEME.fullmatch(each.name):
+                raise StoreError(f"{each}: is an address, not a local directory; give a local path here")
         path.mkdir(parents=True, exist_ok=True)
     for made in missing:
         sync_directory(made.parent)
@@ -118,7 +117,7 @@ def publish(
     *,
     sync: Sync = "file",
     existing: Existing | None = None,
-    announce: Callable[[str], None] | None = None,
+    announce: Callable[[str], None] = lambda step: None,
 ) -> Put:
     """Give a finished temporary file its name: synced, never overwriting; the temporary name is gone afterwards.
 
@@ -128,7 +127,6 @@ def publish(
     Raises `CorruptShard` if it exists with other bytes.
     """
     how: Put = "put"
-    announce = announce or (lambda step: None)
     with storing(target):
         if sync == "file":
             _sync(temporary)
@@ -154,18 +152,16 @@ def publish(
 
 def write_new(target: Path, data: bytes, *, sync: Sync = "file") -> Put:
     """Publish bytes under a name: see `publish`."""
-    with beside(target) as temporary:
-        with storing(target):
-            temporary.write_bytes(data)
+    with storing(target), beside(target) as temporary:
+        temporary.write_bytes(data)
         return publish(temporary, target, sync=sync)
 
 
 def write_over(target: Path, data: bytes) -> None:
     """Write a file, whole or not at all; an older one of that name is replaced in one step."""
     make_directory(target.parent)
-    with beside(target) as temporary:
-        with storing(target):
-            temporary.write_bytes(data)
+    with storing(target), beside(target) as temporary:
+        temporary.write_bytes(data)
         replace(temporary, target)
 
 
@@ -231,7 +227,7 @@ def alone(
     waiting: Callable[[], None] = lambda: None,
     patience_s: float = 5.0,
 ) -> Iterator[bool]:
-    """Hold a lock file; the kernel frees it when this process dies. Yields whether it is held.
+    """Hold a lock file, or a directory as one; the kernel frees it when this process dies. Yields whether it is held.
 
     others: whether those that ask for it meanwhile wait, or go on without it. waiting: called once, in another thread,
     if the wait takes patience_s. A file system without locks lets everybody hold it. Raises `StoreError` if the file
@@ -241,7 +237,7 @@ def alone(
     with storing(lock):
         try:
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except PermissionError:  # another user's lock file in a shared directory
+        except (PermissionError, IsADirectoryError):  # another user's lock file in a shared directory, or a directory
             descriptor = os.open(lock, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         with suppress(OSError):

@@ -28,8 +28,7 @@ from headrace.digest import checksum_file
 from headrace.errors import CorruptShard, StoreError
 from headrace.storage.bucket import SCHEMES, Bucket, Torn, bucket
 from headrace.storage.local import storing
-from headrace.storage.place import Fact, Put
-from headrace.storage.remote_file import RemoteFile
+from headrace.storage.place import Fact, Put, RemoteFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -234,7 +233,15 @@ class ObjectPlace:
             return [(start, self.read_range(start, stop, etag)) for start, stop in wanted]
         with ThreadPoolExecutor(min(_MOST_PARALLEL, len(wanted)), thread_name_prefix="headrace-get") as pool:
             found = pool.map(lambda each: self.read_range(each[0], each[1], etag), wanted)
-            return [(start, data) for (start, _), data in zip(wanted, found, strict=True)]
+            stretches: list[tuple[int, list[memoryview]]] = []
+            end = -1
+            for (start, stop), data in zip(wanted, found, strict=True):
+                if start == end:
+                    stretches[-1][1].append(data)
+                else:
+                    stretches.append((start, [data]))
+                end = stop
+        return [(start, parts[0] if len(parts) == 1 else memoryview(b"".join(parts))) for start, parts in stretches]
 
     def tail(self, size: int) -> tuple[Fact, memoryview]:
         if self._bucket.scheme == "az":  # knows no ranges from the end
@@ -329,32 +336,30 @@ class ObjectPlace:
         size = source.stat().st_size if isinstance(source, Path) else len(source)
         own = checksum_file(source) if isinstance(source, Path) else xxhash.xxh3_128_hexdigest(source)
         how: Put = "put"
-        if size <= _SINGLE_PUT:
-            how = self._create(source.read_bytes() if isinstance(source, Path) else source)
-        elif self.path.is_file():
-            how = "kept"
-        else:
-            in_parts = {"use_multipart": True, "chunk_size": _PART, "max_concurrency": 4}
-            self._do(lambda: self._verbs.put(self._store, self._key, source, **in_parts))
-        there = (
-            xxhash.xxh3_128_hexdigest(self.read()) if size <= _PIECE_BYTES else self.checksum()
-        )  # one request or two
-        if there != own:
-            raise CorruptShard(
-                f"{self.path}: holds other bytes than this run makes; it is damaged or was made by other library"
-                f" versions; delete it (or run `headrace gc --incomplete`) and run again"
-            )
-        return how
 
-    def _create(self, data: bytes) -> Put:
-        def put() -> Put:
+        def create(data: bytes) -> Put:
             try:
                 self._verbs.put(self._store, self._key, data, mode="create", use_multipart=False)
             except self._verbs.exceptions.AlreadyExistsError:
                 return "kept"  # another writer's, or our own whose answer was lost: the bytes are compared
             return "put"
 
-        return self._do(put)
+        if size <= _SINGLE_PUT:
+            data = source.read_bytes() if isinstance(source, Path) else source
+            how = self._do(lambda: create(data))
+        elif self.path.is_file():
+            how = "kept"
+        else:
+            in_parts = {"use_multipart": True, "chunk_size": _PART, "max_concurrency": 4}
+            self._do(lambda: self._verbs.put(self._store, self._key, source, **in_parts))
+        # One request or two.
+        there = xxhash.xxh3_128_hexdigest(self.read()) if size <= _PIECE_BYTES else self.checksum()
+        if there != own:
+            raise CorruptShard(
+                f"{self.path}: holds other bytes than this run makes; it is damaged or was made by other library"
+                f" versions; delete it (or run `headrace gc --incomplete`) and run again"
+            )
+        return how
 
     def replace(self, data: bytes) -> None:
         self._do(lambda: self._verbs.put(self._store, self._key, data, use_multipart=False))

@@ -2,21 +2,27 @@
 
 A `Place` is a path together with the backend that it belongs to; `headrace.storage.places.place_of` makes it. Whoever
 holds one asks it for a verb and never which backend it is. Where the way of working has to differ, the place says what
-it can do (`reads`, `writes`, `has_links`). One contract suite runs against every backend.
+it can do (`reads`, `writes`, `has_links`). One contract suite runs against every backend. `RemoteFile` is a file of any
+place that answers requests.
 """
 
 from __future__ import annotations
 
+import io
+from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Put = Literal["put", "kept"]
+
+_LEAST, _MOST = 64 << 10, 8 << 20  # bytes that a `RemoteFile` reads ahead
+_KEPT = 4  # pieces: heads, footers and bodies are read in turns
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,10 @@ class Place(Protocol):
         """Read the bytes [start, stop) of each range, in their order. A range ends where the file ends."""
 
     def read_pieces(self, ranges: Sequence[tuple[int, int]], fact: Fact) -> list[tuple[int, memoryview]]:
-        """Read (start, bytes) that cover the ranges, sorted. Raises `CorruptShard` if `fact` is of another version."""
+        """Read (start, bytes) that cover the ranges, sorted, each range inside one of them.
+
+        Raises `CorruptShard` if `fact` is of another version.
+        """
 
     def tail(self, size: int) -> tuple[Fact, memoryview]:
         """Read the last bytes, at most `size`, with the facts of the file that they are of."""
@@ -139,3 +148,83 @@ class Place(Protocol):
 
     def sweep(self, older_than_s: float | None = None) -> None:
         """Delete the temporary files that killed writers of this name left beside it."""
+
+
+class RemoteFile(io.RawIOBase):
+    """A readable, seekable file over the pieces of an object. known: pieces that were fetched before. Not thread-safe.
+
+    Sequential reads fetch growing pieces (64 KiB to 8 MiB); a jump fetches what was asked for and little more. Every
+    response must carry the tag of the first one, so an object that is replaced meanwhile is an error, never a mix.
+    """
+
+    def __init__(self, place: Place, fact: Fact, known: Sequence[tuple[int, memoryview]] = ()) -> None:
+        super().__init__()
+        self._place, self._fact, self._at = place, fact, 0
+        self._known = known
+        self._pieces: OrderedDict[int, memoryview] = OrderedDict()
+        self._ahead, self._reached = _LEAST, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def size(self) -> int:
+        """Bytes of the object."""
+        return self._fact.size
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._fact.size}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Read `size` bytes, fewer only at the end of the object."""
+        stop = self._fact.size if size is None or size < 0 else min(self._fact.size, self._at + size)
+        if stop <= self._at:
+            return b""
+        data = self._held(self._at, stop)
+        if data is None:
+            data = self._fetched(self._at, stop)
+        self._at = stop
+        return bytes(data)
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def readall(self) -> bytes:
+        return self.read()
+
+    def _held(self, start: int, stop: int) -> memoryview | None:
+        for begin, piece in (*self._known, *self._pieces.items()):
+            if begin <= start and stop <= begin + len(piece):
+                if begin in self._pieces:
+                    self._pieces.move_to_end(begin)
+                return piece[start - begin : stop - begin]
+        return None
+
+    def _fetched(self, start: int, stop: int) -> memoryview:
+        """Fetch the bytes, reusing a piece that holds their beginning."""
+        for begin, piece in self._pieces.items():
+            if begin <= start < begin + len(piece) == self._reached:
+                known = piece[start - begin :]
+                rest = self._ask(begin + len(piece), stop)
+                return memoryview(b"".join([known, rest[: stop - start - len(known)]]))
+        return self._ask(start, stop)[: stop - start]
+
+    def _ask(self, start: int, stop: int) -> memoryview:
+        self._ahead = min(_MOST, 2 * self._ahead) if start == self._reached and start else _LEAST
+        end = min(self._fact.size, max(stop, start + self._ahead))
+        [(_, data)] = self._place.read_pieces([(start, end)], self._fact)
+        self._reached = end
+        self._pieces[start] = data
+        while len(self._pieces) > _KEPT:
+            self._pieces.popitem(last=False)
+        return data

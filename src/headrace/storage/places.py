@@ -45,8 +45,13 @@ def path_of(place: str | PurePath) -> Path:
     if match is None:
         return Path(os.path.expanduser(text))
     scheme, rest = match[1].lower(), text[match.end() :]
-    if scheme == "file":
-        return _local_address(text, rest)
+    if scheme == "file":  # a `Path` no longer tells a host from a directory
+        host, _, below = rest.partition("/")
+        if text[5:8] == "///":
+            return Path("/" + unquote(rest))
+        if text[5:7] == "//" and host == "localhost":
+            return Path("/" + unquote(below))
+        raise SettingsError("file:// address: may name a host; give the path as it is on this machine")
     if scheme not in SCHEMES:
         what = f"drive {match[1]}:" if len(scheme) == 1 else f"{scheme}://"
         raise SettingsError(
@@ -69,16 +74,6 @@ def local_path_of(place: str | PurePath, what: str) -> Path:
     if isinstance(path, ObjectPath):
         raise SettingsError(f"{what} is {path}, in an object store; give a local path")
     return Path(path)
-
-
-def _local_address(text: str, rest: str) -> Path:
-    """Make the path of file:///path or file://localhost/path. A `Path` no longer tells a host from a directory."""
-    host, _, below = rest.partition("/")
-    if text[5:8] == "///":
-        return Path("/" + unquote(rest))
-    if text[5:7] == "//" and host == "localhost":
-        return Path("/" + unquote(below))
-    raise SettingsError("file:// address: may name a host; give the path as it is on this machine")
 
 
 def is_address(text: str) -> bool:

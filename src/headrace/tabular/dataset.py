@@ -227,7 +227,7 @@ class PipelineIterableDataset(StreamingDataset):
 
     @property
     def shuffle_shards(self) -> bool:
-        """Whether the rows are reshuffled in each epoch."""
+        """True if the rows are reshuffled in each epoch."""
         return self.options.shuffle
 
     @property
@@ -248,7 +248,7 @@ class PipelineIterableDataset(StreamingDataset):
         return replace(plan, batch_size=1, remainder=remainder)
 
     def __len__(self) -> int:
-        """Rows of a pass on this rank, or batches with `batch_size`; the same on every rank, over all its workers.
+        """Return the rows of a pass on this rank over all workers, or batches with `batch_size`; equal on all ranks.
 
         A DataLoader over rows divides this by its batch size. With workers it may yield up to num_workers - 1 batches
         more than its len, because each worker ends with a partial batch. With `batch_size` set here, len is exact.
@@ -360,7 +360,7 @@ class PipelineIterableDataset(StreamingDataset):
         )
 
     def verify_no_shard_overlap(self, dataloader: Any, num_ranks: int, num_workers: int) -> bool:
-        """Return what the function of this name does."""
+        """Check the present pass; see `headrace.verify_no_shard_overlap`."""
         return verify_no_shard_overlap(dataloader, num_ranks, num_workers)
 
 

@@ -7,7 +7,6 @@ from the plan, which every rank makes by itself. Cost is O(rows) of a pass at mo
 from __future__ import annotations
 
 import logging
-import sys
 from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +20,7 @@ from headrace.stream.order.epoch import natural_rows
 from headrace.stream.order.joined import MixedOrder, parts_of
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.remaining import Remaining, check_batches
+from headrace.stream.ranks.topology import gather
 
 _PART_ROWS = 1 << 18
 
@@ -78,7 +78,7 @@ def verify_no_shard_overlap(dataloader: Any, num_ranks: int, num_workers: int) -
         mine = _about_to_read(dataloader, num_ranks, workers)
     except HeadraceError as error:
         problem = str(error)
-    found = _of_all_ranks((mine, problem))
+    found = gather((mine, problem))
     problems = [f"rank {rank}: {text}" for rank, (_, text) in enumerate(found) if text is not None]
     parts = [part for part, _ in found if part is not None]
     ranks = sorted(rank for rank, _ in parts)
@@ -98,7 +98,7 @@ def verify_no_shard_overlap(dataloader: Any, num_ranks: int, num_workers: int) -
 
 
 def _about_to_read(dataloader: Any, num_ranks: int, num_workers: int) -> tuple[int, dict[str, Any]]:
-    """This rank, and by name everything that decides who reads what."""
+    """Return this rank and, by name, everything that decides who reads what."""
     dataset = dataloader.dataset
     if not hasattr(dataset, "plan") or not hasattr(dataset, "topology"):
         raise StreamError(
@@ -164,17 +164,7 @@ def _in_turn(batches_of_worker: I64, batches: int) -> I64:
 
 
 def _positions(plan: Plan, *, rank: int) -> Iterator[I64]:
-    """The positions that one rank takes, a part at a time."""
+    """Yield the positions that one rank takes, a part at a time."""
     share = plan.share(rank)
     for start in range(0, share.rows, _PART_ROWS):
         yield plan.remaining.positions(share.places(start, start + _PART_ROWS))
-
-
-def _of_all_ranks(part: Any) -> list[Any]:
-    """This process's part, or under torch.distributed those of all ranks; torch is never imported here."""
-    distributed = getattr(sys.modules.get("torch"), "distributed", None)
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return [part]
-    parts: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(parts, part)
-    return parts

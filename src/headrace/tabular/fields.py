@@ -12,6 +12,7 @@ import glob
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -284,9 +285,15 @@ def open_files(
 
 def _matching(root: Path, shard_pattern: str | Sequence[str] | None) -> list[Path]:
     patterns = [shard_pattern] if isinstance(shard_pattern, str) else list(shard_pattern or ("part-*",))
-    found = _data_files(root, patterns)
-    if not found and shard_pattern is None:
-        found = _data_files(root, ["*"])
+    fixed = path_of(glob.escape(str(root)))
+    found: set[Path] = set()
+    for choice in [patterns, ["*"]] if shard_pattern is None else [patterns]:
+        for pattern in choice:
+            with suppress(NoMatch):
+                listing = list_files([fixed / pattern])
+                found.update(listing.path(place) for place in range(len(listing.names)))
+        if found:
+            break
     if not found:
         asked = ", ".join(patterns) if shard_pattern is not None else "*.parquet, *.csv, *.tsv, *.jsonl"
         raise InputError(f"{root}: holds no shard that matches {asked}; check the directory, or pass shard_pattern=")
@@ -296,16 +303,6 @@ def _matching(root: Path, shard_pattern: str | Sequence[str] | None) -> list[Pat
             f"{root}: holds shards of several formats, {', '.join(formats)}, which may be the same rows twice;"
             f' name one, e.g. shard_pattern="part-*.{formats[0]}*"'
         )
-    return found
-
-
-def _data_files(root: Path, patterns: Sequence[str]) -> list[Path]:
-    fixed = path_of(glob.escape(str(root)))
-    found: set[Path] = set()
-    for pattern in patterns:
-        with suppress(NoMatch):
-            listing = list_files([fixed / pattern])
-            found.update(listing.path(place) for place in range(len(listing.names)))
     return sorted(found)
 
 
@@ -342,19 +339,12 @@ def of_frame(frame: Any) -> Source:
         offset=nothing,
         length=nothing,
     )
-    return Source(index=index, read_block=TableBlocks(table), files=())
+    return Source(index=index, read_block=partial(_block_of, table), files=())
 
 
-@dataclass(frozen=True)
-class TableBlocks:
-    """Slices of a table in memory, by block number."""
-
-    table: pa.Table
-
-    def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
-        """Return the rows of one block."""
-        part = self.table.slice(number * _FRAME_BLOCK_ROWS, _FRAME_BLOCK_ROWS)
-        return part if columns is None else part.select(list(columns))
+def _block_of(table: pa.Table, number: int, columns: Sequence[str] | None) -> pa.Table:
+    part = table.slice(number * _FRAME_BLOCK_ROWS, _FRAME_BLOCK_ROWS)
+    return part if columns is None else part.select(list(columns))
 
 
 def _of_pandas(frame: Any) -> pa.Table:

@@ -35,8 +35,7 @@ try:
     from transformers import TrainerCallback
     from transformers.trainer_callback import ExportableState
 
-    from headrace.trainers.model_inputs import Inputs, ModelInputs
-    from headrace.trainers.trl import RowFeed, first_rows
+    from headrace.trainers.model_inputs import Inputs, ModelInputs, RowFeed, first_rows
 except ImportError as error:
     raise MissingExtra("transformers", "transformers") from error
 
@@ -225,7 +224,16 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
     def _inner_training_loop(self, *arguments: Any, **settings: Any) -> Any:
         checkpoint = settings.get("resume_from_checkpoint")
         if checkpoint is not None and isinstance(self.train_dataset, StreamLoader):
-            self._resumed = _saved_in(checkpoint)
+            path = Path(checkpoint, _STATE_FILE)
+            values = json.loads(path.read_text())
+            kept = values.get("stateful_callbacks", {}).get(HeadraceCallback.__name__)
+            saved = kept.get("attributes", {}).get("saved") if isinstance(kept, dict) else None
+            if saved is None:
+                raise StreamError(
+                    f"{path}: holds no position of a stream; resume from a checkpoint that a trainer with"
+                    " HeadraceTrainerMixin wrote, or load only the weights and start again"
+                )
+            self._resumed = {"stream": saved, "global_step": int(values["global_step"])}
         try:
             return super()._inner_training_loop(*arguments, **settings)
         finally:
@@ -247,15 +255,8 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
             most=args.max_steps,
         )
         batches = len(stream)
-        return (
-            epochs,
-            _updates(batches, args.gradient_accumulation_steps),
-            examples,
-            samples,
-            batch_rows,
-            batches,
-            steps,
-        )
+        updates = _updates(batches, args.gradient_accumulation_steps)
+        return epochs, updates, examples, samples, batch_rows, batches, steps
 
     def _init_training_state(self, *arguments: Any, **settings: Any) -> tuple[int, int]:
         begun: tuple[int, int] = super()._init_training_state(*arguments, **settings)
@@ -431,17 +432,3 @@ def _schedule(stream: StreamLoader, *, done: int, accumulated: int, epochs: floa
             whole = _updates(present.steps or 0, accumulated)
         left = whole
     return epoch, most if most > 0 else steps
-
-
-def _saved_in(checkpoint: str) -> dict[str, Any]:
-    """Return the position in a checkpoint, and its step. Raises `StreamError` if there is none."""
-    path = Path(checkpoint, _STATE_FILE)
-    values = json.loads(path.read_text())
-    kept = values.get("stateful_callbacks", {}).get(HeadraceCallback.__name__)
-    saved = kept.get("attributes", {}).get("saved") if isinstance(kept, dict) else None
-    if saved is None:
-        raise StreamError(
-            f"{path}: holds no position of a stream; resume from a checkpoint that a trainer with HeadraceTrainerMixin"
-            " wrote, or load only the weights and start again"
-        )
-    return {"stream": saved, "global_step": int(values["global_step"])}

@@ -1,14 +1,14 @@
-"""Make the arguments of a transformers model from the batches of a stream."""
+"""Make the arguments of a transformers model from the batches of a stream, and hand its rows to TRL."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from inspect import Parameter
 from typing import Any, cast
 
 import torch
 
-from headrace.errors import SettingsError
+from headrace.errors import SettingsError, StreamError
 from headrace.stream.loader.options import VALID
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.read.ragged import LENGTHS
@@ -75,9 +75,14 @@ class ModelInputs:
             made = Inputs(self._packed(batch))
             made.rows, real = len(made["input_ids"]), int(batch[VALID].sum())
         else:
-            made = Inputs(self._of_rows(batch) if isinstance(batch, list) else self._of_tensors(batch))
-            real = sum(bool(row[VALID]) for row in batch) if isinstance(batch, list) else int(batch[VALID].sum())
-            size = len(batch) if isinstance(batch, list) else len(batch[VALID])
+            if isinstance(batch, list):
+                size, kept = len(batch), [row for row in batch if row[VALID]]
+                real = len(kept)
+                rows = [{name: row[name] for name in row if name != VALID} for row in kept or batch[:1]]
+                made = Inputs(self._collate(rows))
+            else:
+                size, real = len(batch[VALID]), int(batch[VALID].sum())
+                made = Inputs(self._of_tensors(batch))
             made.valid, made.rows = torch.arange(size) < real, max(1, real)
         labels = made.get("labels")
         if not isinstance(labels, torch.Tensor) or labels.is_floating_point():
@@ -88,15 +93,24 @@ class ModelInputs:
             made["labels"] = torch.full_like(labels, IGNORED)
         return made
 
-    def _of_rows(self, batch: list[dict[str, Any]]) -> Mapping[str, Any]:
-        real = [row for row in batch if row[VALID]]
-        rows = [{name: value for name, value in row.items() if name != VALID} for row in real or batch[:1]]
-        return self._collate(rows)
-
     def _of_tensors(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Return padded columns without their lengths: as the attention mask, and with labels that padding is not."""
         valid = batch[VALID]
         kept = torch.nonzero(valid)[:, 0] if bool(valid.any()) else torch.zeros(1, dtype=torch.int64)
-        made = _with_masks({name: value for name, value in batch.items() if name != VALID})
+        made = {name: value for name, value in batch.items() if name != VALID}
+        lengths = {name: made[name + LENGTHS] for name in made if name + LENGTHS in made}
+        made = {
+            name: value for name, value in made.items() if name.removesuffix(LENGTHS) not in lengths or name in lengths
+        }
+        inside = {
+            name: cast(torch.Tensor, torch.arange(made[name].shape[1]) < lengths[name][:, None])
+            for name in ("input_ids", "labels")
+            if name in lengths
+        }
+        if "input_ids" in inside and "attention_mask" not in made:
+            made["attention_mask"] = inside["input_ids"].to(torch.int64)
+        if "labels" in inside:
+            made["labels"] = made["labels"].masked_fill(~inside["labels"], IGNORED)
         if self._wanted is not None:
             made = {name: value for name, value in made.items() if name in self._wanted}
         for name, value in made.items():
@@ -124,19 +138,62 @@ class ModelInputs:
         return made
 
 
-def _with_masks(values: dict[str, Any]) -> dict[str, Any]:
-    """Return padded columns without their lengths: as the attention mask, and with labels that padding is not."""
-    lengths = {name: values[name + LENGTHS] for name in values if name + LENGTHS in values}
-    made = {
-        name: value for name, value in values.items() if name.removesuffix(LENGTHS) not in lengths or name in lengths
-    }
+class RowFeed:
+    """Rows for TRL's preparation of a dataset, a batch at a time. prepared: what TRL made of `dataset`."""
 
-    def inside(name: str) -> torch.Tensor:
-        places = torch.arange(values[name].shape[1])
-        return cast(torch.Tensor, places < lengths[name][:, None])
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.rows = rows
+        self.prepared: Any = None
 
-    if "input_ids" in lengths and "attention_mask" not in made:
-        made["attention_mask"] = inside("input_ids").to(torch.int64)
-    if "labels" in lengths:
-        made["labels"] = made["labels"].masked_fill(~inside("labels"), IGNORED)
-    return made
+    def __call__(self) -> Iterator[dict[str, Any]]:
+        yield from self.rows
+
+    def dataset(self) -> Any:
+        """Return a dataset of the current rows."""
+        from datasets import IterableDataset
+
+        return IterableDataset.from_generator(self)
+
+    @property
+    def tokenised(self) -> bool:
+        """Tell whether the rows are tokens already, as `headrace preferences` makes them."""
+        return "prompt_ids" in self.rows[0]
+
+    def prepare(self, rows: list[dict[str, Any]], *, mismatched: bool) -> list[dict[str, Any]]:
+        """Return rows as TRL's data collators take them. Raises `StreamError` if there are more or fewer.
+
+        mismatched: whether each prompt also gets the answer of another one, from which KTO estimates its KL term.
+        """
+        if self.tokenised and not mismatched:
+            return rows
+        if self.tokenised:
+            return [
+                {**row, "KL_completion_ids": before["completion_ids"]}
+                for row, before in zip(rows, [*rows[-1:], *rows], strict=False)
+            ]
+        self.rows = rows
+        made = list(self.prepared)
+        if len(made) != len(rows):
+            raise StreamError(
+                f"rows: {len(rows)} were prepared to {len(made)}; a stream's rows are one example each: pack with"
+                " headrace, with packing=False for the trainer"
+            )
+        return made
+
+
+def first_rows(stream: StreamLoader) -> list[dict[str, Any]]:
+    """Return rows from which TRL sees the columns. Raises `SettingsError` unless they are rows or tokens."""
+    if stream.options.batch_format == "rows":
+        batches = iter(stream)
+        rows: Any = next(batches, None)
+        del batches
+        if not rows:
+            raise SettingsError(f"{stream}: has no rows")
+        return [{name: row[name] for name in row if name != VALID} for row in rows[:1]]
+    names = stream.options.columns or stream.index.schema.names
+    if "input_ids" not in names and stream.options.source is None:
+        raise SettingsError(
+            f"{stream}: has no column input_ids, but {list(names)}; for texts that the trainer tokenises open it with"
+            ' batch_format="rows"'
+        )
+    return [{"input_ids": [0, 0], "labels": [0, 0]}]

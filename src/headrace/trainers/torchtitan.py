@@ -64,6 +64,7 @@ class HeadraceDataLoader(_BaseDataLoader):  # type: ignore[misc]  # torchtitan n
     nothing is trained: at the end of a sequence, where the loss mask is 0, and in rows that only fill the last step up.
     Positions begin at 0 in each sequence: torchtitan's flex and varlen attention keep sequences apart by them.
     After 0.3 a batch is a `TokenizedTrainingMicrobatch` of the same rows end to end, [B * T].
+    stream: the stream whose batches are the rows of a step, for `len`, `plan` and `stats`.
     Raises `SettingsError` when built with settings that cannot work, and what `headrace.open` raises.
     """
 
@@ -109,28 +110,41 @@ class HeadraceDataLoader(_BaseDataLoader):  # type: ignore[misc]  # torchtitan n
         check_word("torchtitan: positions", config.positions, get_args(Positions))
         if config.dataset_path is None:
             raise SettingsError("torchtitan: dataset_path is not set; give the directory that headrace.open opens")
-        if seq_len is None or local_batch_size is None:
-            seq_len, local_batch_size = _row_shape(max_context_length, num_tokens_per_microbatch)
+        if seq_len is None or local_batch_size is None:  # after 0.3 torchtitan counts tokens
+            seq_len, tokens = max_context_length, num_tokens_per_microbatch
+            if seq_len is None or tokens is None or tokens % seq_len:
+                raise SettingsError(
+                    f"torchtitan: a microbatch has {tokens} tokens and rows have {seq_len}; set"
+                    " training.num_tokens_per_microbatch_per_dp_rank to a multiple of training.max_context_length"
+                )
+            local_batch_size = tokens // seq_len
         self.config = config
         self.max_num_documents = getattr(config, "max_num_documents", None)  # the trainer asks for it after 0.3
         self._batch_rows = local_batch_size
-        if optimizer_step_layout is None:
-            self._step_batches = _step_batches(config.global_batch_size, local_batch_size, dp_world_size)
-        else:
+        self._step_batches = 1  # that a rank draws for one step
+        if optimizer_step_layout is not None:
             layout = optimizer_step_layout
             self._step_batches = layout.num_accumulation_steps * layout.num_pp_microbatches
-        self._stream = _stream(
-            config,
+        elif config.global_batch_size != -1:
+            drawn = local_batch_size * dp_world_size
+            if config.global_batch_size < 1 or config.global_batch_size % drawn:
+                raise SettingsError(
+                    f"torchtitan: global_batch_size is {config.global_batch_size}, and {dp_world_size} ranks with"
+                    f" local_batch_size {local_batch_size} share a multiple of {drawn}; set that, as in training, or -1"
+                )
+            self._step_batches = config.global_batch_size // drawn
+        options = {"shuffle": config.shuffle, "seed": config.seed, **config.options}
+        packed = packed_setting(options.get("packed", PackedBatches()))
+        options["packed"] = replace(packed, form="padded", pad_to=seq_len, ignore_index=IGNORE_INDEX)
+        if config.rows == "sequences":
+            options.setdefault("pack", seq_len)
+        self.stream: StreamLoader = open_dataset(config.dataset_path).stream(
+            config.dataset or None,
             batch_size=local_batch_size * self._step_batches,
-            seq_len=seq_len,
             topology=Topology(rank=dp_rank, world_size=dp_world_size),
+            **options,
         )
         self._inside_step = False
-
-    @property
-    def stream(self) -> StreamLoader:
-        """The stream whose batches are the rows of a step, for `len`, `plan` and `stats`."""
-        return self._stream
 
     def __iter__(self) -> Iterator[Any]:
         """Yield batches of an epoch, or of one after another; after a resume, what is left of the epoch comes first.
@@ -139,14 +153,12 @@ class HeadraceDataLoader(_BaseDataLoader):  # type: ignore[misc]  # torchtitan n
         """
         infinite = self.config.infinite if self.config.repeat is None else self.config.repeat
         while True:
-            for step in self._stream:
+            for step in self.stream:
                 yield from self._batches(step)
             if not infinite:
                 return
-            if not self._stream.received and not self._stream.partial_epoch:
-                rows = (
-                    f"{self._stream.index.total_rows} rows, and a rank takes {self._stream.options.batch_size} a step"
-                )
+            if not self.stream.received and not self.stream.partial_epoch:
+                rows = f"{self.stream.index.total_rows} rows, and a rank takes {self.stream.options.batch_size} a step"
                 raise StreamError(
                     f"torchtitan: {self.config.dataset_path}: an epoch of {self.config.dataset!r} has no batch: {rows};"
                     " choose another split, smaller batches, or another remainder="
@@ -179,7 +191,7 @@ class HeadraceDataLoader(_BaseDataLoader):  # type: ignore[misc]  # torchtitan n
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the stream is after the steps handed out whole: the same on every rank, under the same key."""
-        state = self._stream.state_after(self._stream.received - self._inside_step)
+        state = self.stream.state_after(self.stream.received - self._inside_step)
         return {_STATE: json.dumps(state)}  # torch's distributed checkpoints take dictionaries apart
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -192,7 +204,7 @@ class HeadraceDataLoader(_BaseDataLoader):  # type: ignore[misc]  # torchtitan n
                 f"torchtitan: the checkpoint's dataloader has {sorted(state_dict)}, and not {_STATE!r}: another loader"
                 " wrote it; begin an epoch with checkpoint.exclude_from_loading = ['dataloader']"
             )
-        self._stream.load_state_dict(json.loads(state_dict[_STATE]))
+        self.stream.load_state_dict(json.loads(state_dict[_STATE]))
         self._inside_step = False
 
 
@@ -245,36 +257,3 @@ def build_validator(*, job_config: Any, dp_world_size: int, dp_rank: int, tokeni
         )
     finally:
         validate.build_text_validation_dataloader = theirs
-
-
-def _step_batches(global_batch_size: int, local_batch_size: int, ranks: int) -> int:
-    """Return the number of batches that a rank draws for one step."""
-    if global_batch_size == -1:
-        return 1
-    if global_batch_size < 1 or global_batch_size % (local_batch_size * ranks):
-        raise SettingsError(
-            f"torchtitan: global_batch_size is {global_batch_size}, and {ranks} ranks with local_batch_size"
-            f" {local_batch_size} share a multiple of {local_batch_size * ranks}; set that, as in training, or -1"
-        )
-    return global_batch_size // (local_batch_size * ranks)
-
-
-def _row_shape(max_context_length: int | None, num_tokens: int | None) -> tuple[int, int]:
-    """Return the tokens of a row, and the rows of a batch, where torchtitan counts in tokens."""
-    if max_context_length is None or num_tokens is None or num_tokens % max_context_length:
-        raise SettingsError(
-            f"torchtitan: a microbatch has {num_tokens} tokens and rows have {max_context_length}; set"
-            " training.num_tokens_per_microbatch_per_dp_rank to a multiple of training.max_context_length"
-        )
-    return max_context_length, num_tokens // max_context_length
-
-
-def _stream(config: Any, *, batch_size: int, seq_len: int, topology: Topology) -> StreamLoader:
-    """Open the split and make its stream of rows of seq_len tokens."""
-    options = {"shuffle": config.shuffle, "seed": config.seed, **config.options}
-    given = options.get("packed", PackedBatches())
-    options["packed"] = replace(packed_setting(given), form="padded", pad_to=seq_len, ignore_index=IGNORE_INDEX)
-    if config.rows == "sequences":
-        options.setdefault("pack", seq_len)
-    dataset = open_dataset(config.dataset_path)
-    return dataset.stream(config.dataset or None, batch_size=batch_size, topology=topology, **options)

@@ -14,7 +14,7 @@ from recipe_cases import write_jsonl
 import headrace
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.errors import InputError, SettingsError
-from headrace.packing.preferences.verify import verify_preferences
+from headrace.packing.verify import verify_preferences
 from headrace.run.prepare import Prepared
 from tables import digests
 

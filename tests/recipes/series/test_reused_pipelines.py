@@ -17,8 +17,9 @@ from commands import headrace as run_command
 from headrace.dataset.open import FinishedRun
 from headrace.errors import SettingsError
 from headrace.run.prepare import Prepared
-from headrace.series.store import map_store, stored_entities, stored_settings
+from headrace.series.store import stored_entities, stored_settings
 from headrace.series.verify import _named_pipelines, _scaled_again
+from headrace.series.windows.store import map_store
 from headrace.windows import open_windows, write_forecasts
 
 UNIFIED = {

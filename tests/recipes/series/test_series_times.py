@@ -14,8 +14,7 @@ from headrace.run.events import Event, Note
 from headrace.run.prepare import Prepared
 from headrace.series.arrays.axis import Frequency, place
 from headrace.series.config import Series
-from headrace.series.observed import Observed
-from headrace.series.times import timed
+from headrace.series.times import Observed, timed
 from headrace.windows import open_windows
 
 pandas = pytest.importorskip("pandas")

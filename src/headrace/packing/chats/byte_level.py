@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
 
 GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-"""What `ByteLevel` cuts texts with where it is asked to."""
+"""The pattern that `ByteLevel` cuts texts with by default."""
 
 _MOST_WORDS = 1 << 18
 _LONG_WORD = 64  # characters; longer words rarely repeat
@@ -84,7 +84,8 @@ def byte_level_of(tokenizer: Tokenizer) -> ByteLevel | None:
         normalizer = {}
     if normalizer not in ({}, {"type": "NFC"}):
         return None
-    steps = _steps(_state(tokenizer.pre_tokenizer))
+    whole = _state(tokenizer.pre_tokenizer)
+    steps = [*whole["pretokenizers"]] if whole.get("type") == "Sequence" else [whole]
     if not steps or steps[-1].get("type") != "ByteLevel" or steps[-1].get("add_prefix_space", True):
         return None
     if any(each.get("type") not in ("Split", "Digits") for each in steps[:-1]):
@@ -104,10 +105,6 @@ def _state(part: Any) -> dict[str, Any]:
     """Return the settings that a part of a tokenizer was made of."""
     found: dict[str, Any] = {} if part is None else json.loads(part.__getstate__())
     return found
-
-
-def _steps(pre_tokenizer: dict[str, Any]) -> list[Any]:
-    return [*pre_tokenizer["pretokenizers"]] if pre_tokenizer.get("type") == "Sequence" else [pre_tokenizer]
 
 
 def _pattern(steps: Sequence[Mapping[str, Any]]) -> str | None:
@@ -172,19 +169,11 @@ def translated(pattern: str, wide: bool) -> re.Pattern[str] | None:
         if name or short in ("s", "d"):
             inner = _characters(name or "Nd", wide) if short != "s" else spaces
             found.append(inner if within else f"[{inner}]")
-        elif plain == "[" and within:
-            return None
-        elif plain == ".":
-            if not within:
-                return None
-            found.append(plain)
+        elif plain in (("[", "&", "#") if within else (".",)) or (plain in ("+", "?") and found[-1:] == ["}"]):
+            return None  # has another meaning there
         elif plain in ("[", "]"):
             within = plain == "["
             found.append(plain)
-        elif plain in ("&", "#") and within:
-            return None
-        elif plain in ("+", "?") and found[-1:] == ["}"]:
-            return None  # has another meaning there
         else:
             found.append(match[0] if short or escaped else plain)
     try:
@@ -270,18 +259,13 @@ def word_encoder_of(level: ByteLevel) -> WordEncoder | None:
     if narrow is None or wide is None:
         return None
     found = WordEncoder(level, narrow, wide)
-    probes = [*_probes()]
+    # All triples of kinds of characters, and ASCII.
+    probes = ["".join(f"{first}{second}{third}x" for second, third in product(_PROBES, _PROBES)) for first in _PROBES]
+    probes.append("".join(map(chr, range(128))))
     ids, counts, *_ = found.encode(probes)
     expected = level.tokenizer.encode_batch(probes, add_special_tokens=False)
     same = [own.tolist() for own in np.split(ids, np.cumsum(counts)[:-1])] == [each.ids for each in expected]
     return found if same else None
-
-
-def _probes() -> Iterator[str]:
-    """Return texts in which all triples of kinds of characters are adjacent."""
-    for first in _PROBES:
-        yield "".join(f"{first}{second}{third}x" for second, third in product(_PROBES, _PROBES))
-    yield "".join(map(chr, range(128)))
 
 
 def masks_by_bytes(

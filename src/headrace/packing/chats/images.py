@@ -36,7 +36,10 @@ _PLACES = ("url", "path", "image", "image_url", "file")
 _ROTATED, _ORIENTATION = frozenset((5, 6, 7, 8)), 0x0112  # EXIF values that swap the sides, and their tag
 _MOST_ASPECT = 200  # the processor of qwen2_vl refuses longer ones
 _TOKENS = {"qwen2_vl": "<|image_pad|>", "llava": "<image>", "llava_next": "<image>"}
-_PROCESSORS = {"Qwen2VL": "qwen2_vl", "Qwen2_5_VL": "qwen2_vl", "Qwen3VL": "qwen2_vl"}
+_PROCESSORS = {
+    **dict.fromkeys(("Qwen2VL", "Qwen2_5_VL", "Qwen3VL"), "qwen2_vl"),
+    **{"LlavaNext": "llava_next", "Llava": "llava", "CLIP": "llava"},
+}
 _GRIDS = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
 
 _MEDIA = frozenset(("images", "image", "audios", "videos"))
@@ -207,7 +210,7 @@ def counter_of(word: ImageRule, values: Mapping[str, Any], config: Mapping[str, 
     if word == "processor":
         name = str(config.get("image_processor_type", config.get("processor_class", "")))
         model = name.partition("ImageProcessor")[0].partition("Processor")[0]
-        rule = _PROCESSORS.get(model, {"LlavaNext": "llava_next", "Llava": "llava", "CLIP": "llava"}.get(model, ""))
+        rule = _PROCESSORS.get(model, "")
         if rule == "llava" and "LlavaNext" in str(config.get("processor_class")):
             rule = "llava_next"
         if not rule:
@@ -263,18 +266,14 @@ def _qwen2_vl(config: Mapping[str, Any]) -> tuple[dict[str, Any], Count]:
     return numbers, count
 
 
-def _square(config: Mapping[str, Any], name: str) -> dict[str, int]:
-    """Return the height and width to which a square processor resizes an image."""
-    size = config.get(name) or {"height": 336, "width": 336}
-    if isinstance(size, int):
-        size = {"height": size, "width": size}
-    if "shortest_edge" in size:
-        size = {"height": size["shortest_edge"], "width": size["shortest_edge"]}
-    return {"height": int(size["height"]), "width": int(size["width"])}
+def _of_vision_tower(config: Mapping[str, Any], name: str) -> tuple[dict[str, Any], int, int]:
+    """Return numbers that llava and llava_next share, the patches of a square's side, and the additional tokens.
 
-
-def _of_vision_tower(config: Mapping[str, Any], size: dict[str, int]) -> tuple[dict[str, Any], int, int]:
-    """Return numbers that llava and llava_next share, the patches of a square's side, and the additional tokens."""
+    name: of the setting of the square to which the processor resizes an image.
+    """
+    size: Any = config.get(name) or 336
+    edge = size if isinstance(size, int) else size.get("shortest_edge")
+    height, width = (int(size[side] if edge is None else edge) for side in ("height", "width"))
     strategy = config.get("vision_feature_select_strategy") or "default"
     if strategy not in ("default", "full"):
         raise ValueError(f"vision_feature_select_strategy {strategy}")
@@ -283,26 +282,25 @@ def _of_vision_tower(config: Mapping[str, Any], size: dict[str, int]) -> tuple[d
         "patch_size": patch,
         "num_additional_image_tokens": more,
         "vision_feature_select_strategy": strategy,
+        name: {"height": height, "width": width},
     }
-    return numbers, size["height"] // patch, more - (strategy == "default")
+    return numbers, height // patch, more - (strategy == "default")
 
 
 def _llava(config: Mapping[str, Any]) -> tuple[dict[str, Any], Count]:
     name = "crop_size" if config.get("do_center_crop", True) else "size"
-    size = _square(config, name)
     if name == "size" and "shortest_edge" in (config.get("size") or {}):
         raise ValueError("do_center_crop is false and size is a shortest edge")
-    numbers, rows, more = _of_vision_tower(config, size)
-    tokens = rows * (size["width"] // numbers["patch_size"]) + more
-    return {**numbers, name: size}, lambda width, height: tokens
+    numbers, rows, more = _of_vision_tower(config, name)
+    tokens = rows * (numbers[name]["width"] // numbers["patch_size"]) + more
+    return numbers, lambda width, height: tokens
 
 
 def _llava_next(config: Mapping[str, Any]) -> tuple[dict[str, Any], Count]:
     name = "crop_size" if "crop_size" in config else "size"
-    size = _square(config, name)
-    numbers, patches, more = _of_vision_tower(config, size)
+    numbers, patches, more = _of_vision_tower(config, name)
     grids = [(int(height), int(width)) for height, width in config.get("image_grid_pinpoints") or _GRIDS]
-    side = size["height"]
+    side = numbers[name]["height"]
 
     def fit(width: int, height: int, grid: tuple[int, int]) -> tuple[int, int]:
         """Return a key that prefers more of the image's pixels, then less empty grid."""
@@ -317,9 +315,9 @@ def _llava_next(config: Mapping[str, Any]) -> tuple[dict[str, Any], Count]:
             rows -= (rows - int(round(height * (columns / width), 7))) // 2 * 2
         else:
             columns -= (columns - int(round(width * (rows / height), 7))) // 2 * 2
-        return rows * columns + rows + patches * patches + more
+        return int(rows * columns + rows + patches * patches + more)
 
-    return {**numbers, name: size, "image_grid_pinpoints": [list(grid) for grid in grids]}, count
+    return {**numbers, "image_grid_pinpoints": [list(grid) for grid in grids]}, count
 
 
 _RULES = {"qwen2_vl": _qwen2_vl, "llava": _llava, "llava_next": _llava_next}

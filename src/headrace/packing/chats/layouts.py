@@ -346,7 +346,14 @@ def message_of(raw: object, role_key: str, content_key: str, images: list[Image 
     for key in REASONING_KEYS:
         if key in message and not isinstance(message[key], str):
             raise RowRejected("bad_content", f"{key} is {shown(message[key])}; it must be text")
-    return message, _weight_of(raw) if message["role"] == "assistant" else 0
+    if message["role"] != "assistant":
+        return message, 0
+    weight_key = next((key for key in WEIGHT_KEYS if raw.get(key) is not None), None)
+    if weight_key is None:
+        return message, 1
+    if raw[weight_key] not in (0, 1):
+        raise RowRejected("bad_weight", f"{weight_key} is {shown(raw[weight_key])}; a mask can hold 0 and 1 only")
+    return message, int(raw[weight_key])
 
 
 def reasons(message: Message) -> bool:
@@ -361,7 +368,24 @@ def calls_of(value: object) -> list[dict[str, Any]]:
     calls = [value] if isinstance(value, Mapping) else value
     if not isinstance(calls, Sequence) or isinstance(calls, str) or not calls:
         raise RowRejected("bad_tool_call", f"tool calls are {shown(value)}; give a list of objects with a name")
-    return [_call_of(each) for each in calls]
+    normal = []
+    for call in calls:
+        if isinstance(call, str):
+            call = parsed(call, "bad_tool_call", "a tool call")
+        if not isinstance(call, Mapping):
+            raise RowRejected("bad_tool_call", f"a tool call is {shown(call)}; it must be an object")
+        inner = call.get("function", call)
+        if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str) or not inner["name"]:
+            raise RowRejected("bad_tool_call", f"a tool call is {shown(call)}; it has no name")
+        given = next((inner[key] for key in ("arguments", "parameters", "input") if inner.get(key) is not None), None)
+        if isinstance(given, str):
+            given = parsed(given, "bad_tool_call", "arguments") if given.strip() else None
+        arguments = {} if given is None else given
+        if not isinstance(arguments, Mapping):
+            raise RowRejected("bad_tool_call", f"arguments of {inner['name']} are {shown(arguments)}; give an object")
+        kept = {"id": call["id"]} if call.get("id") is not None else {}
+        normal.append({"type": "function", **kept, "function": {"name": inner["name"], "arguments": dict(arguments)}})
+    return normal
 
 
 def tools_of(value: object) -> list[dict[str, Any]] | None:
@@ -373,7 +397,15 @@ def tools_of(value: object) -> list[dict[str, Any]] | None:
     tools = [value] if isinstance(value, Mapping) else value
     if not isinstance(tools, Sequence) or isinstance(tools, str):
         raise RowRejected("bad_tools", f"tools are {shown(value)}; give a list of objects")
-    return [_tool_of(each) for each in tools] or None
+    normal = []
+    for tool in tools:
+        if isinstance(tool, str):
+            tool = parsed(tool, "bad_tools", "a tool")
+        if not isinstance(tool, Mapping):
+            raise RowRejected("bad_tools", f"a tool is {shown(tool)}; it must be an object")
+        bare = "name" in tool and "function" not in tool and "type" not in tool
+        normal.append({"type": "function", "function": dict(tool)} if bare else dict(tool))
+    return normal or None
 
 
 def parsed(text: str, reason: str, what: str) -> Any:
@@ -387,34 +419,6 @@ def parsed(text: str, reason: str, what: str) -> Any:
     except (ValueError, RecursionError) as error:
         raise RowRejected(reason, f"{what}: {shown(text)} is not valid JSON ({error})") from None
     return value
-
-
-def _tool_of(tool: object) -> dict[str, Any]:
-    if isinstance(tool, str):
-        tool = parsed(tool, "bad_tools", "a tool")
-    if not isinstance(tool, Mapping):
-        raise RowRejected("bad_tools", f"a tool is {shown(tool)}; it must be an object")
-    if "function" in tool or "name" not in tool or "type" in tool:
-        return dict(tool)
-    return {"type": "function", "function": dict(tool)}
-
-
-def _call_of(call: object) -> dict[str, Any]:
-    if isinstance(call, str):
-        call = parsed(call, "bad_tool_call", "a tool call")
-    if not isinstance(call, Mapping):
-        raise RowRejected("bad_tool_call", f"a tool call is {shown(call)}; it must be an object")
-    inner = call.get("function", call)
-    if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str) or not inner["name"]:
-        raise RowRejected("bad_tool_call", f"a tool call is {shown(call)}; it has no name")
-    given = next((inner[key] for key in ("arguments", "parameters", "input") if inner.get(key) is not None), None)
-    if isinstance(given, str):
-        given = parsed(given, "bad_tool_call", "arguments") if given.strip() else None
-    arguments = {} if given is None else given
-    if not isinstance(arguments, Mapping):
-        raise RowRejected("bad_tool_call", f"arguments of {inner['name']} are {shown(arguments)}; give an object")
-    kept = {"id": call["id"]} if call.get("id") is not None else {}
-    return {"type": "function", **kept, "function": {"name": inner["name"], "arguments": dict(arguments)}}
 
 
 def _with_content(role: str, content: object, images: list[Image | None]) -> Message:
@@ -454,14 +458,3 @@ def _with_content(role: str, content: object, images: list[Image | None]) -> Mes
     if calls:
         message["tool_calls"] = calls
     return message
-
-
-def _weight_of(raw: Mapping[str, Any]) -> int:
-    for key in WEIGHT_KEYS:
-        value = raw.get(key)
-        if value is None:
-            continue
-        if value not in (0, 1):
-            raise RowRejected("bad_weight", f"{key} is {shown(value)}; a mask can hold 0 and 1 only")
-        return int(value)
-    return 1

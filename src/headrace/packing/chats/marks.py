@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.packing.chats.images import IMAGE
 from headrace.packing.chats.layouts import REASONING_KEYS, Conversation, Message
@@ -29,8 +29,6 @@ from headrace.packing.chats.words import RowRejected, shown
 
 Span = tuple[int, int]
 """Begin and end in a text, in characters."""
-
-Place = tuple[int, int]  # index of a part of a skeleton, and the offset in it
 
 BEGIN, END, JSON_BEGIN, JSON_END = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3"
 GENERATED_BEGIN, GENERATED_END = "\ufdd4", "\ufdd5"
@@ -228,41 +226,35 @@ def without_generated(text: str) -> tuple[str, list[Span]]:
     return "".join(parts[::2]), spans
 
 
-@dataclass(frozen=True, slots=True)
-class Skeleton:
-    """The literal texts of a shape, the slots between them, and the turns.
+class Skeleton(NamedTuple):
+    """The literal texts of a shape, the slots between them, and the trained parts of its turns.
 
     parts: literal texts and numbers. n ≥ 0 is the n-th text of the messages, -1-n the n-th JSON of the rendering.
-    turns: by index of the assistant message, where its trained part begins and ends.
+    turns: where each begins and ends, in the order of messages: part, offset in it, part, offset in it.
     """
 
     parts: list[str | int]
-    turns: dict[int, tuple[Place, Place]]
+    turns: list[tuple[int, int, int, int]]
 
-    def spans(self, text: str, texts: Sequence[str], jsons: Sequence[str]) -> dict[int, Span] | None:
-        """Find the turns of a rendered conversation; None if the skeleton does not predict its text."""
+    def filled(self, texts: Sequence[str], jsons: Sequence[str] = ()) -> tuple[str, list[Span]] | None:
+        """Write the conversation with these texts, and find its turns; None if it has other slots."""
         try:
             filled = [
                 part if isinstance(part, str) else texts[part] if part >= 0 else jsons[-1 - part] for part in self.parts
             ]
         except IndexError:
             return None
-        if "".join(filled) != text:
-            return None
         starts = [*accumulate(map(len, filled), initial=0)]
-        return {
-            message: (starts[first[0]] + first[1], starts[last[0]] + last[1])
-            for message, (first, last) in self.turns.items()
-        }
+        return "".join(filled), [(starts[a] + begin, starts[b] + end) for a, begin, b, end in self.turns]
 
-    def without_jsons(self, jsons: Sequence[str]) -> tuple[list[str | int], list[tuple[int, int, int, int]]]:
-        """Fill the JSON of a rendering into the parts; also return where trained parts begin and end, in order."""
+    def with_jsons(self, jsons: Sequence[str]) -> Skeleton:
+        """Make the JSON of a rendering part of the literal texts."""
         parts = [part if isinstance(part, str) or part >= 0 else jsons[-1 - part] for part in self.parts]
-        return parts, [(*first, *last) for _, (first, last) in sorted(self.turns.items())]
+        return Skeleton(parts, self.turns)
 
 
 def skeleton_of(
-    text: str, found: Sequence[Found], pieces: Sequence[Piece], jsons: Sequence[str], turns: dict[int, Span]
+    text: str, found: Sequence[Found], pieces: Sequence[Piece], jsons: Sequence[str], turns: Sequence[Span]
 ) -> Skeleton | None:
     """Make the skeleton of one rendering; None if a text was not written whole and unchanged."""
     if len(found) % 2:
@@ -282,11 +274,11 @@ def skeleton_of(
     parts.append(text[at:])
     starts.append(at)
 
-    def place(at: int) -> Place:
+    def place(at: int) -> tuple[int, int]:
         literal = bisect_right(starts, at) - 1
         return 2 * literal, at - starts[literal]
 
-    return Skeleton(parts, {message: (place(begin), place(end)) for message, (begin, end) in turns.items()})
+    return Skeleton(parts, [(*place(begin), *place(end)) for begin, end in turns])
 
 
 class Specials:

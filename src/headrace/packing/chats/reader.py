@@ -90,9 +90,9 @@ def read_rows(
     elif kind.format == "json":
         found = _values(path, kind, part)
     elif kind.format == "parquet":
-        found = _parquet(path, kind, part, batch_rows, batch_bytes)
+        found = _own_rows(_parquet(path, kind, batch_rows, batch_bytes), part)
     elif kind.format == "arrow":
-        found = _arrow(path, kind, part, batch_rows, batch_bytes)
+        found = _own_rows(_arrow(path, kind, batch_rows, batch_bytes), part)
     else:
         raise InputError(
             f"{path}: is {kind.format}; chats are read from .jsonl, .json, .parquet and .arrow, also .gz and .zst"
@@ -135,19 +135,12 @@ def _row_of_value(value: object) -> Row:
 
 
 def filter_row(row: Mapping[str, Any], filters: Sequence[tuple[str, frozenset[str]]]) -> None:
-    """Raise `RowRejected` if a filter leaves out the row."""
+    """Raise `RowRejected` if a filter leaves out the row: its cell, which may be a list, holds none of the words."""
     for name, words in filters if isinstance(row, Mapping) else ():
-        if not words & _words(row.get(name)):
-            raise RowRejected("filtered", f"{name} is {shown(row.get(name))}")
-
-
-def _words(value: object) -> frozenset[str]:
-    """Return the words of a cell that is text, a comma-separated list or a list."""
-    if isinstance(value, str):
-        return frozenset(word.strip() for word in value.split(","))
-    if isinstance(value, Sequence):
-        return frozenset(str(word).strip() for word in value)
-    return frozenset() if value is None else frozenset((str(value),))
+        value = row.get(name)
+        cell = value.split(",") if isinstance(value, str) else value if isinstance(value, Sequence) else [value]
+        if value is None or words.isdisjoint(str(word).strip() for word in cell):
+            raise RowRejected("filtered", f"{name} is {shown(value)}")
 
 
 def _chunks(path: Path, kind: Kind) -> Iterator[bytes]:
@@ -246,9 +239,7 @@ def _texts(path: Path, kind: Kind) -> Iterator[str]:
     yield decoder.decode(b"", final=True)
 
 
-def _parquet(
-    path: Path, kind: Kind, part: tuple[int, int], batch_rows: int, batch_bytes: int
-) -> Iterator[tuple[int, Row, int]]:
+def _parquet(path: Path, kind: Kind, batch_rows: int, batch_bytes: int) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Yield the rows of a Parquet file, with the file's average size of a row."""
     with open_file(path, kind) as file:
         rows, groups = file.metadata.num_rows, file.metadata.num_row_groups
@@ -264,39 +255,32 @@ def _parquet(
                 ) from error
             if batch is None:
                 return
-            yield from _own_rows(batch, first, part, size)
+            yield batch, size
             first += batch.num_rows
 
 
-def _arrow(
-    path: Path, kind: Kind, part: tuple[int, int], batch_rows: int, batch_bytes: int
-) -> Iterator[tuple[int, Row, int]]:
+def _arrow(path: Path, kind: Kind, batch_rows: int, batch_bytes: int) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Yield the rows of an Arrow file or stream, with the average size of a row in the record batch."""
     for chunk in arrow.chunks(arrow.survey(path, path.name, kind)):
-        first, size = chunk.first_row, chunk.data.nbytes // max(1, chunk.rows)
+        size = chunk.data.nbytes // max(1, chunk.rows)
         for batch in chunk.data.to_batches(max(1, min(batch_rows, batch_bytes // max(1, size)))):
-            yield from _own_rows(batch, first, part, size)
-            first += batch.num_rows
+            yield batch, size
 
 
-def _own_rows(batch: pa.RecordBatch, first: int, part: tuple[int, int], size: int) -> Iterator[tuple[int, Row, int]]:
-    """Yield the rows of a part, with their numbers from 1. first: number of rows in the file before the batch."""
-    count = batch.num_rows
-    places = range((part[0] - first) % part[1], count, part[1])
-    if len(places) < count:
-        batch = batch.take(pa.array(places, pa.int64()))
-    for place, row in zip(places, _without_nulls(batch), strict=True):
-        yield first + place + 1, row, size
-
-
-def _without_nulls(batch: pa.RecordBatch) -> list[Row]:
-    """Return rows as dicts without nulls inside structs, where every row has every key: null means an absent key."""
-    nested = [field.name for field in batch.schema if _has_struct(field.type)]
-    rows: list[Row] = batch.to_pylist(maps_as_pydicts="lossy")
-    for row in rows:
-        for key in nested:
-            row[key] = _present(row[key])  # type: ignore[index]  # rows are dicts here
-    return rows
+def _own_rows(batches: Iterator[tuple[pa.RecordBatch, int]], part: tuple[int, int]) -> Iterator[tuple[int, Row, int]]:
+    """Yield the rows of a part, with their numbers from 1. Null in a struct, which has every key, is an absent key."""
+    first = 0
+    for batch, size in batches:
+        count = batch.num_rows
+        places = range((part[0] - first) % part[1], count, part[1])
+        if len(places) < count:
+            batch = batch.take(pa.array(places, pa.int64()))
+        nested = [field.name for field in batch.schema if _has_struct(field.type)]
+        for place, row in zip(places, batch.to_pylist(maps_as_pydicts="lossy"), strict=True):
+            for key in nested:
+                row[key] = _present(row[key])
+            yield first + place + 1, row, size
+        first += count
 
 
 def _present(value: Any) -> Any:

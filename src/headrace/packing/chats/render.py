@@ -22,7 +22,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 from headrace.packing.chats.images import IMAGE
 from headrace.packing.chats.layouts import Conversation, Message
@@ -59,12 +59,7 @@ _LEFT = re.compile(r"(\s|</?[\w|.:-]+>)*")  # allowed beside a changed text: whi
 
 # Forms of messages with tool calls, because templates differ in what they expect: the content of a message without one,
 # and arguments as an object or as JSON. Normalised messages have the first form.
-_FORMS: list[tuple[str | None, Literal["object", "text"]]] = [
-    ("", "object"),
-    ("", "text"),
-    (None, "object"),
-    (None, "text"),
-]
+_FORMS = [(empty, arguments) for empty in ("", None) for arguments in ("object", "text")]
 _ASKS_FOR_NONE = re.compile(r"content(['\"]\])? is (not )?none", re.IGNORECASE)
 
 
@@ -73,13 +68,13 @@ class Rendered:
     """A text and its trained spans: [begin, end) in characters, in order, none empty.
 
     borders: of turns, if they were requested; see `turn_borders`.
-    skeleton: its parts and turns, with the JSON of this rendering filled in; None if there is no skeleton.
+    skeleton: with the JSON of this rendering filled in; None if there is no skeleton.
     """
 
     text: str
     spans: list[Span]
     borders: list[Border] = field(default_factory=list)
-    skeleton: tuple[list[str | int], list[tuple[int, int, int, int]]] | None = None
+    skeleton: Skeleton | None = None
 
 
 class ChatRenderer:
@@ -112,18 +107,17 @@ class ChatRenderer:
         return [turns.render(part, borders=borders) for part in sequences_of(chat, self._reasoning)]
 
 
-def _in_form(chat: Conversation, empty: str | None, arguments: Literal["object", "text"]) -> Conversation:
+def _in_form(chat: Conversation, empty: str | None, arguments: str) -> Conversation:
     messages = []
     for message in chat.messages:
         if "tool_calls" in message:
-            calls = message["tool_calls"]
+            message = {**message, "content": message["content"] or empty}
             if arguments == "text":
-                functions = [
-                    {**call["function"], "arguments": json.dumps(call["function"]["arguments"], ensure_ascii=False)}
-                    for call in calls
-                ]
-                calls = [{**call, "function": function} for call, function in zip(calls, functions, strict=True)]
-            message = {**message, "content": message["content"] or empty, "tool_calls": calls}
+                functions = [{**call["function"]} for call in message["tool_calls"]]
+                for own in functions:
+                    own["arguments"] = json.dumps(own["arguments"], ensure_ascii=False)
+                calls = zip(message["tool_calls"], functions, strict=True)
+                message["tool_calls"] = [{**call, "function": own} for call, own in calls]
         messages.append(message)
     return replace(chat, messages=messages)
 
@@ -180,21 +174,32 @@ class Turns:
             before = text[: text.index(_ADDRESS)][-40:]
             raise RowRejected("template_error", f"the template writes an object, not a text: {shown(before)}")
         if self.template.has_generation_blocks:
-            return _generated(chat, text)
+            own = json.dumps([chat.messages, chat.tools], ensure_ascii=False, default=str)
+            _check_reserved(own.replace(IMAGE, ""))  # `render` has checked their number
+            text, spans = without_generated(text)
+            answers = [place for place, message in enumerate(chat.messages) if message["role"] == "assistant"]
+            if any(not chat.weights[place] for place in answers):  # blocks must be matched with messages
+                if len(answers) != len(spans):
+                    raise RowRejected(
+                        "uncertain_mask",
+                        f"{len(spans)} generation blocks for {len(answers)} assistant messages, some of them not "
+                        "trained",
+                    )
+                spans = [span for place, span in zip(answers, spans, strict=True) if chat.weights[place]]
+            return Rendered(text, spans)
         _check_reserved(text)
         wanted = [place for place, weight in enumerate(chat.weights) if weight]
         if not wanted:
             return Rendered(text, [])
-        turns, skeleton = self._find(chat, text, trace, wanted)
-        spans = [turns[place] for place in wanted]
+        spans, skeleton = self._find(chat, text, trace, wanted)
         for (_, last), (begin, end) in pairwise([(0, 0), *spans]):
             if not last <= begin < end:
-                raise RowRejected("uncertain_mask", f"the turns found overlap or are empty: {sorted(turns.values())}")
-        return Rendered(text, spans, skeleton=None if skeleton is None else skeleton.without_jsons(trace.texts))
+                raise RowRejected("uncertain_mask", f"the turns found overlap or are empty: {sorted(spans)}")
+        return Rendered(text, spans, skeleton=None if skeleton is None else skeleton.with_jsons(trace.texts))
 
     def _find(
         self, chat: Conversation, text: str, trace: Trace, wanted: list[int]
-    ) -> tuple[dict[int, Span], Skeleton | None]:
+    ) -> tuple[list[Span], Skeleton | None]:
         """Find the trained spans of the `wanted` messages in `text`, the plain rendering, and learn a skeleton.
 
         Raises `RowRejected` (not_rendered, uncertain_mask, template_error).
@@ -203,19 +208,19 @@ class Turns:
         held = self._looked_for.stands_in("\0".join(message["content"] or "" for message in chat.messages))
         key = (*shape, *chat.weights, held, bool(chat.tools), repr(chat.values) if chat.values else "")
         for skeleton in self._skeletons.get(key, ()):
-            if (turns := skeleton.spans(text, texts, trace.texts)) is not None:
-                return turns, skeleton
+            if (known := skeleton.filled(texts, trace.texts)) is not None and known[0] == text:
+                return known[1], skeleton
         rendering = Rendering(self, chat, text)
         if not rendering.takes_marks():
-            turns = {place: rendering.turn_by_difference(place) for place in wanted}
+            turns = [rendering.turn_by_difference(place) for place in wanted]
             rendering.check_by_difference()
             return turns, None
         rendering.check_marks()
         owners = set(rendering.owner)
-        turns = {
-            place: rendering.turn_by_marks(place) if place in owners else rendering.turn_by_difference(place)
+        turns = [
+            rendering.turn_by_marks(place) if place in owners else rendering.turn_by_difference(place)
             for place in wanted
-        }
+        ]
         learnt = None
         if self.template.fixed_prompt and owners.issuperset(wanted):
             learnt = skeleton_of(text, rendering.found, rendering.pieces, trace.texts, turns)
@@ -233,22 +238,6 @@ class Turns:
                 self._remembered.clear()
             self._remembered[key] = find()
         return self._remembered[key]
-
-
-def _generated(chat: Conversation, text: str) -> Rendered:
-    """Read the generation blocks of the template; match them with messages only if some messages are not trained."""
-    own = json.dumps([chat.messages, chat.tools], ensure_ascii=False, default=str)
-    _check_reserved(own.replace(IMAGE, ""))  # `render` has checked their number
-    text, spans = without_generated(text)
-    answers = [place for place, message in enumerate(chat.messages) if message["role"] == "assistant"]
-    if any(not chat.weights[place] for place in answers):
-        if len(answers) != len(spans):
-            raise RowRejected(
-                "uncertain_mask",
-                f"{len(spans)} generation blocks for {len(answers)} assistant messages, some of them not trained",
-            )
-        spans = [span for place, span in zip(answers, spans, strict=True) if chat.weights[place]]
-    return Rendered(text, spans)
 
 
 def _check_reserved(text: str) -> None:
@@ -378,7 +367,15 @@ class Rendering:
             except RowRejected:
                 return None
         prompt = asked[len(plain) :] if asked.startswith(plain) else ""
-        return _start_in(literal, lead, prompt, self.turns.specials)
+        if lead is not None and lead.startswith(literal):  # the prompt is longer, e.g. it opens the reasoning
+            return len(literal)
+        # A shorter prompt may end at a line or a special token.
+        ends = {match.end() for match in re.finditer("\n", prompt)}
+        for end in sorted({len(prompt), *ends, *(end for _, end in self.turns.specials.spans(prompt))}, reverse=True):
+            at = literal.rfind(prompt[:end]) if end else -1
+            if at >= 0:
+                return at + end
+        return None
 
     def _changed_part(self, text: str, messages: list[Message], place: int) -> Span:
         """Find the part of `text`, the rendering of `messages`, that depends on one message."""
@@ -440,24 +437,6 @@ def _turn(place: int, begin: int, start: int | None, end: int, stop: int | None)
     if start is None or stop is None:
         raise _uncertain(place, "where its turn begins" if start is None else "where its turn ends")
     return begin + start, end + stop
-
-
-def _start_in(literal: str, lead: str | None, prompt: str, specials: Specials) -> int | None:
-    """Find where the model begins in `literal`; None if no rule is certain.
-
-    lead: the text at this point in a rendering that ends with the generation prompt, None if unknown. prompt: the
-    generation prompt alone, "" if the template writes none.
-    """
-    if lead is not None and lead.startswith(literal):  # the prompt is longer, e.g. it opens the reasoning
-        return len(literal)
-    lines = {
-        match.end() for match in re.finditer("\n", prompt)
-    }  # a shorter prompt may end at a line or a special token
-    for end in sorted({len(prompt), *lines, *(end for _, end in specials.spans(prompt))}, reverse=True):
-        at = literal.rfind(prompt[:end]) if end else -1
-        if at >= 0:
-            return at + end
-    return None
 
 
 def _end_in(after: str, tail: str | None, specials: Specials) -> int | None:

@@ -33,13 +33,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import EngineError, SettingsError
 from headrace.packing.chats.layouts import Conversation
-from headrace.packing.chats.marks import RESERVED, AnyOf, Span, Specials
+from headrace.packing.chats.marks import RESERVED, AnyOf, Skeleton, Span, Specials
 from headrace.packing.chats.render import ChatRenderer, Rendered
 from headrace.packing.chats.template import Template
 from headrace.packing.chats.turns import Border
@@ -98,7 +97,7 @@ class Predictions:
 
     def __init__(self, wanted: Iterable[str]) -> None:
         self._wanted = AnyOf(wanted)
-        self._shapes: dict[Any, tuple[list[str | int], list[tuple[int, int, int, int]]]] = {}
+        self._shapes: dict[Any, Skeleton] = {}
 
     def shape_of(self, chat: Conversation) -> tuple[Any, list[str]] | None:
         """Return the key of a conversation's shape and its texts; None if the template must render it."""
@@ -128,12 +127,7 @@ class Predictions:
     def written(self, key: Any, texts: Sequence[str]) -> tuple[str, list[Span]] | None:
         """Write a conversation of a known shape; return its text and trained spans, or None if the shape is unknown."""
         known = self._shapes.get(key)
-        if known is None:
-            return None
-        parts, turns = known
-        filled = [part if isinstance(part, str) else texts[part] for part in parts]
-        starts = [*accumulate(map(len, filled), initial=0)]
-        return "".join(filled), [(starts[a] + begin, starts[b] + end) for a, begin, b, end in turns]
+        return None if known is None else known.filled(texts)
 
     def learn(self, key: Any, texts: Sequence[str], parts: Sequence[Any], turns: Sequence[Sequence[int]]) -> None:
         """Store the skeleton of a shape, if it fits these texts."""
@@ -141,7 +135,7 @@ class Predictions:
         if all(type(part) is int and 0 <= part < len(texts) for part in numbers):
             if len(self._shapes) >= _MOST_SHAPES:
                 self._shapes.clear()
-            self._shapes[key] = [*parts], [(a, begin, b, end) for a, begin, b, end in turns]
+            self._shapes[key] = Skeleton([*parts], [(a, begin, b, end) for a, begin, b, end in turns])
 
 
 class ProcessRenderer:
@@ -167,7 +161,7 @@ class ProcessRenderer:
         unknown: dict[int, tuple[Predictions, Any, list[str]]] = {}
         known = {} if self._predictions is None or borders else self._predictions
         for place, chat in enumerate(chats if known else ()):
-            predictions = known.get(self._template_of(chat))
+            predictions = known.get("tool_use" if chat.tools and "tool_use" in self.settings.templates else "default")
             shape = None if predictions is None else predictions.shape_of(chat)
             if predictions is None or shape is None:
                 continue
@@ -183,14 +177,16 @@ class ProcessRenderer:
                 predictions.learn(key, texts, *outcome[0].skeleton)
         return [found[place] for place in range(len(chats))]
 
-    def _template_of(self, chat: Conversation) -> str:
-        return "tool_use" if chat.tools and "tool_use" in self.settings.templates else "default"
-
     def _in_processes(self, chats: Sequence[Conversation], borders: bool) -> list[list[Rendered] | RowRejected]:
         found: list[list[Rendered] | RowRejected] = []
         killed = -1  # the conversation at which a process died, apparently through no fault of the template
         while len(found) < len(chats):
-            process = self._take()
+            if self._pid != os.getpid():  # forked: the processes belong to the parent and answer it
+                self._begin()
+            try:
+                process = self._idle.pop()
+            except IndexError:  # another thread may have taken the last
+                process = _Process(self.settings)
             try:
                 if self._predictions is None:
                     self._predictions = process.compiled()
@@ -203,7 +199,14 @@ class ProcessRenderer:
                 if before:  # finished but not answered: render again without the fatal conversation
                     found += self._in_processes(chats[len(found) : len(found) + before], borders)
                 if died.signal == signal.SIGXCPU:
-                    found.append(self._overrun())
+                    limit = f"more than {self.settings.limits.seconds} s of processor time"
+                    self._overruns += 1
+                    if self._overruns >= _MOST_OVERRUNS:
+                        raise SettingsError(
+                            f"the chat template took {limit} on each of {self._overruns} conversations in a row; give "
+                            "another with chat_template="
+                        ) from None
+                    found.append(RowRejected("template_limit", f"the template took {limit}"))
                 elif killed == len(found):
                     raise EngineError(
                         f"the process that renders the chat template died twice on one conversation ({died}); if the "
@@ -222,24 +225,6 @@ class ProcessRenderer:
         self._idle: list[_Process] = []
         self._pid = os.getpid()
         weakref.finalize(self, _end_all, self._idle, self._pid)
-
-    def _take(self) -> _Process:
-        if self._pid != os.getpid():  # forked: the processes belong to the parent and answer it
-            self._begin()
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return _Process(self.settings)
-
-    def _overrun(self) -> RowRejected:
-        limit = f"more than {self.settings.limits.seconds} s of processor time"
-        self._overruns += 1
-        if self._overruns >= _MOST_OVERRUNS:
-            raise SettingsError(
-                f"the chat template took {limit} on each of {self._overruns} conversations in a row; give another with "
-                "chat_template="
-            )
-        return RowRejected("template_limit", f"the template took {limit}")
 
 
 def _end_all(processes: list[_Process], pid: int) -> None:
@@ -294,7 +279,17 @@ class _Process:
         """Yield outcomes, in order. Raises `_Died`; after any error the process must not be used again."""
         self.compiled()
         self._finished[:8] = bytes(8)
-        self._send((borders, [_sent(chat) for chat in chats]))
+        fields = [  # without the bytes of images, which the template does not need
+            (
+                chat.messages,
+                chat.weights,
+                chat.tools,
+                dict(chat.values),
+                [each._replace(data=None) for each in chat.images],
+            )
+            for chat in chats
+        ]
+        self._send((borders, fields))
         done = 0
         while done < len(chats):
             for outcome in self._answer(done):
@@ -344,12 +339,6 @@ class _Process:
             raise RuntimeError(f"rendering failed because of a bug in headrace: {outcome['failed']}")
 
 
-def _sent(chat: Conversation) -> tuple[Any, ...]:
-    """Return the fields of a conversation, without the bytes of images, which the template does not need."""
-    images = [image._replace(data=None) for image in chat.images]
-    return chat.messages, chat.weights, chat.tools, dict(chat.values), images
-
-
 def serve(finished_fd: int) -> None:
     """Run the child: compile the templates, then answer batches until the parent closes the pipe."""
     receive, send = sys.stdin.buffer, sys.stdout.buffer
@@ -387,11 +376,10 @@ def serve(finished_fd: int) -> None:
 
 
 def _answer_of(renderer: ChatRenderer, chat: Conversation, borders: bool) -> bytes:
-    found: Any
+    found: dict[str, Any]
     try:
         rendered = renderer.render(chat, borders=borders)
-        found = [(each.text, each.spans, each.borders, each.skeleton) for each in rendered]
-        return _encoded(found)
+        return _encoded([(each.text, each.spans, each.borders, each.skeleton) for each in rendered])
     except RowRejected as wrong:
         found = {"rejected": [wrong.reason, wrong.detail]}
     except SettingsError as error:

@@ -170,7 +170,14 @@ def read_tokenizer(place: Path | str) -> TokenizerFiles:
 
     Raises `SettingsError`, `InputError`, `MissingExtra`.
     """
-    main = _main_file(hub.directory_of(place) if isinstance(place, str) else place)
+    path = hub.directory_of(place) if isinstance(place, str) else place
+    main = next((each for each in (path, path / "tokenizer.json", path / "tokenizer.json.gz") if each.is_file()), None)
+    if main is None:
+        what = "holds no tokenizer.json" if path.is_dir() else "is not there"
+        raise SettingsError(
+            f"tokenizer {path}: {what}; give a tokenizer.json (or .json.gz) or the directory that holds it, as "
+            "`save_pretrained` of a fast tokenizer writes it"
+        )
     config = _json_beside(main, "tokenizer_config.json")
     named = {**_json_beside(main, "special_tokens_map.json"), **config}
     texts = {name: each.get("content") if isinstance(each, dict) else each for name, each in named.items()}
@@ -179,19 +186,6 @@ def read_tokenizer(place: Path | str) -> TokenizerFiles:
         json_text=_text(main),
         templates=_templates(main, config),
         special={name: text for name in _SPECIAL if isinstance(text := texts.get(name), str)},
-    )
-
-
-def _main_file(path: Path) -> Path:
-    if path.is_file():
-        return path
-    for name in ("tokenizer.json", "tokenizer.json.gz"):
-        if (path / name).is_file():
-            return path / name
-    what = "holds no tokenizer.json" if path.is_dir() else "is not there"
-    raise SettingsError(
-        f"tokenizer {path}: {what}; give a tokenizer.json (or .json.gz) or the directory that holds it, as "
-        "`save_pretrained` of a fast tokenizer writes it"
     )
 
 

@@ -243,32 +243,18 @@ class Template:
         images = any(IMAGE in (message.get("content") or "") for message in messages)
         if images or self._reads_only_parts:
             messages = [{**message, "content": _parts(message.get("content"))} for message in messages]
+        prompt = {_PROMPT: generation_prompt, _TRACE: trace}
         try:
-            return self._rendered(messages, tools, values, trace, generation_prompt)
+            return self._rendered({"messages": messages, "tools": tools, **values, **prompt})
         except RowRejected as wrong:
             if images and wrong.reason == "template_error":
                 told = "the template may take texts only, give that of a model with images with chat_template"
                 raise RowRejected(wrong.reason, f"{wrong.detail}; the row holds images: {told}") from None
             raise
 
-    def _rendered(
-        self,
-        messages: list[dict[str, Any]],
-        tools: list[dict[str, Any]] | None,
-        values: Mapping[str, Any],
-        trace: Trace,
-        generation_prompt: bool,
-    ) -> str:
-        variables = {
-            **self._globals,
-            "messages": messages,
-            "tools": tools,
-            **values,
-            "add_generation_prompt": generation_prompt,
-            _TRACE: trace,
-        }
+    def _rendered(self, variables: Mapping[str, Any]) -> str:
         try:
-            context = Context(self._environment, variables, None, self._compiled.blocks)
+            context = Context(self._environment, {**self._globals, **variables}, None, self._compiled.blocks)
             found, size = [], 0
             for piece in self._compiled.root_render_func(context):
                 found.append(piece)
@@ -287,9 +273,10 @@ class Template:
     def _reads_only_parts(self) -> bool:
         """Whether the template ignores a content that is a text, and writes one that is a list of parts."""
         try:
+            probes = ([{"role": "user", "content": content}] for content in ("xyzzy", _parts("xyzzy")))
             written = [
-                "xyzzy" in self._rendered([{"role": "user", "content": content}], None, {}, Trace(), False)
-                for content in ("xyzzy", _parts("xyzzy"))
+                "xyzzy" in self._rendered({"messages": each, "tools": None, _PROMPT: False, _TRACE: Trace()})
+                for each in probes
             ]
         except (RowRejected, SettingsError):
             return False

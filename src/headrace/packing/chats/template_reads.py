@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal, NoReturn
+from typing import Literal
 
 from headrace.errors import MissingExtra
 
@@ -55,10 +55,6 @@ def texts_looked_for(tree: nodes.Template) -> frozenset[str] | None:
         return None
 
 
-def _untold(node: nodes.Node) -> NoReturn:
-    raise _Untold(f"line {node.lineno}: {type(node).__name__}")
-
-
 class _Reader:
     """The state of reading a template.
 
@@ -82,7 +78,7 @@ class _Reader:
         match node:
             case nodes.Output():
                 if not {self.kind(each) for each in node.nodes} <= _WRITTEN:
-                    _untold(node)
+                    raise _Untold
             case nodes.If():
                 for each in (node, *node.elif_):
                     holds = self.truth(each.test)
@@ -94,7 +90,7 @@ class _Reader:
             case nodes.For():
                 over = self.kind(node.iter)
                 if over not in _ITEMS or node.recursive:
-                    _untold(node)
+                    raise _Untold
                 self.assign(node.target, _ITEMS[over])
                 name = node.target.name if isinstance(node.target, nodes.Name) else ""
                 with self.inside(self.sure | {name} if self.are_messages(node.iter) else self.sure - {name}):
@@ -115,7 +111,7 @@ class _Reader:
             case nodes.Continue() | nodes.Break():
                 pass
             case _:
-                _untold(node)
+                raise _Untold
 
     @contextmanager
     def inside(self, sure: frozenset[str]) -> Iterator[None]:
@@ -134,16 +130,10 @@ class _Reader:
                 for each in target.items:
                     self.assign(each, kind)
             case _:
-                _untold(target)
+                raise _Untold
 
     def widen(self, name: str, kind: Kind) -> None:
-        before = self.kinds.setdefault(name, kind)
-        if before in ("blind", kind):
-            self.kinds[name] = kind
-        elif {before, kind} == {"text", "joined"}:
-            self.kinds[name] = "joined"
-        elif kind != "blind":
-            raise _Untold(name)
+        self.kinds[name] = self.widest([self.kinds.get(name, kind), kind])
 
     def are_messages(self, node: nodes.Node) -> bool:
         """Return whether this is a list of messages, whatever the shape."""
@@ -185,7 +175,7 @@ class _Reader:
         if (field := self.field_of_message(node)) is not None:
             return True if field == "content" else None if field == "role" else False
         if self.kind(node) == "space":
-            _untold(node)
+            raise _Untold
         return None
 
     def test(self, node: nodes.Test) -> bool | None:
@@ -193,7 +183,7 @@ class _Reader:
         if kind in ("text", "message") and node.name in _TYPES_OF_TEXT:
             return _TYPES_OF_TEXT[node.name] if field == "content" else None
         if kind != "blind":
-            _untold(node)
+            raise _Untold
         self.blind(*node.args)
         if field not in (None, "role", "content") and node.name in ("defined", "none", "string", "mapping"):
             return False
@@ -216,9 +206,9 @@ class _Reader:
             case nodes.CondExpr():
                 holds = self.truth(node.test)
                 options = [node.expr1] if holds else [node.expr2] if holds is False else [node.expr1, node.expr2]
-                return self.widest(node, [self.kind(each) for each in options if each is not None])
+                return self.widest([self.kind(each) for each in options if each is not None])
             case nodes.And() | nodes.Or():
-                return self.widest(node, [self.kind(node.left), self.kind(node.right)])
+                return self.widest([self.kind(node.left), self.kind(node.right)])
             case nodes.Not() | nodes.Test():
                 self.truth(node)
                 return "blind"
@@ -228,7 +218,7 @@ class _Reader:
                 parts = node.nodes if isinstance(node, nodes.Concat) else [node.left, node.right]
                 kinds = {self.kind(each) for each in parts}
                 if not kinds <= _WRITTEN:
-                    _untold(node)
+                    raise _Untold
                 return "joined" if kinds - {"blind"} else "blind"
             case nodes.BinExpr():
                 return self.blind(node.left, node.right)
@@ -238,20 +228,20 @@ class _Reader:
                 return self.filtered(node)
             case nodes.Call():
                 return self.call(node)
-        _untold(node)
+        raise _Untold
 
     def blind(self, *parts: nodes.Node) -> Kind:
         for each in parts:
             if self.kind(each) != "blind":
-                _untold(each)
+                raise _Untold
         return "blind"
 
-    def widest(self, node: nodes.Node, kinds: list[Kind]) -> Kind:
+    def widest(self, kinds: list[Kind]) -> Kind:
         found: set[Kind] = {*kinds} - {"blind"}
         if found == {"text", "joined"}:
             return "joined"
         if len(found) > 1:
-            _untold(node)
+            raise _Untold
         return found.pop() if found else "blind"
 
     def attribute(self, node: nodes.Getattr | nodes.Getitem, name: str) -> Kind:
@@ -261,7 +251,7 @@ class _Reader:
         if owner == "space":
             return self.kinds.get(f".{name}", "blind")
         if owner != "blind":
-            _untold(node)
+            raise _Untold
         return "blind"
 
     def item(self, node: nodes.Getitem) -> Kind:
@@ -269,7 +259,7 @@ class _Reader:
             return self.attribute(node, node.arg.value)
         owner = self.kind(node.node)
         if owner not in _ITEMS:
-            _untold(node)
+            raise _Untold
         if isinstance(node.arg, nodes.Slice):
             self.blind(*(each for each in (node.arg.start, node.arg.stop, node.arg.step) if each is not None))
             return owner
@@ -281,7 +271,7 @@ class _Reader:
         if {*kinds} == {"blind"}:
             return "blind"
         if len(kinds) > 2:
-            _untold(node)
+            raise _Untold
         (operand,) = node.ops
         match (*kinds, operand.op):
             case ("text", "blind", "eq" | "ne"):
@@ -291,25 +281,25 @@ class _Reader:
             case ("blind", "message", "in" | "notin"):  # whether it has a field
                 pass
             case _:
-                _untold(node)
+                raise _Untold
         return "blind"
 
     def want(self, node: nodes.Expr) -> None:
         """Record a constant that is looked for in a content."""
         if not isinstance(node, nodes.Const):
-            _untold(node)
+            raise _Untold
         if isinstance(node.value, str):
             self.wanted |= {node.value} - {""}
 
     def filtered(self, node: nodes.Filter) -> Kind:
         if node.node is None or node.dyn_args is not None or node.dyn_kwargs is not None:
-            _untold(node)
+            raise _Untold
         kind = self.kind(node.node)
         arguments = [*node.args, *(each.value for each in node.kwargs)]
         if kind == "blind":
             return self.blind(*arguments)
         if arguments:
-            _untold(node)
+            raise _Untold
         match kind, node.name:
             case ("text" | "joined", "trim" | "string") | ("messages" | "parts", "list"):
                 return kind
@@ -317,11 +307,11 @@ class _Reader:
                 return "blind"
             case ("messages" | "parts", "first" | "last"):
                 return _ITEMS[kind]
-        _untold(node)
+        raise _Untold
 
     def call(self, node: nodes.Call) -> Kind:
         if node.dyn_args is not None or node.dyn_kwargs is not None:
-            _untold(node)
+            raise _Untold
         given = [self.kind(each) for each in node.args]
         named: dict[str, Kind] = {each.key: self.kind(each.value) for each in node.kwargs}
         kinds = {*given, *named.values()}
@@ -337,15 +327,15 @@ class _Reader:
                 return "space"
             if name in _HARMLESS and (kinds <= {"blind"} or name == "raise_exception"):
                 return "blind"
-            _untold(node)
+            raise _Untold
         if not isinstance(node.node, nodes.Getattr):
-            _untold(node)
+            raise _Untold
         owner, method = self.kind(node.node.node), node.node.attr
         if owner == "blind" and kinds <= {"blind"}:
             return "blind"
         first = node.args[0].value if node.args and isinstance(node.args[0], nodes.Const) else None
         if named:
-            _untold(node)
+            raise _Untold
         if (
             owner in ("text", "joined")
             and method in _CUTS
@@ -353,11 +343,11 @@ class _Reader:
         ):
             return owner
         if not isinstance(first, str) or not first:
-            _untold(node)
+            raise _Untold
         if owner == "message" and method == "get":
             return "text" if first == "content" else self.blind(*node.args)
         if owner == "text" and method in _SEARCHES:
             self.want(node.args[0])
             self.blind(*node.args[1:])
             return "parts" if method == "split" else "blind"
-        _untold(node)
+        raise _Untold

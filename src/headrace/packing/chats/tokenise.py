@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from headrace.arrays import I32, I64, U8
+from headrace.bins.bins import offsets_of
 from headrace.errors import InputError, SettingsError
 from headrace.packing.chats.backends import Backend, backend_of
 from headrace.packing.chats.byte_level import ByteLevel, Ids, byte_level_of, mask_of, masks_by_bytes, token_runs
@@ -82,7 +83,7 @@ class Encoded:
     @property
     def offsets(self) -> I64:
         """Return the start of each sequence, and the end of the last; int64 [n + 1]."""
-        return np.concatenate([[0], np.cumsum(self.lengths)])
+        return offsets_of(self.lengths)
 
 
 @dataclass(slots=True)
@@ -261,7 +262,11 @@ class ChatEncoder:
                 elif isinstance(sample, Text):
                     items.append(self._raw(place, sample))
                 else:
-                    items.append(self._given(place, sample))
+                    low, high = sample.ids.min(), sample.ids.max()
+                    if not 0 <= low <= high < (self.vocabulary or 1 << 31):
+                        known = f", the vocabulary has {self.vocabulary:,}" if self.vocabulary else ""
+                        raise RowRejected("bad_tokens", f"ids are {low} to {high}{known}")
+                    items.append(_Item(place, ids=sample.ids.astype(np.int32), mask=sample.mask))
             except RowRejected as wrong:
                 rejected.append(Rejected(place, wrong.reason, wrong.detail))
         outcomes = self.renderer.render([chat for _, chat, *_ in chats]) if chats else []
@@ -311,21 +316,11 @@ class ChatEncoder:
         counts = counts[: len(chat.images)]
         text, spans, plain = self._finished(rendered.text, rendered.spans, counts, hidden=special == "text")
         check_text(text)
-        if special != "text":
-            return _Item(row, text, [*spans], special_text=special == "control", chat=chat, images=counts)
-        ids, runs = self._in_parts(text, spans, plain)
-        found = np.array(ids, np.int32)
-        return _Item(
-            row,
-            text,
-            [*spans],
-            ids=found,
-            mask=mask_of(runs, len(ids)),
-            special_text=True,
-            chat=chat,
-            plain=plain,
-            images=counts,
-        )
+        item = _Item(row, text, [*spans], special_text=special != "none", chat=chat, plain=plain, images=counts)
+        if special == "text":
+            ids, runs = self._in_parts(text, spans, plain)
+            item.ids, item.mask = np.array(ids, np.int32), mask_of(runs, len(ids))
+        return item
 
     def _turns(self, items: Sequence[_Item], most: int) -> dict[int, list[Border]]:
         """Find the borders of turns in conversations of more than `most` tokens; drop borders inside a token."""
@@ -366,13 +361,6 @@ class ChatEncoder:
         spans = [(sample.trained_from, len(sample.text))] if sample.trained_from < len(sample.text) else []
         return _Item(row, sample.text, spans, append and bool(sample.text))
 
-    def _given(self, row: int, sample: Tokens) -> _Item:
-        low, high = sample.ids.min(), sample.ids.max()
-        if not 0 <= low <= high < (self.vocabulary or 1 << 31):
-            known = f", the vocabulary has {self.vocabulary:,}" if self.vocabulary else ""
-            raise RowRejected("bad_tokens", f"ids are {low} to {high}{known}")
-        return _Item(row, ids=sample.ids.astype(np.int32), mask=sample.mask)
-
     def _encode(self, texts: list[str]) -> list[Encoding]:
         return self.tokenizer.encode_batch(texts, add_special_tokens=False) if texts else []
 
@@ -387,7 +375,8 @@ class ChatEncoder:
                 continue
             item.ids, item.mask = own
             if item.eos:
-                item.ids, item.mask = _with(item.ids, self.eos_id), _with(item.mask, 1)
+                assert self.eos_id is not None  # checked in _raw
+                item.ids, item.mask = np.append(item.ids, np.int32(self.eos_id)), np.append(item.mask, np.uint8(1))
 
     def _fill(self, items: Sequence[_Item], encoded: Future[list[Encoding]]) -> None:
         """Set ids and masks of texts."""
@@ -429,7 +418,7 @@ class ChatEncoder:
 
     @cached_property
     def _level(self) -> ByteLevel | None:
-        return byte_level_of(self.tokenizer) if self.settings.tokenizer is not None and self._adds_up else None
+        return byte_level_of(self.tokenizer) if self._adds_up else None
 
     @cached_property
     def _backend(self) -> Backend | None:
@@ -489,7 +478,3 @@ def _in_this_process(kind: type[ChatEncoder], settings: ChatSettings, fingerprin
             f"(digest {encoder.fingerprint[:12]}, not {fingerprint[:12]}); give all machines the same files"
         )
     return encoder
-
-
-def _with(values: Any, last: int | None) -> Any:
-    return np.append(values, np.array([last], values.dtype))

@@ -13,7 +13,7 @@ into a later turn has no head, and its conversations are not cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple, Protocol
@@ -45,21 +45,21 @@ class Piece(NamedTuple):
 
 
 def sequences_of(chat: Conversation, reasoning: Reasoning) -> list[Conversation]:
-    """List the conversations that become one sequence each: the whole one, or one per answered user turn."""
+    """List the conversations that become one sequence each: the whole one, or one per answered user turn.
+
+    The latter end with their turn, and only its answer is trained.
+    """
     if reasoning == "template" or not any(reasons(message) for message in chat.messages):
         return [chat]
-    return list(_user_turns(chat)) or [chat]
-
-
-def _user_turns(chat: Conversation) -> Iterator[Conversation]:
-    """Yield the conversation up to the end of each user turn with a trained answer; only that answer is trained."""
+    found = []
     users = [place for place, message in enumerate(chat.messages) if message["role"] == "user"]
     for begin, end in pairwise([0, *users[1:], len(chat.messages)]):
         weights = [0] * begin + chat.weights[begin:end]
         if any(weights):
             messages = chat.messages[:end]
             images = sum(message["content"].count(IMAGE) for message in messages) if chat.images else 0
-            yield replace(chat, messages=messages, weights=weights, images=chat.images[:images])
+            found.append(replace(chat, messages=messages, weights=weights, images=chat.images[:images]))
+    return found or [chat]
 
 
 class Write(Protocol):

@@ -16,16 +16,16 @@ Layout = Literal[
     "text",
     "tokens",
 ]
-"""What `layouts` reads."""
+"""Layouts of rows; see `layouts`."""
 
 Reasoning = Literal["template", "every_user_turn"]
-"""Who decides which reasoning is written: the template, or one sequence per user turn keeps it all."""
+"""Reasoning that is written: what the template keeps, or all of it, with one sequence per user turn."""
 
 BackendName = Literal["auto", "tokenizers", "fastokens"]
-"""What makes ids; see `backends`."""
+"""Encoders of texts; see `backends`."""
 
 ImageRule = Literal["refuse", "processor", "qwen2_vl", "llava", "llava_next"]
-"""What counts the tokens of images; see `images`."""
+"""Rules that count the tokens of images; see `images`."""
 
 REASONS = {
     "broken_json": "the line, or a text that must be JSON, is not valid JSON",

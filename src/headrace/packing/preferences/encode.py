@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,9 @@ from headrace.packing.chats.reader import filter_row
 from headrace.packing.chats.settings import RowForm
 from headrace.packing.chats.tokenise import ChatEncoder
 from headrace.packing.chats.words import RowRejected
-from headrace.packing.encode import TOO_LONG, Chosen, EncodeTask, Encoding, again_if_different
+from headrace.packing.encode import TOO_LONG, Chosen, EncodeTask, Encoding, run_encoding
 from headrace.packing.preferences.layouts import Question, question_of
 from headrace.packing.preferences.settings import LABEL, Preferences
-from headrace.packing.storage.spool import SpoolWriter
 from headrace.run.context import TaskFiles
 from headrace.stream.audit.overlap import Benchmarks
 
@@ -41,14 +41,7 @@ def encode(
 
     O(batch) of memory, and O(columns passed through).
     """
-
-    def encoded() -> dict[str, Any]:
-        with SpoolWriter(files, task.file()) as spool:
-            state = _Questions(settings, task, encoder, benchmarks, spool).taken()
-        files.write_arrow(task.file(COLUMNS), handed_on(state.columns, task.dataset.source.name))
-        return state.written(files)
-
-    return again_if_different(encoded)
+    return run_encoding(task, files, partial(_Questions, settings, task, encoder, benchmarks))
 
 
 @dataclass
@@ -57,6 +50,20 @@ class _Questions(Encoding):
 
     settings: Preferences
     columns: list[dict[str, Any]] = field(default_factory=list)
+
+    def written(self, files: TaskFiles) -> dict[str, Any]:
+        """Also write the columns that are passed through. Raises `InputError` for mixed types."""
+        columns = {}
+        for name in dict.fromkeys(name for row in self.columns for name in row):
+            try:
+                columns[name] = pa.array([row.get(name) for row in self.columns])
+            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+                raise InputError(
+                    f"dataset {self.task.dataset.source.name}: column {name} holds values of several types ({error}); "
+                    "write them as text, or leave the column out with columns="
+                ) from None
+        files.write_arrow(self.task.file(COLUMNS), pa.table(columns))
+        return super().written(files)
 
     def encode(self, chosen: Chosen) -> None:
         form = self.task.dataset.source
@@ -69,10 +76,7 @@ class _Questions(Encoding):
             except RowRejected as wrong:
                 self.reject(chosen.batch, int(chosen.places[place]), wrong.reason, wrong.detail)
         rows = [row for _, question in questions for row in question.rows()]
-        encoded = self.encoder.encode(rows, FORMS[form.layout == "raw_completion"])
-        self.count["special_text_rows"] += encoded.special_text
-        self.count.update(encoded.tally)
-        self.messages.update(encoded.messages)
+        encoded = self.encoded(rows, FORMS[form.layout == "raw_completion"])
         ends = encoded.offsets
         last = dict(zip(encoded.rows.tolist(), range(len(encoded.rows)), strict=True))  # the last sequence of each row
         wrong_of = {each.row: RowRejected(each.reason, each.detail) for each in encoded.rejected}
@@ -133,9 +137,19 @@ class _Questions(Encoding):
         found = {name: row.get(name) for name in names}
         if settings.kind == "judged":
             found[LABEL] = question.label
-        if settings.kind == "prompts":
-            found["prompt"] = question.prompt if isinstance(question.prompt, str) else _plain(question.prompt)
-        return found
+        if settings.kind != "prompts":
+            return found
+        if isinstance(question.prompt, str):
+            return {**found, "prompt": question.prompt}
+        messages = [{**message} for message in question.prompt]
+        for message in messages:  # the arguments of calls as JSON, so that all rows have one type
+            if message.get("tool_calls") is not None:
+                functions = [{**call["function"]} for call in message["tool_calls"]]
+                for own in functions:
+                    own["arguments"] = json.dumps(own["arguments"])
+                calls = zip(message["tool_calls"], functions, strict=True)
+                message["tool_calls"] = [{**call, "function": own} for call, own in calls]
+        return {**found, "prompt": messages}
 
 
 def _answered(ids: I32, mask: U8) -> tuple[I32, int]:
@@ -145,32 +159,3 @@ def _answered(ids: I32, mask: U8) -> tuple[I32, int]:
     if len(trained) != end - begin:
         raise RowRejected("several_turns", "the template marks several parts of the answer")
     return ids[:end], begin
-
-
-def _plain(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return messages of one type for all rows: the arguments of calls as JSON text."""
-    plain = []
-    for message in messages:
-        calls = message.get("tool_calls")
-        if calls is not None:
-            calls = [
-                {**call, "function": {**call["function"], "arguments": json.dumps(call["function"]["arguments"])}}
-                for call in calls
-            ]
-        plain.append({**message, **({} if calls is None else {"tool_calls": calls})})
-    return plain
-
-
-def handed_on(rows: Sequence[Mapping[str, Any]], dataset: str) -> pa.Table:
-    """Build columns of passed-through values; null for missing names. Raises `InputError` for mixed types."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    columns = {}
-    for name in names:
-        try:
-            columns[name] = pa.array([row.get(name) for row in rows])
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-            raise InputError(
-                f"dataset {dataset}: column {name} holds values of several types ({error}); write them as text, or "
-                "leave the column out with columns="
-            ) from None
-    return pa.table(columns)

@@ -28,7 +28,7 @@ from headrace.packing.chats.words import Layout, RowRejected, shown
 from headrace.packing.preferences.settings import ANSWERS, LABEL, Kind
 
 LABELS = (LABEL, "kto_tag")
-_ANSWERED = {"instruction": "output", "question_answer": "answer", "prompt_completion": "completion"}
+_ANSWERED: dict[Layout, str] = {"instruction": "output", "prompt_completion": "completion", "question_answer": "answer"}
 _SOME_ANSWER = "x"  # the rendering of the prompt does not depend on it
 _TRUTHS = {True: True, False: False, "true": True, "false": False}  # 1 and 0 are equal to the first two
 
@@ -64,7 +64,15 @@ def question_of(row: Mapping[str, Any], form: RowForm, kind: Kind) -> Question:
     answers = [_turns(cells, cells.get(name)) for name in ANSWERS[kind]] if kind == "pairs" else []
     if answers and any(turns[0]["role"] not in ("assistant", "tool") for turns in answers):
         return _implicit(cells, answers)
-    layout = form.layout if form.layout != "auto" else _layout(cells, kind)
+    layout: Layout = form.layout
+    if layout == "auto":
+        known: tuple[Layout, ...] = ("messages", "conversations", *_ANSWERED)
+        found = next((each for each in known if cells.get(LAYOUTS[each][1]) is not None), None)
+        if found is None:
+            needed = " and ".join((*ANSWERS[kind], *((LABEL,) if kind == "judged" else ())))
+            what = f"a prompt beside {needed}" if needed else "a prompt"
+            raise RowRejected("unknown_layout", f"no column of {what}; there are {shown(list(row))}")
+        layout = found
     if layout in ("messages", "conversations"):
         chat = listed(cells, cells.get(layout), *(("from", "value") if layout == "conversations" else ()))
         if kind == "judged":
@@ -72,15 +80,6 @@ def question_of(row: Mapping[str, Any], form: RowForm, kind: Kind) -> Question:
     else:
         chat, answers = _single(cells, layout, kind, answers)
     return _question(chat, answers, label)
-
-
-def _layout(cells: Cells, kind: Kind) -> Layout:
-    for layout in ("messages", "conversations", "instruction", "prompt_completion", "question_answer"):
-        if cells.get(LAYOUTS[layout][1]) is not None:
-            return layout
-    needed = " and ".join((*ANSWERS[kind], *((LABEL,) if kind == "judged" else ())))
-    what = f"a prompt beside {needed}" if needed else "a prompt"
-    raise RowRejected("unknown_layout", f"no column of {what}; there are {shown(list(cells.row))}")
 
 
 def _turns(cells: Cells, value: object) -> list[Message]:

@@ -10,7 +10,7 @@ that are passed through. Rows that weights or epochs repeat come after all other
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -20,8 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.arrays import I64
+from headrace.bins.bins import offsets_of
 from headrace.digest import sha256_hex
-from headrace.errors import HeadraceError, InputError
+from headrace.errors import InputError
 from headrace.formats.detect import Kind
 from headrace.formats.write import ShardWriter
 from headrace.packing.blend import SPLITS
@@ -33,16 +34,13 @@ from headrace.packing.preferences.settings import ANSWERS, Preferences, id_colum
 from headrace.packing.sequences import Origins, set_print
 from headrace.packing.shards import REJECTED, even_cuts, shard_counts
 from headrace.packing.storage.spool import JoinedSpool, Spool
-from headrace.packing.tokenised import tell_splits, tokenise
+from headrace.packing.tokenised import check_conserved, summed, tell_splits, tokenise
 from headrace.run.context import RunContext, Task, TaskFiles, read_arrow
 from headrace.run.prepare import Outcome
-from headrace.run.receipts import Receipt
 from headrace.run.tally import ShardRecord, tally
 from headrace.storage import local
 
 IDS = pa.list_(pa.field("element", pa.int32(), nullable=False))
-
-_BATCH_TOKENS = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -64,17 +62,24 @@ def execute(settings: Preferences, context: RunContext, files: Sequence[tuple[Pa
     rows_of, records = _splits(settings, tokenised.whole_origins, choice)
     names = [task.file() for task in tokenised.tasks]
     schema = _schema(settings, [read_arrow(run / f"{name}{COLUMNS}").schema for name in names])
-    shards = _shards(settings, records)
+    rows, tokens = ({each["split"]: each[name] for each in records} for name in ("rows", "tokens"))
+    counts: Any = shard_counts(rows, tokens, settings.num_shards)
+    shards = [
+        _Shard(split, start, stop, f"data/{split}/part-{number:05d}.parquet")
+        for split, count in rows.items()
+        for number, (start, stop) in enumerate(even_cuts(count, counts[split]))
+    ]
 
     def write(shard: _Shard, made: TaskFiles) -> dict[str, Any]:
-        source = _Source.open(made.run, settings, names, schema)
-        return _write(made, settings, source, shard, rows_of[shard.split][shard.start : shard.stop])
+        return _write(made, settings, names, schema, shard, rows_of[shard.split][shard.start : shard.stop])
 
     written = context.stage(
         "materialise", [Task(each.target, 5 * (each.stop - each.start), partial(write, each)) for each in shards]
     )
-    dropped = tokenised.dropped(choice)
-    _check_conserved(tokenised.rows_read, records, written, dropped)
+    dropped, held = tokenised.dropped(choice), summed(written, "rows", "tokens", "labels")
+    kept = sum(record["source_rows"] for record in records)
+    conserved = [(f"written {name}", sum(each[name] for each in records), held[name], 0) for name in held]
+    check_conserved([("rows", tokenised.rows_read, kept, dropped.total()), *conserved])
     tell_splits(settings, context, choice)
     tallied = [
         ShardRecord(shard.split, receipt.files[0], receipt.result["blocks"], "parquet")
@@ -90,7 +95,7 @@ def execute(settings: Preferences, context: RunContext, files: Sequence[tuple[Pa
         splits=totals,
         dropped={reason: dropped[reason] for reason in sorted(REGISTRATION.reasons)},
         source=tokenised.source_facts(files),
-        directories={record["split"]: _directory(record["split"]) for record in records},
+        directories={record["split"]: f"data/{record['split']}" for record in records},
         facts={
             "source_rows": {record["split"]: record["source_rows"] for record in records},
             **tokenised.facts(choice, None),
@@ -100,15 +105,6 @@ def execute(settings: Preferences, context: RunContext, files: Sequence[tuple[Pa
             "files": {REJECTED: sha256_hex(rejected)},
         },
     )
-
-
-def split_name(split: str) -> str:
-    """Return the public name of a split: "val" for "valid", which only readers of bins use."""
-    return "val" if split == "valid" else split
-
-
-def _directory(split: str) -> str:
-    return f"data/{split}"
 
 
 def _splits(settings: Preferences, origins: Origins, choice: Choice) -> tuple[dict[str, I64], list[dict[str, Any]]]:
@@ -122,10 +118,11 @@ def _splits(settings: Preferences, origins: Origins, choice: Choice) -> tuple[di
         times = copies[here]
         rows = np.concatenate([here[times > turn] for turn in range(int(times.max(initial=1)))])
         sequences = (first[rows][:, None] + np.arange(answers)).ravel()
-        rows_of[split_name(split)] = rows
+        name: str = "val" if split == "valid" else split  # "valid" is for readers of bins alone
+        rows_of[name] = rows
         records.append(
             {
-                "split": split_name(split),
+                "split": name,
                 "source_rows": len(here),
                 "rows": len(rows),
                 "tokens": int(origins.lengths[sequences].sum()),
@@ -134,17 +131,6 @@ def _splits(settings: Preferences, origins: Origins, choice: Choice) -> tuple[di
             }
         )
     return rows_of, records
-
-
-def _shards(settings: Preferences, records: Sequence[Mapping[str, Any]]) -> list[_Shard]:
-    """Cut each split into shards of equal numbers of rows."""
-    rows, tokens = ({each["split"]: each[name] for each in records} for name in ("rows", "tokens"))
-    counts: Any = shard_counts(rows, tokens, settings.num_shards)
-    return [
-        _Shard(split, start, stop, f"{_directory(split)}/part-{number:05d}.parquet")
-        for split, count in rows.items()
-        for number, (start, stop) in enumerate(even_cuts(count, counts[split]))
-    ]
 
 
 def _schema(settings: Preferences, handed_on: Sequence[pa.Schema]) -> pa.Schema:
@@ -162,80 +148,50 @@ def _schema(settings: Preferences, handed_on: Sequence[pa.Schema]) -> pa.Schema:
     return pa.schema([*(pa.field(name, IDS, nullable=False) for name in ids), *beside])
 
 
-@dataclass(frozen=True)
-class _Source:
-    """The mapped sequences and columns of all tasks. beside: the passed-through columns, cast to the output's types."""
+def _write(
+    files: TaskFiles, settings: Preferences, names: Sequence[str], schema: pa.Schema, shard: _Shard, rows: I64
+) -> dict[str, Any]:
+    """Write the rows of a shard. O(batch of tokens) of memory, and O(columns passed through).
 
-    spool: JoinedSpool
-    beside: pa.Table
-    schema: pa.Schema
-
-    @classmethod
-    def open(cls, run: Path, settings: Preferences, names: Sequence[str], schema: pa.Schema) -> _Source:
-        own = pa.schema([schema.field(name) for name in schema.names if name not in id_columns(settings.kind)])
-        tables = [_of_schema(read_arrow(run / f"{name}{COLUMNS}"), own) for name in names]
-        return cls(JoinedSpool([Spool.open(run / name) for name in names]), pa.concat_tables(tables), schema)
-
-
-def _of_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    rows = len(table)
-    columns = [
-        table[field.name].cast(field.type) if field.name in table.column_names else pa.nulls(rows, field.type)
-        for field in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _write(files: TaskFiles, settings: Preferences, source: _Source, shard: _Shard, rows: I64) -> dict[str, Any]:
-    """Write the rows of a shard. O(batch of tokens) of memory, and O(columns passed through)."""
+    names: of the tasks' files, whose sequences and columns are mapped.
+    """
+    ids_of, answers = id_columns(settings.kind), max(1, len(ANSWERS[settings.kind]))
+    spool = JoinedSpool([Spool.open(files.run / name) for name in names])
+    tables = []
+    for name in names:
+        table = read_arrow(files.run / f"{name}{COLUMNS}")
+        columns = [
+            table[field.name].cast(field.type) if field.name in table.column_names else pa.nulls(len(table), field.type)
+            for field in schema
+            if field.name not in ids_of
+        ]
+        tables.append(pa.Table.from_arrays(columns, schema.names[len(ids_of) :]))
+    beside = pa.concat_tables(tables)
     counted = Counter(rows=0, tokens=0, labels=0)
-    answers = max(1, len(ANSWERS[settings.kind]))
     writer = ShardWriter(
         files.temporary(shard.target),
         kind=Kind("parquet", "none"),
-        schema=source.schema,
+        schema=schema,
         dialect=None,
         parquet_compression="zstd",
         encoding="fast",
     )
     with writer:
-        at = 0
-        while at < len(rows):
+        for at in range(0, len(rows), 4096):
             sequences = (rows[at : at + 4096, None] * answers + np.arange(answers)).ravel()
-            ids, mask, lengths = source.spool.take(sequences)
+            ids, mask, lengths = spool.take(sequences)
             labels = np.add.reduceat(mask, np.cumsum(lengths) - lengths, dtype=np.int64)
-            columns = token_columns(ids, mask, lengths, labels, answers)[: len(id_columns(settings.kind))]
-            beside = source.beside.take(pa.array(rows[at : at + 4096]))
-            writer.append(pa.Table.from_arrays([*columns, *beside.columns], schema=source.schema))
+            turn = np.repeat(np.arange(len(lengths)) % answers, lengths)
+            parts = [(ids[(mask == 0) & (turn == 0)], (lengths - labels)[::answers])]
+            for answer in range(len(ids_of) - 1):
+                parts.append((ids[(mask == 1) & (turn == answer)], labels[answer::answers]))
+            columns = [
+                pa.ListArray.from_arrays(pa.array(offsets_of(sizes), pa.int32()), pa.array(own), type=IDS)
+                for own, sizes in parts
+            ]
+            others = beside.take(pa.array(rows[at : at + 4096])).columns
+            writer.append(pa.Table.from_arrays([*columns, *others], schema=schema))
             counted.update(rows=len(sequences) // answers, tokens=len(ids), labels=int(labels.sum()))
-            at += 4096
         written = writer.finish()
         files.finished(writer.path, shard.target, written)
     return {"rows_read": len(rows), **counted, "blocks": [asdict(block) for block in written.blocks]}
-
-
-def token_columns(ids: Any, mask: Any, lengths: I64, labels: I64, answers: int) -> list[pa.Array]:
-    """Build token columns from `answers` sequences per row: the prompts, then each answer. mask: 1 on answers."""
-    turn = np.repeat(np.arange(len(lengths)) % answers, lengths)
-    parts = [(ids[(mask == 0) & (turn == 0)], (lengths - labels)[::answers])]
-    parts += [(ids[(mask == 1) & (turn == answer)], labels[answer::answers]) for answer in range(answers)]
-    return [
-        pa.ListArray.from_arrays(pa.array(np.append(0, np.cumsum(sizes)), pa.int32()), pa.array(own), type=IDS)
-        for own, sizes in parts
-    ]
-
-
-def _check_conserved(
-    read: int, records: Sequence[Mapping[str, Any]], written: Sequence[Receipt], dropped: Counter[str]
-) -> None:
-    """Raise `HeadraceError` unless every row read is in a split or left out, and every row of a split was written."""
-    kept, out = sum(each["source_rows"] for each in records), dropped.total()
-    problems = [f"{read:,} rows were read, {kept:,} kept and {out:,} left out"] if read != kept + out else []
-    for name in ("rows", "tokens", "labels"):
-        before, there = sum(each[name] for each in records), sum(receipt.result[name] for receipt in written)
-        problems += [f"{before:,} {name} were chosen, {there:,} written"] if before != there else []
-    if problems:
-        raise HeadraceError(
-            f"{problems[0]}; this is a bug in headrace, and nothing was published; please report it with config.json "
-            "of the run"
-        )

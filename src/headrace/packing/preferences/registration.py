@@ -16,15 +16,15 @@ _OTHER_REASONS = {
 REGISTRATION = Registration(
     name="preferences",
     settings="headrace.packing.preferences.settings:Preferences",
-    commands={"preferences": "headrace.packing.preferences.command:preferences"},
+    commands={"preferences": "headrace.packing.command:preferences"},
     words={("preferences",): {"layout": LAYOUTS}},
     init=Init(
         word="preferences",
         options="headrace.cli.init.asked:AskedPreferences",
-        sections="headrace.packing.preferences.init:preference_sections",
+        sections="headrace.packing.init:preference_sections",
     ),
     stages=PACKED.stages,
     reasons={**PACKED.reasons, **_OTHER_REASONS},
     unproved=PACKED.unproved,
-    verify="headrace.packing.preferences.verify:verify_preferences",
+    verify="headrace.packing.verify:verify_preferences",
 )

@@ -27,7 +27,6 @@ from typing import Any, Literal, cast, get_args
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.arrays import I64
 from headrace.bins.bins import offsets_of
@@ -45,7 +44,7 @@ from headrace.packing.read.packed_rows import (
     PackedBlocks,
     columns_of_other_types,
     count_rows,
-    lengths_of,
+    sequences_in,
     stored_alignment,
 )
 from headrace.stream.loader.options import IN_ARROW, VALID, BatchFormat, PackedWord, StreamOptions
@@ -191,14 +190,8 @@ class PackedBatches:
 
 def _tokens_and_squares(table: pa.Table) -> I64:
     """Compute (tokens, sum of squared lengths) from the mask and starts of bins; int64 [2, bins]."""
-    tokens, counts = lengths_of(table[LOSS_MASK]), lengths_of(table[SEQ_START_ID])
-    starts = pc.list_flatten(table[SEQ_START_ID]).to_numpy().astype(np.int64)
-    ends = np.append(starts[1:], 0)
-    held = np.flatnonzero(counts)
-    ends[np.cumsum(counts)[held] - 1] = tokens[held]
-    squares = offsets_of(np.square(ends - starts))
-    borders = offsets_of(counts)
-    return np.stack([tokens, squares[borders[1:]] - squares[borders[:-1]]])
+    tokens, counts, lengths = sequences_in(table)
+    return np.stack([tokens, np.diff(offsets_of(np.square(lengths))[offsets_of(counts)])])
 
 
 def packed_setting(value: Any) -> PackedBatches:
@@ -304,7 +297,13 @@ def make_packed_batch(bins: PackedRows, settings: PackedBatches, images: I64 | N
         lengths = lengths[lengths > 0]
     if settings.form == "varlen":
         sequences, tokens = np.array([len(lengths)], np.int64), np.array([len(ids)], np.int64)
-    width = _width(tokens, settings)
+    longest, width, multiple = int(tokens.max(initial=0)), settings.pad_to, settings.pad_to_multiple_of
+    if width is None:
+        width = -(-longest // multiple) * multiple
+    if longest > width:
+        whole = "" if settings.form == "padded" else ", which counts all bins of a batch"
+        less = "" if settings.last_token == "drop" else ', or last_token="drop" for bins packed with it'
+        raise StreamError(f"packed: a row has {longest} tokens and pad_to is {width}{whole}; set a larger pad_to{less}")
     lengths = np.insert(lengths, np.cumsum(sequences), width - tokens)
     lengths = lengths[lengths > 0]
     borders, most = offsets_of(lengths), settings.most_sequences
@@ -341,19 +340,6 @@ def _flat(rows: Ragged, dtype: Any) -> npt.NDArray[Any]:
     """Concatenate the lists, cast to this type. Types were checked when the stream was set up."""
     lists = cast(Iterator[npt.NDArray[Any]], iter(rows))  # no list is null
     return np.concatenate([np.zeros(0, dtype), *lists], dtype=dtype, casting="unsafe")
-
-
-def _width(tokens: I64, settings: PackedBatches) -> int:
-    longest = int(tokens.max(initial=0))
-    if settings.pad_to is None:
-        return -(-longest // settings.pad_to_multiple_of) * settings.pad_to_multiple_of
-    if longest > settings.pad_to:
-        whole = "" if settings.form == "padded" else ", which counts all bins of a batch"
-        less = "" if settings.last_token == "drop" else ', or last_token="drop" for bins packed with it'
-        raise StreamError(
-            f"packed: a row has {longest} tokens and pad_to is {settings.pad_to}{whole}; set a larger pad_to{less}"
-        )
-    return settings.pad_to
 
 
 def _rows(flat: npt.NDArray[Any], tokens: I64, width: int, filling: int) -> npt.NDArray[Any]:

@@ -173,8 +173,27 @@ def count_rows(
                 found: I64 = np.load(io.BytesIO(data), allow_pickle=False)
                 if found.dtype == np.int64 and found.shape == (len(counts), index.total_rows):
                     return found
-    counting = [partial(_count, index, read_block, columns, count, block) for block in range(len(index.rows))]
-    parts = run_tasks(counting, default_workers())
+
+    def count_block(block: int) -> I64:
+        where = f"{index.shards[index.shard_of_block[block]]} block {index.block[block]}"
+        table = read_block(block, columns)
+        if len(table) != index.rows[block]:
+            raise CorruptShard(
+                f"{where}: has {len(table)} rows, the index says {index.rows[block]}; the shard changed after it was"
+                " indexed: restore it or index the dataset again"
+            )
+        for name in columns:
+            if table[name].null_count:
+                raise InputError(
+                    f"{where}: column {name} holds {table[name].null_count} nulls; a sequence without tokens is an"
+                    " empty list"
+                )
+        found = count(table)
+        if found.size and not 0 <= int(found.min()) <= int(found.max()) < 1 << 62:
+            raise InputError(f"{where}: columns {list(columns)} give counts of {found.min()}..{found.max()}")
+        return found
+
+    parts = run_tasks([partial(count_block, block) for block in range(len(index.rows))], default_workers())
     found = np.concatenate([np.zeros((len(counts), 0), np.int64), *parts], axis=1)
     if kept is not None:
         written = io.BytesIO()
@@ -186,29 +205,17 @@ def count_rows(
     return found
 
 
+def sequences_in(table: pa.Table) -> tuple[I64, I64, I64]:
+    """Count the tokens and the sequences of bins, and the tokens of each sequence, from the mask and starts."""
+    tokens, counts = lengths_of(table[LOSS_MASK]), lengths_of(table[SEQ_START_ID])
+    starts = pc.list_flatten(table[SEQ_START_ID]).to_numpy().astype(np.int64)
+    ends = np.append(starts[1:], 0)
+    held = np.flatnonzero(counts)
+    ends[np.cumsum(counts)[held] - 1] = tokens[held]
+    return tokens, counts, ends - starts
+
+
 def lengths_of(column: pa.ChunkedArray) -> I64:
     """Return the length of each list of a column, or the integers of a column of integers; int64 [rows]."""
     counted = column if pa.types.is_integer(column.type) else pc.list_value_length(column)
     return counted.to_numpy().astype(np.int64)  # type: ignore[no-any-return]
-
-
-def _count(
-    index: SplitIndex, read_block: ReadBlock, columns: Sequence[str], count: Callable[[pa.Table], I64], block: int
-) -> I64:
-    where = f"{index.shards[index.shard_of_block[block]]} block {index.block[block]}"
-    table = read_block(block, columns)
-    if len(table) != index.rows[block]:
-        raise CorruptShard(
-            f"{where}: has {len(table)} rows, the index says {index.rows[block]}; the shard changed after it was"
-            " indexed: restore it or index the dataset again"
-        )
-    for name in columns:
-        if table[name].null_count:
-            raise InputError(
-                f"{where}: column {name} holds {table[name].null_count} nulls; a sequence without tokens is an empty"
-                " list"
-            )
-    found = count(table)
-    if found.size and not 0 <= int(found.min()) <= int(found.max()) < 1 << 62:
-        raise InputError(f"{where}: columns {list(columns)} give counts of {found.min()}..{found.max()}")
-    return found

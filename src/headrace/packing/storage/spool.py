@@ -239,7 +239,8 @@ def gather(
     pad_multiple, counted: see `padded_lengths`. Padding follows each sequence and belongs to it, with `pad_id` and mask
     0. Memory: about three times the rows'. Raises `IndexError` for a sequence that is not in the source.
     """
-    _check_alignment(alignment)
+    if alignment not in get_args(Alignment):
+        raise ValueError(f"loss mask: alignment is {alignment!r}; choose one of {', '.join(get_args(Alignment))}")
     ids, mask, lengths = source.take(bins.sequences)
     if alignment == "shift_left":
         mask = shift_left(mask, np.cumsum(lengths))
@@ -272,31 +273,15 @@ def materialise_bin_arrays(
     Starts begin with 0, strictly increase, and stay below the number of tokens. Tokens beyond pack_size are cut off,
     and sequences after them are left out. The buffers are 0 after the tokens. For whole files `gather` is faster.
     """
-    _check_alignment(alignment)
-    at, shift = 0, 1 if alignment == "shift_left" else 0
-    starts: list[int] = []
-    for sequence in assignment.bin(bin_id).tolist():
-        tokens, mask = spool_reader.read_sequence(sequence)
-        size = min(len(tokens), pack_size - at)
-        if size <= 0:
-            break
-        starts.append(at)
-        scratch_input_ids[at : at + size] = tokens[:size]
-        scratch_loss_mask[at : at + size - shift] = mask[shift:size]
-        at += size
-        scratch_loss_mask[at - shift : at] = 0
-    scratch_input_ids[at:] = 0
-    scratch_loss_mask[at:] = 0
-    if alignment == "legacy_roll_right" and at:
-        scratch_loss_mask[1:at] = scratch_loss_mask[: at - 1].copy()
-        scratch_loss_mask[0] = 0
-    return at, np.array(starts, np.int32)
+    sequences = assignment.bin(bin_id)
+    rows = gather(spool_reader, Bins(offsets_of([len(sequences)]), sequences), alignment=alignment)
+    size = min(len(rows.ids), pack_size)
+    scratch_input_ids[:size], scratch_input_ids[size:] = rows.ids[:size], 0
+    scratch_loss_mask[:size], scratch_loss_mask[size:] = rows.mask[:size], 0
+    if alignment == "shift_left":
+        scratch_loss_mask[size - 1 : size] = 0  # the end of a sequence that was cut
+    return size, rows.starts[rows.starts < size].astype(np.int32)
 
 
 materialize_bin_arrays = materialise_bin_arrays
 """The specification's spelling."""
-
-
-def _check_alignment(word: str) -> None:
-    if word not in get_args(Alignment):
-        raise ValueError(f"loss mask: alignment is {word!r}; choose one of {', '.join(get_args(Alignment))}")

@@ -137,6 +137,15 @@ def ends_at(frequency: Frequency, times: I64, from_end: Bools) -> I64:
     return times_at(frequency, times, from_end, np.ones(1, np.int64))
 
 
+def slots_of(times: I64, frequency: Frequency) -> I64:
+    """Return the step that contains each time: the time of the last step that is not after it."""
+    if frequency.days is not None:
+        return business_days(frequency.days, business_places(frequency.days, times)[0]) * DAY_US
+    if not frequency.months:
+        return times // frequency.micros * frequency.micros
+    return _start_of(month_places(times)[0] // frequency.months * frequency.months)
+
+
 def steps_until(
     frequency: Frequency, first: I64, from_end: Bools, end: I64, *, weekends: bool = False
 ) -> tuple[I64, Bools]:
@@ -230,14 +239,13 @@ def infer(times: I64) -> Frequency | None:
     return Frequency(_most_common(steps))
 
 
-def usual(words: Mapping[str, int]) -> str:
-    """Return the frequency of most entities, and in a tie the longest. words: number of entities by frequency."""
-    return min(words, key=lambda each: (-words[each], Frequency.parse(each).steps_per_year, each))
+def agreed(words: Mapping[str, int], rule: str) -> str:
+    """Return the frequency of most entities, in a tie the longest; or with rule "coarsest" the longest of any entity.
 
-
-def coarsest(words: Mapping[str, int]) -> str:
-    """Return the longest frequency of any entity. words: number of entities by frequency."""
-    return min(words, key=lambda each: (Frequency.parse(each).steps_per_year, each))
+    words: number of entities by frequency.
+    """
+    most = {word: 0 if rule == "coarsest" else count for word, count in words.items()}
+    return min(words, key=lambda each: (-most[each], Frequency.parse(each).steps_per_year, each))
 
 
 def occurrences(times: I64, groups: I64) -> I64:

@@ -23,13 +23,10 @@ def _share_of(unit: str) -> Callable[[I64], F64]:
     return share
 
 
-def _share_of_week(micros: I64) -> F64:
-    return np.asarray((micros // DAY_US + 3) % 7 / 7, np.float64)  # 1970 began on a Thursday; Monday is 0
-
-
 _SHARES: dict[str, Callable[[I64], F64]] = {
     "hour_of_day": lambda micros: np.asarray(micros % DAY_US // _HOUR_US / 24, np.float64),
-    "day_of_week": _share_of_week,
+    # 1970 began on a Thursday; Monday is 0
+    "day_of_week": lambda micros: np.asarray((micros // DAY_US + 3) % 7 / 7, np.float64),
     "day_of_month": _share_of("M"),
     "day_of_year": _share_of("Y"),
 }

@@ -50,37 +50,38 @@ class Encoder:
         Raises `InputError` for a missing text, and for a text that no fitted entity has unless `handle_unknown` covers
         it.
         """
-        return np.concatenate([self._numbers(column, texts[column]) for column in self.columns], axis=1)
-
-    def _numbers(self, column: str, texts: Sequence[str | None]) -> F64:
-        every, dropped = self._categories(column)
-        place: dict[str | None, int] = {text: at for at, text in enumerate(every)}
-        codes = np.array([place.get(each, -1 if each is not None else -2) for each in texts], np.int64)
-        if (codes == -2).any():
-            raise InputError(f"static feature {column!r} is missing at row {int(np.argmax(codes == -2)) + 1}; name it")
-        if (codes < 0).any() and self.step["handle_unknown"] == "error":
-            raise InputError(
-                f"static feature {column!r} is {texts[int(np.argmax(codes < 0))]!r}, which is none of the {len(every)} "
-                f"categories that were fitted; give one of them, or the encoder handle_unknown"
-            )
-        if self.step["step"] == "OrdinalEncoder":
-            return np.where(codes < 0, self.step["unknown_value"] or 0.0, codes.astype(np.float64))[:, None]
-        return np.asarray(codes[:, None] == np.arange(dropped, len(every)), np.float64)
+        made = []
+        for column in self.columns:
+            own, (every, dropped) = texts[column], self._categories(column)
+            place: dict[str | None, int] = {text: at for at, text in enumerate(every)}
+            codes = np.array([place.get(each, -1 if each is not None else -2) for each in own], np.int64)
+            if (codes == -2).any():
+                row = int(np.argmax(codes == -2)) + 1
+                raise InputError(f"static feature {column!r} is missing at row {row}; name it")
+            if (codes < 0).any() and self.step["handle_unknown"] == "error":
+                raise InputError(
+                    f"static feature {column!r} is {own[int(np.argmax(codes < 0))]!r}, which is none of the "
+                    f"{len(every)} categories that were fitted; give one of them, or the encoder handle_unknown"
+                )
+            if self.step["step"] == "OrdinalEncoder":
+                made.append(np.where(codes < 0, self.step["unknown_value"] or 0.0, codes.astype(np.float64))[:, None])
+            else:
+                made.append((codes[:, None] == np.arange(dropped, len(every))).astype(np.float64))
+        return np.concatenate(made, axis=1)
 
     def inverse_transform(self, numbers: F64) -> dict[str, list[str | None]]:
         """Return the texts of each column; None for an unknown category."""
-        widths = [len(self.names_of(column)) for column in self.columns]
-        parts = np.split(numbers, np.cumsum(widths)[:-1], axis=1)
-        return {column: self._texts(column, part) for column, part in zip(self.columns, parts, strict=True)}
-
-    def _texts(self, column: str, numbers: F64) -> list[str | None]:
-        every, dropped = self._categories(column)
-        if self.step["step"] == "OrdinalEncoder":
-            codes = np.where(np.isin(numbers[:, 0], np.arange(len(every))), numbers[:, 0], -1).astype(np.int64)
-        else:
-            hot = np.insert(numbers > 0.5, 0, False, axis=1)  # argmax needs at least one column
-            codes = np.where(hot.any(axis=1), hot.argmax(axis=1) - 1 + dropped, 0 if dropped else -1)
-        return [every[code] if code >= 0 else None for code in codes.tolist()]
+        made: dict[str, list[str | None]] = {}
+        borders = np.cumsum([len(self.names_of(column)) for column in self.columns])[:-1]
+        for column, part in zip(self.columns, np.split(numbers, borders, axis=1), strict=True):
+            every, dropped = self._categories(column)
+            if self.step["step"] == "OrdinalEncoder":
+                codes = np.where(np.isin(part[:, 0], np.arange(len(every))), part[:, 0], -1).astype(np.int64)
+            else:
+                hot = np.insert(part > 0.5, 0, False, axis=1)  # argmax needs at least one column
+                codes = np.where(hot.any(axis=1), hot.argmax(axis=1) - 1 + dropped, 0 if dropped else -1)
+            made[column] = [every[code] if code >= 0 else None for code in codes.tolist()]
+        return made
 
     def _categories(self, column: str) -> tuple[tuple[str, ...], int]:
         """Return the categories of a column, and the number of leading ones that get no column of their own."""
@@ -120,10 +121,9 @@ def fit_encoder(step: StepData, columns: Sequence[str], texts: Texts) -> Encoder
             f"{step['step']}: categories are of {len(given)} columns, and there are {len(columns)}: "
             f"{', '.join(columns)}; give one list each"
         )
-    for column in columns:
-        if any(each is None for each in texts[column]):
-            raise InputError(f"static feature {column!r} is missing for some entity; complete it, or drop the entity")
-    categories = [sorted(set(map(str, texts[column]))) for column in columns] if given == "auto" else given
+    categories = given
+    if given == "auto":
+        categories = [sorted({text for text in texts[column] if text is not None}) for column in columns]
     made = Encoder(dict(step), tuple(columns), tuple(map(tuple, categories)))
     made.transform(texts)
     return made

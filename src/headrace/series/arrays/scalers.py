@@ -16,6 +16,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,7 @@ class Part(ABC):
         """
 
     @abstractmethod
-    def invert(self, scaled: Values, offsets: I64, entities: Sequence[str], dtype: Any = np.float64) -> Values:
+    def invert(self, scaled: Values, offsets: I64, entities: Sequence[str]) -> F64:
         """Return the values [R, C] that `apply` scaled.
 
         Raises `InputError` for an entity without a fit, `SettingsError` if a step has no inverse.
@@ -94,9 +95,8 @@ class Part(ABC):
 
     def _check_finite(self, made: Values, before: Values, entities: Sequence[str], groups: I64) -> None:
         """Raise `InputError` if a value has no finite result. groups: index of each row's entity."""
-        lost = ~np.isfinite(made) & ~np.isnan(before)
-        if lost.any():
-            row, column = (int(each[0]) for each in np.nonzero(lost))
+        if (found := _first(~np.isfinite(made) & ~np.isnan(before))) is not None:
+            row, column = found
             raise InputError(
                 f"entity {entities[int(groups[row])]!r}, column {self.columns[column]!r}: "
                 f"{float(before[row, column])!r} has no finite value after {self._words()} as {made.dtype}; correct "
@@ -137,13 +137,13 @@ class Scalers(Part):
             self._check_finite(out[start:stop], before, entities, groups)
         return out
 
-    def invert(self, scaled: Values, offsets: I64, entities: Sequence[str], dtype: Any = np.float64) -> Values:
+    def invert(self, scaled: Values, offsets: I64, entities: Sequence[str]) -> F64:
         """Return values in their own units; see `Part`."""
         for step in self.pipeline:
             reason = why_not_invertible(step)
             if reason is not None and not step.get("clip"):
                 raise SettingsError(f"columns {', '.join(self.columns)} cannot be brought back: {reason}")
-        places, out = self.places(entities), np.empty(scaled.shape, dtype)
+        places, out = self.places(entities), np.empty(scaled.shape)
         for start in range(0, len(out), _BLOCK):
             stop = min(len(out), start + _BLOCK)
             y, own = np.asarray(scaled[start:stop], np.float64), places[row_groups(offsets, start, stop)]
@@ -153,12 +153,9 @@ class Scalers(Part):
         return out
 
     def only(self, columns: Sequence[str]) -> Scalers:
-        """Return these scalers for some of the columns. Raises `SettingsError` if one is not scaled here."""
+        """Return these scalers for some of their columns."""
         if tuple(columns) == self.columns:
             return self
-        strange = [each for each in columns if each not in self.columns]
-        if strange:
-            raise SettingsError(f"column {strange[0]!r} is not among the scaled ones: {', '.join(self.columns)}")
         at = [self.columns.index(each) for each in columns]
         return self._taken(tuple(columns), self.entities, lambda values: values[:, at])
 
@@ -176,10 +173,6 @@ class Scalers(Part):
         first = parts[0]
         if any(part.columns != first.columns or part.pipeline != first.pipeline for part in parts):
             raise ValueError("only fits of the same pipeline over the same columns can be merged")
-        if first.entities is None:
-            if len(parts) > 1:
-                raise ValueError("one fit for all is not merged with another")
-            return first
         joined = tuple(
             {name: np.concatenate([part.measured[at][name] for part in parts]) for name in each}
             for at, each in enumerate(first.measured)
@@ -281,15 +274,13 @@ def fit_scalers(
     if len(short):
         raise InputError(f"{who(int(short[0]))}: has no rows to fit a scaler on; leave it out")
     groups = row_groups(offsets, 0, len(matrix)) if len(matrix) else np.empty(0, np.int64)
-    found = _first(np.isinf(matrix))
-    if found is not None:
+    if (found := _first(np.isinf(matrix))) is not None:
         row, column = found
         raise InputError(
             f"{who(int(groups[row]), column)}: holds {matrix[row, column]}, which cannot be scaled; "
             f"correct the data or leave the entity out"
         )
-    found = _first(counts(matrix, offsets) == 0) if steps else None
-    if found is not None:
+    if steps and (found := _first(counts(matrix, offsets) == 0)) is not None:
         raise InputError(
             f"{who(*found)}: has no value among the rows to fit a scaler on; leave the entity or the column out"
         )
@@ -300,8 +291,7 @@ def fit_scalers(
         if len(measured) == len(steps) and now.is_always_finite:
             break
         before, matrix = matrix, now.forward(matrix, groups)
-        found = _first(~np.isfinite(matrix) & ~np.isnan(before))
-        if found is not None:
+        if (found := _first(~np.isfinite(matrix) & ~np.isnan(before))) is not None:
             row, column = found
             raise InputError(
                 f"{who(int(groups[row]), column)}: {float(before[row, column])!r} has no finite value after "
@@ -313,10 +303,7 @@ def fit_scalers(
 
 
 def _first(places: Bools) -> tuple[int, int] | None:
-    if not places.any():
-        return None
-    row, column = (int(each[0]) for each in np.nonzero(places))
-    return row, column
+    return divmod(int(np.argmax(places)), places.shape[1]) if places.any() else None
 
 
 def _measure(step: StepData, matrix: F64, offsets: I64) -> dict[str, F64]:
@@ -327,8 +314,17 @@ def _measure(step: StepData, matrix: F64, offsets: I64) -> dict[str, F64]:
         _, mean = means(matrix, offsets)
         return {"offset": step["offset"] + step["mean_share"] * mean}
     if word == "PowerTransformer":
-        exponents = _search_exponents(step["method"], matrix, offsets)
-        made = power(step["method"], matrix, exponents[row_groups(offsets, 0, len(matrix))])
+        try:
+            from sklearn.preprocessing import PowerTransformer
+        except ImportError:
+            raise MissingExtra("scikit-learn", "series") from None
+        method, exponents = step["method"], np.empty((len(offsets) - 1, matrix.shape[1]))
+        for group, (start, stop) in enumerate(pairwise(offsets.tolist())):
+            try:
+                exponents[group] = PowerTransformer(method=method, standardize=False).fit(matrix[start:stop]).lambdas_
+            except ValueError as error:
+                raise InputError(f"PowerTransformer({method}): {error}; choose another step") from error
+        made = power(method, matrix, exponents[row_groups(offsets, 0, len(matrix))])
         return {"lambda": exponents, **_moments(made, offsets)}
     if word == "StandardScaler":
         return _moments(matrix, offsets)
@@ -346,17 +342,3 @@ def _measure(step: StepData, matrix: F64, offsets: I64) -> dict[str, F64]:
 def _moments(matrix: F64, offsets: I64) -> dict[str, F64]:
     seen, mean = means(matrix, offsets)
     return {"mean": mean, "var": variances(matrix, offsets, seen, mean), "seen": seen}
-
-
-def _search_exponents(method: str, matrix: F64, offsets: I64) -> F64:
-    try:
-        from sklearn.preprocessing import PowerTransformer
-    except ImportError:
-        raise MissingExtra("scikit-learn", "series") from None
-    exponents = np.empty((len(offsets) - 1, matrix.shape[1]))
-    for group, (start, stop) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
-        try:
-            exponents[group] = PowerTransformer(method=method, standardize=False).fit(matrix[start:stop]).lambdas_
-        except ValueError as error:
-            raise InputError(f"PowerTransformer({method}): {error}; choose another step") from error
-    return exponents

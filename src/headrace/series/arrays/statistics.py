@@ -122,12 +122,12 @@ ALIKE = 0.9999
 LEAST_VALUES = 30
 
 
-def correlations(matrix: F64, offsets: I64, target: int) -> F64:
-    """Correlate each column with the column `target` in each group (Pearson's), [G, C]; NaN if it cannot be judged.
+def correlations(matrix: F64, offsets: I64) -> F64:
+    """Correlate each column with the first, the target, in each group (Pearson's), [G, C]; NaN if it cannot be judged.
 
     Uses the rows where both have a value; at least `LEAST_VALUES` of them.
     """
-    wanted, columns = matrix[:, target : target + 1], matrix.shape[1]
+    wanted, columns = matrix[:, :1], matrix.shape[1]
     both = ~np.isnan(matrix) & ~np.isnan(wanted)
     paired = np.concatenate([np.where(both, matrix, np.nan), np.where(both, wanted, np.nan)], axis=1)
     n, mean = means(paired, offsets)
@@ -143,13 +143,14 @@ def correlations(matrix: F64, offsets: I64, target: int) -> F64:
     return np.where(flat[:, :columns] | flat[:, columns:], np.nan, r)
 
 
-def tally(columns: Sequence[str], r: F64) -> dict[str, list[int]]:
+def tally(columns: Sequence[str], matrix: F64, offsets: I64) -> dict[str, list[int]]:
     """Count, by column, [groups where it is the target in another unit, groups that could be judged].
 
-    r: from `correlations`, of columns without the target. Tallies of batches add up.
+    The first column is the target, and is left out. Tallies of batches add up.
     """
-    alike, judged = (np.abs(r) > ALIKE).sum(axis=0), (~np.isnan(r)).sum(axis=0)
-    return {name: [int(alike[at]), int(judged[at])] for at, name in enumerate(columns)}
+    r = correlations(matrix, offsets)
+    alike, judged = (np.abs(r) > ALIKE).sum(axis=0).tolist(), (~np.isnan(r)).sum(axis=0).tolist()
+    return {name: [alike[at], judged[at]] for at, name in enumerate(columns) if at}
 
 
 def add(tallies: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, list[int]]:

@@ -148,7 +148,13 @@ def find_valid_sequences(
     last = ends - window + 1  # the first start whose window crosses the entity's end
     entity = np.flatnonzero(last > begins)
     allowed = Runs(begins[entity], last[entity])
-    owner, first, stop = _difference(allowed, blocked)
+    limits = np.iinfo(np.int64)
+    # The empty range between adjacent entities is a border too, so no remaining range crosses from one to the other.
+    outside = Runs(np.append(limits.min, allowed.ends), np.append(allowed.begins, limits.max))
+    borders, depth = _depth([outside, *blocked])
+    free = np.flatnonzero(depth[:-1] == 0)
+    first, stop = borders[free], borders[free + 1]
+    owner = np.searchsorted(allowed.begins, first, side="right") - 1
     grid = begins[entity[owner]]
     first = grid + -(-(first - grid) // stride) * stride
     count = np.maximum(-(-(stop - first) // stride), 0)
@@ -188,14 +194,3 @@ def _depth(ranges: list[Runs]) -> tuple[I64, I64]:
     borders, deltas = borders[order], deltas[order]
     last = np.append(borders[1:] != borders[:-1], True)[: len(borders)]
     return borders[last], np.cumsum(deltas)[last]
-
-
-def _difference(allowed: Runs, blocked: list[Runs]) -> tuple[I64, I64, I64]:
-    """Subtract the blocked ranges from the allowed ones: (index of the allowed range, begin, end)."""
-    limits = np.iinfo(np.int64)
-    # The empty range between adjacent entities is a border too, so no remaining range crosses from one to the other.
-    outside = Runs(np.append(limits.min, allowed.ends), np.append(allowed.begins, limits.max))
-    borders, depth = _depth([outside, *blocked])
-    free = np.flatnonzero(depth[:-1] == 0)
-    begins = borders[free]
-    return np.searchsorted(allowed.begins, begins, side="right") - 1, begins, borders[free + 1]

@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 from headrace.arrays import F64, I64, Bools
+from headrace.dataset.sound import damaged
 from headrace.digest import canonical_json
-from headrace.errors import CorruptShard, SettingsError
+from headrace.errors import SettingsError
 from headrace.series.arrays.scalers import Scalers, Values, fit_scalers
 from headrace.series.arrays.steps import FUNCTIONS
 from headrace.series.pipelines.objects import ObjectScalers, fit_objects, from_skops, to_skops
@@ -55,13 +56,11 @@ class Fitted:
             out[:, at] = part.apply(matrix[:, at], offsets, entities, dtype)
         return out
 
-    def inverse_transform(
-        self, columns: Sequence[str], scaled: Values, offsets: I64, entities: Sequence[str], dtype: Any = np.float64
-    ) -> Values:
+    def inverse_transform(self, columns: Sequence[str], scaled: Values, offsets: I64, entities: Sequence[str]) -> F64:
         """Return the values that `transform` scaled, in the columns' own units. Raises as `transform`."""
-        out = np.empty(scaled.shape, dtype)
+        out = np.empty(scaled.shape)
         for part, at in self._where(columns):
-            out[:, at] = part.invert(scaled[:, at], offsets, entities, dtype)
+            out[:, at] = part.invert(scaled[:, at], offsets, entities)
         return out
 
     def part(self, column: str) -> Part:
@@ -113,7 +112,7 @@ class Fitted:
                     raise ValueError("there are not as many objects as entities")
                 parts.append(ObjectScalers(tuple(map(str, each["columns"])), entities, tuple(each["objects"]), made))
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise CorruptShard(f"{where}: is damaged ({error}); restore it or prepare the run again") from error
+            raise damaged(where, f"is damaged ({error})") from error
         return cls(tuple(parts))
 
 
@@ -165,10 +164,7 @@ def fit(
 
 def merge(batches: Sequence[Fitted]) -> Fitted:
     """Merge several batches' fits of the same pipelines for different entities."""
-    parts: list[Part] = []
-    for each in zip(*(batch.parts for batch in batches), strict=True):
-        parts.append(type(each[0]).merge(each))
-    return Fitted(tuple(parts))
+    return Fitted(tuple(type(each[0]).merge(each) for each in zip(*(batch.parts for batch in batches), strict=True)))
 
 
 def join(fits: Sequence[Fitted]) -> Fitted:
@@ -203,18 +199,13 @@ def without_result(pipelines: Sequence[PipelineSettings], columns: Sequence[str]
     for each in pipelines:
         if each.pipeline:
             at = [list(columns).index(column) for column in each.columns or ()]
-            low, closed = _domain(each)
+            first, low, closed = each.pipeline[0], -np.inf, True
+            if first["step"] == "FunctionTransformer" and first["func"]:
+                low, closed = FUNCTIONS[first["func"]].above, FUNCTIONS[first["func"]].closed
+            elif first["step"] == "PowerTransformer" and first["method"] == "box-cox":
+                low, closed = 0.0, False
+            elif first["step"] == "Log" and not first["mean_share"]:
+                low, closed = -float(first["offset"]), False
             values = rows[:, at]
             found[:, at] = np.isinf(values) | (values < low if closed else values <= low)
     return found
-
-
-def _domain(pipeline: PipelineSettings) -> tuple[float, bool]:
-    first = pipeline.pipeline[0]
-    if first["step"] == "FunctionTransformer" and first["func"]:
-        return FUNCTIONS[first["func"]].above, FUNCTIONS[first["func"]].closed
-    if first["step"] == "PowerTransformer" and first["method"] == "box-cox":
-        return 0.0, False
-    if first["step"] == "Log" and not first["mean_share"]:
-        return -float(first["offset"]), False
-    return -np.inf, True

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from headrace.arrays import F64, I64
+from headrace.dataset.sound import damaged
 from headrace.errors import CorruptShard, InputError, MissingExtra, SettingsError
 from headrace.series.arrays.scalers import Part, Scalers, Values
 from headrace.series.arrays.steps import NATIVE, FittedStep, StepData
@@ -38,9 +39,9 @@ class ObjectScalers(Part):
         """Return scaled values; see `Part`."""
         return self._each("transform", matrix, offsets, entities, dtype)
 
-    def invert(self, scaled: Values, offsets: I64, entities: Sequence[str], dtype: Any = np.float64) -> Values:
+    def invert(self, scaled: Values, offsets: I64, entities: Sequence[str]) -> F64:
         """Return values in their own units; see `Part`."""
-        return self._each("inverse_transform", scaled, offsets, entities, dtype)
+        return np.asarray(self._each("inverse_transform", scaled, offsets, entities, np.float64), np.float64)
 
     def _each(self, verb: str, matrix: Values, offsets: I64, entities: Sequence[str], dtype: Any) -> Values:
         out = np.empty(matrix.shape, dtype)
@@ -146,14 +147,19 @@ def to_sklearn(part: Part, entity: str | None) -> Any:
     if isinstance(part, ObjectScalers):
         return part.objects[place]
     assert isinstance(part, Scalers)
-    return _pipeline(part.pipeline, [_fitted_object(each, place) for each in part.steps])
+    return _pipeline(part.pipeline, [_fitted(each, place) for each in part.steps])
 
 
-def _fitted_object(step: FittedStep, place: int) -> Any:
+def _fitted(step: FittedStep, place: int) -> Any:
     word = step.step["step"]
     fitted = {name: values[place].copy() for name, values in step.fitted.items()}
     if word == "Log":
-        return _log(fitted["offset"])
+        from sklearn.preprocessing import FunctionTransformer
+
+        if len(set(fitted["offset"].tolist())) > 1:
+            raise SettingsError("Log has no counterpart in scikit-learn if columns have different offsets")
+        value = {"offset": float(fitted["offset"][0])}
+        return FunctionTransformer(func=_log_of, inverse_func=_back, kw_args=value, inv_kw_args=value)
     made = build(step.step)
     scale = None if step.linear is None else step.linear[1][place]
     if word == "StandardScaler":
@@ -186,15 +192,6 @@ def _standard(made: Any, fitted: Mapping[str, F64], scale: F64 | None) -> Any:
     seen = fitted["seen"].astype(np.int64)
     made.n_samples_seen_ = int(seen[0]) if len(set(seen.tolist())) == 1 else seen
     return made
-
-
-def _log(offset: F64) -> Any:
-    from sklearn.preprocessing import FunctionTransformer
-
-    if len(set(offset.tolist())) > 1:
-        raise SettingsError("Log has no counterpart in scikit-learn if columns have different offsets")
-    value = {"offset": float(offset[0])}
-    return FunctionTransformer(func=_log_of, inverse_func=_back, kw_args=value, inv_kw_args=value)
 
 
 def _log_of(x: F64, offset: float) -> F64:
@@ -231,7 +228,7 @@ def from_skops(data: bytes, where: str) -> Any:
     except CorruptShard:
         raise
     except Exception as error:  # a damaged file can make skops raise almost anything
-        raise CorruptShard(f"{where}: is damaged ({error}); restore it or prepare the run again") from error
+        raise damaged(where, f"is damaged ({error})") from error
 
 
 def canonical(data: bytes) -> bytes:

@@ -18,8 +18,9 @@ import numpy as np
 
 from headrace.checks import explains_calls
 from headrace.dataset.open import find_run
+from headrace.dataset.sound import damaged
 from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import CorruptShard, InputError, SettingsError
+from headrace.errors import InputError, SettingsError
 from headrace.run.context import TaskFiles
 from headrace.series.arrays.encoders import Encoder
 from headrace.series.arrays.scalers import Values
@@ -125,14 +126,14 @@ def load(run: Path, digests: Mapping[str, str], *, trust: Literal["safe", "jobli
     for role, skops in (("time_series", TIME_SERIES_SKOPS), ("static_features", STATIC_SKOPS)):
         stored = record.get(role)
         if not isinstance(stored, list):
-            raise CorruptShard(f"{run / PIPELINES}: has no {role}; restore it or prepare the run again")
+            raise damaged(run / PIPELINES, f"has no {role}")
         needs_objects = any("objects" in each for each in stored)
         objects = from_skops(read_file(run, skops, digests), str(run / skops)) if needs_objects else None
         fits[role] = Fitted.together(stored, objects, str(run / PIPELINES))
     try:
         encoders = tuple(Encoder.from_json(each) for each in record.get("static_encoders", ()))
     except (SettingsError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptShard(f"{run / PIPELINES}: is damaged ({error}); restore it or prepare the run again") from error
+        raise damaged(run / PIPELINES, f"is damaged ({error})") from error
     return Pipelines(str(record["target"]), fits["time_series"], fits["static_features"], encoders)
 
 
@@ -182,9 +183,9 @@ def read_file(run: Path, name: str, digests: Mapping[str, str]) -> bytes:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise CorruptShard(f"{path}: is missing; restore it or prepare the run again") from None
+        raise damaged(path, "is missing") from None
     if name not in digests or sha256_hex(data) != digests[name]:
-        raise CorruptShard(f"{path}: does not have the digest in the manifest; restore it or prepare the run again")
+        raise damaged(path, "does not have the digest in the manifest")
     return data
 
 
@@ -198,5 +199,5 @@ def _record(data: bytes, where: Path) -> dict[str, Any]:
         if not isinstance(record, dict):
             raise ValueError("is not a JSON object")
     except (ValueError, RecursionError) as error:
-        raise CorruptShard(f"{where}: is damaged ({error}); restore it or prepare the run again") from error
+        raise damaged(where, f"is damaged ({error})") from error
     return record

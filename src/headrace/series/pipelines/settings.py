@@ -124,23 +124,30 @@ def _one(value: Any) -> list[StepData]:
     if isinstance(value, str):
         return _from_word(value, {})
     if isinstance(value, Mapping):
-        return _from_mapping(value)
+        if "step" in value:
+            return _from_word(str(value["step"]), _without(value, {"step"}))
+        word, params = next(iter(value.items()), ("", None))
+        if len(value) != 1 or not (params is None or isinstance(params, Mapping)):
+            raise SettingsError(
+                f"a step is {dict(value)!r}; write it as {{step: StandardScaler}}, with its parameters beside `step`"
+            )
+        return _from_word(str(word), params or {})
     steps = getattr(value, "steps", None)
     if isinstance(steps, list):  # a scikit-learn Pipeline
         return [step for _, each in steps for step in _one(each)]
-    return [_from_object(value)]
-
-
-def _from_mapping(value: Mapping[str, Any]) -> list[StepData]:
-    if "step" in value:
-        return _from_word(str(value["step"]), _without(value, {"step"}))
-    if len(value) == 1:
-        ((word, params),) = value.items()
-        if params is None or isinstance(params, Mapping):
-            return _from_word(str(word), params or {})
-    raise SettingsError(
-        f"a step is {dict(value)!r}; write it as {{step: StandardScaler}}, with its parameters beside `step`"
-    )
+    kind = type(value)
+    word = kind.__name__
+    if word in _CONTAINERS:
+        raise SettingsError(f"{word} is not a step here; {_CONTAINERS[word]}")
+    if isinstance(value, type):
+        raise SettingsError(f"{value.__name__} is a class; give an object, {value.__name__}()")
+    if not hasattr(value, "get_params") or kind.__module__.partition(".")[0] != "sklearn":
+        raise SettingsError(
+            f"{kind.__module__}.{word} cannot be written as data, so no run id could tell its versions apart; give "
+            f"scikit-learn's transformers or the steps {', '.join(NATIVE)}, or make the column beforehand"
+        )
+    params = _without(value.get_params(deep=False), _NO_EFFECT)
+    return _from_word(word, _functions(params) if word == "FunctionTransformer" else params)
 
 
 def _from_word(word: str, params: Mapping[str, Any]) -> list[StepData]:
@@ -158,26 +165,6 @@ def _from_word(word: str, params: Mapping[str, Any]) -> list[StepData]:
 
 def _without(params: Mapping[str, Any], names: Set[str]) -> dict[str, Any]:
     return {name: value for name, value in params.items() if name not in names}
-
-
-def _from_object(value: Any) -> StepData:
-    kind = type(value)
-    word = kind.__name__
-    if word in _CONTAINERS:
-        raise SettingsError(f"{word} is not a step here; {_CONTAINERS[word]}")
-    if isinstance(value, type):
-        raise SettingsError(f"{value.__name__} is a class; give an object, {value.__name__}()")
-    if not hasattr(value, "get_params") or kind.__module__.partition(".")[0] != "sklearn":
-        raise SettingsError(
-            f"{kind.__module__}.{word} cannot be written as data, so no run id could tell its versions apart; give "
-            f"scikit-learn's transformers or the steps {', '.join(NATIVE)}, or make the column beforehand"
-        )
-    params = _without(value.get_params(deep=False), _NO_EFFECT)
-    if word == "FunctionTransformer":
-        return _from_word(word, _functions(params))[0]
-    if word in NATIVE or word in ENCODERS:
-        return _from_word(word, params)[0]
-    return _checked(word, params)
 
 
 def _functions(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -306,13 +293,11 @@ class PipelineSettings(Settings):
         return self.pipeline[0] if alone else None
 
 
-def _one_or_more(value: object) -> object:
-    return value if isinstance(value, list | tuple) else (value,)
-
-
 # Unified, so that it also applies to entities that were not fitted; one entity is enough to fit it.
 _AS_THEY_ARE = PipelineSettings(strategy="unified", pipeline=(), fit_on_n_basins=1)
-Pipelines = Annotated[tuple[PipelineSettings, ...], BeforeValidator(_one_or_more)]
+Pipelines = Annotated[
+    tuple[PipelineSettings, ...], BeforeValidator(lambda value: value if isinstance(value, list | tuple) else (value,))
+]
 
 
 class Preprocessing(Settings):

@@ -149,6 +149,13 @@ def as_polars(frame: Any) -> pl.DataFrame:
         ) from error
 
 
+def as_given(frame: Any, table: pl.DataFrame) -> Any:
+    """Convert a polars table to the kind of table that the caller passed as `frame`."""
+    if isinstance(frame, pl.DataFrame):
+        return table
+    return table.to_pandas() if hasattr(frame, "itertuples") else table.to_arrow()
+
+
 def matrix_of(frame: pl.DataFrame, columns: Sequence[str]) -> F64:
     """Return columns as float64 [R, C], NaN for nulls. Raises `InputError` if one is missing or holds no numbers."""
     for name in columns:
@@ -172,10 +179,7 @@ def _put_back(frame: Any, columns: Sequence[str], rows: Rows, values: Values) ->
     table = as_polars(frame).with_columns(
         pl.Series(name, np.ascontiguousarray(unsorted[:, at])).fill_nan(None) for at, name in enumerate(columns)
     )
-    if isinstance(frame, pl.DataFrame):
-        return table
+    made = as_given(frame, table)
     if hasattr(frame, "itertuples"):
-        made = table.to_pandas()
         made.index = frame.index
-        return made
-    return table.to_arrow()
+    return made

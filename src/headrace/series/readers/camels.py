@@ -56,7 +56,13 @@ def read_basin(settings: Series, paths: Sequence[Path], asked: Sequence[str]) ->
     if flow_path is None:
         days = forcing.with_columns(pl.lit(None, pl.Float64).alias(name) for name in FLOW)
     else:
-        days = forcing.join(_flow(flow_path, area), on="time", how="full", coalesce=True).sort("time")
+        names = ["gauge", *_DATE, "qobs_cfs", "flag"]
+        table = _table(flow_path, _text(flow_path), names, names[:-1], 1)
+        cfs = np.where(table["qobs_cfs"] < 0, np.nan, table["qobs_cfs"])
+        mm = cfs * _CUBIC_FOOT * _DAY_S / area * _MM  # in numpy, because polars multiplies by the reciprocal
+        estimated = table["flag"].fill_null("").str.ends_with(":e").cast(pl.Float64)
+        flow = pl.DataFrame({"time": table["time"], "qobs": mm, "qobs_cfs": cfs, "estimated": estimated})
+        days = forcing.join(flow, on="time", how="full", coalesce=True).sort("time")
     for name in asked:
         if name not in (*FORCING, *FLOW):
             known = ", ".join(each for each in days.columns if each != "time")
@@ -81,15 +87,6 @@ def _forcing(path: Path) -> tuple[float, pl.DataFrame]:
     except ValueError:
         raise InputError(f"{path}: line 3 is {lines[2]!r}, the basin's area in m² was expected") from None
     return area, _table(path, lines[-1], names, names, _HEADER_LINES + 1).select("time", *names[4:])
-
-
-def _flow(path: Path, area: float) -> pl.DataFrame:
-    names = ["gauge", *_DATE, "qobs_cfs", "flag"]
-    table = _table(path, _text(path), names, names[:-1], 1)
-    cfs = np.where(table["qobs_cfs"] < 0, np.nan, table["qobs_cfs"])
-    mm = cfs * _CUBIC_FOOT * _DAY_S / area * _MM  # in numpy, because polars multiplies by the reciprocal
-    estimated = table["flag"].fill_null("").str.ends_with(":e").cast(pl.Float64)
-    return pl.DataFrame({"time": table["time"], "qobs": mm, "qobs_cfs": cfs, "estimated": estimated})
 
 
 def _text(path: Path) -> bytes:

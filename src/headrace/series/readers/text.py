@@ -11,7 +11,6 @@ day as YYYY-MM-DD (a month ends in -00), a clock as hh:mm or --:--, then one or 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,14 +25,11 @@ _GRDC_TIME = ("YYYY-MM-DD", "hh:mm")
 _GRDC_MISSING = r"^\s*-999(\.0*)?\s*$"
 
 
-def text_table(
-    path: Path, name: str, kind: Kind, *, comment: str | None, encoding: str, columns: Sequence[str] | None = None
-) -> pa.Table:
+def text_table(path: Path, name: str, kind: Kind, *, comment: str | None, encoding: str) -> pa.Table:
     """Read a delimited file as text. Raises `InputError`.
 
     comment: lines that begin with it, after blanks, are skipped.
     encoding: encoding of the file.
-    columns: the columns to read; None: all.
     """
     with reading(path), open_bytes(path, kind.compression) as stream:
         data = read_whole(path, stream, kind.compression)
@@ -49,7 +45,7 @@ def text_table(
         return pa.table({})
     shard = delimited.survey(path, name, kind, text=data)
     assert shard.dialect is not None
-    return delimited.parse_block(data[shard.dialect.header_bytes :], shard, columns)
+    return delimited.parse_block(data[shard.dialect.header_bytes :], shard, None)
 
 
 def grdc_table(path: Path, time: str) -> pa.Table:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.arrays import I64, Bools
+from headrace.arrays import I64
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError, SettingsError
 from headrace.series.arrays.axis import divides, ends_at, steps_until
@@ -82,8 +82,15 @@ class AlignedWindows(Windows):
             numbers = np.arange(begin, min(begin + _PIECE, len(self)))
             start, entity = self.segments.locate(numbers)
             places, kept = self.locate(numbers), np.ones(len(numbers), np.bool_)
-            for name in self.finer:
-                kept &= self._is_there(name, places)
+            for name, finer in self.finer.items():
+                first, owner = self._starts(name, places)
+                own = finer.segments
+                if not len(own):
+                    kept[:] = False
+                    continue
+                at = np.searchsorted(own.first, first, side="right") - 1
+                number, beside = np.divmod(first - own.first[at], own.stride)
+                kept &= (at >= 0) & (own.entity[at] == owner) & (beside == 0) & (number < own.count[at]) & (owner >= 0)
             starts.append(start[kept])
             owners.append(entity[kept])
         first, entity, stride = np.concatenate(starts), np.concatenate(owners), self.segments.stride
@@ -105,17 +112,6 @@ class AlignedWindows(Windows):
             weekends=finer.store.joined_rows,
         )
         return finer.origin[entity] + steps - finer.options.input_length, np.where(there, entity, -1)
-
-    def _is_there(self, name: str, places: Places) -> Bools:
-        start, entity = self._starts(name, places)
-        own = self.finer[name].segments
-        if not len(own):
-            return np.zeros(len(start), np.bool_)
-        at = np.searchsorted(own.first, start, side="right") - 1
-        number, beside = np.divmod(start - own.first[at], own.stride)
-        return np.asarray(
-            (at >= 0) & (own.entity[at] == entity) & (beside == 0) & (number < own.count[at]) & (entity >= 0)
-        )
 
 
 def aligned(windows: Any, **finer: Any) -> Any:

@@ -39,7 +39,7 @@ from headrace.run.prepare import prepare
 from headrace.series.pipelines.save import Pipelines
 from headrace.series.pipelines.save import load as load_pipelines
 from headrace.series.windows.aligned import aligned
-from headrace.series.windows.forecasts import in_units
+from headrace.series.windows.forecasts import as_array, in_units
 from headrace.series.windows.loader import Shuffle, WindowLoader, check_chunks
 from headrace.series.windows.store import SeriesStore, open_store
 from headrace.series.windows.torch import SLOWER_WORKERS, WindowDataset
@@ -141,7 +141,15 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         given = {**(options or {}), "is_autoregressive": is_autoregressive}
         self.options = WindowOptions(input_length=input_length, output_length=output_length, **given)
         self._source = _Source.of(source, out, run)
-        self._finer = {name: _finer_of(name, own) for name, own in (finer or {}).items()}
+        self._finer: dict[str, tuple[_Source, WindowOptions]] = {}
+        for name, own in (finer or {}).items():
+            if not isinstance(own, Mapping) or "source" not in own:
+                raise SettingsError(
+                    f"windows: finer[{name!r}] is {own!r}; give a mapping with source, input_length and output_length"
+                )
+            shape = {word: value for word, value in own.items() if word not in ("source", "out", "run")}
+            found = _Source.of(own["source"], own.get("out"), own.get("run"))
+            self._finer[name] = found, WindowOptions(**shape)
         self._files = LocalFiles(cache_dir=cache_dir, disk_bytes=disk_bytes)
         self.batch_size = batch_size
         self.val_batch_size = batch_size if val_batch_size is None else val_batch_size
@@ -237,11 +245,8 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         if finer is not None:
             check_word("windows: finer", finer, tuple(self._finer))
             store, pipelines = self.finer_stores[finer], self.finer_pipelines[finer]
-        values, numbers = (
-            each.detach().cpu().numpy() if hasattr(each, "detach") else np.asarray(each) for each in (scaled, entity)
-        )
-        names = store.entities.names.take(pa.array(numbers)).to_pylist()
-        return in_units(pipelines, values, names, store.columns.targets)
+        names = store.entities.names.take(pa.array(as_array(entity))).to_pylist()
+        return in_units(pipelines, as_array(scaled), names, store.columns.targets)
 
     def train_dataloader(self) -> EpochLoader:
         """Return the training stream, the same object on every call; calling it does not advance the stream."""
@@ -251,9 +256,15 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
             self._train.stream.load_state_dict(self._loaded["stream"])
             self._train.resumed(self._loaded)
             self._loaded = None
-        self._train.follow()
-        self._tell_of_lengths(self._train)
-        return self._train
+        loader = self._train
+        loader.follow()
+        whole = loader.stream.passes.whole(loader.stream.present).steps
+        self._ask_lengths_again(differ=loader.stream.epochs is not None or len(loader) != whole)
+        if self.trainer is not None and loader.went_on and self.trainer.fit_loop.epoch_loop.restarting:
+            # After a checkpoint of an epoch's last step Lightning is in the next epoch, but would still count the
+            # batches of the old one in it if it is longer.
+            self.trainer.fit_loop.epoch_loop.restarting = False
+        return loader
 
     def val_dataloader(self) -> EpochLoader | list[EpochLoader]:
         """Return the pool's windows in order, from memory; an empty list with validation="none"."""
@@ -269,11 +280,26 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
 
     def _part(self, part: str) -> tuple[Windows, WindowCounts]:
         """Return the windows of a part and their counts; "test" and "predict" may be empty."""
-        if part not in self._parts and part in ("train", "pool"):
-            self._divide()
-        elif part not in self._parts:
+        if part in self._parts:
+            return self._parts[part]
+        if part in ("test", "predict"):
             found = self._windows_of("test") if part == "test" else self.inference("test")
             self._parts[part] = found, count_windows(found)
+            return self._parts[part]
+        train = self._windows_of("train")
+        check_some(train)
+        val = train if self.validation in ("entity", "none") else self._windows_of("val")
+        check_some(val, remedy='pass validation="entity", which validates on other entities\' train rows, or "none"')
+        trains, validates = choose_pool(
+            self.store.entities.names,
+            train.per_entity,
+            val.per_entity,
+            validation=self.validation,
+            size=self.validation_chunk_size,
+            seed=self._seed,
+        )
+        trained, pool = train.of_entities(trains), val.in_memory(np.flatnonzero(validates))  # the pool in memory
+        self._parts |= {"train": (trained, count_windows(train, trained)), "pool": (pool, count_windows(val, pool))}
         return self._parts[part]
 
     def _windows_of(self, split: str, changed: Mapping[str, Any] | None = None) -> Windows:
@@ -288,41 +314,12 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         joined: Windows = aligned(found, **finer)
         return joined
 
-    def _divide(self) -> None:
-        """Find the training windows, and load those of the pool into memory."""
-        train = self._windows_of("train")
-        check_some(train)
-        val = train if self.validation in ("entity", "none") else self._windows_of("val")
-        check_some(val, remedy='pass validation="entity", which validates on other entities\' train rows, or "none"')
-        trains, validates = choose_pool(
-            self.store.entities.names,
-            train.per_entity,
-            val.per_entity,
-            validation=self.validation,
-            size=self.validation_chunk_size,
-            seed=self._seed,
-        )
-        for part, every, chosen in (
-            ("train", train, train.of_entities(trains)),
-            ("pool", val, val.in_memory(np.flatnonzero(validates))),
-        ):
-            self._parts[part] = chosen, count_windows(every, chosen)
-
     def _stream(self, part: str, batch_size: int, **options: Any) -> WindowLoader:
         topology = self._topology()
         return WindowLoader(self.windows(part), batch_size=batch_size, seed=self._seed, topology=topology, **options)
 
     def _evaluation(self, part: str) -> EpochLoader:
         return EpochLoader(self._stream(part, self.val_batch_size, shuffle="none", remainder="pad"), None)
-
-    def _tell_of_lengths(self, loader: EpochLoader) -> None:
-        whole = loader.stream.passes.whole(loader.stream.present).steps
-        self._ask_lengths_again(differ=loader.stream.epochs is not None or len(loader) != whole)
-        trainer = self.trainer
-        if trainer is not None and loader.went_on and trainer.fit_loop.epoch_loop.restarting:
-            # After a checkpoint of an epoch's last step Lightning is in the next epoch, but would still count the
-            # batches of the old one in it if it is longer.
-            trainer.fit_loop.epoch_loop.restarting = False
 
 
 def choose_pool(
@@ -364,9 +361,26 @@ class _Source:
 
     @classmethod
     def of(cls, source: str | Path | Recipe, out: str | Path | None, run: str | None) -> _Source:
-        """Read what the user named as source. Raises `SettingsError`."""
-        recipe, directory = _recipe_of(source, out)
-        return cls(recipe, directory, run)
+        """Read what the user named as source: a directory, settings, or a file of them. Raises `SettingsError`."""
+        if isinstance(source, str | PurePath):
+            path = Path(source)
+            if path.suffix not in (".yaml", ".yml"):
+                return cls(None, path if out is None else Path(out), run)
+            import yaml
+
+            import headrace  # a file has the settings of the public `headrace.Series`
+
+            try:
+                record = dict(load_yaml(path.read_text("utf-8")))
+            except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, ValueError) as error:
+                raise SettingsError(f"{path}: cannot be read as settings of series ({error}); correct it") from error
+            for name in ("recipe", "workers"):
+                record.pop(name, None)
+            written = record.pop("out", None)
+            source, out = headrace.Series(**record), written if out is None else out
+        if out is None:
+            raise SettingsError("out is missing; give the output directory with out=DIRECTORY")
+        return cls(source, Path(out), run)
 
     def open(self, files: LocalFiles) -> SeriesStore:
         """Open the run's store. Raises `InputError`."""
@@ -375,36 +389,3 @@ class _Source:
             source = fingerprint(self.recipe.source_files())
             run = run_id(self.recipe.recipe_name, self.recipe.identity_settings(), source)
         return open_store(self.out, run=run, files=files)
-
-
-def _finer_of(name: str, given: Mapping[str, Any]) -> tuple[_Source, WindowOptions]:
-    """Return the source and the options of a finer run."""
-    if not isinstance(given, Mapping) or "source" not in given:
-        raise SettingsError(
-            f"windows: finer[{name!r}] is {given!r}; give a mapping with source, input_length and output_length"
-        )
-    options = {word: value for word, value in given.items() if word not in ("source", "out", "run")}
-    return _Source.of(given["source"], given.get("out"), given.get("run")), WindowOptions(**options)
-
-
-def _recipe_of(source: str | Path | Recipe, out: str | Path | None) -> tuple[Recipe | None, Path]:
-    """Return the settings, given directly or in a file, and the dataset directory."""
-    if isinstance(source, str | PurePath):
-        path = Path(source)
-        if path.suffix not in (".yaml", ".yml"):
-            return None, path if out is None else Path(out)
-        import yaml
-
-        import headrace  # a file has the settings of the public `headrace.Series`
-
-        try:
-            record = dict(load_yaml(path.read_text("utf-8")))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, ValueError) as error:
-            raise SettingsError(f"{path}: cannot be read as settings of series ({error}); correct it") from error
-        for name in ("recipe", "workers"):
-            record.pop(name, None)
-        written = record.pop("out", None)
-        source, out = headrace.Series(**record), written if out is None else out
-    if out is None:
-        raise SettingsError("out is missing; give the output directory with out=DIRECTORY")
-    return source, Path(out)

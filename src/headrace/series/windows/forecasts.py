@@ -64,7 +64,7 @@ def write_forecasts(path: str | Path, windows: Any, forecasts: Iterable[tuple[Ma
     schema = pa.schema([*_SCHEMA, *name], {METADATA: metadata})
 
     def rows(batch: Mapping[str, Any], said: Any) -> pa.Table:
-        scaled, entity, issued = (_array(each) for each in (said, batch["entity"], batch["input_end_date"]))
+        scaled, entity, issued = (as_array(each) for each in (said, batch["entity"], batch["input_end_date"]))
         shape = (len(entity), len(steps), len(targets))[: 2 + len(name)]
         if scaled.shape != shape:
             of = f" and {len(targets)} targets" if name else ""
@@ -72,7 +72,7 @@ def write_forecasts(path: str | Path, windows: Any, forecasts: Iterable[tuple[Ma
                 f"write_forecasts: a forecast has the shape {scaled.shape}, and its batch {len(entity)} windows of "
                 f"{len(steps)} horizons{of}; give {shape}"
             )
-        kept = _array(batch["valid"]).astype(bool) if "valid" in batch else np.ones(len(entity), bool)
+        kept = as_array(batch["valid"]).astype(bool) if "valid" in batch else np.ones(len(entity), bool)
         names = np.array(found.entity_names(entity[kept]), object)
         values = in_units(pipelines, scaled[kept].astype(np.float64), names.tolist(), targets)
         each = len(steps) * len(targets)
@@ -119,5 +119,6 @@ def _flush(writer: pq.ParquetWriter, held: list[pa.Table]) -> int:
     return int(table.num_rows)
 
 
-def _array(values: Any) -> Any:
+def as_array(values: Any) -> Any:
+    """Return a tensor or an array as a numpy array."""
     return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)

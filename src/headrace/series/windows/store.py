@@ -22,13 +22,13 @@ from headrace.arrays import F32, I64, Bools
 from headrace.dataset.local_shards import LocalFiles, LocalShards, checked_table
 from headrace.dataset.manifest import Manifest
 from headrace.dataset.open import find_run
-from headrace.errors import CorruptShard, InputError, SettingsError
+from headrace.dataset.sound import damaged
+from headrace.errors import InputError, SettingsError
 from headrace.series.arrays.axis import Frequency, times_at
 
 ENTITIES, STATICS = "entities.parquet", "processed_static_features.parquet"
 METADATA = b"headrace.series"
 USUAL = ({"train": (0, 1), "val": (1, 2), "test": (2, 3)},)
-_MEND = "restore it or prepare the run again"
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,6 @@ class Entities:
 
     names: text [E].
     first_row, rows: the range of its rows.
-    val_row, test_row: positions in that range where val and test begin.
     first_time: microseconds since 1970.
     from_end: whether its calendar months are counted from their end, bool [E].
     static_row: its row of the static features, -1 for none.
@@ -79,8 +78,6 @@ class Entities:
     names: pa.Array
     first_row: I64
     rows: I64
-    val_row: I64
-    test_row: I64
     first_time: I64
     from_end: Bools
     static_row: I64
@@ -203,11 +200,8 @@ class SeriesStore:
         self.__setstate__({})
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            name: value
-            for name, value in self.__dict__.items()
-            if name not in ("_lock", "_matrices", "static_of_entity")
-        }
+        opened = ("_lock", "_matrices", "static_of_entity")
+        return {name: value for name, value in self.__dict__.items() if name not in opened}
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         self.__dict__.update(values)
@@ -222,11 +216,17 @@ class SeriesStore:
         """The rows of all shards, read-only, mapped and checked on first use."""
         with self._lock:
             if self._matrices is None:
-                rows = np.diff(self.bases).tolist()
-                mapped = zip(self.shards, rows, strict=True)
-                self._matrices = Matrices(
-                    [_mapped(self._local.place(shard), self.columns, expected) for shard, expected in mapped]
-                )
+                matrices, names = [], self.columns.names
+                for shard, rows in zip(self.shards, np.diff(self.bases).tolist(), strict=True):
+                    path = self._local.place(shard)
+                    matrix, _ = map_store(path)
+                    width, kind = matrix.shape[1], matrix.dtype
+                    if kind != np.float32 or width != len(names):
+                        raise damaged(path, f"has {width} columns of {kind}, not {len(names)} of float32")
+                    if len(matrix) != rows:
+                        raise damaged(path, f"has {len(matrix)} rows, {ENTITIES} says {rows}")
+                    matrices.append(matrix)
+                self._matrices = Matrices(matrices)
             return self._matrices
 
     def times(self, entity: I64, position: I64) -> I64:
@@ -248,35 +248,32 @@ class SeriesStore:
             )
 
 
-def open_store(path: str | Path, *, run: str | None = None, files: LocalFiles | None = None) -> SeriesStore:
+def open_store(path: str | Path, *, run: str | None, files: LocalFiles) -> SeriesStore:
     """Open the store behind a path, found as `headrace.open` finds runs. Raises `InputError` if there are no series.
 
-    files: how its shards become local files; None: checked, and copied from an object store to the default cache.
+    files: how its shards become local files.
     """
     root, manifest = find_run(path, run)
     if not (root / ENTITIES).is_file():
         raise InputError(
             f"{root}: was made by {manifest.recipe!r} and holds no series; prepare some with `headrace series CONFIG`"
         )
-    return SeriesStore(root, manifest, files or LocalFiles())
+    return SeriesStore(root, manifest, files)
 
 
-def _mapped(path: Path, columns: Columns, rows: int) -> F32:
+def map_store(path: Path) -> tuple[F32, Mapping[str, Any]]:
+    """Map the rows of a store shard, float32 [rows, C], and read its metadata about columns. Raises `CorruptShard`."""
     try:
-        reader = pa.ipc.open_file(pa.memory_map(str(path)))
-        if reader.num_record_batches != 1:
-            raise CorruptShard(f"{path}: has {reader.num_record_batches} record batches, not one; {_MEND}")
-        values = reader.get_batch(0).column("values")
+        with pa.memory_map(str(path)) as source:
+            reader = pa.ipc.open_file(source)
+            if reader.num_record_batches != 1:
+                raise damaged(path, f"has {reader.num_record_batches} record batches, not one")
+            batch = reader.get_batch(0)
+        values, metadata = batch.column("values"), json.loads((batch.schema.metadata or {}).get(METADATA, b"{}"))
         matrix: F32 = values.flatten().to_numpy(zero_copy_only=True).reshape(-1, values.type.list_size)
-    except (OSError, pa.ArrowException, KeyError, AttributeError) as error:
-        raise CorruptShard(f"{path}: cannot be read ({error}); {_MEND}") from error
-    if matrix.dtype != np.float32 or matrix.shape[1] != len(columns.names):
-        raise CorruptShard(
-            f"{path}: has {matrix.shape[1]} columns of {matrix.dtype}, not {len(columns.names)} of float32; {_MEND}"
-        )
-    if len(matrix) != rows:
-        raise CorruptShard(f"{path}: has {len(matrix)} rows, {ENTITIES} says {rows}; {_MEND}")
-    return matrix
+    except (OSError, pa.ArrowException, KeyError, AttributeError, ValueError) as error:
+        raise damaged(path, f"cannot be read ({error})") from error
+    return matrix, metadata
 
 
 def _columns_of(schema: pa.Schema, path: Path) -> Columns:
@@ -289,9 +286,9 @@ def _columns_of(schema: pa.Schema, path: Path) -> Columns:
         frequency = Frequency.parse(record["frequency"]).on(record.get("days", ()))
         columns = Columns(targets, features, masks, frequency, future)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise CorruptShard(f"{path}: its metadata does not say which columns there are ({error!r}); {_MEND}") from None
+        raise damaged(path, f"its metadata does not say which columns there are ({error!r})") from None
     if list(columns.names) != list(names) or not set(columns.future) <= set(features):
-        raise CorruptShard(f"{path}: has the columns {names}, expected the target {targets[0]!r} first; {_MEND}")
+        raise damaged(path, f"has the columns {names}, expected the target {targets[0]!r} first")
     return columns
 
 
@@ -305,35 +302,29 @@ def _entities_of(
     rows = _int64(table, "rows")
     bases = np.concatenate([[0], np.cumsum(np.bincount(shard, rows, len(encoded.dictionary)))]).astype(np.int64)
     first_row = _int64(table, "first_row") + bases[shard]
-    val_row, test_row = _int64(table, "val_row"), _int64(table, "test_row")
-    expected = np.cumsum(rows) - rows
-    edges = np.column_stack([val_row, test_row])
     if "edges" in table.column_names:
         edges = table["edges"].combine_chunks().flatten().to_numpy().reshape(len(rows), -1)
+    else:
+        edges = np.column_stack([_int64(table, "val_row"), _int64(table, "test_row")])
     borders = np.column_stack([np.zeros(len(rows), np.int64), edges, rows]).astype(np.int64)
-    bad = (first_row != expected) | (np.diff(borders) < 0).any(axis=1) | (np.diff(shard, prepend=0) < 0)
+    bad = (first_row != np.cumsum(rows) - rows) | (np.diff(borders) < 0).any(axis=1) | (np.diff(shard, prepend=0) < 0)
     if bad.any():
         which = int(np.flatnonzero(bad)[0])
-        raise CorruptShard(
-            f"{path}: row {which + 1}, entity {table['entity'][which].as_py()!r}, does not follow the one before it or"
-            f" is cut outside its rows; {_MEND}"
+        name = table["entity"][which].as_py()
+        raise damaged(
+            path, f"row {which + 1}, entity {name!r}, does not follow the one before it or is cut outside its rows"
         )
     names = table["entity"].combine_chunks().cast(pa.large_string())
     names = names.combine_chunks() if isinstance(names, pa.ChunkedArray) else names
-    first_time = table["first_time"].cast(pa.timestamp("us")).cast(pa.int64()).to_numpy()
-    from_end = np.asarray(pc.equal(table["anchor"], "end").to_numpy(), bool)
-    static_row = _int64(table, "static_row")
     entities = Entities(
         names,
         first_row,
         rows,
-        val_row,
-        test_row,
-        first_time,
-        from_end,
-        static_row,
-        np.asarray(borders, np.int64),
-        ranges,
+        first_time=table["first_time"].cast(pa.timestamp("us")).cast(pa.int64()).to_numpy(),
+        from_end=np.asarray(pc.equal(table["anchor"], "end").to_numpy(), bool),
+        static_row=_int64(table, "static_row"),
+        borders=borders,
+        ranges=ranges,
     )
     return encoded.dictionary.to_pylist(), bases, entities
 

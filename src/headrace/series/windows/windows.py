@@ -27,7 +27,7 @@ from headrace.dataset.indexed import ALIASES, Verify
 from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError
-from headrace.report.words import many, many_entities
+from headrace.report.words import many, many_entities, verb
 from headrace.series.arrays.windows import NOTHING, Missing, Runs, Segments, Targets, find_valid_sequences
 from headrace.series.windows.store import Matrices, SeriesStore, open_store
 from headrace.settings import Settings
@@ -169,7 +169,7 @@ class WindowCounts:
             return told
         short = self.longest_without < self.window_rows
         return (
-            f"{told}; {len(self.without):,} of {self.of:,} {'has' if len(self.without) == 1 else 'have'} none, "
+            f"{told}; {len(self.without):,} of {self.of:,} {verb(len(self.without), 'has', 'have')} none, "
             f"e.g. {', '.join(self.without[:_NAMED])}: "
             + (f"at most {many(self.longest_without, 'row')} there, " if short else "values are missing there, ")
             + f"a window takes {self.window_rows:,}"
@@ -381,7 +381,10 @@ class Windows:
     def gather_values(self, places: Places) -> dict[str, Any]:
         """Return the values of each window, and which of them are observed; see `gather`."""
         options, behind = self.options, self.options.input_length
-        cut = self._cut(places.offset)
+        cut: Callable[[int, int, slice | list[int]], F32] = partial(self.matrices.windows, places.offset)
+        if options.layout == "views":
+            block = cut(0, options.window_rows, slice(None))
+            cut = lambda first, end, columns: block[:, first:end, columns]  # noqa: E731 - as the function it replaces
         batch: dict[str, Any] = {"X": cut(0, behind, self._inputs)}
         if options.targets != "none":
             targets = cut(behind, options.window_rows, slice(0, len(self.store.columns.targets)))
@@ -400,13 +403,6 @@ class Windows:
         if options.layout == "contiguous":  # what a selection of columns or horizons left strided
             batch = {name: np.ascontiguousarray(values) for name, values in batch.items()}
         return batch
-
-    def _cut(self, offsets: I64) -> Callable[[int, int, slice | list[int]], F32]:
-        """Return a function (first row, end row, columns) → that part of the windows at these offsets."""
-        if self.options.layout == "views":
-            block = self.matrices.windows(offsets, 0, self.options.window_rows, slice(None))
-            return lambda first, end, columns: block[:, first:end, columns]
-        return partial(self.matrices.windows, offsets)
 
     @property
     def matrices(self) -> Matrices:

@@ -1,16 +1,18 @@
-"""Find what the splits of a dataset share: content, spellings of one entity, columns that give the label away.
+"""Find what the splits of a dataset share: content, spellings of one entity, labels that can be told, calendar time.
 
 A split by time and entity says nothing about content: the same text can belong to two entities, on both sides of the
 cutoff. `find_leaks` reads the splits and reports; it changes nothing. Contents are compared by 64-bit hashes of all
 values of a row, which collide for one in 10^19 pairs of different rows. In packed rows each sequence is compared
 separately; in histories, everything that an entity has.
+
+Rows of different entities at one time share what happened then: weather, a holiday, a market. A label that is derived
+from the days after its row contains information of the test period if the row is close to the cutoff.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -19,34 +21,30 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from headrace.arrays import F64, I64, U64
-from headrace.checks import check_integer, explains_calls
-from headrace.dataset.contents import map_blocks, roles_of, split_digests
-from headrace.dataset.index import SplitIndex
-from headrace.dataset.indexed import IndexedDataset
+from headrace.arrays import I64, U64
+from headrace.checks import check_integer, duration_us, explains_calls
+from headrace.dataset.contents import roles_of, split_digests
 from headrace.dataset.manifest import in_usual_order
 from headrace.engine.local import default_workers
 from headrace.errors import InputError, SettingsError
 from headrace.formats.content import NOTHING, content_columns, row_digests
-from headrace.formats.text_columns import as_text
+from headrace.formats.dates import MISSING, parse_dates
+from headrace.formats.text_columns import as_text, nulled
 from headrace.recipe import load, registration_of_run
 from headrace.run.near import check_near
-from headrace.stream.audit.calendar import PastCut, Period, Together, concurrent, past_cut, periods, timed
-from headrace.stream.audit.near import NearDuplicates, near_duplicates, sequences_of
+from headrace.stream.audit.near import STARTS, TOKEN_IDS, NearDuplicates, SplitBlocks, near_duplicates, sequence_digests
 from headrace.stream.audit.overlap import (
+    Benchmark,
     Overlap,
-    Texts,
-    count_items,
     find_benchmarks,
     find_overlaps,
     holds_texts,
     read_items,
-    texts_of,
+    texts_of_blocks,
 )
 from headrace.stream.loader.dataset import Dataset
-from headrace.stream.order.whereabouts import row_in_shard
 
-_PACKED = ("input_ids", "loss_mask", "seq_start_id")
+_PACKED = (TOKEN_IDS, "loss_mask", STARTS)
 _EXAMPLES = 5
 _LOOKED_AT = 1 << 19  # rows of each split on which a column is tried
 _CLASSES = 100  # more distinct values than this are not classes
@@ -93,6 +91,44 @@ class Telling:
     column: str
     accuracy: float
     most_frequent: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Period:
+    """The first and last time of a split, in microseconds since 1970; None if it has none.
+
+    unread: rows whose time cannot be read.
+    """
+
+    split: str
+    first_us: int | None
+    last_us: int | None
+    unread: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Together:
+    """Rows of `split` at times between the first and last row of other entities in an earlier split.
+
+    share: of the rows of `split`, 0 to 1. first_us, last_us: the first and last time of these rows; None if there are
+    none.
+    """
+
+    earlier: str
+    split: str
+    rows: int
+    share: float
+    first_us: int | None
+    last_us: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PastCut:
+    """Rows of `split` whose time plus horizon reaches the cutoff. share: of the rows of `split`, 0 to 1."""
+
+    split: str
+    rows: int
+    share: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,14 +225,14 @@ def find_leaks(
     features = content_columns(names, {time, entity, label, *roles.get("targets", ())})
     packed = set(_PACKED) <= set(names) and not content
     own = None if content or dataset.manifest is None else registration_of_run(dataset.manifest.recipe).contents
-    compared = tuple(content) or (_PACKED[:1] if packed else features)
+    compared = content or ((TOKEN_IDS,) if packed else features)
     _refuse_what_finds_nothing(dataset.schema, compared, near=near is not None and not packed, against=bool(against))
     workers = workers or default_workers()
     splits = [SplitBlocks(dataset, name, workers) for name in in_usual_order(dataset.split_rows)]
-    read = (_PACKED[0], _PACKED[2]) if packed else compared
+    read = (TOKEN_IDS, STARTS) if packed else compared
     first: dict[str, I64] = {}  # first row of each unit, if units are several rows
     if own is None:
-        digest = partial(_sequence_digests, compared) if packed else row_digests
+        digest = sequence_digests if packed else row_digests
         digests = {each.name: split_digests(dataset, each.name, workers, read, digest) for each in splits}
     else:
         digests = {}
@@ -204,7 +240,7 @@ def find_leaks(
             compared, first[each.name], digests[each.name] = load(own[0])(dataset, each.name, workers)
     contents = {name: found[found != NOTHING] for name, found in digests.items()}
     dated = {} if time is None else _dated(splits, roles)
-    sources = {str(path): read_items(path) for path in find_benchmarks(against)}
+    benchmarks = {str(path): Benchmark.of(read_items(path), ngram) for path in find_benchmarks(against)}
     return LeakReport(
         unit="sequence" if packed else "row" if own is None else own[1],
         rows={name: len(found) for name, found in digests.items()},
@@ -214,8 +250,8 @@ def find_leaks(
         shared=tuple(_shared(one, other, digests, first, packed=packed) for one, other in combinations(splits, 2)),
         near_ids=None if entity is None else _near_ids(splits, entity, roles.get("null_values", ())),
         telling=() if label is None else _telling(splits, label, features, roles.get("null_values", ())),
-        overlaps=tuple(find_overlaps(sources, _texts_of(splits), ngram=ngram)) if sources else (),
-        items={name: count_items(items) for name, items in sources.items()},
+        overlaps=tuple(find_overlaps(benchmarks, texts_of_blocks(splits))) if benchmarks else (),
+        items={name: each.count for name, each in benchmarks.items()},
         periods=periods(dated),
         concurrent=concurrent(dated),
         past_cut=() if label_horizon is None else past_cut(dated, label_horizon, roles.get("cutoff_us")),
@@ -252,52 +288,6 @@ def _refuse_what_finds_nothing(schema: pa.Schema, compared: Sequence[str], *, ne
         raise SettingsError(f"near: none of the compared columns holds texts: {', '.join(compared)}; leave near out")
     if against and not holds_texts(schema):
         raise SettingsError(f"against: no column holds texts, so no item can be found: {', '.join(names)}")
-
-
-@dataclass(frozen=True)
-class SplitBlocks:
-    """One split, to be read block by block."""
-
-    dataset: IndexedDataset
-    name: str
-    workers: int
-
-    @property
-    def index(self) -> SplitIndex:
-        return self.dataset.split_index(self.name)
-
-    def map(self, columns: Sequence[str] | None, work: Any, blocks: Sequence[int] | None = None) -> list[Any]:
-        """Apply a function to the table of each block, in threads; return the results in the order of blocks."""
-        return map_blocks(self.dataset, self.name, self.workers, columns, work, blocks)
-
-    def place(self, row: int) -> str:
-        """Name a row by its shard and its number in the shard, from 0."""
-        [shard], [inside] = row_in_shard(self.index, np.array([row]))
-        return f"{self.index.shards[shard]}:{inside}"
-
-    def sample(self) -> list[int]:
-        """Return evenly spaced blocks that hold about the number of rows on which a column is tried."""
-        step = max(1, -(-self.index.total_rows // _LOOKED_AT))
-        return list(range(0, len(self.index.rows), step))
-
-
-def _dated(splits: Sequence[SplitBlocks], roles: Mapping[str, Any]) -> dict[str, pl.DataFrame]:
-    """Read the times and the entity of each row of each split."""
-    columns = {role: roles[role] for role in ("time", "until", "entity") if roles.get(role)}
-    read = partial(timed, columns, roles.get("time_format", "auto"), roles.get("null_values", ()))
-    empty = pl.DataFrame(schema={"entity": pl.UInt64, "begin": pl.Int64, "end": pl.Int64})
-    return {each.name: pl.concat([empty, *each.map(list(columns.values()), read)]) for each in splits}
-
-
-def _sequence_digests(columns: Sequence[str], table: pa.Table) -> U64:
-    """Hash the token ids of each sequence of packed rows."""
-    tokens, begins = sequences_of(table[columns[0]], table[_PACKED[2]])
-    tokens = np.ascontiguousarray(tokens.astype("<i4"))
-    offsets = np.append(begins, len(tokens)) * 4
-    blobs = pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(begins), [None, pa.py_buffer(offsets.astype("<i8")), pa.py_buffer(tokens)]
-    )
-    return pl.Series(pl.from_arrow(blobs)).hash(seed=0).to_numpy()
 
 
 def _shared(
@@ -370,9 +360,18 @@ def _telling(
     if len(splits) < 2 or not (splits[0].index.total_rows and splits[-1].index.total_rows):
         return ()
     flat = [name for name in columns if not pa.types.is_nested(splits[0].index.schema.field(name).type)]
-    read = partial(_with_classes, label, null_values)
+
+    def read(table: pa.Table) -> pa.Table:
+        """Write the label as text, as any value may be a class, and decimals, which polars may lack, as floats."""
+        for place, (name, kind) in enumerate(zip(table.schema.names, table.schema.types, strict=True)):
+            if name == label:
+                table = table.set_column(place, name, as_text(table[place], null_values, f"label {label!r}"))
+            elif pa.types.is_decimal(kind):
+                table = table.set_column(place, name, table[place].cast(pa.float64()))
+        return table
+
     trained, tried = (  # all columns at once, because text files are parsed again in every read
-        pl.DataFrame(pl.from_arrow(pa.concat_tables(each.map([*flat, label], read, each.sample()))))
+        pl.DataFrame(pl.from_arrow(pa.concat_tables(each.map([*flat, label], read, each.spread(_LOOKED_AT)))))
         for each in (splits[0], splits[-1])
     )
     if trained[label].n_unique() > _CLASSES:
@@ -389,8 +388,12 @@ def _telling(
         known, asked = trained.select(column, label), tried.select(column, label)
         values = known[column]
         if values.dtype.is_numeric() and values.n_unique() > _BINS:
-            edges = np.unique(np.nanquantile(values.cast(pl.Float64).drop_nulls().to_numpy(), np.linspace(0, 1, _BINS)))
-            known, asked = (each.with_columns(_binned(each[column], edges)) for each in (known, asked))
+            numbers = [each[column].cast(pl.Float64).fill_null(np.nan).to_numpy() for each in (known, asked)]
+            edges = np.unique(np.nanquantile(numbers[0], np.linspace(0, 1, _BINS)))
+            known, asked = (
+                each.with_columns(pl.Series(column, np.searchsorted(edges, own)))
+                for each, own in zip((known, asked), numbers, strict=True)
+            )
         best = known.group_by(column).agg(pl.col(label).mode().sort().first().alias("guess"))
         guessed = asked.join(best, on=column, how="left", nulls_equal=True, maintain_order="left")["guess"]
         accuracy = _share(guessed.fill_null(usual) == asked[label])
@@ -403,29 +406,88 @@ def _share(right: pl.Series) -> float:
     return int(right.sum()) / max(1, len(right))
 
 
-def _with_classes(label: str, null_values: Sequence[str], table: pa.Table) -> pa.Table:
-    """Write the label as text, because any value may be a class, and decimals, which polars may lack, as floats."""
-    for place, (name, kind) in enumerate(zip(table.schema.names, table.schema.types, strict=True)):
-        if name == label:
-            table = table.set_column(place, name, as_text(table[place], null_values, f"label {label!r}"))
-        elif pa.types.is_decimal(kind):
-            table = table.set_column(place, name, table[place].cast(pa.float64()))
-    return table
+# --- in calendar time
 
 
-def _binned(values: pl.Series, edges: F64) -> pl.Series:
-    numbers: I64 = np.searchsorted(edges, values.cast(pl.Float64).fill_null(np.nan).to_numpy())
-    return pl.Series(values.name, numbers)
+def _dated(splits: Sequence[SplitBlocks], roles: Mapping[str, Any]) -> dict[str, pl.DataFrame]:
+    """Read when the rows of each split begin and end, and a hash of their entities, which is null without a column."""
+    columns = {role: roles[role] for role in ("time", "until", "entity") if roles.get(role)}
+    null_values = roles.get("null_values", ())
+
+    def read(table: pa.Table) -> pl.DataFrame:
+        def micros(role: str) -> I64:
+            values = nulled(table[columns[role]], ("", *null_values))
+            return parse_dates(values, roles.get("time_format", "auto")).micros
+
+        begin = micros("time")
+        end = micros("until") if "until" in columns else begin
+        entity = pl.Series([None] * len(begin), dtype=pl.UInt64)  # null: equal to no entity
+        if "entity" in columns:
+            texts = as_text(table[columns["entity"]], null_values, f"entity {columns['entity']!r}")
+            entity = pl.Series(pl.from_arrow(texts)).hash(seed=0)
+        return pl.DataFrame({"entity": entity, "begin": begin, "end": end})
+
+    empty = pl.DataFrame(schema={"entity": pl.UInt64, "begin": pl.Int64, "end": pl.Int64})
+    return {each.name: pl.concat([empty, *each.map(list(columns.values()), read)]) for each in splits}
 
 
-def _texts_of(splits: Sequence[SplitBlocks]) -> Iterator[tuple[str, str, int, Texts]]:
-    """Yield (split, shard, number of the first row in the shard, texts) of each block."""
-    for each in splits:
-        index = each.index
-        shard_starts = index.first_row[np.unique(index.shard_of_block, return_index=True)[1]]
-        for start in range(0, len(index.rows), each.workers):
-            numbers = range(start, min(start + each.workers, len(index.rows)))
-            for number, texts in zip(numbers, each.map(None, texts_of, numbers), strict=True):
-                shard = int(index.shard_of_block[number])
-                first = int(index.first_row[number] - shard_starts[shard])
-                yield each.name, index.shards[shard], first, texts
+def periods(splits: Mapping[str, pl.DataFrame]) -> tuple[Period, ...]:
+    """Return the first and last time of each split."""
+    found = []
+    for name, rows in splits.items():
+        read = _read(rows)
+        first, last = read.select(pl.col("begin").min(), pl.col("end").max()).row(0)
+        found.append(Period(split=name, first_us=first, last_us=last, unread=len(rows) - len(read)))
+    return tuple(found)
+
+
+def concurrent(splits: Mapping[str, pl.DataFrame]) -> tuple[Together, ...]:
+    """Count, for each pair of splits, the rows that share calendar time with other entities of the earlier one."""
+    found = []
+    for earlier, later in combinations(splits, 2):
+        spans = _read(splits[earlier]).group_by("entity").agg(pl.col("begin").min(), pl.col("end").max())
+        first, last = _of_others(spans, "begin", descending=False), _of_others(spans, "end", descending=True)
+        same = _read(splits[later]).filter((pl.col("end") >= first) & (pl.col("begin") <= last))
+        first_us, last_us = same.select(pl.col("begin").min(), pl.col("end").max()).row(0)
+        share = len(same) / max(1, len(splits[later]))
+        found.append(
+            Together(earlier=earlier, split=later, rows=len(same), share=share, first_us=first_us, last_us=last_us)
+        )
+    return tuple(found)
+
+
+def past_cut(splits: Mapping[str, pl.DataFrame], horizon: str, cutoff_us: int | None) -> tuple[PastCut, ...]:
+    """Count the rows of each split but the last whose time plus horizon reaches the cutoff.
+
+    cutoff_us: None: the first time of the row's entity in the last split or, if it has no rows there, of any entity.
+    Raises `SettingsError` for a horizon that is not a duration, and for a single split.
+    """
+    reach = duration_us("label_horizon", horizon)
+    *names, last = splits
+    if not names:
+        raise SettingsError(
+            f"label_horizon: the dataset has one split, {last}, and no cutoff; give one with a test split"
+        )
+    tested = _read(splits[last])
+    own = tested.drop_nulls("entity").group_by("entity").agg(pl.col("begin").min().alias("own"))
+    any_first = pl.lit(tested["begin"].min(), pl.Int64)
+    cut = pl.lit(cutoff_us) if cutoff_us is not None else pl.col("own").fill_null(any_first)
+    found = []
+    for name in names:
+        rows = _read(splits[name]).join(own, on="entity", how="left")
+        count = rows.select((pl.col("end") + reach >= cut).sum()).item()
+        found.append(PastCut(split=name, rows=count, share=count / max(1, len(splits[name]))))
+    return tuple(found)
+
+
+def _read(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows whose time could be read."""
+    return rows.filter((pl.col("begin") != MISSING) & (pl.col("end") != MISSING))
+
+
+def _of_others(spans: pl.DataFrame, column: str, *, descending: bool) -> pl.Expr:
+    """Return the first time, or the last, of an entity other than the row's. spans: one row for each entity."""
+    best = spans.sort(column, "entity", descending=descending).head(2)
+    first, second = [*best[column].to_list(), None, None][:2]
+    of_first = pl.col("entity") == pl.lit(best["entity"][0] if len(best) else None, pl.UInt64)
+    return pl.when(of_first).then(pl.lit(second, pl.Int64)).otherwise(pl.lit(first, pl.Int64))

@@ -12,24 +12,53 @@ from functools import partial
 from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import F64, I64, Ints, components
+from headrace.arrays import F64, I64, U64, Ints, components
+from headrace.dataset.contents import map_blocks
+from headrace.dataset.index import SplitIndex
+from headrace.dataset.indexed import IndexedDataset
 from headrace.near.shingles import Shingles, shingles_of_texts, shingles_of_tokens, take_sequences
 from headrace.run.context import RunContext
 from headrace.run.near import Near, Part, find_near
 from headrace.stream.audit.overlap import texts_of
+from headrace.stream.order.whereabouts import row_in_shard
 
-if TYPE_CHECKING:
-    from headrace.stream.audit.leaks import SplitBlocks
-
+TOKEN_IDS, STARTS = "input_ids", "seq_start_id"  # columns of packed rows
 _PART_ROWS, _PART_BYTES = 1 << 16, 64 << 20
 _TEXT_ROWS, _TEXT_BYTES = 1 << 13, 8 << 20  # bounds of the texts whose words are in memory at once
 _EXAMPLES = 5
+
+
+@dataclass(frozen=True)
+class SplitBlocks:
+    """One split, to be read block by block."""
+
+    dataset: IndexedDataset
+    name: str
+    workers: int
+
+    @property
+    def index(self) -> SplitIndex:
+        return self.dataset.split_index(self.name)
+
+    def map(self, columns: Sequence[str] | None, work: Any, blocks: Sequence[int] | None = None) -> list[Any]:
+        """Apply a function to the table of each block, in threads; return the results in the order of blocks."""
+        return map_blocks(self.dataset, self.name, self.workers, columns, work, blocks)
+
+    def place(self, row: int) -> str:
+        """Name a row by its shard and its number in the shard, from 0."""
+        [shard], [inside] = row_in_shard(self.index, np.array([row]))
+        return f"{self.index.shards[shard]}:{inside}"
+
+    def spread(self, rows: int) -> range:
+        """Return evenly spaced blocks with about this many rows."""
+        return range(0, len(self.index.rows), max(1, -(-self.index.total_rows // rows)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,11 +97,9 @@ class NearDuplicates:
 def near_duplicates(
     splits: Sequence[SplitBlocks], columns: Sequence[str], near: float, *, packed: bool
 ) -> NearDuplicates:
-    """Compare all rows of all splits. columns: those with texts, or with token ids and starts of sequences."""
-    counts = [_documents_of_rows(split, columns[1]) if packed else None for split in splits]
-    parts = [
-        part for split, own in zip(splits, counts, strict=True) for part in _parts(split, columns, own, packed=packed)
-    ]
+    """Compare all rows of all splits. columns: those with texts; of packed rows, `TOKEN_IDS` and `STARTS`."""
+    counts = [_sequences_of_rows(split) if packed else None for split in splits]
+    parts = [part for split, own in zip(splits, counts, strict=True) for part in _parts(split, columns, own)]
     with TemporaryDirectory(prefix="headrace-near-") as folder:
         context = RunContext(Path(folder), splits[0].workers, lambda _: None)
         found = find_near(context, parts, near)
@@ -148,59 +175,65 @@ def _examples(found: Near, content: I64, side: I64, early: int, late: int) -> li
     return list(pairs)[:_EXAMPLES]
 
 
-def _documents_of_rows(split: SplitBlocks, starts: str) -> I64:
+def _sequences_of_rows(split: SplitBlocks) -> I64:
     """Count the sequences of each packed row."""
-    counts = split.map([starts], lambda table: pc.list_value_length(table[starts].combine_chunks()).to_numpy())
+    counts = split.map([STARTS], lambda table: pc.list_value_length(table[STARTS].combine_chunks()).to_numpy())
     return np.concatenate([np.empty(0, np.int64), *counts]).astype(np.int64)
 
 
-def _parts(split: SplitBlocks, columns: Sequence[str], counts: I64 | None, *, packed: bool) -> Iterator[Part]:
-    """Cut a split into parts of whole blocks. counts: documents of each row; None: one per row."""
-    index = split.index
-    of_block = index.rows
-    if counts is not None:
-        of_block = np.diff(np.concatenate([[0], np.cumsum(counts)])[np.append(index.first_row, index.total_rows)])
+def _parts(split: SplitBlocks, columns: Sequence[str], sequences: I64 | None) -> Iterator[Part]:
+    """Cut a split into parts of whole blocks. sequences: the number in each packed row; None: a row is a document."""
+    index, read_block = split.index, split.dataset.block_reader(split.name)
+    documents = index.rows
+    if sequences is not None:
+        documents = np.diff(np.concatenate([[0], np.cumsum(sequences)])[np.append(index.first_row, index.total_rows)])
+
+    def shingles(blocks: I64, wanted: I64 | None) -> Iterator[Shingles]:
+        begin = 0
+        for block, count in zip(blocks.tolist(), documents[blocks].tolist(), strict=True):
+            mine = None
+            if wanted is not None:
+                mine = wanted[slice(*np.searchsorted(wanted, (begin, begin + count)))] - begin
+            begin += count
+            if mine is not None and not len(mine):
+                continue
+            table = read_block(block, list(columns)).select(columns)
+            if sequences is None:
+                yield from shingles_of_rows(table if mine is None else table.take(mine))
+            else:
+                tokens, begins = _sequences_of(table)
+                yield shingles_of_tokens(*take_sequences(tokens, np.diff(begins, append=len(tokens)), mine))
+
     part = np.maximum(np.cumsum(index.rows) // _PART_ROWS, np.cumsum(index.length) // _PART_BYTES)
     for number in np.unique(part).tolist():
         blocks = np.flatnonzero(part == number)
-        read = partial(
-            _read, split.dataset.block_reader(split.name), blocks, of_block[blocks], tuple(columns), packed=packed
-        )
-        yield Part(f"{split.name} from block {blocks[0]:,}", int(index.length[blocks].sum()), read)
+        bytes_read = int(index.length[blocks].sum())
+        yield Part(f"{split.name} from block {blocks[0]:,}", bytes_read, partial(shingles, blocks))
 
 
-def _read(
-    read: Any, blocks: I64, documents: I64, columns: tuple[str, ...], wanted: I64 | None, *, packed: bool
-) -> Iterator[Shingles]:
-    """Yield the shingles of blocks, one block at a time. documents: the number in each block."""
-    begin = 0
-    for block, count in zip(blocks.tolist(), documents.tolist(), strict=True):
-        mine = None
-        if wanted is not None:
-            mine = wanted[slice(*np.searchsorted(wanted, (begin, begin + count)))] - begin
-        begin += count
-        if mine is not None and not len(mine):
-            continue
-        table = read(block, list(columns))
-        if packed:
-            yield _of_sequences(table, columns, mine)
-            continue
-        table = table.select(columns) if mine is None else table.select(columns).take(mine)
-        step = max(1, min(_TEXT_ROWS, _TEXT_BYTES * len(table) // max(1, table.nbytes)))
-        for first in range(0, len(table), step):
-            rows = table.slice(first, step)
-            texts = texts_of(rows)
-            yield shingles_of_texts(texts.texts, texts.row, len(rows))
+def shingles_of_rows(table: pa.Table) -> Iterator[Shingles]:
+    """Yield the shingles of rows, a bounded number of rows at a time; a row's document is all its texts end to end."""
+    step = max(1, min(_TEXT_ROWS, _TEXT_BYTES * len(table) // max(1, table.nbytes)))
+    for first in range(0, len(table), step):
+        rows = table.slice(first, step)
+        texts = texts_of(rows)
+        yield shingles_of_texts(texts.texts, texts.row, len(rows))
 
 
-def _of_sequences(table: pa.Table, columns: tuple[str, ...], wanted: I64 | None) -> Shingles:
-    tokens, begins = sequences_of(*(table[name] for name in columns))
-    return shingles_of_tokens(*take_sequences(tokens, np.diff(begins, append=len(tokens)), wanted))
+def sequence_digests(table: pa.Table) -> U64:
+    """Hash the token ids of each sequence of packed rows."""
+    tokens, begins = _sequences_of(table)
+    tokens = np.ascontiguousarray(tokens.astype("<i4"))
+    offsets = np.append(begins, len(tokens)) * 4
+    blobs = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), len(begins), [None, pa.py_buffer(offsets.astype("<i8")), pa.py_buffer(tokens)]
+    )
+    return pl.Series(pl.from_arrow(blobs)).hash(seed=0).to_numpy()
 
 
-def sequences_of(token_ids: pa.ChunkedArray, starts: pa.ChunkedArray) -> tuple[Ints, I64]:
+def _sequences_of(table: pa.Table) -> tuple[Ints, I64]:
     """Return the tokens of packed rows, end to end, and the start of each sequence in them, int64 [sequences]."""
-    ids, inside = token_ids.combine_chunks(), starts.combine_chunks()
+    ids, inside = table[TOKEN_IDS].combine_chunks(), table[STARTS].combine_chunks()
     lengths = pc.list_value_length(ids).to_numpy().astype(np.int64)
     counts = pc.list_value_length(inside).to_numpy().astype(np.int64)
     begins = inside.flatten().to_numpy().astype(np.int64) + np.repeat(np.cumsum(lengths) - lengths, counts)

@@ -7,10 +7,11 @@ character is a word. Runs of words are compared by 64-bit hashes and then word f
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -22,12 +23,15 @@ from headrace.dataset.open import is_prepared
 from headrace.digest import sha256_file
 from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import DATA_NAMES
-from headrace.near.shingles import words_of
+from headrace.formats.schema import is_text
+from headrace.near.shingles import hash_runs, words_of
 from headrace.stream.loader.dataset import open_dataset
+
+if TYPE_CHECKING:
+    from headrace.stream.audit.near import SplitBlocks
 
 _ITEMS = (".txt", *DATA_NAMES)
 LEAST_WORDS = 5  # of an item's text; shorter ones occur in too many other texts
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that every word of a run affects its hash
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,15 +74,9 @@ class _Words:
 
     def runs(self, n: int) -> tuple[I64, U64]:
         """Return the positions where n words of one text begin, ascending, and a hash of each run."""
-        if len(self.hashes) < n:
-            return np.empty(0, np.int64), np.empty(0, np.uint64)
-        last = len(self.hashes) - n + 1
-        mixed = np.zeros(last, np.uint64)
-        with np.errstate(over="ignore"):
-            for turn in range(n):
-                mixed = mixed * _FACTOR + self.hashes[turn : turn + last]
-        places = np.flatnonzero(self.text[:last] == self.text[n - 1 :])
-        return places, mixed[places]
+        hashes = hash_runs(self.hashes, n)
+        places = np.flatnonzero(self.text[: len(hashes)] == self.text[n - 1 :])
+        return places, hashes[places]
 
 
 def texts_of(table: pa.Table) -> Texts:
@@ -87,6 +85,19 @@ def texts_of(table: pa.Table) -> Texts:
     rows = np.concatenate([np.empty(0, np.int64), *(row for row, _ in found)])
     texts = pa.concat_arrays([pa.array([], pa.large_string()), *(values for _, values in found)])
     return Texts(rows, pl.Series("text", pl.from_arrow(texts)))
+
+
+def texts_of_blocks(splits: Iterable[SplitBlocks]) -> Iterator[tuple[str, str, int, Texts]]:
+    """Yield (split, shard, number of the first row in the shard, texts) of each block."""
+    for each in splits:
+        index = each.index
+        shard_starts = index.first_row[np.unique(index.shard_of_block, return_index=True)[1]]
+        for start in range(0, len(index.rows), each.workers):
+            numbers = range(start, min(start + each.workers, len(index.rows)))
+            for number, texts in zip(numbers, each.map(None, texts_of, numbers), strict=True):
+                shard = int(index.shard_of_block[number])
+                first = int(index.first_row[number] - shard_starts[shard])
+                yield each.name, index.shards[shard], first, texts
 
 
 def holds_texts(schema: pa.Schema) -> bool:
@@ -119,7 +130,7 @@ def _leaves(values: pa.Array, row: I64) -> Iterator[tuple[I64, pa.Array]]:
         values, kind = values.storage, values.storage.type
     if pa.types.is_dictionary(kind):
         values, kind = values.dictionary_decode(), kind.value_type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+    if is_text(kind):
         held = pc.is_valid(values).to_numpy(zero_copy_only=False)
         yield row[held], values.drop_null().cast(pa.large_string())
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
@@ -199,32 +210,37 @@ def read_items(path: str | Path) -> Texts:
 
 
 def find_overlaps(
-    benchmarks: Mapping[str, Texts], blocks: Iterable[tuple[str, str, int, Texts]], *, ngram: int
+    benchmarks: Mapping[str, Benchmark], blocks: Iterable[tuple[str, str, int, Texts]]
 ) -> Iterator[Overlap]:
     """Yield the rows that hold items, in the order of blocks, rows and items.
 
-    blocks: (split, shard, number of the first row, texts of the rows). ngram: consecutive words that must match.
+    blocks: (split, shard, number of the first row, texts of the rows).
     """
-    known = [(source, _Known.of(items, ngram)) for source, items in benchmarks.items()]
     for split, shard, first, found in blocks:
         words = _Words.of(found.texts)
-        for source, benchmark in known:
+        for source, benchmark in benchmarks.items():
             for row, item, share, text in benchmark.found_in(words, found.row):
                 place = f"{shard}:{first + row}"
                 yield Overlap(source=source, item=item, split=split, place=place, share=share, text=text)
 
 
 @dataclass(frozen=True)
-class _Known:
-    """The runs of words of a benchmark. by_length: n → (hashes ascending, their positions among the words)."""
+class Benchmark:
+    """The runs of words of a benchmark's items.
+
+    count: items that can be searched for, those with a text of enough words. item, runs: of each text, its item and its
+    number of runs. by_length: n → (hashes ascending, their positions among the words).
+    """
 
     words: _Words
+    count: int
     item: I64
     runs: I64
     by_length: Mapping[int, tuple[U64, I64]]
 
     @classmethod
-    def of(cls, items: Texts, ngram: int) -> _Known:
+    def of(cls, items: Texts, ngram: int) -> Benchmark:
+        """Prepare to search for items. ngram: consecutive words that must match."""
         words = _Words.of(items.texts)
         counts = np.bincount(words.text, minlength=len(items.row))
         length = np.where(counts < LEAST_WORDS, 0, np.minimum(counts, ngram))
@@ -235,12 +251,13 @@ class _Known:
             places, hashes = places[own], hashes[own]
             order = np.argsort(hashes, kind="stable")
             by_length[n] = hashes[order], places[order]
-        return cls(words, items.row, np.where(length > 0, counts - length + 1, 0), by_length)
+        count = len(np.unique(items.row[length > 0]))
+        return cls(words, count, items.row, np.where(length > 0, counts - length + 1, 0), by_length)
 
     def found_in(self, words: _Words, row: I64) -> list[tuple[int, int, float, str]]:
         """Return (row, item, share of the runs of one of its texts, first run) of each row and item that overlap."""
-        best: dict[tuple[int, int], tuple[float, int, str]] = {}
-        for n, theirs, ours in self._shared(words):
+        best: dict[tuple[int, int], tuple[float, str]] = {}
+        for n, theirs, ours in self.shared(words):
             rows, texts = row[words.text[theirs]], self.words.text[ours]
             pairs = pl.DataFrame({"row": rows, "text": texts, "ours": ours, "theirs": theirs})
             found = pairs.group_by("row", "text", maintain_order=True).agg(
@@ -251,14 +268,10 @@ class _Known:
                 text = " ".join(words.words[each["theirs"] : each["theirs"] + n])
                 share = each["runs"] / int(self.runs[each["text"]])
                 if key not in best or best[key][0] < share:
-                    best[key] = share, each["theirs"], text
-        return [(row, item, share, text) for (row, item), (share, _, text) in sorted(best.items())]
+                    best[key] = share, text
+        return [(row, item, share, text) for (row, item), (share, text) in sorted(best.items())]
 
-    def rows_in(self, words: _Words, row: I64) -> I64:
-        """Return the rows that hold an item; a row may occur several times."""
-        return np.concatenate([np.empty(0, np.int64), *(row[words.text[at]] for _, at, _ in self._shared(words))])
-
-    def _shared(self, words: _Words) -> Iterator[tuple[int, I64, I64]]:
+    def shared(self, words: _Words) -> Iterator[tuple[int, I64, I64]]:
         """Yield n, and the positions where the words and the items have the same n consecutive words."""
         for n, (hashes, own) in self.by_length.items():
             places, mixed = words.runs(n)
@@ -276,43 +289,32 @@ class _Known:
 
 @dataclass(frozen=True)
 class Benchmarks:
-    """Benchmarks whose items are excluded from rows.
-
-    digests: of each file, by name. items: the number of items that can be searched for, by name.
-    """
+    """Benchmarks whose items are excluded from rows, and the digests of their files, by name."""
 
     digests: Mapping[str, str]
-    items: Mapping[str, int]
-    known: tuple[_Known, ...]
+    known: Mapping[str, Benchmark]
 
     @classmethod
     def read(cls, places: Sequence[str | Path], ngram: int) -> Benchmarks:
         """Read the benchmarks at these paths. Raises what `find_benchmarks` and `read_items` raise."""
         files = find_benchmarks(places)
         digests = {name: sha256_file(path) for path, name in files.items()}
-        items = [read_items(path) for path in files]
-        counts = dict(zip(files.values(), map(count_items, items), strict=True))
-        return cls(digests, counts, tuple(_Known.of(each, ngram) for each in items))
+        return cls(digests, {name: Benchmark.of(read_items(path), ngram) for path, name in files.items()})
 
-    def rows_in(self, texts: Texts, rows: int) -> Bools:
-        """Mask the rows that overlap each benchmark: bool [benchmarks, rows]."""
-        words = _Words.of(texts.texts)
-        found = np.zeros((len(self.known), rows), np.bool_)
-        for own, benchmark in zip(found, self.known, strict=True):
-            own[benchmark.rows_in(words, texts.row)] = True
-        return found
+    def mask(self, texts: Texts, rows: int, excluded: Counter[str]) -> Bools:
+        """Mask the rows that overlap a benchmark, bool [rows], and add to their counts by benchmark."""
+        words, held = _Words.of(texts.texts), np.zeros(rows, np.bool_)
+        for name, benchmark in self.known.items():
+            holding = [texts.row[words.text[at]] for _, at, _ in benchmark.shared(words)]
+            own = np.unique(np.concatenate([np.empty(0, np.int64), *holding]))
+            excluded[name] += len(own)
+            held[own] = True
+        return held
 
     def facts(self, counts: Iterable[Mapping[str, int]]) -> dict[str, dict[str, Any]]:
         """Return the digest, the items and the overlapping rows of each benchmark. counts: rows per task, by name."""
         own = list(counts)
         return {
-            name: {"digest": digest, "items": self.items[name], "rows": sum(each[name] for each in own)}
+            name: {"digest": digest, "items": self.known[name].count, "rows": sum(each[name] for each in own)}
             for name, digest in self.digests.items()
         }
-
-
-def count_items(items: Texts) -> int:
-    """Count the items that can be searched for: those with a text of enough words."""
-    words = _Words.of(items.texts)
-    counts = np.bincount(words.text, minlength=len(items.row))
-    return len(np.unique(items.row[counts >= LEAST_WORDS]))

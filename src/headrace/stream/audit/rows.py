@@ -20,9 +20,10 @@ from headrace.arrays import I64
 from headrace.checks import explains_calls
 from headrace.digest import derive_key
 from headrace.errors import InputError, SettingsError
+from headrace.formats.schema import is_text
 from headrace.keyed_hash import hash_texts
 from headrace.stream.loader.options import VALID
-from headrace.stream.ranks.topology import initialized_distributed
+from headrace.stream.ranks.topology import gather
 
 _TEXT_KEY = derive_key(0, "audit key")
 _EXAMPLES = 10
@@ -94,11 +95,7 @@ class Audit:
         Collective under torch.distributed: call it on all ranks.
         """
         own = np.concatenate([np.empty(0, np.int64), *self._keys])
-        parts: list[Any] = [(self._batches, own, self._exact)]
-        distributed = initialized_distributed()
-        if distributed is not None:
-            parts = [None] * distributed.get_world_size()
-            distributed.all_gather_object(parts, (self._batches, own, self._exact))
+        parts = gather((self._batches, own, self._exact))
         keys = np.sort(np.concatenate([part[1] for part in parts]))
         distinct, counts = np.unique(keys, return_counts=True)
         missing = unexpected = None
@@ -137,15 +134,11 @@ def audit(loader: Iterable[Any], *, key: str | int = "id", expected: Any = None)
 
 def _column(batch: Any, key: str | int) -> tuple[Any, npt.NDArray[np.bool_] | None]:
     """Return the key column of a batch, and its mask of real rows."""
-    if isinstance(batch, pa.Table | pa.RecordBatch):
-        names = batch.schema.names
+    if isinstance(batch, pa.Table | pa.RecordBatch | Mapping):
+        names = list(batch) if isinstance(batch, Mapping) else batch.schema.names
         if key not in names:
             raise InputError(f"audit: a batch has no column {key!r}; it has {names}: pass another key=")
-        return batch.column(key), _mask(batch.column(VALID)) if VALID in names else None
-    if isinstance(batch, Mapping):
-        if key not in batch:
-            raise InputError(f"audit: a batch has no column {key!r}; it has {list(batch)}: pass another key=")
-        return batch[key], _mask(batch[VALID]) if VALID in batch else None
+        return batch[key], _mask(batch[VALID]) if VALID in names else None
     if isinstance(batch, list) and isinstance(key, str) and all(isinstance(row, Mapping) for row in batch):
         lacking = next((row for row in batch if key not in row), None)
         if lacking is not None:
@@ -186,8 +179,7 @@ def _as_int64(values: Any, where: str) -> tuple[I64, bool]:
         raise InputError(f"{where}: holds {nulls} nulls, which do not identify rows; pass another key=")
     if pa.types.is_null(kind):
         return np.empty(0, np.int64), True
-    text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    if text or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+    if is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return hash_texts(_TEXT_KEY, column)[0].view(np.int64), False
     array = np.asarray(column)
     if array.dtype.kind in "iub":

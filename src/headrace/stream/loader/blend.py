@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Unpack
+from functools import partial
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import pyarrow as pa
 
+from headrace.arrays import I64, borders_of
 from headrace.checks import explains_calls
 from headrace.dataset.index import SplitIndex
 from headrace.errors import InputError, SettingsError
@@ -113,7 +115,8 @@ class Blend:
         indexes = [dataset.split_index(own) for dataset, own in splits]
         indexes = indexes if form is None else [form.index_of(index) for index in indexes]
         index = join_indexes(indexes, names=self.names, weights=self.weights, columns=options.columns)
-        return index, _BlendReader([dataset.reader(own, options) for dataset, own in splits], indexes)
+        readers = [dataset.reader(own, options) for dataset, own in splits]
+        return index, partial(_read_part, readers, borders_of([len(each.rows) for each in indexes]))
 
 
 @explains_calls("blend")
@@ -142,7 +145,21 @@ def blend(
                 f"blend: {name} is {each!r}; give what headrace.open returned, or that and a split's name"
             )
         parts.append((dataset, split))
-    return Blend(names, tuple(parts), None if weights is None else _weights(names, weights))
+    if weights is None:
+        return Blend(names, tuple(parts), None)
+    if isinstance(weights, Mapping):
+        if set(weights) != set(names):
+            raise SettingsError(f"weights are of {sorted(weights)}, datasets are {sorted(names)}; give one of each")
+        weights = [weights[name] for name in names]
+    if len(weights) != len(names):
+        raise SettingsError(f"{len(weights)} weights for {len(names)} datasets; give one of each")
+    for name, weight in zip(names, weights, strict=True):
+        number = isinstance(weight, int | float) and not isinstance(weight, bool)
+        if not number or not math.isfinite(weight) or weight <= 0:
+            raise SettingsError(
+                f"weight of {name} is {weight!r}; expected a positive number: leave out a dataset that has no weight"
+            )
+    return Blend(names, tuple(parts), tuple(map(float, weights)))
 
 
 def join_indexes(
@@ -153,7 +170,10 @@ def join_indexes(
     columns: Sequence[str] | None = None,
 ) -> BlendIndex:
     """Join the indexes of several splits, with shards named NAME/SHARD. Raises `InputError` if their columns differ."""
-    firsts = np.cumsum([0, *(len(part.shards) for part in parts)])
+    firsts = borders_of([len(part.shards) for part in parts])
+    of_blocks: dict[str, Any] = {
+        each: np.concatenate([getattr(part, each) for part in parts]) for each in ("block", "rows", "offset", "length")
+    }
     return BlendIndex(
         split="+".join(dict.fromkeys(part.split for part in parts)),
         schema=_shared_schema(parts, names, columns),
@@ -162,42 +182,17 @@ def join_indexes(
         shard_of_block=np.concatenate(
             [part.shard_of_block + first for part, first in zip(parts, firsts, strict=False)]
         ),
-        block=np.concatenate([part.block for part in parts]),
-        rows=np.concatenate([part.rows for part in parts]),
-        offset=np.concatenate([part.offset for part in parts]),
-        length=np.concatenate([part.length for part in parts]),
+        **of_blocks,
         parts=tuple(parts),
         names=tuple(names),
         weights=None if weights is None else tuple(weights),
     )
 
 
-class _BlendReader:
-    def __init__(self, readers: Sequence[ReadBlock], parts: Sequence[SplitIndex]) -> None:
-        self._readers = list(readers)
-        self._firsts = np.cumsum([0, *(len(part.rows) for part in parts)])
-
-    def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
-        part = int(np.searchsorted(self._firsts, number, side="right")) - 1
-        return self._readers[part](number - int(self._firsts[part]), columns)
-
-
-def _weights(names: Sequence[str], weights: Mapping[str, float] | Sequence[float]) -> tuple[float, ...]:
-    if isinstance(weights, Mapping):
-        if set(weights) != set(names):
-            raise SettingsError(f"weights are of {sorted(weights)}, datasets are {sorted(names)}; give one of each")
-        given = [weights[name] for name in names]
-    else:
-        given = list(weights)
-    if len(given) != len(names):
-        raise SettingsError(f"{len(given)} weights for {len(names)} datasets; give one of each")
-    for name, weight in zip(names, given, strict=True):
-        number = isinstance(weight, int | float) and not isinstance(weight, bool)
-        if not number or not math.isfinite(weight) or weight <= 0:
-            raise SettingsError(
-                f"weight of {name} is {weight!r}; expected a positive number: leave out a dataset that has no weight"
-            )
-    return tuple(float(weight) for weight in given)
+def _read_part(readers: Sequence[ReadBlock], firsts: I64, number: int, columns: Sequence[str] | None) -> pa.Table:
+    """Read a block of the part that has it; firsts: the number of the first block of each part."""
+    part = int(np.searchsorted(firsts, number, side="right")) - 1
+    return readers[part](number - int(firsts[part]), columns)
 
 
 def _shared_schema(parts: Sequence[SplitIndex], names: Sequence[str], columns: Sequence[str] | None) -> pa.Schema:

@@ -12,17 +12,15 @@ from headrace.checks import check_integer, explains_calls
 from headrace.dataset.condition import Filter
 from headrace.dataset.entities import EntityIndex, entity_column, entity_index, indexed_column
 from headrace.dataset.filtered import FilteredRows, FilterReport
-from headrace.dataset.folds import Fold
 from headrace.dataset.html import table_html
 from headrace.dataset.index import Index, SplitIndex
 from headrace.dataset.indexed import IndexedDataset, ReadBlock, Verify
 from headrace.dataset.local_shards import FileCache, stored_bytes
 from headrace.dataset.manifest import Manifest, in_usual_order
-from headrace.dataset.open import FinishedRun, find_run, is_prepared
+from headrace.dataset.open import FinishedRun, Fold, find_run, is_prepared
 from headrace.dataset.plain import open_plain
-from headrace.dataset.split_rows import SplitRows
+from headrace.dataset.split_rows import SplitRows, log_dataset
 from headrace.dataset.tables import with_paths
-from headrace.dataset.trackers import log_dataset
 from headrace.errors import InputError, SettingsError
 from headrace.formats.listing import holds_data, no_data
 from headrace.storage.cache_room import cache_directory
@@ -255,7 +253,23 @@ class Dataset(IndexedDataset):
     def reader(self, split: str | None, options: StreamOptions) -> ReadBlock:
         """Return the block reader of a split, which checks and caches blocks as the stream options say."""
         base = cache_directory(options.cache_dir)
-        files = self._file_cache(split, base / "files", options.cache_bytes) if options.cache == "files" else None
+        files = None
+        if options.cache == "files":
+            if place_of(self.root).reads == "calls":
+                raise SettingsError(
+                    f'{self.root}: cache="files" keeps shards of an object store on a disk, and these are on one; leave'
+                    ' it out, or keep decoded blocks with cache="decoded"'
+                )
+            needed = stored_bytes(self.root, self.split_index(split).shards)
+            if needed > options.cache_bytes:  # otherwise only a slow epoch would show it
+                warnings.warn(
+                    f"{self.root}: cache_bytes is {options.cache_bytes:,}, the shards of this split have {needed:,}"
+                    " bytes; those that do not fit are read from the store in every epoch: set"
+                    f" cache_bytes={needed} or more",
+                    RuntimeWarning,
+                    stacklevel=5,
+                )
+            files = FileCache(base / "files", options.cache_bytes, self.root)
         read = self.block_reader(split, verify=options.verify, files=files)
         contents = ""
         if options.form is not None:
@@ -269,26 +283,6 @@ class Dataset(IndexedDataset):
             directory=base / "decoded",
             limit_bytes=options.cache_bytes,
         )
-
-    def _file_cache(self, split: str | None, directory: Path, limit_bytes: int) -> FileCache:
-        """Return the cache of whole shards.
-
-        Warns at once if the shards exceed the limit; otherwise only a slow epoch would show it.
-        """
-        if place_of(self.root).reads == "calls":
-            raise SettingsError(
-                f'{self.root}: cache="files" keeps shards of an object store on a disk, and these are on one; leave it'
-                ' out, or keep decoded blocks with cache="decoded"'
-            )
-        needed = stored_bytes(self.root, self.split_index(split).shards)
-        if needed > limit_bytes:
-            warnings.warn(
-                f"{self.root}: cache_bytes is {limit_bytes:,}, the shards of this split have {needed:,} bytes; those"
-                f" that do not fit are read from the store in every epoch: set cache_bytes={needed} or more",
-                RuntimeWarning,
-                stacklevel=6,
-            )
-        return FileCache(directory, limit_bytes, self.root)
 
     @explains_calls("map_dataset")
     def map_dataset(

@@ -49,14 +49,16 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.arrays import I64, U64
+from headrace.checks import check_integer
 from headrace.dataset.index import SplitIndex
 from headrace.digest import canonical_json, derive_key, sha256_hex
 from headrace.errors import SettingsError, StreamError
 from headrace.keyed_hash import permutation
-from headrace.sealed import kind_of
-from headrace.stream.loader.options import IN_ARROW, VALID, StreamOptions
-from headrace.stream.loader.passes import Pass, Reading, RowPasses
-from headrace.stream.order.epoch import EpochOrder, Pool, block_identities, epoch_order, span_rows
+from headrace.sealed import MOST_EPOCHS, kind_of
+from headrace.stream.loader.options import IN_ARROW, StreamOptions
+from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses
+from headrace.stream.order.epoch import EpochOrder, Pool, block_identities, each_number, epoch_order, span_rows
+from headrace.stream.order.lanes import Lanes
 from headrace.stream.order.layout import BlendIndex
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.remaining import Remaining, split_at
@@ -64,11 +66,10 @@ from headrace.stream.order.state import StreamState
 from headrace.stream.ranks.group import default_group, own_connection, text_of
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.ahead import made_ahead
-from headrace.stream.read.batch import Batch, make_batch
+from headrace.stream.read.batch import Batch, make_batches
 from headrace.stream.read.columns import Columns, cut, from_table, gather, join
-from headrace.stream.read.mask import KEPT
-from headrace.stream.read.quarantine import filling_rows
-from headrace.stream.read.reader import ReadBlock, decode_block
+from headrace.stream.read.quarantine import Quarantine, filling_rows
+from headrace.stream.read.reader import ReadBlock, decode_block, mark_real, reading_real, whole_batches
 from headrace.stream.read.transform import TransformContext
 
 log = logging.getLogger("headrace")
@@ -77,6 +78,7 @@ _LAST_PARTS = 4  # small claims at the end shorten the wait for the last rank
 _LOOK_S = 0.01
 _TIMEOUT_S = 1800.0  # the same as for torch's own collectives
 _KIND = "dynamic stream"
+_ONE_LANE = Lanes(1, 1, 1)  # the line of an epoch is claimed from its beginning to its end
 _MADE: Counter[tuple[str, str, int, int]] = Counter()
 
 
@@ -84,11 +86,7 @@ def claim_borders(order: EpochOrder, remaining: Remaining, *, batch_size: int, r
     """Return int64 [claims+1], strictly rising from 0: claim i is places [borders[i], borders[i+1]) of what remains."""
     if not remaining.total:
         return np.zeros(1, np.int64)
-    starts, stops = np.array(remaining.ranges, np.int64).T
-    before = np.concatenate([[0], np.cumsum(stops - starts)])
-    part = np.searchsorted(starts, order.line, side="right") - 1
-    inside = np.minimum(order.line, stops[part]) - starts[part]
-    borders = np.unique(np.where(part < 0, 0, before[part] + inside))
+    borders = np.unique(remaining.counts_below(order.line))
     last = max(0, len(borders) - 1 - ranks)
     finer = [borders[: last + 1]]
     for start, stop in zip(borders[last:-1].tolist(), borders[last + 1 :].tolist(), strict=True):
@@ -104,13 +102,10 @@ def claim_borders(order: EpochOrder, remaining: Remaining, *, batch_size: int, r
 def claim_rows(order: EpochOrder, identities: U64, places: I64) -> Pool:
     """Return the locations of the rows at these places of the line, in the order of delivery."""
     along, rows = split_at(order.line, places)
-    needed, which = np.unique(along, return_inverse=True)
-    if order.shuffle:
-        for number, at in enumerate(needed.tolist()):
-            block, of_block = order.blocks[at], which == number
-            key = derive_key(order.seed, "claimed block", order.epoch, *map(int, identities[block]))
-            rows[of_block] = permutation(key, int(order.line[at + 1] - order.line[at]))[rows[of_block]]
-    return span_rows(order.blocks[needed], which, rows)
+    for at, of_block in each_number(along) if order.shuffle else ():
+        key = derive_key(order.seed, "claimed block", order.epoch, *map(int, identities[order.blocks[at]]))
+        rows[of_block] = permutation(key, int(order.line[at + 1] - order.line[at]))[rows[of_block]]
+    return span_rows(order.blocks[along], rows)
 
 
 def left_of(remaining: Remaining, borders: I64, *, claimed: int, not_received: Iterable[tuple[int, int]]) -> Remaining:
@@ -149,7 +144,8 @@ class Claims:
     So a rank that finds no claim left learns the number of batches of every rank without waiting for slow ranks, even
     while they are in a collective.
     store: any of torch.distributed. prefix: the name of the pass, equal on all ranks. borders: see `claim_borders`.
-    check: raises if another rank has failed.
+    check: raises if another rank has failed. Batches may be made before the loop takes them, so claims learn only at a
+    state request what was received.
     """
 
     store: Any
@@ -162,6 +158,9 @@ class Claims:
     _held: deque[tuple[int, int]] = field(default_factory=deque)  # claimed but not received
     _claimed: int = 0
     _claiming: Lock = field(default_factory=Lock)
+    _made: array[int] = field(default_factory=lambda: array("q", [0]))  # total rows made after each batch
+    _received: int = 0  # rows of batches that the loop is known to have received
+    _calls: int = 0  # of `left_over`
 
     def arrive(self, start: str) -> None:
         """Register this rank.
@@ -214,22 +213,29 @@ class Claims:
         rows = [int(self.store.add(f"{self.prefix}/rows/{rank}", 0)) for rank in range(self.topology.world_size)]
         return -(-max(rows) // self.batch_size)
 
-    def received(self, rows: int) -> None:
-        """Record that the training loop received this many more rows, in the order of `take`."""
-        with self._claiming:
+    def made(self, rows: int) -> None:
+        """Record a batch of this many rows of the claims, in the order of `take`."""
+        self._made.append(self._made[-1] + rows)
+
+    def rows_after(self, batches: int) -> int:
+        """Count the rows in the first `batches` batches."""
+        return self._made[min(batches, len(self._made) - 1)]
+
+    def left_over(self, batches: int, remaining: Remaining) -> Remaining:
+        """Return what no rank has received, this one having received `batches` batches. Waits for every rank's call."""
+        self._calls += 1
+        keys = [f"{self.prefix}/state/{self._calls}/{rank}" for rank in range(self.topology.world_size)]
+        rows = self.rows_after(batches) - self._received
+        self._received += rows
+        with self._claiming:  # held until all ranks have called, so no claim is missed or counted twice
             while rows:
                 start, stop = self._held.popleft()
                 part = min(rows, stop - start)
                 rows -= part
                 if start + part < stop:
                     self._held.appendleft((start + part, stop))
-
-    def left_over(self, call: int, remaining: Remaining) -> Remaining:
-        """Return what no rank has received at its call number `call`. Waits for this call of every rank."""
-        keys = [f"{self.prefix}/state/{call}/{rank}" for rank in range(self.topology.world_size)]
-        with self._claiming:  # held until all ranks have called, so no claim is missed or counted twice
             self.store.set(keys[self.topology.rank], json.dumps([self._claimed, list(self._held)]))
-            self._await(lambda: self.store.check(keys), f"call {call} of state_dict on every rank")
+            self._await(lambda: self.store.check(keys), f"call {self._calls} of state_dict on every rank")
         answers = [json.loads(text_of(self.store.get(key))) for key in keys]
         held = [(start, stop) for _, parts in answers for start, stop in parts]
         return left_of(remaining, self.borders, claimed=sum(claimed for claimed, _ in answers), not_received=held)
@@ -256,7 +262,7 @@ class Claims:
             time.sleep(_LOOK_S)
 
 
-class DynamicPasses:
+class DynamicPasses(RowPasses):
     """Passes over the rows of a split: every row once over all ranks, and the same number of batches on each.
 
     store: a torch.distributed store; None: that of the default process group, which several ranks need.
@@ -279,11 +285,25 @@ class DynamicPasses:
                 ' rows fill their batches; leave remainder out, and see batch["valid"]'
             )
         # States, seeds and columns work as in any stream of rows; only the assignment to ranks differs.
-        rows = replace(options, remainder="pad", distribution="balanced", lanes=1)
-        self._rows = RowPasses(index, read_block, rows, topology)
-        self.index, self.read_block, self.topology = index, read_block, topology
-        self.options, self.remainder = replace(options, remainder="pad"), self._rows.remainder
-        self.store = _find_store(store, topology)
+        super().__init__(index, read_block, replace(options, remainder="pad"), topology)
+        group = default_group() if store is None and topology.world_size > 1 else None
+        if store is not None:
+            self.store = own_connection(store)
+        elif topology.world_size == 1:
+            self.store = LocalStore()
+        elif group is None:
+            raise SettingsError(
+                f'distribution="dynamic" on {topology.world_size} ranks needs a store that they share;'
+                " initialise torch.distributed first, or pass store="
+            )
+        elif group.processes != topology.world_size:
+            raise SettingsError(
+                f'distribution="dynamic": topology says {topology}, the process group has {group.processes}'
+                " processes; where several of them are one rank, each would get other rows: use"
+                ' distribution="balanced" there. Where some read nothing, pass store= of those that do'
+            )
+        else:
+            self.store = group.store
         self.identities = block_identities(index)
         self.names, self.arrow = options.check_columns(index.schema.names), options.batch_format in IN_ARROW
         made = index.split, index.identity, topology.world_size, topology.rank
@@ -292,56 +312,38 @@ class DynamicPasses:
         self.begun = 0  # passes read so far
 
     def begin(self, epoch: int, after: Pass | None = None) -> DynamicPass:  # noqa: ARG002 - no order to continue
-        return self._of(self._rows.begin(epoch).start)
+        check_integer("epoch", epoch, least=0, most=MOST_EPOCHS)
+        return self.at(self.state_of(epoch, _ONE_LANE, rows=self.index.total_rows))
 
-    def whole(self, of: Pass) -> DynamicPass:
-        return self.begin(of.epoch)
+    def at(self, start: StreamState) -> DynamicPass:
+        return DynamicPass(self, start)
 
-    def resume(self, values: Mapping[str, Any]) -> DynamicPass:
-        """Resume from a saved state; the current ranks claim what it left."""
+    def checked(self, values: Mapping[str, Any]) -> StreamState:
         if kind_of(values) == "stream":
             raise StreamError(
                 'stream state: it is not of distribution="dynamic"; its positions are in another order: load it into a'
                 ' stream with distribution="balanced", or start the epoch again'
             )
-        return self._of(self._rows.checked(StreamState.from_dict(values, _KIND).to_dict()))
+        state = super().checked(StreamState.from_dict(values, _KIND).to_dict())
+        return replace(state, **_ONE_LANE._asdict())
 
-    def _of(self, start: StreamState) -> DynamicPass:
-        return DynamicPass(self, replace(start, lanes=1, window_rows=1, groups=1))
+    def continued(self, state: StreamState) -> StreamState:
+        """Return the state unchanged: the current ranks claim what it left."""
+        return state
 
 
-@dataclass(eq=False)
-class DynamicPass:
-    """The rest of an epoch, to be claimed; see `Pass`. claims: those of this rank, once the pass is read.
-
-    Batches may be made before the loop takes them, so claims learn only at a state request what was received.
-    """
+class DynamicPass(RowPass):
+    """The rest of an epoch, to be claimed; see `Pass`. claims: those of this rank, once the pass is read."""
 
     passes: DynamicPasses
-    start: StreamState
     claims: Claims | None = None
-    _calls: int = field(default=0, repr=False)
-    _rows: array[int] = field(default_factory=lambda: array("q", [0]), repr=False)  # total rows made after each batch
-    _said: int = field(default=0, repr=False)  # batches already reported to the claims as received
 
     _is_finalizing = staticmethod(sys.is_finalizing)  # reachable even after the interpreter has cleared this module
-
-    @property
-    def epoch(self) -> int:
-        return self.start.epoch
-
-    @property
-    def is_partial(self) -> bool:
-        return bool(self.start.position or self.start.holes)
 
     @property
     def steps(self) -> None:
         """None: the number is unknown until the last block is claimed."""
         return None
-
-    @property
-    def dropped_rows(self) -> int:
-        return 0
 
     def plan(self) -> Plan:
         """Raise `StreamError`: there is no plan."""
@@ -358,12 +360,10 @@ class DynamicPass:
         """
         if self.claims is None or not batches:
             return self.start.to_dict(_KIND)
-        self.claims.received(self.rows_after(batches) - self.rows_after(self._said))
-        self._calls, self._said = self._calls + 1, batches
-        return self.start.at(self.claims.left_over(self._calls, self.start.remaining)).to_dict(_KIND)
+        return self.start.at(self.claims.left_over(batches, self.start.remaining)).to_dict(_KIND)
 
     def rows_after(self, batches: int) -> int:
-        return self._rows[min(batches, len(self._rows) - 1)]
+        return 0 if self.claims is None else self.claims.rows_after(batches)
 
     def context(self, batch: int) -> TransformContext:
         """Return the context of this rank's batch; its rows have no positions, because claims are not repeatable."""
@@ -374,12 +374,10 @@ class DynamicPass:
         """Yield this rank's batches; an early end is published to the other ranks."""
         assert not first, "nothing is known about the first batches of others"
         passes, start, topology, size = self.passes, self.start, self.passes.topology, self.passes.options.batch_size
-        passes.begun, self._calls, self._said, self._rows = passes.begun + 1, 0, 0, array("q", [0])
+        passes.begun += 1
         log.info("%s: epoch %d is claimed block by block: its order will not repeat", topology, self.epoch)
-        order = epoch_order(
-            passes.index.rows, passes.identities, seed=start.seed, epoch=start.epoch, lanes=1,
-            window_rows=1, groups=1, shuffle=start.shuffle,
-        )  # fmt: skip
+        order = epoch_order(passes.index.rows, passes.identities, **start.order_settings)
+        self.claims = None
         claims = Claims(
             store=passes.store,
             prefix=f"{passes.name}/{passes.begun}",
@@ -391,30 +389,29 @@ class DynamicPass:
         )
         claims.arrive(sha256_hex(canonical_json([start.to_dict(_KIND), size]))[:16])
         self.claims = claims
-        finished = False
+        read_block, names = reading_real(reading.read_block, passes.names, passes.options, reading.quarantine)
+        claimed = self._read(read_block, names, order, claims)
+        given, finished = 0, False
         try:
-            given = 0
-            with closing(made_ahead(self._read(reading, order, claims), thread_name="headrace-claim")) as read:
-                for columns, real in _cut(read, size):
-                    given += 1
-                    self._rows.append(self._rows[-1] + real)
-                    yield self._batch(reading, [columns], real)
+            with closing(made_ahead(claimed, thread_name="headrace-claim")) as read:
+                for real, columns in whole_batches(read, size):
+                    for batch in self._filled(names, [columns], real, reading.quarantine):
+                        claims.made(min(size, real))
+                        given, real = given + 1, real - size
+                        yield batch
             for _ in range(claims.await_steps() - given):
-                yield self._batch(reading, [], 0)
+                yield from self._filled(names, [], 0, reading.quarantine)
             finished = True
         finally:
             if not self._is_finalizing() and not finished:  # at shutdown Python has already cleared the modules
                 with suppress(RuntimeError):  # the store may be gone already
                     claims.leave()
 
-    def _read(self, reading: Reading, order: EpochOrder, claims: Claims) -> Iterator[Columns]:
-        """Yield the rows of each claim of this rank."""
-        passes, quarantine = self.passes, reading.quarantine
-        read_block = reading.read_block if quarantine is None else quarantine.around(reading.read_block)
-        names = passes.names if quarantine is None else (*passes.names, VALID)
-        if passes.options.mask is not None:
-            read_block, names = passes.options.mask.around(read_block), (*names, KEPT)
-        reader = str(passes.topology)
+    def _read(
+        self, read_block: ReadBlock, names: Sequence[str], order: EpochOrder, claims: Claims
+    ) -> Iterator[tuple[int, Columns]]:
+        """Yield the number and the rows of each claim of this rank."""
+        passes, reader = self.passes, str(self.passes.topology)
         for first, last in claims.take():
             places = self.start.remaining.positions(np.arange(first, last, dtype=np.int64))
             pool = claim_rows(order, passes.identities, places)
@@ -422,56 +419,18 @@ class DynamicPass:
                 block: decode_block(passes.index, read_block, block, names, reader, arrow=passes.arrow)
                 for block in pool.blocks
             }
-            yield gather([cut(decoded[block], low, high) for block, low, high in pool.pieces], pool.index)
+            yield pool.items, gather([cut(decoded[block], low, high) for block, low, high in pool.pieces], pool.index)
 
-    def _batch(self, reading: Reading, parts: list[Columns], real: int) -> Batch:
-        """Return a batch of these rows, padded to the batch size."""
-        passes, quarantine, options = self.passes, reading.quarantine, self.passes.options
-        own = np.arange(options.batch_size) < real
-        if real < options.batch_size:
-            table = filling_rows(passes.index.schema, passes.names, options.batch_size - real)
-            if quarantine is not None:
-                table = table.append_column(VALID, pa.array(np.ones(table.num_rows, np.bool_)))
-            if options.mask is not None:
-                table = table.append_column(KEPT, pa.array(np.ones(table.num_rows, np.bool_)))
+    def _filled(
+        self, names: Sequence[str], parts: list[Columns], real: int, quarantine: Quarantine | None
+    ) -> Iterator[Batch]:
+        """Yield batches of these rows; the last one, or the only one if there are no rows, is filled up."""
+        passes, options = self.passes, self.passes.options
+        filling = -real % options.batch_size if real else options.batch_size
+        if filling:
+            table = filling_rows(passes.index.schema, passes.names, filling)
+            for name in names[len(passes.names) :]:  # a filling row is neither of a bad block nor masked
+                table = table.append_column(name, pa.array(np.ones(filling, np.bool_)))
             parts = [*parts, gather([from_table(table, arrow=passes.arrow, where="filling rows")], None)]
-        whole = dict(join(parts))
-        kept = np.asarray(whole.pop(KEPT, True), np.bool_)
-        whole[VALID] = kept & (own if quarantine is None else quarantine.sift(whole, own))
-        return make_batch(whole, options.batch_format, options.padding, options.form)
-
-
-def _cut(parts: Iterator[Columns], size: int) -> Iterator[tuple[Columns, int]]:
-    """Cut rows into batches of `size`, the last one shorter; yields each with its number of rows."""
-    left: list[Columns] = []
-    rows = 0
-    for columns in parts:
-        total, at = len(next(iter(columns.values()))), 0
-        while total - at >= size - rows:
-            stop = at + size - rows
-            yield join([*left, cut(columns, at, stop)]), size
-            left, rows, at = [], 0, stop
-        if at < total:
-            left, rows = [*left, cut(columns, at, total)], rows + total - at
-    if rows:
-        yield join(left), rows
-
-
-def _find_store(store: Any, topology: Topology) -> Any:
-    if store is not None:
-        return own_connection(store)
-    if topology.world_size == 1:
-        return LocalStore()
-    group = default_group()
-    if group is None:
-        raise SettingsError(
-            f'distribution="dynamic" on {topology.world_size} ranks needs a store that they share;'
-            " initialise torch.distributed first, or pass store="
-        )
-    if group.processes != topology.world_size:
-        raise SettingsError(
-            f'distribution="dynamic": topology says {topology}, the process group has {group.processes}'
-            " processes; where several of them are one rank, each would get other rows: use"
-            ' distribution="balanced" there. Where some read nothing, pass store= of those that do'
-        )
-    return group.store
+        rows = mark_real(join(parts), np.arange(real + filling) < real, quarantine)
+        return make_batches(rows, options.batch_size, options.batch_format, options.padding, options.form)

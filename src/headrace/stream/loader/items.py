@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NoReturn, Protocol, TypedDict, get_args
+from typing import Any, ClassVar, Literal, NoReturn, Protocol, TypedDict, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,6 @@ from headrace.sealed import MOST_EPOCHS, shown
 from headrace.stream.loader.options import VALID, Memory, StreamOptions, check_options
 from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses
 from headrace.stream.order.lanes import Lanes
-from headrace.stream.order.layout import order_of_state
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.remaining import Remainder, Share
 from headrace.stream.order.state import StreamState
@@ -178,23 +177,30 @@ class ItemPasses(RowPasses):
         return state
 
 
+class _ItemPlan(Plan):
+    """The plan of items: a rank makes only the items that it delivers."""
+
+    @property
+    def keeps_split(self) -> bool:
+        """False: no decoded split stays in memory."""
+        return False
+
+    @property
+    def bytes_per_rank(self) -> I64:
+        """Bytes of the arrays of each rank's items, without filling items; int64 [R]."""
+        return self.rows_per_rank * (int(self.block_bytes.sum()) // max(1, self.split_rows))
+
+    @property
+    def _needed_bytes(self) -> int:
+        return int(self.bytes_per_rank.sum())
+
+
 @dataclass(frozen=True, eq=False)
 class ItemPass(RowPass):
     """The rest of an epoch of items. start: the state where it begins."""
 
     passes: ItemPasses
-
-    def plan(self) -> Plan:
-        """Return the steps, items and bytes of items of every rank."""
-        passes, index = self.passes, self.passes.of_epoch(self.epoch)
-        return _ItemPlan(
-            index=index,
-            order=order_of_state(index, self.start),
-            remaining=self.start.remaining,
-            world_size=passes.ranks,
-            batch_size=passes.options.batch_size,
-            remainder=passes.remainder,
-        )
+    _plan: ClassVar[type[Plan]] = _ItemPlan
 
     def batches(self, reading: Reading, *, first: int = 0) -> Generator[dict[str, Any], None, None]:  # noqa: ARG002
         """Yield this rank's batches from number `first` on, without reading blocks."""
@@ -226,21 +232,3 @@ class ItemPass(RowPass):
             if (filling := end - max(begin, share.rows)) > 0:
                 places = np.concatenate([places, np.full(filling, share.place_of(share.rows))])
             yield left.positions(places)
-
-
-class _ItemPlan(Plan):
-    """The plan of items: a rank makes only the items that it delivers."""
-
-    @property
-    def keeps_split(self) -> bool:
-        """False: no decoded split stays in memory."""
-        return False
-
-    @property
-    def bytes_per_rank(self) -> I64:
-        """Bytes of the arrays of each rank's items, without filling items; int64 [R]."""
-        return self.rows_per_rank * (int(self.block_bytes.sum()) // max(1, self.split_rows))
-
-    @property
-    def _needed_bytes(self) -> int:
-        return int(self.bytes_per_rank.sum())

@@ -25,6 +25,7 @@ from headrace.errors import MissingExtra
 from headrace.item_batch import ItemBatch
 from headrace.item_batch import arrays_of as columns_of
 from headrace.stream.loader.options import VALID, StreamOptions
+from headrace.stream.order.epoch import each_number
 from headrace.stream.read.batch import make_batch
 from headrace.stream.read.columns import Columns, from_table, gather, join, size_of
 from headrace.stream.read.reader import ReadBlock, decode_block
@@ -89,15 +90,14 @@ class MapDataset(TorchDataset[dict[str, Any]]):
         wanted[wanted < 0] += len(self)
         nothing = pa.schema([self.index.schema.field(name) for name in self.columns]).empty_table()
         parts = [] if len(wanted) else [from_table(nothing, arrow=False, where="")]
-        block_of_row = np.searchsorted(self._stops, wanted, side="right")
-        order = np.argsort(block_of_row, kind="stable")
-        blocks, begins = np.unique(block_of_row[order], return_index=True)
-        for block, mine in zip(blocks.tolist(), np.split(wanted[order], begins[1:]), strict=False):
+        back, done = np.empty_like(wanted), 0
+        for block, members in each_number(np.searchsorted(self._stops, wanted, side="right")):
+            mine = wanted[members]
             parts.append(gather([self._block(block)], mine - int(self.index.first_row[block])))
+            back[members] = np.arange(done, done + len(mine))
+            done += len(mine)
         together = join(parts)
-        if len(order) != 1:
-            back = np.empty_like(order)
-            back[order] = np.arange(len(order))
+        if len(parts) > 1:
             together = gather([together], back)
         batch = make_batch({**together, VALID: np.ones(len(wanted), np.bool_)}, "torch")
         return cast(dict[str, Any], batch)

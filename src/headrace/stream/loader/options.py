@@ -45,7 +45,6 @@ _UNBALANCED: Mapping[str, Any] = {  # setting → the value that balanced steps 
     "pack": None,
     "on_bad_block": "raise",
 }
-_UNMASKED: Mapping[str, Any] = {"pack": None}  # setting → the value that masked entities require
 STORE_THREADS = 64  # they mostly wait; `headrace.storage.bucket` measures how many send requests at once
 _WORDS: Mapping[str, Any] = {  # setting → its allowed words
     "batch_format": BatchFormat,
@@ -302,12 +301,38 @@ class StreamOptions:
                     f'{name} is {getattr(self, name)!r} and distribution "{self.distribution}"; "local" needs'
                     " locality= and ranks_per_node=, the others neither"
                 )
-        self._check_balance()
+        if not isinstance(self.balance, CostModel):
+            check_word("balance", self.balance, get_args(BalanceWord))
+        asked = {name: getattr(self, name) for name in _UNBALANCED}
+        others = [f"{name}={value!r}" for name, value in asked.items() if value != _UNBALANCED[name]]
+        if self.balance != "none" and others:
+            model = "a CostModel" if isinstance(self.balance, CostModel) else f'"{self.balance}"'
+            raise SettingsError(
+                f"balance is {model}, which orders the packed rows of whole shuffled epochs by their cost; it does not"
+                f" go with {', '.join(others)}: leave one of them out"
+            )
         self._check_mask()
         if self.locality is not None:
             object.__setattr__(self, "locality", _nodes(self.locality))
         if self.columns is not None:
             object.__setattr__(self, "columns", _column_names(self.columns))
+
+    def _check_mask(self) -> None:
+        names = self.mask_entities
+        if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
+            raise SettingsError(
+                "mask_entities: expected a list of texts, as they name entities in their column; write numbers as text,"
+                ' e.g. ["17"]'
+            )
+        object.__setattr__(self, "mask_entities", tuple(sorted(set(names))))
+        if self.entity_column is not None and not self.mask_entities:
+            raise SettingsError(f"entity_column is {self.entity_column!r}, for mask_entities; set it, or leave it out")
+        if self.mask_entities and (self.pack is not None or self.form is not None):
+            raise SettingsError(
+                f"mask_entities masks rows of one entity each, and does not go with"
+                f" {'packed rows' if self.pack is None else f'pack={self.pack!r}'}: leave the entities out when the"
+                " rows are packed, or leave mask_entities= out"
+            )
 
     def _check_numbers(self) -> None:
         for name in ("batch_size", "memory_bytes", "cache_bytes", "pad_to_multiple_of"):
@@ -325,38 +350,6 @@ class StreamOptions:
             raise SettingsError(f"quarantine_limit is {self.quarantine_limit!r}; expected a part of the rows, 0 to 1")
         if self.stall_seconds is not None and not _number("stall_seconds", self.stall_seconds) > 0:
             raise SettingsError(f"stall_seconds is {self.stall_seconds!r}; expected seconds above 0, or None")
-
-    def _check_balance(self) -> None:
-        if isinstance(self.balance, CostModel):
-            model = "a CostModel"
-        else:
-            check_word("balance", self.balance, get_args(BalanceWord))
-            model = f'"{self.balance}"'
-        asked = {name: getattr(self, name) for name in _UNBALANCED}
-        others = [f"{name}={value!r}" for name, value in asked.items() if value != _UNBALANCED[name]]
-        if self.balance != "none" and others:
-            raise SettingsError(
-                f"balance is {model}, which orders the packed rows of whole shuffled epochs by their cost; it does not"
-                f" go with {', '.join(others)}: leave one of them out"
-            )
-
-    def _check_mask(self) -> None:
-        names = self.mask_entities
-        if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
-            raise SettingsError(
-                "mask_entities: expected a list of texts, as they name entities in their column; write numbers as text,"
-                ' e.g. ["17"]'
-            )
-        object.__setattr__(self, "mask_entities", tuple(sorted(set(names))))
-        if self.entity_column is not None and not self.mask_entities:
-            raise SettingsError(f"entity_column is {self.entity_column!r}, for mask_entities; set it, or leave it out")
-        others = [f"{name}={getattr(self, name)!r}" for name in _UNMASKED if getattr(self, name) != _UNMASKED[name]]
-        if self.mask_entities and (others or self.form is not None):
-            raise SettingsError(
-                f"mask_entities masks rows of one entity each, and does not go with"
-                f" {', '.join(others) or 'packed rows'}: leave the entities out when the rows are packed, or leave"
-                " mask_entities= out"
-            )
 
     def _check_batches(self) -> None:
         """Check that the options of batches are compatible."""

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -123,6 +123,7 @@ class RowPass:
 
     passes: RowPasses
     start: StreamState
+    _plan: ClassVar[type[Plan]] = Plan
 
     @property
     def epoch(self) -> int:
@@ -133,7 +134,7 @@ class RowPass:
         return bool(self.start.position)
 
     @property
-    def steps(self) -> int:
+    def steps(self) -> int | None:
         passes = self.passes
         return self.start.steps(ranks=passes.ranks, batch_size=passes.options.batch_size, remainder=passes.remainder)
 
@@ -143,8 +144,8 @@ class RowPass:
         return self.plan().dropped_rows if self.passes.remainder == "drop" else 0
 
     def plan(self) -> Plan:
-        return Plan(
-            index=self.passes.index,
+        return self._plan(
+            index=self.passes.of_epoch(self.epoch),
             order=self.passes.order(self.start),
             remaining=self.start.remaining,
             world_size=self.passes.ranks,
@@ -229,6 +230,10 @@ class RowPasses:
         """The number of ranks, R."""
         return self.topology.world_size
 
+    def of_epoch(self, epoch: int) -> SplitIndex:  # noqa: ARG002 - every epoch has the same rows
+        """Return the index with the rows of an epoch."""
+        return self.index
+
     def begin(self, epoch: int, after: Pass | None = None) -> RowPass:
         """Begin an epoch, in the lanes of the previous pass if these ranks divide its groups."""
         check_integer("epoch", epoch, least=0, most=MOST_EPOCHS)
@@ -296,7 +301,7 @@ class RowPasses:
         """Return the order of a state's epoch; the last one is cached, because building it costs O(blocks)."""
         key = replace(state, position=0, holes=())
         if self._order is None or self._order[0] != key:
-            self._order = key, order_of_state(self.index, state)
+            self._order = key, order_of_state(self.of_epoch(state.epoch), state)
         return self._order[1]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -324,26 +329,24 @@ class RowPasses:
             return state
         if not state.position and state.samples_per_epoch is None:  # nothing was received: begin on these ranks
             return self.begin(state.epoch).start
-        changed = self._changed(state)
-        if not self.topology.rank:  # one rank logs for all
-            self._tell_cost(changed)
-        return changed
-
-    def _tell_cost(self, state: StreamState) -> None:
+        state = self._changed(state)
+        if self.topology.rank:  # one rank logs for all
+            return state
         said = "split %r: %d ranks go on with %d of %d rows of epoch %d"
         told = (self.index.split, self.ranks, state.remaining.total, state.rows, state.epoch)
         if len(self.index.rows) + self.ranks > _MOST_COUNTED:
             log.info(said + "; headrace plan --state says how often these are decoded", *told)
-            return
+            return state
         plan = RowPass(self, state).plan()
         factor, said = plan.read_amplification, said + "; over all, these are decoded %.1f times"
-        if factor > _WORTH_A_WARNING and plan.decoded_again_bytes > _WORTH_A_WORD_BYTES:
-            remedy = "; resume on a number of ranks that divides %d to decode them once"
-            if state.regions is not None:
-                remedy = "; resume on %d ranks to decode them once"
-            log.warning(said + remedy, *told, factor, len(state.regions.rows) if state.regions else state.groups)
-        else:
+        if factor <= _WORTH_A_WARNING or plan.decoded_again_bytes <= _WORTH_A_WORD_BYTES:
             log.info(said, *told, factor)
+        elif state.regions is None:
+            remedy = "; resume on a number of ranks that divides %d to decode them once"
+            log.warning(said + remedy, *told, factor, state.groups)
+        else:
+            log.warning(said + "; resume on %d ranks to decode them once", *told, factor, len(state.regions.rows))
+        return state
 
     def _changed(self, state: StreamState) -> StreamState:
         """Cut new lanes from the next round boundary on; in a blend, deal all remaining rows to these ranks."""

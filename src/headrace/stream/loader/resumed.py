@@ -58,20 +58,15 @@ class CountedLoader(Generic[Stream]):
         return self._earlier + self.done
 
     @property
-    def received(self) -> int:
-        """Batches received since the current pass began."""
-        return self.stream.received
-
-    @property
     def done(self) -> int:
         """Batches of the current pass that the trainer has finished.
 
         A batch that the trainer has received and still works on does not count: Lightning repeats it after a resume.
         """
         if self._trainer is None or self._trainer.current_epoch != self._pass_epoch:
-            return self.received
+            return self.stream.received
         processed: int = self._trainer.fit_loop.epoch_loop.batch_progress.current.processed - self._earlier
-        return processed if processed == self.received - 1 else self.received
+        return processed if processed == self.stream.received - 1 else self.stream.received
 
     @property
     def ended(self) -> bool:
@@ -79,7 +74,7 @@ class CountedLoader(Generic[Stream]):
         if self._trainer is None or not self._begun:
             return self._loaded_ended
         over: bool = self._trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
-        return over and self.done == self.received
+        return over and self.done == self.stream.received
 
     def next_epoch(self) -> int:
         """Return the epoch that the next pass reads."""
@@ -115,10 +110,6 @@ class CountedLoader(Generic[Stream]):
         """Let the first pass follow the last pass of another loader, if the same trainer counts the epochs of both."""
         if earlier._trainer is self._trainer:
             self._first = earlier.next_epoch()
-
-    def position(self) -> dict[str, Any]:
-        """Return the position of the stream after the batches that are done: JSON, the same on every rank."""
-        return self.stream.state_after(self.done)
 
     def state_dict(self) -> dict[str, Any]:
         """Return an empty state, because the data module keeps the position.
@@ -158,7 +149,7 @@ class ResumedModule(LightningDataModule, Generic[Loader]):
         if self._train is None:
             return {} if self._loaded is None else self._loaded
         train = self._train
-        saved = {"stream": train.position(), "batches": train.batches, "ended": train.ended}
+        saved = {"stream": train.stream.state_after(train.done), "batches": train.batches, "ended": train.ended}
         return seal(_KIND, FORMAT_VERSION, saved)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:

@@ -100,16 +100,11 @@ def stream_state(loader_state: Mapping[str, Any]) -> dict[str, Any]:
             f"loader state: it holds workers {workers} of {first.workers}, or of different passes;"
             " pass what StatefulDataLoader.state_dict() gave, unchanged"
         )
-    return _after(first, sum(given))
-
-
-def _after(part: WorkerProgress, batches: int) -> dict[str, Any]:
-    """Return the state after this number of batches on every rank since a worker's pass began."""
-    if kind_of(part.start) == "packing":
-        packing = PackingState.from_dict(part.start)
-        return replace(packing, batches=packing.batches + batches).to_dict()
-    start, remainder = StreamState.from_dict(part.start), cast(Remainder, part.remainder)  # `from_dict` checked it
-    return start.after(batches, ranks=part.world_size, batch_size=part.batch_size, remainder=remainder).to_dict()
+    if kind_of(first.start) == "packing":
+        packing = PackingState.from_dict(first.start)
+        return replace(packing, batches=packing.batches + sum(given)).to_dict()
+    start, remainder = StreamState.from_dict(first.start), cast(Remainder, first.remainder)  # `from_dict` checked it
+    return start.after(sum(given), ranks=first.world_size, batch_size=first.batch_size, remainder=remainder).to_dict()
 
 
 def _inside(values: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:

@@ -25,7 +25,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from multiprocessing.context import get_spawning_popen
 from typing import Any, get_args
 
@@ -98,7 +98,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         self._address: Any = None
         self._process = os.getpid()
         self._copies = 0  # workers that have received a copy so far; in a worker, the number before it
-        self._skip = 0  # batches of the watched pass from workers that died; see `going_on_after`
+        self._skip = 0  # batches of the watched pass from workers that died; see `go_on_after`
         self._reading: Callable[[], Progress | None] = lambda: None  # the progress of a pass that is watched here
         self._is_unseen = False  # whether workers read for a loop that is not watched here
         self._was_named = False  # whether set_epoch named the epoch
@@ -263,12 +263,10 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
 
         return over_workers()
 
-    @contextmanager
-    def going_on_after(self, batches: int) -> Generator[None, None, None]:
-        """Make workers that start inside the block begin after this number of batches, to replace workers that died."""
+    def go_on_after(self, batches: int) -> None:
+        """Make workers that start now begin after this number of batches, to replace workers that died."""
         self._skip = batches
         self._forget_run()
-        yield
 
     def set_epoch(self, epoch: int) -> None:
         """Make the following passes this epoch, in persistent workers too; a loaded state of this epoch stays in force.
@@ -288,8 +286,18 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         `StreamError`; see `state_after`. In a worker process it returns the progress of that worker alone, for a
         StatefulDataLoader; see `stateful`.
         """
-        if get_worker_info() is not None:
-            return self._own_progress().to_dict()
+        if (info := get_worker_info()) is not None:
+            begun = self._begun()
+            return WorkerProgress(
+                start=begun.start,
+                epoch=begun.epoch,
+                worker=info.id,
+                batches=(begun.first - info.id) // info.num_workers + self._given,
+                world_size=self.topology.world_size,
+                workers=info.num_workers,
+                batch_size=self.options.batch_size,
+                remainder=self.remainder,
+            ).to_dict()
         if self._is_unseen:
             raise StreamError(
                 "state: this process does not see what the workers of a DataLoader of your own handed out; count the"
@@ -404,21 +412,6 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         yield from batches if watched is not None else self.watch(progress, workers=workers).over(batches)
         if watched is None and (self.is_shuffled or present.is_partial):
             self._read_to_end = present
-
-    def _own_progress(self) -> WorkerProgress:
-        info = get_worker_info()
-        assert info is not None
-        begun = self._begun()
-        return WorkerProgress(
-            start=begun.start,
-            epoch=begun.epoch,
-            worker=info.id,
-            batches=(begun.first - info.id) // info.num_workers + self._given,
-            world_size=self.topology.world_size,
-            workers=info.num_workers,
-            batch_size=self.options.batch_size,
-            remainder=self.remainder,
-        )
 
     def _named_deaths(self, batches: Iterable[Batch]) -> Generator[Batch, None, None]:
         """Yield the batches of any DataLoader; turn its error about dead workers into one that names a remedy."""

@@ -44,7 +44,7 @@ _TOLD_BY_TORCH = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\)")
 
 
 class WatchedLoader(DataLoader[Batch]):
-    """A DataLoader over a `StreamingDataset` or a wrapper of one, which publishes worker errors to all ranks.
+    """A DataLoader over a `StreamingDataset`, which publishes worker errors to all ranks.
 
     Dead workers are restarted, twice for each batch. Raises `EngineError` if that does not help.
     """
@@ -70,13 +70,9 @@ class WatchedLoader(DataLoader[Batch]):
         return self.dataset
 
     def __iter__(self) -> Any:  # Any: torch annotates it with its private iterator
-        begin_next = getattr(self.dataset, "begin_next", None)
-        if begin_next is not None:
-            begin_next()
+        self._source.begin_next()
         begun: list[GuardedWorkers] = []
-        batches = self._unharmed(begun) if self.num_workers else super().__iter__()
-        watched = getattr(self.dataset, "watched", None)
-        batches = batches if watched is None else watched(batches)
+        batches = self._source.watched(self._unharmed(begun) if self.num_workers else super().__iter__())
         if self.num_workers:  # the dataset now knows whether the loop is watched
             begun.append(self._begin())
         return told_to_accelerate(batches, steps=len(self))
@@ -127,18 +123,15 @@ class WatchedLoader(DataLoader[Batch]):
                 told = "; ".join(deaths)
                 log.warning("%s; all workers are started again after %d batches of the pass", told, received)
                 earlier.append(received)
-                workers = self._begin_anew(received)
+                self._iterator = None
+                self._source.go_on_after(received)
+                with torch.random.fork_rng(devices=[]):  # the loop's random state stays as it is
+                    workers = self._begin()
                 continue
             if batch is _END:
                 return
             received += 1
             yield cast(Batch, batch)
-
-    def _begin_anew(self, received: int) -> GuardedWorkers:
-        """Start new workers for the rest of the pass, without a change to the loop's random state."""
-        self._iterator = None
-        with torch.random.fork_rng(devices=[]), self._source.going_on_after(received):
-            return self._begin()
 
 
 @functools.cache

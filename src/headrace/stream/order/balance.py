@@ -15,16 +15,13 @@ from dataclasses import dataclass, fields
 from math import isfinite
 
 import numpy as np
-import numpy.typing as npt
 
-from headrace.arrays import I64
+from headrace.arrays import F64, I64
 from headrace.dataset.index import SplitIndex
 from headrace.digest import derive_key
 from headrace.errors import SettingsError
 from headrace.keyed_hash import permutation
 from headrace.stream.order.remaining import count_out
-
-F64 = npt.NDArray[np.float64]
 
 MOST_EVEN_TOKENS = 1 << 40  # attention then costs nothing
 

@@ -25,12 +25,12 @@ from typing import Any, NamedTuple, TypedDict, Unpack, cast
 
 import numpy as np
 
-from headrace.arrays import I64, U64
+from headrace.arrays import I64, U64, borders_of
 from headrace.dataset.index import SplitIndex, text_array
 from headrace.digest import derive_key
 from headrace.keyed_hash import hash_texts, hash_words, permutation, places_in_permutation
 from headrace.stream.order.balance import RowCosts, balanced, runs_key
-from headrace.stream.order.remaining import count_out, split_at
+from headrace.stream.order.remaining import count_out, even_parts, split_at
 
 _NAME_KEY = derive_key(0, "block identity")
 _LARGE_ROUND_ROWS = 1 << 19
@@ -53,12 +53,16 @@ class Pool:
     """Rows of blocks that hold the rows at some positions: item i is row `index[i]` of the pieces laid end to end.
 
     pieces: (block number, first row, stop row), none empty; a block may repeat. index: int64 [items]; None for all rows
-    of the pieces in order. items: their number.
+    of the pieces in order.
     """
 
     pieces: list[tuple[int, int, int]]
     index: I64 | None
-    items: int
+
+    @property
+    def items(self) -> int:
+        """The number of items."""
+        return self.rows if self.index is None else len(self.index)
 
     @property
     def blocks(self) -> list[int]:
@@ -130,11 +134,6 @@ class Order(ABC):
         once.
         """
 
-    def positions_of_row(self, block: int, row: int) -> I64:
-        """Return every position at which one row is delivered, ascending."""
-        _, positions = self.positions_of_rows(np.array([block], np.int64), np.array([row], np.int64))
-        return np.sort(positions)
-
     @abstractmethod
     def reads(self, first: I64, last: I64) -> Reads:
         """Return the blocks that each run of positions first, first + D, .. last needs for its rounds."""
@@ -184,8 +183,7 @@ class EpochOrder(Order):
     @cached_property
     def lane_rows(self) -> I64:
         """The number of rows of each lane: int64 [L]."""
-        short, longer = divmod(self.rows, self.lanes)
-        return short + (np.arange(self.lanes, dtype=np.int64) < longer)
+        return even_parts(self.rows, self.lanes)
 
     @cached_property
     def lane_starts(self) -> I64:
@@ -233,7 +231,7 @@ class EpochOrder(Order):
         as_it_lies = not self.shuffle and len(starts) == 1 and base == len(positions)
         found = self.rows_between(np.concatenate(starts), np.concatenate(stops))
         pieces = list(zip(*(numbers.tolist() for numbers in found), strict=True))
-        return Pool(pieces=pieces, index=None if as_it_lies else index, items=len(positions))
+        return Pool(pieces=pieces, index=None if as_it_lies else index)
 
     def _by_round(self, positions: I64) -> Iterator[tuple[int, int, slice | I64, slice | I64]]:
         """Sort ascending positions by round and group: (group, round, indices into `positions`, offsets).
@@ -290,7 +288,14 @@ class EpochOrder(Order):
             counts = self._rows_before(groups, numbers, self.lanes // self.groups)
             rounds = zip(groups.tolist(), numbers.tolist(), counts.tolist(), members, strict=True)
             for of_group, number, count, own in rounds:
-                offset[own] += self._places_in_round(of_group, number, count, inside[own])
+                if self.costs is None:
+                    key = derive_key(self.seed, "round", self.epoch, of_group, number)
+                    offset[own] += places_in_permutation(key, count, inside[own])
+                    continue
+                _, _, mixed = self._round(of_group, number)
+                turns = np.empty_like(mixed)
+                turns[mixed] = np.arange(len(mixed))
+                offset[own] += turns[inside[own]]
         return which, offset * self.groups + group
 
     def _rows_before(self, group: I64, round_: I64, among: I64 | int) -> I64:
@@ -300,15 +305,6 @@ class EpochOrder(Order):
         left = short - round_ * self.window_rows
         each, each_long = (np.clip(rows, 0, self.window_rows) for rows in (left, left + 1))
         return np.asarray(long_lanes * each_long + (among - long_lanes) * each, np.int64)
-
-    def _places_in_round(self, group: int, round_: int, rows: int, inside: I64) -> I64:
-        """Return the turn at which each row of a group's round, numbered along its lanes end to end, is delivered."""
-        if self.costs is None:
-            return places_in_permutation(derive_key(self.seed, "round", self.epoch, group, round_), rows, inside)
-        _, _, mixed = self._round(group, round_)
-        places = np.empty_like(mixed)
-        places[mixed] = np.arange(len(mixed))
-        return places[inside]
 
     @cached_property
     def _by_block(self) -> I64:
@@ -320,22 +316,17 @@ class EpochOrder(Order):
 
         A block that a lane border cuts appears once per lane.
         """
-        run, begins, ends = self.spans(first, last)
-        span, along = expand(begins, ends, self.line)
-        holds_rows = self.line[along + 1] > self.line[along]
-        span, block = span[holds_rows], self.blocks[along[holds_rows]]
-        return Reads(run[span], block, np.zeros(len(block), np.int64))
-
-    def spans(self, first: I64, last: I64) -> tuple[I64, I64, I64]:
-        """Return (run, begin, end) of the stretches of the line that runs of positions need, one per lane."""
         per_group = self.lanes // self.groups
         run = np.repeat(np.arange(len(first), dtype=np.int64), per_group)
         lane = (first % self.groups)[:, None] + self.groups * np.arange(per_group, dtype=np.int64)
         rounds = np.stack([first, last + self.groups * self._group_round]) // (self.groups * self._group_round)
         taken = np.minimum((rounds * self.window_rows)[:, :, None], self.lane_rows[lane])
-        begins, ends = ((self.lane_starts[lane] + rows).ravel() for rows in taken)
+        begins, ends = ((self.lane_starts[lane] + rows).ravel() for rows in taken)  # a stretch of the line per lane
         held = begins < ends
-        return run[held], begins[held], ends[held]
+        span, along = expand(begins[held], ends[held], self.line)
+        holds_rows = self.line[along + 1] > self.line[along]
+        span, block = span[holds_rows], self.blocks[along[holds_rows]]
+        return Reads(run[held][span], block, np.zeros(len(block), np.int64))
 
     @property
     def _group_round(self) -> int:
@@ -377,15 +368,16 @@ class EpochOrder(Order):
         return self.blocks[along], begins - shift, ends - shift
 
 
-def span_rows(blocks: I64, which: I64, rows: I64) -> Pool:
-    """Return the range of rows of each block that items need; item i is row rows[i] of blocks[which[i]]."""
-    starts = np.full(len(blocks), np.iinfo(np.int64).max)
-    stops = np.zeros(len(blocks), np.int64)
+def span_rows(blocks: I64, rows: I64) -> Pool:
+    """Return the range of rows of each block that items need; item i is row rows[i] of block blocks[i]."""
+    needed, which = np.unique(blocks, return_inverse=True)
+    starts = np.full(len(needed), np.iinfo(np.int64).max)
+    stops = np.zeros(len(needed), np.int64)
     np.minimum.at(starts, which, rows)
     np.maximum.at(stops, which, rows + 1)
-    begins = np.cumsum(stops - starts) - (stops - starts)
-    pieces = list(zip(blocks.tolist(), starts.tolist(), stops.tolist(), strict=True))
-    return Pool(pieces=pieces, index=rows - starts[which] + begins[which], items=len(rows))
+    begins = borders_of(stops - starts)
+    pieces = list(zip(needed.tolist(), starts.tolist(), stops.tolist(), strict=True))
+    return Pool(pieces=pieces, index=rows - starts[which] + begins[which])
 
 
 def expand(begins: I64, ends: I64, line: I64) -> tuple[I64, I64]:
@@ -420,9 +412,8 @@ def epoch_order(
         blocks = np.lexsort((low, high)).astype(np.int64)
     else:
         settings["groups"] = settings["lanes"]
-    line = np.concatenate([[0], np.cumsum(rows[blocks])]).astype(np.int64)
-    blocks = blocks if numbers is None else numbers[blocks]
-    return EpochOrder(blocks=blocks, line=line, costs=costs, run_rows=run_rows, **settings)
+    along = blocks if numbers is None else numbers[blocks]
+    return EpochOrder(blocks=along, line=borders_of(rows[blocks]), costs=costs, run_rows=run_rows, **settings)
 
 
 def grouped(groups: I64) -> tuple[I64, list[Any]]:
@@ -436,3 +427,9 @@ def grouped(groups: I64) -> tuple[I64, list[Any]]:
     cuts = np.flatnonzero(np.diff(groups[by_group])) + 1
     members = np.split(by_group, cuts)
     return groups[[each[0] for each in members]], members
+
+
+def each_number(which: I64) -> Iterator[tuple[int, Any]]:
+    """Yield each distinct number, ascending, with the indices where it occurs, as `grouped` gives them."""
+    numbers, members = grouped(which)
+    return zip(numbers.tolist(), members, strict=True)

@@ -16,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from headrace.arrays import I64
+from headrace.arrays import I64, borders_of
 from headrace.errors import SettingsError
 from headrace.stream.order.remaining import split_at
 
@@ -73,9 +73,21 @@ class Interleave:
         """Return the position of each index inside one source, the inverse of `split`; int64, same length."""
         turns, inside = np.divmod(indexes, self.round_rows)
         in_tail = turns >= self._turns[source]
-        positions = self._ascend(source, np.where(in_tail, 0, turns)) * self.round_rows + inside
         tail = self._tails_before[source] + indexes - self._turns[source] * self.round_rows
-        return np.where(in_tail, tail, positions)
+        path = []  # from the root of the tree to the source
+        first, stop = 0, len(self.counts)
+        while stop - first > 1:
+            middle, left, both = self._node(first, stop)
+            goes_left = source < middle
+            path.append((goes_left, left, both))
+            first, stop = (first, middle) if goes_left else (middle, stop)
+        rounds = np.where(in_tail, 0, turns)
+        for goes_left, left, both in reversed(path):
+            if goes_left:
+                rounds = -(-(2 * both * (rounds + 1) - both) // max(1, 2 * left)) - 1
+            else:
+                rounds = (2 * both * rounds + both) // max(1, 2 * (both - left))
+        return np.where(in_tail, tail, rounds * self.round_rows + inside)
 
     @property
     def rounds(self) -> int:
@@ -95,13 +107,12 @@ class Interleave:
     @cached_property
     def _rounds_before(self) -> list[int]:
         """Rounds of the sources before each one; a node of the tree is a range of sources."""
-        return [0, *np.cumsum(self._turns).tolist()]
+        return [int(border) for border in borders_of(self._turns)]
 
     @cached_property
     def _tails_before(self) -> I64:
         """The position at which each source's tail begins, then the end."""
-        tails = np.array(self.counts, np.int64) % self.round_rows
-        return self.rounds * self.round_rows + np.concatenate([[0], np.cumsum(tails)]).astype(np.int64)
+        return self.rounds * self.round_rows + borders_of(np.array(self.counts, np.int64) % self.round_rows)
 
     def _node(self, first: int, stop: int) -> tuple[int, int, int]:
         """Return (first source of the right side, rounds of the left side, rounds of both)."""
@@ -122,21 +133,6 @@ class Interleave:
         turn[members] = np.where(goes_left, taken, rounds - taken)
         self._descend(members[goes_left], first, middle, source, turn)
         self._descend(members[~goes_left], middle, stop, source, turn)
-
-    def _ascend(self, source: int, turns: I64) -> I64:
-        path = []
-        first, stop = 0, len(self.counts)
-        while stop - first > 1:
-            middle, left, both = self._node(first, stop)
-            goes_left = source < middle
-            path.append((goes_left, left, both))
-            first, stop = (first, middle) if goes_left else (middle, stop)
-        for goes_left, left, both in reversed(path):
-            if goes_left:
-                turns = -(-(2 * both * (turns + 1) - both) // max(1, 2 * left)) - 1
-            else:
-                turns = (2 * both * turns + both) // max(1, 2 * (both - left))
-        return turns
 
     def _count(self, rounds: I64, first: int, stop: int, counts: list[I64]) -> None:
         if stop - first == 1:

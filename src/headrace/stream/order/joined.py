@@ -13,16 +13,16 @@ Places are those of the own epochs that the epoch touches, end to end. Orders of
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, Unpack
 
 import numpy as np
 
-from headrace.arrays import I64, U64
+from headrace.arrays import I64, U64, borders_of
 from headrace.digest import derive_key
-from headrace.stream.order.epoch import EpochOrder, Order, OrderSettings, Pool, Reads, epoch_order
+from headrace.stream.order.epoch import EpochOrder, Order, OrderSettings, Pool, Reads, each_number, epoch_order
 from headrace.stream.order.interleave import Interleave
 from headrace.stream.order.remaining import count_out, split_at
 
@@ -66,12 +66,12 @@ class JoinedOrder(Order):
         index, laid = np.empty_like(positions), 0
         for number, members in each_number(which):
             found = self._member(number)[0].pieces_of(inside[members])
-            if len(members) == len(positions):
+            if found.items == len(positions):
                 return found
             index[members] = laid + (np.arange(found.items) if found.index is None else found.index)
             pieces += found.pieces
             laid += found.rows
-        return Pool(pieces=pieces, index=index, items=len(positions))
+        return Pool(pieces=pieces, index=index)
 
     def reads(self, first: I64, last: I64) -> Reads:
         if not len(first):
@@ -100,12 +100,6 @@ def end_to_end(pairs: Sequence[tuple[I64, I64]]) -> tuple[I64, I64]:
     return first, second
 
 
-def each_number(which: I64) -> Iterator[tuple[int, I64]]:
-    """Yield each distinct number, ascending, with the indices where it occurs."""
-    for number in np.unique(which).tolist():
-        yield number, np.flatnonzero(which == number)
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RegionOrder(JoinedOrder):
     """One order per rank, end to end. Positions follow the lines of `parts`, so it has one lane and one group.
@@ -118,7 +112,7 @@ class RegionOrder(JoinedOrder):
     @cached_property
     def bases(self) -> I64:
         """The position, and the place, at which each part begins, then N."""
-        return np.cumsum([0, *(part.rows for part in self.parts)]).astype(np.int64)
+        return borders_of([part.rows for part in self.parts])
 
     @property
     def rows(self) -> int:
@@ -267,8 +261,7 @@ class MixedOrder(JoinedOrder):
 
     @cached_property
     def _bases(self) -> I64:
-        places = [len(source.epochs) * source.own_rows for source in self.sources]
-        return np.cumsum([0, *places])[:-1].astype(np.int64)
+        return borders_of([len(source.epochs) * source.own_rows for source in self.sources])
 
     def _split(self, positions: I64, /) -> tuple[I64, I64]:
         return self.interleave.split(positions)
@@ -298,20 +291,15 @@ class MixedOrder(JoinedOrder):
                 begin[runs] * self.groups + inside, (end[runs] - 1) * self.groups + inside
             )
             found.append(Reads(runs[run], block, laying))
-        found += self._tail_reads(first, last)
-        return Reads(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
-
-    def _tail_reads(self, first: I64, last: I64) -> list[Reads]:
-        """Return the blocks that the tails of the sources need, less than a round of rows each, asked one by one."""
-        tails = self.interleave.rounds * self.groups
+        # The tails of the sources are less than a round of rows each, so they are asked one by one.
+        tails = rounds * self.groups
         begin = np.where(first < tails, tails + (first - tails) % self.groups, first)
         counts = np.maximum(0, (last - begin) // self.groups + 1)
         run, turn = count_out(counts)
         which, indexes = self.interleave.split(begin[run] + turn * self.groups)
-        found = []
         for number, members in each_number(which):
             source = self.sources[number]
             block, _ = source.locate(source.line_of(indexes[members]))
             laying = (source.start + indexes[members]) // source.own_rows
             found.append(Reads(*np.unique(np.stack([run[members], block, laying]), axis=1)))
-        return found
+        return Reads(*(np.concatenate(parts) for parts in zip(*found, strict=True)))

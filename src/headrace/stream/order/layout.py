@@ -20,7 +20,7 @@ from typing import Unpack
 
 import numpy as np
 
-from headrace.arrays import I64
+from headrace.arrays import I64, borders_of
 from headrace.dataset.index import SplitIndex
 from headrace.digest import canonical_json, derive_key, sha256_hex
 from headrace.errors import SettingsError, StreamError
@@ -36,9 +36,9 @@ from headrace.stream.order.epoch import (
     expand,
 )
 from headrace.stream.order.interleave import Interleave, quotas
-from headrace.stream.order.joined import ChainedOrder, MixedOrder, Part, RegionOrder, Source, lay_regions
-from headrace.stream.order.regions import Regions, deal_shards
-from headrace.stream.order.remaining import split_at
+from headrace.stream.order.joined import ChainedOrder, MixedOrder, Part, Source, lay_regions
+from headrace.stream.order.regions import deal_shards
+from headrace.stream.order.remaining import even_parts, split_at
 from headrace.stream.order.state import Change, StreamState
 
 
@@ -62,7 +62,7 @@ class BlendIndex(SplitIndex):
 
 def sources_of(index: SplitIndex) -> int:
     """Return the number of sources of an epoch."""
-    return len(index.parts) if isinstance(index, BlendIndex) else 1
+    return len(_parts(index))
 
 
 def samples_of_epoch(index: SplitIndex, samples_per_epoch: int | None) -> int | None:
@@ -90,8 +90,12 @@ def lay_epoch(
     """
     if balance is not None:
         batch, even_tokens = balance
-        costs = _counted(index).costs(even_tokens)
-        run_rows = batch if settings["groups"] == 1 else 1
+        if not isinstance(index, CountedIndex):
+            raise StreamError(
+                "stream state: its steps are balanced by the cost of rows, which this stream does not know; pass"
+                ' balance="flops", or the cost model that the saved stream had'
+            )
+        costs, run_rows = index.costs(even_tokens), batch if settings["groups"] == 1 else 1
         return epoch_order(index.rows, block_identities(index), costs=costs, run_rows=run_rows, **settings)
     if samples_per_epoch is None and not isinstance(index, BlendIndex):
         return epoch_order(index.rows, block_identities(index), **settings)
@@ -99,7 +103,7 @@ def lay_epoch(
         settings["groups"] = settings["lanes"]
     counts = _quotas(index, index.total_rows if samples_per_epoch is None else samples_per_epoch)
     parts = _parts(index)
-    firsts = np.cumsum([0, *(len(part.rows) for part in parts)])
+    firsts = borders_of([len(part.rows) for part in parts])
     sources = []
     for number, (part, count) in enumerate(zip(parts, counts, strict=True)):
         own: OrderSettings = {**settings}
@@ -121,11 +125,24 @@ def lay_epoch(
 
 def order_of_state(index: SplitIndex, state: StreamState) -> Order:
     """Build the order of the epoch of a state."""
-    if state.regions is not None:
-        return _whole_shards(index, state, state.regions)
-    settings = state.order_settings
-    order = lay_epoch(index, samples_per_epoch=state.samples_per_epoch, balance=state.balance, **settings)
-    return chained(order, state.changes) if state.changes else order
+    settings, regions = state.order_settings, state.regions
+    if regions is None:
+        order = lay_epoch(index, samples_per_epoch=state.samples_per_epoch, balance=state.balance, **settings)
+        return chained(order, state.changes) if state.changes else order
+    ranks = len(regions.rows)
+    if regions.assignment is not None:
+        rank = np.array(regions.assignment, np.int64)
+    else:
+        rank = deal_shards(index, ranks=ranks, seed=state.seed, epoch=state.epoch, shuffle=state.shuffle)
+    if len(rank) == len(index.shards):
+        of_block = rank[index.shard_of_block]
+        whole = lay_regions(index.rows, block_identities(index), of_block, ranks=ranks, **settings)
+        if np.array_equal(whole.bases, regions.bases):
+            return whole
+    raise StreamError(
+        f'stream state: the shards that "{regions.distribution}" gave to its {ranks} ranks do not have'
+        " the rows it says; pass what state_dict() gave, unchanged"
+    )
 
 
 def chained(order: Order, changes: Sequence[Change]) -> ChainedOrder:
@@ -171,8 +188,7 @@ def cut_again(order: EpochOrder, border: int, change: Change) -> EpochOrder:
         "window_rows": change.window_rows or 1,
         "groups": (change.groups or 1) if order.shuffle else lanes,
     }
-    line = np.concatenate([[0], np.cumsum(ends - firsts)]).astype(np.int64)
-    run_rows = order.run_rows if settings["groups"] == 1 else 1
+    line, run_rows = borders_of(ends - firsts), order.run_rows if settings["groups"] == 1 else 1
     return EpochOrder(blocks=blocks, firsts=firsts, line=line, costs=order.costs, run_rows=run_rows, **settings)
 
 
@@ -247,40 +263,12 @@ class RestOfRound(Order):
         """Where each group's rows begin when laid end to end, then their total: int64 [D + 1]."""
         group = np.arange(self.base.groups, dtype=np.int64)
         stops = (self.end - group + self.base.groups - 1) // self.base.groups
-        return np.concatenate([[0], np.cumsum(stops - self._first)]).astype(np.int64)
+        return borders_of(stops - self._first)
 
     @cached_property
     def _rank_starts(self) -> I64:
         """Where each rank's part of them begins, then their total: int64 [R + 1]."""
-        short, longer = divmod(self.rows, self.groups)
-        rows = short + (np.arange(self.groups) < longer)
-        return np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
-
-
-def _whole_shards(index: SplitIndex, state: StreamState, regions: Regions) -> RegionOrder:
-    ranks = len(regions.rows)
-    if regions.assignment is not None:
-        rank = np.array(regions.assignment, np.int64)
-    else:
-        rank = deal_shards(index, ranks=ranks, seed=state.seed, epoch=state.epoch, shuffle=state.shuffle)
-    if len(rank) == len(index.shards):
-        of_block = rank[index.shard_of_block]
-        order = lay_regions(index.rows, block_identities(index), of_block, ranks=ranks, **state.order_settings)
-        if np.array_equal(order.bases, regions.bases):
-            return order
-    raise StreamError(
-        f'stream state: the shards that "{regions.distribution}" gave to its {ranks} ranks do not have'
-        " the rows it says; pass what state_dict() gave, unchanged"
-    )
-
-
-def _counted(index: SplitIndex) -> CountedIndex:
-    if isinstance(index, CountedIndex):
-        return index
-    raise StreamError(
-        "stream state: its steps are balanced by the cost of rows, which this stream does not know; pass"
-        ' balance="flops", or the cost model that the saved stream had'
-    )
+        return borders_of(even_parts(self.rows, self.groups))
 
 
 def _parts(index: SplitIndex) -> tuple[SplitIndex, ...]:
@@ -288,9 +276,8 @@ def _parts(index: SplitIndex) -> tuple[SplitIndex, ...]:
 
 
 def _quotas(index: SplitIndex, rows: int) -> list[int]:
-    parts = _parts(index)
-    names = index.names if isinstance(index, BlendIndex) else (index.split,)
-    weights = index.weights if isinstance(index, BlendIndex) else None
+    parts, blend = _parts(index), index if isinstance(index, BlendIndex) else None
+    names, weights = ((index.split,), None) if blend is None else (blend.names, blend.weights)
     shares = [Fraction(part.total_rows if weights is None else weights[number]) for number, part in enumerate(parts)]
     if not sum(shares):
         if not rows:

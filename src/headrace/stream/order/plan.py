@@ -153,7 +153,13 @@ class Plan:
         if self.keeps_split:
             reads = np.array([self.share(rank).items > 0 for rank in range(self.world_size)])
             return np.where(reads, self._needed_bytes, 0).astype(np.int64)
-        total = self._bytes_of_filling
+        total = np.zeros(self.world_size, np.int64)
+        for rank in np.flatnonzero(self.rows_per_rank == 0).tolist():  # it decodes a block to pad its batches
+            share = self.share(rank)
+            if share.items:
+                position = self.remaining.positions(np.array([share.place_of(0)], np.int64))
+                block, _ = self.order.locate(self.order.line_of(position))
+                total[rank] = self.block_bytes[block[0]]
         small = int(self.block_bytes.sum()) <= _PREFETCH_BYTES and len(self.block_bytes) <= _PREFETCH_BLOCKS
         pools_kept = MOST_POOLS_AHEAD if small else 1  # a block stays decoded for so many that do not need it
         for kinds, (group, block, pool, _) in self._needs.items():
@@ -210,18 +216,6 @@ class Plan:
         order, decoded = self.order, int(self.block_bytes.sum())
         one_round = order.groups == 1 and order.lanes * order.window_rows >= self.split_rows
         return order.shuffle and self.regions is None and one_round and is_small(self.split_rows, decoded)
-
-    @cached_property
-    def _bytes_of_filling(self) -> I64:
-        """Bytes that a rank without rows of its own decodes to pad its batches: int64 [R]."""
-        found = np.zeros(self.world_size, np.int64)
-        for rank in np.flatnonzero(self.rows_per_rank == 0).tolist():
-            share = self.share(rank)
-            if share.items:
-                position = self.remaining.positions(np.array([share.place_of(0)], np.int64))
-                block, _ = self.order.locate(self.order.line_of(position))
-                found[rank] = self.block_bytes[block[0]]
-        return found
 
     def coverage(self) -> Coverage:
         """Count every position that every rank would deliver, in O(rows) time and one byte per row."""
@@ -284,9 +278,9 @@ class Plan:
         if not left.total:
             return np.empty((4, 0), np.int64)
         ends = pool_limits(self.order, share, self.remaining.first, least_rows=least_pool_rows(self))
-        limits = np.array(list(ends), np.int64)
+        limits = np.fromiter(ends, np.int64)
         starts, stops = np.array(left.ranges, np.int64).T
-        places = np.array([self.remaining.count_below(int(each)) for each in starts], np.int64)
+        places = self.remaining.counts_below(starts)
         cuts = np.unique(np.concatenate([starts, limits[(limits > starts[0]) & (limits < stops[-1])]]))
         of_range = np.searchsorted(starts, cuts, side="right") - 1
         until = np.minimum(np.append(cuts[1:], stops[-1]), stops[of_range])
@@ -380,4 +374,4 @@ def _pool(order: Order, positions: I64, filling: int) -> Pool:
     if not filling:
         return pool
     index = np.arange(pool.items, dtype=np.int64) if pool.index is None else pool.index
-    return replace(pool, index=np.append(index, np.full(filling, index[-1])), items=pool.items + filling)
+    return replace(pool, index=np.append(index, np.full(filling, index[-1])))

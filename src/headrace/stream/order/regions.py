@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.arrays import I64
+from headrace.arrays import I64, borders_of
 from headrace.dataset.index import SplitIndex
 from headrace.digest import derive_key
 from headrace.errors import SettingsError, StreamError
 from headrace.keyed_hash import hash_texts
-from headrace.stream.order.remaining import Remainder, Remaining, Share, check_batches, split_at
+from headrace.stream.order.remaining import Remainder, Remaining, Share, check_batches, even_parts, split_at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,15 +44,13 @@ class Regions:
     @cached_property
     def bases(self) -> I64:
         """Where each region begins, then N: int64 [C+1]."""
-        return np.concatenate([[0], np.cumsum(np.array(self.rows, np.int64))]).astype(np.int64)
+        return borders_of(self.rows)
 
     def bounds(self, remaining: Remaining, ranks: int) -> I64:
         """The places in the remaining sequence at which each rank's part begins, then the end: int64 [R + 1]."""
         if ranks != len(self.rows):
-            short, longer = divmod(remaining.total, ranks)
-            rows = short + (np.arange(ranks) < longer)
-            return np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
-        return np.array([remaining.count_below(base) for base in self.bases.tolist()], np.int64)
+            return borders_of(even_parts(remaining.total, ranks))
+        return remaining.counts_below(self.bases)
 
     def steps(self, remaining: Remaining, *, ranks: int, batch_size: int, remainder: Remainder) -> int:
         """Count the batches that every rank gets."""

@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 
-from headrace.arrays import I64
+from headrace.arrays import I64, borders_of
 from headrace.errors import SettingsError, StreamError
 
 
@@ -31,6 +31,12 @@ def count_out(counts: I64) -> tuple[I64, I64]:
     """Repeat each index by its count, and number the repetitions from 0."""
     which = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
     return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def even_parts(total: int, parts: int) -> I64:
+    """Divide a total into parts that differ by at most one, the larger ones first; int64 [parts]."""
+    short, longer = divmod(total, parts)
+    return short + (np.arange(parts, dtype=np.int64) < longer)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,13 +100,16 @@ class Remaining:
         part, inside = split_at(self._starts, positions)
         return np.where((part >= 0) & (positions < self._stops[part]), self._before[part] + inside, -1)
 
+    def counts_below(self, positions: I64) -> I64:
+        """Count the remaining positions below each position: the place where it is, or would be."""
+        if not self.ranges:
+            return np.zeros(len(positions), np.int64)
+        part, _ = split_at(self._starts, positions)
+        return np.where(part < 0, 0, self._before[part] + np.minimum(positions, self._stops[part]) - self._starts[part])
+
     def count_below(self, position: int) -> int:
-        """Count the remaining positions below `position`: the place where it is, or would be."""
-        part = int(np.searchsorted(self._starts, position, side="right")) - 1
-        if part < 0:
-            return 0
-        inside = min(position, int(self._stops[part])) - int(self._starts[part])
-        return int(self._before[part]) + inside
+        """Count the remaining positions below one position."""
+        return int(self.counts_below(np.array([position], np.int64))[0])
 
     def keep(self, starts: I64, stops: I64) -> Remaining:
         """Keep only these [start, stop) places of the sequence; they are sorted and disjoint, and cut to M."""
@@ -127,7 +136,7 @@ class Remaining:
 
     @cached_property
     def _before(self) -> I64:
-        return np.concatenate([[0], np.cumsum(self._stops - self._starts)]).astype(np.int64)
+        return borders_of(self._stops - self._starts)
 
     @property
     def _has_tail(self) -> bool:

@@ -286,16 +286,6 @@ def _check_numbers(state: StreamState) -> None:
         raise _bad("position", state.position, f"expected 0..{state.rows}, the rows of the epoch")
     if state.regions is not None and (state.changes or sum(state.regions.rows) != state.rows):
         raise _bad("regions", f"of {sum(state.regions.rows)} rows", f"expected all {state.rows} rows of an epoch")
-    _check_changes(state)
-    below = 0
-    for start, stop in state.holes:
-        if not below <= start < stop <= state.position:
-            raise _bad("holes", [start, stop], f"expected sorted, disjoint ranges below position {state.position}")
-        below = stop
-
-
-def _check_changes(state: StreamState) -> None:
-    """Check that lanes are cut again only at round borders. The rest may be dealt to other ranks anywhere."""
     positions = [change.position for change in state.changes]
     if len(positions) > MOST_CHANGES or positions != sorted(set(positions)) or (positions and positions[0] < 0):
         raise _bad("changes", positions, f"expected at most {MOST_CHANGES} ascending positions")
@@ -304,12 +294,17 @@ def _check_changes(state: StreamState) -> None:
     if sum(change.lanes or change.ranks or 0 for change in state.changes) > MOST_LANES:
         raise _bad("changes", positions, f"expected lanes and ranks of together at most {MOST_LANES}")
     cut: Change | None = None
-    for change in state.changes:
+    for change in state.changes:  # lanes are cut again at round borders; the rest may be dealt to ranks anywhere
         if change.ranks is not None:
             continue
         if change.position != next_border(state, cut, change.position):
             raise _bad("changes", positions, f"expected lanes to be cut at borders of rounds, not at {change.position}")
         cut = change
+    below = 0
+    for start, stop in state.holes:
+        if not below <= start < stop <= state.position:
+            raise _bad("holes", [start, stop], f"expected sorted, disjoint ranges below position {state.position}")
+        below = stop
 
 
 def next_border(state: StreamState, cut: Change | None, position: int) -> int:

@@ -5,11 +5,11 @@
     │ topology             │   a rank finds out who it is, without       │ topology             │
     │   who am I?          │   the store                                 │   who am I?          │
     ├──────────────────────┤                                             ├──────────────────────┤
-    │ agreement            │   contract ──▶ begin/…  ◀── contract        │ agreement            │
-    │   same data for all? │   nobody gets a batch before all have       │   same data for all? │
+    │ watch, for each pass │                                             │ watch, for each pass │
+    │   same data for all? │   contract ──▶ begin/…  ◀── contract        │   same data for all? │
+    │                      │   nobody gets a batch before all have       │                      │
     │                      │   arrived; a difference stops everybody     │                      │
-    ├──────────────────────┤                                             ├──────────────────────┤
-    │ watch, for each pass │   failure ──▶ failure/<n> ──▶ all ranks     │ watch, for each pass │
+    │                      │   failure ──▶ failure/<n> ──▶ all ranks     │                      │
     │   loop: batches      │   PID     ──▶ here/…  ◀── same machine      │   loop: batches      │
     │   thread: looks at   │               looks in /proc who died       │   thread: looks at   │
     │   the store          │   progress ─▶ beat/…  ──▶ rank 0 logs       │   the store          │

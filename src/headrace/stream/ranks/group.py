@@ -90,7 +90,7 @@ class Group:
         self.local: LocalProcesses | None = None
         self.known = self.settled = 0
         self._read: list[Failure] = []
-        self.starts: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # of each stream, see `agreement`
+        self.starts: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # of each stream, see `watch`
         self.streams: Counter[tuple[int, str]] = Counter()  # numbers them
         self._posting = Lock()
 
@@ -222,19 +222,19 @@ class LocalProcesses:
                     self._alive[self._found] = process, pid, started
             missing = {place for place, (_, pid, started) in self._alive.items() if began(pid) != started}
             gone, self._missed = missing & self._missed, missing  # its last message may be on its way: look twice
-            return [lost for place in sorted(gone) if (lost := self._lost(place)) is not None]
-
-    def _lost(self, place: int) -> Failure | None:
-        process, pid, _ = self._alive.pop(place)
-        reading = text_of(self._store.get(f"{self.prefix}/{place}/pass"))
-        if not reading or int(self._store.add(f"{self.prefix}/{place}/gone", 1)) > 1:
-            return None
-        rank, world_size, epoch = json.loads(reading)
-        message = (
-            f"its process (PID {pid}) died during epoch {epoch} without reporting an error, as happens when the kernel"
-            " kills a process that uses too much memory"
-        )
-        return Failure(rank=rank, world_size=world_size, message=message, process=process, lost=True)
+            lost = []
+            for place in sorted(gone):
+                process, pid, _ = self._alive.pop(place)
+                reading = text_of(self._store.get(f"{self.prefix}/{place}/pass"))
+                if not reading or int(self._store.add(f"{self.prefix}/{place}/gone", 1)) > 1:
+                    continue
+                rank, world_size, epoch = json.loads(reading)
+                message = (
+                    f"its process (PID {pid}) died during epoch {epoch} without reporting an error, as happens when the"
+                    " kernel kills a process that uses too much memory"
+                )
+                lost.append(Failure(rank=rank, world_size=world_size, message=message, process=process, lost=True))
+            return lost
 
     def _publish(self) -> None:
         self._store.set(f"{self.prefix}/{self.place}/pass", next(iter(self._passes.values()), ""))
@@ -243,6 +243,8 @@ class LocalProcesses:
 # Objects with a thread, or a last message: stop(error) ends them, where error is what ended the interpreter.
 RUNNING: WeakSet[Any] = WeakSet()
 _GROUPS: WeakKeyDictionary[Any, Group] = WeakKeyDictionary()
+# By PID, since a fork is another process: a moment before it joined its group, and the name of the group before that.
+_HISTORY: dict[int, tuple[Moment | None, str]] = {}
 
 
 @atexit.register  # a thread that is inside a store while the interpreter ends would abort the process
@@ -262,8 +264,10 @@ def default_group() -> Group | None:
         torch = sys.modules["torch"].distributed
         process, processes = int(torch.get_rank()), int(torch.get_world_size())
         try:
-            connection = own_connection(store)
-            name = _name_now(connection)
+            connection, pid = own_connection(store), os.getpid()
+            before, previous = _HISTORY.get(pid) or (process_start(), "")
+            name = group_name(connection, Moment.now(), before, process=pid, previous=previous)
+            _HISTORY[pid] = Moment.now(), name
         except RuntimeError:
             return None
         group = Group(torch.PrefixStore(f"headrace/group/{name}", connection), process=process, processes=processes)
@@ -359,17 +363,6 @@ def group_name(store: Any, now: Moment, before: Moment | None, *, process: int, 
 
 def _name_in(text: str) -> str:
     return sha256_hex(canonical_json(text))[:16]
-
-
-# By PID, since a fork is another process: a moment before it joined its group, and the name of the group before that.
-_HISTORY: dict[int, tuple[Moment | None, str]] = {}
-
-
-def _name_now(connection: Any) -> str:
-    before, previous = _HISTORY.get(os.getpid()) or (process_start(), "")
-    name = group_name(connection, Moment.now(), before, process=os.getpid(), previous=previous)
-    _HISTORY[os.getpid()] = Moment.now(), name
-    return name
 
 
 def process_start() -> Moment | None:

@@ -2,6 +2,12 @@
 
 The loop and the reading threads write a few fields that others read. Nothing is locked: each field is replaced whole,
 and a snapshot that is one batch late does no harm.
+
+From a snapshot of each rank follows what is worth logging:
+
+    waits     a rank has waited longer than stall_seconds for one batch
+    behind    a rank is 16 batches, and stall_seconds at its own pace, behind the foremost; without collectives only
+    share     a rank waits three times as much of its time as the others, and at least a fifth: it delays every step
 """
 
 from __future__ import annotations
@@ -9,8 +15,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 import pyarrow as pa
 
@@ -18,6 +25,11 @@ from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 
 MOST_WAITS = 1 << 14  # kept for quantiles: half a megabyte
+_AGAIN_S = 30.0
+_BATCHES_BEHIND = 16  # reading ahead alone puts a rank less than this behind
+_SHARE, _TIMES_THE_OTHERS = 0.2, 3.0
+
+Complaint = tuple[str, int]  # its kind and its rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,17 +109,17 @@ class Progress:
     _phase: str = "loop"
 
     def wait(self) -> None:
-        """The loop asks for a batch."""
+        """Note that the loop asks for a batch."""
         self._enter("wait")
 
     def got(self) -> None:
-        """The loop has its batch."""
+        """Note that the loop has its batch."""
         now = time.monotonic()
         self.note(now - self._since)
         self._since, self._phase = now, "loop"
 
     def done(self) -> None:
-        """The pass is over."""
+        """Note that the pass is over."""
         self._enter("done")
 
     def note(self, wait: float) -> None:
@@ -174,3 +186,46 @@ class Progress:
             max_wait_s=self.longest,
             blocks_read=sum(self.blocks_read.copy().values()),
         )
+
+
+# --- stalls
+
+
+def complaints(moments: Mapping[int, Snapshot], *, stall_seconds: float) -> dict[Complaint, str]:
+    """Return a sentence for each rank that stalls, by kind and rank; nothing where all is well.
+
+    moments: of the known ranks, at about the same time and in the same epoch; ranks that are done are left out.
+    """
+    found: dict[Complaint, str] = {}
+    moments = {rank: moment for rank, moment in moments.items() if moment.phase != "done"}
+    foremost = max(moments, key=lambda rank: (moments[rank].batches, -rank), default=0)
+    shares = {rank: moment.waited / moment.elapsed if moment.elapsed else 0.0 for rank, moment in moments.items()}
+    for rank, moment in sorted(moments.items()):
+        lag = moments[foremost].batches - moment.batches
+        others = median([share for other, share in shares.items() if other != rank] or [1.0])  # alone, it delays none
+        what = f"{moment.place or 'rows that are being put together'} ({moment.phase})"
+        now = "is now in the training loop (loop)" if moment.phase == "loop" else f"now waits for {what}"
+        if moment.phase in ("decode", "gather") and moment.seconds >= stall_seconds:
+            ahead = f"; rank {foremost} is {lag} batches ahead" if lag else ""
+            found["waits", rank] = f"rank {rank} has waited {moment.seconds:.0f} s for {what}{ahead}"
+        elif lag > _BATCHES_BEHIND and lag * moment.elapsed >= stall_seconds * max(1, moment.batches):
+            found["behind", rank] = (
+                f"rank {rank} is {lag} batches behind rank {foremost}; it spent {shares[rank]:.0%} of its time waiting"
+                f" for data, and {now}"
+            )
+        elif moment.elapsed >= 2 * stall_seconds and shares[rank] >= max(_SHARE, _TIMES_THE_OTHERS * others):
+            found["share", rank] = (
+                f"rank {rank} spent {shares[rank]:.0%} of its time waiting for data, the other ranks {others:.0%}; it"
+                f" {now}"
+            )
+    return found
+
+
+def due(found: Mapping[Complaint, str], said: dict[Complaint, float], *, now: float) -> list[str]:
+    """Return the sentences to log now: each kind and rank once in `_AGAIN_S`, over all passes and blocks of a stream.
+
+    said: when each was last logged; updated. now: monotonic seconds.
+    """
+    ready = [complaint for complaint in found if now - said.get(complaint, -_AGAIN_S) >= _AGAIN_S]
+    said.update(dict.fromkeys(ready, now))
+    return [found[complaint] for complaint in ready]

@@ -63,7 +63,7 @@ def capture(*, environ: Mapping[str, str] | None = None) -> Topology:
             rank=int(distributed.get_rank()), world_size=int(distributed.get_world_size()), source="torch.distributed"
         )
     # The only environment read below the command line: launchers announce a rank in no other way, and a library user
-    # who does not know that must not silently read every row on every rank.
+    # who does not pass it on must not silently read every row on every rank.
     environ = os.environ if environ is None else environ
     world_size, rank = _number(environ, "WORLD_SIZE"), _number(environ, "RANK")
     if world_size is None and rank is not None:
@@ -108,6 +108,16 @@ def initialized_distributed() -> Any:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     return distributed
+
+
+def gather(value: Any) -> list[Any]:
+    """Return this value of every rank, in rank order, or of this process alone. Collective under torch.distributed."""
+    distributed = initialized_distributed()
+    if distributed is None:
+        return [value]
+    values: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(values, value)
+    return values
 
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:

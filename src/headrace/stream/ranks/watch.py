@@ -1,15 +1,29 @@
-"""Watch a pass from a thread in the rank's own process: failures, deaths of processes, and ranks that wait for data.
+"""Watch a pass of a rank: the start barrier before its first batch, then a thread in the rank's own process.
 
-Twice a second the thread reads failures of other processes and looks for processes of this machine that have died (see
-`group`). Once a second each rank publishes a snapshot of its progress under `headrace/beat/<stream>/<rank>`. Each rank
-logs when it waits too long, and rank 0 logs it for all ranks:
+**Start barrier.** Ranks with different datasets, batches or positions would deliver rows twice, miss others, or take
+unequal steps and hang. So no rank gets a batch before all have arrived, and a difference is an error on every rank. A
+rank that does not arrive within the timeout of the process group is an error too. A pass costs each rank a few small
+requests.
 
-    waits     a rank has waited longer than stall_seconds for one batch
-    behind    a rank is 16 batches, and stall_seconds at its own pace, behind the foremost; without collectives only
-    share     a rank waits three times as much of its time as the others, and at least a fifth: it delays every step
+    headrace/begin/<failures>/<stream>/<start>    rank and contract of the first rank to arrive
+    …/here/<rank>                                 the process that arrived as this rank
+    …/came                                        counts the arrivals
+    …/unlike                                      rank and contract of a rank that differs from the first
+    …/twice                                       two processes that arrived as the same rank
+    …/judged                                      set by the last arrival: the keys above are complete
 
-A batch costs a few assignments. Without other processes and without stall_seconds there is no thread. The thread ends
-with the pass.
+Streams are numbered in the order in which a process first reads them, which must be the same on all ranks. A pass that
+starts where the previous pass of its stream started is not compared again, so one rank may leave a pass and start it
+anew. After a failure that the training loop caught, the numbers begin anew.
+
+Where fewer ranks than processes share the rows (tensor parallelism, several jobs in one group), nobody can say which
+processes belong together. There, each stream is compared with the first one of the same rows and batches, and nobody
+waits.
+
+**Thread.** Twice a second it reads failures of other processes and looks for processes of this machine that have died
+(see `group`). Once a second each rank publishes a snapshot of its progress under `headrace/beat/<stream>/<rank>`. Each
+rank logs when it waits too long, and rank 0 logs it for all ranks (see `stats`). A batch costs a few assignments.
+Without other processes and without stall_seconds there is no thread. It ends with the pass.
 """
 
 from __future__ import annotations
@@ -19,18 +33,19 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, nullcontext, suppress
-from dataclasses import asdict, replace
-from statistics import median
+from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import WeakKeyDictionary
 
+from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import StreamError
-from headrace.stream.ranks.agreement import RanksDiffer, start_together
-from headrace.stream.ranks.group import RUNNING, Failure, default_group, failure_of
-from headrace.stream.ranks.stats import Progress, Snapshot
+from headrace.printable import shown
+from headrace.stream.ranks.group import RUNNING, Failure, Group, default_group, default_store, failure_of, text_of
+from headrace.stream.ranks.stats import Complaint, Progress, Snapshot, complaints, due
+from headrace.stream.ranks.topology import Topology
 
 if TYPE_CHECKING:
     from headrace.stream.loader.stream_loader import StreamLoader
@@ -40,9 +55,14 @@ log = logging.getLogger("headrace")
 _LOOK_S = 0.5
 _LOOKS_PER_BEAT = 2
 _END_S = 10.0  # a look takes milliseconds, and longer where the machine or the store is busy
-_AGAIN_S = 30.0
-_BATCHES_BEHIND = 16  # reading ahead alone puts a rank less than this behind
-_SHARE, _TIMES_THE_OTHERS = 0.2, 3.0
+_SAID: WeakKeyDictionary[Any, dict[Complaint, float]] = WeakKeyDictionary()  # by stream: when each was last logged
+
+_BARRIER_LOOK_S, _SAY_S = 0.05, 5.0
+_TIMEOUT_S = 1800.0  # of a store that does not say; torch's own collectives wait as long
+_MOST_FIELDS, _MOST_RANKS = 4, 8
+# Equal in all processes of one stream: recognises it where fewer ranks than processes share the rows.
+_SHARED = ("split", "index", "world_size", "num_workers", "batch_size", "remainder")
+_ALONE = "if only one rank reads this stream, open it with topology=headrace.Topology(rank=0, world_size=1)"
 
 Given = TypeVar("Given")
 
@@ -89,7 +109,15 @@ class Watch:
         """
         with self, closing(batches) if isinstance(batches, Generator) else nullcontext():
             self.check()
-            self._start()
+            if self._contract is not None and self._group is not None:
+                try:
+                    start_together(self._stream, self._contract, self._topology, self._group, check=self.check)
+                except RanksDiffer as error:
+                    log.error("%s", error)
+                    raise
+                except StreamError as error:
+                    self.report(error)
+                    raise
             while True:
                 self.check()
                 self.progress.wait()
@@ -163,18 +191,6 @@ class Watch:
         with suppress(RuntimeError):  # rank 0 must not take an earlier snapshot for the present
             self._publish(self.progress.snapshot())
 
-    def _start(self) -> None:
-        if self._contract is None or self._group is None:
-            return
-        try:
-            start_together(self._stream, self._contract, self._topology, self._group, check=self.check)
-        except RanksDiffer as error:
-            log.error("%s", error)
-            raise
-        except StreamError as error:
-            self.report(error)
-            raise
-
     def _run(self) -> None:
         try:
             self._look()
@@ -195,8 +211,19 @@ class Watch:
                 finally:
                     self._hear(failure)
         self._looks += 1
-        if self._stall_seconds is not None and self._looks % _LOOKS_PER_BEAT == 0:
-            self._log_stalls(self._stall_seconds)
+        if self._stall_seconds is None or self._looks % _LOOKS_PER_BEAT:
+            return
+        moments = {self._topology.rank: self.progress.snapshot()}
+        self._publish(moments[self._topology.rank])
+        if self._topology.rank == 0 and self._beat and self._group is not None:
+            for rank in range(1, self._topology.world_size):
+                if self._group.store.check([f"{self._beat}/{rank}"]):
+                    epoch, values = json.loads(self._group.store.get(f"{self._beat}/{rank}"))
+                    if epoch == self._epoch:
+                        moments[rank] = Snapshot(**values)
+        found = complaints(moments, stall_seconds=self._stall_seconds)
+        for sentence in due(found, self._said, now=time.monotonic()):
+            log.warning("%s", sentence)
 
     def _hear(self, failure: Failure) -> None:
         self.failure = self.failure or failure  # before anybody can read the log
@@ -206,61 +233,134 @@ class Watch:
         if self._beat and self._group is not None:
             self._group.store.set(f"{self._beat}/{self._topology.rank}", json.dumps([self._epoch, asdict(moment)]))
 
-    def _log_stalls(self, stall_seconds: float) -> None:
-        moments = {self._topology.rank: self.progress.snapshot()}
-        self._publish(moments[self._topology.rank])
-        if self._topology.rank == 0 and self._beat and self._group is not None:
-            for rank in range(1, self._topology.world_size):
-                if self._group.store.check([f"{self._beat}/{rank}"]):
-                    epoch, values = json.loads(self._group.store.get(f"{self._beat}/{rank}"))
-                    if epoch == self._epoch:
-                        moments[rank] = Snapshot(**values)
-        found = complaints(moments, stall_seconds=stall_seconds)
-        for sentence in due(found, self._said, now=time.monotonic()):
-            log.warning("%s", sentence)
+
+# --- the start barrier
 
 
-# --- stalls: from a snapshot of each rank to the sentences worth logging. Pure.
-
-Complaint = tuple[str, int]  # its kind and its rank
-_SAID: WeakKeyDictionary[Any, dict[Complaint, float]] = WeakKeyDictionary()  # by stream: when each was last logged
+class RanksDiffer(StreamError):
+    """The ranks are about to read different data. Every rank raises it by itself."""
 
 
-def complaints(moments: Mapping[int, Snapshot], *, stall_seconds: float) -> dict[Complaint, str]:
-    """Return a sentence for each rank that stalls, by kind and rank; nothing where all is well.
+def start_together(
+    stream: object, contract: Mapping[str, Any], topology: Topology, group: Group, *, check: Callable[[], None]
+) -> None:
+    """Wait until all ranks start this pass of a stream, and compare their contracts.
 
-    moments: of the known ranks, at about the same time and in the same epoch; ranks that are done are left out.
+    contract: JSON by name, equal on all ranks, of `StreamLoader.contract`. check: raises when another rank has failed.
+    Raises `RanksDiffer` if contracts differ, `StreamError` if a rank does not arrive.
     """
-    found: dict[Complaint, str] = {}
-    moments = {rank: moment for rank, moment in moments.items() if moment.phase != "done"}
-    foremost = max(moments, key=lambda rank: (moments[rank].batches, -rank), default=0)
-    shares = {rank: moment.waited / moment.elapsed if moment.elapsed else 0.0 for rank, moment in moments.items()}
-    for rank, moment in sorted(moments.items()):
-        lag = moments[foremost].batches - moment.batches
-        others = median([share for other, share in shares.items() if other != rank] or [1.0])  # alone, it delays none
-        what = f"{moment.place or 'rows that are being put together'} ({moment.phase})"
-        now = "is now in the training loop (loop)" if moment.phase == "loop" else f"now waits for {what}"
-        if moment.phase in ("decode", "gather") and moment.seconds >= stall_seconds:
-            ahead = f"; rank {foremost} is {lag} batches ahead" if lag else ""
-            found["waits", rank] = f"rank {rank} has waited {moment.seconds:.0f} s for {what}{ahead}"
-        elif lag > _BATCHES_BEHIND and lag * moment.elapsed >= stall_seconds * max(1, moment.batches):
-            found["behind", rank] = (
-                f"rank {rank} is {lag} batches behind rank {foremost}; it spent {shares[rank]:.0%} of its time waiting"
-                f" for data, and {now}"
+    if topology.world_size < 2:
+        return
+    contract = {**contract, "world_size": topology.world_size}
+    whole = group.processes == topology.world_size
+    name = "all" if whole else sha256_hex(canonical_json([contract.get(field) for field in _SHARED]))[:16]
+    starts = group.starts.get(stream)
+    if starts is None or starts.failures != group.settled:
+        group.streams[group.settled, name] += 1
+        prefix = f"headrace/begin/{group.settled}/{name}/{group.streams[group.settled, name]}"
+        starts = group.starts[stream] = _Starts(prefix, group.settled)
+    text = canonical_json(contract).decode()
+    if text == starts.contract:
+        return
+    starts.count, starts.contract = starts.count + 1, ""
+    start = _Start(contract, topology, group, f"{starts.prefix}/{starts.count}")
+    with suppress(RuntimeError):  # the store has gone: no other rank can answer
+        if whole:
+            start.meet(check)
+        else:
+            start.compare(start.arrive_first(), start.mine, StreamError)
+    starts.contract = text
+
+
+@dataclass
+class _Starts:
+    """Counts the different starts of one stream since failure `failures`. contract: that of the last start."""
+
+    prefix: str
+    failures: int
+    count: int = 0
+    contract: str = ""
+
+
+@dataclass(frozen=True)
+class _Start:
+    """One rank at one start barrier. A side is a rank with its contract."""
+
+    contract: Mapping[str, Any]
+    topology: Topology
+    group: Group
+    key: str
+
+    @property
+    def mine(self) -> tuple[int, Mapping[str, Any]]:
+        return self.topology.rank, self.contract
+
+    def arrive_first(self) -> Any:
+        """Return the side that arrived first, perhaps this one."""
+        return json.loads(self.group.store.compare_set(self.key, "", json.dumps(self.mine)))
+
+    def meet(self, check: Callable[[], None]) -> None:
+        store, key, (rank, _), process = self.group.store, self.key, self.mine, self.group.process
+        first = self.arrive_first()
+        holder = int(text_of(store.compare_set(f"{key}/here/{rank}", "", str(process))))
+        if holder != process:
+            store.compare_set(f"{key}/twice", "", json.dumps([rank, holder, process]))
+        if first[1] != self.contract:
+            store.compare_set(f"{key}/unlike", "", json.dumps(self.mine))
+        if int(store.add(f"{key}/came", 1)) == self.topology.world_size:
+            store.set(f"{key}/judged", "yes")
+        self._wait(check)
+        if store.check([f"{key}/twice"]):
+            rank, one, other = json.loads(store.get(f"{key}/twice"))
+            raise RanksDiffer(
+                f"{self.topology}: processes {one} and {other} both read as rank {rank}; give each process its own"
+                " rank, or leave topology= out"
             )
-        elif moment.elapsed >= 2 * stall_seconds and shares[rank] >= max(_SHARE, _TIMES_THE_OTHERS * others):
-            found["share", rank] = (
-                f"rank {rank} spent {shares[rank]:.0%} of its time waiting for data, the other ranks {others:.0%}; it"
-                f" {now}"
-            )
-    return found
+        if store.check([f"{key}/unlike"]):
+            self.compare(*sorted([first, json.loads(store.get(f"{key}/unlike"))], key=lambda side: side[0]))
 
+    def _wait(self, check: Callable[[], None]) -> None:
+        began, pause, said = time.monotonic(), 0.001, False
+        timeout = getattr(default_store(), "timeout", None)  # as init_process_group was told
+        timeout_s = _TIMEOUT_S if timeout is None else float(timeout.total_seconds())
+        start = f"start epoch {self.contract.get('epoch')} of {shown(self.contract.get('split', 'windows'))}"
+        while not self.group.store.check([f"{self.key}/judged"]):
+            check()
+            waited_s = time.monotonic() - began
+            if waited_s > timeout_s:
+                raise StreamError(
+                    f"{self.topology}: waited {waited_s:.0f} s for {self._missing()} to {start}; start the same passes"
+                    f" on every rank, and check there what stopped them; {_ALONE}"
+                )
+            if waited_s > _SAY_S and not said:
+                said = True
+                log.warning("%s: waits for %s to %s", self.topology, self._missing(), start)
+            time.sleep(pause)
+            pause = min(_BARRIER_LOOK_S, 2 * pause)
 
-def due(found: Mapping[Complaint, str], said: dict[Complaint, float], *, now: float) -> list[str]:
-    """Return the sentences to log now: each kind and rank once in `_AGAIN_S`, over all passes and blocks of a stream.
+    def _missing(self) -> str:
+        ranks = range(self.topology.world_size)
+        missing = [str(rank) for rank in ranks if not self.group.store.check([f"{self.key}/here/{rank}"])]
+        more = f" and {len(missing) - _MOST_RANKS} more" if len(missing) > _MOST_RANKS else ""
+        return f"rank{'s' if len(missing) != 1 else ''} {', '.join(missing[:_MOST_RANKS])}{more}"
 
-    said: when each was last logged; updated. now: monotonic seconds.
-    """
-    ready = [complaint for complaint in found if now - said.get(complaint, -_AGAIN_S) >= _AGAIN_S]
-    said.update(dict.fromkeys(ready, now))
-    return [found[complaint] for complaint in ready]
+    def compare(
+        self,
+        one: tuple[int, Mapping[str, Any]],
+        other: tuple[int, Mapping[str, Any]],
+        kind: type[StreamError] = RanksDiffer,
+    ) -> None:
+        """Raise an error of this kind, with the fields and both values, if two sides differ."""
+        (rank, values), (other_rank, others) = one, other
+        names = [name for name in dict.fromkeys((*values, *others)) if values.get(name) != others.get(name)]
+        if not names:
+            return
+        differences = ", ".join(
+            f"{name} is {shown(values.get(name))} on rank {rank} and {shown(others.get(name))} on rank {other_rank}"
+            for name in names[:_MOST_FIELDS]
+        )
+        more = f", and {len(names) - _MOST_FIELDS} more differ" if len(names) > _MOST_FIELDS else ""
+        raise kind(
+            f"{self.topology}: the ranks are about to read different data: {differences}{more}; open the same data with"
+            f" the same settings, load the same state and set the same epoch on every rank; {_ALONE}"
+        )

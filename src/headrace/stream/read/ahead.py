@@ -1,15 +1,44 @@
-"""Run reading threads, end them safely, and make items ahead of their consumer in a thread."""
+"""Read ahead in threads: make items before their consumer asks for them, and decode blocks in time.
+
+The reader announces the pieces of coming pools to a `Fetcher`, in order. Threads decode their blocks, each once while
+any announced pool needs it, as long as the bytes decoded ahead or being decoded stay below a bound. The blocks of the
+reader's current pool do not count: if they alone exceeded the bound, nothing would be decoded while they are used. A
+block that the reader requests now is decoded in any case, so a bound that is too small costs speed but never stops
+progress. The delivered rows do not depend on which thread was faster.
+
+Lanes read blocks from front to back and are at different positions of their blocks, so about half of the rows of all
+open blocks are still needed. A block is therefore kept in parts, which are dropped one by one. A part is one piece of
+memory of its own, which the next part reuses. Separate allocations for each column of each part could not be returned
+while one of them is used. Copying costs less than touching fresh memory would. A block no larger than a part is not
+worth a copy. If two lanes meet in such a block, it stays decoded for the second one if there is room.
+"""
 
 from __future__ import annotations
 
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from contextlib import suppress
+from typing import Literal, NamedTuple, Self, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
+from headrace.stream.read.buffers import Buffers
+from headrace.stream.read.columns import Columns, copied, cut, size_of
+
+Piece = tuple[int, int, int]  # block number, first row, stop row
+Made = TypeVar("Made")
 Item = TypeVar("Item")
+Keep = Literal["copies", "copies of the rest", "views"]
+
+_PART_BYTES = 1 << 21
+_SHARED_BYTES = 1 << 26  # bound of blocks that wait for their second lane
+_SPARE_PARTS = 32  # free parts that are kept for reuse
+_MOST_DONE = 16  # blocks
+_LEAST_RATIO = 1 / 16
 _this_thread = threading.local()
 
 
@@ -21,7 +50,7 @@ class Threads(ThreadPoolExecutor):
 
 def start_threads(count: int, *, name: str) -> Threads:
     """Return a pool of `count` threads with this name, which start when there is work. End them with `end_threads`."""
-    threads = Threads(count, thread_name_prefix=name, initializer=_mark)
+    threads = Threads(count, thread_name_prefix=name, initializer=setattr, initargs=(_this_thread, "reads", True))
     threads.starter = threading.current_thread()
     return threads
 
@@ -40,10 +69,6 @@ def end_threads(threads: Threads, *, finalizing: Callable[[], bool] = sys.is_fin
         return
     is_own = threads.starter is threading.current_thread()
     threads.shutdown(wait=is_own or not getattr(_this_thread, "reads", False), cancel_futures=True)
-
-
-def _mark() -> None:
-    _this_thread.reads = True
 
 
 def made_ahead(
@@ -89,3 +114,212 @@ def made_ahead(
                 close()
             except ValueError:  # an unjoined thread is still inside `items`, and closes it when done
                 pass
+
+
+class Part(NamedTuple):
+    """Rows start..stop-1 of a block."""
+
+    start: int
+    stop: int
+    columns: Columns
+
+
+class Fetcher:
+    """Decoded blocks by number; a context manager, which ends the threads on exit.
+
+    decode: called in threads.
+    estimate: bytes of a block before it is decoded.
+    keep: "copies" of the needed rows, in parts. "copies of the rest": of a block without the rows before the first
+    wanted one at the time of decoding; if those are needed later, the block is decoded again. "views" of whole blocks,
+    for mapped files.
+    """
+
+    _end_threads = staticmethod(end_threads)  # reachable even after the interpreter has cleared this module
+
+    def __init__(
+        self,
+        decode: Callable[[int], Columns],
+        estimate: Callable[[int], int],
+        *,
+        threads: int,
+        ahead_bytes: int,
+        ahead_blocks: int,
+        keep: Keep,
+    ) -> None:
+        self._decode = decode
+        self._estimated = estimate
+        self._ahead_bytes = ahead_bytes
+        self._ahead_blocks = ahead_blocks
+        self._keep = keep
+        self._wanted: dict[int, deque[int]] = {}  # the first row that each announced pool needs, in the order of pools
+        self._waiting: deque[int] = deque()  # announced but not begun
+        self._begun: dict[int, Future[list[Part]]] = {}
+        self._floors: dict[int, int] = {}  # the lowest row held of each begun block
+        self._used: dict[int, int] = {}  # the number of rows of begun blocks that pools have used
+        self._shared: dict[int, Future[list[Part]]] = {}  # whole blocks for pools not announced yet
+        self._shared_bytes = 0
+        self._sizes: dict[int, int] = {}  # bytes of decoded blocks
+        self._ratio = 1.0  # actual over estimated bytes of the last block: fewer columns take less
+        # Unused blocks. Decoding a new block first releases one of them, to reuse its memory: the allocator would
+        # return memory that stays free for a moment to the system, and fresh memory is slow to touch.
+        self._done: deque[Future[list[Part]]] = deque(maxlen=_MOST_DONE)
+        self._in_use: frozenset[int] = frozenset()  # by the reader's current pool
+        self._memory, self._memory_lock = Buffers(), threading.Lock()
+        self._threads = start_threads(threads, name="headrace-read")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end_threads(self._threads)
+        self._begun.clear()
+        self._shared.clear()
+        self._done.clear()
+        self._sizes.clear()
+
+    @property
+    def has_room(self) -> bool:
+        """True if everything announced has begun, so more may be announced."""
+        return not self._waiting
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all rows held; for a block that is being decoded, the estimate."""
+        return sum(map(self._size, self._begun)) + self._shared_bytes
+
+    def decode_each(self, blocks: Iterable[int], use: Callable[[int, Columns], Made]) -> list[Made]:
+        """Return the result of `use` for each decoded block, in order; `use` runs in the threads. No block is held.
+
+        Raises what decoding raised.
+        """
+        coming = [self._threads.submit(lambda block: use(block, self._decode(block)), block) for block in blocks]
+        return [made.result() for made in coming]
+
+    def get_alone(self, pieces: Sequence[Piece]) -> list[Columns]:
+        """Return the rows of pieces that were not announced, in order; holds nothing else of their blocks."""
+        spans: dict[int, list[tuple[int, int]]] = {}
+        for block, start, stop in pieces:
+            spans.setdefault(block, []).append((start, stop))
+
+        def copies(block: int, columns: Columns) -> list[Columns]:
+            return [copied(cut(columns, start, stop), self._room) for start, stop in spans[block]]
+
+        found = dict(zip(spans, map(iter, self.decode_each(spans, copies)), strict=True))
+        return [next(found[block]) for block, _, _ in pieces]
+
+    def announce(self, pieces: Sequence[Piece]) -> None:
+        """Announce the pieces of a coming pool; each call needs one `release`, in the same order."""
+        for block, first in _first_rows(pieces).items():
+            if block not in self._wanted:
+                self._wanted[block] = deque()
+                if block in self._shared:
+                    self._begun[block], self._floors[block] = self._shared.pop(block), 0
+                    self._shared_bytes -= self._size(block)
+                else:
+                    self._waiting.append(block)
+            self._wanted[block].append(first)
+        self._begin_ahead()
+
+    def get(self, pieces: Sequence[Piece]) -> list[Columns]:
+        """Return the rows of the pieces announced first, in order. Raises what decoding raised."""
+        firsts = _first_rows(pieces)
+        for block, first in firsts.items():
+            begun = block in self._begun
+            if not begun:
+                self._waiting.remove(block)
+            if not begun or first < self._floors[block]:  # two lanes meet in a block begun for the other one
+                self._begin(block)
+        self._in_use = frozenset(firsts)
+        self._begin_ahead()
+        return [
+            cut(part.columns, max(start, part.start) - part.start, min(stop, part.stop) - part.start)
+            for block, start, stop in pieces
+            for part in self._begun[block].result()
+            if part.start < stop and start < part.stop
+        ]
+
+    def release(self, pieces: Sequence[Piece]) -> None:
+        """Release the pieces of the reader's pool, and drop rows that no announced pool needs."""
+        for block, start, stop in pieces:
+            self._used[block] = self._used.get(block, 0) + stop - start
+        for block in _first_rows(pieces):
+            wanted = self._wanted[block]
+            wanted.popleft()
+            if wanted:
+                first = 0 if self._keep == "views" else min(wanted)  # a view holds all rows
+                floor = self._floors[block] = max(self._floors[block], first)
+                parts = self._begun[block].result()
+                parts[:] = [part for part in parts if part.stop > floor]
+            else:
+                # Keep a small block whole if pools have used only a part of its rows; earlier blocks keep their room.
+                parts, size = self._begun[block].result(), self._size(block)
+                rows = parts[-1].stop if parts else 0
+                is_small_and_whole = len(parts) == 1 and parts[0].start == 0 and size <= _PART_BYTES
+                if is_small_and_whole and self._used[block] < rows and self._shared_bytes + size <= _SHARED_BYTES:
+                    self._shared[block] = self._begun[block]
+                    self._shared_bytes += size
+                else:
+                    del self._used[block]
+                    if size <= _PART_BYTES:
+                        self._done.append(self._begun[block])
+                del self._wanted[block], self._begun[block], self._floors[block]
+            self._sizes.pop(block, None)
+        with self._memory_lock:
+            self._memory.trim(_SPARE_PARTS)
+        self._begin_ahead()
+
+    def _begin_ahead(self) -> None:
+        ahead = [block for block in self._begun if block not in self._in_use]
+        held, count = sum(map(self._size, ahead)), len(ahead)
+        while self._waiting and count < self._ahead_blocks:
+            held += self._estimate(self._waiting[0])
+            if held > self._ahead_bytes:
+                return
+            self._begin(self._waiting.popleft())
+            count += 1
+
+    def _begin(self, block: int) -> None:
+        # With short lanes the next pool may need rows before these, and is announced in time.
+        self._floors[block] = min(self._wanted[block]) if self._keep == "copies of the rest" else 0
+        self._sizes.pop(block, None)
+        self._begun[block] = self._threads.submit(self._parts, block, self._floors[block])
+
+    def _parts(self, block: int, floor: int) -> list[Part]:
+        """Decode a block into parts, from the row `floor` on."""
+        with suppress(IndexError):
+            self._done.popleft()
+        columns = self._decode(block)
+        rows = max(map(len, columns.values()), default=0)
+        size = size_of(columns)
+        self._ratio = max(_LEAST_RATIO, size / max(1, self._estimated(block)))
+        if self._keep == "views" or size <= _PART_BYTES:
+            return [Part(0, rows, columns)]
+        count = max(1, size // _PART_BYTES)
+        size = max(1, -(-rows // count))
+        return [
+            Part(start, min(start + size, rows), copied(cut(columns, start, start + size), self._room))
+            for start in range(floor, rows, size)
+        ]
+
+    def _room(self, size: int) -> npt.NDArray[np.uint8]:
+        with self._memory_lock:
+            return self._memory.empty((size,), np.uint8)
+
+    def _size(self, block: int) -> int:
+        if block not in self._sizes:
+            future = self._begun[block]
+            if not future.done() or future.cancelled() or future.exception() is not None:
+                return self._estimate(block)
+            self._sizes[block] = sum(size_of(part.columns) for part in future.result())
+        return self._sizes[block]
+
+    def _estimate(self, block: int) -> int:
+        return int(self._estimated(block) * self._ratio)
+
+
+def _first_rows(pieces: Sequence[Piece]) -> dict[int, int]:
+    """Return the first row of each block, with the blocks in the order of their first piece."""
+    firsts: dict[int, int] = {}
+    for block, start, _ in pieces:
+        firsts[block] = min(start, firsts.get(block, start))
+    return firsts

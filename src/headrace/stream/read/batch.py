@@ -149,27 +149,23 @@ def _objects(column: pa.Array) -> npt.NDArray[np.object_]:
 
 def python_rows(table: pa.Table) -> list[dict[str, Any]]:
     """Return the rows in order. Raises `InputError` that names the column of a value that Python cannot represent."""
-    names = table.schema.names
-    columns = [_values(name, column) for name, column in zip(names, table.columns, strict=True)]
+    names, columns = table.schema.names, []
+    for name, column in zip(names, table.columns, strict=True):
+        kind = column.type
+        text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+        if text or (number and not column.null_count):  # many times faster than to_pylist
+            columns.append(column.to_numpy().tolist())
+            continue
+        try:
+            columns.append(column.cast(_in_microseconds(kind)).to_pylist())
+        except (pa.ArrowInvalid, OverflowError, ValueError) as error:
+            raise InputError(
+                f"column {name} of type {kind}: a value cannot be a Python value ({error}); Python counts moments in"
+                " microseconds of the years 1 to 9999: leave the column out with columns=, or use"
+                ' batch_format="arrow" or "numpy"'
+            ) from error
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
-
-
-def _values(name: str, column: pa.ChunkedArray) -> list[Any]:
-    kind = column.type
-    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-    if text or (number and not column.null_count):  # many times faster than to_pylist
-        plain: list[Any] = column.to_numpy().tolist()
-        return plain
-    try:
-        rows: list[Any] = column.cast(_in_microseconds(kind)).to_pylist()
-    except (pa.ArrowInvalid, OverflowError, ValueError) as error:
-        raise InputError(
-            f"column {name} of type {kind}: a value cannot be a Python value ({error}); Python counts moments in "
-            "microseconds"
-            ' of the years 1 to 9999: leave the column out with columns=, or use batch_format="arrow" or "numpy"'
-        ) from error
-    return rows
 
 
 def _in_microseconds(kind: pa.DataType) -> pa.DataType:

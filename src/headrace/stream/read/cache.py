@@ -81,7 +81,12 @@ class CachedBlocks:
     def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
         if self._process != os.getpid():  # after a fork, the parent's locks may be held forever
             self._begin()
-        path = f"{self._place(columns)}/{number}.arrow"
+        names = None if columns is None else tuple(columns)
+        if names not in self._places:
+            word = sha256_hex(canonical_json([_VERSION, self._contents, None if names is None else list(names)]))
+            self._places[names] = self._directory / word[:32]
+            use(self._places[names])
+        path = f"{self._places[names]}/{number}.arrow"
         try:
             table = self._mapped(path)
             self._count(hits=1)
@@ -113,14 +118,6 @@ class CachedBlocks:
         self._whole: dict[str, _Stamp] = {}  # files whose checksum was verified, with their stamp then
         self._maps: OrderedDict[str, tuple[_Stamp, pa.Table]] = OrderedDict()  # mapping again would cost page faults
         self._storing = True
-
-    def _place(self, columns: Sequence[str] | None) -> Path:
-        names = None if columns is None else tuple(columns)
-        if names not in self._places:
-            word = sha256_hex(canonical_json([_VERSION, self._contents, None if names is None else list(names)]))
-            self._places[names] = self._directory / word[:32]
-            use(self._places[names])
-        return self._places[names]
 
     def _mapped(self, path: str) -> pa.Table:
         with self._lock:
@@ -155,9 +152,9 @@ class CachedBlocks:
                 if not admitted:
                     self._count(refused=1)
                     return
-                with temporary.open("r+b", buffering=0) as file:
-                    _write(file, data)
-                    _write(file, trailer)
+                with temporary.open("r+b") as file:
+                    file.write(data)
+                    file.write(trailer)
                 os.replace(temporary, path)
         except StoreError as error:
             self._count(refused=1)
@@ -182,12 +179,6 @@ class CachedBlocks:
 def _stamp(path: str) -> _Stamp:
     stat = os.stat(path)
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
-
-
-def _write(file: Any, data: Any) -> None:
-    view = memoryview(data)
-    while len(view):
-        view = view[file.write(view) :]
 
 
 class TornFile(Exception):

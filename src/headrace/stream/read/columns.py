@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import I64
+from headrace.arrays import I64, borders_of
 from headrace.dataset.index import int64_array
 from headrace.errors import InputError
 from headrace.stream.read.buffers import Buffers
@@ -30,20 +30,8 @@ Columns: TypeAlias = dict[str, Column]
 
 _ALIGNED_BYTES = 64
 _PLAIN = {  # types whose buffers numpy can view, by Arrow's type id
-    getattr(pa, name)().id: np.dtype(name)
-    for name in (
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "uint8",
-        "uint16",
-        "uint32",
-        "uint64",
-        "float16",
-        "float32",
-        "float64",
-    )
+    pa.from_numpy_dtype(code).id: np.dtype(code)
+    for code in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 }
 _INT32_OFFSETS_REACH = (1 << 31) - 1
 _LOCKED_COPY_BYTES = 1 << 18
@@ -97,7 +85,8 @@ def copied(columns: Columns, memory: Callable[[int], npt.NDArray[np.uint8]]) -> 
 
     memory: allocates bytes; called once for all arrays together.
     """
-    places = np.cumsum([0, *(_room(column) for column in columns.values())]).tolist()
+    sizes = [column.nbytes if isinstance(column, np.ndarray) else 0 for column in columns.values()]
+    places = borders_of([-(-size // _ALIGNED_BYTES) * _ALIGNED_BYTES for size in sizes]).tolist()
     block = memory(places[-1])
     copies: Columns = {}
     for at, (name, column) in zip(places, columns.items(), strict=False):
@@ -115,18 +104,21 @@ def size_of(columns: Columns) -> int:
     return sum(int(column.nbytes) for column in columns.values())
 
 
-def _room(column: Column) -> int:
-    """Return the aligned bytes that an array takes."""
-    return -(-column.nbytes // _ALIGNED_BYTES) * _ALIGNED_BYTES if isinstance(column, np.ndarray) else 0
-
-
 def _from_arrow(chunks: pa.ChunkedArray, where: str, *, arrow: bool) -> Column:
     kind = chunks.type
     if not arrow:
         if kind.id in _PLAIN and chunks.num_chunks == 1 and not chunks.null_count:
-            return _plain_numbers(chunks.chunk(0))
+            array, dtype = chunks.chunk(0), _PLAIN[kind.id]
+            values = array.buffers()[1]  # viewed, as `to_numpy` would release the interpreter lock for each column
+            if values is None:
+                return np.empty(0, dtype)
+            return np.frombuffer(values, dtype, len(array), array.offset * dtype.itemsize)
         if pa.types.is_fixed_size_list(kind) and _is_number(kind.value_type):
-            return _matrix(whole_array(chunks), where)
+            lists = whole_array(chunks)
+            numbers = lists.flatten()
+            if lists.null_count or numbers.null_count:
+                raise _null(where, lists.null_count or numbers.null_count, kind)
+            return numbers.to_numpy(zero_copy_only=False).reshape(len(lists), kind.list_size)
         if _is_number(kind) or pa.types.is_boolean(kind) or _is_moment(kind):
             if chunks.null_count and not (pa.types.is_floating(kind) or _is_moment(kind)):
                 raise _null(where, chunks.null_count, kind)
@@ -170,14 +162,6 @@ def whole_array(chunks: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(chunks.chunks) if chunks.num_chunks else pa.array([], chunks.type)
 
 
-def _matrix(lists: pa.Array, where: str) -> npt.NDArray[Any]:
-    values = lists.flatten()
-    if lists.null_count or values.null_count:
-        raise _null(where, lists.null_count or values.null_count, lists.type)
-    flat: npt.NDArray[Any] = values.to_numpy(zero_copy_only=False)
-    return flat.reshape(len(lists), lists.type.list_size)
-
-
 def _ragged(lists: pa.Array, where: str) -> Ragged:
     values = lists.values
     if values.null_count and not pa.types.is_floating(values.type):
@@ -197,16 +181,6 @@ def _ragged(lists: pa.Array, where: str) -> Ragged:
     first, last = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
     flat = values.to_numpy(zero_copy_only=False)[first:last]
     return Ragged(values=flat, starts=offsets[:-1] - first, lengths=lengths, missing=missing)
-
-
-def _plain_numbers(array: pa.Array) -> npt.NDArray[Any]:
-    """View integers or floats without nulls; `to_numpy` would release the interpreter lock for each column."""
-    values, dtype = array.buffers()[1], _PLAIN[array.type.id]
-    return (
-        np.empty(0, dtype)
-        if values is None
-        else np.frombuffer(values, dtype, len(array), array.offset * dtype.itemsize)
-    )
 
 
 def _lay(parts: Sequence[npt.NDArray[Any]], out: npt.NDArray[Any]) -> None:
@@ -253,16 +227,14 @@ def _concatenate_arrays(arrays: list[Any]) -> pa.Array:
     kinds = {array.type for array in arrays}
     text = all(pa.types.is_string(kind) or pa.types.is_large_string(kind) for kind in kinds)
     bytes_ = all(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) for kind in kinds)
-    if (text or bytes_) and (len(kinds) > 1 or _beyond(arrays, _INT32_OFFSETS_REACH // 2)):
-        wide = pa.large_string() if text else pa.large_binary()  # beyond the reach of 32-bit offsets
-        arrays = [array.cast(wide) for array in arrays]
+    if text or bytes_:
+        most = _INT32_OFFSETS_REACH // 2
+        is_long = sum(int(array.get_total_buffer_size()) for array in arrays) > most  # a tenth of the cost of `nbytes`
+        is_long = is_long and sum(int(array.nbytes) for array in arrays) > most
+        if is_long or len(kinds) > 1:
+            wide = pa.large_string() if text else pa.large_binary()  # beyond the reach of 32-bit offsets
+            arrays = [array.cast(wide) for array in arrays]
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
-
-
-def _beyond(arrays: list[Any], most: int) -> bool:
-    """Check whether arrays hold more bytes than this. Looks at whole buffers first, at a tenth of the cost."""
-    whole = sum(int(array.get_total_buffer_size()) for array in arrays)
-    return whole > most and sum(int(array.nbytes) for array in arrays) > most
 
 
 def _null(where: str, count: int, kind: pa.DataType) -> InputError:

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.arrays import Bools
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.errors import CorruptShard, InputError, StoreError
@@ -28,6 +28,14 @@ from headrace.stream.read.columns import Columns
 
 log = logging.getLogger("headrace")
 
+_NOTHING: tuple[tuple[Any, ...], ...] = (  # the value of filling rows, and the types that have it; null for others
+    ([], pa.types.is_nested),
+    (b"", pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view),
+    ("", pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+    (False, pa.types.is_boolean),
+    (None, pa.types.is_interval),
+    (0, pa.types.is_temporal, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal),
+)
 _ABOUT_THE_BLOCK = (CorruptShard, InputError, StoreError, OSError, pa.ArrowException)
 
 
@@ -86,13 +94,12 @@ class Quarantine:
 
         return read
 
-    def sift(self, columns: Columns, own: npt.NDArray[np.bool_] | None) -> npt.NDArray[np.bool_]:
+    def sift(self, columns: Columns, own: Bools) -> Bools:
         """Return the mask of real rows of a batch: its own rows that are not of bad blocks; removes the column `VALID`.
 
-        own: false for rows that only fill the last step; None: no such rows. Raises `CorruptShard` beyond the limit.
+        own: false for rows that only fill the last step. Raises `CorruptShard` beyond the limit.
         """
         good = np.asarray(columns.pop(VALID), np.bool_)
-        own = np.ones(len(good), np.bool_) if own is None else own
         bad = np.flatnonzero(own & ~good)
         batches, counts = np.unique((self._places + bad) // self.batch_size, return_counts=True)
         for batch, count in zip(batches.tolist(), counts.tolist(), strict=True):
@@ -129,19 +136,6 @@ def _nothing(kind: pa.DataType) -> Any:
         return [_nothing(kind.value_type)] * kind.list_size
     if pa.types.is_struct(kind):
         return {field.name: _nothing(field.type) for field in kind}
-    if pa.types.is_nested(kind):
-        return []
     if pa.types.is_fixed_size_binary(kind):
         return bytes(kind.byte_width)
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
-        return b""
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return ""
-    if pa.types.is_boolean(kind):
-        return False
-    if pa.types.is_floating(kind):
-        return 0.0
-    if pa.types.is_interval(kind):
-        return None
-    known = pa.types.is_temporal(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind)
-    return 0 if known else None
+    return next((value for value, *tests in _NOTHING if any(test(kind) for test in tests)), None)

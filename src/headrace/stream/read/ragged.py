@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.arrays import I64
+from headrace.arrays import I64, borders_of
 from headrace.stream.read.buffers import Buffers
 
 LENGTHS = "_lengths"
@@ -72,9 +72,8 @@ class Ragged:
         if not few or len(pieces) > 1:
             values = (Buffers() if few else buffers).empty((sum(sizes),), values.dtype)
             np.concatenate([piece.values for piece in pieces], out=values)
-        shifts = np.cumsum([0, *sizes[:-1]])
-        starts = np.concatenate([piece.starts + shift for piece, shift in zip(pieces, shifts, strict=True)])
-        laid = cls(values=values, starts=starts, lengths=lengths, missing=missing)
+        shifted = [piece.starts + shift for piece, shift in zip(pieces, borders_of(sizes), strict=False)]
+        laid = cls(values=values, starts=np.concatenate(shifted), lengths=lengths, missing=missing)
         rows = laid if index is None else laid[index]
         return rows.compact() if few else rows
 

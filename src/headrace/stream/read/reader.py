@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.arrays import I64
+from headrace.arrays import I64, Bools
 from headrace.dataset.index import SplitIndex
 from headrace.errors import CorruptShard, HeadraceError, InputError, StoreError, StreamError
 from headrace.stream.loader.options import IN_ARROW, STORE_THREADS, VALID, StreamOptions
@@ -36,11 +36,10 @@ from headrace.stream.order.epoch import Pool, natural_rows, span_rows
 from headrace.stream.order.plan import MOST_POOLS_AHEAD, Plan, least_pool_rows, plan_pools
 from headrace.stream.order.remaining import Share
 from headrace.stream.ranks.topology import Topology
-from headrace.stream.read.ahead import end_threads, made_ahead, start_threads
-from headrace.stream.read.batch import Batch, make_batches
+from headrace.stream.read.ahead import Fetcher, Keep, end_threads, made_ahead, start_threads
+from headrace.stream.read.batch import make_batches
 from headrace.stream.read.buffers import Buffers
 from headrace.stream.read.columns import Column, Columns, concatenate, cut, from_table, gather, join
-from headrace.stream.read.fetch import Fetcher, Keep
 from headrace.stream.read.mask import KEPT
 from headrace.stream.read.quarantine import Quarantine
 
@@ -82,10 +81,7 @@ def read_share(
     """
     index, share, reader = plan.index, plan.share(topology.rank), str(topology)
     columns = options.check_columns(index.schema.names)
-    if quarantine is not None:
-        read_block, columns = quarantine.around(read_block), (*columns, VALID)
-    if options.mask is not None:
-        read_block, columns = options.mask.around(read_block), (*columns, KEPT)
+    read_block, columns = reading_real(read_block, columns, options, quarantine)
     mapped = options.cache == "decoded" or "arrow" in index.formats  # unread rows of a mapped block take no memory
     keep: Keep = "copies"
     if mapped or not plan.order.shuffle:
@@ -109,7 +105,11 @@ def read_share(
         pools = _gathered(fetcher, made_ahead(planned, thread_name="headrace-read-plan"), plan, options)
     ready = made_ahead(pools, thread_name="headrace-read-pool")
     with closing(ready), fetcher:  # the fetcher ends first, so nothing still waits for blocks
-        yield from _batches(ready, share, quarantine, options.batch_size, make)
+        given = 0
+        for items, rows in whole_batches(ready, options.batch_size):
+            own = np.arange(given, given + items) < share.rows
+            given += items
+            yield from make(mark_real(rows, own, quarantine), options.batch_size)
 
 
 def _has_long_lanes(plan: Plan) -> bool:
@@ -199,8 +199,7 @@ def _from_memory(
         # With many small files, the first batch waits only for its own blocks.
         begun = share.batch_size
         block, row = plan.order.locate(plan.order.line_of(plan.remaining.positions(share.places(0, begun))))
-        blocks, which = np.unique(block, return_inverse=True)
-        found = span_rows(blocks, which, row)
+        found = span_rows(block, row)
         yield begun, gather(fetcher.get_alone(found.pieces), found.index)
     if kept.columns is None:
         kept.columns = _decode_whole(fetcher, index, names)
@@ -253,44 +252,49 @@ def _announce(fetcher: Fetcher, pools: Iterator[Pool], ahead: deque[Pool]) -> No
         fetcher.announce(pool.pieces)
 
 
-def _batches(
-    pools: Iterator[tuple[int, Columns]], share: Share, quarantine: Quarantine | None, size: int, make: MakeBatches
-) -> Iterator[Batch]:
-    """Cut pools into batches of `size` items; the rest of a pool is kept for the next."""
-    left: list[Columns] = []
-    given = left_items = 0
-
-    def made(columns: Columns, items: int, batch_size: int) -> Iterator[Batch]:
-        """Yield batches of these items with a mask of real rows that they do not share, so a loop may write to it."""
-        nonlocal given
-        rows = dict(columns)
-        valid = np.ones(items, np.bool_)
-        valid[max(0, share.rows - given) :] = False
-        given += items
-        kept = rows.pop(KEPT, None)
-        valid = valid if quarantine is None else quarantine.sift(rows, valid)
-        rows[VALID] = valid if kept is None else valid & np.asarray(kept, np.bool_)
-        return make(rows, batch_size)
-
-    def keep(columns: Columns, start: int, stop: int) -> Iterator[Batch]:
-        """Keep items that do not fill a batch; yield the batch that they complete, if any."""
-        nonlocal left, left_items
-        if start == stop:
-            return
-        left.append(cut(columns, start, stop))
-        left_items += stop - start
-        if left_items == min(size, share.items - given):
-            rows, items, left, left_items = join(left), left_items, [], 0
-            yield from made(rows, items, items)
-
+def whole_batches(pools: Iterator[tuple[int, Columns]], size: int) -> Iterator[tuple[int, Columns]]:
+    """Cut and join pools, given with their numbers of items, to whole batches of `size`; the last has the rest."""
+    left: list[Columns] = []  # less than a batch
+    left_items = 0
     for items, columns in pools:
         begun = min(items, size - left_items) if left_items else 0
+        if begun:
+            left.append(cut(columns, 0, begun))
+            left_items += begun
+        if left_items == size:
+            batch, left, left_items = join(left), [], 0  # before the yield, so that the memory of its pools is free
+            yield size, batch
         whole = begun + (items - begun) // size * size
-        yield from keep(columns, 0, begun)
         if begun < whole:
-            inside = columns if (begun, whole) == (0, items) else cut(columns, begun, whole)
-            yield from made(inside, whole - begun, size)
-        yield from keep(columns, whole, items)
+            yield whole - begun, columns if (begun, whole) == (0, items) else cut(columns, begun, whole)
+        if whole < items:
+            left.append(cut(columns, whole, items))
+            left_items += items - whole
+    if left:
+        yield left_items, join(left)
+
+
+def reading_real(
+    read_block: ReadBlock, columns: Sequence[str], options: StreamOptions, quarantine: Quarantine | None
+) -> tuple[ReadBlock, tuple[str, ...]]:
+    """Return a reader of blocks, and the columns to read, such that `mark_real` knows which rows are real."""
+    if quarantine is not None:
+        read_block, columns = quarantine.around(read_block), (*columns, VALID)
+    if options.mask is not None:
+        read_block, columns = options.mask.around(read_block), (*columns, KEPT)
+    return read_block, tuple(columns)
+
+
+def mark_real(columns: Columns, own: Bools, quarantine: Quarantine | None) -> Columns:
+    """Return the columns with `VALID`: rows of one's own that are neither in bad blocks nor masked.
+
+    own: false for rows that only fill the last step. Batches of these columns share no mask, so a loop may write to it.
+    """
+    rows = dict(columns)
+    kept = rows.pop(KEPT, None)
+    valid = own if quarantine is None else quarantine.sift(rows, own)
+    rows[VALID] = valid if kept is None else valid & np.asarray(kept, np.bool_)
+    return rows
 
 
 def decode_block(

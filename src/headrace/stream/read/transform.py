@@ -22,11 +22,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from headrace.arrays import I64
+from headrace.arrays import F64, I64
 from headrace.checks import check_integer
 from headrace.digest import derive_key
+from headrace.draws import unit
 from headrace.errors import SettingsError, StreamError
 from headrace.keyed_hash import hash_words
 
@@ -49,7 +49,7 @@ class TransformContext:
     rank: int
     positions: I64 | None
 
-    def uniform(self, draws: int = 1, *, purpose: str = "") -> npt.NDArray[np.float64]:
+    def uniform(self, draws: int = 1, *, purpose: str = "") -> F64:
         """Return random numbers in [0, 1) for each row, float64 [rows, draws], keyed by seed, epoch and position.
 
         They are the same for a row on any ranks and workers, and after every resume. purpose: another purpose gives
@@ -64,7 +64,7 @@ class TransformContext:
         words = np.empty((len(self.positions), draws, 2), np.uint64)
         words[:, :, 0], words[:, :, 1] = self.positions.view(np.uint64)[:, None], np.arange(draws, dtype=np.uint64)
         high, _ = hash_words(derive_key(self.seed, f"transform {purpose}", self.epoch), words.reshape(-1, 2))
-        return (high >> np.uint64(11)).astype(np.float64).reshape(-1, draws) * np.float64(2.0**-53)
+        return unit(high).reshape(-1, draws)
 
 
 def transformed(

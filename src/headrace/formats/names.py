@@ -1,17 +1,23 @@
-"""Recognize splits from names: directories called train, files such as train-00000-of-00002.parquet.
+"""Read splits and columns from the names of directories and files. Needs no data library. Pure.
 
-The rules are those of the Hugging Face Hub: a word of `WORDS` names a split if it is a whole directory name, or is
-delimited by separators in a file's name. Directories take precedence over file names. Pure.
+Splits are named by directories called train, or files such as train-00000-of-00002.parquet. The rules are those of the
+Hugging Face Hub: a word of `WORDS` names a split if it is a whole directory name, or is delimited by separators in a
+file's name. Directories take precedence over file names. Columns are named by Hive directories, `key=value`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from urllib.parse import unquote
+
+from headrace.errors import InputError
 
 WORDS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval", "evaluation", "oot")
 _STEMS = ("train", "val", "dev", "test", "oot")  # each word contains one of them
 _IN_FILE = re.compile(rf"(?:^|[-_. 0-9])({'|'.join(WORDS)})(?=$|[-_. 0-9])", re.IGNORECASE)
+
+_MISSING = "__HIVE_DEFAULT_PARTITION__"
 
 
 class Mixed(Exception):
@@ -34,19 +40,14 @@ def splits_of(names: Sequence[str]) -> list[str]:
         return []
     found = [next(filter(is_split_name, name.lower().split("/")[:-1]), None) for name in names]
     if not any(found):
-        found = [_of_file(name) for name in names]
+        words = [{word.lower() for word in _IN_FILE.findall(name.rpartition("/")[2])} for name in names]
+        found = [each.pop() if len(each) == 1 else None for each in words]  # none of a name with several words
         if not all(found) and len({*found} - {None}) < 2:
             return []
     if not all(found):
         told = [word is not None for word in found]
         raise Mixed(names[told.index(True)], names[told.index(False)])
     return [word for word in found if word is not None]
-
-
-def _of_file(name: str) -> str | None:
-    """Find the one split word in a file name; None if there is none or several."""
-    words = {word.lower() for word in _IN_FILE.findall(name.rpartition("/")[2])}
-    return words.pop() if len(words) == 1 else None
 
 
 def is_split_name(directory: str) -> bool:
@@ -57,3 +58,26 @@ def is_split_name(directory: str) -> bool:
 def in_order(splits: Iterable[str]) -> list[str]:
     """Return the distinct splits in their customary order; names that are not in `WORDS` come last, sorted."""
     return sorted(set(splits), key=lambda split: (WORDS.index(split) if split in WORDS else len(WORDS), split))
+
+
+def is_partition(directory: str) -> bool:
+    """Check whether a directory name is a column's name and value."""
+    return "=" in directory[1:] and directory[0] not in "._"
+
+
+def partition_of(name: str) -> dict[str, str | None]:
+    """Parse the columns in a shard's name, outermost first; None is a missing value.
+
+    Raises `InputError` if a column is repeated, or the name is not percent-encoded UTF-8.
+    """
+    found: dict[str, str | None] = {}
+    for part in filter(is_partition, name.split("/")[:-1] if "=" in name else ()):
+        key, _, text = part.partition("=")
+        try:
+            key, value = unquote(key, errors="strict"), unquote(text, errors="strict")
+        except UnicodeDecodeError:
+            raise InputError(f"{name}: {part} is not percent-encoded UTF-8; rename the directory") from None
+        if key in found:
+            raise InputError(f"{name}: two directories say what {key} is; rename one of them")
+        found[key] = None if text == _MISSING else value
+    return found
