@@ -20,6 +20,12 @@ U32 = npt.NDArray[np.uint32]
 U64 = npt.NDArray[np.uint64]
 
 
+def ranges(first: I64 | int, sizes: I64) -> I64:
+    """Return consecutive numbers for each size, from `first` on (0 counts within each group), end to end: int64."""
+    found: I64 = np.repeat(first - (np.cumsum(sizes) - sizes), sizes) + np.arange(int(sizes.sum()))
+    return found
+
+
 def borders_of(counts: Ints | Sequence[int]) -> I64:
     """Return where runs of these lengths begin when they are laid end to end, then their total: int64 [N + 1]."""
     borders = np.zeros(len(counts) + 1, np.int64)

@@ -5,6 +5,8 @@ numba does not invalidate its cache when this file changes; remove `__pycache__`
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ try:
 except ImportError as error:
     raise MissingExtra("numba", "histories") from error
 
-__all__ = ["compiled", "read_only"]
+__all__ = ["compiled", "kernel"]
 
 
 def read_only(array: np.ndarray[Any, Any]) -> Any:
@@ -32,3 +34,22 @@ def compiled(function: Any) -> Any:
         return njit(nogil=True, cache=True, error_model="numpy")(function)
     except RuntimeError:  # no directory to keep compiled code in: each process compiles anew
         return njit(nogil=True, error_model="numpy")(function)
+
+
+def kernel(*written: str) -> Callable[[Any], Any]:
+    """Compile a function for one kind of input: `read_only` views of its arrays, except those it writes, by name."""
+
+    def decorate(function: Any) -> Any:
+        inner, names = compiled(function), function.__code__.co_varnames
+
+        @wraps(function)
+        def call(*arguments: Any) -> Any:
+            given = list(arguments)
+            for place, each in enumerate(arguments):
+                if isinstance(each, np.ndarray) and names[place] not in written:
+                    given[place] = read_only(each)
+            return inner(*given)
+
+        return call
+
+    return decorate

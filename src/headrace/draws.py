@@ -28,10 +28,12 @@ _SHIFT = np.uint64(32)
 
 
 def mix(words: U64) -> U64:
-    """Apply the splitmix64 finaliser, a permutation of the 64-bit words that hides the pattern of counters."""
+    """Apply the splitmix64 finaliser (Steele, Lea and Flood, 2014), a permutation of words that hides counters."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(MIX_A)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(MIX_B)
-    return words ^ (words >> np.uint64(31))
+    words ^= words >> np.uint64(27)  # in place: columns of millions are mixed
+    words *= np.uint64(MIX_B)
+    words ^= words >> np.uint64(31)
+    return words
 
 
 @lru_cache(maxsize=64)
@@ -103,14 +105,14 @@ def permuted_prefixes(keys: U64, sizes: I64, offsets: I64) -> I64:
 def _network(round_keys: list[U64], left: U64, right: U64, place: U64) -> U64:
     a, b = place // np.maximum(right, np.uint64(1)), place % np.maximum(right, np.uint64(1))
     for number in range(0, ROUNDS, 2):
-        a = a + ((_half(round_keys[number], b) * left) >> _SHIFT)
+        a = a + ((half(round_keys[number], b) * left) >> _SHIFT)
         a = np.where(a >= left, a - left, a)
-        b = b + ((_half(round_keys[number + 1], a) * right) >> _SHIFT)
+        b = b + ((half(round_keys[number + 1], a) * right) >> _SHIFT)
         b = np.where(b >= right, b - right, b)
     return a * right + b
 
 
-def _half(round_key: U64, value: U64) -> U64:
+def half(round_key: U64, value: U64) -> U64:
     """Compute 32 random bits from a round key and one half."""
     word = (value ^ round_key) * np.uint64(MIX_A)
     return ((word ^ (word >> _SHIFT)) * np.uint64(MIX_B)) >> _SHIFT

@@ -67,6 +67,11 @@ def _fitting(lines: list[str], most: int) -> list[str]:
     return lines[: max(1, sum(end <= most for end in ends))]
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its type if it has none."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 def message_of_worker(text: str) -> list[str]:
     """Return the message of an error raised in a DataLoader worker, without torch's preamble and traceback."""
     if not _OF_WORKER.match(text):

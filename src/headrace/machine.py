@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+LIBRARIES = ("headrace", "pyarrow", "polars", "numpy")  # decide which bytes are written
+
 
 def boot_id() -> str:
     """Return an id of this boot of the kernel, the same in all its containers; "" if unknown."""

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from headrace import draws
 from headrace.errors import CorruptShard, SettingsError
 from headrace.histories.contexts import vocabulary
-from headrace.histories.contexts.contexts import build, chosen_kernels, index_rows
+from headrace.histories.contexts.contexts import build, chosen_kernels
+from headrace.histories.contexts.index import index_rows
 from headrace.histories.contexts.options import ContextOptions
 from headrace.histories.contexts.sample import FULL, NONE, PARTIAL, Segments
 from headrace.histories.contexts.tokens import batch_of, numbered
@@ -68,10 +69,8 @@ def test_large_rows_have_the_contexts_that_the_options_say():
 
         assert times == {row: expected(MIXED.rows[row].n) for row in range(300, 311)}
         ids = np.arange(index.small_contexts, len(index))
-        row, turn = index.row_and_turn(ids)
-        assert [(int(r), int(k)) for r, k in zip(row, turn, strict=True)] == [
-            (r, k) for r in range(300, 311) for k in range(times[r])
-        ]
+        rows = index.segments(np.zeros_like(ids), ids).row
+        assert rows.tolist() == [row for row in range(300, 311) for _ in range(times[row])]
 
 
 @pytest.mark.parametrize("shuffle", ["contexts", "rows", "none"])
@@ -84,7 +83,8 @@ def test_an_order_has_every_context_once_in_each_epoch(shuffle):
         assert list(range(len(index))) == sorted(epoch.tolist())
     assert (ids[: len(index)] == ids[len(index) : 2 * len(index)]).all() == (shuffle == "none")
     if shuffle == "rows":
-        rows = index.row_and_turn(ids[: len(index)][ids[: len(index)] >= index.small_contexts])[0]
+        large = ids[: len(index)][ids[: len(index)] >= index.small_contexts]
+        rows = index.segments(np.zeros_like(large), large).row
         assert (np.diff(rows) != 0).sum() == len(index.large_rows) - 1
 
 

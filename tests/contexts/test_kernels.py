@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from headrace.contexts import ContextOptions, Contexts
 from headrace.draws import context_keys
 from headrace.errors import CorruptShard
-from headrace.histories.contexts.contexts import build, chosen_kernels, index_rows
+from headrace.histories.contexts.contexts import build, chosen_kernels
+from headrace.histories.contexts.index import index_rows
 from headrace.histories.contexts.sample import FULL, NONE, PARTIAL, candidates
 from headrace.histories.contexts.tokens import batch_of
 from laws import examples

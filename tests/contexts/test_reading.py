@@ -20,7 +20,7 @@ from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.histories.codec.rows import decode_row, encode_rows
 from headrace.histories.contexts.contexts import build
 from headrace.histories.contexts.reading import facts_of_blobs, open_rows
-from headrace.histories.shard_file import decode_shard
+from headrace.histories.measurements import decode_shard
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_every_entity_is_seen_in_an_epoch(out):
         delivered.update(each.source for segment in measured for each in segment)
     prepared_counts = Counter()
     for shard in contexts.rows._shards:
-        prepared_counts.update(each.src_addr for each in decode_shard(contexts.rows.root / shard))
+        prepared_counts.update(each["src_addr"] for each in decode_shard(contexts.rows.root / shard))
 
     assert len(prepared_counts) == len(delivered) > 300
     assert sum(prepared_counts.values()) == contexts.rows.n.sum()
@@ -150,7 +150,7 @@ def test_facts_of_many_blobs_are_those_of_opened_rows(out, mapped, format_):
 @pytest.mark.parametrize("peers", [(0, 0), (3, 2), (200, 100), (0, 4), (70_000, 0)])
 def test_facts_of_any_blobs_are_those_of_opened_rows(peers):
     encoded = encode_rows(random_rows(np.random.default_rng(0), Sizes([5, 1, 30, 2000, 7, 3], *peers)))
-    blobs = [encoded.row(place) for place in range(6)]
+    blobs = encoded.blobs(np.arange(6))
     opened = [decode_row(blob, "row") for blob in blobs]
 
     assert facts_of_blobs(blobs, ["row"] * 6).tolist() == [list(facts_of(row)) for row in opened]
@@ -158,7 +158,7 @@ def test_facts_of_any_blobs_are_those_of_opened_rows(peers):
 
 def test_blobs_that_are_no_rows_are_named():
     encoded = encode_rows(random_rows(np.random.default_rng(0), Sizes([5, 9, 30], 4, 2)))
-    blobs = [encoded.row(place) for place in range(3)]
+    blobs = encoded.blobs(np.arange(3))
 
     for damaged in (blobs[1][:40], blobs[1][:-8], b"", b"X" + blobs[1][1:], blobs[1] + bytes(8), bytes(64)):
         with pytest.raises(CorruptShard, match="^b: "):

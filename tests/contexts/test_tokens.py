@@ -132,6 +132,5 @@ def test_compiled_permutations_are_the_same(asked):
     sizes = np.array([size for _, size, _ in asked])
     offsets = np.concatenate([[0], np.cumsum([min(size, count) for _, size, count in asked])])
 
-    found = np.empty(int(offsets[-1]), np.int64)
-    _prefixes(keys, sizes, np.zeros(len(keys), np.int64), offsets, found)
+    found = _prefixes(keys, sizes, np.zeros(len(keys), np.int64), offsets)
     assert permuted_prefixes(keys, sizes, offsets).tolist() == found.tolist()

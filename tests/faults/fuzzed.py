@@ -13,6 +13,7 @@ from typing import Any
 from fault_recipes import place, settings_of, undisturbed
 from forks import limit_memory
 from fuzz_run import fuzz
+from pings import blobs_of
 
 from headrace.cli.config_file import read_config
 from headrace.dataset.index import read_index
@@ -21,7 +22,6 @@ from headrace.dataset.sound import index_problem
 from headrace.digest import canonical_json, sha256_hex
 from headrace.histories.codec.rows import decode_row
 from headrace.histories.config import Histories
-from headrace.histories.shard_file import read_blobs
 from headrace.packing.blend import SourceBlend, blend_of
 from headrace.packing.chats.layouts import sample_of
 from headrace.packing.chats.reader import BrokenRow, row_of_line
@@ -110,7 +110,7 @@ def good(name: str) -> list[bytes]:
         return [(run / "index.parquet").read_bytes()]
     if name == "histories row":
         shards = sorted((undisturbed("histories").run / "histories").rglob("part-*"))
-        return [bytes(blob) for path in shards[:2] for blob in read_blobs(path)][:50]
+        return [blob for path in shards[:2] for blob in blobs_of(path)][:50]
     if name == "blend":
         return [
             json.dumps(settings_of("packed")["blend"]).encode(),

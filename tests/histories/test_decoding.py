@@ -22,7 +22,7 @@ SIZES = st.builds(
 
 def blobs_of(sizes: Sizes, seed: int, kind: str = "address") -> list[bytes]:
     encoded = encode_rows(random_rows(np.random.default_rng(seed), sizes, kind))
-    return [encoded.row(place) for place in range(len(sizes.counts))]
+    return encoded.blobs(np.arange(len(sizes.counts)))
 
 
 def same(one: RowColumns, other: RowColumns) -> None:

@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path, PurePath
 from typing import Any
 
-from headrace.errors import InputError, MissingExtra
+from headrace.errors import InputError, MissingExtra, first_line
 
 _ADDRESS = re.compile(r"(delta|iceberg|lance):(?://(?=/))?(.+?)(?:@([0-9]+))?", re.DOTALL)
 _LIBRARIES = {"delta": "deltalake", "iceberg": "pyiceberg", "lance": "lance"}
@@ -82,10 +82,9 @@ def read_snapshot(address: object) -> Snapshot | None:
     except Exception as error:  # each library has its own error types
         if isinstance(error, InputError):
             raise
-        lines = str(error).strip().splitlines() or [type(error).__name__]
         raise InputError(
-            f"{address}: {_LIBRARIES[kind]} cannot read it ({lines[0][:300]}); check the path and the version, or"
-            " export it to Parquet"
+            f"{address}: {_LIBRARIES[kind]} cannot read it ({first_line(error)[:300]}); check the path and the version,"
+            " or export it to Parquet"
         ) from error
 
 

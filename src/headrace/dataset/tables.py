@@ -24,7 +24,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from headrace.dataset.snapshots import Snapshot, read_snapshot
-from headrace.errors import InputError
+from headrace.errors import InputError, first_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -101,10 +101,9 @@ def _opened(snapshot: Snapshot, cache_dir: str | Path | None) -> Path:
     try:
         return keep(snapshot.rows, cache_dir, version=snapshot.name, known_by=digest)
     except OSError as error:  # a read error; write errors are `StoreError`
-        lines = str(error).strip().splitlines() or [type(error).__name__]
         raise InputError(
-            f"{snapshot.address}: a file of it cannot be read ({lines[0][:300]}); it may have been removed, such as by"
-            " VACUUM: give a newer version, or restore the file"
+            f"{snapshot.address}: a file of it cannot be read ({first_line(error)[:300]}); it may have been removed,"
+            " such as by VACUUM: give a newer version, or restore the file"
         ) from error
 
 

@@ -30,12 +30,11 @@ from typing import Any, TypeVar
 
 from headrace.engine.engine import Tell
 from headrace.engine.local import default_workers
-from headrace.errors import EngineError, HeadraceError, MissingExtra, SettingsError
-from headrace.machine import library_version
+from headrace.errors import EngineError, HeadraceError, MissingExtra, SettingsError, first_line
+from headrace.machine import LIBRARIES, library_version
 
 Result = TypeVar("Result")
 
-LIBRARIES = ("pyarrow", "polars", "numpy")
 RETRIES = 5  # of a task whose process or node died
 _CANCEL_S = 10.0  # time for tasks to remove what they began
 _TASK_CORES = 1  # reserved by Ray for a task, and the threads of each library in it
@@ -79,7 +78,7 @@ def ray_engine(address: str | None, *, workers: int | None = None) -> Iterator[R
     except (ConnectionError, RuntimeError, ValueError) as error:
         where = "on this machine" if address is None else f"at {address!r}"
         raise EngineError(
-            f"Ray {where} cannot be reached ({_first_line(error)}); start a cluster with `ray start --head`, or give "
+            f"Ray {where} cannot be reached ({first_line(error)}); start a cluster with `ray start --head`, or give "
             f"address="
         ) from error
     try:
@@ -184,14 +183,10 @@ class RayEngine:
             return cause
         if isinstance(error, exceptions.RayError):
             return EngineError(
-                f"task {place}: its worker died {RETRIES + 1} times ({type(error).__name__}: {_first_line(error)}); "
+                f"task {place}: its worker died {RETRIES + 1} times ({type(error).__name__}: {first_line(error)}); "
                 f"give nodes more memory or fewer cores, and run the same command again: finished shards are kept"
             )
         return error
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 @dataclass(frozen=True)
@@ -219,7 +214,7 @@ _letting_go: threading.Timer | None = None
 def library_versions() -> dict[str, str]:
     """Return the versions of the libraries that decide which bytes are written."""
     found = {"python": ".".join(platform.python_version_tuple()[:2])}
-    return found | {name: library_version(name) for name in ("headrace", *LIBRARIES)}
+    return found | {name: library_version(name) for name in LIBRARIES}
 
 
 def do_task(stage: Stage, task: bytes) -> tuple[Any, list[Any]]:

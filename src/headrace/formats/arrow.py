@@ -52,8 +52,7 @@ def batch_spans(shard: Shard) -> list[tuple[int, int, int]]:
             reader = pa.ipc.open_file(source, options=fewest)
             counts = [reader.get_batch(batch).num_rows for batch in range(reader.num_record_batches)]
             return [(rows, 0, shard.size * rows // max(1, sum(counts))) for rows in counts]
-        schema = _own_schema(source)
-        spans: list[tuple[int, int, int]] = []
+        schema, spans = _own_schema(source), list[tuple[int, int, int]]()
         source.seek(0)
         messages = pa.ipc.MessageReader.open_stream(source)
         messages.read_next_message()  # the schema

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.errors import InputError, MissingExtra
+from headrace.errors import InputError, MissingExtra, first_line
 
 NETCDF_NAMES = (".nc", ".nc4", ".cdf", ".h5netcdf")
 _SLICE_ROWS = 1 << 18
@@ -65,9 +65,9 @@ def _open(path: Path) -> Any:
     try:
         return xarray.open_zarr(path) if path.name.lower().endswith(".zarr") else xarray.open_dataset(path)
     except Exception as error:  # each engine has its own errors
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
         raise InputError(
-            f"{path}: xarray cannot open it ({said}); check the file, and that netCDF4 or zarr is installed"
+            f"{path}: xarray cannot open it ({first_line(error)[:300]}); check the file, and that netCDF4 or zarr is"
+            " installed"
         ) from error
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import datetime
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -119,16 +118,11 @@ def decode(
 
     Example:  headrace histories decode out/splits/train/part-00000.array_record --json
     """
-    from headrace.histories.measurements import columns_of_run, read_shard
-    from headrace.histories.shard_file import decode_shard
+    from headrace.histories.measurements import decode_shard
 
     if not shard.is_file():
         raise InputError(f"{shard}: no such file; give a shard, e.g. out/splits/train/part-00000.array_record")
-    columns = columns_of_run(shard.resolve().parents[2])
-    records: Iterable[dict[str, Any]] = map(asdict, decode_shard(shard))
-    if columns is not None and (columns.dictionaries or columns.config.get("values")):
-        records = chain.from_iterable(batch.to_pylist() for batch in read_shard(shard, columns, str(shard)))
-    for record in islice(records, limit):
+    for record in islice(decode_shard(shard), limit):
         record = {name: each.isoformat() if isinstance(each, datetime) else each for name, each in record.items()}
         if as_json:
             emit(record)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 Kind = Literal["address", "number", "text"]
 VALUE_TYPES = ("int8", "int16", "int32", "int64", "float32", "float64", "category")
-BadRows = Literal["error", "drop"]
 ValueRule = Literal["failed", "drop", "error"]
 
 # Memory per measurement while its partition is sorted and encoded.
@@ -90,7 +89,7 @@ class Histories(RecipeSettings):
         "value", description="What becomes of 0; value: it is a latency."
     )
     null_values: Names = Field((), description="Texts that mean null, like the empty text; e.g. NA.")
-    bad_rows: BadRows = Field(
+    bad_rows: Literal["error", "drop"] = Field(
         "error", description="Rows whose entity, time, peer or value cannot be read; drop: dropped and counted."
     )
     sample_rate: float = Field(
@@ -158,7 +157,7 @@ class Histories(RecipeSettings):
             raise ValueError(f"values has {len(self.values)} columns; give at most {MOST_VALUES}")
         if self.peer is None and self.peer_kind != "address":
             raise ValueError(f"peer_kind is {self.peer_kind!r} without a peer; give peer, or leave it out")
-        known = self.columns()[self.entity_from == "column" :]
+        known = names[self.entity_from == "column" :]
         if unknown := [name for name in self.content if name not in known]:
             raise ValueError(
                 f"content names {unknown}; name some of {', '.join(known)}, which a measurement consists of"
@@ -179,10 +178,12 @@ class Histories(RecipeSettings):
         """Return the column of each dictionary of texts, by the dictionary's role."""
         kinds = (("entity", self.entity_kind, self.entity), ("peer", self.peer_kind, self.peer or ""))
         found = {role: column for role, kind, column in kinds if kind == "text"}
-        for number, (name, kind) in enumerate(self.values.items()):
-            if kind == "category":
-                found[f"value-{number:02d}"] = name
-        return found
+        return found | {role: column for column, role in self.categories().items()}
+
+    def categories(self) -> dict[str, str]:
+        """Return the dictionary's role of each category column."""
+        kinds = enumerate(self.values.items())
+        return {name: f"value-{number:02d}" for number, (name, kind) in kinds if kind == "category"}
 
     @property
     def slab_rows(self) -> int:

@@ -9,12 +9,11 @@ ranges of hashes, maps a hash to its code. Memory is O(memory limit) for any num
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -65,39 +64,33 @@ def _codes_file(role: str) -> str:
     return f"{STAGE_DIRECTORY}/codes-{role}.bin"
 
 
-class ShardTexts:
-    """The texts of one source shard, written as files of sorted batches. A context manager: enter it to write."""
+@contextmanager
+def shard_texts(
+    files: TaskFiles, roles: Sequence[str], shard: int
+) -> Iterator[Callable[[Mapping[str, pa.Array]], None]]:
+    """Write the texts of one source shard as files of sorted batches.
 
-    def __init__(self, files: TaskFiles, roles: Sequence[str], shard: int) -> None:
-        self._files, self._shard, self._stack = files, shard, ExitStack()
-        self._held: dict[str, list[pa.Array]] = {role: [] for role in roles}
-        self._write: dict[str, Callable[[pa.Table], None]] = {}
+    Gives a function that adds texts by dictionary; repeats are allowed.
+    """
+    held: dict[str, list[pa.Array]] = {role: [] for role in roles}
+    with ExitStack() as stack:
+        opened = {role: files.arrow_batches(texts_file(role, shard), SCHEMA) for role in roles}
+        write = {role: stack.enter_context(each) for role, each in opened.items()}
 
-    def __enter__(self) -> Self:
-        for role in self._held:
-            opened = self._files.arrow_batches(texts_file(role, self._shard), SCHEMA)
-            self._write[role] = self._stack.enter_context(opened)
-        return self
+        def sort(role: str) -> None:
+            if held[role]:
+                write[role](_as_table(_distinct(held[role])))
+                held[role] = []
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        if kind is None:
-            for role in self._held:
-                self._sort(role)
-        self._stack.__exit__(kind, error, where)
+        def add(texts: Mapping[str, pa.Array]) -> None:
+            for role, found in texts.items():
+                held[role].append(found)
+                if sum(map(len, held[role])) >= _BATCH:
+                    sort(role)
 
-    def add(self, texts: Mapping[str, pa.Array]) -> None:
-        """Add texts by dictionary; repeats are allowed."""
-        for role, found in texts.items():
-            self._held[role].append(found)
-            if sum(map(len, self._held[role])) >= _BATCH:
-                self._sort(role)
-
-    def _sort(self, role: str) -> None:
-        if self._held[role]:
-            self._write[role](_as_table(_distinct(self._held[role])))
-            self._held[role] = []
+        yield add
+        for role in roles:
+            sort(role)
 
 
 def _distinct(parts: Sequence[pa.Array | pl.Series]) -> pl.Series:
@@ -111,9 +104,11 @@ def _as_table(texts: pl.Series) -> pa.Table:
 
 def merge_texts(files: TaskFiles, role: str, column: str, shards: int, seed: int, memory_limit: int) -> dict[str, Any]:
     """Write one dictionary, and the codes of its hashes. Raises `InputError` if there are more texts than codes."""
-    batches = [
-        batch["text"] for shard in range(shards) for batch in _mapped(files.run / texts_file(role, shard)) if len(batch)
-    ]
+    batches: list[pa.Array] = []
+    for shard in range(shards):
+        reader = pa.ipc.open_file(pa.memory_map(str(files.run / texts_file(role, shard))))
+        texts = (reader.get_batch(number)["text"] for number in range(reader.num_record_batches))
+        batches += [each for each in texts if len(each)]
     most = max(1, memory_limit // _TEXT_BYTES)
     parts = -(-sum(map(len, batches)) // most) or 1
     scattered = [files.temporary(f"{STAGE_DIRECTORY}/codes-{role}-{part:05d}") for part in range(parts)]
@@ -125,16 +120,16 @@ def merge_texts(files: TaskFiles, role: str, column: str, shards: int, seed: int
             path.touch()
     with HashingFile(temporary) as file:
         with pa.ipc.new_file(file, SCHEMA) as writer:
-            for texts in _merged(batches, most):
-                if count + len(texts) > MOST_TEXTS:
+            for merged in _merged(batches, most):
+                if count + len(merged) > MOST_TEXTS:
                     raise InputError(
                         f"column {column!r} has more than {MOST_TEXTS:,} distinct texts, which have no codes"
                     )
-                table = _as_table(texts)
+                table = _as_table(merged)
                 with storing(temporary):
                     writer.write_table(table.combine_chunks())
                 _scatter(hash_ids(table["text"], seed), count, scattered)
-                count += len(texts)
+                count += len(merged)
         written = file.holding(count)
     files.finished(temporary, target, written)
     _gather_codes(files, role, column, scattered)
@@ -158,7 +153,7 @@ def _merged(batches: Sequence[pa.Array], most: int) -> Iterator[pl.Series]:
 def _scatter(hashes: U64, first: int, paths: Sequence[Path]) -> None:
     """Append hashes and their codes to files by equal ranges of hashes."""
     records = np.zeros(len(hashes), _NUMBERED)
-    records["hash"], records["code"] = hashes, np.arange(first, first + len(hashes))
+    records["hash"], records["code"] = hashes, first + np.arange(len(hashes))
     part = (hashes >> np.uint64(32)) * np.uint64(len(paths)) >> np.uint64(32)
     for number, path in enumerate(paths):
         with storing(path), path.open("ab") as file:
@@ -180,12 +175,6 @@ def _gather_codes(files: TaskFiles, role: str, column: str, paths: Sequence[Path
     for path in paths:
         path.unlink()
     files.finished(temporary, _codes_file(role), written)
-
-
-def _mapped(path: Path) -> Iterator[pa.RecordBatch]:
-    reader = pa.ipc.open_file(pa.memory_map(str(path)))
-    for number in range(reader.num_record_batches):
-        yield reader.get_batch(number)
 
 
 @dataclass(frozen=True)
@@ -236,16 +225,8 @@ class Dictionary:
 
     def is_sorted(self) -> bool:
         """Check that the texts ascend strictly."""
-        before: Any = None
-        for chunk in self.texts.chunks:
-            if not len(chunk):
-                continue
-            if before is not None and not chunk[0].as_py() > before:
-                return False
-            if not pc.all(pc.less(chunk[:-1], chunk[1:]), min_count=0).as_py():
-                return False
-            before = chunk[-1].as_py()
-        return True
+        ascends: bool = pc.all(pc.less(self.texts[:-1], self.texts[1:]), min_count=0).as_py()
+        return ascends
 
     def hashes(self, seed: int) -> U64:
         """Hash all texts: uint64 [N]."""

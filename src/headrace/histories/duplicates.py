@@ -8,7 +8,6 @@ entity, or 32 if duplicates are grouped or dropped.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -100,7 +99,7 @@ class Contents:
 
 @dataclass(frozen=True)
 class Decision:
-    """What happens to the entities of a partition, bool [E] in hash order.
+    """Record what happens to the entities of a partition, bool [E] in hash order.
 
     trains: in train, else in test.
     goes: dropped, as a copy.
@@ -121,16 +120,15 @@ def keep_compared(files: TaskFiles, number: int, contents: Contents, trains: Boo
     files.write_arrow(compared_file(number), pa.table(columns))
 
 
-def decide(run: Path, partitions: Sequence[int], asked: Literal["group", "drop"]) -> dict[int, Decision]:
-    """Decide what happens to the entities of these partitions, from the files of `keep_compared`.
+def decide(run: Path, partitions: int, asked: Literal["group", "drop"]) -> list[Decision]:
+    """Decide what happens to the entities of each partition, from the files of `keep_compared`.
 
     Entities are in the order of their keyed hash. With "group", entities with the same content go to the split of the
     first of them. With "drop", the one that begins first stays; ties go to the first in order.
     """
-    tables = [read_arrow(run / compared_file(number)) for number in partitions]
-    content = np.concatenate([np.empty(0, np.uint64), *(each["content"].to_numpy() for each in tables)])
-    first = np.concatenate([np.empty(0, np.int64), *(each["first"].to_numpy() for each in tables)])
-    trains = np.concatenate([np.empty(0, np.bool_), *(each["trains"].to_numpy() for each in tables)])
+    tables = [read_arrow(run / compared_file(number)) for number in range(partitions)]
+    names = ("content", "first", "trains")
+    content, first, trains = (np.concatenate([each[name].to_numpy() for each in tables]) for name in names)
     goes = np.zeros(len(content), np.bool_)
     if asked == "group":
         _, original, unit = np.unique(content, return_index=True, return_inverse=True)
@@ -139,8 +137,7 @@ def decide(run: Path, partitions: Sequence[int], asked: Literal["group", "drop"]
         order = np.lexsort((first, content))
         goes[order[1:]] = content[order[1:]] == content[order[:-1]]
     ends = np.cumsum([len(each) for each in tables])[:-1]
-    parts = zip(np.split(trains, ends), np.split(goes, ends), strict=True)
-    return {number: Decision(*each) for number, each in zip(partitions, parts, strict=True)}
+    return [Decision(*each) for each in zip(np.split(trains, ends), np.split(goes, ends), strict=True)]
 
 
 def counted_file(number: int) -> str:

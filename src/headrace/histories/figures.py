@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from headrace.arrays import F64, Bools
+from headrace.arrays import Bools
 from headrace.errors import CorruptShard
 from headrace.histories.contexts.contexts import open_contexts
 from headrace.report import charts, common
@@ -93,33 +93,19 @@ def _size_figures(facts: RunFacts, rows: pl.DataFrame | None) -> list[Figure]:
     )
     of_rows = _of_splits(facts, rows)
     of_entities = {split: own[starts] for split, own in of_rows.items()}
+    edges, grows = edges_for(sizes)
+    parts = {name: counted(sizes[own], edges) for name, own in of_entities.items()}
+    title = "measurements of an entity"
+    of_sizes = charts.histogram(edges, parts, of="entities", title=title, grows=grows)
+    long = np.maximum(long, 1.0)
+    edges, grows = span_edges(long)
+    parts = {name: counted(long[own], edges) for name, own in of_rows.items()}
+    texts = [span(float(edge)) for edge in edges]
+    of_spans = charts.histogram(edges, parts, of="rows", title="from first to last", grows=grows, texts=texts)
     return [
-        _spread(
-            "entities",
-            "How large are the entities?",
-            answer,
-            sizes,
-            of_entities,
-            "entities",
-            "measurements of an entity",
-        ),
-        _spread(
-            "time-spans",
-            "How much time does a row cover?",
-            long_answer,
-            np.maximum(long, 1.0),
-            of_rows,
-            "rows",
-            "from first to last",
-        ),
+        Figure("entities", "How large are the entities?", answer, of_sizes),
+        Figure("time-spans", "How much time does a row cover?", long_answer, of_spans),
     ]
-
-
-def _spread(key: str, question: str, answer: str, values: F64, splits: dict[str, Bools], of: str, title: str) -> Figure:
-    edges, grows = span_edges(values) if key == "time-spans" else edges_for(values)
-    parts = {name: counted(values[own], edges) for name, own in splits.items()}
-    texts = [span(float(edge)) for edge in edges] if key == "time-spans" else None
-    return Figure(key, question, answer, charts.histogram(edges, parts, of=of, title=title, grows=grows, texts=texts))
 
 
 def _context_figures(facts: RunFacts) -> list[Figure]:

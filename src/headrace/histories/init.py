@@ -75,9 +75,9 @@ def histories_sections(asked: AskedHistories) -> tuple[list[Section], str]:
     free = [each for each in free if each != entity.get("entity")]
     peer, peer_words = _find_peer(seen, asked.peer, free)
     free = [each for each in free if each != peer.get("peer")]
-    value, value_words = (
-        _find_value(seen, asked.value, free) if asked.value or entity.get("entity_kind") != "text" else ({}, "")
-    )
+    value, value_words = dict[str, Any](), ""
+    if asked.value or entity.get("entity_kind") != "text":
+        value, value_words = _find_value(seen, asked.value, free)
     types, values_words = _find_values(seen, [each for each in free if each != value.get("value")])
     if not value and not types:
         raise SettingsError(f"{seen.names[0]}: no column holds values; give --value, {_one_of(free)}")
@@ -99,13 +99,11 @@ def histories_sections(asked: AskedHistories) -> tuple[list[Section], str]:
         Section(entity_words, entity),
         Section(time_words, time),
         Section(peer_words, peer),
-        *(
-            [Section(value_words, {**value, "missing": "failed", "negative": "failed", "zero": "value"})]
-            if value
-            else []
-        ),
-        *([Section(values_words, values)] if values else []),
     ]
+    if value:
+        sections.append(Section(value_words, {**value, "missing": "failed", "negative": "failed", "zero": "value"}))
+    if values:
+        sections.append(Section(values_words, values))
     settings = {**source, **time, **entity, **peer, **value, **({} if value else values)}
     read = [each for each in settings.values() if isinstance(each, str) and each in seen.columns]
     if any(seen.holds(name, NULLS) for name in (*read, *({} if value else types))):
@@ -191,10 +189,7 @@ def _find_entity(seen: Look, asked: str | None, free: Sequence[str]) -> Found:
     if asked is None:
         best = _address_columns(seen, free, _ENTITIES)
         best = [each for each in best if not named(each, _PEERS) or named(each, _ENTITIES[:-2])] or best
-        best = best or sorted(
-            (each for each in free if named(each, _ENTITY_TEXTS)), key=lambda each: -named(each, _ENTITY_TEXTS)
-        )
-        name = best[0] if best else None
+        name = next(iter(best or _called(free, _ENTITY_TEXTS)), None)
     if name is not None:
         return _address_column(seen, name, "entity", "number the entities"), f"Whose history it is: {name}."
     words = f"Every file is one entity, named as the file: {len(stems):,}, e.g. {stems[0]}."
@@ -240,9 +235,8 @@ def _find_value(seen: Look, asked: str | None, free: Sequence[str]) -> Found:
     name = asked
     if name is None:
         numbers = [each for each in free if seen.columns[each].kind == "number"]
-        called = sorted((each for each in numbers if named(each, _VALUES)), key=lambda each: -named(each, _VALUES))
         finer = [each for each in numbers if (_numbers(seen, each) > np.floor(_numbers(seen, each))).any()]
-        usable = called or (finer if len(finer) == 1 else numbers if len(numbers) == 1 else [])
+        usable = _called(numbers, _VALUES) or (finer if len(finer) == 1 else numbers if len(numbers) == 1 else [])
         if not usable:
             raise SettingsError(
                 f"{seen.names[0]}: no column is the latency for certain; give --value, {_one_of(numbers or free)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +13,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.arrays import I64
-from headrace.dataset.indexed import ALIASES
-from headrace.dataset.open import find_run
-from headrace.errors import CorruptShard, InputError
+from headrace.errors import CorruptShard
 from headrace.histories.codec.addresses import KINDS, Addresses, as_numbers, render
 from headrace.histories.codec.latencies import FAILED, decode_latencies
 from headrace.histories.codec.laws import damaged
 from headrace.histories.codec.rows import Decoded, decode_together
 from headrace.histories.codec.values import is_missing
+from headrace.histories.contexts.reading import ROWS, find_histories
 from headrace.histories.dictionary import Dictionary, dictionary_file
 from headrace.histories.shard_file import read_pieces
 from headrace.storage.places import place_of
 
-ROWS = "rows.parquet"
 _US_PER = {"us": 1, "ms": 1_000, "s": 1_000_000}
 _TEXTS = pa.dictionary(pa.int32(), pa.string())
+_AT_ONCE = 1 << 10  # measurements made into records of Python
 
 
 @dataclass(frozen=True)
@@ -87,18 +86,12 @@ def read_measurements(path: str | Path, split: str = "train", *, run: str | None
     run: a run_id, to choose another run. Memory is O(a batch, or the largest row). Raises `InputError` if there are no
     histories, `CorruptShard` for damaged rows.
     """
-    root, manifest = find_run(path, run)
-    if "rows_digest" not in manifest.facts:
-        raise InputError(f"{root}: was made by {manifest.recipe!r} and holds no histories")
-    name = split if split in manifest.splits else ALIASES.get(split, split)
-    if name not in manifest.splits:
-        raise InputError(f"{root}: has no split {split!r}; it has {', '.join(manifest.splits)}")
-    return _read_split(root, name)
+    found, name = find_histories(path, split, run)
+    return _read_split(found.root, name)
 
 
 def _read_split(root: Path, split: str) -> Iterator[pa.RecordBatch]:
     columns = columns_of_run(root)
-    assert columns is not None
     with place_of(root / ROWS).local_copy() as here:
         rows = pq.read_table(here, columns=["shard", "split"], filters=[("split", "=", split)])
     for shard in sorted(set(rows["shard"].to_pylist())):
@@ -106,12 +99,9 @@ def _read_split(root: Path, split: str) -> Iterator[pa.RecordBatch]:
             yield from read_shard(here, columns, str(root / shard))
 
 
-def columns_of_run(root: Path) -> Columns | None:
-    """Read the columns of a run; None if there is no run."""
-    path = root / "config.json"
-    if not path.exists():
-        return None
-    config = json.loads(path.read_bytes())
+def columns_of_run(root: Path) -> Columns:
+    """Read the columns of a run."""
+    config = json.loads((root / "config.json").read_bytes())
     values = config.get("values", {})
     roles = [role for role in ("entity", "peer") if config[f"{role}_kind"] == "text"]
     roles += [f"value-{place:02d}" for place, name in enumerate(values) if values[name] == "category"]
@@ -122,14 +112,52 @@ def columns_of_run(root: Path) -> Columns | None:
     return Columns(config, dictionaries)
 
 
+def decode_shard(path: Path) -> Iterator[dict[str, Any]]:
+    """Read the measurements of a shard one by one, in its order.
+
+    They have src_addr, dst_addr (None without peers), event_time (epoch seconds), rtt (ms, None if it failed) and part.
+    With texts or value columns, they have the columns of `read_measurements`. Raises `CorruptShard`, `MissingExtra`.
+    """
+    run = path.resolve().parents[2]
+    columns = columns_of_run(run) if (run / "config.json").exists() else None
+    own_names = columns is not None and (columns.dictionaries or columns.config.get("values"))
+    for where, found in _decoded(path, str(path)):
+        if columns is not None and own_names:
+            _check(found, columns, where)
+            batch = columns.batch(found)
+        else:
+            batch = _plain_batch(found)
+        for first in range(0, batch.num_rows, _AT_ONCE):
+            yield from batch.slice(first, _AT_ONCE).to_pylist()
+
+
+def _plain_batch(found: Decoded) -> pa.RecordBatch:
+    """Return measurements without texts and values as one batch, whatever the settings of their run."""
+    config = {"entity": "src_addr", "time": "event_time", "value": "rtt", "value_unit": "ms"}
+    config |= {f"{role}_kind": KINDS[found.head[f"{role}_kind"][0] % 2] for role in ("entity", "peer")}
+    batch = Columns({**config, "peer": None if found.index is None else "dst_addr"}, {}).batch(
+        replace(found, values=())
+    )
+    peers = pa.nulls(len(batch), pa.string()) if found.index is None else batch["dst_addr"]
+    times = batch["event_time"].cast(pa.int64())
+    columns = {"src_addr": batch["src_addr"], "dst_addr": peers, "event_time": times}
+    return pa.record_batch({**columns, "rtt": batch["rtt"], "part": batch["part"]})
+
+
 def read_shard(path: Path, columns: Columns, name: str) -> Iterator[pa.RecordBatch]:
     """Read the measurements of a shard, some rows at a time. name: of the shard, for errors."""
+    for where, found in _decoded(path, name):
+        _check(found, columns, where)
+        yield columns.batch(found)
+
+
+def _decoded(path: Path, name: str) -> Iterator[tuple[str, Decoded]]:
+    """Decode the rows of a shard, some at a time, with the place of the first of them."""
     before = 0
     for piece in read_pieces(path):
         found = decode_together(piece.data, piece.sizes)
         if len(found.n):
-            _check(found, columns, f"{name}: row {before + 1}")
-            yield columns.batch(found)
+            yield f"{name}: row {before + 1}", found
         before += len(found.n)
         if found.damage is not None:
             raise CorruptShard(damaged(f"{name}: row {before + 1}", found.damage))

@@ -10,7 +10,7 @@ Memory: O(chunk).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -34,7 +34,7 @@ from headrace.histories.codec.addresses import Addresses, Kind
 from headrace.histories.codec.latencies import Codes, encode_latencies
 from headrace.histories.codec.values import as_words, stored_type
 from headrace.histories.config import Histories
-from headrace.histories.dictionary import ShardTexts, hash_ids, hashed_addresses
+from headrace.histories.dictionary import hash_ids, hashed_addresses, shard_texts
 from headrace.histories.failures import Failed, count_failed
 from headrace.histories.piece import Parsed, PieceWriter, hash_entities, joined, piece_file, sampled
 from headrace.run.context import TaskFiles
@@ -110,11 +110,16 @@ def parse_chunk(
         of_column[mask & (reason == 0)] = column
         _blame(reason, mask, word)
 
-    micros = _times(table[settings.time], settings, blame)
+    times = nulled(table[settings.time], ("",))
+    micros = parse_in_turn(times, settings.time_format)
+    absent = np.asarray(times.is_null(), np.bool_) if times.null_count else np.zeros(n, np.bool_)
+    blame(absent, "null_time")
+    blame(~absent & ((micros == MISSING) | (micros > _LATEST_US)), "unreadable_time")
+    blame(micros < 0, "time_before_1970")
     coded = partial(code_addresses, seed=settings.seed, null_values=settings.null_values, compiled=compiled)
     if settings.entity_from == "file_name":
-        own = coded(pa.chunked_array([[place.stem]]), settings.entity_kind, "file name")
-        entity = Coded(own.distinct, np.full(n, own.place[0]), own.texts)
+        one = coded(pa.chunked_array([[place.stem]]), settings.entity_kind, "file name")
+        entity = replace(one, place=np.full(n, one.place[0]))
     else:
         entity = coded(table[settings.entity], settings.entity_kind, settings.entity)
     blame(entity.place == -1, "null_entity")
@@ -136,7 +141,12 @@ def parse_chunk(
         _settle(given, rows, place, settings, (reason, of_column), dropped)
     keep = slice(None) if not reason.any() else np.flatnonzero(reason == 0)
     of_texts = {"entity": entity, **({} if peer is None else {"peer": peer}), **categories}
-    texts = {role: _used(each, keep) for role, each in of_texts.items() if each.texts is not None}
+    texts = {}
+    for role, each in of_texts.items():
+        if each.texts is not None:  # those that the kept rows use
+            own = each.place[keep]
+            used = np.bincount(own[own >= 0], minlength=len(each.texts))
+            texts[role] = each.texts.take(pa.array(np.flatnonzero(used)))
     return Parsed(
         micros[keep],
         codes.codes[keep],
@@ -150,21 +160,14 @@ def parse_chunk(
     )
 
 
-def _used(coded: Coded, keep: slice | I64) -> pa.Array:
-    """Return the texts that the kept rows use."""
-    assert coded.texts is not None
-    place = coded.place[keep]
-    return coded.texts.take(pa.array(np.flatnonzero(np.bincount(place[place >= 0], minlength=len(coded.texts)))))
-
-
 def _values(
     table: pa.Table, settings: Histories, blame: Any, coded: Callable[..., Coded]
 ) -> tuple[U64 | None, dict[str, Coded]]:
     """Read the value columns as words, uint64 [N, K], and return the dictionaries of category columns."""
     if not settings.values:
         return None, {}
-    roles = {column: role for role, column in settings.dictionaries().items() if role.startswith("value")}
-    words, categories = np.zeros((table.num_rows, len(settings.values)), np.uint64), {}
+    roles, categories = settings.categories(), dict[str, Coded]()
+    words = np.zeros((table.num_rows, len(settings.values)), np.uint64)
     for number, (name, kind) in enumerate(settings.values.items()):
         if kind == "category":
             found = categories[roles[name]] = coded(table[name], "text", name)
@@ -227,79 +230,53 @@ def code_addresses(
     plain texts row by row, which is faster than finding the distinct ones. With repeats="stay", or if hardly any
     address repeats, distinct addresses are not found, so an address may occur more than once.
     """
-    if compiled and kind == "address" and is_text(column.type):
-        return _code_texts(column, name, repeats)
-    encoded = column.combine_chunks().dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.combine_chunks()
-    texts = as_text(pa.chunked_array([encoded.dictionary]), null_values, f"column {name!r}").combine_chunks()
-    filled = pc.fill_null(texts, "") if texts.null_count else texts
+    by_row, where = compiled and kind == "address" and is_text(column.type), f"column {name!r}"
+    at: I64 | None = None
+    if by_row:
+        if column.type not in (pa.string(), pa.large_string()):
+            column = as_text(column, (), where)
+        texts = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        if isinstance(texts, pa.ChunkedArray):  # zero chunks stay chunked
+            texts = pa.array([], pa.large_string())
+    else:
+        encoded = column.combine_chunks().dictionary_encode()
+        if isinstance(encoded, pa.ChunkedArray):
+            encoded = encoded.combine_chunks()
+        texts = as_text(pa.chunked_array([encoded.dictionary]), null_values, where).combine_chunks()
+        indices = pc.fill_null(encoded.indices, len(texts)) if encoded.null_count else encoded.indices
+        at = np.asarray(indices.to_numpy(), np.int64)
+    filled = pc.fill_null(texts, "") if texts.null_count and not by_row else texts
+    absent = np.asarray(texts.is_null(), np.bool_) if texts.null_count else np.zeros(len(texts), np.bool_)
     if compiled and kind == "address":
-        from headrace.histories.codec.text_kernels import parse_texts
+        from headrace.histories.codec.text_kernels import offsets_of, parse_texts
 
         read = Addresses(*parse_texts(filled))
+        absent |= np.diff(offsets_of(texts)) == 0
     elif kind == "text":
         read = hashed_addresses(hash_ids(filled, seed))
-        read.family[np.asarray(texts.is_null(), np.bool_)] = 0
     else:
         read = addresses.parse(filled, kind)
-    readable = np.flatnonzero(read.readable)
+    read.family[absent] = 0
+    readable = np.flatnonzero(read.family)
+    found = read if len(readable) == len(read) else read.take(readable)
     places = np.full(len(texts) + 1, -2)
-    places[readable] = np.arange(len(readable))
-    places[:-1][np.asarray(texts.is_null(), np.bool_)] = -1
+    places[slice(len(found)) if found is read else readable] = np.arange(len(found))
+    places[:-1][absent] = -1
     places[-1] = -1  # rows that are null themselves
-    at = encoded.indices
-    at = np.asarray((pc.fill_null(at, len(texts)) if at.null_count else at).to_numpy(), np.int64)
-    own = texts.take(pa.array(readable)) if kind == "text" else None
-    return Coded(read if len(readable) == len(read) else read.take(readable), places[at], own)
-
-
-def _code_texts(column: pa.ChunkedArray, name: str, repeats: Literal["go", "stay"]) -> Coded:
-    from headrace.histories.codec.kernels import distinct
-    from headrace.histories.codec.text_kernels import offsets_of, parse_texts
-
-    if column.type not in (pa.string(), pa.large_string()):
-        column = as_text(column, (), f"column {name!r}")
-    texts = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    if isinstance(texts, pa.ChunkedArray):  # zero chunks stay chunked
-        texts = pa.array([], pa.large_string())
-    family, data = parse_texts(texts)
-    absent = np.diff(offsets_of(texts)) == 0
-    if texts.null_count:
-        absent |= np.asarray(pc.is_null(texts).to_numpy(zero_copy_only=False), np.bool_)
-        family[absent] = 0
+    if at is not None:
+        return Coded(found, places[at], texts.take(pa.array(readable)) if kind == "text" else None)
     if repeats == "go":
-        words, families = data.view(np.uint64), family.astype(np.uint64)[:, None]
+        from headrace.histories.codec.kernels import distinct
+
+        words, families = found.bytes.view(np.uint64), found.family.astype(np.uint64)[:, None]
         # If addresses come at random and fewer than 4 of 100 repeat in the first eighth, fewer than a quarter do in the
         # whole: telling them apart here and again in the partition is more work than hashing and storing some twice.
-        some = np.flatnonzero(family[: len(family) // 8])
-        if len(some) >= _TELLING and len(distinct(words[some], families[some])[1]) > 0.96 * len(some):
-            repeats = "stay"
-    if repeats == "stay":
-        place = np.arange(len(family))
-        place[family == 0] = -2
-    elif family.all():
-        number, found = distinct(words, families)
-        place = number.astype(np.int64)
-    else:
-        place, readable = np.full(len(family), -2), np.flatnonzero(family)
-        place[readable], found = distinct(words[readable], families[readable])
-    place[absent] = -1
-    if repeats == "go":
-        family, data = found[:, 2].astype(np.uint8), np.ascontiguousarray(found[:, :2]).view(np.uint8)
-    return Coded(Addresses(family, data), place)
-
-
-def _times(column: pa.ChunkedArray, settings: Histories, blame: Any) -> I64:
-    column = nulled(column, ("",))
-    micros = parse_in_turn(column, settings.time_format)
-    absent = np.zeros(len(micros), np.bool_)
-    if column.null_count:
-        absent = np.asarray(pc.is_null(column).to_numpy(), np.bool_)
-        blame(absent, "null_time")
-    blame(~absent & ((micros == MISSING) | (micros > _LATEST_US)), "unreadable_time")
-    blame(micros < 0, "time_before_1970")
-    return micros
+        some = len(found) // 8
+        if some < _TELLING or len(distinct(words[:some], families[:some])[1]) <= 0.96 * some:
+            number, once = distinct(words, families)
+            places[:-1][places[:-1] >= 0] = number
+            found = Addresses(once[:, 2].astype(np.uint8), np.ascontiguousarray(once[:, :2]).view(np.uint8))
+    return Coded(found, places[:-1])
 
 
 def _numbers(column: pa.ChunkedArray, name: str, blame: Any) -> F64:
@@ -329,12 +306,16 @@ def _blame(reason: I8, mask: Bools, word: str) -> None:
         reason[mask & (reason == 0)] = REASONS.index(word) + 1
 
 
+def _rules(settings: Histories) -> dict[str, str]:
+    return {"missing_value": settings.missing, "negative_value": settings.negative, "zero_value": settings.zero}
+
+
 def _codes(values: F64, settings: Histories, reason: I8, *, compiled: bool = False) -> Codes:
     """Return the latency codes of values, and set `reason` for invalid rows.
 
     Rows that have a reason get an arbitrary code.
     """
-    rules = {"missing_value": settings.missing, "negative_value": settings.negative, "zero_value": settings.zero}
+    rules = _rules(settings)
     if compiled:
         from headrace.histories.codec.kernels import codes_of
 
@@ -362,9 +343,25 @@ def _settle(
     reason, of_column = blamed
 
     def tell(row: int, word: str) -> str:
-        return _tell(table, (row, int(rows[row]) + 1, int(of_column[row])), place, settings, word)
+        part = word.rsplit("_", 1)[1] if not word.startswith("time_") else "time"
+        name = {"time": settings.time, "entity": settings.entity, "peer": settings.peer, "value": settings.value}[part]
+        if part == "value" and of_column[row]:
+            name = list(settings.values)[of_column[row] - 1]
+        if part == "entity" and settings.entity_from == "file_name":
+            name, value = "the file's name", place.stem
+        else:
+            value = table[name][row].as_py()
+        told = _ADVICE[word].format(
+            entity_kind=settings.entity_kind,
+            peer_kind=settings.peer_kind,
+            time=advice(value, " or ".join(settings.time_format), "time_format") if part == "time" else "",
+        )
+        if word.startswith("unreadable") and value in MEANS_MISSING:
+            told += f"; if {value!r} means missing, give null_values={value!r}"
+        shown = repr(value) if value is None or isinstance(value, str) else f"{value}"
+        return f"row {rows[row] + 1}: {name} is {shown}, which {told}"
 
-    rules = {"missing_value": settings.missing, "negative_value": settings.negative, "zero_value": settings.zero}
+    rules = _rules(settings)
     refused = np.array([False, *(rules.get(word, settings.bad_rows) == "error" for word in REASONS)])
     errors = np.flatnonzero(refused[reason])
     if len(errors):
@@ -377,28 +374,6 @@ def _settle(
         mine = np.flatnonzero(reason == number)
         dropped.rows[word] = dropped.rows.get(word, 0) + len(mine)
         dropped.first.setdefault(word, f"{place.name}: {tell(int(mine[0]), word)}")
-
-
-def _tell(table: pa.Table, at: tuple[int, int, int], place: Place, settings: Histories, word: str) -> str:
-    """Build the error text for a row. at: its index in the table, its number in the file, and the value column."""
-    row, number, column = at
-    part = word.rsplit("_", 1)[1] if not word.startswith("time_") else "time"
-    name = {"time": settings.time, "entity": settings.entity, "peer": settings.peer, "value": settings.value}[part]
-    if part == "value" and column:
-        name = list(settings.values)[column - 1]
-    if part == "entity" and settings.entity_from == "file_name":
-        name, value = "the file's name", place.stem
-    else:
-        value = table[name][row].as_py()
-    told = _ADVICE[word].format(
-        entity_kind=settings.entity_kind,
-        peer_kind=settings.peer_kind,
-        time=advice(value, " or ".join(settings.time_format), "time_format") if part == "time" else "",
-    )
-    if word.startswith("unreadable") and value in MEANS_MISSING:
-        told += f"; if {value!r} means missing, give null_values={value!r}"
-    shown = repr(value) if value is None or isinstance(value, str) else f"{value}"
-    return f"row {number}: {name} is {shown}, which {told}"
 
 
 # Measurements that are grouped by partition together. Reading the part of a partition costs the same whatever its size,
@@ -416,7 +391,7 @@ def gather_shard(
     counts, dropped = dict.fromkeys(names, 0), Dropped()
     latest: int | None = None
     temporary = files.temporary(piece_file(number))
-    with ShardTexts(files, list(settings.dictionaries()), number) as texts, created(temporary) as file:
+    with shard_texts(files, list(settings.dictionaries()), number) as add_texts, created(temporary) as file:
         writer = PieceWriter(file, partitions)
         held: list[Parsed] = []
 
@@ -446,7 +421,7 @@ def gather_shard(
                 raise InputError(f"{place.path}: {error}") from error
             if not len(parsed.micros):
                 continue
-            texts.add(parsed.texts)
+            add_texts(parsed.texts)
             held.append(parsed)
             micros = parsed.micros
             counts["measurements"] += len(micros)

@@ -25,15 +25,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from headrace.arrays import I64, U16, U64, Bools
+from headrace.arrays import I64, U8, U16, U64, Bools, borders_of, ranges
 from headrace.digest import derive_key
+from headrace.draws import GAMMA, mix
 from headrace.errors import CorruptShard
-from headrace.histories.codec.addresses import KINDS, Addresses, Kind
+from headrace.histories.codec.addresses import KINDS, Addresses, Kind, end_to_end, of_words
 from headrace.histories.codec.values import mixed_values
 from headrace.keyed_hash import hash_words
 from headrace.run.context import STAGE_DIRECTORY
 
-_ODD = np.uint64(0x9E3779B97F4A7C15)
 _AT_ONCE = 1 << 15  # measurements hashed at a time, so that they stay in the processor's cache
 
 
@@ -55,10 +55,7 @@ class EntityHashes:
 
     def train(self, ratio: float) -> Bools:
         """Return which entities train: those whose `side` is below this share of 2**64."""
-        limit = int(ratio * 2.0**64)
-        if limit >= 1 << 64:
-            return np.ones(len(self.side), np.bool_)
-        return np.less(self.side, np.uint64(limit))
+        return _in_share(self.side, ratio)
 
 
 def hash_entities(
@@ -86,14 +83,18 @@ def sampled(shard: str, first_row: int, rows: int, rate: float, seed: int) -> Bo
     words = np.empty((rows, 2), np.uint64)
     words[:, 0], words[:, 1] = name, np.arange(first_row, first_row + rows, dtype=np.uint64)
     high, _ = hash_words(derive_key(seed, "histories.sample"), words)
-    limit = int(rate * 2.0**64)
-    return np.ones(rows, np.bool_) if limit >= 1 << 64 else np.less(high, np.uint64(limit))
+    return _in_share(high, rate)
+
+
+def _in_share(words: U64, share: float) -> Bools:
+    limit = int(share * 2.0**64)
+    return np.ones(len(words), np.bool_) if limit >= 1 << 64 else np.less(words, np.uint64(limit))
 
 
 def mixed_peers(peers: Addresses) -> U64:
     """Mix every peer to 64 bits, for `multiset_sum`."""
     word0, word1 = peers.words().T
-    return _mix(_mix(word0 + peers.family) ^ word1)
+    return mix(mix(word0 + peers.family) ^ word1)
 
 
 def mixed_with(peer: U64 | None, words: U64 | None) -> U64 | None:
@@ -103,7 +104,7 @@ def mixed_with(peer: U64 | None, words: U64 | None) -> U64 | None:
     return mixed_values(words) if peer is None else peer ^ mixed_values(words)
 
 
-def multiset_sum(entity: U64, seconds: I64, peer: U64 | None, codes: npt.NDArray[np.uint16]) -> int:
+def multiset_sum(entity: U64, seconds: I64, peer: U64 | None, codes: U16) -> int:
     """Sum one hash per measurement modulo 2**64; the sum does not depend on the order of measurements.
 
     entity: order hash of each measurement's entity.
@@ -113,20 +114,11 @@ def multiset_sum(entity: U64, seconds: I64, peer: U64 | None, codes: npt.NDArray
     total = 0
     for first in range(0, len(codes), _AT_ONCE):
         part = slice(first, first + _AT_ONCE)
-        value = entity[part] + _mix(seconds[part].astype(np.uint64) << np.uint64(16) | codes[part])
+        value = entity[part] + mix(seconds[part].astype(np.uint64) << np.uint64(16) | codes[part])
         if peer is not None:
             value ^= peer[part]
-        total += int(_mix(value + _ODD).sum(dtype=np.uint64))  # zeros count too
+        total += int(mix(value + np.uint64(GAMMA)).sum(dtype=np.uint64))  # zeros count too
     return total % (1 << 64)
-
-
-def _mix(x: U64) -> U64:
-    """Mix a word with the finaliser of splitmix64 (Steele, Lea and Flood, 2014), whose avalanche is full."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x ^= x >> np.uint64(27)
-    x *= np.uint64(0x94D049BB133111EB)
-    x ^= x >> np.uint64(31)
-    return x
 
 
 ENTITY = np.dtype([("word0", "<u8"), ("word1", "<u8"), ("family", "u1"), ("zero", "u1", 7)])
@@ -155,6 +147,16 @@ Records = npt.NDArray[np.void]
 def record_of(base: np.dtype[np.void], words: int) -> np.dtype[np.void]:
     """Return the record type with this many words of value columns appended, see `codec.values`."""
     return np.dtype([*base.descr, ("more", "<u8", (words,))]) if words else base
+
+
+def words_of_values(record: np.dtype[np.void]) -> int:
+    """Return the number of words of value columns in a record type."""
+    return record["more"].shape[0] if "more" in (record.names or ()) else 0
+
+
+def words_of(records: Records) -> U64:
+    """View records as words: uint64 [N, W]."""
+    return records.view(np.uint64).reshape(len(records), records.dtype.itemsize // 8)
 
 
 _LAYOUT = 0x33_4543454950  # "PIECE3"; a resumed run may have pieces of another version
@@ -186,21 +188,20 @@ def joined(parts: Sequence[Parsed], *, compiled: bool = False) -> Parsed:
     """Join consecutive chunks of a shard. Entities that are in several of them are kept once; texts are left out."""
     if len(parts) == 1:
         return parts[0]
-    family, data = (np.concatenate([getattr(each.entities, name) for each in parts]) for name in ("family", "bytes"))
-    before = np.cumsum([0, *(len(each.entities) for each in parts)])
-    entities = Addresses(family, data)
+    entities = end_to_end([each.entities for each in parts])
+    before = borders_of([len(each.entities) for each in parts])
     entity = np.concatenate([each.entity + first for each, first in zip(parts, before[:-1], strict=True)])
     if compiled and len(entities) < len(entity) // 2:  # else hardly any repeats, and telling them apart is in vain
         from headrace.histories.codec.kernels import distinct
 
-        place, found = distinct(data.view(np.uint64), family.astype(np.uint64)[:, None])
+        place, found = distinct(entities.bytes.view(np.uint64), entities.family.astype(np.uint64)[:, None])
         entities = Addresses(found[:, 2].astype(np.uint8), np.ascontiguousarray(found[:, :2]).view(np.uint8))
         entity = place.astype(np.int64)[entity]
     peers, peer, more = None, None, None
     if parts[0].peers is not None:
         held = [each.peers for each in parts if each.peers is not None]
-        peers = Addresses(np.concatenate([each.family for each in held]), np.concatenate([each.bytes for each in held]))
-        ends = np.cumsum([0, *map(len, held)])
+        peers = end_to_end(held)
+        ends = borders_of([*map(len, held)])
         peer = np.concatenate(
             [each.peer + first for each, first in zip(parts, ends[:-1], strict=True) if each.peer is not None]
         )
@@ -226,33 +227,28 @@ class PieceWriter:
         """
         partition = partition_of(hashes, self._partitions)
         more = np.zeros((len(parsed.micros), 0), np.uint64) if parsed.more is None else parsed.more
-        base = int(parsed.micros.min())
-        if parsed.peers is None or int(parsed.micros.max()) - base >= _LONGEST_US:
+        mixed = mixed_values(more) if more.shape[1] else np.zeros(0, np.uint64)
+        found, base = parsed.entities, int(parsed.micros.min())
+        peers = Addresses(np.zeros(0, np.uint8), np.zeros((0, 16), np.uint8)) if parsed.peers is None else parsed.peers
+        peer = np.zeros(0, np.int64) if parsed.peer is None else parsed.peer
+        if not len(peer) or int(parsed.micros.max()) - base >= _LONGEST_US:
             base = -1
-        entities: Records | U64
         if compiled:
-            from headrace.histories.codec import kernels
-
-            found, columns = parsed.entities, (parsed.entity, parsed.micros, parsed.codes)
-            peer = None
-            if parsed.peers is not None and parsed.peer is not None:
-                peer = (parsed.peer, parsed.peers.family, parsed.peers.bytes)
-            mixed = mixed_values(more) if more.shape[1] else np.zeros(0, np.uint64)
-            entities, local, held = kernels.placed(partition, found.family, found.bytes, self._partitions)
-            of_entities = (partition, local, hashes)
-            narrow, wide, counts, total = kernels.grouped(
-                of_entities, columns, peer, (more, mixed), base, self._partitions
-            )
+            from headrace.histories.codec.kernels import grouped, placed
         else:
-            entities, local, held = _placed(parsed.entities, partition, self._partitions)
-            narrow, wide, counts, total = _grouped(parsed, hashes, (partition, local), more, base, self._partitions)
+            grouped, placed = _grouped, _placed
+        entities, local, held = placed(partition, found.family, found.bytes.view(np.uint64), self._partitions)
+        narrow, wide, counts, total = grouped(
+            partition, local, hashes, parsed.entity, parsed.micros, parsed.codes,
+            peer, peers.family, peers.bytes.view(np.uint64), more, mixed, base, self._partitions,
+        )  # fmt: skip
         begin = self._file.tell()
         for part in (entities, narrow, wide):
             self._write(part.view(np.uint8).reshape(-1).data)
         zero = np.zeros(1, np.int64)
         row = [begin + zero, base + zero, *(np.cumsum([0, *each]) for each in (held, *counts))]
         self._directory.append(np.concatenate(row).astype("<i8"))
-        return total
+        return int(total)
 
     def finish(self) -> str:
         """Write the directory; return the XXH3-128 of the whole file."""
@@ -266,50 +262,42 @@ class PieceWriter:
         self._file.write(data)
 
 
-def _placed(entities: Addresses, partition: U16, partitions: int) -> tuple[Records, I64, I64]:
+def _placed(partition: U16, family: U8, words: U64, partitions: int) -> tuple[U64, I64, I64]:
     """Compute `kernels.placed` in numpy."""
     by_partition = np.argsort(partition, kind="stable")
-    records = np.zeros(len(by_partition), ENTITY)
-    records["word0"], records["word1"] = entities.words()[by_partition].T
-    records["family"] = entities.family[by_partition]
     held = np.bincount(partition, minlength=partitions)
     local = np.empty(len(by_partition), np.int64)
-    local[by_partition] = np.arange(len(by_partition)) - np.repeat(np.cumsum(held) - held, held)
-    return records, local, held
+    local[by_partition] = ranges(0, held)
+    return np.column_stack([words.byteswap(), family])[by_partition], local, held
 
 
 def _grouped(
-    parsed: Parsed, hashes: U64, of_entities: tuple[U16, I64], more: U64, base: int, partitions: int
-) -> tuple[U64, U64, I64, int]:
-    """Compute `kernels.grouped` in numpy. hashes, of_entities: of entities, the latter their partition and index."""
-    partition, local = of_entities
-    of_row, mixed, is_narrow = partition[parsed.entity], None, np.zeros(len(parsed.entity), np.bool_)
-    peer = words = None
-    if parsed.peers is not None and parsed.peer is not None:
-        peer, words, mixed = parsed.peer, parsed.peers.words(), mixed_peers(parsed.peers)[parsed.peer]
-        small = (parsed.peers.family == 4) & (words[:, 0] & np.uint64(0xFFFFFFFF) == 0) & (words[:, 1] == 0)
+    partition: U16, local: I64, hashes: U64, entity: I64, micros: I64, codes: U16, peer: I64, peer_family: U8,
+    peer_words: U64, more: U64, mixed: U64, base: int, partitions: int,
+) -> tuple[U64, U64, I64, int]:  # fmt: skip
+    """Compute `kernels.grouped` in numpy."""
+    words, is_narrow = peer_words.byteswap(), np.zeros(len(entity), np.bool_)
+    if len(peer):
+        small = (peer_family == 4) & (words[:, 0] & np.uint64(0xFFFFFFFF) == 0) & (words[:, 1] == 0)
         is_narrow = small[peer] & (base >= 0)
-    parts: list[U64] = []
+        of_peers = mixed_peers(of_words(peer_family, words))[peer]
+        mixed = of_peers ^ mixed if len(mixed) else of_peers
+    of_row, parts = partition[entity], list[U64]()
     for kind in (True, False):
         order = np.flatnonzero(is_narrow == kind)
         order = order[np.argsort(of_row[order], kind="stable")]
-        records = np.zeros(len(order), NARROW if kind else ALONE if peer is None else WITH_PEER)
-        records["entity"] = local[parsed.entity[order]]
-        micros, codes = parsed.micros[order], parsed.codes[order]
+        records = np.zeros(len(order), NARROW if kind else WITH_PEER if len(peer) else ALONE)
+        records["entity"] = local[entity[order]]
         if kind:
-            records["since"] = (micros - base).astype(np.uint64) << np.uint64(16) | codes
+            records["since"] = (micros[order] - base).astype(np.uint64) << np.uint64(16) | codes[order]
+            records["peer"] = words[peer[order], 0] >> np.uint64(32)
         else:
-            records["micros"], records["code"] = micros, codes
-        if peer is not None and words is not None and parsed.peers is not None:
-            if kind:
-                records["peer"] = words[peer[order], 0] >> np.uint64(32)
-            else:
+            records["micros"], records["code"] = micros[order], codes[order]
+            if len(peer):
                 records["word0"], records["word1"] = words[peer[order]].T
-                records["family"] = parsed.peers.family[peer[order]]
-        own = records.view(np.uint64).reshape(len(order), records.dtype.itemsize // 8)
-        parts.append(np.hstack([own, more[order]]))
-    mixed = mixed_with(mixed, more if more.shape[1] else None)
-    total = multiset_sum(hashes[parsed.entity], parsed.micros // 1_000_000, mixed, parsed.codes)
+                records["family"] = peer_family[peer[order]]
+        parts.append(np.hstack([words_of(records), more[order]]))
+    total = multiset_sum(hashes[entity], micros // 1_000_000, mixed if len(mixed) else None, codes)
     counts = [np.bincount(of_row[is_narrow == kind], minlength=partitions) for kind in (True, False)]
     return parts[0], parts[1], np.array(counts), total
 
@@ -379,36 +367,36 @@ def segments(paths: Sequence[Path], partition: int, dtype: np.dtype[np.void]) ->
 
     dtype: of the records that are not narrow.
     """
-    narrow_bytes = NARROW.itemsize + (dtype["more"].itemsize if "more" in (dtype.names or ()) else 0)
+    narrow_bytes = record_of(NARROW, words_of_values(dtype)).itemsize
     for path in paths:
         try:
             # Mapped, because only the partition's own numbers are read. numpy.memmap takes ten times as long, and
             # every partition opens the piece of every shard.
             with path.open("rb", buffering=0) as file, mmap(file.fileno(), 0, access=ACCESS_READ) as mapped:
-                rows = _directory(np.frombuffer(mapped, "<i8"), path, partition)
+                batches = _directory(np.frombuffer(mapped, "<i8"), path, partition)
         except ValueError:
             raise _cut(path) from None
-        for begin, base, entity, after, entities, narrow, after_narrow, all_narrow, wide, after_wide in rows:
-            if after_narrow - narrow + after_wide - wide == 0:
+        for (begin, base), (entities, narrow, wide) in zip(*batches, strict=True):
+            if (narrow[1] - narrow[0]) + (wide[1] - wide[0]) == 0:
                 continue
-            narrow_at = begin + entities * ENTITY.itemsize
+            narrow_at = begin + entities[2] * ENTITY.itemsize
             yield Segment(
                 path,
                 base,
-                begin + entity * ENTITY.itemsize,
-                after - entity,
-                narrow_at + narrow * narrow_bytes,
-                after_narrow - narrow,
-                narrow_at + all_narrow * narrow_bytes + wide * dtype.itemsize,
-                after_wide - wide,
+                begin + entities[0] * ENTITY.itemsize,
+                entities[1] - entities[0],
+                narrow_at + narrow[0] * narrow_bytes,
+                narrow[1] - narrow[0],
+                narrow_at + narrow[2] * narrow_bytes + wide[0] * dtype.itemsize,
+                wide[1] - wide[0],
             )
 
 
-def _directory(words: I64, path: Path, partition: int) -> list[list[int]]:
+def _directory(words: I64, path: Path, partition: int) -> tuple[list[list[int]], list[list[list[int]]]]:
     """Copy the entries of a partition from the directory of a piece.
 
-    Returns, for each batch: where it begins and what its times count from; the entities before the partition's first
-    and last, and all of them; the same of narrow records; and the other records before the partition's first and last.
+    Returns, for each batch, where it begins and what its times count from; and of its entities, narrow records and
+    other records how many are in the partitions before, how many with this one, and how many in all.
     """
     batches, partitions, layout = words[-3:].tolist()
     if layout != _LAYOUT:
@@ -417,21 +405,15 @@ def _directory(words: I64, path: Path, partition: int) -> list[list[int]]:
         )
     width = 2 + 3 * (partitions + 1)
     directory = words[len(words) - 3 - batches * width : -3].reshape(batches, width)
-    entity, narrow, wide = (2 + kind * (partitions + 1) for kind in range(3))
-    of_entities, of_narrow = (
-        [first + partition, first + partition + 1, first + partitions] for first in (entity, narrow)
-    )
-    found: list[list[int]] = directory[
-        :, [0, 1, *of_entities, *of_narrow, wide + partition, wide + partition + 1]
-    ].tolist()
-    return found
+    before = directory[:, 2:].reshape(batches, 3, partitions + 1)[:, :, [partition, partition + 1, partitions]]
+    return directory[:, :2].tolist(), before.tolist()
 
 
 def _cut(path: Path) -> CorruptShard:
     return CorruptShard(f"{path}: ends early; remove the run's directory and prepare it again")
 
 
-def partition_of(order: npt.NDArray[np.uint64], partitions: int) -> npt.NDArray[np.uint16]:
+def partition_of(order: U64, partitions: int) -> U16:
     """Return the partition of each entity.
 
     Partitions are equal ranges of the upper half of the hash, so they follow hash order.

@@ -63,34 +63,26 @@ def execute(settings: Histories, context: RunContext, files: Sequence[tuple[Path
         durable=False,
     )
     merge = partial(merge_texts, shards=len(shards), seed=settings.seed, memory_limit=settings.memory_limit)
-    named = (
-        context.stage(
-            "dictionary",
-            [
-                Task(dictionary_file(role), 0, partial(merge, role=role, column=column))
-                for role, column in settings.dictionaries().items()
-            ],
-        )
-        if settings.dictionaries()
-        else []
-    )
+    columns = settings.dictionaries().items()
+    tasks = [Task(dictionary_file(role), 0, partial(merge, role=role, column=column)) for role, column in columns]
+    named = context.stage("dictionary", tasks) if tasks else []
     pa.default_memory_pool().release_unused()  # the texts of shards are not needed any more
     for split in SPLITS:
         local.make_directory(context.run / directory_of(split))
     at_once = _at_once(context, settings.memory_limit, 2 * settings.slab_rows * settings.working_bytes)
     made: dict[str, Any] = {"settings": settings, "pieces": len(shards), "compiled": compiled}
-    decisions: dict[int, Decision] = {}
+    decisions: list[Decision | None] = [None] * partitions
     if settings.duplicates in ("group", "drop"):
         compare = partial(compare_partition, **made)
         tasks = [Task(f"partition {number}", 0, partial(compare, number=number)) for number in range(partitions)]
         at_once.stage("compare", tasks, durable=False)
-        decisions = decide(context.run, range(partitions), settings.duplicates)
+        decisions = [*decide(context.run, partitions, settings.duplicates)]
     order = partial(write_partition, **made)
     ordered = at_once.stage(
         "order",
         [
-            Task(f"partition {number}", 0, partial(order, number=number, decision=decisions.get(number)))
-            for number in range(partitions)
+            Task(f"partition {number}", 0, partial(order, number=number, decision=decision))
+            for number, decision in enumerate(decisions)
         ],
     )
     written = [(split, number) for number, receipt in enumerate(ordered) for split in receipt.result["splits"]]
@@ -123,7 +115,7 @@ def _survey(
 ) -> tuple[list[Shard], int, int]:
     """Survey the source shards. Return them, the number of partitions to make, and the approximate number of rows.
 
-    A partition has about `slab_rows` measurements.
+    A partition has about `slab_rows` measurements. Raises `InputError` if a shard lacks a requested column.
     """
 
     def looked(path: Path, name: str) -> tuple[Shard, int]:
@@ -137,7 +129,12 @@ def _survey(
     found = context.map([partial(looked, path, name) for path, name in files])
     shards = [shard for shard, _ in found]
     for shard in with_content(shards):
-        _check_columns(settings, shard)
+        for column in settings.columns():
+            if column not in shard.schema.names:
+                raise InputError(
+                    f"{shard.path}: has no column {column!r}, it has {few(shard.schema.names)}; name its columns with "
+                    f"entity=, time=, peer=, value= and values={hint(shard.schema.names)}"
+                )
     rows = sum(rows for _, rows in found)
     if settings.partitions is not None:
         return shards, settings.partitions, rows
@@ -160,8 +157,8 @@ def _outcome(
     partitions: int,
     listed: Receipt,
 ) -> Outcome:
-    def total(name: str) -> int:
-        return sum(int(receipt.result[name]) for receipt in gathered)
+    def total(name: str, receipts: Sequence[Receipt] = gathered) -> int:
+        return sum(int(receipt.result[name]) for receipt in receipts)
 
     def of_split(split: str, name: str) -> int:
         return sum(int(each.result["splits"][split][name]) for each in ordered if split in each.result["splits"])
@@ -185,8 +182,6 @@ def _outcome(
         word: sum(int(receipt.result["dropped"].get(word, 0)) for receipt in gathered)
         for word in (*REASONS, "not_sampled")
     }
-    gone = sum(int(receipt.result["gone"]) for receipt in ordered)
-    gone_sum = sum(int(receipt.result["gone_sum"]) for receipt in ordered)
     entities = {split: of_split(split, "entities") for split in SPLITS}
     duplicates: dict[str, Any] = {}
     if settings.duplicates != "allow":
@@ -194,10 +189,9 @@ def _outcome(
         duplicates = duplicates_facts(settings, repeated)
         context.warn(told(settings, repeated, entities))
     first: dict[str, str] = {}
-    for receipt in gathered:
-        first = {**receipt.result["first_dropped"], **first}
     failed: dict[str, Failed] = {}
     for receipt in gathered:
+        first = {**receipt.result["first_dropped"], **first}
         for word, found in receipt.result["failed_by"].items():
             add_failed(failed, word, found)
     lost = sum(count for word, count in dropped.items() if word != "not_sampled")
@@ -208,7 +202,7 @@ def _outcome(
         schema=ROW_SCHEMA,
         index=index,
         splits=totals,
-        dropped={**dropped, **({REASON: gone} if settings.duplicates == "drop" else {})},
+        dropped={**dropped, **({REASON: total("gone", ordered)} if settings.duplicates == "drop" else {})},
         source={
             "files": len(files),
             "bytes": sum(path.stat().st_size for path, _ in files),
@@ -224,20 +218,10 @@ def _outcome(
             "clamped": total("clamped"),
             "backwards": total("backwards"),
             "first_dropped": first,
-            "multiset_sum": (total("sum") - gone_sum) % (1 << 64),
+            "multiset_sum": (total("sum") - total("gone_sum", ordered)) % (1 << 64),
             "partitions": partitions,
             "format": settings.format,
             "rows_digest": listed.files[0].digest,
             **duplicates,
         },
     )
-
-
-def _check_columns(settings: Histories, shard: Shard) -> None:
-    """Raise `InputError` if the shard lacks a requested column."""
-    for name in settings.columns():
-        if name not in shard.schema.names:
-            raise InputError(
-                f"{shard.path}: has no column {name!r}, it has {few(shard.schema.names)}; name its columns with "
-                f"entity=, time=, peer=, value= and values={hint(shard.schema.names)}"
-            )

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +20,7 @@ from headrace.arrays import I64, U8
 from headrace.digest import digest_file
 from headrace.errors import CorruptShard, MissingExtra
 from headrace.formats.write import HashingFile, Written
-from headrace.histories.codec.addresses import Addresses, render
-from headrace.histories.codec.latencies import FAILED, decode_latencies
-from headrace.histories.codec.rows import Encoded, decode_row
+from headrace.histories.codec.rows import Encoded
 from headrace.storage.local import failed, storing
 
 EXTENSION = {"array_record": ".array_record", "arrow": ".arrow"}
@@ -43,21 +41,12 @@ _BATCH_BYTES, _BATCH_ROWS = 8 << 20, 4096
 FACTS_SCHEMA = pa.schema([*list(ROW_SCHEMA)[:-1], pa.field("bytes", pa.int64(), nullable=False)])
 
 
-class ShardFile(Protocol):
-    """A shard that is being written."""
+def open_shard(path: Path, format_: str) -> _ArrowFile | _ArrayRecordFile:
+    """Open a new shard under a temporary name. Raises `MissingExtra` without the array-record package.
 
-    def write(self, facts: pa.RecordBatch, rows: Encoded, places: I64) -> None:
-        """Write the next rows, those at the indices `places`. facts: of `FACTS_SCHEMA`, parallel to them."""
-
-    def finish(self, rows: int) -> Written:
-        """Close the file, which then has exactly `rows` rows."""
-
-    def close(self) -> None:
-        """Release the file, complete or not."""
-
-
-def open_shard(path: Path, format_: str) -> ShardFile:
-    """Open a new shard under a temporary name. Raises `MissingExtra` without the array-record package."""
+    Its `write` takes the next rows, those at the indices `places`, and their facts, of `FACTS_SCHEMA`. `finish` closes
+    the file; then `batches` has the number of rows of each part that can be read alone.
+    """
     return _ArrowFile(path) if format_ == "arrow" else _ArrayRecordFile(path)
 
 
@@ -67,11 +56,6 @@ class Blobs:
 
     data: U8
     sizes: I64
-
-    def __iter__(self) -> Iterator[memoryview]:
-        stops = np.cumsum(self.sizes)
-        for start, stop in zip((stops - self.sizes).tolist(), stops.tolist(), strict=True):
-            yield self.data[start:stop].data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,14 +81,8 @@ class Most:
 MOST = Most(rows=8192, bytes=2 << 20)
 
 
-def read_blobs(path: Path) -> Iterator[memoryview]:
-    """Read the row blobs of a shard of either format, in order. Raises `CorruptShard` if it cannot be read."""
-    for piece in read_pieces(path):
-        yield from piece
-
-
 def read_pieces(path: Path, expected: I64 | None = None, most: Most = MOST) -> Iterator[Blobs]:
-    """Read the rows of a shard in pieces of many rows.
+    """Read the rows of a shard of either format, in pieces of many rows. Raises `CorruptShard` if it cannot be read.
 
     expected: bytes of the rows that the shard should have, so that no piece exceeds the limit when a few rows are
     large. Without it, pieces have that size on average. If a row cannot be read, those before it are yielded first.
@@ -159,6 +137,7 @@ class _ArrayRecordFile:
 
     def finish(self, rows: int) -> Written:
         self.close()
+        self.batches = [rows]
         digest = digest_file(self._path)
         return Written(rows, self._path.stat().st_size, digest.sha256, (), digest.checksum)
 
@@ -176,6 +155,7 @@ class _ArrowFile:
         self._writer = pa.ipc.new_file(self._file, ROW_SCHEMA)
         self._facts: list[pa.RecordBatch] = []
         self._blobs: list[pa.LargeBinaryArray] = []
+        self.batches: list[int] = []
         self._bytes = 0
 
     def write(self, facts: pa.RecordBatch, rows: Encoded, places: I64) -> None:
@@ -211,6 +191,7 @@ class _ArrowFile:
         batch = pa.record_batch([*columns, pa.concat_arrays(self._blobs)], schema=ROW_SCHEMA)
         with storing(self._path):
             self._writer.write_batch(batch)
+        self.batches.append(len(batch))
         self._facts, self._blobs, self._bytes = [], [], 0
 
 
@@ -230,35 +211,6 @@ def _read_arrow(path: Path, most: Most) -> Iterator[Blobs]:
         raise CorruptShard(f"{path}: is missing; restore it or prepare the run again") from error
     except (OSError, pa.ArrowException, KeyError) as error:
         raise unreadable(path, error) from error
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """One measurement. event_time: epoch seconds; rtt: ms, None if it failed; dst_addr: None without peers."""
-
-    src_addr: str
-    dst_addr: str | None
-    event_time: int
-    rtt: float | None
-    part: int
-
-
-def decode_shard(path: Path) -> Iterator[Measurement]:
-    """Read the measurements of a shard one by one, in its order.
-
-    Memory is O(one row), and each measurement costs Python work. Raises `CorruptShard`, `MissingExtra`.
-    """
-    for place, blob in enumerate(read_blobs(path)):
-        row = decode_row(blob, f"{path}: row {place + 1}")
-        entity = Addresses(np.array([row.entity_family], np.uint8), row.entity_bytes.reshape(1, 16))
-        (name,) = render(entity, row.entity_kind).to_pylist()
-        peers: list[str | None] = [None]
-        peers[1:] = render(Addresses(row.peer_family, row.peer_bytes), row.peer_kind).to_pylist()
-        of_peer = [0] * row.n if row.peers is None else (row.peers.astype(np.int64) + 1).tolist()
-        for time, code, micros, peer in zip(
-            row.times.tolist(), row.codes.tolist(), decode_latencies(row.codes).tolist(), of_peer, strict=True
-        ):
-            yield Measurement(name, peers[peer], time, None if code == FAILED else micros / 1000, row.part)
 
 
 def open_array_record(path: Path, *, max_parallelism: int) -> Any:

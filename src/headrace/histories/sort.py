@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from headrace.arrays import I64, U16, U64, Ints
+from headrace.arrays import I64, U16, U32, U64, Bools, Ints, borders_of, number_rows
 from headrace.histories.codec.addresses import Addresses, as_numbers, of_words
 from headrace.histories.piece import (
     ENTITY,
@@ -30,6 +29,8 @@ from headrace.histories.piece import (
     read_entities,
     reading,
     record_of,
+    words_of,
+    words_of_values,
 )
 from headrace.storage.local import storing
 
@@ -65,7 +66,7 @@ class Slab(NamedTuple):
     entity: Ints
     micros: I64
     peer: Ints | None
-    codes: npt.NDArray[np.uint16]
+    codes: U16
     more: U64 | None = None
 
 
@@ -102,21 +103,21 @@ def open_partition(
     """
     has_peers = "family" in (record.names or ())
     entities, place = distinct_entities(read_entities(segments), hashed, compiled=compiled)
-    before = np.concatenate([np.zeros(1, np.int64), np.cumsum([each.entities for each in segments])])
+    before = borders_of([each.entities for each in segments])
     of_segment = [place[before[k] : before[k + 1]] for k in range(len(segments))]
     rows, count = sum(each.records for each in segments), len(entities.addresses)
     if coded[0] is not None:
         entities = replace(entities, addresses=coded[0](entities.addresses))
     peers, mixed, peer = Addresses(np.zeros(0, np.uint8), np.zeros((0, 16), np.uint8)), np.zeros(0, np.uint64), None
     if rows <= 2 * slab_rows:
-        (records,) = _blocks(segments, of_segment, record, rows, compiled=compiled)
+        records = next(_blocks(segments, of_segment, record, rows, compiled=compiled), np.empty(0, record))
         if has_peers:
             peers, peer = distinct_peers(records, compiled=compiled)
             peers, mixed, peer = _in_code_order(peers, peer, coded[1])
         held = [(records, peer)]
         del records, peer
-        slab = _sorted(held, count, compiled=compiled)
-        return Partition(entities, peers, mixed, rows, lambda: iter([slab]))
+        slabs = [_sorted(held, count, compiled=compiled)] if rows else []
+        return Partition(entities, peers, mixed, rows, lambda: iter(slabs))
 
     # Runs are sorted again where they are merged, so that in them a peer is the number it was first met as.
     number = np.zeros(0, np.int64)
@@ -131,13 +132,8 @@ def open_partition(
     if has_peers:
         peers, mixed, numbered = _in_code_order(peers, Peers(np.zeros(0, np.int64), np.argsort(number)), coded[1])
         rank = numbered.rank
-    dtype = record_of(RUN, _words_of_values(record))
-    merged = partial(_merged, runs, dtype, rank, slab_rows, count, compiled=compiled)
+    merged = partial(_merged, runs, record_of(RUN, words_of_values(record)), rank, slab_rows, count, compiled=compiled)
     return Partition(entities, peers, mixed, rows, merged)
-
-
-def _words_of_values(record: np.dtype[np.void]) -> int:
-    return record["more"].shape[0] if "more" in (record.names or ()) else 0
 
 
 def _in_code_order(peers: Addresses, peer: Peers, coded: Coded) -> tuple[Addresses, U64, Peers]:
@@ -151,19 +147,16 @@ def _in_code_order(peers: Addresses, peer: Peers, coded: Coded) -> tuple[Address
 
 
 def _blocks(
-    segments: list[Segment],
-    of_segment: list[npt.NDArray[np.uint32]],
-    dtype: np.dtype[np.void],
-    rows: int,
-    *,
-    compiled: bool,
+    segments: list[Segment], of_segment: list[U32], dtype: np.dtype[np.void], rows: int, *, compiled: bool
 ) -> Iterator[Records]:
     """Yield the measurements in chunks of at most `rows`, entities as indices into those of the partition.
 
     Each chunk overwrites the previous one.
     """
+    if compiled:
+        from headrace.histories.codec import kernels
     block, size = np.empty(rows, dtype), 0
-    narrow = record_of(NARROW, _words_of_values(dtype))
+    narrow = record_of(NARROW, words_of_values(dtype))
     with reading() as read:
         for segment, places in zip(segments, of_segment, strict=True):
             parts = ((narrow, segment.narrow_at, segment.narrow), (dtype, segment.wide_at, segment.wide))
@@ -173,7 +166,14 @@ def _blocks(
                     mine = block[size : size + min(rows - size, count - start)]
                     records = np.empty(len(mine), narrow) if kind is narrow else mine
                     read(records, segment.path, begin + start * kind.itemsize)
-                    _settle(records, segment.base, places, mine, compiled=compiled)
+                    if compiled and kind is narrow:
+                        kernels.widened(words_of(records), segment.base, places, words_of(mine))
+                    elif compiled:
+                        kernels.entities_placed(words_of(mine), _byte_of(mine, "entity") // 8, places)
+                    else:
+                        if kind is narrow:
+                            _widen(records, segment.base, mine)
+                        mine["entity"] = places[records["entity"]]
                     start, size = start + len(mine), size + len(mine)
                     if size == rows:
                         yield block
@@ -182,24 +182,14 @@ def _blocks(
         yield block[:size]
 
 
-def _settle(records: Records, base: int, places: npt.NDArray[np.uint32], out: Records, *, compiled: bool) -> None:
-    """Fill `out` with records, which may be narrow, and their entities as indices into those of the partition."""
-    if compiled:
-        from headrace.histories.codec import kernels
-
-        if records is out:
-            kernels.entities_placed(_words(out), _byte_of(out, "entity") // 8, places)
-        else:
-            kernels.widened(_words(records), base, places, _words(out))
-        return
-    if records is not out:
-        out["micros"] = (records["since"] >> np.uint64(16)).astype(np.int64) + base
-        out["code"] = records["since"] & np.uint64(0xFFFF)
-        out["word0"], out["word1"] = records["peer"].astype(np.uint64) << np.uint64(32), 0
-        out["family"], out["zero"] = 4, 0
-        for name in set(records.dtype.names or ()) & {"more"}:
-            out[name] = records[name]
-    out["entity"] = places[records["entity"]]
+def _widen(records: Records, base: int, out: Records) -> None:
+    """Write narrow records as others, without their entities."""
+    out["micros"] = (records["since"] >> np.uint64(16)).astype(np.int64) + base
+    out["code"] = records["since"] & np.uint64(0xFFFF)
+    out["word0"], out["word1"] = records["peer"].astype(np.uint64) << np.uint64(32), 0
+    out["family"], out["zero"] = 4, 0
+    if words_of_values(out.dtype):
+        out["more"] = records["more"]
 
 
 @dataclass(frozen=True)
@@ -216,31 +206,28 @@ def _sorted(held: list[tuple[Records, Peers | None]], entities: int, *, compiled
     held: a list of only these records. They are removed from it, which frees most of the memory before the sort.
     """
     records, peer = held.pop()
-    has_values = "more" in (records.dtype.names or ())
+    more = records["more"] if words_of_values(records.dtype) else None
     if compiled:
         from headrace.histories.codec.partition_kernels import in_order
 
-        peers = None if peer is None else (peer.place.astype(np.uint32, copy=False), peer.rank.astype(np.uint32))
-        tail, words = _byte_of(records, "entity") // 8, [_words(records)]
-        if not has_values:
+        tail, words = _byte_of(records, "entity") // 8, [words_of(records)]
+        if more is None:
             del records
+            peers = None if peer is None else (peer.place.astype(np.uint32, copy=False), peer.rank.astype(np.uint32))
             return Slab(*in_order(words, tail, peers, entities))
+    of_record = None if peer is None else peer.rank[peer.place]
+    entity: Ints
+    if compiled and more is not None:
         place = np.arange(len(records), dtype=np.uint32)
         entity, micros, found, codes = in_order(words, tail, (place, place), entities)
         assert found is not None
-        of_record = None if peer is None else peer.rank[peer.place]
-        order = _ties_in_order(found.astype(np.int64), entity, micros, of_record, codes, records["more"])
-        return Slab(entity, micros, None if of_record is None else of_record[order], codes, records["more"][order])
-    of_record = None if peer is None else peer.rank[peer.place]
-    more = records["more"] if has_values else None
-    order = measurement_order(records["entity"], records["micros"], of_record, records["code"], more)
-    return Slab(
-        records["entity"][order].astype(np.int64),
-        records["micros"][order],
-        None if of_record is None else of_record[order],
-        records["code"][order],
-        None if more is None else more[order],
-    )
+        order = _ties_in_order(found.astype(np.int64), entity, micros, of_record, codes, more)
+    else:
+        order = measurement_order(records["entity"], records["micros"], of_record, records["code"], more)
+        entity, micros = records["entity"][order].astype(np.int64), records["micros"][order]
+        codes = records["code"][order]
+    of_order = None if of_record is None else of_record[order]
+    return Slab(entity, micros, of_order, codes, None if more is None else more[order])
 
 
 def _ties_in_order(order: I64, entity: Ints, micros: I64, peer: Ints | None, codes: U16, more: U64) -> I64:
@@ -356,7 +343,7 @@ def distinct_peers(records: Records, *, compiled: bool) -> tuple[Addresses, Peer
 
 def distinct_entities(
     records: Records, hashed: Callable[[Addresses], EntityHashes], *, compiled: bool = False
-) -> tuple[Entities, npt.NDArray[np.uint32]]:
+) -> tuple[Entities, U32]:
     """Find the distinct entities of entity records in hash order, and the index of each record's entity: uint32 [N].
 
     hashed: function that returns the hashes of entities; ties are ordered by family and bytes.
@@ -383,28 +370,21 @@ def distinct_addresses(records: Records, *, compiled: bool = False) -> tuple[Int
         # Which word of a record an address begins in, and which has its family, so far above the lowest bit.
         family = _byte_of(records, "family")
         where = {"column": _byte_of(records, "word0") // 8, "family_column": family // 8, "shift": family % 8 * 8}
-        return distinct(_words(records), _words(records), **where)
+        return distinct(words_of(records), words_of(records), **where)
     words = np.column_stack([records["word0"], records["word1"], records["family"]])
-    order = np.lexsort((words[:, 1], words[:, 0], records["family"]))
-    ascending = words[order]
-    new = np.ones(len(order), np.bool_)
-    new[1:] = (ascending[1:] != ascending[:-1]).any(axis=1)
-    place = np.empty(len(order), np.int64)
-    place[order] = np.cumsum(new) - 1
-    return place, ascending[new]
+    place = number_rows(words[:, 1], words[:, 0], words[:, 2])
+    found = np.empty((int(place.max(initial=-1)) + 1, 3), np.uint64)
+    found[place] = words
+    return place, found
 
 
 def measurement_order(entity: Ints, micros: I64, peer: Ints | None, codes: U16, more: U64 | None = None) -> I64:
     """Return indices that sort measurements by entity, time, peer, code and values: int64 [N]."""
     import polars as pl
 
-    columns = {"entity": entity, "micros": micros, "code": codes} | ({} if peer is None else {"peer": peer})
-    frame = pl.DataFrame({name: np.ascontiguousarray(column) for name, column in columns.items()})
-    by = ["entity", "micros", *([] if peer is None else ["peer"]), "code"]
-    if more is not None:
-        values = {f"value {number}": np.ascontiguousarray(more[:, number]) for number in range(more.shape[1])}
-        frame, by = frame.with_columns(**{name: pl.Series(each) for name, each in values.items()}), [*by, *values]
-    return frame.select(pl.arg_sort_by(by)).to_series().to_numpy().astype(np.int64)
+    columns = [entity, micros, *([] if peer is None else [peer]), codes, *([] if more is None else more.T)]
+    frame = pl.DataFrame({str(number): np.ascontiguousarray(column) for number, column in enumerate(columns)})
+    return frame.select(pl.arg_sort_by(frame.columns)).to_series().to_numpy().astype(np.int64)
 
 
 def _by_bytes(words: U64) -> I64:
@@ -421,10 +401,6 @@ def _by_bytes(words: U64) -> I64:
     return order
 
 
-def _words(records: Records) -> U64:
-    return records.view(np.uint64).reshape(-1, records.dtype.itemsize // 8)
-
-
 def _ranks(order: I64) -> I64:
     """Invert an order."""
     ranks = np.empty(len(order), np.int64)
@@ -432,7 +408,7 @@ def _ranks(order: I64) -> I64:
     return ranks
 
 
-def _differs(values: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
+def _differs(values: Ints) -> Bools:
     """Mark values that differ from the one before: bool [N], true for the first."""
     new = np.ones(len(values), np.bool_)
     new[1:] = values[1:] != values[:-1]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -87,9 +87,7 @@ def verify_histories(run: FinishedRun, workers: int | None = None) -> list[Check
 
     Each worker needs O(the facts of a shard, or its largest row) of memory.
     """
-    config = json.loads((run.root / "config.json").read_bytes())
-    config.pop("recipe", None)
-    settings = Histories(**config)
+    settings, config = _settings_of(run.root)
     asked: Duplicates = config.get("duplicates", "allow")  # runs of older versions did not look for duplicates
     told = run.manifest.facts
     path = run.root / ROWS
@@ -136,6 +134,13 @@ def verify_histories(run: FinishedRun, workers: int | None = None) -> list[Check
     ]
 
 
+def _settings_of(root: Path) -> tuple[Histories, dict[str, Any]]:
+    """Return the settings of a run, with defaults, and as they are written."""
+    config = json.loads((root / "config.json").read_bytes())
+    config.pop("recipe", None)
+    return Histories(**config), config
+
+
 def _dictionary(path: Path, known: Mapping[str, Any]) -> Dictionary:
     """Open a dictionary. Raises `CorruptShard` if it differs from the manifest's entry, `known`, or is not sorted."""
     with place_of(path).local_copy() as here:
@@ -164,25 +169,21 @@ def _content_check(run: FinishedRun, asked: Duplicates, found: Sequence[Found], 
         said = {"in_earlier_split": dict(known.earlier), "repeated": dict(known.own)}
     word = "count" if asked == "allow" else asked
     check = content_check(run, word, said, found_again, lambda: content, unit="entities")
-    if asked == "group" and check.problem is None:
-        astray = _astray(content, of_split)
-        told = f"{run.root}: {astray:,} entities are not where the first one of their content belongs"
-        return replace(check, problem=told if astray else None)
-    return check
-
-
-def _astray(content: Mapping[str, U64], found: Mapping[str, Sequence[Found]]) -> int:
-    """Count entities outside the split that the hash of the first entity, in hash order, with their content selects."""
+    if asked != "group" or check.problem is not None:
+        return check
+    # The hash of the first entity, in hash order, decides the split of all with its content.
     contents = np.concatenate(list(content.values()))
     orders, sides = (
-        np.concatenate([getattr(each, name) for parts in found.values() for each in parts])
+        np.concatenate([getattr(each, name) for parts in of_split.values() for each in parts])
         for name in ("order", "trains")
     )
     trains = np.repeat([split == "train" for split in content], [len(each) for each in content.values()])
     by_order = np.argsort(orders, kind="stable")
     by_order = by_order[contents[by_order] != NOTHING]
     _, original, unit = np.unique(contents[by_order], return_index=True, return_inverse=True)
-    return int((sides[by_order][original][unit] != trains[by_order]).sum())
+    astray = int((sides[by_order][original][unit] != trains[by_order]).sum())
+    told = f"{run.root}: {astray:,} entities are not where the first one of their content belongs"
+    return replace(check, problem=told if astray else None)
 
 
 def _opened(path: Path, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
@@ -277,7 +278,7 @@ class _ShardCheck:
             measurement = at - int(found.starts[row]) + 1
             return f"measurement {measurement} has code {int(found.codes[at])}, which encodes no latency"
 
-        broken = first_broken(
+        self._obey(
             [
                 (other, not_as_told),
                 # A repeated entity would be out of order.
@@ -304,8 +305,6 @@ class _ShardCheck:
                 ),
             ]
         )
-        if broken is not None:
-            raise CorruptShard(f"{self._path}: row {self.rows + broken[0] + 1}: {broken[1]}")
         self.rows += len(n)
         self.measurements += int(n.sum())
         mixed = mixed_peers(found.peers)
@@ -334,7 +333,8 @@ class _ShardCheck:
     def _check_kinds(self, found: Decoded) -> None:
         """Raise `CorruptShard` for rows whose columns differ from the settings, or with unknown codes."""
         settings, texts, head = self._partition.settings, self._partition.texts, found.head
-        types = [each.name for each in self._types()]
+        count = {name: len(texts[role][0]) for name, role in settings.categories().items()}
+        types = [stored_type(kind, count.get(name, 0)).name for name, kind in settings.values.items()]
 
         def unknown(role: str, codes: I64, rows: I64) -> Bools:
             strange = np.zeros(len(found.n), np.bool_)
@@ -358,36 +358,28 @@ class _ShardCheck:
         if settings.peer_kind == "text":
             rows = np.repeat(every, found.peers4 + found.peers6)
             laws.append((unknown("peer", as_numbers(found.peers), rows), lambda _row: told.format(settings.peer)))
-        for (role, column), values in self._categories(found):
-            strange = unknown(role, values.astype(np.int64) - 1, np.repeat(every, found.n))
-            laws.append((strange, lambda _row, column=column: told.format(column)))  # type: ignore[misc]
+        columns = dict(zip(settings.values, found.values, strict=False))  # other columns break the first law
+        for column, role in settings.categories().items():
+            if column in columns:
+                strange = unknown(role, columns[column].astype(np.int64) - 1, np.repeat(every, found.n))
+                laws.append((strange, lambda _row, column=column: told.format(column)))  # type: ignore[misc]
+        self._obey(laws)
+
+    def _obey(self, laws: Sequence[Law]) -> None:
+        """Raise `CorruptShard` for the first row that breaks a law."""
         broken = first_broken(laws)
         if broken is not None:
             raise CorruptShard(f"{self._path}: row {self.rows + broken[0] + 1}: {broken[1]}")
-
-    def _types(self) -> list[np.dtype[Any]]:
-        """Return the types of the value columns."""
-        settings, texts = self._partition.settings, self._partition.texts
-        roles = {column: role for role, column in settings.dictionaries().items() if role.startswith("value")}
-        count = {name: len(texts[role][0]) for name, role in roles.items()}
-        return [stored_type(kind, count.get(name, 0)) for name, kind in settings.values.items()]
-
-    def _categories(self, found: Decoded) -> Iterator[tuple[tuple[str, str], npt.NDArray[Any]]]:
-        """Yield the category columns, as (dictionary, column) and the codes."""
-        settings = self._partition.settings
-        for each in settings.dictionaries().items():
-            if each[0].startswith("value") and found.values:
-                yield each, found.values[list(settings.values).index(each[1])]
 
     def _words(self, found: Decoded) -> U64 | None:
         """Return the words of the values, as they were when the measurements were gathered."""
         if not found.values:
             return None
-        columns = [as_words(each) for each in found.values]
-        for (role, column), codes in self._categories(found):
-            hashes = np.append(np.uint64(0), self._partition.texts[role][1])
-            columns[list(self._partition.settings.values).index(column)] = hashes[codes]
-        return np.column_stack(columns)
+        columns = dict(zip(self._partition.settings.values, found.values, strict=True))
+        words = {name: as_words(each) for name, each in columns.items()}
+        for name, role in self._partition.settings.categories().items():
+            words[name] = np.append(np.uint64(0), self._partition.texts[role][1])[columns[name]]
+        return np.column_stack(list(words.values()))
 
 
 def contents_of_split(dataset: IndexedDataset, split: str, workers: int) -> tuple[tuple[str, ...], I64, U64]:
@@ -396,9 +388,7 @@ def contents_of_split(dataset: IndexedDataset, split: str, workers: int) -> tupl
     Returns the compared columns, the first row of each entity, int64, and its digest, uint64. Raises `CorruptShard` for
     a damaged row.
     """
-    config = json.loads((dataset.root / "config.json").read_bytes())
-    config.pop("recipe", None)
-    settings = Histories(**config)
+    settings, _ = _settings_of(dataset.root)
 
     def sums(table: pa.Table) -> U64:
         blobs, found = table["measurements"].combine_chunks(), [np.empty(0, np.uint64)]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace.arrays import I32, I64, U64, Bools, Ints
-from headrace.formats import arrow
-from headrace.formats.detect import Kind
-from headrace.formats.shard import Shard
+from headrace.arrays import I32, I64, U64, Ints
 from headrace.formats.write import HashingFile, Written
 from headrace.histories.codec.addresses import render
 from headrace.histories.codec.rows import HEADER_BYTES, LARGEST_SPAN, Encoded, Measurements, blob_bytes, encode_rows
@@ -42,7 +38,7 @@ from headrace.histories.piece import (
     record_of,
     segments,
 )
-from headrace.histories.shard_file import EXTENSION, FACTS_SCHEMA, ROW_SCHEMA, ShardFile, open_shard
+from headrace.histories.shard_file import EXTENSION, FACTS_SCHEMA, open_shard
 from headrace.histories.sort import Partition, Slab, open_partition
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 
@@ -82,19 +78,16 @@ def facts_file(split: str, number: int) -> str:
     return f"{STAGE_DIRECTORY}/rows-{split}-{number:05d}.arrow"
 
 
-def _opened(files: TaskFiles, settings: Histories, pieces: int, number: int, *, compiled: bool) -> Partition | None:
-    """Open one partition; None if it has no measurements."""
+def _opened(files: TaskFiles, settings: Histories, pieces: int, number: int, *, compiled: bool) -> Partition:
+    """Open one partition."""
     paths = [files.run / piece_file(piece) for piece in range(pieces)]
     record = record_of(ALONE if settings.peer is None else WITH_PEER, len(settings.values))
-    mine = list(segments(paths, number, record))
-    if not mine:
-        return None
     entity, peer = (
         Codes(files.run, role).addresses if kind == "text" else None
         for role, kind in (("entity", settings.entity_kind), ("peer", settings.peer_kind))
     )
     return open_partition(
-        mine,
+        list(segments(paths, number, record)),
         hashed=partial(hash_entities, kind=settings.entity_kind, seed=settings.seed, compiled=compiled),
         record=record,
         coded=(entity, peer),
@@ -109,9 +102,6 @@ def compare_partition(
 ) -> dict[str, Any]:
     """Write the content digests of one partition's entities, in hash order, for the duplicate check."""
     partition = _opened(files, settings, pieces, number, compiled=compiled)
-    if partition is None:
-        keep_compared(files, number, Contents(settings, 0), np.zeros(0, np.bool_))
-        return {"rows_read": 0}
     contents = Contents(settings, len(partition.entities.addresses))
     for rows, entity, words in _rows(partition, settings, files.run):
         contents.add(rows, entity, None if rows.peer is None else partition.mixed[rows.peer], words)
@@ -134,11 +124,6 @@ def write_partition(
     and none is dropped. compiled: sort and encode with numba; the bytes are the same.
     """
     partition = _opened(files, settings, pieces, number, compiled=compiled)
-    if partition is None:
-        if settings.duplicates != "allow":
-            nobody = np.zeros(0, np.bool_)
-            keep_counted(files, number, Contents(settings, 0), Decision(nobody, nobody))
-        return {"rows_read": 0, "gone": 0, "gone_sum": 0, "splits": {}}
     hashes = partition.entities.hashes
     if decision is None:
         decision = Decision(hashes.train(settings.train_ratio), np.zeros(len(hashes.order), np.bool_))
@@ -156,19 +141,21 @@ def write_partition(
             if settings.duplicates != "allow":
                 contents.add(rows, entity, peer, words)
             if decision.goes[entity].any():
-                gone_sum += _sum_of_gone(rows, entity, mixed_with(peer, words), hashes.order, decision.goes)
+                of_each = np.repeat(entity, np.diff(rows.starts, append=len(rows.times)))
+                gone, mixed = decision.goes[of_each], mixed_with(peer, words)
+                own = None if mixed is None else mixed[gone]
+                gone_sum += multiset_sum(hashes.order[of_each[gone]], rows.times[gone], own, rows.codes[gone])
             encoded = encode_rows(rows, compiled=compiled)
             for split, mask in zip(SPLITS, of_split, strict=True):
                 places = np.flatnonzero(mask[entity])
                 if not len(places):
                     continue
                 if split not in outputs:
-                    outputs[split] = _Output.begin(files, settings, split, number)
-                facts = _facts(rows, names.take(pa.array(entity[places])), encoded, places)
-                outputs[split].write(facts, encoded, places)
+                    outputs[split] = _Output(files, split, number, settings.format)
+                outputs[split].write(rows, names.take(pa.array(entity[places])), encoded, places)
     except BaseException:
         for output in outputs.values():
-            output.abandon()
+            output.shard.close()
         raise
     if settings.duplicates != "allow":
         keep_counted(files, number, contents, decision)
@@ -178,28 +165,6 @@ def write_partition(
         "gone_sum": gone_sum,
         "splits": {split: outputs[split].finish(files) for split in SPLITS if split in outputs},
     }
-
-
-def _sum_of_gone(rows: Measurements, entity: I64, peer: U64 | None, order: U64, goes: Bools) -> int:
-    """Compute the `multiset_sum` of the measurements of dropped entities. entity [R]; order, goes [E]."""
-    of_each = np.repeat(entity, np.diff(rows.starts, append=len(rows.times)))
-    gone = goes[of_each]
-    own = None if peer is None else peer[gone]
-    return multiset_sum(order[of_each[gone]], rows.times[gone], own, rows.codes[gone])
-
-
-def _facts(rows: Measurements, names: pa.Array, encoded: Encoded, places: I64) -> pa.RecordBatch:
-    """Build the facts of the rows at these indices; names: of their entities."""
-    begin, end = rows.starts[places], np.append(rows.starts[1:], len(rows.times))[places]
-    columns = [
-        names,
-        pa.array(rows.part[places].astype(np.int32)),
-        pa.array(end - begin),
-        pa.array(rows.times[begin]),
-        pa.array(rows.times[end - 1]),
-        pa.array(encoded.offsets[places + 1] - encoded.offsets[places]),
-    ]
-    return pa.record_batch(columns, schema=FACTS_SCHEMA)
 
 
 def _rows(partition: Partition, settings: Histories, run: Path) -> Iterator[tuple[Measurements, I64, U64 | None]]:
@@ -249,8 +214,7 @@ def _rows(partition: Partition, settings: Histories, run: Path) -> Iterator[tupl
 
 def _columns_of_values(settings: Histories, run: Path) -> tuple[Callable[[U64], Values], list[np.dtype[Any]]]:
     """Return a function that makes value columns from words, and the types of the columns."""
-    roles = {column: role for role, column in settings.dictionaries().items() if role.startswith("value")}
-    codes = {name: Codes(run, role) for name, role in roles.items()}
+    codes = {name: Codes(run, role) for name, role in settings.categories().items()}
     types = [stored_type(kind, codes[name].count if name in codes else 0) for name, kind in settings.values.items()]
 
     def columns(words: U64) -> Values:
@@ -314,9 +278,8 @@ def _cuts(
             new[_first_places(mine, len(is_6))] = True
             six = np.cumsum(new & is_6[mine], dtype=np.int32)
             four = np.cumsum(new, dtype=np.int32) - six
-        taken = partial(_bytes_of, four=four, six=six, types=types)
-        fits = bisect_right(range(1, stop - begin + 1), max_bytes, key=taken)
-        begin += max(1, fits)
+        size = partial(_bytes_of, four=four, six=six, types=types)
+        begin += max(1, bisect_right(range(1, stop - begin + 1), max_bytes, key=size))
         if begin >= len(times):
             return np.array(cuts, np.int64)
         cuts.append(begin)
@@ -339,33 +302,28 @@ def _first_places(values: Ints, most: int) -> Ints:
     return first[first < len(values)]
 
 
-@dataclass
 class _Output:
     """The shard of one split while it is written, with the facts of its rows."""
 
-    target: str
-    facts_target: str
-    temporary: Path
-    shard: ShardFile
-    format: str
-    facts: list[pa.RecordBatch] = field(default_factory=list)
+    def __init__(self, files: TaskFiles, split: str, number: int, format_: str) -> None:
+        self.target, self.facts_target = shard_name(split, number, format_), facts_file(split, number)
+        self.temporary = files.temporary(self.target)
+        self.shard = open_shard(self.temporary, format_)
+        self.facts: list[pa.RecordBatch] = []
 
-    @staticmethod
-    def begin(files: TaskFiles, settings: Histories, split: str, number: int) -> _Output:
-        target, facts_target = shard_name(split, number, settings.format), facts_file(split, number)
-        temporary = files.temporary(target)
-        return _Output(target, facts_target, temporary, open_shard(temporary, settings.format), settings.format)
-
-    def write(self, facts: pa.RecordBatch, rows: Encoded, places: I64) -> None:
-        self.shard.write(facts, rows, places)
+    def write(self, rows: Measurements, names: pa.Array, encoded: Encoded, places: I64) -> None:
+        """Write the rows at these indices; names: of their entities."""
+        begin, end = rows.starts[places], np.append(rows.starts[1:], len(rows.times))[places]
+        sizes = encoded.offsets[places + 1] - encoded.offsets[places]
+        columns = (rows.part[places].astype(np.int32), end - begin, rows.times[begin], rows.times[end - 1], sizes)
+        facts = pa.record_batch([names, *map(pa.array, columns)], schema=FACTS_SCHEMA)
+        self.shard.write(facts, encoded, places)
         self.facts.append(facts)
-
-    def abandon(self) -> None:
-        self.shard.close()
 
     def finish(self, files: TaskFiles) -> dict[str, Any]:
         table = pa.Table.from_batches(self.facts)
-        files.finished(self.temporary, self.target, self.shard.finish(table.num_rows))
+        written = self.shard.finish(table.num_rows)
+        files.finished(self.temporary, self.target, written)
         files.write_arrow(self.facts_target, table)
         return {
             "rows": table.num_rows,
@@ -373,27 +331,9 @@ class _Output:
             "entities": pc.sum(pc.equal(table["part"], 0)).as_py(),
             "first_time": pc.min(table["first_time"]).as_py(),
             "last_time": pc.max(table["last_time"]).as_py(),
-            "blocks": self._blocks(table.num_rows),
+            # (rows, offset, length) of each part that can be read alone; in Arrow files, the length is an estimate
+            "blocks": [[rows, 0, written.bytes * rows // table.num_rows] for rows in self.shard.batches],
         }
-
-    def _blocks(self, rows: int) -> list[list[int]]:
-        """Return (rows, offset, length) of each part that can be read alone.
-
-        A part is a record batch, or a whole ArrayRecord shard.
-        """
-        stat = self.temporary.stat()
-        if self.format != "arrow":
-            return [[rows, 0, stat.st_size]]
-        kind = Kind("arrow", "none")
-        shard = Shard(
-            path=self.temporary,
-            name=self.target,
-            size=stat.st_size,
-            mtime_ns=stat.st_mtime_ns,
-            kind=kind,
-            schema=ROW_SCHEMA,
-        )
-        return [list(span) for span in arrow.batch_spans(shard)]
 
 
 def write_rows(files: TaskFiles, shards: Sequence[tuple[str, int]], format_: str) -> int:

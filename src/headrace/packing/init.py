@@ -411,7 +411,13 @@ def preference_sections(asked: AskedPreferences) -> tuple[list[Section], str]:
     form = RowForm(mapping=mapping)
     questions = [_try(question_of, row, form, kind) for row in sampled.rows]
     rejected = {index: each.reason for index, each in enumerate(questions) if isinstance(each, RowRejected)}
-    lengths, how = _lengths([each for each in questions if isinstance(each, Question)], given)
+    rows = [row for each in questions if isinstance(each, Question) for row in each.rows()]
+    if given is not None:
+        lengths, how = _encoded(rows, FORMS[False], given).lengths, "counted with this tokenizer"
+    else:
+        texts = [str(row["prompt"]) + str(row["completion"]) for row in rows]
+        lengths = np.array([max(2, len(text) // _CHARACTERS_A_TOKEN) for text in texts], np.int64)
+        how = f"estimated, {_CHARACTERS_A_TOKEN} characters a token"
     about = f"{sampled_words(listing, sampled)}: {kind}{f', mapping {mapping}' if mapping else ''}"
     blend, why = split_by_names(listing, sampled, dataset | ({"mapping": mapping} if mapping else {}))
     read = {*NAMES, *LABELS, *mapping.values(), "conversations", "messages"}
@@ -442,16 +448,6 @@ def preference_sections(asked: AskedPreferences) -> tuple[list[Section], str]:
     proposed = {name: value for name, value in settings_of(sections).items() if name not in ("recipe", "out")}
     Preferences(**{"tokenizer": ".", **proposed})  # raises what the run would raise; the tokenizer is still to be given
     return sections, about
-
-
-def _lengths(questions: Sequence[Question], tokenizer: str | None) -> tuple[I64, str]:
-    """Count the tokens of prompts with each answer, and say how. Raises `SettingsError` if no row becomes tokens."""
-    rows = [row for question in questions for row in question.rows()]
-    if tokenizer is None:
-        texts = [str(row["prompt"]) + str(row["completion"]) for row in rows]
-        sizes = np.array([max(2, len(text) // _CHARACTERS_A_TOKEN) for text in texts], np.int64)
-        return sizes, f"estimated, {_CHARACTERS_A_TOKEN} characters a token"
-    return _encoded(rows, FORMS[False], tokenizer).lengths, "counted with this tokenizer"
 
 
 def _kind_and_mapping(sampled: Sampled, asked: Kind | None, file: str) -> tuple[Kind, dict[str, str]]:

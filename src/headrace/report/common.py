@@ -15,7 +15,7 @@ from headrace.report import charts
 from headrace.report.bins import byte_edges, counted, edges_for
 from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure, Table, Tone
-from headrace.report.words import is_are, listed, many, share, size
+from headrace.report.words import listed, many, share, size, verb
 
 _MOST_SHARDS = 60  # more shards are drawn as a histogram instead of one by one
 _MOST_BARS = 14
@@ -49,7 +49,7 @@ def rows_figure(facts: RunFacts) -> Figure:
     else:
         answer = f"All {many(read, 'row')} read are in a split; none was dropped."
     if empty:
-        answer += f" {listed(empty)} {is_are(len(empty))} empty."
+        answer += f" {listed(empty)} {verb(len(empty), 'is', 'are')} empty."
     if sum(kept.values()) + lost != read:
         answer += f" The counts do not add up to the {read:,} rows read: run `headrace verify`."
     tone: Tone = (

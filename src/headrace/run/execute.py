@@ -21,7 +21,7 @@ from headrace.errors import HeadraceError, StoreError
 from headrace.formats.saved import address_of, view_of
 from headrace.formats.schema import describe
 from headrace.formats.source import told_empty
-from headrace.machine import library_version
+from headrace.machine import LIBRARIES, library_version
 from headrace.recipe import Recipe
 from headrace.run import in_store
 from headrace.run.context import STAGE_DIRECTORY, RunContext
@@ -33,8 +33,6 @@ from headrace.run.prepare import Outcome
 from headrace.run.sharing import Shared, shared_run
 from headrace.storage import local
 from headrace.storage.places import place_of
-
-LIBRARIES = ("headrace", "pyarrow", "polars", "numpy")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ each series, in the order of entities, is the original.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from hashlib import blake2b
 
 import numpy as np
@@ -16,7 +16,6 @@ from headrace.digest import canonical_json
 from headrace.series.clean import Cleaned
 
 REASON = "duplicate"
-_SHOWN = 3  # copies in a message
 
 
 def values_digest(values: F32 | F64, *where: int | str) -> str:
@@ -42,14 +41,3 @@ def find_copies(series: Iterable[tuple[str, object]]) -> dict[str, str]:
     first: dict[object, str] = {}
     found = ((entity, first.setdefault(own, entity)) for entity, own in series)
     return {entity: original for entity, original in found if entity != original}
-
-
-def copies_told(copies: Mapping[str, str], entities: int) -> Iterator[str]:
-    """Return warnings about copies that stay."""
-    if copies:
-        shown = ", ".join(f"{each!r} those of {copies[each]!r}" for each in list(copies)[:_SHOWN])
-        more = f" and {len(copies) - _SHOWN:,} more" if len(copies) > _SHOWN else ""
-        yield (
-            f"{len(copies):,} of {entities:,} entities have the values and times of an earlier one under another name: "
-            f'{shown}{more}; choose duplicates="drop" to leave them out'
-        )

@@ -236,8 +236,7 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
     step = Frequency.parse(settings["frequency"])
     irregular = []  # entities of which most rows share their time with another or lie between steps
     for _, part in rows.group_by("entity", maintain_order=True):
-        own = part["time"].to_numpy()
-        irregular.append(len(np.unique(place(own, step).positions)) * 2 < len(own))
+        irregular.append(len(np.unique(place(part["time"].to_numpy(), step).positions)) * 2 < len(part))
     if 2 * sum(irregular) > len(irregular):  # these are events
         counts = rows["0"].drop_nans()
         rule = "total" if (counts == counts.round()).all() else "mean"

@@ -26,7 +26,7 @@ from headrace.series.arrays.statistics import suspects, warning
 from headrace.series.batches import UNIFIED, Spool, clean_batch, finish, write_batch
 from headrace.series.clean import DROPPED
 from headrace.series.config import Series
-from headrace.series.duplicates import REASON, copies_told, find_copies
+from headrace.series.duplicates import REASON, find_copies
 from headrace.series.parts import NO_SPLIT, PLAIN
 from headrace.series.pipelines.fitted import fit
 from headrace.series.pipelines.save import save_part
@@ -242,8 +242,15 @@ def _tell(
 ) -> None:
     """Warn about entities that are left out, and values that were filled, are unusable, or look like the target."""
     passed = len(kept.names)
-    if settings.duplicates != "drop" or not kept.copies:
-        context.warn(copies_told(kept.copies, passed))
+    if kept.copies and settings.duplicates != "drop":
+        shown = ", ".join(f"{each!r} those of {kept.copies[each]!r}" for each in islice(kept.copies, _SHOWN))
+        more = f" and {len(kept.copies) - _SHOWN:,} more" if len(kept.copies) > _SHOWN else ""
+        context.warn(
+            [
+                f"{len(kept.copies):,} of {passed:,} entities have the values and times of an earlier one under "
+                f'another name: {shown}{more}; choose duplicates="drop" to leave them out'
+            ]
+        )
     if failed := original - passed:
         context.warn([f"{failed:,} of {many_entities(original)} {verb(failed, 'is', 'are')} left out, see {SUMMARY}"])
     context.warn(

@@ -7,11 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.histories.config import Histories
-from headrace.histories.shard_file import Measurement, decode_shard
+from headrace.histories.measurements import decode_shard
+from headrace.histories.shard_file import Blobs, read_pieces
 from headrace.run.prepare import Prepared, prepare
 
 SPLITS = ("train", "test")
@@ -25,6 +27,17 @@ class Ping:
     dst_addr: str
     event_time: int
     rtt: float | None
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A measurement of a shard; event_time in seconds, rtt in ms, None if it failed."""
+
+    src_addr: str
+    dst_addr: str | None
+    event_time: int
+    rtt: float | None
+    part: int
 
 
 def random_pings(seed: int, count: int, *, entities: int = 20, peers: int = 9, span_s: int = 5000) -> list[Ping]:
@@ -90,10 +103,22 @@ def decoded(prepared: Prepared) -> dict[str, list[Measurement]]:
     """The measurements of each split, in order."""
     return {
         split: [
-            each for path in sorted((prepared.run / "histories" / split).glob("part-*")) for each in decode_shard(path)
+            Measurement(**each)
+            for path in sorted((prepared.run / "histories" / split).glob("part-*"))
+            for each in decode_shard(path)
         ]
         for split in SPLITS
     }
+
+
+def blobs_of(path: Path) -> list[bytes]:
+    """The rows of a shard, as they are stored."""
+    return [blob for piece in read_pieces(path) for blob in blobs_in(piece)]
+
+
+def blobs_in(piece: Blobs) -> list[bytes]:
+    """The rows of a piece, as they are stored."""
+    return [row.tobytes() for row in np.split(piece.data, np.cumsum(piece.sizes)[:-1])]
 
 
 def rounded_ms(rtt: float | None) -> float | None:

@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from array_record.python import array_record_module
-from pings import dealt, histories, random_pings, write_pings
+from pings import blobs_of, dealt, histories, random_pings, write_pings
 
 import headrace
 from headrace.dataset.index import IndexRow, index_bytes, read_index
 from headrace.digest import checksum_file, sha256_file
 from headrace.histories.codec.rows import HEADER, HEADER_BYTES
-from headrace.histories.shard_file import read_blobs
+from headrace.histories.shard_file import read_pieces
 from headrace.run.prepare import Prepared
 
 PINGS = random_pings(11, 600, entities=12)
@@ -33,7 +33,7 @@ def prepared(tmp_path: Path) -> Prepared:
 def rewrite(prepared: Prepared, change: Callable[[Rows], Rows]) -> None:
     """Change the rows of the train shard, and make every digest agree with it."""
     (path,) = (prepared.run / "histories" / "train").iterdir()
-    rows = change([bytearray(blob) for blob in read_blobs(path)])
+    rows = change([bytearray(blob) for blob in blobs_of(path)])
     writer = array_record_module.ArrayRecordWriter(str(path), "group_size:1,uncompressed")
     for row in rows:
         writer.write(bytes(row))
@@ -150,7 +150,7 @@ def test_a_cut_shard_is_an_error_and_not_an_empty_one(prepared: Prepared) -> Non
     path.write_bytes(path.read_bytes()[:70_000])
 
     with pytest.raises(headrace.CorruptShard, match=r"part-00000\.array_record"):
-        list(read_blobs(path))
+        list(read_pieces(path))
 
 
 def test_rows_parquet_is_ordinary_parquet(prepared: Prepared) -> None:

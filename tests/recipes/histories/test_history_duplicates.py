@@ -9,12 +9,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pings import SPLITS, Ping, dealt, decoded, expected_measurements, histories, random_pings, shards_of, write_pings
+from pings import (
+    SPLITS,
+    Measurement,
+    Ping,
+    dealt,
+    decoded,
+    expected_measurements,
+    histories,
+    random_pings,
+    shards_of,
+    write_pings,
+)
 
 import headrace
 from headrace.errors import SettingsError
 from headrace.histories import duplicates, recipe
-from headrace.histories.shard_file import Measurement
 from headrace.run.prepare import Prepared
 
 COLUMNS = ("event_time", "dst_addr", "rtt")
@@ -148,7 +158,7 @@ def test_a_run_without_copies_is_the_one_that_it_was(tmp_path: Path) -> None:
 @pytest.mark.parametrize("word", ["group", "drop"])
 def test_verify_names_a_content_that_is_not_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str) -> None:
     source = write_pings(tmp_path / "raw", dealt(with_twins(6), 2))
-    monkeypatch.setattr(recipe, "decide", lambda run, partitions, asked: {})
+    monkeypatch.setattr(recipe, "decide", lambda run, partitions, asked: [None] * partitions)
     histories(source, tmp_path / "out", duplicates=word)
     (problem,) = headrace.verify(tmp_path / "out").problems
 
@@ -159,9 +169,8 @@ def test_verify_finds_a_group_on_the_side_of_another_entity(tmp_path: Path, monk
     right = duplicates.decide
     source = write_pings(tmp_path / "raw", dealt(with_twins(6), 2))
 
-    def all_train(run: Path, partitions: range, asked: Any) -> dict[int, duplicates.Decision]:
-        found = right(run, partitions, asked)
-        return {number: replace(each, trains=np.ones_like(each.trains)) for number, each in found.items()}
+    def all_train(run: Path, partitions: int, asked: Any) -> list[duplicates.Decision]:
+        return [replace(each, trains=np.ones_like(each.trains)) for each in right(run, partitions, asked)]
 
     monkeypatch.setattr(recipe, "decide", all_train)
     histories(source, tmp_path / "out", duplicates="group")

@@ -17,13 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pings import SPLITS, decoded, rounded_ms, shards_of
+from pings import SPLITS, blobs_of, decoded, rounded_ms, shards_of
 
 import headrace
 from headrace.histories.codec.latencies import decode_latencies
 from headrace.histories.codec.rows import decode_row
 from headrace.histories.config import Histories
-from headrace.histories.shard_file import read_blobs
 from headrace.run.prepare import Prepared, prepare
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
@@ -76,10 +75,16 @@ def test_ripe_histories_hold_every_ping_in_time_order(tmp_path: Path) -> None:
 
     found: dict[str, list[tuple[int, int]]] = {}
     for path in sorted((prepared.run / "histories").rglob("part-*")):
-        for blob in read_blobs(path):
+        for blob in blobs_of(path):
             row = decode_row(blob, str(path))
             probe = str(int.from_bytes(row.entity_bytes[:4].tobytes(), "big"))
-            found[probe] = list(zip(row.times.tolist(), decode_latencies(row.codes).tolist(), strict=True))
+            found[probe] = list(
+                zip(
+                    (row.first_time + row.offsets.astype(np.int64)).tolist(),
+                    decode_latencies(row.codes).tolist(),
+                    strict=True,
+                )
+            )
     assert set(truth) == set(found)
     for probe, measurements in truth.items():
         expected = sorted(

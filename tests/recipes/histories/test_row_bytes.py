@@ -4,11 +4,10 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from pings import dealt, histories, random_pings, write_pings
+from pings import blobs_of, dealt, histories, random_pings, write_pings
 
 from headrace.histories import recipe
 from headrace.histories.codec.rows import decode_row
-from headrace.histories.shard_file import read_blobs
 
 
 @pytest.mark.parametrize("how", ["plain", "compiled"])
@@ -20,7 +19,7 @@ def test_the_bytes_of_rows_are_those_of_the_first_version(
         pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
         monkeypatch.setattr(recipe, "WORTH_COMPILING", 0)
     prepared = histories(write_pings(tmp_path / "in", dealt(random_pings(33, 4000), 3)), tmp_path / "out", workers=2)
-    blobs = [bytes(blob) for path in sorted((prepared.run / "histories").rglob("part-*")) for blob in read_blobs(path)]
+    blobs = [blob for path in sorted((prepared.run / "histories").rglob("part-*")) for blob in blobs_of(path)]
 
     assert "a14d5789eed7f87be642497794bf5817" == sha256(b"".join(blobs)).hexdigest()[:32]
     assert 4200 == sum(decode_row(blob, "row").n for blob in blobs)

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from pings import blobs_of
 
 from headrace.digest import sha256_file
 from headrace.histories.codec.rows import Encoded
-from headrace.histories.shard_file import FACTS_SCHEMA, open_shard, read_blobs
+from headrace.histories.shard_file import FACTS_SCHEMA, open_shard
 
 pytest.importorskip("array_record", reason="needs array-record, which comes with the extra histories")
 
@@ -39,4 +40,4 @@ def test_array_record_shards_keep_their_bytes(tmp_path: Path) -> None:
 def test_array_record_shards_give_their_rows_back(tmp_path: Path) -> None:
     written(tmp_path / "rows.array_record", BLOBS)
 
-    assert BLOBS == [bytes(each) for each in read_blobs(tmp_path / "rows.array_record")]
+    assert BLOBS == blobs_of(tmp_path / "rows.array_record")

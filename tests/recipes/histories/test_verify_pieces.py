@@ -14,7 +14,7 @@ import pytest
 from array_record.python import array_record_module
 from hypothesis import given
 from hypothesis import strategies as st
-from pings import dealt, histories, random_pings, write_pings
+from pings import blobs_in, blobs_of, dealt, histories, random_pings, write_pings
 
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.errors import CorruptShard
@@ -23,7 +23,7 @@ from headrace.histories.codec.latencies import is_canonical
 from headrace.histories.codec.rows import HEADER, HEADER_BYTES, Measurements, RowColumns, decode_row, encode_rows
 from headrace.histories.config import Histories
 from headrace.histories.piece import hash_entities, partition_of
-from headrace.histories.shard_file import ROW_SCHEMA, Most, read_blobs, read_pieces
+from headrace.histories.shard_file import ROW_SCHEMA, Most, read_pieces
 from headrace.histories.verify import FACTS, Found, Partition, check_shard, verify_histories
 
 FORMATS = ["array_record", "arrow"]
@@ -86,7 +86,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     prepared = histories(source, directory / "out", **settings)
     name = f"histories/{'train' if peers else 'test'}/part-00001.array_record"
     facts = pq.read_table(prepared.run / "rows.parquet").filter(pc.field("shard") == name)
-    blobs = [bytes(blob) for blob in read_blobs(prepared.run / name)]
+    blobs = blobs_of(prepared.run / name)
     assert len(blobs) > 30
     assert max(row["part"] for row in facts.to_pylist()) > 2
     config = Histories(source=source, **settings)
@@ -104,7 +104,7 @@ def first_problem(rows: list[RowColumns], partition: Partition, facts: list[dict
         hashes = hash_entities(address, partition.settings.entity_kind, partition.settings.seed)
         split = "train" if hashes.train(partition.settings.train_ratio)[0] else "test"
         told = tuple(facts[place][each] for each in FACTS)
-        holds = (name, row.part, row.n, row.first_time, row.last_time, split)
+        holds = (name, row.part, row.n, row.first_time, row.first_time + int(row.offsets[-1]), split)
         if told != holds:
             return place, f"holds {holds}, rows.parquet says {told}"
         order = int(hashes.order[0])
@@ -117,7 +117,7 @@ def first_problem(rows: list[RowColumns], partition: Partition, facts: list[dict
             problem = f"its entity {name} belongs to another partition"
         if problem is not None:
             return place, problem
-        before = name, order, row.part, row.last_time
+        before = name, order, row.part, row.first_time + int(row.offsets[-1])
     return None
 
 
@@ -162,7 +162,7 @@ def sum_of(blob: bytes, order: int) -> int:
     row = decode_row(blob, "")
     total = 0
     for place in range(row.n):
-        value = order + mixed(int(row.times[place]) << 16 | int(row.codes[place]))
+        value = order + mixed(row.first_time + int(row.offsets[place]) << 16 | int(row.codes[place]))
         if row.peers is not None:
             peer = int(row.peers[place])
             first, second = (int.from_bytes(row.peer_bytes[peer, at : at + 8].tobytes()) for at in (0, 8))
@@ -290,7 +290,7 @@ def without_peers(rows: Rows, place: int, number: int, agrees: bool) -> None:
     none = Addresses(np.zeros(0, np.uint8), np.zeros((0, 16), np.uint8))
     entity = Addresses(np.array([row.entity_family], np.uint8), row.entity_bytes.reshape(1, 16))
     alone = Measurements(
-        times=row.times,
+        times=row.first_time + row.offsets.astype(np.int64),
         codes=row.codes,
         peer=None,
         peers=none,
@@ -299,7 +299,7 @@ def without_peers(rows: Rows, place: int, number: int, agrees: bool) -> None:
         entity_kind=row.entity_kind,
         part=np.array([row.part]),
     )
-    rows.blobs[place] = bytearray(encode_rows(alone).row(0))
+    rows.blobs[place] = bytearray(encode_rows(alone).blobs(np.array([0]))[0])
 
 
 DAMAGE: list[Callable[[Rows, int, int, bool], None]] = [
@@ -380,7 +380,7 @@ def test_pieces_are_the_rows_in_order(tmp_path: Path, format_: str, sizes: list[
     write(path, blobs)
     told = np.array([len(blob) for blob in blobs], np.int64)
     expected = {"none": None, "right": told, "short": told[: len(told) // 2], "long": np.append(told, [8, 8])}[expects]
-    pieces = [[bytes(blob) for blob in piece] for piece in read_pieces(path, expected, most)]
+    pieces = [blobs_in(piece) for piece in read_pieces(path, expected, most)]
 
     assert [bytes(blob) for blob in blobs] == [blob for piece in pieces for blob in piece]
     assert all(1 <= len(piece) <= most.rows for piece in pieces)
@@ -398,7 +398,7 @@ def test_rows_before_one_that_cannot_be_read_are_given(case: Case) -> None:
         most = Most(rows=rows, bytes=1 << 20)
         read: list[bytes] = []
         with pytest.raises(CorruptShard, match="cannot be read"):
-            read += [bytes(blob) for piece in read_pieces(path, None, most) for blob in piece]
+            read += [blob for piece in read_pieces(path, None, most) for blob in blobs_in(piece)]
         found = check_shard(path, case.partition, facts, most)
         assert "cannot be read" in (found.problem or "")
         assert sum(facts["n_measurements"].to_pylist()[:20]) == found.measurements

@@ -12,15 +12,15 @@ two words of those.
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import U8, U64, Bools
+from headrace.arrays import I64, U8, U64, Bools, Ints
 
 Kind = Literal["address", "number", "text"]
 KINDS: tuple[Kind, ...] = ("address", "number", "text")
@@ -40,19 +40,24 @@ class Addresses:
 
     @property
     def readable(self) -> Bools:
-        """Which texts were addresses: bool [N]."""
+        """Mark the texts that were addresses: bool [N]."""
         return np.not_equal(self.family, 0)
 
     def __len__(self) -> int:
         return len(self.family)
 
-    def take(self, places: npt.NDArray[np.int64]) -> Addresses:
+    def take(self, places: I64) -> Addresses:
         """Return the addresses at these indices, in this order."""
         return Addresses(self.family[places], self.bytes[places])
 
     def words(self) -> U64:
         """Return the bytes as two big-endian words, so that words order as bytes do: uint64 [N, 2]."""
         return np.ascontiguousarray(self.bytes).view(">u8").astype(np.uint64).reshape(-1, 2)
+
+
+def end_to_end(parts: Sequence[Addresses]) -> Addresses:
+    """Concatenate addresses."""
+    return Addresses(*(np.concatenate([getattr(each, name) for each in parts]) for name in ("family", "bytes")))
 
 
 def of_words(family: U8, words: U64) -> Addresses:
@@ -67,36 +72,33 @@ def parse(texts: pa.Array, kind: Kind) -> Addresses:
     """
     texts = texts.cast(pa.large_string())
     if kind == "number":
-        family, data = np.zeros(len(texts), np.uint8), np.zeros((len(texts), 16), np.uint8)
-        fits = pc.match_substring_regex(texts, r"^(0|[1-9][0-9]{0,9})$").to_numpy(zero_copy_only=False)
-        rows = np.flatnonzero(fits)
-        numbers = texts.take(pa.array(rows)).cast(pa.int64()).to_numpy()
-        rows, numbers = rows[numbers < 1 << 32], numbers[numbers < 1 << 32]
-        family[rows] = 4
-        data[rows, :4] = numbers.astype(">u4").view(np.uint8).reshape(-1, 4)
-        return Addresses(family, data)
-    packed = [_packed(text) for text in texts.to_pylist()]
+        fits = pc.match_substring_regex(texts, r"^(0|[1-9][0-9]{0,9})$")
+        numbers = pc.if_else(fits, texts, pa.scalar("-1", texts.type)).cast(pa.int64()).to_numpy()
+        fitting = (numbers >= 0) & (numbers < 1 << 32)
+        read = of_numbers(np.where(fitting, numbers, 0))
+        return Addresses(np.where(fitting, read.family, np.uint8(0)), read.bytes)
+
+    def packed_of(text: str) -> bytes:
+        try:
+            return socket.inet_pton(socket.AF_INET6 if ":" in text else socket.AF_INET, text)
+        except (OSError, ValueError):
+            return b""
+
+    packed = list(map(packed_of, texts.to_pylist()))
     sizes = np.fromiter(map(len, packed), np.int64, len(packed))
     family = np.select([sizes == 4, sizes == 16], [4, 6], 0).astype(np.uint8)
     together = b"".join(each.ljust(16, b"\0") for each in packed)
     return Addresses(family, np.frombuffer(together, np.uint8).reshape(-1, 16))
 
 
-def _packed(text: str) -> bytes:
-    try:
-        return socket.inet_pton(socket.AF_INET6 if ":" in text else socket.AF_INET, text)
-    except (OSError, ValueError):
-        return b""
-
-
-def of_numbers(numbers: npt.NDArray[np.integer]) -> Addresses:
+def of_numbers(numbers: Ints) -> Addresses:
     """Return numbers below 2**32 as addresses: [N]."""
     data = np.zeros((len(numbers), 16), np.uint8)
     data[:, :4] = numbers.astype(">u4").view(np.uint8).reshape(-1, 4)
     return Addresses(np.full(len(numbers), 4, np.uint8), data)
 
 
-def as_numbers(addresses: Addresses) -> npt.NDArray[np.int64]:
+def as_numbers(addresses: Addresses) -> I64:
     """Return addresses as numbers, the inverse of `of_numbers`: int64 [N]."""
     return np.ascontiguousarray(addresses.bytes[:, :4]).view(">u4").ravel().astype(np.int64)
 
@@ -106,11 +108,10 @@ def render(addresses: Addresses, kind: Kind, *, compiled: bool = False) -> pa.St
 
     compiled: use numba for IPv6; the texts are the same.
     """
-    fours = np.flatnonzero(addresses.family != 6)
-    first_four = addresses.bytes[fours, :4]
     if kind == "number":
         return pa.array(as_numbers(addresses).astype(np.uint32)).cast(pa.string())
-    octets = [_OCTETS.take(pa.array(column)) for column in first_four.T]
+    fours = np.flatnonzero(addresses.family != 6)
+    octets = [_OCTETS.take(pa.array(column)) for column in addresses.bytes[fours, :4].T]
     dotted = pc.binary_join_element_wise(*octets, ".")
     if len(fours) == len(addresses):
         return dotted

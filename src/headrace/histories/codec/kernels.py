@@ -9,21 +9,19 @@ from typing import Any, Literal
 
 import numpy as np
 
-from headrace.arrays import F64, I8, I64, U8, U16, U32, U64
-from headrace.compiled import compiled, read_only
+from headrace.arrays import F64, I8, U8, U16, U32, U64
+from headrace.compiled import compiled, kernel
+from headrace.draws import GAMMA, MIX_A, mix
 from headrace.histories.codec.latencies import LARGEST_US
 
 _SIZE = np.uint64(24 << 56)  # the number of hashed bytes, in the format of the last word of SipHash
 _INITIAL_A, _INITIAL_B = np.uint64(0x736F6D6570736575), np.uint64(0x646F72616E646F6D ^ 0xEE)
 _INITIAL_C, _INITIAL_D = np.uint64(0x6C7967656E657261), np.uint64(0x7465646279746573)
 _FINISH_HIGH, _FINISH_LOW = np.uint64(0xEE), np.uint64(0xDD)
-_8, _13, _16, _17, _21, _27, _29, _30, _31, _32, _48, _64 = (
-    np.uint64(each) for each in (8, 13, 16, 17, 21, 27, 29, 30, 31, 32, 48, 64)
-)
+_8, _13, _16, _17, _21, _29, _32, _48, _64 = (np.uint64(each) for each in (8, 13, 16, 17, 21, 29, 32, 48, 64))
 _EVERY_8, _EVERY_16 = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF)
 _ONE, _WORD, _BYTE = np.uint64(1), np.uint64(0xFFFFFFFF), np.uint64(0xFF)
-_ODD, _MIX_A = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
-_MIX_B = np.uint64(0x94D049BB133111EB)
+_GAMMA, _MIX_A = np.uint64(GAMMA), np.uint64(MIX_A)
 _SECOND, _MOST = np.uint64(1_000_000), 2.0**62
 _HALF, _FOUR = np.uint64(0xFFFF), np.uint64(4 << 48)  # the family of IPv4 in the last word of `piece.WITH_PEER`
 
@@ -35,8 +33,8 @@ def codes_of(values: F64, factor: int, rules: tuple[int, int, int, int], reason:
     none).
     rules: for infinite, missing, negative and 0, the reason, or 0 if it is a value, or −1 if it failed.
     """
-    codes = np.zeros(len(values), np.uint16)
-    return codes, int(_codes(read_only(values), float(factor), *rules, reason, codes))
+    codes, clamped = _codes(values, float(factor), *rules, reason)
+    return codes, clamped
 
 
 def hash_addresses(
@@ -50,11 +48,8 @@ def hash_addresses(
     data: uint8 [N, 16].
     half: with "high" the second array is empty, which saves a quarter of the work.
     """
-    high, low = np.empty(len(family), np.uint64), np.empty(len(family) if half == "both" else 0, np.uint64)
-    _hash(
-        np.uint64(key[0]), np.uint64(key[1]), read_only(family), np.uint64(above << 8),
-        read_only(data.view(np.uint64)), high, low,
-    )  # fmt: skip
+    keys = (np.uint64(key[0]), np.uint64(key[1]))
+    high, low = _hash(*keys, family, np.uint64(above << 8), data.view(np.uint64), half == "both")
     return high, low
 
 
@@ -66,80 +61,14 @@ def distinct(words: U64, families: U64, *, column: int = 0, family_column: int =
     words: uint64 [N, W]; both words of an address are in `column` and the next.
     families: uint64 [N, F]; the family is a byte in `family_column`, `shift` bits above the lowest.
     """
-    place, known = np.empty(len(words), np.uint32), np.empty((len(words), 3), np.uint64)
     slots = np.zeros(1 << (3 * len(words) // 2).bit_length(), np.uint64)  # load factor at most 2/3
-    inputs = read_only(words), column, read_only(families), family_column, np.uint64(shift)
-    found = _distinct(*inputs, slots, known, place)
-    return place, known[:found]
+    place, known = _distinct(words, column, families, family_column, np.uint64(shift), slots)
+    return place, known
 
 
-def grouped(
-    entities: tuple[U16, I64, U64],
-    columns: tuple[I64, I64, U16],
-    peer: tuple[I64, U8, U8] | None,
-    more: tuple[U64, U64],
-    base: int,
-    partitions: int,
-) -> tuple[U64, U64, I64, int]:
-    """Group measurements by partition, keeping their order within each.
-
-    Returns records of `piece.NARROW` and records of `piece.ALONE` or `piece.WITH_PEER`, uint64 [N, W] each, with the
-    words of values appended; how many of both each partition has, int64 [2, P]; and their `piece.multiset_sum`.
-    entities: for each entity its partition, its index there, and its hash [E].
-    columns: entity, micros and codes, [N].
-    peer: the index of each measurement's peer [N], and the family [P] and bytes [P, 16] of each peer.
-    more: the words of values [N, K], and mixed to one word each [N]; empty without values.
-    base: the time that narrow records count from; −1 if there are none.
-    """
-    place, family, data = (
-        (np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros((0, 16), np.uint8)) if peer is None else peer
-    )
-    partition, local, order = entities
-    entity, micros, codes = columns
-    peers = tuple(read_only(each) for each in (place, family, data.view(np.uint64)))
-    counts = np.zeros((2, partitions), np.int64)
-    _count(read_only(partition), read_only(entity), *peers, base >= 0, counts)
-    values = more[0].shape[1]
-    narrow = np.empty((int(counts[0].sum()), 2 + values), np.uint64)
-    wide = np.empty((int(counts[1].sum()), (2 if peer is None else 4) + values), np.uint64)
-    inputs = (partition, local, order, entity, micros, codes)
-    total = _group(
-        *(read_only(each) for each in inputs), *peers, *(read_only(each) for each in more), base, counts, narrow, wide
-    )
-    return narrow, wide, counts, int(total)
-
-
-def widened(narrow: U64, base: int, places: U32, out: U64) -> None:
-    """Write records of `piece.NARROW` as those of `piece.WITH_PEER`, with entities by their index in the partition.
-
-    places: the index of each of the batch's entities. base: the time that records count from.
-    """
-    _widen(read_only(narrow), np.uint64(base), read_only(places), out)
-
-
-def entities_placed(out: U64, last: int, places: U32) -> None:
-    """Replace the entities of records, in word `last`, by their index in the partition."""
-    _place_entities(out, last, read_only(places))
-
-
-def placed(partition: U16, family: U8, data: U8, partitions: int) -> tuple[U64, I64, I64]:
-    """Group entities by partition, keeping their order within each.
-
-    Returns records of `piece.ENTITY`, uint64 [E, 3]; the index of each entity in its partition, int64 [E]; and the
-    number of entities in each partition.
-    data: bytes, uint8 [E, 16].
-    """
-    records, local = np.empty((len(family), 3), np.uint64), np.empty(len(family), np.int64)
-    counts = np.zeros(partitions, np.int64)
-    _place(read_only(partition), read_only(family), read_only(data.view(np.uint64)), counts, records, local)
-    return records, local, counts
-
-
-@compiled
-def _codes(
-    values: Any, factor: Any, infinite: Any, missing: Any, negative: Any, zero: Any, reason: Any, codes: Any
-) -> Any:
-    clamped = 0
+@kernel("reason")
+def _codes(values: Any, factor: Any, infinite: Any, missing: Any, negative: Any, zero: Any, reason: Any) -> Any:
+    codes, clamped = np.zeros(len(values), np.uint16), 0
     for row in range(len(values)):
         if reason[row] != 0:
             continue
@@ -158,12 +87,13 @@ def _codes(
         else:  # see `encode_latencies`
             rounded = ((np.float64(micros).view(np.int64) + (1 << 41)) >> 42) - (1033 << 10)
             codes[row] = rounded + (rounded & -1024) + 1024
-    return clamped
+    return codes, clamped
 
 
-@compiled
-def _hash(k0: Any, k1: Any, family: Any, above: Any, words: Any, high: Any, low: Any) -> None:
-    """Compute SipHash-2-4-128 of each row: three words, and their size. low: not written if it is empty."""
+@kernel()
+def _hash(k0: Any, k1: Any, family: Any, above: Any, words: Any, both: Any) -> Any:
+    """Compute SipHash-2-4-128 of each row: three words, and their size."""
+    high, low = np.empty(len(family), np.uint64), np.empty(len(family) if both else 0, np.uint64)
     for row in range(len(family)):
         a, b, c, d = k0 ^ _INITIAL_A, k1 ^ _INITIAL_B, k0 ^ _INITIAL_C, k1 ^ _INITIAL_D
         for number in range(4):
@@ -178,9 +108,10 @@ def _hash(k0: Any, k1: Any, family: Any, above: Any, words: Any, high: Any, low:
             a ^= word
         a, b, c, d = _round(*_round(*_round(*_round(a, b, c ^ _FINISH_HIGH, d))))
         high[row] = a ^ b ^ c ^ d
-        if len(low):
+        if both:
             a, b, c, d = _round(*_round(*_round(*_round(a, b ^ _FINISH_LOW, c, d))))
             low[row] = a ^ b ^ c ^ d
+    return high, low
 
 
 @compiled
@@ -205,20 +136,19 @@ def _swapped(word: Any) -> Any:
     return _turned(word, _32)
 
 
-@compiled
-def _distinct(
-    words: Any, column: Any, families: Any, family_column: Any, shift: Any, slots: Any, known: Any, place: Any
-) -> Any:
-    """Put addresses into an open-addressing hash table; return the number of distinct ones.
+@kernel("slots")
+def _distinct(words: Any, column: Any, families: Any, family_column: Any, shift: Any, slots: Any) -> Any:
+    """Put addresses into an open-addressing hash table.
 
     slots: half a hash above an index that counts from 1; 0 for an empty slot.
-    known: copies of the fields to compare, close together, because the records do not fit in a processor's cache.
     """
+    # Copies of the fields to compare, close together, because the records do not fit in a processor's cache.
+    place, known = np.empty(len(words), np.uint32), np.empty((len(words), 3), np.uint64)
     mask, found = np.uint64(len(slots) - 1), 0
     for row in range(len(words)):
         word0, word1 = words[row, column], words[row, column + 1]
         family = (families[row, family_column] >> shift) & _BYTE
-        mixed = (word0 ^ (word1 * _MIX_A) ^ family) * _ODD
+        mixed = (word0 ^ (word1 * _MIX_A) ^ family) * _GAMMA
         mixed = (mixed ^ (mixed >> _29)) * _MIX_A
         mixed ^= mixed >> _32
         slot, half = mixed & mask, mixed >> _32
@@ -236,18 +166,22 @@ def _distinct(
             slots[slot] = (half << _32) | np.uint64(found)
             known[number, 0], known[number, 1], known[number, 2] = word0, word1, family
         place[row] = number
-    return found
+    return place, known[:found]
 
 
-@compiled
-def _mix(x: Any) -> Any:
-    x = (x ^ (x >> _30)) * _MIX_A
-    x = (x ^ (x >> _27)) * _MIX_B
-    return x ^ (x >> _31)
+_mix = compiled(mix)
 
 
-@compiled
-def _place(partition: Any, family: Any, words: Any, counts: Any, records: Any, local: Any) -> None:
+@kernel()
+def placed(partition: Any, family: Any, words: Any, partitions: Any) -> Any:
+    """Group entities by partition, keeping their order within each.
+
+    Returns records of `piece.ENTITY`, uint64 [E, 3]; the index of each entity in its partition, int64 [E]; and the
+    number of entities in each partition.
+    words: the bytes of addresses, uint64 [E, 2].
+    """
+    records, local = np.empty((len(family), 3), np.uint64), np.empty(len(family), np.int64)
+    counts = np.zeros(partitions, np.int64)
     for entity in range(len(partition)):
         counts[partition[entity]] += 1
     begin = np.zeros(len(counts), np.int64)
@@ -261,49 +195,52 @@ def _place(partition: Any, family: Any, words: Any, counts: Any, records: Any, l
         local[entity] = to - begin[mine]
         records[to, 0], records[to, 1] = _swapped(words[entity, 0]), _swapped(words[entity, 1])
         records[to, 2] = np.uint64(family[entity])
+    return records, local, counts
 
 
-@compiled
-def _is_narrow(family: Any, first: Any, second: Any) -> Any:
-    """Tell if an address has no more than four bytes. first, second: its words, the first byte lowermost."""
-    return family == 4 and first >> _32 == 0 and second == 0
-
-
-@compiled
-def _count(partition: Any, entity: Any, peer: Any, family: Any, words: Any, may: Any, counts: Any) -> None:
-    for row in range(len(entity)):
-        kind = 1
-        if len(peer) and may:
-            other = peer[row]
-            if _is_narrow(family[other], words[other, 0], words[other, 1]):
-                kind = 0
-        counts[kind, partition[entity[row]]] += 1
-
-
-@compiled
-def _group(
+@kernel()
+def grouped(
     partition: Any, local: Any, order: Any, entity: Any, micros: Any, codes: Any, peer: Any, peer_family: Any,
-    peer_bytes: Any, more: Any, mixed: Any, base: Any, counts: Any, narrow: Any, wide: Any,
+    peer_words: Any, more: Any, mixed: Any, base: Any, partitions: Any,
 ) -> Any:  # fmt: skip
+    """Group measurements by partition, keeping their order within each.
+
+    Returns records of `piece.NARROW` and records of `piece.ALONE` or `piece.WITH_PEER`, uint64 [N, W] each, with the
+    words of values appended; how many of both each partition has, int64 [2, P]; and their `piece.multiset_sum`.
+    partition, local, order: for each entity its partition, its index there, and its hash [E].
+    entity, micros, codes: [N].
+    peer: the index of each measurement's peer [N]; peer_family, peer_words: of each peer, [P] and its bytes as uint64
+    [P, 2]; empty without peers.
+    more, mixed: the words of values [N, K], and mixed to one word each [N]; empty without values.
+    base: the time that narrow records count from; −1 if there are none.
+    """
+    counts, kinds = np.zeros((2, partitions), np.int64), np.ones(len(entity), np.uint8)
+    for row in range(len(entity)):
+        if len(peer) and base >= 0:
+            other = peer[row]
+            first, second = peer_words[other, 0], peer_words[other, 1]  # the first byte lowermost
+            if peer_family[other] == 4 and first >> _32 == 0 and second == 0:
+                kinds[row] = 0
+        counts[kinds[row], partition[entity[row]]] += 1
     at = np.zeros(counts.shape, np.int64)
     for kind in range(2):
-        for number in range(1, counts.shape[1]):
+        for number in range(1, partitions):
             at[kind, number] = at[kind, number - 1] + counts[kind, number - 1]
     values = more.shape[1]
+    narrow = np.empty((counts[0].sum(), 2 + values), np.uint64)
+    wide = np.empty((counts[1].sum(), (4 if len(peer) else 2) + values), np.uint64)
     last = wide.shape[1] - 1 - values
     total = np.uint64(0)
     for row in range(len(entity)):
         mine, code = entity[row], np.uint64(codes[row])
         micro, in_partition = np.uint64(micros[row]), np.uint64(local[mine])
         value = order[mine] + _mix((micro // _SECOND) << _16 | code)
-        kind, word0, word1, family = 1, np.uint64(0), np.uint64(0), np.uint64(0)
+        kind, word0, word1, family = kinds[row], np.uint64(0), np.uint64(0), np.uint64(0)
         if len(peer):
             other = peer[row]
-            word0, word1 = _swapped(peer_bytes[other, 0]), _swapped(peer_bytes[other, 1])
+            word0, word1 = _swapped(peer_words[other, 0]), _swapped(peer_words[other, 1])
             family = np.uint64(peer_family[other])
             value ^= _mix(_mix(word0 + family) ^ word1)
-            if base >= 0 and _is_narrow(peer_family[other], peer_bytes[other, 0], peer_bytes[other, 1]):
-                kind = 0
         to = at[kind, partition[mine]]
         at[kind, partition[mine]] = to + 1
         if kind == 0:
@@ -320,22 +257,27 @@ def _group(
                 wide[to, last + 1 + number] = more[row, number]
         if values:
             value ^= mixed[row]
-        total += _mix(value + _ODD)
-    return total
+        total += _mix(value + _GAMMA)
+    return narrow, wide, counts, total
 
 
-@compiled
-def _widen(narrow: Any, base: Any, places: Any, out: Any) -> None:
+@kernel("out")
+def widened(narrow: Any, base: Any, places: Any, out: Any) -> None:
+    """Write records of `piece.NARROW` as those of `piece.WITH_PEER`, with entities by their index in the partition.
+
+    places: the index of each of the batch's entities. base: the time that records count from.
+    """
     for row in range(len(narrow)):
         since, tail = narrow[row, 0], narrow[row, 1]
-        out[row, 0] = (since >> _16) + base
+        out[row, 0] = (since >> _16) + np.uint64(base)
         out[row, 1], out[row, 2] = tail & ~_WORD, np.uint64(0)
         out[row, 3] = np.uint64(places[tail & _WORD]) | (since & _HALF) << _32 | _FOUR
         for number in range(2, narrow.shape[1]):
             out[row, number + 2] = narrow[row, number]
 
 
-@compiled
-def _place_entities(out: Any, last: Any, places: Any) -> None:
+@kernel("out")
+def entities_placed(out: Any, last: Any, places: Any) -> None:
+    """Replace the entities of records, in word `last`, by their index in the partition."""
     for row in range(len(out)):
         out[row, last] = (out[row, last] & ~_WORD) | np.uint64(places[out[row, last] & _WORD])

@@ -17,19 +17,16 @@ from typing import Any
 import numpy as np
 
 from headrace.arrays import I32, I64, U8, U16, U32, U64, Ints
-from headrace.compiled import compiled, read_only
+from headrace.compiled import compiled, kernel
+from headrace.histories.codec.text_kernels import lowest_bit
 
 _FEW = 16  # at most this many are sorted by insertion; in rows, the peers are compared pairwise
 _MANY = 1 << 10  # from here on, digits have 11 bits instead of 8
 _SPREAD_BITS, _MANY_SPREAD = 12, 1 << 14  # more than this many are spread twice before insertion
 _CROWDED = 16  # bucket size at which digits are faster than insertion
 _NARROW, _WIDE = np.uint64(8), np.uint64(11)
-_ONE, _16, _32, _58 = (np.uint64(each) for each in (1, 16, 32, 58))
+_ONE, _16, _32 = (np.uint64(each) for each in (1, 16, 32))
 _HALF, _WORD = np.uint64(0xFFFF), np.uint64(0xFFFFFFFF)
-# A de Bruijn sequence: its windows of six bits all differ, so the uppermost six identify the shift.
-_DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
-_NUMBER_OF_BIT = np.empty(64, np.int64)
-_NUMBER_OF_BIT[[(0x03F79D71B4CB0A89 << bit) % (1 << 64) >> 58 for bit in range(64)]] = np.arange(64)
 
 
 def in_order(
@@ -47,7 +44,7 @@ def in_order(
     n = len(records)
     place, rank = (np.zeros(0, np.uint32),) * 2 if peer is None else peer
     keys, tails, starts = np.empty(n, np.uint64), np.empty(n, np.uint64), np.zeros(entities + 1, np.int64)
-    _deal(read_only(records), tail, read_only(place), read_only(rank), starts, keys, tails)
+    _deal(records, tail, place, rank, starts, keys, tails)
     del records, place
     _sort_all(starts, keys, tails)
     entity, codes = np.empty(n, np.int32), np.empty(n, np.uint16)
@@ -56,23 +53,11 @@ def in_order(
     return entity, keys.view(np.int64), None if peer is None else peers, codes
 
 
-def peers_of_rows(peer: Ints, starts: I64, peers: int, fours: int) -> tuple[U32, U32, I64, I64]:
-    """Find the peers of rows; peer [N]: below `peers`.
-
-    Returns the index of each measurement's peer among those of its row, uint32 [N]; the peers of the rows, ascending in
-    each row, uint32 [M]; and per row the number of peers and how many of them are not the first `fours`, int64 [R].
-    """
-    index, held = np.empty(len(peer), np.uint32), np.empty(len(peer), np.uint32)
-    count, sixes = np.empty(len(starts), np.int64), np.zeros(len(starts), np.int64)
-    total = _peers_of_rows(read_only(peer), read_only(starts), peers, fours, index, held, count, sixes)
-    return index, held[:total], count, sixes
-
-
 def fill_rows(
     data: U8,
     starts: I64,
     columns: tuple[I64, U16, Ints],
-    places: tuple[I64, I64, I64, I64],
+    places: tuple[I64, ...],
     width: I64,
     peers: tuple[Ints, I64, int, U8],
 ) -> None:
@@ -87,11 +72,11 @@ def fill_rows(
     held, count, fours, peer_bytes = peers
     words = np.ascontiguousarray(peer_bytes).view("<u4").reshape(-1, 4)
     index, held = (each.astype(np.uint32, copy=False) for each in (columns[2], held))
-    inputs = (starts, *columns[:2], index, *places, width, held, count, words)
-    _fill(data, data.view("<u2"), data.view("<u4"), fours, *(read_only(each) for each in inputs))
+    views = (data, data.view("<u2"), data.view("<u4"))
+    _fill(*views, fours, starts, *columns[:2], index, *places, width, held, count, words)
 
 
-@compiled
+@kernel("starts", "keys", "tails")
 def _deal(records: Any, last: Any, place: Any, rank: Any, starts: Any, keys: Any, tails: Any) -> None:
     """Distribute times, and peers above codes, to their entities, in the order of the records; fill `starts`."""
     for row in range(len(records)):
@@ -270,10 +255,15 @@ def _taken_apart(starts: Any, tails: Any, entity: Any, peer: Any, codes: Any) ->
                 peer[row] = np.int32(tails[row] >> _16)
 
 
-@compiled
-def _peers_of_rows(
-    peer: Any, starts: Any, peers: Any, fours: Any, index: Any, held: Any, count: Any, sixes: Any
-) -> Any:
+@kernel()
+def peers_of_rows(peer: Any, starts: Any, peers: Any, fours: Any) -> Any:
+    """Find the peers of rows; peer [N]: below `peers`.
+
+    Returns the index of each measurement's peer among those of its row, uint32 [N]; the peers of the rows, ascending in
+    each row, uint32 [M]; and per row the number of peers and how many of them are not the first `fours`, int64 [R].
+    """
+    index, held = np.empty(len(peer), np.uint32), np.empty(len(peer), np.uint32)
+    count, sixes = np.empty(len(starts), np.int64), np.zeros(len(starts), np.int64)
     words = np.zeros((peers >> 6) + 1, np.uint64)
     groups = np.zeros((peers >> 12) + 1, np.uint64)
     rank = np.empty(peers, np.uint32)
@@ -293,12 +283,12 @@ def _peers_of_rows(
                 left = groups[group]
                 groups[group] = 0
                 while left:
-                    word = (group << 6) + _lowest_bit(left)
+                    word = (group << 6) + lowest_bit(left)
                     left &= left - _ONE
                     bits = words[word]
                     words[word] = 0
                     while bits:
-                        held[total + found] = (word << 6) + _lowest_bit(bits)
+                        held[total + found] = (word << 6) + lowest_bit(bits)
                         bits &= bits - _ONE
                         found += 1
         above = 0
@@ -309,7 +299,7 @@ def _peers_of_rows(
             index[at] = rank[peer[at]]
         count[row], sixes[row] = found, above
         total += found
-    return total
+    return index, held[:total], count, sixes
 
 
 @compiled
@@ -329,13 +319,7 @@ def _few_peers(peer: Any, start: Any, stop: Any, held: Any, total: Any) -> Any:
     return found
 
 
-@compiled
-def _lowest_bit(bits: Any) -> Any:
-    """Return the number of the lowest 1 bit of a word."""
-    return _NUMBER_OF_BIT[((bits & (~bits + _ONE)) * _DE_BRUIJN) >> _58]
-
-
-@compiled
+@kernel("data", "halves", "words")
 def _fill(
     data: Any, halves: Any, words: Any, fours: Any, starts: Any, times: Any, codes: Any, index: Any, at_times: Any,
     at_codes: Any, at_index: Any, at_peers: Any, width: Any, held: Any, count: Any, peer_words: Any,

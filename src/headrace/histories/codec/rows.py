@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.arrays import I64, U8, U16, U32, Bools, Ints
+from headrace.arrays import I64, U8, U16, U32, Bools, Ints, borders_of, ranges
 from headrace.errors import CorruptShard
 from headrace.histories.codec.addresses import KINDS, Addresses, Kind
 from headrace.histories.codec.laws import damaged, first_broken
@@ -36,6 +36,7 @@ from headrace.histories.codec.values import (
     read_column,
     read_values,
     types_of_values,
+    up,
     values_bytes,
     write_values,
 )
@@ -98,16 +99,6 @@ class RowColumns:
         """The number of measurements in the row."""
         return len(self.offsets)
 
-    @property
-    def times(self) -> I64:
-        """The epoch seconds of every measurement: int64 [n]."""
-        return self.offsets.astype(np.int64) + self.first_time
-
-    @property
-    def last_time(self) -> int:
-        """The epoch seconds of the last measurement."""
-        return self.first_time + int(self.offsets[-1])
-
 
 @dataclass(frozen=True, kw_only=True)
 class Measurements:
@@ -140,10 +131,6 @@ class Encoded:
     data: U8
     offsets: I64
 
-    def row(self, place: int) -> bytes:
-        """Return a copy of one blob."""
-        return self.data[int(self.offsets[place]) : int(self.offsets[place + 1])].tobytes()
-
     def column(self, places: I64) -> pa.LargeBinaryArray:
         """Return copies of the blobs of these rows as an Arrow array."""
         buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
@@ -157,19 +144,23 @@ class Encoded:
         return [bytes(view[start:stop]) for start, stop in zip(starts, stops, strict=True)]
 
 
-def peer_width(peers: I64) -> I64:
-    """Return the bytes of a peer index in rows with this many peers: int64 [R] → 0, 1, 2 or 4."""
-    return np.select([peers == 0, peers <= 1 << 8, peers <= 1 << 16], [0, 1, 2], 4).astype(np.int64)
+def _layout(n: I64, peers4: I64, peers6: I64) -> tuple[I64, I64, I64, I64, I64]:
+    """Lay out rows with `n` measurements and these numbers of peers of each family.
+
+    Returns the bytes of a peer index, 0, 1, 2 or 4; the bytes of a row where its codes, peer indices and peers begin;
+    and its length without value columns; int64 [R] each.
+    """
+    peers = peers4 + peers6
+    width = np.select([peers == 0, peers <= 1 << 8, peers <= 1 << 16], [0, 1, 2], 4).astype(np.int64)
+    at_codes = HEADER_BYTES + 4 * n
+    at_index = at_codes + up(2 * n, 4)
+    at_peers = at_index + up(width * n, 4)
+    return width, at_codes, at_index, at_peers, up(at_peers + 4 * peers4 + 16 * peers6)
 
 
 def blob_bytes(n: I64, peers4: I64, peers6: I64) -> I64:
     """Return the length of rows with `n` measurements and these numbers of peers of each family: int64 [R]."""
-    width = peer_width(peers4 + peers6)
-    return _up(HEADER_BYTES + 4 * n + _up(2 * n, 4) + _up(width * n, 4) + 4 * peers4 + 16 * peers6, 8)
-
-
-def _up(size: I64, multiple: int) -> I64:
-    return -(-size // multiple) * multiple
+    return _layout(n, peers4, peers6)[-1]
 
 
 def encode_rows(rows: Measurements, *, compiled: bool = False) -> Encoded:
@@ -185,34 +176,36 @@ def encode_rows(rows: Measurements, *, compiled: bool = False) -> Encoded:
     if len(first) and (int(span.max()) > LARGEST_SPAN or int(first.min()) < 0):
         raise ValueError("times of a row are before 1970, or further apart than 2**32 - 1 seconds")
     index, held, count, peers6 = _peers_of_rows(rows, n, compiled=compiled)
-    peers4, width = count - peers6, peer_width(count)
-    plain = blob_bytes(n, peers4, peers6)
+    peers4 = count - peers6
+    width, within_codes, within_index, within_peers, plain = _layout(n, peers4, peers6)
     lengths = plain + values_bytes(n, [each.dtype for each in rows.values])
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    offsets = borders_of(lengths)
     data = np.zeros(int(offsets[-1]), np.uint8)
     begin = offsets[:-1]
-
-    at_times = begin + HEADER_BYTES
-    at_codes = at_times + 4 * n
-    at_index = at_codes + _up(2 * n, 4)
-    at_peers = at_index + _up(width * n, 4)
+    at_times, at_codes, at_index, at_peers = places = (
+        begin + HEADER_BYTES,
+        begin + within_codes,
+        begin + within_index,
+        begin + within_peers,
+    )
     if compiled:
         from headrace.histories.codec.partition_kernels import fill_rows
 
-        columns, places = (rows.times, rows.codes, index), (at_times, at_codes, at_index, at_peers)
-        fill_rows(data, starts, columns, places, width, (held, count, _fours(rows), rows.peers.bytes))
+        peers = (held, count, _fours(rows), rows.peers.bytes)
+        fill_rows(data, starts, (rows.times, rows.codes, index), places, width, peers)
     else:
-        place = np.arange(len(rows.times)) - np.repeat(starts, n)  # index of each measurement in its row
         # Every column begins at an aligned byte, so words and half-words are scattered whole.
         words, halves = data.view("<u4"), data.view("<u2")
-        words[np.repeat(at_times >> 2, n) + place] = rows.times - np.repeat(first, n)
-        halves[np.repeat(at_codes >> 1, n) + place] = rows.codes
-        wide = np.repeat(width, n)
+        words[ranges(at_times >> 2, n)] = rows.times - np.repeat(first, n)
+        halves[ranges(at_codes >> 1, n)] = rows.codes
         for size, view in ((1, data), (2, halves), (4, words)):
-            mine = np.flatnonzero(wide == size)  # none where rows have no peers
-            if len(mine):
-                view[(np.repeat(at_index // size, n) + place)[mine]] = index[mine]
-        _fill_peers(words, rows.peers, held, count, peers4, at_peers)
+            mine = width == size  # none if rows have no peers
+            if mine.any():
+                view[ranges(at_index[mine] // size, n[mine])] = index[np.repeat(mine, n)]
+        six, place = _peer_words(at_peers, peers4, count)
+        of_peer = np.ascontiguousarray(rows.peers.bytes[held]).view("<u4").reshape(-1, 4)
+        words[place] = of_peer[:, 0]
+        words[place[six][:, None] + np.arange(4)] = of_peer[six]
 
     header = np.zeros(len(starts), HEADER)
     if rows.values:
@@ -235,15 +228,14 @@ def _fours(rows: Measurements) -> int:
     return int(np.searchsorted(rows.peers.family, 6))
 
 
-def _fill_peers(words: U32, peers: Addresses, held: Ints, count: I64, fours: I64, at: I64) -> None:
-    """Write the peers of rows. held, count: as returned by `_peers_of_rows`; at: bytes where they begin, [R]."""
-    row = np.repeat(np.arange(len(count)), count)
-    nth = np.arange(len(held)) - np.repeat(np.cumsum(count) - count, count)
-    six = peers.family[held] == 6
-    place = (at[row] + np.where(six, 16 * nth - 12 * fours[row], 4 * nth)) >> 2
-    of_peer = np.ascontiguousarray(peers.bytes[held]).view("<u4").reshape(-1, 4)
-    words[place] = of_peer[:, 0]
-    words[place[six][:, None] + np.arange(4)] = of_peer[six]
+def _peer_words(at: I64, fours: I64, count: I64) -> tuple[Bools, I64]:
+    """Find out which peers are IPv6, and the word where each begins: [P].
+
+    at, fours, count: the byte where the peers of a row begin, the number of IPv4 peers, which come first, and of all.
+    """
+    nth, fours = ranges(0, count), np.repeat(fours, count)
+    six = nth >= fours
+    return six, np.repeat(at, count) + np.where(six, 16 * nth - 12 * fours, 4 * nth) >> 2
 
 
 def _peers_of_rows(rows: Measurements, n: I64, *, compiled: bool) -> tuple[Ints, Ints, I64, I64]:
@@ -259,7 +251,8 @@ def _peers_of_rows(rows: Measurements, n: I64, *, compiled: bool) -> tuple[Ints,
     if compiled:
         from headrace.histories.codec.partition_kernels import peers_of_rows
 
-        return peers_of_rows(rows.peer, rows.starts, len(rows.peers), _fours(rows))
+        index, held, count, sixes = peers_of_rows(rows.peer, rows.starts, len(rows.peers), _fours(rows))
+        return index, held, count, sixes
     keys, place = np.unique(np.repeat(np.arange(len(n)), n) * peers + rows.peer, return_inverse=True)
     row, held = np.divmod(keys, peers)
     count = np.bincount(row, minlength=len(n))
@@ -278,7 +271,7 @@ class Decoded:
     at_index: int64 [R], the byte of a row where its peer indices begin.
     seconds: uint32 [N], since the first of the row. codes: uint16 [N].
     index: [N], each measurement's index among the peers of its row; 0 in a row without peers; None if no row has any.
-    peers: [P], row by row. values: [N] each. at_values: int64 [R], the byte of a row where they begin; None without.
+    peers: [P], row by row. values: [N] each. at_values: int64 [R], the byte of a row where they begin.
     damage: what is wrong with the next row; None if there is no damaged row.
     """
 
@@ -291,8 +284,8 @@ class Decoded:
     codes: U16
     index: npt.NDArray[Any] | None
     peers: Addresses
-    values: Values = ()
-    at_values: I64 | None = None
+    values: Values
+    at_values: I64
     damage: str | None = None
 
     @property
@@ -324,7 +317,7 @@ def _decode(data: U8, sizes: I64) -> Decoded | tuple[int, str]:
     begin = np.cumsum(sizes) - sizes
     head = data.view("<u8")[(begin[:, None] >> 3) + np.arange(HEADER_BYTES // 8)].view(HEADER).ravel()
     n, peers4, peers6, width = (head[name].astype(np.int64) for name in ("n", "peers4", "peers6", "peer_width"))
-    peers, lengths = peers4 + peers6, blob_bytes(n, peers4, peers6)
+    peers, (needed, at_codes, at_index, at_peers, lengths) = peers4 + peers6, _layout(n, peers4, peers6)
     magic, version, family, first_time = (head[name] for name in ("magic", "version", "entity_family", "first_time"))
     kinds = np.column_stack([head["entity_kind"], head["peer_kind"]])
     columns, at_values = head["values"], begin + lengths
@@ -346,7 +339,7 @@ def _decode(data: U8, sizes: I64) -> Decoded | tuple[int, str]:
                 lambda row: f"has {columns[row]} value columns, the row before has others",
             ),
             (
-                (n == 0) | (width != peer_width(peers)),
+                (n == 0) | (width != needed),
                 lambda row: (
                     f"says {n[row]} measurements, {peers[row]} peers and {width[row]} bytes a peer index, "
                     "which cannot be"
@@ -367,8 +360,7 @@ def _decode(data: U8, sizes: I64) -> Decoded | tuple[int, str]:
     )
     if broken is not None:
         return broken
-    at_codes, starts = HEADER_BYTES + 4 * n, np.cumsum(n) - n
-    at_index = at_codes + -(-2 * n // 4) * 4
+    starts = np.cumsum(n) - n
     seconds = read_column(data, begin + HEADER_BYTES, n, "<u4")
     wrong = (seconds[starts + n - 1] != head["time_span"]) | _descend(seconds, starts)
     index = _indices(data, begin + at_index, n, width)
@@ -386,9 +378,18 @@ def _decode(data: U8, sizes: I64) -> Decoded | tuple[int, str]:
     if broken is not None:
         return broken
     codes = read_column(data, begin + at_codes, n, "<u2")
-    held = _peers(data, begin + at_index + -(-width * n // 4) * 4, peers4, peers)
+    held = _peers(data, begin + at_peers, peers4, peers)
     values = read_values(data, at_values, n, types) if len(types) else ()
     return Decoded(head, n, peers4, peers6, at_index, seconds, codes, index, held, values, at_values - begin)
+
+
+def _peers(data: U8, at: I64, fours: I64, count: I64) -> Addresses:
+    """Read the peers of rows; see `_peer_words`."""
+    six, place = _peer_words(at, fours, count)
+    words, of_peer = data.view("<u4"), np.zeros((len(place), 4), "<u4")
+    of_peer[:, 0] = words[place]
+    of_peer[six] = words[place[six][:, None] + np.arange(4)]
+    return Addresses(np.where(six, 6, 4).astype(np.uint8), of_peer.view(np.uint8))
 
 
 def _descend(seconds: npt.NDArray[Any], starts: I64) -> Bools:
@@ -413,19 +414,6 @@ def _indices(data: U8, at: I64, n: I64, width: I64) -> npt.NDArray[Any] | None:
         mine = width == size
         index[np.repeat(mine, n)] = read_column(data, at[mine], n[mine], f"<u{size}")
     return index
-
-
-def _peers(data: U8, at: I64, fours: I64, peers: I64) -> Addresses:
-    """Read the peers of rows. at: bytes where they begin; fours: number of IPv4 peers, which come first."""
-    nth = np.arange(int(peers.sum())) - np.repeat(np.cumsum(peers) - peers, peers)
-    fours = np.repeat(fours, peers)
-    six = nth >= fours
-    place = np.repeat(at, peers) + np.where(six, 16 * nth - 12 * fours, 4 * nth) >> 2
-    words, of_peer = data.view("<u4"), np.zeros((len(nth), 4), "<u4")
-    of_peer[:, 0] = words[place]
-    if six.any():
-        of_peer[six] = words[place[six][:, None] + np.arange(4)]
-    return Addresses(np.where(six, 6, 4).astype(np.uint8), of_peer.view(np.uint8))
 
 
 def decode_blobs(blobs: Sequence[bytes | memoryview]) -> Decoded:
@@ -459,11 +447,10 @@ def decode_rows(blobs: Sequence[bytes | memoryview], names: Sequence[str]) -> li
 
 
 def _views(found: Decoded, blobs: Sequence[bytes | memoryview]) -> list[RowColumns]:
-    peers, head = found.peers4 + found.peers6, found.head
-    ends = np.cumsum(peers).tolist()
+    head = found.head
+    ends = np.cumsum(found.peers4 + found.peers6).tolist()
     names = ("n", "peer_width", "first_time", "part", "entity_kind", "peer_kind", "entity_family")
     columns = zip(blobs, *(head[name].tolist() for name in names), found.at_index.tolist(), strict=False)
-    at_values = found.n if found.at_values is None else found.at_values
     types = np.array([STORED.index(each.dtype) for each in found.values], np.uint8)
     rows = []
     for number, (blob, n, width, first_time, part, kind, peer_kind, family, at_index) in enumerate(columns):
@@ -481,7 +468,7 @@ def _views(found: Decoded, blobs: Sequence[bytes | memoryview]) -> list[RowColum
                 entity_family=family,
                 entity_bytes=head["entity"][number].copy(),
                 part=part,
-                values=read_values(np.frombuffer(blob, np.uint8), at_values[[number]], found.n[[number]], types)
+                values=read_values(np.frombuffer(blob, np.uint8), found.at_values[[number]], found.n[[number]], types)
                 if len(types)
                 else (),
                 has_latency=not head["no_latency"][number],

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import U8, Ints
-from headrace.compiled import compiled, read_only
+from headrace.compiled import compiled, kernel
 from headrace.errors import MissingExtra
 from headrace.histories.codec.addresses import parse
 
@@ -53,7 +53,7 @@ def parse_texts(texts: pa.StringArray | pa.LargeStringArray) -> tuple[U8, U8]:
     if n:
         values = texts.buffers()[2]
         letters = np.zeros(0, np.uint8) if values is None else np.frombuffer(values, np.uint8)
-        _parse(read_only(letters), read_only(offsets_of(texts)), family, data.view(np.uint16))
+        _parse(letters, offsets_of(texts), family, data.view(np.uint16))
         unsure = np.flatnonzero(family == _UNSURE)
         if len(unsure):
             each_once = pc.fill_null(texts.take(pa.array(unsure)), "").dictionary_encode()
@@ -73,7 +73,7 @@ def offsets_of(texts: pa.StringArray | pa.LargeStringArray) -> Ints:
 def format_sixes(data: U8) -> pa.StringArray:
     """Format IPv6 addresses as `addresses.render` does: uint8 [N, 16]."""
     letters, ends = np.empty(_LONGEST_COLONED * len(data), np.uint8), np.zeros(len(data) + 1, np.int32)
-    _format_sixes(read_only(data), letters, ends)
+    _format_sixes(data, letters, ends)
     texts = pa.StringArray.from_buffers(len(data), pa.py_buffer(ends), pa.py_buffer(letters))
     unsure = np.flatnonzero(ends[1:] == ends[:-1])
     if len(unsure):
@@ -84,7 +84,7 @@ def format_sixes(data: U8) -> pa.StringArray:
     return texts
 
 
-@compiled
+@kernel("letters", "ends")
 def _format_sixes(data: Any, letters: Any, ends: Any) -> None:
     """Write groups in hexadecimal, with `::` for the longest of several zeros; nothing if the text may be dotted."""
     at = 0
@@ -115,7 +115,7 @@ def _format_sixes(data: Any, letters: Any, ends: Any) -> None:
         ends[row + 1] = at
 
 
-@compiled
+@kernel("family", "halves")
 def _parse(letters: Any, offsets: Any, family: Any, halves: Any) -> None:
     """Parse texts; halves uint16 [N, 8]: the bytes of the address, zeros before; undefined if the text is unsure."""
     for row in range(len(family)):
@@ -146,7 +146,7 @@ def _plainly_dotted(letters: Any, start: Any, size: Any, mine: Any, halves: Any,
     at = 0
     value, wrong = np.uint64(0), False
     for part in range(4):
-        end = min(_lowest_bit(dots), size) if part < 3 else size
+        end = min(lowest_bit(dots), size) if part < 3 else size
         bits = np.uint64(end - at) << _3
         wrong |= (end - at < 1) | (end - at > 3)
         digits = (_word(letters, start + at) << ((_32 - bits) & _SHIFT)) & _NIBBLES  # the last digit uppermost
@@ -177,7 +177,7 @@ def _plainly_coloned(letters: Any, start: Any, size: Any, mine: Any, colons: Any
         gap, at = 0, 2
         colons &= ~_3
     while at < size:
-        end = min(_lowest_bit(colons), size)
+        end = min(lowest_bit(colons), size)
         if end - at > 4 or group == _GROUPS:
             return False
         word = _word(letters, start + at) << ((_32 - (np.uint64(end - at) << _3)) & _SHIFT)  # the last digit uppermost
@@ -223,7 +223,7 @@ def _word(typing: Any, letters: Any, at: Any) -> Any:  # noqa: ARG001
 
 
 @_intrinsic
-def _lowest_bit(typing: Any, bits: Any) -> Any:  # noqa: ARG001
+def lowest_bit(typing: Any, bits: Any) -> Any:  # noqa: ARG001
     """Return the number of the lowest 1 bit of a word; 64 if there is none."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.arrays import I64, U8, U64, Bools
+from headrace.arrays import I64, U8, U64, Bools, ranges
 
 Values = tuple[npt.NDArray[Any], ...]
 # The number of a type in a row is its index here; types of categories come first.
@@ -73,7 +73,7 @@ def values_bytes(n: I64, types: Sequence[np.dtype[Any]]) -> I64:
     """Return the bytes of the value columns in rows of `n` measurements: int64 [R]."""
     if not types:
         return np.zeros_like(n)
-    return _up(np.full_like(n, len(types))) + sum((_up(each.itemsize * n) for each in types), np.zeros_like(n))
+    return up(np.full_like(n, len(types))) + sum((up(each.itemsize * n) for each in types), np.zeros_like(n))
 
 
 def write_values(words: U64, at: I64, n: I64, values: Values) -> None:
@@ -86,20 +86,20 @@ def write_values(words: U64, at: I64, n: I64, values: Values) -> None:
     data = words.view(np.uint8)
     kinds = np.array([STORED.index(each.dtype) for each in values], np.uint8)
     data[at[:, None] + np.arange(len(kinds))] = kinds
-    at = at + _up(np.full_like(n, len(kinds)))
+    at = at + up(np.full_like(n, len(kinds)))
     for column in values:
         width = column.dtype.itemsize
-        data.view(column.dtype)[_places(at // width, n)] = column
-        at = at + _up(width * n)
+        data.view(column.dtype)[ranges(at // width, n)] = column
+        at = at + up(width * n)
 
 
 def read_values(data: U8, at: I64, n: I64, kinds: U8) -> Values:
     """Read what `write_values` wrote, for all rows end to end. kinds: types of the columns, the same in every row."""
     columns: list[npt.NDArray[Any]] = []
-    at = at + _up(np.full_like(n, len(kinds)))
+    at = at + up(np.full_like(n, len(kinds)))
     for kind in kinds.tolist():
         columns.append(read_column(data, at, n, STORED[kind]))
-        at = at + _up(STORED[kind].itemsize * n)
+        at = at + up(STORED[kind].itemsize * n)
     return tuple(columns)
 
 
@@ -113,18 +113,13 @@ def read_column(data: U8, at: I64, n: I64, stored: np.dtype[Any] | str) -> npt.N
     if len(n) == 1:
         return view[int(first[0]) : int(first[0] + n[0])]
     if len(view) <= _LONG * len(n):
-        return view[_places(first, n)]
+        return view[ranges(first, n)]
     return np.concatenate([view[begin:end] for begin, end in zip(first.tolist(), (first + n).tolist(), strict=True)])
 
 
-def _places(first: I64, n: I64) -> I64:
-    """Return consecutive indices from the first of each row on."""
-    places: I64 = np.repeat(first - (np.cumsum(n) - n), n) + np.arange(int(n.sum()))
-    return places
-
-
-def _up(size: I64) -> I64:
-    return -(-size // 8) * 8
+def up(size: I64, multiple: int = 8) -> I64:
+    """Round up to a multiple."""
+    return -(-size // multiple) * multiple
 
 
 def types_of_values(row: U8, at: int, columns: int) -> U8:

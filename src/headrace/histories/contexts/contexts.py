@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, Unpack
 
 import numpy as np
 
@@ -25,8 +25,8 @@ from headrace.dataset.indexed import Verify
 from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import CorruptShard, MissingExtra, SettingsError
-from headrace.histories.contexts.index import ContextIndex, SmallFacts, may_be_small
-from headrace.histories.contexts.options import ContextOptions, Kernel, Keys, Shuffle, Weighting
+from headrace.histories.contexts.index import ContextIndex, index_rows
+from headrace.histories.contexts.options import ContextOptions, Kernel, Keys
 from headrace.histories.contexts.reading import HistoryRows, open_rows
 from headrace.histories.contexts.results import longest_measurement
 from headrace.histories.contexts.sample import IN_NUMPY, Candidates, Sampling, Segments, candidates
@@ -44,25 +44,6 @@ from headrace.stream.read.batch import import_torch, in_format
 
 if TYPE_CHECKING:
     from headrace.stream.loader.torch_dataset import StreamingDataset
-
-
-_ROWS_AT_A_TIME = 1024
-
-
-class ContextArguments(TypedDict, total=False):
-    """The options of contexts, for functions that pass them on; see `ContextOptions`."""
-
-    context_tokens: int
-    seed: int
-    rows: Weighting
-    measurements_per_context: int
-    contexts_per_row: int
-    shuffle: Shuffle
-    vocab: Vocabulary
-    keys: Keys
-    max_segments: int | None
-    kernel: Kernel
-    cache_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,11 +124,7 @@ class Contexts:
         which is freed once none of them is in use. Raises `IndexError` for negative positions and if an epoch has no
         contexts, `CorruptShard` for damaged rows.
         """
-        asked = (
-            np.arange(positions.start, positions.stop, positions.step, dtype=np.int64)
-            if isinstance(positions, range)
-            else np.array([int(each) for each in positions], np.int64)
-        )
+        asked = np.fromiter(map(int, positions), np.int64, len(positions))
         if len(asked) and (int(asked.min()) < 0 or not len(self)):
             raise IndexError(f"contexts: position {asked.min()}; an epoch has {len(self)} contexts, counted from 0")
         built = build(self.index, self.rows, asked)
@@ -242,19 +219,6 @@ class Built(NamedTuple):
     segments: Segments
     candidates: Candidates
     tokens: Tokens
-
-
-def index_rows(rows: HistoryRows, options: ContextOptions) -> ContextIndex:
-    """Index the contexts that an epoch of these rows has. Rows that may be small are read once, a portion at a time."""
-    maybe = np.flatnonzero(may_be_small(rows.n, options.room))
-    facts = np.zeros((len(maybe), 5), np.int64)
-    for begin in range(0, len(maybe), _ROWS_AT_A_TIME):
-        numbers = maybe[begin : begin + _ROWS_AT_A_TIME].tolist()
-        facts[begin : begin + len(numbers)] = rows.facts(numbers)
-    is_small = facts[:, 1] <= options.room
-    small = np.zeros(len(rows.n), bool)
-    small[maybe[is_small]] = True
-    return ContextIndex(rows.n, small, SmallFacts(*facts[is_small].T), options)
 
 
 class Kernels(NamedTuple):

@@ -7,19 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from headrace.arrays import I64, U8, U64
+from headrace.arrays import I64
 from headrace.compiled import compiled
 from headrace.draws import (
     FRACTION,
     GAMMA,
     LN2,
-    MIX_A,
     MIX_B,
     MODE,
     OFFSET,
     ROUND_KEYS,
     ROUNDS,
     WINDOW,
+    half,
+    mix,
 )
 from headrace.histories.codec.rows import RowColumns
 from headrace.histories.contexts.sample import (
@@ -34,75 +35,49 @@ from headrace.histories.contexts.sample import (
     Segments,
 )
 
-_GAMMA, _MIX_A, _MIX_B = np.uint64(GAMMA), np.uint64(MIX_A), np.uint64(MIX_B)
-_8, _11, _27, _30, _31, _32 = (np.uint64(each) for each in (8, 11, 27, 30, 31, 32))
+_GAMMA, _MIX_B = np.uint64(GAMMA), np.uint64(MIX_B)
+_8, _11, _32 = (np.uint64(each) for each in (8, 11, 32))
 _ONE, _LOW = np.uint64(1), np.uint64((1 << 32) - 1)
 _NO_PEERS = np.empty(0, np.uint8)
 
 
-def dealt_in_numba(keys: U64) -> tuple[U8, U64, U64]:
-    """Compute `dealt`, compiled."""
-    mode, fraction, own = np.empty(len(keys), np.uint8), np.empty(len(keys), np.uint64), np.empty(len(keys), np.uint64)
-    _dealt(keys, mode, fraction, own)
-    return mode, fraction, own
-
-
-def permuted_in_numba(key: U64, size: I64, places: I64) -> I64:
-    """Compute `permuted`, compiled, for one key and size."""
-    out = np.empty(len(places), np.int64)
-    _permuted(key[0], size[0], places, out)
-    return out
-
-
-def indices_in_numba(segments: Segments, fills: I64, offsets: I64) -> I64:
+def _indices(segments: Segments, fills: I64, offsets: I64) -> I64:
     """Compute `indices`, compiled."""
-    window, begin = np.empty(len(fills), np.int64), np.empty(len(fills), np.int64)
-    _windows(segments.key, segments.sampled, segments.start, segments.count, fills, window, begin)
-    out = np.empty(int(offsets[-1]), np.int64)
-    _prefixes(segments.key, window, begin, offsets, out)
+    windows = _windows(segments.key, segments.sampled, segments.start, segments.count, fills)
+    out: I64 = _prefixes(segments.key, *windows, offsets)
     return out
 
 
-def gather_in_numba(row: RowColumns, mine: I64, offsets: I64, index: I64, out: Columns) -> None:
+def _gather(row: RowColumns, mine: I64, offsets: I64, index: I64, out: Columns) -> None:
     """Compute `gather`, compiled. Addresses are copied as two words each."""
     peers, width = _NO_PEERS, 0
     if row.peers is not None:
         peers, width = row.peers.view(np.uint8), row.peers.itemsize  # bytes, so that one kernel reads all widths
-    _gather(
+    _gather_columns(
         mine, offsets, index, np.int64(row.first_time), row.offsets, row.codes, peers, width, row.peer_family,
         row.peer_bytes.view(np.uint64), out.time, out.code, out.family, out.address.view(np.uint64),
     )  # fmt: skip
 
 
-IN_NUMBA = Sampling(permuted_in_numba, dealt_in_numba, indices_in_numba, gather_in_numba)
+_mix, _half = compiled(mix), compiled(half)
 
 
 @compiled
-def _mixed(word: Any) -> Any:
-    word = (word ^ (word >> _30)) * _MIX_A
-    word = (word ^ (word >> _27)) * _MIX_B
-    return word ^ (word >> _31)
-
-
-@compiled
-def _draw(key: Any, slot: Any) -> Any:
+def draw_word(key: Any, slot: Any) -> Any:
     """Compute `draw` for one key and slot."""
-    return _mixed(key + np.uint64(slot) * _GAMMA)
+    return _mix(key + np.uint64(slot) * _GAMMA)
 
 
 @compiled
-def _dealt(keys: Any, mode: Any, fraction: Any, own: Any) -> None:
+def _dealt(keys: Any) -> Any:
+    """Compute `dealt`."""
+    mode, fraction, own = np.empty(len(keys), np.uint8), np.empty(len(keys), np.uint64), np.empty(len(keys), np.uint64)
     for k in range(len(keys)):
-        own[k] = _mixed(keys[k] + _MIX_B)
-        chance = np.float64(_draw(own[k], MODE) >> _11) * 2.0**-53
+        own[k] = _mix(keys[k] + _MIX_B)
+        chance = np.float64(draw_word(own[k], MODE) >> _11) * 2.0**-53
         mode[k] = FULL if chance < FULL_BELOW else PARTIAL if chance < PARTIAL_BELOW else NONE
-        fraction[k] = TENTH + (((_draw(own[k], FRACTION) >> _32) * (_8 * TENTH)) >> _32)
-
-
-@compiled
-def _half(round_key: Any, value: Any) -> Any:
-    word = (value ^ round_key) * _MIX_A
-    return ((word ^ (word >> _32)) * _MIX_B) >> _32
+        fraction[k] = TENTH + (((draw_word(own[k], FRACTION) >> _32) * (_8 * TENTH)) >> _32)
+    return mode, fraction, own
 
 
 @compiled
@@ -126,21 +101,23 @@ def _network(round_keys: Any, left: Any, right: Any, value: Any) -> Any:
 
 
 @compiled
-def _permuted(key: Any, size: Any, places: Any, out: Any) -> None:
-    round_keys = np.empty(ROUNDS, np.uint64)
+def _permuted(key: Any, size: Any, places: Any) -> Any:
+    """Compute `permuted` for one key and size, arrays of one."""
+    round_keys, out = np.empty(ROUNDS, np.uint64), np.empty(len(places), np.int64)
     for number in range(ROUNDS):
-        round_keys[number] = _draw(key, ROUND_KEYS + number)
-    bound = np.uint64(size)
+        round_keys[number] = draw_word(key[0], ROUND_KEYS + number)
+    bound = np.uint64(size[0])
     left, right = _halves(bound)
     for k in range(len(places)):
         value = _network(round_keys, left, right, np.uint64(places[k]))
         while value >= bound:
             value = _network(round_keys, left, right, value)
         out[k] = np.int64(value)
+    return out
 
 
 @compiled
-def _prefixes(keys: Any, sizes: Any, begins: Any, offsets: Any, out: Any) -> None:
+def _prefixes(keys: Any, sizes: Any, begins: Any, offsets: Any) -> Any:
     """Compute where the permutation of each key maps 0, 1, 2, …, plus the key's element of `begins`.
 
     All indices of a key go through a round before the next round: the loop of a round has no branch, so it vectorises.
@@ -149,12 +126,13 @@ def _prefixes(keys: Any, sizes: Any, begins: Any, offsets: Any, out: Any) -> Non
     for k in range(len(keys)):
         most = max(most, offsets[k + 1] - offsets[k])
     round_keys, all_a, all_b = np.empty(ROUNDS, np.uint64), np.empty(most, np.uint64), np.empty(most, np.uint64)
+    out = np.empty(offsets[-1], np.int64)
     for k in range(len(keys)):
         count = offsets[k + 1] - offsets[k]
         if count == 0:
             continue
         for number in range(ROUNDS):
-            round_keys[number] = _draw(keys[k], ROUND_KEYS + number)
+            round_keys[number] = draw_word(keys[k], ROUND_KEYS + number)
         size = np.uint64(sizes[k])
         left, right = _halves(size)
         a, b = all_a[:count], all_b[:count]
@@ -171,6 +149,7 @@ def _prefixes(keys: Any, sizes: Any, begins: Any, offsets: Any, out: Any) -> Non
             while value >= size:  # outside the domain: cycle-walk
                 value = _network(round_keys, left, right, value)
             mine[place] = np.int64(value) + begins[k]
+    return out
 
 
 @compiled
@@ -181,14 +160,15 @@ def _round(round_key: Any, other: Any, residues: Any, half: Any) -> None:
 
 
 @compiled
-def _windows(keys: Any, sampled: Any, starts: Any, counts: Any, fills: Any, window: Any, begin: Any) -> None:
+def _windows(keys: Any, sampled: Any, starts: Any, counts: Any, fills: Any) -> Any:
     """Choose the window of each segment: its length and first index. An unsampled segment is its own window."""
+    window, begin = counts.copy(), starts.copy()
     for s in range(len(keys)):
-        window[s], begin[s] = counts[s], starts[s]
         if sampled[s]:
-            window[s] = _log_uniform(_draw(keys[s], WINDOW), fills[s], counts[s])
+            window[s] = _log_uniform(draw_word(keys[s], WINDOW), fills[s], counts[s])
             slack = np.uint64(counts[s] - window[s] + 1)
-            begin[s] += np.int64(((_draw(keys[s], OFFSET) >> _32) * slack) >> _32)
+            begin[s] += np.int64(((draw_word(keys[s], OFFSET) >> _32) * slack) >> _32)
+    return window, begin
 
 
 @compiled
@@ -221,7 +201,7 @@ def _exp2(y: Any) -> Any:
 
 
 @compiled
-def _gather(
+def _gather_columns(
     mine: Any, offsets: Any, index: Any, first_time: Any, seconds: Any, codes: Any, peers: Any, width: Any,
     peer_family: Any, peer_words: Any, time: Any, code: Any, family: Any, address: Any,
 ) -> None:  # fmt: skip
@@ -240,3 +220,6 @@ def _gather(
                 peer |= np.int64(peers[i * width + 2]) << 16 | np.int64(peers[i * width + 3]) << 24
             family[m] = peer_family[peer]
             address[m, 0], address[m, 1] = peer_words[peer, 0], peer_words[peer, 1]
+
+
+IN_NUMBA = Sampling(_permuted, _dealt, _indices, _gather)

@@ -22,29 +22,29 @@ for steady ones. It is never too low, so packed rows fit.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from headrace import draws
-from headrace.arrays import I64, U64
+from headrace.arrays import I64, U8, U64, Bools, borders_of, ranges
 from headrace.bins.bins import Bins
 from headrace.bins.pack import pack
 from headrace.digest import derive_key
 from headrace.histories.contexts.options import ContextOptions
+from headrace.histories.contexts.reading import HistoryRows
 from headrace.histories.contexts.sample import FULL, IN_NUMPY, NONE, PARTIAL, Sampling, Segments
 from headrace.keyed_hash import permutation
 
+_ROWS_AT_A_TIME = 1024
 _SHORTEST = 6  # start, source of 5: a row with more than room / 6 measurements is never small
 _WELL_FILLED = 0.97  # share of a context's tokens
 _FEWEST = 4  # measurements worth a piece of their own
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SmallFacts:
+class SmallFacts(NamedTuple):
     """The facts that determine the length of each small row, int64 [R].
 
     tokens: without timestamps.
@@ -61,7 +61,7 @@ class SmallFacts:
 
     def take(self, rows: I64) -> SmallFacts:
         """Return the facts of some rows."""
-        return SmallFacts(self.n[rows], self.tokens[rows], self.longest[rows], self.long_gaps[rows], self.span[rows])
+        return SmallFacts(*(column[rows] for column in self))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,30 +77,15 @@ class Packed:
     count: I64
     bins: Bins
 
-    def pieces(self, numbers: I64) -> tuple[I64, I64, I64]:
-        """Return (row, start, count) of these pieces."""
-        return self.row[numbers], self.start[numbers], self.count[numbers]
-
-    def of_rows(self, numbers: I64) -> Packed:
-        """Renumber the rows: row r becomes numbers[r]."""
-        return Packed(numbers[self.row], self.start, self.count, self.bins)
-
-
-def may_be_small(n: I64, room: int) -> np.typing.NDArray[np.bool_]:
-    """Return which rows may be small, bool [R]. Their facts must be read; all others are certainly large."""
-    return (n > 0) & (n <= room // _SHORTEST)
-
 
 def stamp_tokens(mode: int, fraction: np.uint64, count: I64, long_gaps: I64, span: I64) -> I64:
     """Return an upper bound on the tokens of the timestamps of `count` measurements in this mode."""
     if mode == NONE:
         return np.zeros_like(count)
-    long = long_gaps
-    stamped = count
+    long, stamped = long_gaps, count
     if mode != FULL:
-        stamped = count - ((count.astype(np.uint64) * fraction + np.uint64((1 << 32) - 1)) >> np.uint64(32)).astype(
-            np.int64
-        )
+        lost = (count.astype(np.uint64) * fraction + np.uint64((1 << 32) - 1)) >> np.uint64(32)
+        stamped = count - lost.astype(np.int64)
         long = np.minimum(span // 256, long_gaps + count - stamped)
     between = np.maximum(stamped - 1, 0)
     return np.where(stamped > 0, 9 + 2 * between + 3 * np.minimum(between, long), 0)
@@ -200,8 +185,8 @@ class SmallContexts:
     row: I64
     start: I64
     count: I64
-    mode: npt.NDArray[np.uint8]
-    fraction: npt.NDArray[np.uint64]
+    mode: U8
+    fraction: U64
 
 
 class ContextIndex:
@@ -212,7 +197,7 @@ class ContextIndex:
     facts: facts of the small rows, in order.
     """
 
-    def __init__(self, n: I64, small: npt.NDArray[np.bool_], facts: SmallFacts, options: ContextOptions) -> None:
+    def __init__(self, n: I64, small: Bools, facts: SmallFacts, options: ContextOptions) -> None:
         self.n = n
         self.options = options
         self.small_rows: I64 = np.flatnonzero(small)
@@ -246,7 +231,7 @@ class ContextIndex:
         return int(self.ends[-1]) if len(self.ends) else 0
 
     @cached_property
-    def _mode_fractions(self) -> npt.NDArray[np.uint64]:
+    def _mode_fractions(self) -> U64:
         """Return the share of measurements without timestamp, for each group and each partial epoch of a cycle."""
         keys = draws.context_keys(self.options.seed, -1, np.arange(CYCLE))
         fractions = np.zeros((CYCLE, 3), np.uint64)
@@ -258,7 +243,12 @@ class ContextIndex:
         return fractions
 
     def _pack(self, facts: SmallFacts) -> list[dict[tuple[int, int], Packed]]:
-        group_of_row = _even_groups(facts.tokens, self.options.seed)
+        # Rows are dealt to groups at random, so that each group gets the same number of rows of similar length.
+        by_length = np.argsort(facts.tokens, kind="stable")
+        rank = permutation(derive_key(self.options.seed, "contexts.groups"), len(by_length))
+        dealt = np.lexsort((rank, np.arange(len(rank)) // CYCLE))  # indices in by_length, shuffled within each ten
+        group_of_row = np.empty(len(rank), np.int64)
+        group_of_row[by_length[dealt]] = np.arange(len(rank)) % CYCLE
         order = permutation(derive_key(self.options.seed, "contexts.neighbours"), len(self.small_rows))
         groups = []
         for group in range(CYCLE):
@@ -266,9 +256,8 @@ class ContextIndex:
             packed = {}
             for mode, turn in sorted(set(_PHASES)):
                 fraction = self._mode_fractions[group, turn]
-                packed[mode, turn] = pack_group(
-                    facts.take(mine), mode, fraction, self.options.room, self.options.max_segments
-                ).of_rows(self.small_rows[mine])
+                found = pack_group(facts.take(mine), mode, fraction, self.options.room, self.options.max_segments)
+                packed[mode, turn] = replace(found, row=self.small_rows[mine][found.row])
             groups.append(packed)
         return groups
 
@@ -291,14 +280,12 @@ class ContextIndex:
             sizes = np.insert(sizes, longest, halves)
             mode, fraction = np.insert(mode, longest, mode[longest]), np.insert(fraction, longest, fraction[longest])
         empty = self.small_contexts - len(sizes)  # too few rows: nothing left to cut
-        offsets = np.concatenate([[0], np.cumsum(np.pad(sizes, (0, empty)))])
-        pieces = [each.pieces(each.bins.sequences) for each in packed]
-        row, start, count = (np.concatenate(part) for part in zip(*pieces, strict=True))
+        offsets = borders_of(np.pad(sizes, (0, empty)))
+        row, start, count = (
+            np.concatenate([getattr(each, name)[each.bins.sequences] for each in packed])
+            for name in ("row", "start", "count")
+        )
         return SmallContexts(offsets, row, start, count, np.pad(mode, (0, empty)), np.pad(fraction, (0, empty)))
-
-    def small_contexts_of(self, epoch: int) -> SmallContexts:
-        """Return the contexts of the small rows in this epoch, ids 0..S-1."""
-        return self._small(epoch % CYCLE)
 
     def at(self, positions: I64, sampling: Sampling = IN_NUMPY) -> tuple[I64, I64]:
         """Return (epoch, context id) of these positions of an endless run, in the order that `shuffle` sets; int64."""
@@ -306,19 +293,15 @@ class ContextIndex:
         if self.options.shuffle == "none":
             return epochs, inside
         ids = np.empty_like(inside)
-        for epoch in _distinct(epochs):
+        for epoch in sorted(set(epochs.tolist())):
             mine = epochs == epoch
-            ids[mine] = self._shuffled(epoch, inside[mine], sampling)
+            if self.options.shuffle == "contexts":
+                key = np.array([draws.epoch_key(self.options.seed, "contexts.order", epoch)[0]], np.uint64)
+                ids[mine] = sampling.permuted(key, np.array([len(self)]), inside[mine])
+            else:
+                ends, firsts = self._units(epoch)
+                ids[mine] = firsts[np.searchsorted(ends, inside[mine], side="right")] + inside[mine]
         return epochs, ids
-
-    def _shuffled(self, epoch: int, places: I64, sampling: Sampling) -> I64:
-        if self.options.shuffle == "contexts":
-            key = np.array([draws.epoch_key(self.options.seed, "contexts.order", epoch)[0]], np.uint64)
-            return sampling.permuted(key, np.array([len(self)]), places)
-        ends, firsts = self._units(epoch)
-        unit = np.searchsorted(ends, places, side="right")
-        shuffled: I64 = firsts[unit] + places
-        return shuffled
 
     def _shuffled_units(self, epoch: int) -> tuple[I64, I64]:
         """Shuffle units (a large row, or a context of small rows).
@@ -331,63 +314,42 @@ class ContextIndex:
         ends = np.cumsum(sizes[order])
         return ends, begins[order] - ends + sizes[order]
 
-    def row_and_turn(self, ids: I64) -> tuple[I64, I64]:
-        """Return (row, k) of contexts of large rows, the k-th of the row's K; ids int64, S <= id < N."""
-        place = ids - self.small_contexts
-        which = np.searchsorted(self.ends, place, side="right")
-        begins = np.where(which > 0, self.ends[which - 1], 0)
-        return self.large_rows[which], place - begins
-
     def segments(self, epochs: I64, ids: I64, sampling: Sampling = IN_NUMPY) -> Segments:
         """Return the segments of these contexts, in order; context c of the result is the c-th requested."""
         keys = np.empty(len(ids), np.uint64)
-        parts = []
-        for epoch in _distinct(epochs) or [0]:
+        parts: list[tuple[Any, ...]] = []
+        for epoch in sorted(set(epochs.tolist())) or [0]:
             mine = np.flatnonzero(epochs == epoch)
             keys[mine] = draws.context_keys(self.options.seed, epoch, ids[mine])
             is_small = ids[mine] < self.small_contexts
             if is_small.any():
-                parts.append(self._small_segments(epoch, mine[is_small], ids, keys))
+                small, which = self._small(epoch % CYCLE), ids[mine[is_small]]
+                sizes = small.offsets[which + 1] - small.offsets[which]
+                number, piece = ranges(0, sizes), ranges(small.offsets[which], sizes)
+                context = np.repeat(mine[is_small], sizes)
+                own = (small.row[piece], small.start[piece], small.count[piece], np.zeros(len(piece), bool))
+                drawn = (small.mode[ids[context]], small.fraction[ids[context]])
+                parts.append((context, *own, *drawn, draws.segment_keys(keys[context], number)))
             if not is_small.all() or not len(mine):
-                parts.append(self._large_segments(mine[~is_small], ids, keys, sampling))
+                large = mine[~is_small]
+                row = self.large_rows[np.searchsorted(self.ends, ids[large] - self.small_contexts, side="right")]
+                whole = (np.zeros_like(large), self.n[row], np.ones(len(large), bool))
+                parts.append((large, row, *whole, *sampling.dealt(keys[large])))
         if len(parts) == 1:  # already in order
             return Segments(*parts[0])
         columns = [np.concatenate(part) for part in zip(*parts, strict=True)]
         order = np.argsort(columns[0], kind="stable")
         return Segments(*(column[order] for column in columns))
 
-    def _small_segments(self, epoch: int, mine: I64, ids: I64, keys: U64) -> tuple[Any, ...]:
-        small = self.small_contexts_of(epoch)
-        sizes = small.offsets[ids[mine] + 1] - small.offsets[ids[mine]]
-        number = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        context, piece = np.repeat(mine, sizes), np.repeat(small.offsets[ids[mine]], sizes) + number
-        of_context = ids[context]
-        return (
-            context, small.row[piece], small.start[piece], small.count[piece], np.zeros(len(piece), bool),
-            small.mode[of_context], small.fraction[of_context], draws.segment_keys(keys[context], number),
-        )  # fmt: skip
 
-    def _large_segments(self, mine: I64, ids: I64, keys: U64, sampling: Sampling) -> tuple[Any, ...]:
-        row, _ = self.row_and_turn(ids[mine])
-        mode, fraction, own = sampling.dealt(keys[mine])
-        return mine, row, np.zeros_like(mine), self.n[row], np.ones(len(mine), bool), mode, fraction, own
-
-
-def _even_groups(tokens: I64, seed: int) -> I64:
-    """Deal rows to groups at random, so that each group gets the same number of rows of similar length."""
-    if not len(tokens):
-        return np.empty(0, np.int64)
-    by_length = np.argsort(tokens, kind="stable")
-    rank = permutation(derive_key(seed, "contexts.groups"), len(tokens))
-    dealt = np.lexsort((rank, np.arange(len(tokens)) // CYCLE))  # indices in by_length, shuffled within each ten
-    groups = np.empty(len(tokens), np.int64)
-    groups[by_length[dealt]] = np.arange(len(tokens)) % CYCLE
-    return groups
-
-
-def _distinct(values: I64) -> list[int]:
-    """Return each value once, ascending; usually there is only one."""
-    if len(values) and (values == values[0]).all():
-        return [int(values[0])]
-    distinct: list[int] = np.unique(values).tolist()
-    return distinct
+def index_rows(rows: HistoryRows, options: ContextOptions) -> ContextIndex:
+    """Index the contexts that an epoch of these rows has. Rows that may be small are read once, a portion at a time."""
+    maybe = np.flatnonzero((rows.n > 0) & (rows.n <= options.room // _SHORTEST))
+    facts = np.zeros((len(maybe), 5), np.int64)
+    for begin in range(0, len(maybe), _ROWS_AT_A_TIME):
+        numbers = maybe[begin : begin + _ROWS_AT_A_TIME].tolist()
+        facts[begin : begin + len(numbers)] = rows.facts(numbers)
+    is_small = facts[:, 1] <= options.room
+    small = np.zeros(len(rows.n), bool)
+    small[maybe[is_small]] = True
+    return ContextIndex(rows.n, small, SmallFacts(*facts[is_small].T), options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from headrace.checks import check_integer, check_word
 from headrace.histories.contexts.vocabulary import Vocabulary
@@ -12,6 +12,13 @@ Weighting = Literal["uniform", "measurements"]
 Shuffle = Literal["contexts", "rows", "none"]
 Keys = Literal["maxtext", "four"]
 Kernel = Literal["auto", "numba", "numpy"]
+ARRAYS: dict[Keys, tuple[str, ...]] = {
+    "maxtext": (
+        *("inputs", "inputs_position", "inputs_segmentation"),
+        *("targets", "targets_position", "targets_segmentation"),
+    ),
+    "four": ("inputs", "targets", "segmentation", "positions"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,17 +56,15 @@ class ContextOptions:
     cache_bytes: int = 1 << 27
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("context_tokens", 64), ("measurements_per_context", 1), ("contexts_per_row", 1), ("cache_bytes", 0),
-            ("max_segments", 1),
-        ):  # fmt: skip
-            value = getattr(self, name)
-            if name == "max_segments" and value is None:
-                continue
-            check_integer(f"contexts: {name}", value, least=least)
+        least = {"context_tokens": 64, "measurements_per_context": 1, "contexts_per_row": 1, "cache_bytes": 0}
+        if self.max_segments is not None:
+            least["max_segments"] = 1
+        for name, lowest in least.items():
+            check_integer(f"contexts: {name}", getattr(self, name), least=lowest)
         check_integer("contexts: seed", self.seed)
-        for name, words in _WORDS.items():
-            check_word(f"contexts: {name}", getattr(self, name), words)
+        kinds = {"rows": Weighting, "shuffle": Shuffle, "vocab": Vocabulary, "keys": Keys, "kernel": Kernel}
+        for name, kind in kinds.items():
+            check_word(f"contexts: {name}", getattr(self, name), get_args(kind))
 
     @property
     def room(self) -> int:
@@ -69,13 +74,4 @@ class ContextOptions:
     @property
     def context_bytes(self) -> int:
         """The size in bytes of the arrays of one context, int32 each."""
-        return (6 if self.keys == "maxtext" else 4) * 4 * self.context_tokens
-
-
-_WORDS: dict[str, tuple[Any, ...]] = {
-    "rows": get_args(Weighting),
-    "shuffle": get_args(Shuffle),
-    "vocab": get_args(Vocabulary),
-    "keys": get_args(Keys),
-    "kernel": get_args(Kernel),
-}
+        return len(ARRAYS[self.keys]) * 4 * self.context_tokens

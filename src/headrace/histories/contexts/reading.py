@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import I64
-from headrace.dataset.indexed import ALIASES
+from headrace.arrays import I64, borders_of
 from headrace.dataset.local_shards import LocalFiles, LocalShards, checked_table
-from headrace.dataset.manifest import Manifest
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import CorruptShard, InputError
@@ -35,10 +33,8 @@ _COLUMNS = ["split", "shard", "position", "n_measurements"]
 _VIEW_BYTES = 2048  # approximate memory of an open mapped row without its peers
 
 
-class _Shard(Protocol):
-    @property
-    def mapped(self) -> bool: ...
-    def read(self, places: list[int]) -> Sequence[bytes | memoryview]: ...
+RowBytes = Sequence[bytes | memoryview]
+_ReadRows = Callable[[list[int]], RowBytes]
 
 
 class HistoryRows:
@@ -50,8 +46,8 @@ class HistoryRows:
     files: how shards become local files.
     """
 
-    def __init__(self, root: Path, manifest: Manifest, split: str, *, cache_bytes: int, files: LocalFiles) -> None:
-        run = FinishedRun(root, manifest)
+    def __init__(self, run: FinishedRun, split: str, *, cache_bytes: int, files: LocalFiles) -> None:
+        root, manifest = run.root, run.manifest
         self.root, self.split, self.cache_bytes = root, split, cache_bytes
         self.values: dict[str, str] = dict(manifest.facts.get("values", {}))
         self.identity = sha256_hex(canonical_json([manifest.run_id, split, manifest.facts["rows_digest"]]))
@@ -73,7 +69,7 @@ class HistoryRows:
         return len(self.n)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_open", "_files")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_open", "_readers")}
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         self.__dict__.update(values)
@@ -91,32 +87,44 @@ class HistoryRows:
                 else:
                     self._open.move_to_end(number)
                     found[number] = kept[0]
-        for file, wanted, blobs in self._read(missing):
+        for wanted, blobs in self._read(missing):
             rows = decode_rows(blobs, [self._name(number) for number in wanted])
             for number, blob, row in zip(wanted, blobs, rows, strict=True):
                 self._check(number, row.n)
                 found[number] = row
-                self._keep(number, row, _VIEW_BYTES + row.peer_bytes.nbytes + (0 if file.mapped else len(blob)))
+                size = _VIEW_BYTES + row.peer_bytes.nbytes + (0 if isinstance(blob, memoryview) else len(blob))
+                if size > self.cache_bytes:
+                    continue
+                with self._lock:
+                    if number not in self._open:
+                        self._open[number] = (row, size)
+                        self._held += size
+                    while self._held > self.cache_bytes:
+                        self._held -= self._open.popitem(last=False)[1][1]
         return found
 
     def facts(self, numbers: Sequence[int]) -> I64:
         """Read the facts of these rows, see `facts_of_blobs`; int64 [len(numbers), 5]. Keeps nothing open."""
         blob_of: dict[int, bytes | memoryview] = {}
-        for _, wanted, blobs in self._read(numbers):
+        for wanted, blobs in self._read(numbers):
             blob_of.update(zip(wanted, blobs, strict=True))
         facts = facts_of_blobs([blob_of[number] for number in numbers], [self._name(number) for number in numbers])
         for place in np.flatnonzero(facts[:, 0] != self.n[list(numbers)]).tolist():
             self._check(numbers[place], int(facts[place, 0]))
         return facts
 
-    def _read(self, numbers: Sequence[int]) -> Iterator[tuple[_Shard, list[int], Sequence[bytes | memoryview]]]:
-        """Yield rows in the order of the shards, as (shard, some of the requested rows, their blobs)."""
+    def _read(self, numbers: Sequence[int]) -> Iterator[tuple[list[int], RowBytes]]:
+        """Yield rows in the order of the shards, as (some of the requested rows, their blobs), views if mapped."""
         by_shard: dict[int, list[int]] = {}
         for number in numbers:
             by_shard.setdefault(int(self._shard_of_row[number]), []).append(number)
         for shard, wanted in by_shard.items():
-            file = self._file(shard)
-            yield file, wanted, file.read(self._position[wanted].tolist())
+            with self._lock:
+                if shard not in self._readers:
+                    path = self._local.place(self._shards[shard])
+                    self._readers[shard] = (_read_mapped if path.name.endswith(".arrow") else _read_records)(path)
+                read = self._readers[shard]
+            yield wanted, read(self._position[wanted].tolist())
 
     def _name(self, number: int) -> str:
         return f"{self._shards[self._shard_of_row[number]]}: row {int(self._position[number]) + 1}"
@@ -132,42 +140,29 @@ class HistoryRows:
         self._lock = threading.RLock()
         self._open: OrderedDict[int, tuple[RowColumns, int]] = OrderedDict()
         self._held = 0
-        self._files: dict[int, _Shard] = {}
-
-    def _keep(self, number: int, row: RowColumns, size: int) -> None:
-        if size > self.cache_bytes:
-            return
-        with self._lock:
-            if number in self._open:
-                return
-            self._open[number] = (row, size)
-            self._held += size
-            while self._held > self.cache_bytes:
-                self._held -= self._open.popitem(last=False)[1][1]
-
-    def _file(self, shard: int) -> _Shard:
-        with self._lock:
-            if shard not in self._files:
-                name = self._shards[shard]
-                path = self._local.place(name)
-                self._files[shard] = _ArrowShard(path) if name.endswith(".arrow") else _ArrayRecordShard(path)
-            return self._files[shard]
+        self._readers: dict[int, _ReadRows] = {}
 
 
-def open_rows(path: str | Path, split: str, *, run: str | None, cache_bytes: int, files: LocalFiles) -> HistoryRows:
-    """Open the rows of a split of prepared histories. Raises `InputError` if `path` has none."""
+def find_histories(path: str | Path, split: str, run: str | None) -> tuple[FinishedRun, str]:
+    """Find a run of histories, and the name of its split. Raises `InputError` if `path` has none."""
     root, manifest = find_run(path, run)
     if not (root / ROWS).is_file() or "rows_digest" not in manifest.facts:
         raise InputError(
             f"{root}: was made by {manifest.recipe!r} and holds no histories; prepare some with `headrace histories`"
         )
-    name = split if split in manifest.splits else ALIASES.get(split, split)
-    if name not in manifest.splits:
+    found = FinishedRun(root, manifest)
+    name = found.split_named(split)
+    if name is None:
         raise InputError(f"{root}: has no split {split!r}; it has {', '.join(manifest.splits)}")
-    return HistoryRows(root, manifest, name, cache_bytes=cache_bytes, files=files)
+    return found, name
 
 
-def facts_of_blobs(blobs: Sequence[bytes | memoryview], names: Sequence[str]) -> I64:
+def open_rows(path: str | Path, split: str, *, run: str | None, cache_bytes: int, files: LocalFiles) -> HistoryRows:
+    """Open the rows of a split of prepared histories. Raises `InputError` if `path` has none."""
+    return HistoryRows(*find_histories(path, split, run), cache_bytes=cache_bytes, files=files)
+
+
+def facts_of_blobs(blobs: RowBytes, names: Sequence[str]) -> I64:
     """Compute the columns of `SmallFacts` for each row: int64 [R, 5].
 
     names: file and row, for errors. Raises `CorruptShard` for blobs that are not rows.
@@ -185,7 +180,7 @@ def facts_of_blobs(blobs: Sequence[bytes | memoryview], names: Sequence[str]) ->
         lengths += np.where(index < np.repeat(found.peers4, n), 5, 17) * np.repeat(found.peers4 + found.peers6 > 0, n)
     long_gaps = np.diff(found.seconds.astype(np.int64)) >= 256
     long_gaps[starts[1:] - 1] = False
-    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(long_gaps)])  # over the measurements of all rows
+    before = borders_of(long_gaps.astype(np.int64))  # over the measurements of all rows
     return np.column_stack(
         [
             n,
@@ -197,41 +192,36 @@ def facts_of_blobs(blobs: Sequence[bytes | memoryview], names: Sequence[str]) ->
     )
 
 
-class _ArrayRecordShard:
-    mapped = False
+def _read_records(path: Path) -> _ReadRows:
+    reader, lock = open_array_record(path, max_parallelism=0), threading.Lock()
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._lock = path, threading.Lock()
-        self._reader = open_array_record(path, max_parallelism=0)
-
-    def read(self, places: list[int]) -> Sequence[bytes | memoryview]:
+    def read(places: list[int]) -> RowBytes:
         try:
-            with self._lock:
-                blobs: list[bytes] = self._reader.read(places)
+            with lock:
+                blobs: list[bytes] = reader.read(places)
         except (ValueError, RuntimeError, OSError, IndexError) as error:
-            raise unreadable(self._path, error) from error
-        return blobs
-
-
-class _ArrowShard:
-    mapped = True
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        try:
-            self._reader = pa.ipc.open_file(pa.memory_map(str(path)))
-            batches = [self._reader.get_batch(number) for number in range(self._reader.num_record_batches)]
-            self._columns = [batch.column("measurements") for batch in batches]
-        except (OSError, pa.ArrowException, KeyError) as error:
             raise unreadable(path, error) from error
-        self._ends = np.cumsum([len(each) for each in self._columns])
-
-    def read(self, places: list[int]) -> Sequence[bytes | memoryview]:
-        if places and max(places) >= (self._ends[-1] if len(self._ends) else 0):
-            raise unreadable(self._path, IndexError(f"it has no row {max(places) + 1}"))
-        batches = np.searchsorted(self._ends, places, side="right")
-        blobs = []
-        for place, batch in zip(places, batches.tolist(), strict=True):
-            column = self._columns[batch]
-            blobs.append(memoryview(column[place - int(self._ends[batch]) + len(column)].as_buffer()))
         return blobs
+
+    return read
+
+
+def _read_mapped(path: Path) -> _ReadRows:
+    try:
+        reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+        columns = [batch.column("measurements") for batch in batches]
+    except (OSError, pa.ArrowException, KeyError) as error:
+        raise unreadable(path, error) from error
+    ends = np.cumsum([len(each) for each in columns])
+
+    def read(places: list[int]) -> RowBytes:
+        if places and max(places) >= (ends[-1] if len(ends) else 0):
+            raise unreadable(path, IndexError(f"it has no row {max(places) + 1}"))
+        blobs = []
+        for place, batch in zip(places, np.searchsorted(ends, places, side="right").tolist(), strict=True):
+            column = columns[batch]
+            blobs.append(memoryview(column[place - int(ends[batch]) + len(column)].as_buffer()))
+        return blobs
+
+    return read

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from headrace.arrays import I32, I64, U8, U16, U64
+from headrace.arrays import I32, I64, U8, U16, U64, Bools, borders_of, ranges
 from headrace.draws import (
     FRACTION,
     MODE,
@@ -37,8 +36,7 @@ from headrace.histories.contexts.results import result_sizes, result_tokens
 FULL, PARTIAL, NONE = 0, 1, 2  # modes: all timestamps, some, none
 FULL_BELOW, PARTIAL_BELOW = 0.4, 0.7
 TENTH = np.uint64((1 << 32) // 10)
-ADDRESS_BYTES = {0: 0, 4: 4, 6: 16}
-_SIZES = np.array([0, 0, 0, 0, 4, 0, 16], np.int64)
+ADDRESS_BYTES = np.array([0, 0, 0, 0, 4, 0, 16], np.int64)  # by family
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +56,7 @@ class Segments:
     row: I64
     start: I64
     count: I64
-    sampled: npt.NDArray[np.bool_]
+    sampled: Bools
     mode: U8
     fraction: U64
     key: U64
@@ -88,12 +86,6 @@ class Candidates:
     source: U8
     result_sizes: I64
     results: I32
-
-
-def shortest_measurement(row: RowColumns) -> int:
-    """Return the smallest number of tokens of any measurement of the row, without a timestamp."""
-    peer = int(_SIZES[row.peer_family].min()) + 1 if row.peers is not None and len(row.peer_family) else 0
-    return 1 + 1 + ADDRESS_BYTES[row.entity_family] + peer + row.has_latency
 
 
 class Columns(NamedTuple):
@@ -168,12 +160,13 @@ def candidates(
     if (short := segments.start + segments.count > n).any():
         changed = int(segments.row[short.argmax()])
         raise CorruptShard(f"row {changed} of the split is shorter than it was when it was indexed; open the run again")
-    shortest = np.ones(len(opened), np.int64)
+    shortest = np.ones(len(opened), np.int64)  # tokens that any measurement of a row has at least, without a timestamp
     for place in np.flatnonzero(np.bincount(which[segments.sampled])).tolist():  # other rows take all measurements
-        shortest[place] = shortest_measurement(opened[place])
+        row = opened[place]
+        peer = int(ADDRESS_BYTES[row.peer_family].min()) + 1 if row.peers is not None and len(row.peer_family) else 0
+        shortest[place] = 1 + 1 + ADDRESS_BYTES[row.entity_family] + peer + row.has_latency
     fills = np.minimum(segments.count, room // (shortest[which] + 2 * (segments.mode == FULL)) + 1)
-    offsets = np.zeros(len(fills) + 1, np.int64)
-    np.cumsum(np.where(segments.sampled, fills, segments.count), out=offsets[1:])
+    offsets = borders_of(np.where(segments.sampled, fills, segments.count))
     index = sampling.indices(segments, fills, offsets)
     total = int(offsets[-1])
     columns = Columns(
@@ -199,11 +192,8 @@ def candidates(
 
 
 def _places(segments: I64, offsets: I64) -> slice | I64:
-    """Draw the candidates of some segments, ascending."""
+    """Return the indices of the candidates of some segments, ascending."""
     first, last = int(segments[0]), int(segments[-1])
     if last - first + 1 == len(segments):
         return slice(int(offsets[first]), int(offsets[last + 1]))
-    sizes = offsets[segments + 1] - offsets[segments]
-    ends = np.cumsum(sizes)
-    places: I64 = np.arange(ends[-1]) + np.repeat(offsets[segments] - ends + sizes, sizes)
-    return places
+    return ranges(offsets[segments], offsets[segments + 1] - offsets[segments])

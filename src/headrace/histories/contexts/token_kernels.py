@@ -10,22 +10,22 @@ of the fields before it. Nothing is kept between segments, and the interpreter l
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from headrace.arrays import I32, I64, U64
+from headrace.arrays import I32
 from headrace.compiled import compiled
-from headrace.draws import FIELDS, GAMMA, MIX_A, MIX_B, POSITIONS
+from headrace.draws import FIELDS, POSITIONS
 from headrace.histories.contexts import vocabulary as v
-from headrace.histories.contexts.options import Keys
+from headrace.histories.contexts.draw_kernels import draw_word
+from headrace.histories.contexts.options import ARRAYS, Keys
 from headrace.histories.contexts.sample import FULL, NONE, Candidates, Segments
-from headrace.histories.contexts.tokens import FIELD_ORDERS, FOUR, MAXTEXT, Tokens
+from headrace.histories.contexts.tokens import FIELD_ORDERS, Tokens
 from headrace.histories.contexts.vocabulary import Vocabulary
 
-_GAMMA, _MIX_A, _MIX_B = np.uint64(GAMMA), np.uint64(MIX_A), np.uint64(MIX_B)
 _0, _1, _2, _3, _4, _5, _8, _9 = (np.uint64(each) for each in (0, 1, 2, 3, 4, 5, 8, 9))
-_16, _17, _24, _27, _30, _31, _32 = (np.uint64(each) for each in (16, 17, 24, 27, 30, 31, 32))
+_16, _17, _24, _32 = (np.uint64(each) for each in (16, 17, 24, 32))
 _LOW, _ONES, _BYTE = np.uint64((1 << 32) - 1), np.uint64(0x01010101), np.uint64(255)
 # Four lengths are the bytes of a word; this masks, for each order and field, the bytes of the fields before it.
 _BEFORE = np.array(
@@ -40,12 +40,15 @@ _BEFORE = np.array(
 def tokens_in_numba(segments: Segments, found: Candidates, contexts: int, room: int) -> Tokens:
     """Compute `tokens_in_python`, compiled."""
     tokens = np.zeros((contexts, room), np.int32)
-    made = fitted(segments, found, room)
-    _build(
-        segments.context, segments.key, found.offsets, *made, found.time, found.code, found.family, found.address,
-        found.source_family, found.source, found.result_sizes, found.results, tokens,
+    order, timed, lengths, taken = _fit(
+        segments.context, segments.mode, segments.fraction, found.offsets, found.index, found.time, found.result_sizes,
+        found.family, found.source_family, room,
     )  # fmt: skip
-    return Tokens(tokens, made.lengths, made.taken)
+    _build(
+        segments.context, segments.key, found.offsets, order, timed, lengths, taken, found.time, found.code,
+        found.family, found.address, found.source_family, found.source, found.result_sizes, found.results, tokens,
+    )  # fmt: skip
+    return Tokens(tokens, lengths, taken)
 
 
 def batch_in_numba(tokens: Tokens, segments: Segments, vocab: Vocabulary, keys: Keys) -> dict[str, I32]:
@@ -55,52 +58,29 @@ def batch_in_numba(tokens: Tokens, segments: Segments, vocab: Vocabulary, keys: 
     faults on each of their pages in the next batch would cost more than filling them.
     """
     contexts, room = tokens.tokens_BT.shape
-    none = np.empty((2, 0, room - 1), np.int32)
-    block = np.empty((6 if keys == "maxtext" else 4, contexts, room - 1), np.int32)
-    inputs, targets, segment, position = block[:4]
-    target_segment, target_position = block[4:] if keys == "maxtext" else none
-    lower = np.int32(vocab == "compat")
-    _batch(
-        tokens.tokens_BT, segments.context, tokens.lengths, lower, inputs, targets, segment, position,
-        target_segment, target_position,
-    )  # fmt: skip
-    if keys == "four":
-        return dict(zip(FOUR, (inputs, targets, segment, position), strict=True))
-    arrays = (inputs, position, segment, targets, target_position, target_segment)
-    return dict(zip(MAXTEXT, arrays, strict=True))
+    block = np.empty((len(ARRAYS[keys]), contexts, room - 1), np.int32)
+    _batch(tokens.tokens_BT, segments.context, tokens.lengths, np.int32(vocab == "compat"), block)
+    return dict(zip(ARRAYS[keys], block, strict=True))
 
 
-class Fitted(NamedTuple):
-    """The candidates that fit.
+@compiled
+def _fit(
+    context: Any, mode: Any, fraction: Any, offsets: Any, index: Any, time: Any, results: Any, family: Any,
+    source_family: Any, room: Any,
+) -> Any:  # fmt: skip
+    """Find the longest prefixes of the candidates that fit; return (order, timed, lengths, taken).
 
     Segment s takes the first taken[s] of offsets[s] : offsets[s + 1]; timed[s] of them have a timestamp; they make
     lengths[s] tokens; int64 [S].
     order: uint64 [M], per segment the numbers of the candidates with a timestamp, by time, then of those without, in
     their given order; counted from the segment's first candidate.
     """
-
-    order: U64
-    timed: I64
-    lengths: I64
-    taken: I64
-
-
-def fitted(segments: Segments, found: Candidates, room: int) -> Fitted:
-    """Find the longest prefixes of the candidates that fit. room: tokens of a context."""
-    count = len(segments.row)
-    made = Fitted(np.empty(len(found.index), np.uint64), *(np.zeros(count, np.int64) for _ in range(3)))
-    _fit(
-        segments.context, segments.mode, segments.fraction, found.offsets, found.index, found.time, found.result_sizes,
-        found.family, found.source_family, room, *made,
-    )  # fmt: skip
-    return made
-
-
-@compiled
-def _fit(
-    context: Any, mode: Any, fraction: Any, offsets: Any, index: Any, time: Any, results: Any, family: Any,
-    source_family: Any, room: Any, order: Any, timed_of: Any, lengths: Any, taken: Any,
-) -> None:  # fmt: skip
+    order = np.empty(len(index), np.uint64)
+    timed_of, lengths, taken = (
+        np.zeros(len(context), np.int64),
+        np.zeros(len(context), np.int64),
+        np.zeros(len(context), np.int64),
+    )
     most = 1
     for s in range(len(context)):
         most = max(most, offsets[s + 1] - offsets[s])
@@ -128,6 +108,7 @@ def _fit(
             order[offsets[s] + timed + q] = at_random[q]
         used += total
         timed_of[s], lengths[s], taken[s] = timed, total, count
+    return order, timed_of, lengths, taken
 
 
 @compiled
@@ -232,14 +213,6 @@ def _keep(by_time: Any, timed: Any, count: Any, out: Any) -> Any:
 
 
 @compiled
-def _draw(key: Any, slot: Any) -> Any:
-    word = key + np.uint64(slot) * _GAMMA
-    word = (word ^ (word >> _30)) * _MIX_A
-    word = (word ^ (word >> _27)) * _MIX_B
-    return word ^ (word >> _31)
-
-
-@compiled
 def _build(
     context: Any, key: Any, offsets: Any, order: Any, timed: Any, lengths: Any, taken: Any, times: Any, codes: Any,
     family: Any, address: Any, source_family: Any, source: Any, result_sizes: Any, results: Any, tokens: Any,
@@ -255,7 +228,7 @@ def _build(
         for place in range(taken[s]):
             has_time = untimed == 0
             if timed[s] and untimed:  # else there is nothing to draw
-                chance = ((_draw(key[s], POSITIONS + place) >> _32) * np.uint64(taken[s] - place)) >> _32
+                chance = ((draw_word(key[s], POSITIONS + place) >> _32) * np.uint64(taken[s] - place)) >> _32
                 has_time = np.int64(chance) >= untimed - without
             m = first + np.int64(numbers[with_time if has_time else timed[s] + without])
             with_time += has_time
@@ -273,7 +246,7 @@ def _build(
             peer = _0 if family[m] == 0 else _17 if family[m] == 6 else _5
             mine = _17 if source_family[s] == 6 else _5
             sizes = mine | peer << _8 | result << _16 | stamp << _24
-            fields = ((_draw(key[s], FIELDS + place) >> _32) * _24) >> _32
+            fields = ((draw_word(key[s], FIELDS + place) >> _32) * _24) >> _32
             out[at] = v.START
             at += _1
             _address(out, at + _sum(sizes & _BEFORE[fields, 0]), v.SOURCE_V4, source_family[s], source[s])
@@ -324,13 +297,13 @@ def _time(out: Any, at: Any, size: Any, value: Any) -> None:
 
 
 @compiled
-def _batch(
-    tokens: Any, context: Any, lengths: Any, lower: Any, inputs: Any, targets: Any, segment: Any, position: Any,
-    target_segment: Any, target_position: Any,
-) -> None:  # fmt: skip
-    """Fill int32 [B, L] arrays; the last two may be empty, and are then left out."""
-    contexts, width = inputs.shape
-    all_six = len(target_segment) > 0
+def _batch(tokens: Any, context: Any, lengths: Any, lower: Any, block: Any) -> None:
+    """Fill int32 [B, L] arrays, those of `ARRAYS` in their order."""
+    arrays, contexts, width = block.shape
+    all_six = arrays == 6
+    inputs, segment = block[0], block[2]
+    position, targets = (block[1], block[3]) if all_six else (block[3], block[1])
+    target_position, target_segment = block[4 % arrays], block[5 % arrays]  # used only if there are six
     s = 0
     for b in range(contexts):
         _copy(tokens[b, :width], lower, inputs[b])

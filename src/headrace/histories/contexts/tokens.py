@@ -32,19 +32,9 @@ import numpy as np
 from headrace.arrays import I32, I64, U8
 from headrace.draws import FIELDS, POSITIONS, below, draw
 from headrace.histories.contexts import vocabulary as v
-from headrace.histories.contexts.options import Keys
+from headrace.histories.contexts.options import ARRAYS, Keys
 from headrace.histories.contexts.sample import ADDRESS_BYTES, FULL, PARTIAL, Candidates, Segments
 from headrace.histories.contexts.vocabulary import Vocabulary, in_vocabulary
-
-MAXTEXT = (
-    "inputs",
-    "inputs_position",
-    "inputs_segmentation",
-    "targets",
-    "targets_position",
-    "targets_segmentation",
-)
-FOUR = ("inputs", "targets", "segmentation", "positions")
 
 FIELD_ORDERS = np.array(list(permutations(range(4))), np.int64)  # source, destination, result, time
 
@@ -171,12 +161,10 @@ def batch_of(tokens: Tokens, segments: Segments, vocab: Vocabulary, keys: Keys) 
     inputs, segment, position = drawn[:, :-1], segment_BT[:, :-1], position_BT[:, :-1]
     has_target = (segment > 0) & (segment_BT[:, 1:] == segment)
     targets = np.where(has_target, drawn[:, 1:], np.int32(0))
-    if keys == "four":
-        four = {"inputs": inputs, "targets": targets, "segmentation": segment, "positions": position}
-        return {name: np.ascontiguousarray(array) for name, array in four.items()}
-    target_segment = np.where(has_target, segment, np.int32(0))
-    arrays = (inputs, position, segment, targets, position.copy(), target_segment)
-    return {name: np.ascontiguousarray(array) for name, array in zip(MAXTEXT, arrays, strict=True)}
+    arrays: tuple[I32, ...] = (inputs, targets, segment, position)
+    if keys == "maxtext":
+        arrays = (inputs, position, segment, targets, position, np.where(has_target, segment, np.int32(0)))
+    return {name: array.copy() for name, array in zip(ARRAYS[keys], arrays, strict=True)}
 
 
 def numbered(tokens: Tokens, segments: Segments) -> tuple[I32, I32]:

@@ -27,7 +27,7 @@ timestamp before" is the last one in the same segment; measurements without a ti
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,6 @@ import numpy.typing as npt
 from headrace.errors import InputError
 
 Vocabulary = Literal["standard", "compat"]
-VOCABULARIES: tuple[Vocabulary, ...] = get_args(Vocabulary)
 
 PAD = 0
 START = 1
@@ -47,7 +46,6 @@ TIME_ABSOLUTE = 6
 TIME_DELTA = 7
 TIME_LONG_DELTA = 8
 ROUND_TRIP = 9
-THROUGHPUT = 10
 FAILED = 11
 BYTE = 12
 VALUE = 268

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Protocol
 from zlib import crc32
 
 import numpy as np
 
 from headrace.arrays import I64
 from headrace.errors import MissingExtra, SettingsError
-from headrace.packing.chats.byte_level import ByteLevel, Ids, word_encoder_of
+from headrace.packing.chats.byte_level import ByteLevel, Ids, WordEncoder, word_encoder_of
 from headrace.packing.chats.words import BackendName
 
 _ONE_IN = 64
@@ -25,12 +24,6 @@ _ONE_IN = 64
 
 class BackendDiffers(Exception):
     """A library gave ids that differ from those of `tokenizers`."""
-
-
-class Backend(Protocol):
-    """An encoder of texts, special tokens included."""
-
-    def encode(self, texts: Sequence[str]) -> Ids: ...
 
 
 @dataclass(frozen=True)
@@ -67,6 +60,10 @@ class Checked:
                 self.trusted = False
                 raise BackendDiffers
         return found._replace(compared=len(sample))
+
+
+Backend = WordEncoder | Plain | Checked
+"""An encoder of texts, special tokens included."""
 
 
 def backend_of(name: BackendName, level: ByteLevel | None, json_text: str) -> Backend | None:

@@ -260,14 +260,14 @@ class RestOfRound(Order):
 
     @cached_property
     def _group_starts(self) -> I64:
-        """Where each group's rows begin when laid end to end, then their total: int64 [D + 1]."""
+        """The place at which each group's rows begin, laid end to end, then their total: int64 [D + 1]."""
         group = np.arange(self.base.groups, dtype=np.int64)
         stops = (self.end - group + self.base.groups - 1) // self.base.groups
         return borders_of(stops - self._first)
 
     @cached_property
     def _rank_starts(self) -> I64:
-        """Where each rank's part of them begins, then their total: int64 [R + 1]."""
+        """The place at which each rank's part of them begins, then their total: int64 [R + 1]."""
         return borders_of(even_parts(self.rows, self.groups))
 
 

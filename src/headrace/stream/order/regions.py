@@ -43,7 +43,7 @@ class Regions:
 
     @cached_property
     def bases(self) -> I64:
-        """Where each region begins, then N: int64 [C+1]."""
+        """The position at which each region begins, then N: int64 [C+1]."""
         return borders_of(self.rows)
 
     def bounds(self, remaining: Remaining, ranks: int) -> I64:
