@@ -62,7 +62,7 @@ def _offer_of(words: tuple[str, ...], name: str, kind: str) -> _Offer | None:
     if known:
         return lambda _context, _begun: known
     if name == "config" and words[0] != "init":  # init writes a new file
-        return lambda _context, begun: _files(begun, (".yaml", ".yml", ".json"))
+        return _configs
     if name in ("out", "paths") and kind == "argument":
         return lambda _context, begun: datasets(begun)
     return {"run_id": _runs, "split": _splits}.get(name)
@@ -82,9 +82,9 @@ def _below(begun: str) -> tuple[str, Path]:
     return head, Path(os.path.expanduser(head or "."))
 
 
-def _files(begun: str, endings: tuple[str, ...]) -> Iterable[str]:
+def _configs(_context: Any, begun: str) -> Iterable[str]:
     head, place = _below(begun)
-    return (head + each.name for each in os.scandir(place) if each.name.endswith(endings))
+    return (head + each.name for each in os.scandir(place) if each.name.endswith((".yaml", ".yml", ".json")))
 
 
 def datasets(begun: str) -> list[str]:

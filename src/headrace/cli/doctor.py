@@ -266,20 +266,14 @@ def mistakes(environ: Mapping[str, str], cores: int) -> list[Finding]:
     if 1 < count < here:  # 1 is fine: some launchers give each process its own device
         advice = f"{here} processes on this machine share {count} devices; start one process per device"
         found.append(Finding("CUDA_VISIBLE_DEVICES", visible, "note", advice))
-    return [*found, _workers(environ)]
 
-
-def _workers(environ: Mapping[str, str]) -> Finding:
-    """Report how DataLoader workers start. Forked ones hang if one of the parent's threads held a lock."""
     import multiprocessing
 
     method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
-    if method == "fork" and environ.get("TOKENIZERS_PARALLELISM", "").lower() == "true":
-        advice = (
-            "forked workers hang with TOKENIZERS_PARALLELISM=true; unset it, or set multiprocessing_context='spawn'"
-        )
-        return Finding("DataLoader workers", "started by fork", "problem", advice)
-    return Finding("DataLoader workers", f"started by {method}")
+    # Forked workers hang if one of the parent's threads held a lock.
+    hangs = method == "fork" and environ.get("TOKENIZERS_PARALLELISM", "").lower() == "true"
+    advice = "forked workers hang with TOKENIZERS_PARALLELISM=true; unset it, or set multiprocessing_context='spawn'"
+    return [*found, _judged("DataLoader workers", f"started by {method}", hangs, "problem", advice)]
 
 
 def _local_size(environ: Mapping[str, str]) -> int | None:

@@ -54,6 +54,12 @@ def rewrite_sections(asked: AskedRewrite) -> tuple[list[Section], str]:
         )
     if not rows:
         raise SettingsError(f"{asked.source[0]}: holds no rows; give data to look at")
+    mean = held / max(1, shards)
+    shard_words = f"Shards keep their names unless shard_bytes says how large they become; {size(mean)} on average now."
+    if shards > 1 and mean < _SMALL:
+        shard_words += f" {shards:,} files are many for so little: reading is faster with fewer."
+    if mean > _LARGE:
+        shard_words += " Smaller ones are shared out more evenly, and done again sooner after a stop."
     sections = [
         Section(
             f"Written by `headrace init rewrite` after a look at the data: {about}.\n"
@@ -66,7 +72,7 @@ def rewrite_sections(asked: AskedRewrite) -> tuple[list[Section], str]:
             "none decodes fastest, lz4 takes less disk at twice the decoding time, zstd least.",
             {"compression": "none"},
         ),
-        _shards(held, shards),
+        Section(shard_words, {"shard_bytes": Aside(_GOOD)}),
     ]
     if len(names) > 1:
         words = "Columns to keep, in this order. Default: all."
@@ -133,13 +139,3 @@ def _keeps(values: pa.ChunkedArray, word: str) -> bool:
         return bool(pc.all(pc.equal(read.cast(pa.string()), values.cast(pa.string()))).as_py())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return False
-
-
-def _shards(held: int, count: int) -> Section:
-    mean = held / max(1, count)
-    words = f"Shards keep their names unless shard_bytes says how large they become; {size(mean)} on average now."
-    if count > 1 and mean < _SMALL:
-        words += f" {count:,} files are many for so little: reading is faster with fewer."
-    if mean > _LARGE:
-        words += " Smaller ones are shared out more evenly, and done again sooner after a stop."
-    return Section(words, {"shard_bytes": Aside(_GOOD)})
