@@ -61,6 +61,7 @@ def prepare(record: dict[str, Any], **more: Any) -> headrace.Prepared:
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("named", "judged", "prompts")
 @pytest.mark.parametrize(
     ("rows", "kind", "mapping"),

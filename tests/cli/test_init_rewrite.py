@@ -140,6 +140,7 @@ def test_the_command_writes_what_run_takes(tmp_path: Path, monkeypatch: pytest.M
     assert "already exists" in str(runner.invoke(app, asked).exception)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA.exists(), reason="the real data is not beside this checkout")
 @pytest.mark.parametrize("name", ["job2-airbnb-antwerp", "job2-faa-bird-remarks"])
 def test_real_tables_run_as_they_are(name: str, tmp_path: Path) -> None:

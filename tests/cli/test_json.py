@@ -205,6 +205,7 @@ def test_without_json_stdout_says_nothing_of_an_error(run_main: Callable[..., An
     assert "none" in err
 
 
+@pytest.mark.slow
 def test_progress_on_a_terminal_stays_off_stdout(place: Path) -> None:
     """stderr is a terminal, stdout a pipe: as in `headrace split … --json > record.json`."""
     outer, inner = pty.openpty()

@@ -112,6 +112,7 @@ def test_what_the_machine_refuses_is_no_bug(error: str, said: str) -> None:
     assert "bug" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("polars")
 @pytest.mark.parametrize("module", ["typer", "rich", "headrace.cli.commands", "pydantic", "polars", "pyarrow", "numpy"])
 def test_an_interrupt_while_libraries_are_imported_ends_in_a_message(module: str, tmp_path: Path) -> None:

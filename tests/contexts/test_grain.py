@@ -27,6 +27,7 @@ def same(first, second):
     return first.keys() == second.keys() and all((first[name] == second[name]).all() for name in first)
 
 
+@pytest.mark.slow
 def test_element_i_is_context_i_and_repeat_brings_new_epochs(out):
     contexts = open_contexts(out, seed=4)
     dataset = headrace_grain.contexts(out, seed=4)

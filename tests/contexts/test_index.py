@@ -137,6 +137,7 @@ def test_modes_windows_and_offsets_of_large_rows_are_spread():
     assert 0.4 < (np.log(spans / 80) / np.log(20_000 / 80)).mean() < 0.6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["numpy", "numba"])
 @pytest.mark.parametrize(("start", "n", "fills"), [(0, 400, 20), (7, 60, 59), (3, 31, 31)])
 def test_the_offset_of_a_window_is_uniform_over_all_that_keep_it_in_the_row(kernel, start, n, fills):

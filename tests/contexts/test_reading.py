@@ -48,6 +48,7 @@ def test_every_entity_is_seen_in_an_epoch(out):
     assert sum(prepared_counts.values()) == contexts.rows.n.sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", ["maxtext", "four"])
 @pytest.mark.parametrize("vocab", ["standard", "compat"])
 def test_contexts_are_decoded_whole_as_they_are_delivered(out, keys, vocab):

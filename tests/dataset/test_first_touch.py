@@ -33,6 +33,7 @@ def delivered(tmp_path: Path) -> list[str]:
     return sorted(str(x) for batch in loader for x in batch["id"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "compression"), KINDS)
 def test_no_flipped_byte_is_delivered(tmp_path: Path, kind: str, compression: str) -> None:
     shard = prepared(tmp_path, kind, compression)

@@ -413,6 +413,7 @@ for name in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_rows_and_splits_are_those_of_load_dataset(tmp_path: Path) -> None:
     pytest.importorskip("datasets", reason="datasets is not installed")
     rows = pl.DataFrame(listings()) if LISTINGS.is_file() else ROWS

@@ -196,6 +196,7 @@ def test_a_damaged_index_is_never_used(tmp_path: Path, caplog) -> None:
     assert "its bytes are not those that were written" in caplog.messages[0]
 
 
+@pytest.mark.slow
 def test_an_index_that_was_made_to_harm_ends_in_an_error_or_is_an_index(tmp_path: Path) -> None:
     path = publish_index(shards(tmp_path / "raw"), cache_dir=tmp_path / "one").path
     whole, refused, taken = path.read_bytes(), 0, 0

@@ -42,6 +42,7 @@ def test_a_version_that_is_not_there_is_refused(system: str, tmp_path: Path) -> 
     assert "/table: has no snapshot 99" in said or "/table@99: deltalake cannot read it" in said
 
 
+@pytest.mark.slow
 def test_lance_tables_do_the_same_in_a_process_of_their_own(tmp_path: Path) -> None:
     """Once lance is imported every fork warns, so it is not imported where other tests fork."""
     if not LISTINGS.is_file():

@@ -185,6 +185,7 @@ def test_the_digest_tells_contents_apart_and_no_cuts(
     assert pq.read_table(found[1]).to_pylist() == other.to_pylist()
 
 
+@pytest.mark.slow
 def test_a_table_larger_than_a_shard_is_several_whose_order_is_kept(tmp_path: Path) -> None:
     numbers = np.arange(2_500_000)
 

@@ -51,6 +51,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
         prepared(tmp_path).log_to(object())
 
 
+@pytest.mark.slow
 def test_mlflow_finds_the_dataset_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mlflow = pytest.importorskip("mlflow", reason="needs the extra mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")

@@ -92,6 +92,7 @@ def on_ray(recipe: Any, out: Path, cluster: Nodes, **more: Any) -> Prepared:
     return prepare(recipe, out, engine="ray", address=cluster.address, **more)
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("packed_sequences")
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_cluster_writes_the_bytes_that_threads_write(

@@ -35,6 +35,7 @@ def damage(directory: Path, name: str, harm: str, first: int, trials: int) -> Co
     return Counter(each["streamed"] for each in told)
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("split csv.gz-flip", "histories-cut")
 @pytest.mark.parametrize("harm", HARMS)
 @pytest.mark.parametrize("name", RECIPES)
@@ -42,6 +43,7 @@ def test_damage_is_an_error_and_never_another_row(tmp_path: Path, name: str, har
     damage(tmp_path, name, harm, TRIALS + 7 * HARMS.index(harm), FEW)
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("packed-flip", "series-cut")
 @pytest.mark.parametrize("harm", HARMS)
 @pytest.mark.parametrize("name", RECIPES)

@@ -43,6 +43,7 @@ def fill(directory: Path, name: str, size: int) -> str:
     return first
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("rewrite")
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_full_disk_is_named_and_the_run_completes_once_there_is_room(tmp_path: Path, name: str) -> None:
@@ -51,6 +52,7 @@ def test_a_full_disk_is_named_and_the_run_completes_once_there_is_room(tmp_path:
     fill(tmp_path / "half", name, need(name) // 2)
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("split csv.gz-read-only", "series-permission")
 @pytest.mark.parametrize("why", ["read-only", "permission"])
 @pytest.mark.parametrize("name", RECIPES)

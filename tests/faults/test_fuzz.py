@@ -28,6 +28,7 @@ def fuzz(directory: Path, name: str, *, seed: int, inputs: int, seconds: float) 
     return int(json.loads(ended.output.splitlines()[-1])["tried"])
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("index", "histories row")
 @pytest.mark.parametrize("name", PARSERS)
 def test_no_bytes_crash_a_parser(tmp_path: Path, name: str) -> None:

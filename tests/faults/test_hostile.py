@@ -12,6 +12,7 @@ from hostile_files import CASES, GIB
 LIMIT_S = 5  # of processor time: other work on the machine plays no part
 
 
+@pytest.mark.slow
 @pytest.mark.smoke(*list(CASES)[::7])
 @pytest.mark.parametrize("name", CASES)
 def test_a_hostile_file_is_refused(tmp_path: Path, name: str) -> None:

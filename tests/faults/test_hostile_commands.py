@@ -34,6 +34,7 @@ def ended(place: Path, names: list[str]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_few_hostile_command_lines_end_in_a_message(tmp_path: Path) -> None:
     found = ended(tmp_path, FEW)
 

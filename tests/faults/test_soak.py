@@ -23,6 +23,7 @@ def soak(directory: Path, name: str, epochs: int) -> None:
     note("soak", name, epochs=epochs, settled_mb=told["settled"] >> 20, last_mb=told["last"] >> 20)
 
 
+@pytest.mark.slow
 def test_nothing_grows_over_epochs_with_a_resume_each(tmp_path: Path) -> None:
     soak(tmp_path, "split single parquet", FEW)
 

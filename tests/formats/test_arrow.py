@@ -173,6 +173,7 @@ def test_a_cut_file_is_an_error(tmp_path: Path, how: str, keep: float) -> None:
         streamed(path)
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("stream")
 @pytest.mark.parametrize("how", WRITERS)
 def test_damage_is_an_error_or_another_value_never_a_crash_or_another_shape(tmp_path: Path, how: str) -> None:

@@ -81,6 +81,7 @@ TIMES = st.datetimes().flatmap(
 ODD = st.sampled_from(["007", "-0", "+5", "1.50", ".5", "5.", "1e5", "0x1", "True", "2024-02-30", "2024-1-1", "x", "NaN", "inf", "", "NA", "2024-01-01T10:00Z", "1,5", " 1", "1_0"])  # fmt: skip
 
 
+@pytest.mark.slow
 @settings_of(max_examples=examples(200))
 @given(
     st.sampled_from([INTEGERS, FLOATS, DATES, TIMES, st.sampled_from(["true", "false"])]).flatmap(

@@ -73,6 +73,7 @@ def test_values_have_the_codes_and_reasons_that_the_rules_give_each(
     assert clamped == found.clamped
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitions", [1, 7])
 @pytest.mark.parametrize("peers", ["peers", "no peers"])
 @pytest.mark.parametrize("values", [0, 2])

@@ -42,6 +42,7 @@ def same(expected: Addresses, found: Addresses) -> bool:
     return np.array_equal(expected.family, found.family) and np.array_equal(expected.bytes, found.bytes)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(300))
 @given(st.lists(TEXT, max_size=40), st.integers(0, 5))
 def test_texts_are_read_as_the_system_reads_them(texts: list[str], skip: int) -> None:

@@ -35,6 +35,7 @@ def check(entity: np.ndarray, micros: np.ndarray, peer: np.ndarray, code: np.nda
         assert one is None or one.tolist() == other.tolist()
 
 
+@pytest.mark.slow
 @given(ROWS, st.sampled_from([1, 10**6, 2**58]), st.sampled_from([ALONE, WITH_PEER]))
 def test_measurements_are_in_order_of_entity_time_peer_and_code(
     rows: list[tuple[int, int, int, int]], step: int, kind: np.dtype

@@ -32,6 +32,7 @@ def check(rows: Measurements) -> None:
     assert expected.data.tobytes() == found.data.tobytes()
 
 
+@pytest.mark.slow
 @given(SIZES, st.integers(0, 1 << 30), st.sampled_from(["address", "number"]))
 def test_rows_have_the_same_bytes(sizes: Sizes, seed: int, kind: str) -> None:
     check(random_rows(np.random.default_rng(seed), sizes, kind))

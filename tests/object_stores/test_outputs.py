@@ -45,6 +45,7 @@ def test_every_recipe_writes_the_same_files_to_a_store(s3: str, tmp_path: Path, 
     assert list((tmp_path / "work" / "work").iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("csv.gz")
 @pytest.mark.parametrize("suffix", ["csv", "csv.gz", "parquet"])
 def test_source_and_output_in_a_store(s3: str, tmp_path: Path, suffix: str) -> None:
@@ -63,6 +64,7 @@ def test_source_and_output_in_a_store(s3: str, tmp_path: Path, suffix: str) -> N
     assert json.loads((remote.run / "config.json").read_bytes())["source"] == [f"{s3}/raw"]
 
 
+@pytest.mark.slow
 def test_a_source_of_chats_and_pings_in_a_store(s3: str, tmp_path: Path) -> None:
     recipes_over(tmp_path / "source", rows=300, shards=3)
     for part in ("tokens", "pings", "series"):
@@ -83,6 +85,7 @@ def test_a_source_of_chats_and_pings_in_a_store(s3: str, tmp_path: Path) -> None
         assert headrace.verify(tmp_path / place).problems == []
 
 
+@pytest.mark.slow
 def test_a_prepared_dataset_in_a_store_is_rewritten(s3: str, tmp_path: Path) -> None:
     raw = write_raw(tmp_path / "raw")
     headrace.prepare(split_of(str(raw)), f"{s3}/out", work_dir=tmp_path / "work")
@@ -92,6 +95,7 @@ def test_a_prepared_dataset_in_a_store_is_rewritten(s3: str, tmp_path: Path) -> 
     assert rows_of(headrace.open(made.run), "train") == rows_of(headrace.open(f"{s3}/out"), "train")
 
 
+@pytest.mark.slow
 def test_a_changed_source_is_another_run(s3: str, tmp_path: Path) -> None:
     raw = write_raw(tmp_path / "raw")
     upload(raw, f"{s3}/raw")
@@ -198,6 +202,7 @@ def test_two_processes_make_one_run(s3: str, tmp_path: Path) -> None:
     assert headrace.verify(f"{s3}/out").problems == []
 
 
+@pytest.mark.slow
 def test_a_stage_that_vanishes_while_it_is_fetched_is_made_again(
     s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +231,7 @@ def test_a_stage_that_vanishes_while_it_is_fetched_is_made_again(
     assert headrace.verify(f"{s3}/out").problems == []
 
 
+@pytest.mark.slow
 def test_a_stage_that_vanishes_while_it_is_published_is_no_error(
     s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,6 +333,7 @@ def test_no_credential_is_in_any_file_or_message(s3: str, tmp_path: Path) -> Non
     assert CANARY not in repr(made) + repr(headrace.open(f"{s3}/out"))
 
 
+@pytest.mark.slow
 def test_verify_names_a_pointer_to_another_run(s3: str, tmp_path: Path) -> None:
     raw = write_raw(tmp_path / "raw")
     first, _ = (
@@ -363,6 +370,7 @@ def test_an_object_that_changes_during_the_run_ends_it(s3: str, tmp_path: Path, 
     assert [] == list((tmp_path / "out").glob("runs/*/manifest.json"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_entities_are_erased_from_a_run_in_a_store(s3: str, tmp_path: Path, suffix: str, monkeypatch: Any) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -53,6 +53,7 @@ def test_a_run_directory_and_a_chosen_run_open(s3: str, prepared: Path) -> None:
         headrace.open(f"{s3}/out", run="nothing")
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("csv.gz", "parquet")
 @pytest.mark.parametrize("suffix", ["csv", "csv.gz", "tsv", "jsonl", "parquet", "arrow"])
 def test_plain_shards_of_every_format_stream(s3: str, tmp_path: Path, suffix: str) -> None:
@@ -266,6 +267,7 @@ def _in_child(place: str, told: multiprocessing.connection.Connection) -> None:
         told.send(str(error))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_is_told_how_to_be_started(s3: str, prepared: Path) -> None:
     upload(prepared, f"{s3}/out")

@@ -62,6 +62,7 @@ def together(recipe: Callable[[], Any], out: str, base: Path) -> list[Heard]:
     return heard
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("packed_sequences")
 @pytest.mark.parametrize("name", RECIPES)
 def test_parts_write_what_one_process_writes_and_do_no_task_twice(
@@ -134,6 +135,7 @@ def test_faults_on_the_way_change_nothing(
     assert set(Counter(subject for each in heard for subject in each.of("receipt.linked")).values()) == {1}
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("receipt.linked-2")
 @pytest.mark.parametrize(("step", "count"), [("receipt.linked", 2), ("manifest.linked", 1)])
 def test_a_process_that_is_killed_is_made_up_for(s3: str, tmp_path: Path, step: str, count: int) -> None:

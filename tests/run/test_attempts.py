@@ -124,6 +124,7 @@ def test_a_run_that_failed_and_went_on_has_the_bytes_of_one_that_did_not(tmp_pat
     assert not (resumed.run / "stage").exists()
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_says_which_tasks_were_cut_short(tmp_path: Path) -> None:
     source = small_source(tmp_path / "in", count=3)
     code = """

@@ -88,6 +88,7 @@ def files_of(run: Path) -> dict[str, Path]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["csv", "csv.gz", "jsonl", "parquet"])
 @pytest.mark.parametrize("layout", ["sharded", "single"])
 def test_the_other_rows_stay_in_their_order_and_untouched_shards_are_the_same_files(tmp_path, kind, layout):
@@ -144,6 +145,7 @@ def test_the_manifest_counts_the_rows_and_nothing_names_the_entities(tmp_path):
         assert not any(each.encode() in path.read_bytes() for each in NAMES), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("duplicates", ["count", "group", "drop"])
 def test_repeated_content_is_counted_again_and_the_run_can_be_certified(tmp_path, duplicates):
     raw = source(tmp_path / "raw", "csv")
@@ -299,6 +301,7 @@ STEPS = {"shard.written": 2, "shard.linked": 2, "receipt.linked": 2}
 STEPS |= {"index.linked": 1, "manifest.linked": 1, "links.made": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 def test_a_kill_leaves_the_old_run_and_a_second_call_finishes(tmp_path, step):
     before = prepared(tmp_path, "csv")

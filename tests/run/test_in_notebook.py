@@ -39,6 +39,7 @@ def shown(where: Path, kernel: str) -> list[tuple[str, bool]]:
     return [(html, update) for html, update in json.loads(done.stdout.splitlines()[-1])]
 
 
+@pytest.mark.slow
 def test_a_cell_shows_one_drawing_that_ends_with_all_tasks(tmp_path: Path) -> None:
     pytest.importorskip("IPython")
     drawings = shown(tmp_path, "object()")

@@ -225,6 +225,7 @@ def damage_empty(path: Path) -> None:
     path.write_bytes(b"")
 
 
+@pytest.mark.slow
 @pytest.mark.smoke(
     "training_data/train/part-00000.csv-redone0-damage_flip",
     "receipts/split-00001.json-redone2-damage_cut",
@@ -388,6 +389,7 @@ except HeadraceError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("csv-sharded-3000", "parquet-single-12000")
 @pytest.mark.parametrize("limit", [300, 3000, 12_000])
 @pytest.mark.parametrize(

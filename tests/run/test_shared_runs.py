@@ -207,6 +207,7 @@ def test_a_process_that_stands_still_is_made_up_for_and_may_go_on(
     check_finished(tmp_path / "out", expected("temporal_split"))
 
 
+@pytest.mark.slow
 def test_a_live_process_that_takes_too_long_is_not_waited_for(
     tmp_path: Path, recipes: Mapping[str, Any], expected: Any, started: list[Process]
 ) -> None:

@@ -70,6 +70,7 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, asked: tuple[str, ...], 
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_config_file_names_its_engine(tmp_path: Path) -> None:
     source = small_source(tmp_path / "in")
     settings = {"recipe": "temporal_split", "source": str(source), "time": "date", "entity": "id"}

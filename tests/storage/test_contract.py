@@ -125,6 +125,7 @@ def test_delete_below_removes_a_directory_and_tells_its_bytes(root: Path) -> Non
     assert ["stages"] == [fact.name for fact in place_of(root).files_below()]
 
 
+@pytest.mark.slow
 def test_many_may_delete_a_directory_at_once(root: Path) -> None:
     for number in range(40):
         place_of(root / "stage" / f"{number % 4}" / f"{number}").put_new(b"x")

@@ -80,6 +80,7 @@ def test_a_split_in_memory_has_steps_of_like_cost(ranks, batch_size):
     assert imbalance(index, ranks=ranks, batch_size=batch_size) < 1.01
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(200), deadline=None)
 @given(
     blocks=st.lists(st.integers(0, 40), min_size=1, max_size=30),

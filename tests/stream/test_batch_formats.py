@@ -94,6 +94,7 @@ def test_one_process_a_rank_gives_the_same_rows_counts_and_masks(batch_format, r
     assert len({len(loader) for loader in loaders}) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("fork")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_two_ranks_of_two_workers_give_the_same_rows_counts_and_masks(method):

@@ -415,6 +415,7 @@ def test_any_changes_are_refused_or_deliver_every_row_once(changes, position, wo
     assert len(set(rows_at(order, np.arange(200)))) == 200
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("changed1", "changed2", "changed3")
 @pytest.mark.parametrize(
     "changed",

@@ -162,6 +162,7 @@ def test_a_stopped_epoch_goes_on_exactly_on_any_ranks(sources, name):
         assert whole == found + rest
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("rows")
 @pytest.mark.parametrize("name", OF_PROCESSES)
 def test_workers_that_run_a_transform_change_no_batch(sources, name):

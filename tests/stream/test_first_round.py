@@ -116,6 +116,7 @@ def batches_of(source, options, *, world_size=1, skip=0):
     return [json.dumps(batch) for batch in found]
 
 
+@pytest.mark.slow
 @pytest.mark.smoke(every=6)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("kind", FORMATS)
@@ -125,6 +126,7 @@ def test_batches_are_those_of_whole_blocks(datasets, kind, case, small_parts):
     assert one_round == whole_blocks(lambda options: batches_of(datasets[kind], options), CASES[case])
 
 
+@pytest.mark.slow
 @pytest.mark.smoke(every=3)
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_ranks_and_resumed_passes_have_the_same_batches(datasets, world_size, small_parts):
@@ -134,6 +136,7 @@ def test_ranks_and_resumed_passes_have_the_same_batches(datasets, world_size, sm
     assert read({**CASES["many lanes"], "read_threads": 1}) == whole_blocks(read, CASES["many lanes"])
 
 
+@pytest.mark.slow
 def test_blends_and_filtered_rows_have_the_same_batches(datasets, small_parts):
     plain = {"columns": ["row", "half", "small", "text"]}
     blend = headrace.blend({kind: datasets[kind] for kind in FORMATS}, weights={"parquet": 2, "arrow": 1, "csv": 1})
@@ -147,6 +150,7 @@ def test_blends_and_filtered_rows_have_the_same_batches(datasets, small_parts):
         assert read({**options, "read_threads": 1}) == whole_blocks(read, options)
 
 
+@pytest.mark.slow
 def test_quarantined_rows_are_the_same(tmp_path, small_parts):
     dataset = write(tmp_path / "damaged", "parquet")
     damage(tmp_path / "damaged" / "part-002.parquet", "flipped", group=1)

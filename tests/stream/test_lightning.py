@@ -220,6 +220,7 @@ def check_rest(before, after, train, *, stop):
         assert len({len(rank["seen"][epoch]) for rank in after}) == 1
 
 
+@pytest.mark.slow
 def test_ddp_ranks_take_equal_steps_and_other_ranks_resume_them(path, tmp_path):
     again = {"epochs": 2, "ckpt_path": str(tmp_path / "step=5.ckpt")}
     four = {"epochs": 2, "batch_size": 7, "num_workers": 1, "every": 3}

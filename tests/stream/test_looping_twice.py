@@ -43,6 +43,7 @@ def worker_log(tmp_path):
     handler.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_loader_of_a_dataset_goes_on_to_the_next_epoch(workers):
     loader = dataset_of(workers, topology=ALONE).data_loader(method="fork")
@@ -50,6 +51,7 @@ def test_the_loader_of_a_dataset_goes_on_to_the_next_epoch(workers):
     assert epochs_of(workers) == [rows_of(loader), rows_of(loader)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loop_that_knows_the_length_ends_the_pass_with_the_last_batch(workers):
     loader = dataset_of(workers, topology=ALONE).data_loader(method="fork")
@@ -66,6 +68,7 @@ def test_any_loader_without_workers_goes_on_to_the_next_epoch():
     assert epochs_of(0)[1] == rows_of(loader)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_watched_batches_go_on_to_the_next_epoch(workers):
     dataset = dataset_of(workers, topology=ALONE)
@@ -74,6 +77,7 @@ def test_watched_batches_go_on_to_the_next_epoch(workers):
     assert epochs_of(workers) == [rows_of(dataset.watched(loader)), rows_of(dataset.watched(loader))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_loader_of_ones_own_with_workers_warns_once(persistent, worker_log):
     dataset = dataset_of(2, topology=ALONE)
@@ -128,6 +132,7 @@ def test_a_pass_that_is_left_and_begun_again_warns_once_and_a_look_does_not(kind
     ] == caplog.messages
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_reading_in_order_again_is_what_validation_does(workers, caplog, worker_log):
     dataset = dataset_of(workers, topology=ALONE, shuffle=False)

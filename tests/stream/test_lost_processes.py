@@ -81,6 +81,7 @@ def test_a_killed_process_ends_the_others_that_read_windows(tmp_path):
     assert other["error"].startswith("rank 1 of 2 stopped the stream: its process (PID ")
 
 
+@pytest.mark.slow
 def test_dynamic_sharing_refuses_two_processes_of_one_rank(tmp_path):
     run_ranks(claim_in_replicas, 4, 4, str(tmp_path))
     processes = told(tmp_path, 4)

@@ -79,6 +79,7 @@ def test_what_can_pin_itself_is_asked_and_what_cannot_be_pinned_is_left():
     assert [] == pin.asked
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CUDA, reason="there is CUDA here")
 def test_without_cuda_it_warns_once_and_batches_stay_as_they_are():
     code = (

@@ -53,6 +53,7 @@ def seen_by_legacy(bins):
     return [[*sequences[:-1], [*sequences[-1][:-1], (sequences[-1][-1][0], 0)]] for sequences in bins]
 
 
+@pytest.mark.slow
 @given(BINS, SETTINGS, st.sampled_from(["next", "same"]), st.data())
 def test_batches_are_what_plain_python_makes_of_the_sequences(bins, settings, labels, data):
     if labels == "same" and settings.last_token == "keep":

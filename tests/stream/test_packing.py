@@ -161,6 +161,7 @@ def test_a_resume_elsewhere_brings_the_rows_that_nobody_received(path, lengths, 
     assert 1 == len(steps)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(12))
 @given(
     st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(0, 9)), min_size=2, max_size=4),
@@ -345,6 +346,7 @@ def received(dataset):
     return [sequences_of(batch) for batch in dataset.data_loader(method="fork")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("world_size", "workers"), [(1, 0), (1, 3), (2, 2)])
 def test_workers_deliver_the_batches_of_their_rank(path, lengths, world_size, workers):
     ranks = [in_workers(path, rank=rank, world_size=world_size, workers=workers) for rank in range(world_size)]
@@ -356,6 +358,7 @@ def test_workers_deliver_the_batches_of_their_rank(path, lengths, world_size, wo
     assert [[sequences_of(batch) for batch in stream] for stream in alone] == got
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("1", "38")
 @pytest.mark.parametrize("stop", [0, 1, 5, 6, 38])
 def test_a_resume_between_workers_goes_on_with_the_worker_whose_turn_it_is(path, stop):
@@ -369,6 +372,7 @@ def test_a_resume_between_workers_goes_on_with_the_worker_whose_turn_it_is(path,
     assert stop + 1 == later.state_after(1)["batches"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "stop"), [(1, 7), (3, 8), (0, 3)])
 def test_a_resume_with_other_workers_brings_the_rows_that_are_left(path, lengths, workers, stop):
     first = [in_workers(path, rank=rank, world_size=2) for rank in range(2)]
@@ -422,6 +426,7 @@ def test_states_of_workers_are_counted_in_the_loop(path):
         dataset.state_after(1000)
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("1-0", "3-7")
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata 0.11 calls it in newer torch
 @pytest.mark.parametrize(("workers", "stop"), [(0, 5), (1, 0), (2, 5), (3, 7), (3, 38)])

@@ -26,6 +26,7 @@ def told(folder, name):
     return [json.loads((folder / f"{name}-{rank}.json").read_text()) for rank in range(2)]
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("balanced")
 @linux
 @pytest.mark.parametrize("distribution", ["balanced", "dynamic"])

@@ -94,6 +94,7 @@ def said(tmp_path):
     logging.getLogger("headrace").removeHandler(listener)
 
 
+@pytest.mark.slow
 def test_one_process_logs_its_own_wait_once(caplog, own_threads, said):
     settings = StreamOptions(batch_size=1024, stall_seconds=0.2, batch_format="numpy")
     slow = SlowBlocks(2, seconds=2.2, until=(said,))  # two more looks

@@ -73,6 +73,7 @@ def test_a_second_stop_after_a_resume_and_workers_that_are_no_forks():
     assert whole_epoch(0, num_workers=2) == received + more + rest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_set_epoch_of_the_same_epoch_keeps_the_state_and_another_one_leaves_it(num_workers):
     first = dataset_of(num_workers, topology=ALONE)
@@ -90,6 +91,7 @@ def test_set_epoch_of_the_same_epoch_keeps_the_state_and_another_one_leaves_it(n
     assert whole_epoch(2, num_workers=num_workers) == fresh
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("False-then1", "True-then2")
 @pytest.mark.parametrize("then", [(0, 1, 7), (3, 1, 4), (2, 3, 2)])
 @pytest.mark.parametrize("twice", [False, True])

@@ -213,6 +213,7 @@ def test_the_dataset_is_iterable_style():
 # --- a torch whose loader has another form ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gone", ["class", "field"])
 def test_a_torch_of_another_form_reads_without_a_guard_and_says_so_once(monkeypatch, caplog, gone):
     expected = [real_rows(batch) for batch in dataset_of(2, topology=ALONE).data_loader(method="fork")]

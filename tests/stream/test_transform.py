@@ -251,6 +251,7 @@ def test_a_transform_that_cannot_travel_is_named_before_workers_start():
     assert len(pickle.dumps(kinds_dataset(1, transform=functools.partial(Doubled("row"))))) > 0
 
 
+@pytest.mark.slow
 def test_a_transform_of_an_interactive_session_is_refused_where_workers_cannot_have_it():
     code = (
         "from option_cases import kinds_dataset\n"

@@ -49,6 +49,7 @@ def needs(loop):
 # --- the batches ---
 
 
+@pytest.mark.slow
 @pytest.mark.smoke(*(f"{kind}-2" for kind in KINDS_OF_DATA))
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("kind", KINDS_OF_DATA)
@@ -59,6 +60,7 @@ def test_batches_of_every_kind_are_the_same_with_any_number_of_workers(root, kin
     assert expected == alike(make(root, workers).data_loader(method="fork"))
 
 
+@pytest.mark.slow
 @pytest.mark.smoke(
     *(f"as they are-torch-{loop}" for loop in LOOPS),
     *(f"transform-{kind}-data_loader" for kind in ("numpy", "arrow", "rows")),
@@ -77,6 +79,7 @@ def test_every_loop_gets_the_batches_of_that_loop_without_workers(root, kind, lo
     assert expected == alike(LOOPS[loop](KINDS_OF_DATA[kind](root, 2, **settings), 2))
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("spawn-data_loader")
 @pytest.mark.parametrize(("method", "loop"), [("forkserver", "own"), ("spawn", "data_loader")])
 def test_workers_that_are_no_forks_give_the_same(root, method, loop):
@@ -87,6 +90,7 @@ def test_workers_that_are_no_forks_give_the_same(root, method, loop):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", [None, doubled], ids=["as they are", "transform"])
 def test_pinning_changes_nothing_where_there_is_nothing_to_pin_for(root, transform):
     settings = {"transform": transform, "columns": ["row", "half", "ids"]}
@@ -96,6 +100,7 @@ def test_pinning_changes_nothing_where_there_is_nothing_to_pin_for(root, transfo
     assert expected == alike(kinds(root, 2, **settings).data_loader(method="fork", memory="pinned"))
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("2-pad", "3-drop")
 @pytest.mark.parametrize("remainder", ["pad", "drop"])
 @pytest.mark.parametrize("world_size", [1, 2, 3])
@@ -117,6 +122,7 @@ def test_on_every_rank_each_step_has_a_valid_row_and_the_epoch_has_each_row_once
 # --- epochs, states and loops ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", ["data_loader", "own", "persistent"])
 def test_epochs_follow_each_other_as_without_workers(root, loop):
     alone, dataset = kinds(root, 0), kinds(root, 2)
@@ -145,6 +151,7 @@ def test_a_stop_at_any_step_resumes_onto_another_number_of_workers(root, kind, n
     assert whole == begun + alike(second.data_loader(method="fork"))
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("1")
 @pytest.mark.parametrize("number", range(4))
 def test_a_stateful_loader_resumes_exactly_on_its_own_workers_and_on_others(root, number):
@@ -279,6 +286,7 @@ def until_nothing_is_left(own_threads, before):
     assert before == here
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("transform-data_loader")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 @pytest.mark.parametrize("loop", ["own", "data_loader", "persistent", "stateful"])

@@ -97,6 +97,7 @@ def test_the_verdict_knows_every_order(shards, caplog):
     assert headrace.verify_no_shard_overlap(loader_of(of_rows, workers=2), 3, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shards_", "ranks", "workers"), [(100, 8, 1), (100, 8, 4), (3, 8, 2), (7, 3, 2)])
 def test_ranks_get_equal_numbers_of_rows_and_every_row_once(tmp_path, shards_, ranks, workers):
     dice = random.Random(shards_ * ranks)
@@ -110,6 +111,7 @@ def test_ranks_get_equal_numbers_of_rows_and_every_row_once(tmp_path, shards_, r
         assert headrace.verify_no_shard_overlap(loader_of(group[-1], workers=workers), ranks, workers)
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("None-1-23", "drop-3-24", "None-3-1")
 @pytest.mark.parametrize("rows", [0, 1, 23, 24])
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -284,6 +286,7 @@ def test_what_is_declared_after_a_pass_holds_for_the_next(shards):
     assert {1, 3} == {row["n"] for row in dataset}
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("1-by_size", "3-balanced")
 @pytest.mark.parametrize("distribution", ["balanced", "by_size"])
 @pytest.mark.parametrize("workers", [0, 1, 3])
@@ -394,6 +397,7 @@ def test_a_place_without_shards_is_an_error(tmp_path, settings, message):
         PipelineIterableDataset(CONFIG, **{"file_dir": tmp_path, "topology": ALONE, **settings})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", [pandas.DataFrame, polars.DataFrame])
 def test_a_dataframe_is_divided_among_ranks_and_workers(library):
     table = table_of(0, 20001)

@@ -155,6 +155,7 @@ def write_sequences(path, *, packed):
     return sequences
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("prepared")
 @pytest.mark.parametrize("packing", ["streamed", "prepared"])
 def test_packed_sequences_do_not_see_each_other(tmp_path, packing):

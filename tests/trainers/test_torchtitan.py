@@ -141,6 +141,7 @@ def test_a_checkpoint_of_three_ranks_resumes_on_any_number(titan, out, ranks, ba
     assert whole[2:] == taken(loaders(titan, out, ranks, batch, state=states[0]), 12 // ranks // batch)
 
 
+@pytest.mark.slow
 def test_processes_resume_a_distributed_checkpoint_on_fewer(out):
     """Ranks of three processes, then of two, whose checkpoints are made by torch."""
     for ranks, steps in ((3, 2), (2, None)):

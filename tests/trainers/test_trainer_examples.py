@@ -70,6 +70,7 @@ def test_every_script_is_run_here_and_by_make_and_is_on_the_page():
     assert [name for name in NEEDS if f"`{name}.py`" not in page] == []
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("0-2-ddp", "0-2-accelerate_train")
 @pytest.mark.parametrize("name", NEEDS)
 @pytest.mark.parametrize("processes", [1, 2])

@@ -68,6 +68,7 @@ def rows_of(out: Path) -> dict[tuple[str, np.datetime64], float]:
     return {(e, np.datetime64(t, "us")): y for e, t, y in pl.concat(tables).iter_rows()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("coarse", "end_of", "fine", "last_of", "step"),
     [

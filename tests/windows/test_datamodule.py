@@ -98,6 +98,7 @@ def test_loaders_that_nobody_uses_and_sanity_checks_move_nothing(run):
     assert 3 + 1 == len(asked.validated)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunks", [{}, {"chunk_size": 3}])
 def test_a_stopped_fit_goes_on_exactly_where_it_was(run, tmp_path, chunks):
     out, _ = run

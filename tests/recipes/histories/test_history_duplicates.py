@@ -70,6 +70,7 @@ def by_split(prepared: Prepared, columns: tuple[str, ...] = COLUMNS) -> dict[str
     return {split: contents(own, columns) for split, own in decoded(prepared).items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "late_s"),
     [((), 0), (("rtt",), 100), (("rtt", "dst_addr"), 100)],
@@ -124,6 +125,7 @@ def test_entities_with_one_content_are_counted_share_a_split_or_go(
         assert not [name for own in held["drop"].values() for name in own if name.startswith("10.")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", ["count", "group", "drop"])
 def test_workers_shards_memory_and_compiling_change_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str

@@ -68,6 +68,7 @@ def ripe_histories(out: Path, **settings: object) -> Prepared:
     return prepare(Histories(source=RIPE, **{**asked, **settings}), out, workers=2)
 
 
+@pytest.mark.slow
 @needs_ripe
 def test_ripe_histories_hold_every_ping_in_time_order(tmp_path: Path) -> None:
     prepared = ripe_histories(tmp_path / "out")
@@ -114,6 +115,7 @@ def test_the_day_first_files_of_ripe_are_an_error_unless_their_form_is_declared(
     assert sum(dropped.manifest.facts["entities"].values()) == 40
 
 
+@pytest.mark.slow
 @needs_ripe
 def test_error_codes_of_ripe_may_be_refused_by_file_and_row(tmp_path: Path) -> None:
     probe, row = next(

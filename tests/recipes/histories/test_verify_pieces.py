@@ -308,6 +308,7 @@ DAMAGE: list[Callable[[Rows, int, int, bool], None]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @given(st.data(), st.sampled_from(FORMATS))
 def test_damage_is_told_as_each_row_tells_it(case: Case, data: st.DataObject, format_: str) -> None:
     rows = case.rows()
@@ -323,6 +324,7 @@ def test_damage_is_told_as_each_row_tells_it(case: Case, data: st.DataObject, fo
     same(told_one_by_one(case, path, rows), check_shard(path, case.partition, facts, most))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", DAMAGE, ids=lambda change: change.__name__)
 def test_every_damage_is_found_at_every_row(case: Case, change: Callable[[Rows, int, int, bool], None]) -> None:
     """Where a piece begins, where it ends and between; or it changes the sum."""

@@ -71,6 +71,7 @@ def test_ids_are_those_of_the_tokenizer_for_any_texts(encoders, found):
         assert expected == split_ids(plain.encode(found))
 
 
+@pytest.mark.slow
 def test_every_known_character_is_cut_as_the_tokenizer_cuts_it(encoders):
     """All characters whose class counts as known, between letters, numbers, spaces and others of their kind."""
     known = re.findall(f"[{''.join(_known_characters().values())}]", "".join(map(chr, range(0x80, 0x30000))))
@@ -83,6 +84,7 @@ def test_every_known_character_is_cut_as_the_tokenizer_cuts_it(encoders):
         assert [text[low:high] for _, (low, high) in cut(text)] == wide(text)
 
 
+@pytest.mark.slow
 @needs_data
 def test_real_chats_have_the_ids_and_masks_of_offsets():
     """The path by offsets, of all other tokenizers, is the other way to the same."""
@@ -181,6 +183,7 @@ def test_without_the_library_the_error_names_the_extra(tmp_path, monkeypatch):
         encoder(small_tokenizer(tmp_path / "t"), tokenizer_backend="fastokens").encode([chat("q", "a")])
 
 
+@pytest.mark.slow
 @needs_data
 def test_fastokens_gives_the_same_ids():
     pytest.importorskip("fastokens")

@@ -48,6 +48,7 @@ def manifest(prepared: Any) -> dict[str, Any]:
     return json.loads((prepared.run / "manifest.json").read_bytes())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entity", [None, "task"])
 def test_the_rows_that_leaks_names_are_left_out_and_counted(
     tmp_path: Path, chats: Path, benchmarks: Path, entity: str | None

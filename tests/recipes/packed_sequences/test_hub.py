@@ -191,6 +191,7 @@ def test_code_that_a_repository_brings_is_not_run(cache, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.slow
 @needs_data
 def test_a_real_tokenizer_by_its_name_gives_the_run_of_its_files(cache, tmp_path):
     (tmp_path / "files").mkdir()
@@ -277,6 +278,7 @@ def pack(name, *, cwd, out="out", **more):
     return command(*words, cwd=cwd, **more)
 
 
+@pytest.mark.slow
 def test_the_command_fetches_what_is_not_in_the_cache_once_and_only_a_tokenizer(served, tmp_path):
     endpoint, handler = served
     write_jsonl(tmp_path / "chats.jsonl", ROWS)
@@ -323,6 +325,7 @@ def test_a_cached_branch_stays_until_it_is_fetched_again(served, tmp_path):
     assert first == second != third
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -340,6 +343,7 @@ def test_what_the_hub_does_not_have_is_said_on_the_command_line(served, tmp_path
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_without_network_or_cache_the_command_says_what_to_do(tmp_path):
     write_jsonl(tmp_path / "chats.jsonl", ROWS)
     for done in (pack(NAME, cwd=tmp_path), pack(NAME, cwd=tmp_path, offline=True)):

@@ -113,6 +113,7 @@ def test_the_ways_agree_on_real_chats_where_prefixes_are_prefixes(name):
     assert stable > 20
 
 
+@pytest.mark.slow
 def test_the_same_rows_give_the_same_tokens_in_any_order_and_batches(tmp_path):
     place = small_tokenizer(tmp_path / "t")
     rows = [{"messages": [{"role": "user", "content": f"q{n}"}, {"role": "assistant", "content": "a\n" * (n % 5) + "b"}]} for n in range(40)]  # fmt: skip

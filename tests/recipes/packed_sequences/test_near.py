@@ -54,6 +54,7 @@ def near_check(out: Path) -> Any:
     return next(check for check in headrace.verify(out).checks if check.name == "near content apart")
 
 
+@pytest.mark.slow
 def test_near_chats_are_in_one_split(tmp_path: Path) -> None:
     rows = long_rows(60)
     source = write_jsonl(tmp_path / "in.jsonl", [*rows, *nearly(rows)])
@@ -72,6 +73,7 @@ def test_near_chats_are_in_one_split(tmp_path: Path) -> None:
     assert headrace.find_leaks(headrace.open(tmp_path / "out"), near=0.8).worst == 0
 
 
+@pytest.mark.slow
 def test_parts_and_workers_and_attempts_change_no_byte(tmp_path: Path) -> None:
     rows = long_rows(40)
     source = write_jsonl(tmp_path / "in.jsonl", [*rows, *nearly(rows)])
@@ -106,6 +108,7 @@ def test_a_blend_per_split_leaves_out_what_is_near_a_later_split(tmp_path: Path)
     assert "not asked for: 10 pairs of sequences in different splits" in near_check(tmp_path / "count").detail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [{"pad_multiple": 8, "reader": "headrace", "pad_id": 4998}, {"too_long": "split"}])
 def test_padding_and_pieces_are_compared_as_before_packing(tmp_path: Path, more: dict[str, Any]) -> None:
     rows = long_rows(50)

@@ -26,6 +26,7 @@ def blend(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {"datasets": [{"name": "large", "path": [str(path) for path in sources(directory / "large")]}, *small]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", ["megatron", "headrace"])
 @pytest.mark.parametrize("too_long", ["error", "split"])
 def test_every_sequence_of_a_bin_leads_to_its_row(tmp_path: Path, blend: dict, reader: str, too_long: str) -> None:
@@ -111,6 +112,7 @@ def test_batches_hold_no_traces_unless_they_are_asked_for(tmp_path: Path, blend:
     assert "source" in dataset.schema.names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["split", "dataset"])
 def test_epochs_repeat_whole_rows_in_train_alone_and_everything_adds_up(tmp_path: Path, blend: dict, how: str) -> None:
     plain = packed(blend, tmp_path / "plain", pack_across=how).manifest.facts

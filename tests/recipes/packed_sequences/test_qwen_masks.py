@@ -89,6 +89,7 @@ def test_chats_that_this_template_looks_into(place, qwen, plain_template):
         assert turn_by_turn(qwen.tokenizer, text) == (encoded.tokens.tolist(), encoded.mask.tolist())
 
 
+@pytest.mark.slow
 def test_every_user_turn_keeps_its_reasoning(plain_template):
     """The template alone strips what was thought before the last user turn."""
     rows = rows_of("reason_tool_use_demo_50.jsonl.gz")
@@ -104,6 +105,7 @@ def test_every_user_turn_keeps_its_reasoning(plain_template):
     assert 0 < sum(not any(thought.strip() in text for text in stripped) for thought in thoughts)
 
 
+@pytest.mark.slow
 def test_what_the_prompt_already_says_is_not_trained():
     rows = [chat("q", "one"), chat("q", "one", "r", "two"), chat("q", f"{THOUGHT}one")]
     usual, quiet = qwen_encoder(), encoder(QWEN, template_values={"enable_thinking": False})

@@ -68,6 +68,7 @@ def test_every_question_and_answer_of_gsm8k_is_in_the_bins_once(gsm8k: Prepared)
     assert Counter((row["question"], f"{thought}{row['answer'].strip(chr(10))}{IM_END}") for row in rows) == found
 
 
+@pytest.mark.slow
 @needs_data
 @pytest.mark.parametrize("which", ["gsm8k", "mixed"])
 def test_nothing_is_rejected_and_every_token_is_accounted_for(which: str, request: pytest.FixtureRequest) -> None:

@@ -73,6 +73,7 @@ def test_splits_have_exactly_their_share_of_rows(tmp_path: Path, source: list[Pa
     assert {"train": total - 2 * (total // 10), "valid": total // 10, "test": total // 10} == shares
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("storage", ["parquet", "legacy_npy_pickle"])
 def test_any_number_of_workers_makes_the_same_bytes(tmp_path: Path, source: list[Path], storage: str) -> None:
     made = [
@@ -107,6 +108,7 @@ def test_what_cannot_change_a_byte_is_not_in_the_identity(tmp_path: Path, source
     assert ("computed", "reused") == (first.how, again.how)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["truncate", "drop", "split"])
 @pytest.mark.parametrize("capacity", ["stored", "runtime"])
 def test_over_long_rows_are_accounted_for_to_the_token_and_label(

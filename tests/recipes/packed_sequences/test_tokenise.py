@@ -125,6 +125,7 @@ def test_given_tokens_stay_as_they_are(place):
     assert [0, 1] == encoded.rows.tolist()
 
 
+@pytest.mark.slow
 def test_filters_keep_rows_by_words(place):
     rows = [chat("q", "a", used_in=used) for used in ("sft", "rl, sft", ["x", "sft"], "sftx", ["rl"], None, "")] + [chat("q", "a")]  # fmt: skip
     encoded = encoder(place, filters={"used_in": "sft"}).encode(rows)
@@ -135,6 +136,7 @@ def test_filters_keep_rows_by_words(place):
     assert [0, 1, 2, 4] == either.rows.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reason", "row"),
     [
@@ -266,6 +268,7 @@ def test_without_the_extra_the_error_names_it(place):
     assert "pip install 'headrace[chat]'" in done.stderr
 
 
+@pytest.mark.slow
 def test_threads_and_hash_seeds_change_nothing(place, tmp_path):
     code = (
         "import sys, hashlib, json; from headrace.packing.chats.tokenise import *\n"

@@ -143,6 +143,7 @@ def test_a_chat_whose_system_prompt_is_in_a_turn_is_not_cut(tmp_path: Path) -> N
     assert run.manifest.facts["too_long"]["divided"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("400")
 @needs_data
 @pytest.mark.parametrize("longest", [400, 800])

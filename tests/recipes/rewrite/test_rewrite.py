@@ -79,6 +79,7 @@ def files_of(run: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60))
 @given(table=tables(), compression=st.sampled_from(["none", "lz4", "zstd"]), source=st.sampled_from(["parquet", "arrow"]), group=st.none() | st.integers(1, 30))  # fmt: skip
 def test_every_type_comes_back_as_it_was(tmp_path_factory, table, compression, source, group) -> None:
@@ -284,6 +285,7 @@ def test_the_command_rewrites_and_reports(tmp_path: Path) -> None:
     assert pa.int32() == headrace.open(tmp_path / "out").schema.field("row").type
 
 
+@pytest.mark.slow
 def test_a_configuration_file_rewrites_and_inspect_shows_it(tmp_path: Path) -> None:
     small_source(tmp_path / "raw", count=2, rows=20)
     (tmp_path / "c.yaml").write_text("recipe: rewrite\nsource: raw\nout: out\ncompression: lz4\ncache_dir: cache\n")

@@ -58,6 +58,7 @@ def later(draw) -> dict:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("configs", CONFIGS.values(), ids=CONFIGS)
 @given(seed=st.integers(0, 1000), cut_of=st.sampled_from(["val", "test"]), open_gap=st.integers(0, 4), how=later())
 @settings(max_examples=examples(4))

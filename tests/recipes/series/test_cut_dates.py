@@ -98,6 +98,7 @@ def test_the_check_of_calendar_time_counts_as_one_would_by_hand(tmp_path: Path, 
     assert "; ".join(told) == calendar_of(made)
 
 
+@pytest.mark.slow
 def test_the_report_says_that_splits_overlap(tmp_path: Path) -> None:
     basins = {f"g{place}": a_basin(place, 60 + 30 * place) for place in range(3)}
     made = prepared_basins(write_basins(tmp_path / "in", basins), tmp_path / "out")

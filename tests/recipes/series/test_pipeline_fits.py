@@ -172,6 +172,7 @@ def test_native_steps_need_nothing_but_numpy(tmp_path: Path, trust: str) -> None
     assert done.stdout.strip() == "0 (1,)", done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("PowerTransformer")
 @pytest.mark.parametrize("steps", ["QuantileTransformer", "PowerTransformer"])
 def test_steps_that_need_scikit_learn_name_the_extra(tmp_path: Path, steps: str) -> None:

@@ -65,6 +65,7 @@ def test_every_row_is_written_or_counted(source: Path, tmp_path: Path) -> None:
         assert problems(made) == []
 
 
+@pytest.mark.slow
 def test_each_entity_has_the_dates_of_its_own(source: Path, tmp_path: Path) -> None:
     own = {"a": (date(2001, 9, 1), date(2002, 1, 1)), "b": (date(2002, 5, 1), None)}
     table = {
@@ -93,6 +94,7 @@ def test_each_entity_has_the_dates_of_its_own(source: Path, tmp_path: Path) -> N
     assert json.loads((alone.run / "quality_summary.json").read_bytes())["retained_basins"] == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_held_out_entities_are_alone_and_in_no_fit(source: Path, tmp_path: Path) -> None:
     (tmp_path / "tests.txt").write_text("d\ne\n")
     table = {"gauge": NAMES, "area": [1.0, 2.0, 50.0, 70.0, None], "rock": ["hard", "soft", "soft", "hard", "hard"]}
@@ -143,6 +145,7 @@ def test_rows_close_before_a_cut_are_in_no_split_and_may_be_inputs(source: Path,
     assert "more than 20 days apart" in detail(shares, "cuts")
 
 
+@pytest.mark.slow
 def test_folds_roll_over_one_store(source: Path, tmp_path: Path) -> None:
     """Each fold is what a prepared split at its cut is, but for the scalers, which are of fold 0."""
     plain = {"strategy": "per_group", "pipeline": []}
@@ -174,6 +177,7 @@ def test_folds_roll_over_one_store(source: Path, tmp_path: Path) -> None:
         headrace.windows.open(made.out, "train", input_length=10, output_length=3, fold=3)
 
 
+@pytest.mark.slow
 def test_folds_roll_for_held_out_entities_and_from_dates_of_their_own(source: Path, tmp_path: Path) -> None:
     """Each fold is what a prepared split is whose dates are all a step later."""
     plain = {"strategy": "unified", "pipeline": [], "fit_on_n_basins": 1}

@@ -61,6 +61,7 @@ def problems_as(made: Prepared, word: str) -> list[str]:
     return [each.problem for each in verify_series(FinishedRun(made.run, made.manifest), 1) if each.problem]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("configs", [{}, UNIFIED])
 @pytest.mark.parametrize("batch_size", [2, 50])
 def test_drop_equals_a_run_without_the_copies(tmp_path: Path, batch_size: int, configs) -> None:
@@ -105,6 +106,7 @@ def test_a_packed_run_leaves_copies_out_too(tmp_path: Path) -> None:
     assert headrace.verify(tmp_path / "left").problems == []
 
 
+@pytest.mark.slow
 def test_count_names_the_copies_and_changes_no_row(tmp_path: Path) -> None:
     source = planted(tmp_path / "in", ("bb", "b"), ("z", "b"))
     counted, notes = heard(source, tmp_path / "out")

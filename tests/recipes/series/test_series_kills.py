@@ -113,6 +113,7 @@ def check_and_resume(out: Path) -> None:
     assert not list(out.glob("runs/*/**/.tmp-*"))
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("shard.linked-30")
 @pytest.mark.parametrize(("step", "count"), [("receipt.linked", 5), ("shard.linked", 30), ("index.linked", 1)])
 def test_a_kill_at_a_named_step_tears_loses_and_doubles_nothing(tmp_path: Path, step: str, count: int) -> None:

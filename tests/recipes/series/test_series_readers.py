@@ -184,6 +184,7 @@ def grid() -> object:
     return xarray.Dataset({**cubes, "area": area, "year": year}, {"gauge": NAMES, "date": times})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["netcdf", "zarr", "memory", "cut", "turned"])
 def test_data_sets_of_xarray_are_sources(tmp_path: Path, plain: Mapping[str, object], kind: str) -> None:
     pytest.importorskip("netCDF4" if kind == "netcdf" else "zarr")

@@ -341,6 +341,7 @@ def test_settings_that_cannot_work_are_refused_before_any_work(tmp_path: Path, a
     assert message in str(refused.value)
 
 
+@pytest.mark.slow
 def test_names_of_any_kind_are_entities(tmp_path: Path) -> None:
     names = ["a/b", "..", "_x", ".hidden", "ä ö", "100%", "a", "A" * 300, "007"]
     rows = [(name, row) for place, name in enumerate(names) for row in plain(40)]

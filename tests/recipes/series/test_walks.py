@@ -48,6 +48,7 @@ def trained(out: Path, **shape: object) -> tuple[float, float]:
     return float(np.mean(losses[:5])), float(np.mean(losses[-5:]))
 
 
+@pytest.mark.slow
 def test_energy_by_the_clocks_of_a_zone(tmp_path: Path) -> None:
     times = pd.date_range("2021-09-01", "2022-04-30 23:00", freq="h", tz="Europe/Berlin")
     draw, raw = np.random.default_rng(0), {}

@@ -75,6 +75,7 @@ def repeated(found: dict[str, list[tuple[str, ...]]]) -> dict[str, int]:
     return {name: len(each) - len(set(each)) for name, each in held.items()}
 
 
+@pytest.mark.slow
 @given(tables, st.sampled_from([0.2, 0.5, 0.9]), st.sampled_from(["keep", "drop"]), st.integers(0, 3))
 @settings(max_examples=examples(100))
 def test_rows_go_where_a_plain_implementation_sends_them(
@@ -178,6 +179,7 @@ def test_all_formats_compare_alike(tmp_path: Path, table: list[Any]) -> None:
             assert first.manifest.dropped == each.manifest.dropped
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", WORDS)
 @pytest.mark.parametrize("extension", [".csv", ".jsonl", ".parquet"])
 def test_any_number_of_workers_makes_the_same_files(tmp_path: Path, word: str, extension: str) -> None:
@@ -201,6 +203,7 @@ def reviews(directory: Path, extension: str = ".csv", shards: int = 4) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_reviews_that_return_behind_the_cutoff_are_counted_and_with_group_or_drop_gone(tmp_path: Path) -> None:
     source, found = reviews(tmp_path / "in"), {}
     for word in WORDS:
@@ -217,6 +220,7 @@ def test_reviews_that_return_behind_the_cutoff_are_counted_and_with_group_or_dro
     assert leaks["group"] == leaks["drop"] == 0 < 0.5 < leaks["count"] == leaks["allow"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not BIRDS.is_file(), reason=f"{BIRDS} is not there: the data set is not in the repository")
 def test_remarks_of_pilots_that_airlines_share_are_in_one_split(tmp_path: Path) -> None:
     asked = {"time": "date", "entity": "opid", "split_date": "1997-01-01", "time_format": "%m/%d/%Y %H:%M:%S"}

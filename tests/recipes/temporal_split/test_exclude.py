@@ -51,6 +51,7 @@ def numbers(dataset: headrace.Dataset) -> list[int]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("duplicates", ["group", "drop", "count", "allow"])
 def test_rows_of_the_same_content_are_those_that_are_left(tmp_path: Path, items: Path, duplicates: str) -> None:
     write(tmp_path / "raw", "csv")

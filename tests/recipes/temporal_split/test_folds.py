@@ -71,6 +71,7 @@ def rows_of(table: Table) -> list[tuple[str, int]]:
     return [row for part in table for row in part]
 
 
+@pytest.mark.slow
 @given(
     tables, st.integers(1, 4), st.integers(1, 30), st.none() | st.integers(5, 60), st.integers(0, 12),
     st.sampled_from([".csv", ".parquet", ".jsonl"]), st.sampled_from(["sharded", "single"]), st.sampled_from(["", "Z"]),
@@ -118,6 +119,7 @@ def test_rolling_folds_hold_the_rows_that_the_rule_says(
     assert not verify(directory / "out").problems
 
 
+@pytest.mark.slow
 @given(tables, st.sampled_from(["keep", "drop"]), st.sampled_from([0, 7]), st.integers(0, 3))
 @settings(max_examples=examples(40))
 def test_one_fold_that_tests_all_the_rest_is_the_plain_split(
@@ -384,6 +386,7 @@ def components(rows: list[tuple[str, int, str]]) -> dict[str, frozenset[str]]:
         found = joined
 
 
+@pytest.mark.slow
 @given(contents, st.integers(2, 3))
 @settings(max_examples=examples(60), deadline=None)
 def test_entities_that_share_content_take_turns_together(
@@ -410,6 +413,7 @@ def test_entities_that_share_content_take_turns_together(
     assert verify(directory / "out").problems == []
 
 
+@pytest.mark.slow
 @given(contents, st.booleans())
 @settings(max_examples=examples(60), deadline=None)
 def test_the_earliest_row_of_each_content_stays_in_folds(

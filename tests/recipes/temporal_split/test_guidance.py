@@ -55,6 +55,7 @@ def attempt(source: Path, out: Path, **settings: Any) -> Prepared | None:
         return None
 
 
+@pytest.mark.slow
 @given(tables, asked, forms)
 @settings(max_examples=examples(60))
 def test_each_alternative_has_the_numbers_of_a_run_with_its_settings(

@@ -280,6 +280,7 @@ def test_workers_and_partitions_do_not_change_a_byte(
     assert shards == {name: digest for name, digest in digests(many.run).items() if name in shards}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["join_features", "join_rows", "join_choose", "join_fetch", "join_match", "split"])
 def test_what_is_interrupted_goes_on_to_the_same_run(tables: Any, tmp_path: Path, stage: str) -> None:
     source, features, _, _ = tables

@@ -64,6 +64,7 @@ def rows_by_split(run: Any) -> dict[str, list[Row]]:
     return {name: [tuple(map(str, row)) for row in split_rows(run, name)] for name in SPLITS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_rows_go_where_a_plain_implementation_sends_them(tmp_path: Path, seed: int) -> None:
     source = reviews(tmp_path / "in", seed)
@@ -109,6 +110,7 @@ def test_rows_go_where_a_plain_implementation_sends_them(tmp_path: Path, seed: i
     assert headrace.find_leaks(headrace.open(tmp_path / "count"), content=["text"], near=NEAR).worst > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", ["group", "drop", "count"])
 def test_workers_formats_and_attempts_change_no_row(tmp_path: Path, word: str) -> None:
     asked = {"duplicates": word, "content": "text", "near": NEAR, "train_ratio": 0.5}
@@ -142,6 +144,7 @@ def folds_of(source: Path, out: Path, **asked: Any) -> tuple[list[Row], list[lis
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_entities_with_near_rows_take_turns_together(tmp_path: Path, seed: int) -> None:
     asked = {"entity": "id", "folds": headrace.GroupKFold(4), "duplicates": "group"}

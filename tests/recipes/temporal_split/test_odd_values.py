@@ -113,6 +113,7 @@ def test_entities_in_their_usual_unicode_form_are_not_told(tmp_path: Path) -> No
     assert [] == [each for each in warnings_of(tmp_path) if "Unicode form" in each]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extension", [".csv", ".jsonl", ".parquet"])
 def test_every_row_of_odd_entities_and_dates_is_in_one_split_or_one_reason(tmp_path: Path, extension: str) -> None:
     odd = ["a\x00b", "a\x00c", "a", "", None, " ", "NaN", "é", "e\u0301", "x" * 10_000, "0", "00", "-0", "null"]

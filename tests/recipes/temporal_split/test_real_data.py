@@ -100,6 +100,7 @@ def test_without_validation_customers_the_test_is_the_1012_new_ones(tmp_path: Pa
     assert after - before == set(split_column(run, "test", "CustomerID"))
 
 
+@pytest.mark.slow
 @needs_retail
 def test_every_row_keeps_its_text_and_its_copies(dropped: Prepared, original: list[list[str]]) -> None:
     """Ids such as 17850.0, C536379 and A563185, descriptions with commas and other letters, 5,268 repeated rows."""

@@ -456,6 +456,7 @@ print(split(sys.argv[1], sys.argv[2], label="row", lineage="columns").run)
 """
 
 
+@pytest.mark.slow
 def test_the_hash_seed_of_python_plays_no_part(tmp_path: Path, source: Path) -> None:
     path = os.pathsep.join([str(Path(headrace.__file__).parents[1]), str(Path(__file__).parents[2])])
     found = []

@@ -200,6 +200,7 @@ def test_rows_without_entity_or_date_are_counted_by_their_reason(
         assert sum(bool(sides[name] & absent) for name in ("train", "val")) <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata"])
 @given(hours=st.lists(st.integers(-40, 40), min_size=8, max_size=30))
 @settings(max_examples=examples(15))

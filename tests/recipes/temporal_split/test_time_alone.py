@@ -48,6 +48,7 @@ def plainly(time: dt.datetime, gap: str | None, horizon: str | None) -> str:
     return "train"
 
 
+@pytest.mark.slow
 @given(tables, stretches, stretches, st.integers(1, 3))
 @settings(max_examples=examples(100))
 def test_time_alone_sends_each_row_where_the_rule_says(

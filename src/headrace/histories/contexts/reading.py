@@ -121,8 +121,10 @@ class HistoryRows:
         for shard, wanted in by_shard.items():
             with self._lock:
                 if shard not in self._readers:
-                    path = self._local.place(self._shards[shard])
-                    self._readers[shard] = (_read_mapped if path.name.endswith(".arrow") else _read_records)(path)
+                    name = self._shards[shard]  # a cached copy of an object has another name
+                    self._readers[shard] = (_read_mapped if name.endswith(".arrow") else _read_records)(
+                        self._local.place(name)
+                    )
                 read = self._readers[shard]
             yield wanted, read(self._position[wanted].tolist())
 
