@@ -47,7 +47,7 @@ def known_duration(name: str, value: str, *, remedy: str = "leave it out", other
     except SettingsError as error:
         raise ValueError(f"{error}{other}") from None
     if none:
-        raise ValueError(f"{name} is {value!r}, which is no time; {remedy}")
+        raise ValueError(f"{name} is {value!r}, which is not a time; {remedy}")
     return value
 
 

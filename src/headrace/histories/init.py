@@ -114,7 +114,7 @@ def histories_sections(asked: AskedHistories) -> tuple[list[Section], str]:
         told = "; ".join(
             f"{word.replace('_', ' ')}: {dropped.rows[word]:,}, first {where}" for word, where in dropped.first.items()
         )
-        words = f"Rows that are no measurements are dropped and counted. Looked at: {told}."
+        words = f"Rows that are not measurements are dropped and counted. Looked at: {told}."
         sections.append(Section(words, {"bad_rows": "drop"}))
     sections += _sections_of_output()
     Histories(**{name: value for name, value in settings_of(sections).items() if name not in ("recipe", "out")})

@@ -82,7 +82,7 @@ class ChatRecipe(RecipeSettings, ChatSettings):
 
     @property
     def several_sources(self) -> bool:
-        """Whether a split may hold rows of more than one dataset."""
+        """Return whether a split may hold rows of more than one dataset."""
         return any(sum(each.weight > 0 for each in sources) > 1 for _, sources in self.blend.groups())
 
     @property

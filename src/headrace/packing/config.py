@@ -128,12 +128,12 @@ class PackedSequences(ChatRecipe):
 
     @property
     def packs_across(self) -> bool:
-        """Whether bins hold sequences of several datasets."""
+        """Return whether bins hold sequences of several datasets."""
         return self.several_sources and self.pack_across == "split"
 
     @property
     def traced(self) -> bool:
-        """Whether bins hold the origins of their sequences."""
+        """Return whether bins hold the origins of their sequences."""
         return self.packs_across or self.trace == "always"
 
     @property

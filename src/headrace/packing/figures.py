@@ -55,7 +55,7 @@ def contents_figure(facts: RunFacts) -> Figure:
 
 
 def _role_figures(facts: RunFacts) -> list[Figure]:
-    """Draw how many messages of each role are trained; nothing if the rows are no conversations."""
+    """Draw how many messages of each role are trained; nothing if the rows are not conversations."""
     counts = facts.manifest.facts.get("messages")
     if not counts:
         return []

@@ -184,7 +184,7 @@ class SourceSettings(RecipeSettings):
 
     @property
     def rewritten_text(self) -> bool:
-        """Whether CSV files are decoded, or stripped of comments, before they are read."""
+        """Return whether CSV files are decoded, or stripped of comments, before they are read."""
         return self.comment is not None or self.encoding != "utf-8"
 
     def listed(self) -> list[str] | None:

@@ -99,7 +99,7 @@ class InFlight:
                 self._change.notify()
 
     def answered(self, size: int, now: float) -> None:
-        """Count an answer of so many bytes that is there at `now`, seconds. Sets the limit at the end of a window."""
+        """Count an answer of `size` bytes that arrived at `now`, in seconds. Sets the limit at the end of a window."""
         self._answers += 1
         self._received += size
         if self._answers == 0:

@@ -215,7 +215,7 @@ def test_stratified_folds_share_classes_evenly() -> None:
         ({"folds": GroupKFold(5), "entity": "id", "null_entity": "own"}, 'null_entity is "own"'),
         ({"folds": GroupKFold(5, stratify="id"), "entity": "id"}, "stratify is 'id'"),
         ({"folds": "rolling:n=5,step=soon", "split_date": "2025-01-01"}, "step is 'soon'; give a number"),
-        ({"folds": "rolling:n=5,step=0d", "split_date": "2025-01-01"}, "step is '0d', which is no time"),
+        ({"folds": "rolling:n=5,step=0d", "split_date": "2025-01-01"}, "step is '0d', which is not a time"),
         ({"folds": "rolling:n=5,step=1d,window=all", "split_date": "2025-01-01"}, "or expanding"),
         ({"folds": "walk:n=5", "split_date": "2025-01-01"}, "folds of kind 'walk' are not known"),
         ({"folds": "rolling:n=1000,step=999w", "split_date": "9000-01-01"}, "go beyond the year 9999"),

@@ -290,7 +290,7 @@ class Decoded:
 
     @property
     def starts(self) -> I64:
-        """Where the measurements of each row begin."""
+        """Return the index at which the measurements of each row begin."""
         return np.cumsum(self.n) - self.n
 
 

@@ -271,7 +271,7 @@ class Template:
 
     @cached_property
     def _reads_only_parts(self) -> bool:
-        """Whether the template ignores a content that is a text, and writes one that is a list of parts."""
+        """Return whether the template ignores a content that is a text, and writes one that is a list of parts."""
         try:
             probes = ([{"role": "user", "content": content}] for content in ("xyzzy", _parts("xyzzy")))
             written = [
@@ -284,17 +284,17 @@ class Template:
 
     @cached_property
     def has_generation_blocks(self) -> bool:
-        """Whether the template marks the generated text itself."""
+        """Return whether the template marks the generated text itself."""
         return any(each.name == "_between_marks" for each in self._tree.find_all(nodes.ExtensionAttribute))
 
     @cached_property
     def writes_tools(self) -> bool:
-        """Whether the template reads the tools of a conversation at all."""
+        """Return whether the template reads the tools of a conversation at all."""
         return any(name.name == "tools" for name in self._tree.find_all(nodes.Name))
 
     @cached_property
     def fixed_prompt(self) -> bool:
-        """Whether the text of `add_generation_prompt` depends on the roles and positions of messages alone.
+        """Return whether the text of `add_generation_prompt` depends on the roles and positions of messages alone.
 
         True only if the source shows it. Every use of that variable must be in a condition. Inside it, and in the
         conditions around it, nothing of a message is read but its role and position, and no variable that the template

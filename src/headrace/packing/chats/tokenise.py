@@ -429,7 +429,7 @@ class ChatEncoder:
 
     @cached_property
     def _adds_up(self) -> bool:
-        """Whether a text cut after a line break has the tokens of its parts."""
+        """Return whether a text cut after a line break has the tokens of its parts."""
         whole, *parts = (
             self.tokenizer.encode(text, add_special_tokens=False).ids for text in ("a b\nc d", "a b\n", "c d")
         )

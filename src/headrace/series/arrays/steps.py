@@ -229,7 +229,7 @@ class FittedStep:
 
     @property
     def is_always_finite(self) -> bool:
-        """Whether every finite value has a finite result."""
+        """Return whether every finite value has a finite result."""
         return self.linear is not None and self.step["step"] != "PowerTransformer"
 
     def forward(self, x: F64, group: I64) -> F64:

@@ -60,7 +60,7 @@ class FramePipeline(ABC):
 
     @property
     def is_fitted(self) -> bool:
-        """Whether `fit` has been called, or the pipeline was taken from a run."""
+        """Return whether `fit` has been called, or the pipeline was taken from a run."""
         return self._part is not None
 
     @property

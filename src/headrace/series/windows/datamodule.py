@@ -76,7 +76,7 @@ class EpochLoader(CountedLoader[WindowLoader]):
 
     @property
     def went_on(self) -> bool:
-        """Whether the stream is in an epoch after the loaded one."""
+        """Return whether the stream is in an epoch after the loaded one."""
         return 0 <= self._loaded_epoch < self.stream.epoch
 
 
