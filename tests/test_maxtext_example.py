@@ -121,6 +121,7 @@ def test_segments_alone_are_the_tokens_of_the_batch_with_its_own_positions(examp
     assert not single["targets_segmentation"][~kept].any()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(MAXTEXT, reason="MaxText is installed")
 def test_without_maxtext_it_says_what_to_install(tmp_path):
     command = [sys.executable, str(EXAMPLE / "train.py"), "--out", str(tmp_path / "out")]

@@ -78,6 +78,7 @@ def test_a_recipe_names_settings_of_its_own(recipe: str) -> None:
     assert said or recipe == "rewrite"
 
 
+@pytest.mark.slow
 def test_what_recipes_share_names_no_setting_of_one_of_them() -> None:
     own = {name for recipe in RECIPES for name in settings_of(recipe)} - FOR_PREPARING - RUN
     said = {(file.name, name) for file in modules(*SHARED) for text in sentences(file) for name in options_in(text)}

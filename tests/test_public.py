@@ -76,6 +76,7 @@ def test_every_public_name_and_method_says_what_it_promises(module: str, needs: 
     assert [] == [where for where, words in said if not (words or "").strip()]
 
 
+@pytest.mark.slow
 def test_opening_imports_nothing_that_only_filters_need(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x\n1\n2\n")
     code = (

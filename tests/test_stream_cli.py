@@ -273,7 +273,6 @@ def verdict_of(done):
     return json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
 
 
-@pytest.mark.slow
 def test_validation_under_torchrun_with_workers(out):
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     asked = ["--data", str(out), "--split", "train", "--batch-size", "8", "--workers", "1"]

@@ -205,6 +205,7 @@ def test_a_table_of_a_busy_machine_is_told_and_not_published(
     assert found.startswith("a/busy ")
 
 
+@pytest.mark.slow
 def test_a_program_prints_and_keeps_the_same_tables(tmp_path: Path, figures: Any) -> None:
     kept = tmp_path / "kept" / "plan.json"
     command = [sys.executable, str(BENCHMARKS / "plan.py"), "--blocks", "100", "--ranks", "4", "--rounds", "1"]

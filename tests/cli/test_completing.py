@@ -65,6 +65,7 @@ def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "out"
 
 
+@pytest.mark.slow
 def test_a_process_answers_bash() -> None:
     assert ["histories"] == offered("headrace his")
     assert ["--null-entity", "--null-values"] == offered("headrace split raw --null")

@@ -40,6 +40,7 @@ def test_an_example_parses(words: tuple[str, ...], example: str) -> None:
     assert context.params
 
 
+@pytest.mark.slow
 def test_examples_about_a_split_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

@@ -59,6 +59,7 @@ def said(*arguments: str | Path) -> str:
     return str(json.loads(done.stdout)["error"]["message"])
 
 
+@pytest.mark.slow
 def test_a_command_line_names_all_that_is_missing(tmp_path: Path) -> None:
     assert "Missing option '--config'. Also missing: '--out'." == said("init", "split", tmp_path)
     assert "Also missing: '--config', '--out'." in said("init", "split")

@@ -54,6 +54,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("rows2-messages-mapping2")
 @pytest.mark.parametrize(
     ("rows", "layout", "mapping"),
@@ -86,6 +87,7 @@ def test_columns_that_are_not_read_are_named(tokenizer: Path, tmp_path: Path) ->
     assert "mapping says which column is which; not read: hint, with tools beside." in text.replace("\n# ", " ")
 
 
+@pytest.mark.slow
 def test_bins_are_as_large_as_almost_all_chats_need(tokenizer: Path, tmp_path: Path) -> None:
     rows = [{"text": f"{n} " + "word " * 6000} for n in range(10)] + [{"text": f"{n} few words"} for n in range(90)]
     record, text = configured(written(tmp_path / "a.jsonl", rows), tmp_path / "out", tokenizer)
@@ -106,6 +108,7 @@ def test_without_a_tokenizer_lengths_are_estimated_and_one_is_asked_for(tokenize
     assert 120 == rows_in(prepare(record, tokenizer=tokenizer))
 
 
+@pytest.mark.slow
 def test_files_and_columns_that_name_splits_are_kept_apart(tokenizer: Path, tmp_path: Path) -> None:
     rows = [{"question": a, "answer": b, "split": "test" if n % 4 == 0 else "train"} for n, (a, b) in enumerate(zip(ASKED, SAID, strict=True))]  # fmt: skip
     written(tmp_path / "files" / "train.jsonl", rows[:100])
@@ -127,6 +130,7 @@ def test_splits_of_names_that_cannot_be_kept_apart_are_refused(tokenizer: Path, 
         configured(tmp_path / "raw", tmp_path / "out", tokenizer)
 
 
+@pytest.mark.slow
 def test_bad_rows_are_told_and_do_not_end_the_run(tokenizer: Path, tmp_path: Path) -> None:
     rows = [{"question": a, "answer": b} for a, b in zip(ASKED, SAID, strict=True)]
     source = written(tmp_path / "a.jsonl", [*rows[:60], "{broken", *rows[60:], {"question": "and this one?"}, "[]"])
@@ -137,6 +141,7 @@ def test_bad_rows_are_told_and_do_not_end_the_run(tokenizer: Path, tmp_path: Pat
     assert 120 == rows_in(prepare(record))
 
 
+@pytest.mark.slow
 def test_an_empty_file_does_not_matter_and_two_rows_train(tokenizer: Path, tmp_path: Path) -> None:
     written(tmp_path / "raw" / "a.jsonl", [{"question": a, "answer": b} for a, b in zip(ASKED[:2], SAID[:2], strict=True)])  # fmt: skip
     written(tmp_path / "raw" / "b.jsonl", [])
@@ -182,6 +187,7 @@ def test_real_chats_of_several_layouts_are_told(tmp_path: Path) -> None:
     assert "datasets" in record["blend"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA.exists(), reason="the real data is not beside this checkout")
 def test_real_questions_run_as_they_are(tokenizer: Path, tmp_path: Path) -> None:
     for name in ("train", "test"):

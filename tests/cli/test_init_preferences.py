@@ -100,6 +100,7 @@ def test_columns_that_are_not_read_are_proposed(tmp_path: Path) -> None:
     assert "tokenizer" not in record
 
 
+@pytest.mark.slow
 def test_bad_rows_are_counted_and_allowed(tokenizer: Path, tmp_path: Path) -> None:
     bad = {**PAIRS[0], "chosen": None}
     record, text = configured(written(tmp_path / "a.jsonl", [*PAIRS, bad, "{"]), tmp_path / "out", tokenizer)
@@ -109,6 +110,7 @@ def test_bad_rows_are_counted_and_allowed(tokenizer: Path, tmp_path: Path) -> No
     assert 100 == sum(run.manifest.facts["source_rows"].values())
 
 
+@pytest.mark.slow
 def test_files_named_after_splits_stay_in_them(tokenizer: Path, tmp_path: Path) -> None:
     source = tmp_path / "raw"
     source.mkdir()

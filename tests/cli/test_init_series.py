@@ -157,6 +157,7 @@ def test_an_index_that_pandas_wrote_is_no_feature(tmp_path: Path) -> None:
     assert "Left out, because they number rows or hold no value: ''." in text.replace("\n# ", " ")
 
 
+@pytest.mark.slow
 def test_what_first_rows_do_not_tell_is_said(tmp_path: Path) -> None:
     """The first rows of a table in order of time are the first days of all, and not even all entities."""
     days, stations = 600, 500

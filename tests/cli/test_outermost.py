@@ -51,6 +51,7 @@ def ended(code: str, *arguments: str, **environment: str) -> subprocess.Complete
     )
 
 
+@pytest.mark.slow
 @pytest.mark.smoke(
     "flags0-RecursionError('maximum recursion depth exceeded')-RecursionError",
     "flags1-ImportError('no metadata of package x')-no metadata of package x",
@@ -86,6 +87,7 @@ def test_any_error_ends_in_a_message_with_a_hint_for_a_report(error: str, said: 
         assert error.partition("(")[0] == record["error"]["kind"]
 
 
+@pytest.mark.slow
 def test_the_traceback_is_shown_on_request_without_secrets() -> None:
     done = ended(FAILING.format(error="ValueError('s3://me:PASSWORD@x')"), "run", "a.yaml", HEADRACE_TRACEBACK="1")
 

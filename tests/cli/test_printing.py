@@ -88,6 +88,7 @@ def test_json_is_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: p
     assert "[red]" + NASTY == json.loads(shown)["rows"][0][NASTY]
 
 
+@pytest.mark.slow
 def test_a_run_over_nasty_names_prints_and_draws_them_safely(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -63,6 +63,7 @@ def test_batches_are_the_contexts_in_order_over_the_ends_of_epochs(out):
     assert all(same(each, batches[place]) for place, each in enumerate(by_grain))
 
 
+@pytest.mark.slow
 def test_a_state_resumes_exactly_at_fifty_random_points(out):
     dataset = headrace_grain.contexts(out, "train", 2, kernel="numpy").repeat(4)
     options = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
@@ -98,6 +99,7 @@ def together(iterators, steps):
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("2-3-12")
 @pytest.mark.parametrize(("before", "after", "batch_after"), [(1, 1, 12), (2, 3, 12), (4, 1, 12), (3, 2, 8)])
 def test_a_state_of_any_host_resumes_on_any_number_of_hosts(out, before, after, batch_after):
@@ -190,6 +192,7 @@ def test_a_batch_larger_than_an_epoch_is_refused(out):
         headrace_grain.contexts(out, "train", 0)
 
 
+@pytest.mark.slow
 def test_without_grain_the_extra_is_named():
     code = "import sys; sys.modules['grain'] = None\nimport headrace.errors\ntry:\n import headrace.grain\nexcept headrace.errors.MissingExtra as e: print(e)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -29,6 +29,7 @@ def epoch_of(store, epoch, **options):
     return index, build(index, store, np.arange(len(index)) + epoch * len(index))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(12))
 @given(
     st.lists(st.tuples(st.integers(1, 120), st.sampled_from([4, 6]), st.sampled_from([0, 30, 300, 4000])), max_size=20),
@@ -103,6 +104,7 @@ def test_every_epoch_has_as_many_contexts_and_a_row_sees_every_mode():
     assert np.abs(np.array(shares) - [0.4, 0.3, 0.3]).max() < 0.06
 
 
+@pytest.mark.slow
 def test_contexts_depend_on_seed_epoch_and_number_alone():
     index, built = epoch_of(MIXED, 3, seed=5)
     total = len(index)
@@ -173,6 +175,7 @@ def test_a_row_that_changed_is_not_delivered_cut():
         build(index, longer, np.arange(len(index)))
 
 
+@pytest.mark.slow
 def test_targets_are_the_next_token_of_the_same_segment():
     index, built = epoch_of(MIXED, 0)
     batch = batch_of(built.tokens, built.segments, vocab="standard", keys="maxtext")

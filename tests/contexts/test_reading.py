@@ -33,6 +33,7 @@ def mapped(tmp_path_factory):
     return prepared(tmp_path_factory.mktemp("arrow"), format_="arrow")
 
 
+@pytest.mark.slow
 def test_every_entity_is_seen_in_an_epoch(out):
     contexts = open_contexts(out, "train")
     batch = contexts.batch(range(len(contexts)))

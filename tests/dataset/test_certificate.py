@@ -28,6 +28,7 @@ def sealed(certificate: dict[str, Any]) -> bytes:
     return canonical_json({**rest, "digest": sha256_hex(canonical_json(rest))})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RUNS)
 def test_any_recipe_gives_the_same_bytes_wherever_its_run_is(recipe: str, tmp_path: Path) -> None:
     out = RUNS[recipe](tmp_path / "a")

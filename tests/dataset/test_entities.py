@@ -25,6 +25,7 @@ def found(index, names, split="all"):
     return {name: rows[which == number].tolist() for number, name in enumerate(names)}
 
 
+@pytest.mark.slow
 @given(
     names=st.lists(st.one_of(st.none(), st.sampled_from(["a", "b", "Ä", "a ", "", "17"])), min_size=1, max_size=60),
     part_rows=st.sampled_from([1, 5, 1000]),

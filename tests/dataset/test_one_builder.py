@@ -224,6 +224,7 @@ def _look_at(index: SplitIndex, path: str, answers: Any) -> None:
         answers.put((path in maps.read(), index.identity, int(index.rows.sum())))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
 def test_a_spawned_process_maps_the_file(tmp_path: Path) -> None:
     index = headrace.open(many_shards(tmp_path / "raw"), cache_dir=tmp_path / "cache").split_index()

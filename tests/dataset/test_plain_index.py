@@ -41,6 +41,7 @@ def test_blocks_are_the_row_groups_that_hold_rows(tmp_path_factory, sizes: list[
     assert [sum(index.rows[:block].tolist()) for block in range(len(expected))] == index.first_row.tolist()
 
 
+@pytest.mark.slow
 def test_files_of_all_kinds_are_indexed_together(tmp_path: Path) -> None:
     for number in range(150):
         kind = ("parquet", "arrow", "csv", "jsonl")[number % 4]
@@ -71,6 +72,7 @@ def test_an_index_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert first.identity == again.identity
 
 
+@pytest.mark.slow
 def test_the_index_is_the_same_for_any_number_of_threads(tmp_path: Path) -> None:
     write(tmp_path, [[n % 5 + 1] for n in range(300)])
     indexes = [plain.open_plain(tmp_path, workers=n, cache_dir=tmp_path / f"c{n}") for n in (1, 2, 7)]

@@ -58,6 +58,7 @@ def no_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain, "build", lambda *_: pytest.fail("the shards are read"))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(25))
 @given(
     sizes=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4), min_size=1, max_size=8),
@@ -321,6 +322,7 @@ publish_index(sys.argv[1], cache_dir=sys.argv[2])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_killed_publication_leaves_no_index_or_a_whole_one(moment: str, tmp_path: Path, caplog) -> None:
     raw = shards(tmp_path / "raw")

@@ -25,11 +25,13 @@ def tables_of(system: str, root: Path) -> Tables:
     return SYSTEMS[system](root)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", ["delta", "iceberg"])
 def test_a_version_has_the_rows_that_its_library_reads(system: str, tmp_path: Path) -> None:
     check_rows(tables_of(system, tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", ["delta", "iceberg"])
 def test_the_version_is_part_of_the_run_id(system: str, tmp_path: Path) -> None:
     check_run_ids(tables_of(system, tmp_path), tmp_path / "out")

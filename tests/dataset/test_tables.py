@@ -70,6 +70,7 @@ def test_the_same_content_of_any_library_is_the_same_source(made: Callable[[pa.T
     assert keep(given) == keep(table)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", OF_LIBRARY.values(), ids=OF_LIBRARY.keys())
 def test_rows_are_those_of_the_library(made: Callable[[pa.Table], Any]) -> None:
     table = frame().to_arrow()
@@ -79,6 +80,7 @@ def test_rows_are_those_of_the_library(made: Callable[[pa.Table], Any]) -> None:
     assert pl.DataFrame(table).equals(pl.DataFrame(opened["all"]))
 
 
+@pytest.mark.slow
 def test_a_split_of_a_table_is_that_of_its_file_and_is_reused(tmp_path: Path) -> None:
     rows = frame().filter(pl.col("first_review").is_not_null())
     (tmp_path / "raw").mkdir()
@@ -119,6 +121,7 @@ def test_duckdb_gets_the_rows() -> None:
     assert [(len(opened), frame()["host_id"].n_unique())] == hosts
 
 
+@pytest.mark.slow
 def test_a_lazy_scan_answers_as_the_rows_do(tmp_path: Path) -> None:
     rows = frame().sort("id")
     for number, part in enumerate(rows.iter_slices(700)):
@@ -169,6 +172,7 @@ def tables(draw: st.DrawFn) -> tuple[pa.Table, pa.Table, list[int]]:
     return made[0], draw(st.sampled_from([made[0], made[1]])), draw(st.lists(st.integers(0, 5), max_size=3))
 
 
+@pytest.mark.slow
 @given(tables())
 @settings(max_examples=examples(150))
 def test_the_digest_tells_contents_apart_and_no_cuts(

@@ -92,7 +92,6 @@ def on_ray(recipe: Any, out: Path, cluster: Nodes, **more: Any) -> Prepared:
     return prepare(recipe, out, engine="ray", address=cluster.address, **more)
 
 
-@pytest.mark.slow
 @pytest.mark.smoke("packed_sequences")
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_cluster_writes_the_bytes_that_threads_write(
@@ -108,6 +107,7 @@ def test_a_cluster_writes_the_bytes_that_threads_write(
     assert [] == strays(tmp_path / "ray")
 
 
+@pytest.mark.slow
 def test_the_error_of_the_first_failing_task_comes_back_as_it_was_raised(tmp_path: Path, cluster: Nodes) -> None:
     source = small_source(tmp_path / "in", count=5)
     for number in (3, 1):
@@ -122,6 +122,7 @@ def test_the_error_of_the_first_failing_task_comes_back_as_it_was_raised(tmp_pat
     assert str(alone.value) == str(spread.value)
 
 
+@pytest.mark.slow
 def test_a_run_that_stopped_goes_on_with_another_engine(
     tmp_path: Path, cluster: Nodes, recipes: Mapping[str, Any]
 ) -> None:

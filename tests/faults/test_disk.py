@@ -43,7 +43,6 @@ def fill(directory: Path, name: str, size: int) -> str:
     return first
 
 
-@pytest.mark.slow
 @pytest.mark.smoke("rewrite")
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_full_disk_is_named_and_the_run_completes_once_there_is_room(tmp_path: Path, name: str) -> None:

@@ -36,6 +36,7 @@ def kills(directory: Path, first: int, trials: int, method: str) -> None:
         note("DataLoader worker killed", method, after_s=round(each["after_s"], 3))
 
 
+@pytest.mark.slow
 def test_killed_workers_are_begun_anew_and_every_batch_is_as_if_they_had_lived(tmp_path: Path) -> None:
     kills(tmp_path, TRIALS, FEW, "fork")
 
@@ -70,6 +71,7 @@ def test_workers_that_die_before_any_batch_are_begun_anew_twice(tmp_path: Path) 
     assert 2 == len(told["said"])
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_when_all_is_delivered_costs_nothing(tmp_path: Path) -> None:
     loop(tmp_path, "at_the_end")
 
@@ -105,6 +107,7 @@ def test_rows_given_up_are_counted_once_whoever_dies(tmp_path: Path) -> None:
     assert 1 == len(told["said"])
 
 
+@pytest.mark.slow
 def test_a_loader_of_another_make_says_what_to_do(tmp_path: Path) -> None:
     assert ["DataLoader", "StatefulDataLoader"] == [each["named"] for each in loop(tmp_path, "of_another_loader")]
 

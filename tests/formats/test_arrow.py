@@ -82,6 +82,7 @@ def test_files_whose_messages_stand_apart_are_read(tmp_path: Path, compression: 
     assert [f"x{n}" for n in range(rows)] == [each for table in tables for each in table["a"].to_pylist()]
 
 
+@pytest.mark.slow
 def test_an_uncompressed_column_is_not_copied(tmp_path: Path) -> None:
     path = write(tmp_path / "a.arrow", table(100_000).combine_chunks().to_batches())
     read = headrace.open(path, cache_dir=tmp_path / "cache").block_reader()

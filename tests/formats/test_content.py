@@ -106,6 +106,7 @@ def test_digests_are_pinned() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_many_rows_and_long_texts_have_digests_of_their_own() -> None:
     texts = [f"{'x' * (n % 800)}{n}" for n in range(40_000)] + ["y" * 2_000_000, "y" * 2_000_001]
     table = pa.table({"text": texts, "same": [1] * len(texts)})
@@ -150,6 +151,7 @@ def test_repeats_are_counted_as_sets_count_them(splits: list[list[int]]) -> None
 FIELDS = st.sampled_from(["", "a", "b", "a,b", ",", "n\nl", 'q"q', '""', "\nn", "\ns", " a", "é"])
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(*4 * [FIELDS]), min_size=1, max_size=12),
     st.sets(st.integers(0, 3), min_size=1),

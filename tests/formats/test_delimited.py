@@ -254,6 +254,7 @@ def test_bytes_after_a_gzip_member_are_an_error(tmp_path: Path) -> None:
 texts = st.none() | st.text(alphabet=st.sampled_from('ab,"\n\r\t é0#'), max_size=6)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(texts, texts), min_size=1, max_size=10),
     st.sampled_from(["\n", "\r\n"]),

@@ -188,6 +188,7 @@ def blocks(draw: st.DrawFn) -> tuple[bytes, list[str], str, pa.Schema, list[str]
     return data, names, separator, wanted, absent
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(400), deadline=None)
 @given(blocks())
 def test_numbers_made_straight_are_those_made_by_way_of_text(block):
@@ -290,6 +291,7 @@ def test_a_stream_of_many_blocks_is_the_numbers_that_were_written(tmp_path):
     assert np.array_equal(b, np.concatenate([batch["b"] for batch in batches]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 @pytest.mark.parametrize("text", ["t", '"two\nlines, ""and"" more"', '"x\r\n\r\ny"'])
 def test_blocks_that_are_parsed_in_several_goes_lose_no_row(newline, text):

@@ -43,6 +43,7 @@ CONTENTS = {"csv": TEXT, "jsonl": LINES, "parquet": parquet_bytes()}
 NAMES = [f"part-0.{format_}{tail}" for format_ in ("csv", "tsv", "jsonl", "parquet") for tail in ("", ".gz", ".zst")]
 
 
+@pytest.mark.smoke(every=5)
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("content", CONTENTS)
 @pytest.mark.parametrize("name", NAMES)

@@ -85,6 +85,7 @@ def warnings_in(events: list[Any]) -> list[str]:
     return [event.text for event in events if isinstance(event, Note) and "skipped" in event.text]
 
 
+@pytest.mark.smoke(every=5)
 @cases
 @places
 @pytest.mark.parametrize("settings", [{}, {"layout": "single"}, {"schema_drift": "widen"}], ids=str)

@@ -80,6 +80,7 @@ def test_whole_numbers_and_fractions_are_fractions_where_that_is_exact(tmp_path:
     assert [5.0, 5.99, -3.0] == [row["k"] for row in rows(path)]
 
 
+@pytest.mark.slow
 def test_whole_numbers_and_fractions_are_fractions_also_when_far_apart(tmp_path: Path) -> None:
     path = written(tmp_path, '{"k": 1, "pad": "%s"}\n' % ("x" * 1000) * 20_000 + '{"k": 0.5, "pad": ""}\n')
 
@@ -229,6 +230,7 @@ def test_a_real_dot_in_a_key_survives_dot_words_in_values(tmp_path: Path) -> Non
 json_rows = st.lists(st.fixed_dictionaries({"i": st.none() | st.integers(-(2**63), 2**63 - 1), "t": st.none() | st.text(st.characters(codec="utf-8"), max_size=5)}), min_size=1, max_size=8)  # fmt: skip
 
 
+@pytest.mark.slow
 @given(json_rows, st.integers(1, 60))
 @settings(max_examples=examples(150))
 def test_any_chunk_size_gives_the_rows_that_the_json_module_reads(

@@ -36,6 +36,7 @@ def read(path: Path) -> list[dict[str, object]]:
     return [row for chunk in read_chunks(shard) for row in chunk.table().to_pylist()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CR)
 def test_a_lone_carriage_return_is_refused_with_its_line(tmp_path: Path, name: str) -> None:
     data, line = CR[name]

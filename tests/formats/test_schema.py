@@ -78,6 +78,7 @@ def test_a_plain_type_stays_what_it_is(kind: pa.DataType) -> None:
     assert kind is plain(kind)
 
 
+@pytest.mark.smoke(every=8)
 @pytest.mark.parametrize("a", KINDS, ids=str)
 @pytest.mark.parametrize("b", KINDS, ids=str)
 def test_widening_is_the_same_either_way_round(a: pa.DataType, b: pa.DataType) -> None:

@@ -11,7 +11,6 @@ FEW, FEW_RUNS = 300, 12
 READ = 0.15  # at least this share of the inputs must be read, else the law holds for nothing
 
 
-@pytest.mark.slow
 @pytest.mark.smoke("jsonl_text-300")
 @pytest.mark.parametrize(("parser", "inputs"), [*((each, FEW) for each in PLAIN), *((each, FEW_RUNS) for each in RUNS)])
 def test_text_is_read_as_others_read_it_or_refused(tmp_path: Path, parser: str, inputs: int) -> None:

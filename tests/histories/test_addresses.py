@@ -37,6 +37,7 @@ def test_numbers_come_back(numbers: list[int]) -> None:
 GROUP = st.sampled_from([0, 0, 0, 1, 0x10, 0xABC, 0xFFFF]) | st.integers(0, 0xFFFF)
 
 
+@pytest.mark.slow
 @example([[0] * 8, [0] * 7 + [1], [0] * 6 + [1, 2], [0] * 5 + [0xFFFF, 1, 2], [1, 0, 0, 2, 0, 0, 3, 4], 1 << 24])
 @given(st.lists(st.lists(GROUP, min_size=8, max_size=8) | st.integers(0, 2**32 - 1), max_size=40))
 @pytest.mark.parametrize("how", ["plain", "compiled"])

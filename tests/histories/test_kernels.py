@@ -54,6 +54,7 @@ def test_texts_are_read_as_the_system_reads_them(texts: list[str], skip: int) ->
     assert same(parse(array, "address"), Addresses(*parse_texts(array.cast(pa.string()))))
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from([4, 6]), st.binary(min_size=16, max_size=16)), max_size=20), st.integers(0, 2**64 - 1), st.integers(0, 3))  # fmt: skip
 def test_addresses_have_the_hash_of_the_digest(rows: list[tuple[int, bytes]], key: int, above: int) -> None:
     family = np.array([each for each, _ in rows], np.uint8)

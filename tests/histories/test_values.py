@@ -19,6 +19,7 @@ def random_values(rng, stored, n):
     return np.where(rng.random(n) < 0.2, stored.type(0), bits)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(20))
 @given(
     st.lists(st.integers(1, 40), min_size=1, max_size=8),

@@ -34,6 +34,7 @@ def put_and_read(bucket: str, count: int = 25, size: int = 5000) -> int:
     return wrong + (listed != sorted(data))
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("gs")
 def test_slow_down_costs_requests_not_results(every_proxied: tuple[str, FaultProxy], impatient: None) -> None:
     bucket, proxy = every_proxied

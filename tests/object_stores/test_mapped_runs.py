@@ -87,6 +87,7 @@ def test_contexts_are_those_of_the_local_run(remote: Remote, local: Path, tmp_pa
     assert set(fetched(remote.proxy).values()) == {1}
 
 
+@pytest.mark.slow
 def test_grain_resumes_over_a_store(remote: Remote, local: Path, tmp_path: Path) -> None:
     grain = pytest.importorskip("headrace.grain")
 
@@ -159,6 +160,7 @@ def test_a_data_module_trains_on_a_store(remote: Remote, local: Path, tmp_path: 
     assert all(same(one, other) for one, other in zip(found, expected, strict=True))
 
 
+@pytest.mark.slow
 def test_a_limit_below_the_shards_is_refused_at_the_start(remote: Remote, tmp_path: Path) -> None:
     kept: dict[str, Any] = {"cache_dir": tmp_path / "cache", "disk_bytes": 1000}
 

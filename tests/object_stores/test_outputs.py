@@ -258,6 +258,7 @@ def test_a_stage_that_vanishes_while_it_is_published_is_no_error(
     assert headrace.verify(f"{s3}/out").problems == []
 
 
+@pytest.mark.slow
 def test_other_bytes_under_a_name_stop_the_run(s3: str, tmp_path: Path) -> None:
     raw = write_raw(tmp_path / "raw")
     run = headrace.prepare(split_of(str(raw)), f"{s3}/first", work_dir=tmp_path / "work").manifest.run_id
@@ -271,6 +272,7 @@ def test_other_bytes_under_a_name_stop_the_run(s3: str, tmp_path: Path) -> None:
     assert headrace.verify(f"{s3}/out").problems == []
 
 
+@pytest.mark.slow
 def test_gc_leaves_finished_runs_alone(s3: str, tmp_path: Path) -> None:
     raw = write_raw(tmp_path / "raw")
     headrace.prepare(split_of(str(raw)), f"{s3}/out", work_dir=tmp_path / "work")
@@ -291,6 +293,7 @@ def test_gc_removes_a_lone_object_among_unfinished_runs(s3: str, tmp_path: Path)
     assert [made.run] == list((path_of(f"{s3}/out") / "runs").iterdir())
 
 
+@pytest.mark.slow
 def test_the_report_of_a_run_in_a_store_is_the_same(s3: str, tmp_path: Path) -> None:
     raw = write_raw(tmp_path / "raw")
     here = headrace.prepare(split_of(str(raw)), tmp_path / "out")
@@ -302,6 +305,7 @@ def test_the_report_of_a_run_in_a_store_is_the_same(s3: str, tmp_path: Path) -> 
     assert pages[0].tables[0] == pages[1].tables[0]
 
 
+@pytest.mark.slow
 def test_headerless_shards_in_a_store_take_their_names_from_a_local_signature(s3: str, tmp_path: Path) -> None:
     raw = write_raw(tmp_path / "raw")
     expected = headrace.prepare(split_of(str(raw)), tmp_path / "out")
@@ -324,6 +328,7 @@ def test_a_setting_that_must_be_local_refuses_a_path_of_an_object(s3: str) -> No
         split_of("raw", signature=path_of(f"{s3}/signature.csv"))
 
 
+@pytest.mark.slow
 def test_no_credential_is_in_any_file_or_message(s3: str, tmp_path: Path) -> None:
     raw = write_raw(tmp_path / "raw")
     made = headrace.prepare(split_of(str(raw)), f"{s3}/out", work_dir=tmp_path / "work")
@@ -351,6 +356,7 @@ def test_verify_names_a_pointer_to_another_run(s3: str, tmp_path: Path) -> None:
     assert any("splits.json: is missing" in each for each in headrace.verify(f"{s3}/out").problems)
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("replaced")
 @pytest.mark.parametrize("change", ["replaced", "deleted"])
 def test_an_object_that_changes_during_the_run_ends_it(s3: str, tmp_path: Path, change: str) -> None:

@@ -33,6 +33,7 @@ def prepared(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_prepared_dataset_streams_the_same_rows_in_the_same_order(s3: str, prepared: Path, shuffle: bool) -> None:
     upload(prepared, f"{s3}/out")
@@ -102,6 +103,7 @@ def test_a_changed_shard_gives_a_new_index(s3: str, tmp_path: Path) -> None:
         rows_of(before, None)
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("False-csv", "True-parquet")
 @pytest.mark.parametrize("suffix", ["csv", "csv.gz", "jsonl", "parquet", "arrow"])
 @pytest.mark.parametrize("cached", [False, True])
@@ -134,6 +136,7 @@ def test_only_the_needed_columns_and_row_groups_are_fetched(proxied: tuple[str, 
     assert proxy.seen.body_bytes < 0.05 * 4_000_000
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_is_never_delivered(s3: str, prepared: Path) -> None:
     upload(prepared, f"{s3}/out")
     dataset = headrace.open(f"{s3}/out")
@@ -162,6 +165,7 @@ def test_a_flipped_bit_is_never_delivered(s3: str, prepared: Path) -> None:
     assert outcomes in ({"refused"}, {"refused", "same"})  # a bit of a page's header may say nothing
 
 
+@pytest.mark.slow
 def test_text_shards_are_checked_whole_when_first_touched(s3: str, tmp_path: Path) -> None:
     raw = write_raw(tmp_path / "raw")
     headrace.prepare(split_of(str(raw)), tmp_path / "out", workers=1)
@@ -230,6 +234,7 @@ def test_nothing_to_open_is_said(s3: str) -> None:
         headrace.open(f"{s3}/nothing")
 
 
+@pytest.mark.slow
 def test_verify_finds_the_dataset_whole(s3: str, prepared: Path) -> None:
     """A copy made by hand lacks the one object that a run directly into the store writes: it is named."""
     upload(prepared, f"{s3}/out")
@@ -311,6 +316,7 @@ def test_an_epoch_asks_once_for_each_row_group_and_for_no_byte_twice(
     assert proxy.seen.body_bytes < sum(path.stat().st_size for path in raw.iterdir()) / 2
 
 
+@pytest.mark.slow
 def test_an_index_is_published_in_the_bucket_and_used_while_it_fits(
     s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -115,6 +115,7 @@ def test_a_job_run_as_a_module_without_torch_is_refused_in_a_sentence() -> None:
     assert "pip install 'headrace[torch]'" in came
 
 
+@pytest.mark.slow
 def test_every_module_imports_unless_a_package_of_an_extra_is_missing() -> None:
     came = what_came(ALL)["every_module"]
 

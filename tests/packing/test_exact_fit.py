@@ -38,6 +38,7 @@ def test_sequences_of_any_length_are_packed_nearly_as_well_as_by_best_fit() -> N
     assert exact.sequences_max < 2 * best.sequences_max
 
 
+@pytest.mark.slow
 def test_time_grows_with_the_number_of_sequences_and_no_faster() -> None:
     took = []
     for count in (60_000, 240_000):

@@ -99,6 +99,7 @@ def test_a_seed_gives_another_packing_and_the_same_seed_the_same_one():
     assert as_lists(first) != as_lists(other)
 
 
+@pytest.mark.slow
 def test_bins_are_the_same_in_another_process_with_another_hash_seed():
     code = (
         "import numpy as np; from headrace.bins.pack import ALGORITHMS, pack\n"
@@ -112,6 +113,7 @@ def test_bins_are_the_same_in_another_process_with_another_hash_seed():
     assert here == done.stdout.splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["best_fit_shuffle", "first_fit_decreasing"])
 def test_ten_times_the_sequences_cost_about_ten_times_the_work(algorithm):
     def seconds(count):

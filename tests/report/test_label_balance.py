@@ -76,6 +76,7 @@ def test_a_class_that_train_lacks_is_a_warning(tmp_path: Path) -> None:
     assert "new has no row in train." in figure.answer
 
 
+@pytest.mark.slow
 def test_nothing_is_drawn_without_two_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     two = labelled_run(tmp_path / "two", ["a", "b"])
 

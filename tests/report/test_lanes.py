@@ -112,6 +112,7 @@ def test_thousands_of_readers_are_drawn_as_a_few(runs: dict[str, Path]) -> None:
     assert "24 of 2,000 are drawn" in words(page, "lanes")
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("settings1")
 @pytest.mark.parametrize(
     "settings", [{"ranks": 4}, {"ranks": 9, "distribution": "by_size"}, {"ranks": 2, "samples_per_epoch": 100}]

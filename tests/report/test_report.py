@@ -206,6 +206,7 @@ def holes_of(out: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entities", [6, 60])
 def test_holes_are_counted_in_the_values(entities: int, tmp_path: Path) -> None:
     out = series_run(tmp_path / "run", entities=entities)
@@ -251,6 +252,7 @@ def test_folds_have_no_tiles_or_colours_of_their_cells(tmp_path: Path) -> None:
     assert "cell" not in json.dumps([each.chart.spec for each in page.figures if each.chart is not None])
 
 
+@pytest.mark.slow
 def test_many_series_are_counted_instead_of_drawn_one_by_one(tmp_path: Path) -> None:
     out = series_run(tmp_path / "run", entities=60, layout="packed")
     found = figure(page_of(read_run(out)), "availability")
@@ -274,6 +276,7 @@ def test_writing_a_page_changes_nothing_else_and_replaces_an_older_one(tmp_path:
     assert not headrace.verify(out).problems
 
 
+@pytest.mark.slow
 def test_a_page_is_the_same_twice(runs: dict[str, Path], tmp_path: Path) -> None:
     pages = [write_report(runs["histories"], to=tmp_path / f"{n}.html").read_bytes() for n in range(2)]
 

@@ -104,6 +104,7 @@ def drawn(out: Path) -> list[str]:
     return [each.key for each in figures]
 
 
+@pytest.mark.slow
 def test_a_split_without_rows_has_a_page(tmp_path: Path) -> None:
     """Of the run itself, and of a run made of it."""
     out = uneven_run(tmp_path / "raw", test_rows=0)
@@ -144,6 +145,7 @@ def test_the_time_of_the_test_split_is_shaded(tmp_path: Path) -> None:
     assert 1735689600000 == value["begin"] < value["end"]
 
 
+@pytest.mark.slow
 def test_other_recipes_have_a_page_without_a_test_split(tmp_path: Path) -> None:
     packed = packed_run(tmp_path / "packed", train_ratio=0.9, val_ratio=0.1, test_ratio=0.0)
     histories = histories_run(tmp_path / "histories", train_ratio=0.5)
@@ -166,6 +168,7 @@ def test_rows_with_the_content_of_an_earlier_split_are_drawn(tmp_path: Path) -> 
     assert "warning" == shared.tone
 
 
+@pytest.mark.slow
 def test_a_wide_picture_is_drawn_for_a_phone_too(tmp_path: Path) -> None:
     page = write_report(uneven_run(tmp_path / "raw", test_rows=5)).read_text("utf-8")
     section = page[page.index('id="timeline"') :]

@@ -126,6 +126,7 @@ def shards_holding(run: Path, split: str) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_the_manifest_counts_the_rows_and_nothing_names_the_entities(tmp_path):
     before = prepared(tmp_path, "csv")
     done = headrace.forget(tmp_path / "out", NAMES)
@@ -178,6 +179,7 @@ def test_columns_types_compression_and_rows_of_groups_are_kept(tmp_path):
         assert {"ZSTD"} == {new.metadata.row_group(0).column(at).compression for at in range(new.metadata.num_columns)}
 
 
+@pytest.mark.slow
 def test_erased_twice_is_erased_once_and_more_can_be_erased_later(tmp_path):
     before = prepared(tmp_path, "jsonl")
     first = headrace.forget(tmp_path / "out", NAMES[:1])
@@ -195,6 +197,7 @@ def test_erased_twice_is_erased_once_and_more_can_be_erased_later(tmp_path):
     assert expected == rows_of(second.run)
 
 
+@pytest.mark.slow
 def test_a_shard_of_erased_entities_alone_is_gone(tmp_path):
     raw = source(tmp_path / "raw", "csv")
     (raw / "part-9.csv").write_text("who,when,x,note\r\n" + "customer-alpha,2024-01-01,1,\r\n" * 5)
@@ -206,6 +209,7 @@ def test_a_shard_of_erased_entities_alone_is_gone(tmp_path):
     assert [] == headrace.verify(tmp_path / "out").problems
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("copied", [True, False])
 def test_second_names_of_a_touched_shard_are_of_the_new_one(tmp_path, copied):
     before = prepared(tmp_path, "csv")
@@ -221,6 +225,7 @@ def test_second_names_of_a_touched_shard_are_of_the_new_one(tmp_path, copied):
     assert [] == headrace.verify(tmp_path / "out").problems
 
 
+@pytest.mark.slow
 def test_a_rewrite_of_plain_shards_and_of_a_run_forgets(tmp_path):
     raw = source(tmp_path / "raw", "parquet")
     headrace.rewrite(raw, tmp_path / "fast")
@@ -284,6 +289,7 @@ def test_an_entity_of_a_file_is_a_whole_line(tmp_path):
     assert ["z", "a\x0cb", "c\u2028d"] == names_of(["z"], tmp_path / "gone.txt")
 
 
+@pytest.mark.slow
 def test_a_damaged_shard_is_not_written_again(tmp_path):
     run = prepared(tmp_path, "csv").run
     headrace.open(tmp_path / "out").entity_index()

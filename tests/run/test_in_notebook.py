@@ -52,6 +52,7 @@ def test_a_cell_shows_one_drawing_that_ends_with_all_tasks(tmp_path: Path) -> No
     assert all(done == tasks for done, tasks in bars)
 
 
+@pytest.mark.slow
 def test_ipython_without_a_notebook_shows_nothing(tmp_path: Path) -> None:
     pytest.importorskip("IPython")
 

@@ -82,6 +82,7 @@ def test_planted_pairs_are_found_and_no_other_is_joined(tmp_path: Path) -> None:
     assert (near.group == np.arange(1600)).sum() == 1600 - len(pairs)
 
 
+@pytest.mark.slow
 def test_parts_workers_and_the_size_of_tasks_are_of_no_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [*planted(150), "", "short text", "", "Short, text!", *planted(20)]
     expected = told(found(tmp_path / "one", texts))
@@ -94,6 +95,7 @@ def test_parts_workers_and_the_size_of_tasks_are_of_no_account(tmp_path: Path, m
     assert expected[3][302] == 302
 
 
+@pytest.mark.slow
 def test_shares_of_bands_give_the_same_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = planted(100)
     expected = told(found(tmp_path / "one", texts))
@@ -120,6 +122,7 @@ def test_what_is_interrupted_goes_on_to_the_same_pairs(tmp_path: Path, stage: st
     assert before > 0
 
 
+@pytest.mark.slow
 def test_thousands_of_equal_texts_and_of_one_template_take_few_pairs_each(tmp_path: Path) -> None:
     equal = found(tmp_path / "equal", ["the very same text of seven words"] * 5000)
     assert (equal.compared, int(equal.group.max()), equal.not_compared) == (4999, 0, 0)
@@ -133,6 +136,7 @@ def test_thousands_of_equal_texts_and_of_one_template_take_few_pairs_each(tmp_pa
     assert template.not_compared == 0
 
 
+@pytest.mark.slow
 def test_near_texts_are_found_among_thousands_of_one_template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shingles, "LEAST_PAIRS", 0)
     draw = random.Random(6)

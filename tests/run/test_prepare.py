@@ -157,6 +157,7 @@ def test_a_run_leaves_its_tree_and_nothing_else(tmp_path: Path, source: Path) ->
     assert {"runs", "splits"} == {path.name for path in (tmp_path / "out").iterdir()}
 
 
+@pytest.mark.slow
 def test_the_stage_of_a_run_killed_behind_its_manifest_is_removed_by_the_next(tmp_path: Path, source: Path) -> None:
     kill_at(source, tmp_path / "out", "manifest.linked")
     (stage,) = (tmp_path / "out" / "runs").glob("*/stage")
@@ -199,6 +200,7 @@ def began(source: Path, out: Path, **asked: Any) -> tuple[Prepared, dict[str, in
     return prepared, {event.stage: event.done for event in events if isinstance(event, StageBegan)}
 
 
+@pytest.mark.slow
 def test_a_killed_run_keeps_its_finished_tasks(tmp_path: Path, source: Path) -> None:
     kill_at(source, tmp_path / "out", "receipt.linked", 6)  # 4 of the scan, 2 of the split
     prepared, done = began(source, tmp_path / "out")
@@ -249,6 +251,7 @@ def test_a_task_whose_files_were_harmed_is_done_again(
     assert digests(split(source, tmp_path / "other", workers=1).run) == digests(prepared.run)
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("damage_cut")
 @pytest.mark.parametrize("harm", [damage_cut, damage_empty])
 def test_an_unfinished_file_of_a_stage_without_receipt_is_made_again(
@@ -286,6 +289,7 @@ print(split(sys.argv[1], sys.argv[2], workers=1, on_event=on_event).how, flush=T
 """
 
 
+@pytest.mark.slow
 def test_a_run_that_another_process_works_on_is_busy(tmp_path: Path, source: Path) -> None:
     holder = child(HOLD, source, tmp_path / "out", stdin=subprocess.PIPE)
     assert holder.stdout is not None
@@ -302,6 +306,7 @@ def test_a_run_that_another_process_works_on_is_busy(tmp_path: Path, source: Pat
     assert "reused" == split(source, tmp_path / "out").how
 
 
+@pytest.mark.slow
 def test_a_killed_holder_does_not_block_the_next(tmp_path: Path, source: Path) -> None:
     holder = child(HOLD, source, tmp_path / "out", stdin=subprocess.PIPE)
     assert holder.stdout is not None

@@ -91,6 +91,7 @@ def test_one_process_of_many_makes_the_run_alone(tmp_path: Path, recipes: Mappin
     assert expected("temporal_split") == digests(prepared.run)
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("receipt.linked-1")
 @pytest.mark.parametrize(("step", "count"), KILLS)
 def test_a_process_that_is_killed_is_made_up_for_by_the_others(
@@ -166,6 +167,7 @@ def test_50_kills_at_random_instants_lose_and_double_nothing(
     assert expected(name) == digests(run_of(tmp_path / "out"))
 
 
+@pytest.mark.slow
 def test_who_waits_says_for_whom_and_goes_on_when_that_process_dies(
     tmp_path: Path, recipes: Mapping[str, Any], expected: Any, started: list[Process]
 ) -> None:
@@ -226,6 +228,7 @@ def test_a_live_process_that_takes_too_long_is_not_waited_for(
     assert expected("temporal_split") == digests(run_of(tmp_path / "out"))
 
 
+@pytest.mark.slow
 def test_a_stranger_a_twin_and_a_process_of_another_number_are_refused(
     tmp_path: Path, recipes: Mapping[str, Any], started: list[Process]
 ) -> None:
@@ -257,6 +260,7 @@ def test_a_shared_run_is_refused_while_one_process_makes_it_alone(tmp_path: Path
     assert 1 == len(refused)
 
 
+@pytest.mark.slow
 def test_an_error_is_told_by_every_process(tmp_path: Path, started: list[Process]) -> None:
     source = small_source(tmp_path / "in", count=5)
     write_rows(source / "part-00003.csv", ("id", "date", "row"), [("1", "no date", "1")])
@@ -270,6 +274,7 @@ def test_an_error_is_told_by_every_process(tmp_path: Path, started: list[Process
         assert "part-00003.csv" in text
 
 
+@pytest.mark.slow
 def test_a_damaged_intermediate_file_is_made_again(
     tmp_path: Path, recipes: Mapping[str, Any], expected: Any, started: list[Process]
 ) -> None:

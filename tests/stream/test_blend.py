@@ -66,6 +66,7 @@ def test_weights_hold_in_every_batch_and_small_datasets_repeat(datasets):
     assert sorted(seen) == every_row()
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("fork")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_and_a_resume_on_other_ranks_deliver_each_row_once(datasets, method):

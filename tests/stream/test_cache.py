@@ -197,6 +197,7 @@ def test_the_least_recently_used_blocks_of_others_make_room(tmp_path: Path) -> N
     assert not room.admit(13_000)
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_is_said_once_and_the_stream_goes_on(tmp_path: Path) -> None:
     source(tmp_path / "raw")
     child = """
@@ -231,6 +232,7 @@ def test_threads_and_processes_share_a_directory(tmp_path: Path) -> None:
     assert BLOCKS == len(cached_files(tmp_path / "c"))
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("fork")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_use_the_cache(method: str, tmp_path: Path) -> None:

@@ -103,6 +103,7 @@ def test_every_row_comes_once_whatever_the_ranks_were(chain):
     assert all(state.holes == () for state in states)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     splits(),

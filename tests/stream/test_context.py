@@ -74,6 +74,7 @@ def test_alone_the_positions_are_those_of_the_epoch():
     assert 0 <= noise.min() < 0.05 < 0.95 < noise.max() < 1
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("1-1", "3-2", "4-0")
 @pytest.mark.parametrize("workers", [0, 1, 2])
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
@@ -89,6 +90,7 @@ def test_augmentation_by_context_is_the_same_on_any_ranks_and_workers(world_size
     assert reference() == given
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("2-3-3-2", "4-2-2-0")
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(("before", "after", "steps"), [(1, 1, 5), (2, 3, 3), (4, 2, 2), (3, 4, 4), (2, 1, 3)])
@@ -112,6 +114,7 @@ def test_a_resume_augments_what_is_left_as_if_never_stopped(before, after, steps
     assert reference() == given
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_another_epoch_draws_other_numbers_in_the_same_workers(workers):
     dataset = dataset_on(ALONE, workers)

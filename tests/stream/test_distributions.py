@@ -90,6 +90,7 @@ def test_each_shard_has_one_reader_and_steps_are_equal(distribution, world_size,
     assert all(len(ranks_of) == 1 for ranks_of in readers.values())
 
 
+@pytest.mark.slow
 @given(distributions, st.integers(1, 5), st.integers(1, 6))
 def test_drop_ends_with_the_shortest_region_and_says_how_many_rows_it_leaves(distribution, world_size, batch_size):
     loaders = loaders_of(world_size, distribution, remainder="drop", batch_size=batch_size)
@@ -109,6 +110,7 @@ def test_local_shards_are_read_where_they_are():
     assert [readers[shard] for shard in range(4)] == [0, 1, 2, 0]
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40))
 @given(distributions, st.integers(1, 4), st.integers(0, 6), st.integers(0, 3))
 def test_a_resume_on_the_same_ranks_is_as_if_there_had_been_no_stop(distribution, world_size, stop, epoch):
@@ -132,6 +134,7 @@ def test_a_resume_on_the_same_ranks_is_as_if_there_had_been_no_stop(distribution
     assert after == read_ranks(loaders)[0]
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40))
 @given(
     distributions,
@@ -218,6 +221,7 @@ def test_fewer_shards_than_ranks_give_everyone_the_same_steps():
     assert 14 == sum(int(batch["valid"].sum()) for own in batches for batch in own)
 
 
+@pytest.mark.slow
 def test_workers_give_whole_shards_and_follow_the_epoch():
     from torch.utils.data import DataLoader
 

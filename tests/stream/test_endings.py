@@ -335,6 +335,7 @@ def interrupted_command(shards, dice, arguments, whom):
 COMMANDS = {"threads": (), "workers": ("--workers", 1), "ranks": ("--ranks", 2)}
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("threads")
 @pytest.mark.parametrize("arguments", COMMANDS)
 def test_ctrl_c_in_the_command_line_is_130(shards, arguments):

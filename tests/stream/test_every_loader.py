@@ -122,6 +122,7 @@ def test_one_state_format_is_that_of_every_loader(sources, name):
     assert rows.keys() <= state.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.smoke(every=2)
 @pytest.mark.parametrize("name", NAMES)
 def test_any_number_of_ranks_has_the_same_global_batches_and_every_item_once(sources, name):
@@ -172,6 +173,7 @@ def test_workers_that_run_a_transform_change_no_batch(sources, name):
     assert global_batches(source, loaders(source, 1)) == global_batches(source, with_workers)
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("3")
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_workers_of_a_data_loader_change_no_batch_of_contexts(sources, world_size):

@@ -223,6 +223,7 @@ def test_the_first_batch_waits_for_one_decoding_of_each_open_block():
     assert 6 <= again <= 6 + 7  # the blocks of the first round, and a block that two lanes share
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     st.lists(st.integers(0, 90), min_size=1, max_size=30).filter(any),

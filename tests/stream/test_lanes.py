@@ -60,6 +60,7 @@ def test_global_batches_are_the_same_on_every_number_of_ranks(rows):
         assert (alone == rows_of_steps(rows, world_size, global_batch // world_size, steps)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.smoke(every=3)
 @pytest.mark.parametrize("blocks", [1, 4, 20])
 @pytest.mark.parametrize("batch_size", [8, 64])

@@ -107,6 +107,7 @@ def test_rows_packed_while_streaming_come_once_an_epoch_though_each_epoch_has_ot
     assert [val] * 4 == [sorted(rows) for rows in model.validated]
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("0")
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_checkpoint_of_packing_resumes_exactly(tokens, tmp_path, num_workers):
@@ -143,6 +144,7 @@ def test_every_epoch_delivers_every_row_once_in_an_order_of_its_own(path, num_wo
     assert [val] * 3 == [sorted(rows) for rows in model.validated]
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("0")
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_checkpoint_resumes_exactly_wherever_it_was_saved(path, tmp_path, num_workers):
@@ -220,7 +222,6 @@ def check_rest(before, after, train, *, stop):
         assert len({len(rank["seen"][epoch]) for rank in after}) == 1
 
 
-@pytest.mark.slow
 def test_ddp_ranks_take_equal_steps_and_other_ranks_resume_them(path, tmp_path):
     again = {"epochs": 2, "ckpt_path": str(tmp_path / "step=5.ckpt")}
     four = {"epochs": 2, "batch_size": 7, "num_workers": 1, "every": 3}

@@ -64,6 +64,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("plain-0")
 @pytest.mark.parametrize(("kind", "num_workers"), [*((kind, 0) for kind in KINDS), ("plain", 2)])
 def test_a_checkpoint_after_a_fit_that_stopped_inside_an_epoch(path, tmp_path, steps, kind, num_workers):
@@ -101,6 +102,7 @@ HOOKS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("on_train_batch_end", "on_validation_end")
 @pytest.mark.parametrize("hook", HOOKS)
 def test_a_checkpoint_at_any_moment_of_a_fit(path, tmp_path, steps, hook):

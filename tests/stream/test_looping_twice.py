@@ -102,6 +102,7 @@ def test_the_rest_of_a_loaded_epoch_is_followed_by_a_whole_one():
     assert epochs_of(0)[1] == second
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loader_that_told_the_length_of_a_rest_goes_on_to_a_whole_epoch(workers):
     dataset = dataset_of(workers, topology=ALONE)

@@ -53,6 +53,7 @@ def test_a_row_is_a_dict_of_scalars_and_the_length_that_of_the_split():
         dataset_of(columns=["other"])
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("None-None", "fork-arrays_of")
 @pytest.mark.parametrize("collate", [None, columns_of])
 @pytest.mark.parametrize("method", [None, "fork", "forkserver"])
@@ -112,6 +113,7 @@ def test_a_block_of_another_size_than_indexed_is_an_error():
         dataset[TOTAL - 1]
 
 
+@pytest.mark.slow
 def test_rows_of_blocks_that_are_kept_on_a_disk_are_the_same(tmp_path):
     numbers = pa.table({"row": range(TOTAL), "list": [[row] * (row % 400) for row in range(TOTAL)]})
     pq.write_table(numbers, tmp_path / "a.parquet", row_group_size=20)

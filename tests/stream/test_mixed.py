@@ -84,6 +84,7 @@ def test_each_source_of_a_blend_is_read_in_turns_of_its_own(first, second, order
         assert max(Counter(mine).values()) - (len(mine) // sum(rows)) <= 2
 
 
+@pytest.mark.slow
 @given(blocks, blocks, orders, st.integers(20, 150))
 def test_a_row_is_found_at_every_position_that_delivers_it(first, second, order, samples):
     index = join_indexes([index_of(first), index_of(second)], names=["a", "b"], weights=[2, 1])
@@ -185,6 +186,7 @@ def test_a_sub_epoch_resumes_on_any_topology(samples, world_size, stop, other, b
         assert whole == head + tail
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(20))
 @given(st.integers(1, 4), st.integers(1, 5), st.sampled_from([3, 5, 6, 7]))
 def test_sub_epochs_go_on_after_a_change_of_ranks_until_every_row_came_once(world_size, epochs, other):

@@ -53,6 +53,7 @@ def texts(draw: st.DrawFn) -> str | None:
     return draw(st.sampled_from([" ".join(words), " ".join(words).upper(), None]))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(25), deadline=None)
 @given(st.lists(st.lists(texts(), min_size=1, max_size=12), min_size=2, max_size=3), st.sampled_from([0.5, 0.7, 0.9]))
 def test_counts_are_those_of_sets_of_words(
@@ -151,6 +152,7 @@ def test_rows_without_texts_are_refused(tmp_path: Path) -> None:
         headrace.find_leaks(numbers, against=[tmp_path / "items.txt"])
 
 
+@pytest.mark.slow
 def test_the_command_tells_near_rows_and_counts_them_for_its_exit(tmp_path: Path) -> None:
     rows = [{"t": " ".join([*BASE, f"row {number} of all", *BASE[::-1]])} for number in range(3)]
     other = [{"t": rows[1]["t"].replace("of all", "of the").upper()}, {"t": "nothing like it at all"}]

@@ -88,6 +88,7 @@ def test_the_order_is_pinned():
     assert rows_in_order(order_of(ROWS, 4, SETTINGS), ROWS) == GOLDEN
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("77")
 @pytest.mark.parametrize("hash_seed", ["0", "77"])
 def test_the_order_does_not_depend_on_the_hash_seed(hash_seed):

@@ -16,6 +16,7 @@ from headrace.stream.order.state import StreamState
 from headrace.stream.order.whereabouts import find_row, find_rows, row_number, seen_per_shard
 
 
+@pytest.mark.slow
 @pytest.mark.smoke(every=3)
 @pytest.mark.parametrize("tenth", range(10))
 def test_every_row_has_the_position_that_delivers_it(tenth):

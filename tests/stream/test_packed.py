@@ -121,6 +121,7 @@ def test_types_that_writers_use_are_read_the_same(tmp_path, ids, mask):
     assert made == list(map(as_lists, batches))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("group_rows", "batch_format"), [(32, "torch"), (1000, "numpy")])
 def test_a_shuffled_epoch_has_every_bin_once_and_decodes_each_row_group_once(tmp_path, group_rows, batch_format):
     bins = make_bins(2500, most_tokens=5, least_tokens=2)
@@ -176,6 +177,7 @@ def test_a_resumed_stream_goes_on_as_the_uninterrupted_one(tmp_path, stop):
     assert whole == before + [as_lists(batch) for batch in later]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["varlen", "padded"])
 def test_workers_give_what_one_process_gives(tmp_path, form):
     dataset = headrace.open(write_shards(tmp_path / "d", table_of(make_bins(60)), shard_rows=25))

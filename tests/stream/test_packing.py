@@ -121,6 +121,7 @@ def test_prefix_and_resumed_suffix_are_the_uninterrupted_pass(path, stop):
     assert 40 == len(whole)  # the stops are spread over it
 
 
+@pytest.mark.slow
 def test_a_resumed_pass_is_stopped_and_resumed_again(path):
     whole = [sequences_of(batch) for batch in packed(path)]
     got, state = [], None
@@ -138,6 +139,7 @@ def test_a_resumed_pass_is_stopped_and_resumed_again(path):
     assert [sequences_of(batch) for batch in stream] != whole  # the next epoch
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(12))
 @given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 4), st.integers(1, 4), st.data())
 def test_a_resume_elsewhere_brings_the_rows_that_nobody_received(path, lengths, before, after, size, other, data):
@@ -410,6 +412,7 @@ def test_a_spawned_worker_packs_the_same(path):
     assert received(in_workers(path, workers=1)) == spawned
 
 
+@pytest.mark.slow
 def test_states_of_workers_are_counted_in_the_loop(path):
     dataset = in_workers(path)
     batches = iter(dataset.data_loader(method="fork"))

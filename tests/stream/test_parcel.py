@@ -75,6 +75,7 @@ class Batches(IterableDataset):
         yield from (Parcel(batch_of(rows)) for rows in (3, 40_000, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("fork")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_parcels_cross_a_data_loader(method):
@@ -115,6 +116,7 @@ class NoMoreFiles(IterableDataset):
         yield Parcel(batch_of(5))
 
 
+@pytest.mark.slow
 def test_without_shared_memory_the_bytes_travel_in_the_message():
     batches = list(DataLoader(NoMoreFiles(), batch_size=None, num_workers=1, timeout=120))
 

@@ -146,6 +146,7 @@ def decoded_by_each_rank(rows, ranks, **options):
     return plan, found
 
 
+@pytest.mark.slow
 @pytest.mark.smoke(every=4)
 @pytest.mark.parametrize(("rows", "ranks", "lanes", "batch_size", "settings"), GRID)
 def test_a_plan_says_how_many_blocks_a_real_stream_decodes(rows, ranks, lanes, batch_size, settings, monkeypatch):

@@ -59,6 +59,7 @@ def of_blocks(blocks):
     return set(chain.from_iterable(range(FIRST[block], FIRST[block] + ROWS[block]) for block in blocks))
 
 
+@pytest.mark.slow
 @given(st.sets(st.integers(0, 5)), st.integers(1, 4), st.sampled_from(["pad", "drop", None]), st.integers(0, 8))
 def test_exactly_the_rows_of_bad_blocks_are_missing_and_steps_are_equal(bad, world_size, remainder, stop):
     settings = options(remainder=remainder)
@@ -149,6 +150,7 @@ def test_a_bug_is_no_bad_block():
         list(loader)
 
 
+@pytest.mark.slow
 def test_workers_count_where_their_parent_sees_it():
     settings = options(batch_format="torch")
     dataset = StreamingDataset(index_of(ROWS), Damaged(ROWS, {0, 5}), settings, num_workers=2, topology=ranks(1)[0])

@@ -137,6 +137,7 @@ def test_real_ranks_train_on_a_hundred_shards_and_each_reports_a_broken_loader(t
             check_verdict(fault, [rank["verdicts"][fault] for rank in world])
 
 
+@pytest.mark.slow
 def test_every_row_is_as_likely_to_be_first_as_last():
     firsts = np.array([order(seed, 0)[: TOTAL // 2] for seed in range(200)])
     times = np.bincount(firsts.ravel(), minlength=TOTAL)

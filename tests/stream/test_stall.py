@@ -108,6 +108,7 @@ def test_one_process_logs_its_own_wait_once(caplog, own_threads, said):
     assert own_threads.left() == []
 
 
+@pytest.mark.slow
 def test_without_stall_seconds_nothing_is_logged_and_no_thread_runs(caplog, own_threads):
     settings = StreamOptions(batch_size=1024, stall_seconds=None, batch_format="numpy", shuffle=False)
     loader = StreamLoader(index_of(ROWS), SlowBlocks(3, 1.5), settings, topology=ranks(1)[0])

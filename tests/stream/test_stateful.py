@@ -45,6 +45,7 @@ def whole_epoch(epoch, *, num_workers, topology=ALONE):
     return [real_rows(batch) for batch in loader_of(dataset)]
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("0-3", "2-7")
 @pytest.mark.parametrize(("num_workers", "stop"), [(0, 3), (1, 5), (2, 7), (3, 1), (3, 11)])
 def test_resume_on_the_same_workers_equals_uninterrupted(num_workers, stop):
@@ -123,6 +124,7 @@ def test_the_portable_state_is_that_of_counted_batches():
         assert dataset_of(num_workers, topology=ALONE).state_after(4) == stream_state(saved)
 
 
+@pytest.mark.slow
 def test_another_batch_size_is_refused_and_the_remedy_named():
     _, saved = take(stateful(dataset_of(2, topology=ALONE)), 3)
     loader = stateful(dataset_of(2, topology=ALONE, batch_size=4))

@@ -136,6 +136,7 @@ def test_a_data_loader_of_ours_knows_them_with_workers_too(workers):
     assert dataset.stats().blocks_read > 0
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_a_data_loader_of_your_own_with_workers_is_not_seen():
     dataset = kinds_dataset(0, columns=["row"])

@@ -48,6 +48,7 @@ def test_workers_deliver_the_batches_of_a_loop_without_any(method):
     assert batches == [real_rows(batch) for batch in dataset_of(0, topology=ALONE)]
 
 
+@pytest.mark.slow
 def test_two_ranks_with_workers_share_the_epoch_in_equal_steps():
     group = [dataset_of(3, topology=topology) for topology in ranks(2)]
     batches = [batches_of(dataset) for dataset in group]
@@ -56,6 +57,7 @@ def test_two_ranks_with_workers_share_the_epoch_in_equal_steps():
     assert sorted(flat(flat(batches))) == list(range(TOTAL))
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("fork")
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_persistent_workers_see_set_epoch(method):
@@ -75,6 +77,7 @@ def test_persistent_workers_see_set_epoch(method):
     assert expected[0] != expected[1]
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("1")
 @pytest.mark.parametrize("number", range(4))
 def test_a_stop_between_workers_resumes_on_other_workers(number):
@@ -92,6 +95,7 @@ def test_a_stop_between_workers_resumes_on_other_workers(number):
     assert (state["position"], state["holes"]) == (TOTAL, [])
 
 
+@pytest.mark.slow
 def test_a_loaded_state_is_kept_by_set_epoch_of_its_epoch_and_left_by_another():
     first = dataset_of(2, topology=ALONE)
     first.set_epoch(1)
@@ -118,6 +122,7 @@ def test_living_workers_go_on_from_a_state_that_is_loaded_between_passes():
         assert whole[received:] == [real_rows(batch) for batch in loader]
 
 
+@pytest.mark.slow
 def test_the_state_counts_received_batches_where_it_can_know_them():
     dataset = dataset_of(0, topology=ALONE)
     for number, _ in enumerate(loader_of(dataset), start=1):
@@ -133,6 +138,7 @@ def test_the_state_counts_received_batches_where_it_can_know_them():
         assert dataset.state_dict() == dataset.state_after(number) == dataset_of(0, topology=ALONE).state_after(number)
 
 
+@pytest.mark.slow
 def test_a_data_loader_of_your_own_has_any_number_of_workers():
     dataset, whole = dataset_of(2, topology=ALONE), batches_of(dataset_of(0, topology=ALONE))
     for workers in (0, 1, 3):

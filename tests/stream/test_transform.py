@@ -65,6 +65,7 @@ def test_it_is_given_the_batch_in_the_form_asked_for_with_the_mask(batch_format)
     assert sorted(row for batch in seen for row in real_rows(batch)) == list(range(TOTAL))
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("fork-2")
 @pytest.mark.parametrize(("method", "workers"), [("fork", 2), ("spawn", 1)])
 def test_it_runs_in_the_workers_and_its_batches_arrive(method, workers):

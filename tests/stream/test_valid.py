@@ -48,6 +48,7 @@ def test_one_rank_that_fills_nothing_has_a_mask_that_is_all_true(shards, batch_f
     assert [[True] * size for size in sizes] == [mask_of(batch) for batch in stream]
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("1-2-pad", "2-0-None", "2-2-drop")
 @pytest.mark.parametrize("remainder", [None, "pad", "drop"])
 @pytest.mark.parametrize(("world_size", "workers"), [(1, 0), (1, 2), (2, 0), (2, 2)])
@@ -104,6 +105,7 @@ def test_claimed_blocks_have_it(shards):
     assert ROWS == sum(sum(mask_of(batch)) for batch in batches)
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("torch-2", "numpy-0", "arrow-2", "rows-0")
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("batch_format", ["torch", "numpy", "arrow", "rows"])

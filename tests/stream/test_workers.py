@@ -79,7 +79,6 @@ def test_every_loop_gets_the_batches_of_that_loop_without_workers(root, kind, lo
     assert expected == alike(LOOPS[loop](KINDS_OF_DATA[kind](root, 2, **settings), 2))
 
 
-@pytest.mark.slow
 @pytest.mark.smoke("spawn-data_loader")
 @pytest.mark.parametrize(("method", "loop"), [("forkserver", "own"), ("spawn", "data_loader")])
 def test_workers_that_are_no_forks_give_the_same(root, method, loop):
@@ -171,6 +170,7 @@ def test_a_stateful_loader_resumes_exactly_on_its_own_workers_and_on_others(root
     assert whole == begun + alike(LOOPS["own"](dataset, others))
 
 
+@pytest.mark.slow
 def test_two_loaders_over_one_dataset_at_once_give_each_all_of_it(root):
     dataset = kinds(root, 2)
     expected = alike(kinds(root, 0))
@@ -180,6 +180,7 @@ def test_two_loaders_over_one_dataset_at_once_give_each_all_of_it(root):
     assert [expected] * 3 == [alike(batches) for batches in zip(*pairs, strict=True)]
 
 
+@pytest.mark.slow
 def test_loaders_that_drew_the_same_seed_are_told_apart(root):
     dataset, expected, loops = kinds(root, 2), alike(kinds(root, 0)), []
     for _ in range(3):
@@ -189,6 +190,7 @@ def test_loaders_that_drew_the_same_seed_are_told_apart(root):
     assert [expected[1:]] * 3 == [alike(batches) for batches in loops]
 
 
+@pytest.mark.slow
 def test_a_second_loop_over_a_data_loader_ends_the_first_with_an_error(root):
     dataset = kinds(root, 2)
     loader = dataset.data_loader(method="fork")
@@ -235,6 +237,7 @@ def test_an_iterator_that_was_never_used_leaves_the_dataset_as_it_was(root):
 # --- errors and deaths ---
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("2")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_worker_that_dies_in_its_transform_costs_no_batch(root, tmp_path, workers, caplog):
@@ -245,6 +248,7 @@ def test_a_worker_that_dies_in_its_transform_costs_no_batch(root, tmp_path, work
     assert "was killed by SIGKILL" in caplog.text
 
 
+@pytest.mark.slow
 def test_an_error_of_a_transform_comes_in_its_place_and_the_state_before_it_resumes(root):
     expected = alike(kinds(root, 0, columns=["row", "half"]))
     dataset = kinds(root, 2, transform=failing, columns=["row", "half"])

@@ -226,6 +226,7 @@ def test_a_failing_processor_names_itself_in_the_loop(shards):
         list(dataset.data_loader())
 
 
+@pytest.mark.slow
 def test_batches_are_those_of_the_stream_and_resume_on_other_workers(shards):
     settings = {"batch_size": 7, "num_workers": 2, "shuffle_shards": True}
     dataset = dataset_of(shards, **settings)
@@ -239,6 +240,7 @@ def test_batches_are_those_of_the_stream_and_resume_on_other_workers(shards):
     assert list(range(TOTAL)) == sorted(real_ids(batches[:9]) + real_ids(again))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata 0.11 calls it in newer torch
 def test_batches_resume_inside_a_stateful_loader(shards):
     stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="needs torchdata")
@@ -309,6 +311,7 @@ def test_rows_of_ranks_with_workers_resume_on_other_ranks(tmp_path, monkeypatch,
     assert list(range(total)) == sorted(received + [row for part in later for row in real_ids(part)])
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("3")
 @pytest.mark.parametrize("workers", [0, 3])
 def test_rows_resume_where_the_loop_stopped(shards, workers):
@@ -329,6 +332,7 @@ def test_rows_resume_where_the_loop_stopped(shards, workers):
         dataset.state_after(7)
 
 
+@pytest.mark.slow
 def test_audit_counts_what_a_loader_over_rows_delivers(shards):
     dataset = dataset_of(shards, shuffle_shards=True)
     watched = headrace.audit(loader_of(dataset, workers=2), key="id", expected=TOTAL)
@@ -517,6 +521,7 @@ def test_options_of_streams_alone_are_refused(shards, option):
         PipelineIterableDataset(CONFIG, shards, topology=ALONE, batch_size=8, batch_format="jax")
 
 
+@pytest.mark.slow
 def test_diagnostics_in_workers_describe_each_of_them(shards):
     dataset = Telling(CONFIG, shards, topology=ALONE, shuffle_shards=True)
     infos = [info[0] for info in torch.utils.data.DataLoader(dataset, batch_size=1, num_workers=2, collate_fn=list)]

@@ -113,6 +113,7 @@ def test_a_stopped_fit_goes_on_exactly_where_it_was(run, tmp_path, chunks):
         assert flat(whole.seen[epoch] for epoch in range(3))[stop:] == rest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunks", [{}, {"chunk_size": 3}])
 def test_a_checkpoint_after_a_fit_that_stopped_inside_an_epoch(run, tmp_path, chunks):
     out, _ = run

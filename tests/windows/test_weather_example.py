@@ -58,6 +58,7 @@ def test_a_wind_that_cannot_be_is_emptied_and_its_hour_stays(script):
     assert [57.0, 57.0, 57.0] == weather["temp"].to_list()
 
 
+@pytest.mark.slow
 @needs_data
 def test_what_is_judged_is_what_was_measured_in_those_hours(script, tmp_path):
     past, ahead = script["PAST"], script["AHEAD"]

@@ -113,6 +113,7 @@ def test_contexts_show_what_was_measured(tmp_path: Path, kernel: str, settings: 
             open_contexts(tmp_path / "out", "train", context_tokens=64)
 
 
+@pytest.mark.slow
 def test_leaks_streams_and_entities_work_on_texts(tmp_path: Path) -> None:
     copies = [{**event, "user": f"copy of {event['user']}"} for event in EVENTS]
     source = write_events(tmp_path / "in", [*EVENTS, *copies], 2)
@@ -228,6 +229,7 @@ def test_failures_are_told_by_reason_with_place_and_values(tmp_path: Path) -> No
     assert json.dumps(told)
 
 
+@pytest.mark.slow
 def test_texts_out_of_core_are_those_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events = [{**EVENTS[0], "user": f"{number * 7919 % 5000:x}"} for number in range(6000)]
     source = write_events(tmp_path / "in", events, 3)

@@ -54,6 +54,7 @@ def test_errors_are_one_message_and_an_exit_code(tmp_path: Path) -> None:
     assert "Traceback" not in missing.stderr + wrong.stderr
 
 
+@pytest.mark.slow
 def test_without_the_extra_the_error_names_it(tmp_path: Path) -> None:
     source = write_pings(tmp_path / "in", [PINGS])
     code = (

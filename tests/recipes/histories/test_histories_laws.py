@@ -66,6 +66,7 @@ def test_rows_are_as_long_as_the_limit_lets_them_be(tmp_path: Path, max_row_byte
         assert len(rows) == len(PINGS)
 
 
+@pytest.mark.slow
 def test_any_sharding_and_any_number_of_workers_gives_the_same_bytes(tmp_path: Path) -> None:
     shuffled = random.Random(2).sample(PINGS, len(PINGS))
     sources = {

@@ -99,6 +99,7 @@ def test_real_chats_have_the_ids_and_masks_of_offsets():
         assert expected.lengths.tolist() == found.lengths.tolist()
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=examples(100))
 @given(rows=st.lists(st.lists(texts, min_size=2, max_size=4), min_size=1, max_size=3))
 def test_masks_by_bytes_are_those_by_offsets(both, rows):
@@ -156,6 +157,7 @@ class Library:
         return np.array(flat, "<u4").tobytes(), offsets.astype("<u8").tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("differs", [False, True])
 def test_a_library_is_compared_and_replaced_at_the_first_difference(differs, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "fastokens", SimpleNamespace(Tokenizer=Library))

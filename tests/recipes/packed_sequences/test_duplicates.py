@@ -120,6 +120,7 @@ def test_rows_that_repeat_nothing_are_split_as_if_nobody_had_looked(tmp_path: Pa
         assert sequences_in(tmp_path / "alone", split) == sequences_in(tmp_path / "out", split)
 
 
+@pytest.mark.slow
 def test_datasets_keep_their_shares_and_put_common_rows_where_the_first_did(tmp_path: Path) -> None:
     rows = token_rows(600, 5)
     datasets = [

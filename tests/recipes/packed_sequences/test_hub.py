@@ -88,6 +88,7 @@ def test_what_is_no_name_stays_a_path(cache, text):
     assert Path(text) == ChatSettings(tokenizer=text).tokenizer
 
 
+@pytest.mark.slow
 def test_the_same_commit_is_the_same_run_wherever_the_cache_is(cache, files, tmp_path, monkeypatch):
     import huggingface_hub.constants as constants
 
@@ -104,6 +105,7 @@ def test_the_same_commit_is_the_same_run_wherever_the_cache_is(cache, files, tmp
     assert str(tmp_path).encode() not in written[0]
 
 
+@pytest.mark.slow
 def test_a_branch_that_moved_is_another_run(cache, files, tmp_path):
     cache_snapshot(cache, files, FIRST)
     before = prepared(tmp_path, NAME)
@@ -114,6 +116,7 @@ def test_a_branch_that_moved_is_another_run(cache, files, tmp_path):
     assert before.manifest.run_id == pinned.manifest.run_id
 
 
+@pytest.mark.slow
 def test_a_run_says_repository_commit_and_files(cache, files, tmp_path):
     cache_snapshot(cache, files, FIRST)
     by_name, by_path = prepared(tmp_path, NAME), prepared(tmp_path, files, "by-path")

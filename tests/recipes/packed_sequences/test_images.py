@@ -296,6 +296,7 @@ def test_bins_name_their_images_where_the_placeholders_are(qwen, run):
     assert {image["image"] for row in chats_with_images(120) for message in row["messages"] if message["role"] == "user" for image in message["content"] if image["type"] == "image"} == set(names)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_verify_checks_the_images(run, tmp_path):
     packed(run[0], tmp_path / "out", **run[1], workers=2)
     assert headrace.verify(tmp_path / "out").problems == []
@@ -310,6 +311,7 @@ def test_verify_checks_the_images(run, tmp_path):
     assert {"every sequence once"} == {check.name for check in checks if check.problem}
 
 
+@pytest.mark.slow
 def test_any_number_of_workers_writes_the_same_images(run, tmp_path):
     packed(run[0], tmp_path / "out", **run[1], trace="always", workers=3, num_shards=2)
     packed(run[0], tmp_path / "again", **run[1], trace="always", workers=1, num_shards=2)
@@ -384,6 +386,7 @@ def test_bytes_of_images_are_called_by_their_row(qwen, tmp_path):
     assert sorted(f"chats/chats.parquet#{number}/0" for number in range(1, 10)) == sorted(names)
 
 
+@pytest.mark.slow
 def test_chats_of_text_keep_their_tokens_and_run_names(qwen, tmp_path):
     rows = [asked(f"question {number}") for number in range(60)]
     source = write_jsonl(tmp_path / "chats.jsonl", rows)

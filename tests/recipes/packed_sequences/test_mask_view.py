@@ -59,6 +59,7 @@ def test_json_has_the_same_parts(place):
     assert ["unknown_layout", "broken_json"] == [first["rejected"], second["rejected"]]
 
 
+@pytest.mark.slow
 def test_as_many_rows_as_asked_over_files(place):
     (place / "chats.jsonl").rename(place / "b.jsonl")
     (place / "a.jsonl").write_text(json.dumps(chat("q", "a")))

@@ -90,6 +90,7 @@ def test_parts_and_workers_and_attempts_change_no_byte(tmp_path: Path) -> None:
     assert expected == digests(packed(source, tmp_path / "again", workers=2, **asked).run)
 
 
+@pytest.mark.slow
 def test_a_blend_per_split_leaves_out_what_is_near_a_later_split(tmp_path: Path) -> None:
     rows, others = long_rows(30), long_rows(20, 5)
     paths = {
@@ -119,6 +120,7 @@ def test_padding_and_pieces_are_compared_as_before_packing(tmp_path: Path, more:
     assert headrace.verify(tmp_path / "out").problems == []
 
 
+@pytest.mark.slow
 def test_verify_finds_near_sequences_that_are_in_two_splits(tmp_path: Path) -> None:
     rows = long_rows(40)
     source = write_jsonl(tmp_path / "in.jsonl", [*rows, *nearly(rows)])

@@ -55,6 +55,7 @@ def test_every_sequence_of_a_bin_leads_to_its_row(tmp_path: Path, blend: dict, r
     assert headrace.verify(tmp_path / "out").problems == []
 
 
+@pytest.mark.slow
 def test_the_sequences_are_those_of_bins_per_dataset_in_fewer_bins(tmp_path: Path, blend: dict) -> None:
     split, dataset = (packed(blend, tmp_path / how, pack_across=how) for how in ("split", "dataset"))
 
@@ -72,12 +73,14 @@ def test_the_sequences_are_those_of_bins_per_dataset_in_fewer_bins(tmp_path: Pat
     assert names == {"input_ids", "loss_mask", "seq_start_id"}
 
 
+@pytest.mark.slow
 def test_workers_and_shards_do_not_change_what_leads_where(tmp_path: Path, blend: dict) -> None:
     first, second = (packed(blend, tmp_path / str(workers), workers=workers, num_shards=5) for workers in (1, 3))
 
     assert digests(first.run) == digests(second.run)
 
 
+@pytest.mark.slow
 def test_one_dataset_has_the_run_it_had_before(tmp_path: Path, blend: dict) -> None:
     alone = {"datasets": blend["datasets"][:1]}
     per_split = {"train": blend["datasets"][:1], "val": blend["datasets"][1:2], "test": blend["datasets"][2:3]}
@@ -88,6 +91,7 @@ def test_one_dataset_has_the_run_it_had_before(tmp_path: Path, blend: dict) -> N
         assert len(first.manifest.facts["groups"]) == 3
 
 
+@pytest.mark.slow
 def test_a_blend_per_split_packs_the_datasets_of_each_split(tmp_path: Path, blend: dict) -> None:
     several = {"train": blend["datasets"][:3], "val": blend["datasets"][3:4], "test": blend["datasets"][3:6]}
     run = packed(several, tmp_path / "out", duplicates="allow")

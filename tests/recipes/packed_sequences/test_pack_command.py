@@ -69,6 +69,7 @@ def test_the_second_time_nothing_is_computed(tmp_path: Path, tokens: Path) -> No
     assert 1 == first["dropped"]["broken_json"]
 
 
+@pytest.mark.slow
 def test_chats_with_a_mapping_a_tokenizer_and_a_blend_file(tmp_path: Path) -> None:
     rows = [{"q": f"question {number}", "a": f"the answer is {number}"} for number in range(60)]
     write_jsonl(tmp_path / "data" / "qa.jsonl.gz", rows)

@@ -155,6 +155,7 @@ def test_words_for_a_codec(tmp_path, word, codec):
     assert codec == write(tmp_path / "s.parquet", made_rows(), compression=word)["compression"]
 
 
+@pytest.mark.slow
 def test_a_higher_level_makes_the_same_bins_smaller(tmp_path):
     rows = made_rows(300, longest=300)
     rows = PackedRows(rows.ids % 300, rows.mask, rows.starts, rows.token_offsets, rows.start_offsets)
@@ -263,6 +264,7 @@ except StoreError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_told_and_leaves_nothing(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", LIMITED % sys.path, str(tmp_path / "s.parquet")],
@@ -371,6 +373,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_the_old_file_and_a_stray_that_gc_knows(tmp_path):
     write(tmp_path / "s.parquet", made_rows(3))
     done = subprocess.run([sys.executable, "-c", KILLED % sys.path, str(tmp_path / "s.parquet")], check=False)

@@ -159,6 +159,7 @@ def test_a_first_line_that_is_broken_is_a_row_like_any_other(tmp_path):
     assert ["broken_json", None] == [getattr(row, "reason", None) for row in rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a.jsonl.gz", "a.json", "a.parquet", "a.arrow"])
 def test_memory_is_bounded_by_the_batch(name, tmp_path):
     """Twenty megabytes of rows, a megabyte at a time."""

@@ -65,6 +65,7 @@ def test_every_sequence_is_in_exactly_one_bin_of_one_split(tmp_path: Path, sourc
     assert run.manifest.facts["packed"]["tokens"] == sum(len(row["input_ids"]) for row in rows_of(source))
 
 
+@pytest.mark.slow
 def test_splits_have_exactly_their_share_of_rows(tmp_path: Path, source: list[Path]) -> None:
     packed(source, tmp_path / "out")
 
@@ -85,6 +86,7 @@ def test_any_number_of_workers_makes_the_same_bytes(tmp_path: Path, source: list
     assert sum(name.startswith("datasets/") for name in made[0]) >= 8
 
 
+@pytest.mark.slow
 def test_rows_get_the_same_split_however_many_tasks_read_them(tmp_path: Path, source: list[Path]) -> None:
     packed(source, tmp_path / "one", num_shards=1)
     packed(source, tmp_path / "many", num_shards=8)
@@ -94,6 +96,7 @@ def test_rows_get_the_same_split_however_many_tasks_read_them(tmp_path: Path, so
         assert one == many
 
 
+@pytest.mark.slow
 def test_the_seed_decides_and_is_part_of_the_identity(tmp_path: Path, source: list[Path]) -> None:
     first, second = (packed(source, tmp_path / str(seed), seed=seed) for seed in (1, 2))
 
@@ -101,6 +104,7 @@ def test_the_seed_decides_and_is_part_of_the_identity(tmp_path: Path, source: li
     assert set(sequences_in(tmp_path / "1", "test")) != set(sequences_in(tmp_path / "2", "test"))
 
 
+@pytest.mark.slow
 def test_what_cannot_change_a_byte_is_not_in_the_identity(tmp_path: Path, source: list[Path]) -> None:
     first = packed(source, tmp_path / "out", max_bad_share=0.5)
     again = packed(source, tmp_path / "out", max_bad_share=0.1)
@@ -148,6 +152,7 @@ def test_an_over_long_row_is_an_error_that_names_it_unless_a_policy_is_chosen(tm
         packed(path, tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_weights_are_shares_of_tokens(tmp_path: Path) -> None:
     datasets = [
         {"name": name, "path": write_jsonl(tmp_path / f"{name}.jsonl", token_rows(400, seed)), "weight": weight}
@@ -163,6 +168,7 @@ def test_weights_are_shares_of_tokens(tmp_path: Path) -> None:
     assert headrace.verify(tmp_path / "out").problems == []
 
 
+@pytest.mark.slow
 def test_no_conversation_key_is_in_two_splits_whichever_datasets_it_is_in(tmp_path: Path) -> None:
     rows = token_rows(600, 5, keys=60)
     datasets = [
@@ -297,6 +303,7 @@ def test_small_data_states_how_many_rows_each_split_has(tmp_path: Path) -> None:
     assert "in: train 3, valid 1, test 1 rows" in notes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 6])
 def test_a_sample_takes_exactly_so_many_rows_of_each_dataset(tmp_path: Path, source: list[Path], shards: int) -> None:
     run = packed(source, tmp_path / "out", sample=100, num_shards=shards)
@@ -306,6 +313,7 @@ def test_a_sample_takes_exactly_so_many_rows_of_each_dataset(tmp_path: Path, sou
     assert headrace.verify(tmp_path / "out").problems == []
 
 
+@pytest.mark.slow
 def test_a_sample_does_not_depend_on_the_number_of_tasks(tmp_path: Path, source: list[Path]) -> None:
     for shards in (1, 6):
         packed(source, tmp_path / str(shards), sample=50, num_shards=shards)
@@ -313,6 +321,7 @@ def test_a_sample_does_not_depend_on_the_number_of_tasks(tmp_path: Path, source:
     assert all_sequences(tmp_path / "1") == all_sequences(tmp_path / "6")
 
 
+@pytest.mark.slow
 def test_every_padded_sequence_has_the_multiple_and_trains_nothing_more(tmp_path: Path, source: list[Path]) -> None:
     run = packed(source, tmp_path / "out", pad_multiple=16, pad_id=0, capacity="runtime")
 
@@ -374,6 +383,7 @@ def test_the_legacy_mask_is_rolled_right_and_says_so(tmp_path: Path) -> None:
     assert headrace.verify(tmp_path / "out").problems == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capacity", ["stored", "runtime"])
 def test_legacy_pickles_hold_the_same_bins(tmp_path: Path, source: list[Path], capacity: str) -> None:
     packed(source, tmp_path / "new", capacity=capacity)

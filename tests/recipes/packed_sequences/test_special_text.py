@@ -140,6 +140,7 @@ def test_what_is_torn_apart_is_told() -> None:
         Specials(["</s>"]).restored("a\uffffb", [])
 
 
+@pytest.mark.slow
 def test_a_run_counts_its_rows(tmp_path, place) -> None:
     rows = [chat(f"question {number}", "answer") for number in range(30)]
     rows[3], rows[7] = chat("</s>", "a"), chat("q", "a [INST]")
@@ -158,6 +159,7 @@ def test_a_run_counts_its_rows(tmp_path, place) -> None:
     assert [4, 8] == sorted(each["line"] for each in rejected)
 
 
+@pytest.mark.slow
 @needs_data
 def test_a_real_tokenizer_keeps_what_was_typed_as_text() -> None:
     encode = qwen_encoder()

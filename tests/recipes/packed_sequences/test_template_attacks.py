@@ -87,6 +87,7 @@ def test_the_address_of_an_object_is_no_text(source):
     assert ["<f at 0x7f00>"] == told(renderer_of("{{ messages[0].content }}").render(asked("<f at 0x7f00>")))
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("loops over one range")
 @pytest.mark.parametrize("name", QUICK)
 def test_a_template_that_never_ends_is_ended(name):
@@ -113,6 +114,7 @@ def test_a_template_that_always_hangs_is_given_up():
         renderer_of(HANGS_ON_X).render(asked(*"xxxxx"))
 
 
+@pytest.mark.slow
 def test_a_template_that_takes_for_ever_to_compile_is_no_setting():
     with pytest.raises(SettingsError, match="1 s of processor time to compile"):
         renderer_of(HANGS["constants doubled while compiling"]).render(asked("q"))

@@ -169,6 +169,7 @@ def test_weights_leave_out_single_answers(under):
         assert [[f"two{end}"]] * 2 == trained_texts(under(template, eos), [row, row])
 
 
+@pytest.mark.slow
 def test_every_user_turn_is_a_sequence_with_its_reasoning(under):
     row = chat("q", "one", "r", "two", "s")
     row["messages"][1]["reasoning_content"] = "why"
@@ -182,6 +183,7 @@ def test_every_user_turn_is_a_sequence_with_its_reasoning(under):
     assert [["one<|im_end|>", "two<|im_end|>"]] == trained_texts(own, [row])
 
 
+@pytest.mark.slow
 def test_values_of_the_template_change_the_prompt(under):
     template = CHATML.replace("assistant\\n' }}{% endif", "assistant\\n' }}{% if quiet %}{{ '<think></think>' }}{% endif %}{% endif").replace("message.role + '\\n' +", "message.role + '\\n' + ('<think></think>' if quiet and message.role == 'assistant' else '') +")  # fmt: skip
 
@@ -205,6 +207,7 @@ def test_ids_of_calls_do_not_hinder_and_are_not_mixed_up(under, written):
         assert bool(written) is (f"rcall_{place}<|im_end|>" in "".join(text for text, _ in parts))
 
 
+@pytest.mark.slow
 def test_a_call_that_may_not_be_the_last_message_still_has_its_end(under):
     """The turn alone cannot be rendered, so the token that ends sequences is the only certain end."""
     template = JSON_CALLS.replace("{{ '<|im_start|>' + message.role", "{% if loop.last and message.tool_calls %}{{ raise_exception('unanswered') }}{% endif %}{{ '<|im_start|>' + message.role", 1)  # fmt: skip

@@ -48,6 +48,7 @@ def test_no_rows_and_only_bad_rows_are_empty_arrays(place):
         assert list(range(len(rows))) == [each.row for each in encoded.rejected]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", ["\nx", "\n\n\nx", " x", "x", "\n", "é", "😀", "e\u0301"])
 @pytest.mark.parametrize("kind", ["small", "qwen"])
 def test_no_token_is_half_the_prompts(answer, kind, place):
@@ -78,6 +79,7 @@ def test_tokenizers_that_put_spaces_before_texts_keep_the_whole_texts_tokens(pla
     assert sum(mask) >= 2
 
 
+@pytest.mark.slow
 def test_offsets_that_leave_out_spaces_are_made_whole(place):
     rows = [chat("q", " two  words ", "r", "x")]
     expected = ids_and_mask(encoder(place).encode(rows))
@@ -88,6 +90,7 @@ def test_offsets_that_leave_out_spaces_are_made_whole(place):
     assert expected == ids_and_mask(encoder(place).encode(rows))
 
 
+@pytest.mark.slow
 def test_truncation_and_padding_of_the_tokenizer_are_off(place):
     rows = [chat("q " * 50, "a " * 50), chat("q", "a")]
     expected = ids_and_mask(encoder(place).encode(rows))
@@ -116,6 +119,7 @@ def test_a_raw_completion_is_trained_behind_its_prompt(place):
     assert [[" forty two<|im_end|>"]] == trained_texts(found, [{"prompt": "the answer is", "completion": " forty two"}])
 
 
+@pytest.mark.slow
 def test_given_tokens_stay_as_they_are(place):
     found = encoder(place)
     encoded = found.encode([{"input_ids": [5, 6, 7], "loss_mask": [0, 1, 0]}, chat("q", "a"), {"input_ids": [5, 10**6]}, {"input_ids": [5], "loss_mask": [0]}])  # fmt: skip
@@ -156,6 +160,7 @@ def test_a_row_without_a_sequence_has_a_reason(reason, row, place):
     assert reason in REASONS
 
 
+@pytest.mark.slow
 def test_rows_with_nothing_trained_may_be_kept(place):
     rows = [{"input_ids": [5], "loss_mask": [0]}, chat("q"), {"messages": [{"role": "assistant", "content": "a", "weight": 0}]}]  # fmt: skip
     for reasoning in ("template", "every_user_turn"):
@@ -211,6 +216,7 @@ def test_every_setting_that_changes_a_token_is_in_the_identity_of_a_run(place, t
     assert found[0] == identity(tokenizer=place / "tokenizer.json.gz")
 
 
+@pytest.mark.slow
 def test_a_template_of_its_own_file_goes_first(place):
     (place / "chat_template.jinja").write_text(CHATML.replace("im_end|>\\n", "im_end|>"))
 

@@ -98,6 +98,7 @@ def test_metadata_is_what_readers_with_fixed_boundary_lists_need(tmp_path: Path,
         assert 0 < record["packing_efficiency"] <= 100
 
 
+@pytest.mark.slow
 def test_nothing_of_an_earlier_run_is_left_in_the_splits(tmp_path: Path, blend: dict) -> None:
     out = tmp_path / "out"
     packed(blend, out, num_shards=6)
@@ -113,6 +114,7 @@ def test_nothing_of_an_earlier_run_is_left_in_the_splits(tmp_path: Path, blend: 
     assert ["train", "test"] == list(json.loads((out / "blend.json").read_text()))
 
 
+@pytest.mark.slow
 def test_going_back_to_an_earlier_run_brings_all_its_splits_back(tmp_path: Path, blend: dict) -> None:
     out = tmp_path / "out"
     first = packed(blend, out)
@@ -126,6 +128,7 @@ def test_going_back_to_an_earlier_run_brings_all_its_splits_back(tmp_path: Path,
     assert headrace.verify(out).run_id == first.manifest.run_id
 
 
+@pytest.mark.slow
 def test_another_recipe_in_the_same_directory_takes_the_links_away(tmp_path: Path, blend: dict) -> None:
     out = tmp_path / "out"
     packed(blend, out)
@@ -159,6 +162,7 @@ def test_more_tasks_than_rows_is_fine(tmp_path: Path) -> None:
     assert headrace.verify(tmp_path / "out").problems == []
 
 
+@pytest.mark.slow
 def test_gc_removes_a_link_that_was_not_finished_and_nothing_else(tmp_path: Path, blend: dict) -> None:
     out = tmp_path / "out"
     packed(blend, out)
@@ -184,6 +188,7 @@ def test_files_of_users_beside_the_links_are_left_alone(tmp_path: Path, blend: d
     assert (out / "latest").is_symlink()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["valid", "val"])
 def test_the_stream_opens_the_splits(tmp_path: Path, blend: dict, name: str) -> None:
     run = packed(blend, tmp_path / "out")

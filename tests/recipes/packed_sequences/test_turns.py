@@ -56,6 +56,7 @@ def runs_of(ids: np.ndarray, mask: np.ndarray) -> list[list[int]]:
     return [ids[begin:end].tolist() for begin, end in zip(edges[::2], edges[1::2], strict=True)]
 
 
+@pytest.mark.slow
 @given(messages=long_chats(), which=st.integers(0, 1), room=st.integers(40, 120))
 def test_every_label_is_trained_once_and_every_piece_is_the_head_and_whole_turns(
     encoders: list[ChatEncoder], messages: list[dict[str, Any]], which: int, room: int
@@ -111,6 +112,7 @@ def test_pieces_of_turns_that_fit_leave_out_nothing_and_repeat_a_quarter_at_most
         assert {piece.begin, piece.trained, piece.end} <= set(at.tolist())
 
 
+@pytest.mark.slow
 def test_a_run_conserves_labels_and_says_what_is_repeated(tmp_path: Path) -> None:
     tokenizer = small_tokenizer(tmp_path / "tokenizer")
     answers = [f"answer {number} of a long talk" for number in range(40)]

@@ -85,6 +85,7 @@ def rendered(tokenizer: Any, prompt: list[dict], answer: dict, **more: Any) -> t
     return tuple(encoded)
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("judged-layouts1")
 @pytest.mark.parametrize(("kind", "layouts"), [("pairs", PAIRS), ("judged", JUDGED), ("prompts", PROMPTS)])
 def test_every_layout_gives_the_tokens_of_another_renderer(kind: str, layouts: dict, tmp_path: Path, tokenizer) -> None:
@@ -153,6 +154,7 @@ def pairs(count: int, answers: int = 3) -> list[dict[str, Any]]:
 RATIOS = {"train_ratio": 0.8, "val_ratio": 0.1, "test_ratio": 0.1}
 
 
+@pytest.mark.slow
 def test_every_row_is_in_one_split_with_the_others_of_its_prompt(tmp_path: Path, tokenizer: Path) -> None:
     rows = [*pairs(120), {"prompt": "same", "chosen": "x", "rejected": "x"}, {"prompt": "a", "chosen": "b"}]
     source = write_jsonl(tmp_path / "rows.jsonl", rows)
@@ -174,6 +176,7 @@ def test_every_row_is_in_one_split_with_the_others_of_its_prompt(tmp_path: Path,
     assert headrace.verify(tmp_path / "1").problems == []
 
 
+@pytest.mark.slow
 def test_columns_go_through_as_they_are(tmp_path: Path, tokenizer: Path) -> None:
     table = pa.table(
         {
@@ -239,6 +242,7 @@ def test_texts_without_a_template_share_what_they_begin_with(tmp_path: Path, tok
     assert (" hello<|im_end|>", " go away<|im_end|>") == (texts["chosen_ids"], texts["rejected_ids"])
 
 
+@pytest.mark.slow
 def test_columns_of_several_types_and_rows_without_texts_are_refused(tmp_path: Path, tokenizer: Path) -> None:
     rows = [{"prompt": "q", "truth": 1}, {"prompt": "r", "truth": "two"}]
     source = write_jsonl(tmp_path / "rows.jsonl", rows)
@@ -254,6 +258,7 @@ def test_columns_of_several_types_and_rows_without_texts_are_refused(tmp_path: P
         headrace.Preferences(blend=source)
 
 
+@pytest.mark.slow
 def test_a_swapped_answer_and_a_moved_prompt_are_found(tmp_path: Path, tokenizer: Path) -> None:
     source = write_jsonl(tmp_path / "rows.jsonl", pairs(90))
     prepared(source, tmp_path / "out", tokenizer, **RATIOS)

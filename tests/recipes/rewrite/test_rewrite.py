@@ -200,6 +200,7 @@ headrace.rewrite(sys.argv[1], sys.argv[2], cache_dir=sys.argv[3], workers=2, on_
 """
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("receipt.linked-7")
 @pytest.mark.parametrize(("step", "count"), [("shard.linked", 1), ("receipt.linked", 7), ("index.linked", 1)])
 def test_a_killed_rewrite_goes_on_and_makes_the_same_bytes(step: str, count: int, tmp_path: Path) -> None:
@@ -271,6 +272,7 @@ def test_what_cannot_be_asked(tmp_path: Path) -> None:
         headrace.rewrite(tmp_path / "prepared", tmp_path / "out", types={"row": "int64"})
 
 
+@pytest.mark.slow
 def test_the_command_rewrites_and_reports(tmp_path: Path) -> None:
     small_source(tmp_path / "raw", count=2, rows=20)
     command = [sys.executable, "-m", "headrace", "rewrite", "raw", "--out", "out", "--types", "row=int32", "--cache-dir", "cache", "--json"]  # fmt: skip

@@ -54,6 +54,7 @@ def without_later_copies(found: dict[str, list[Row]]) -> dict[str, list[Row]]:
     return left
 
 
+@pytest.mark.slow
 @given(tables, st.sampled_from([None, 1, 1 << 20]))
 @settings(max_examples=examples(30))
 def test_the_first_row_of_each_content_stays(tmp_path: Path, table: list[list[Row]], shard_bytes: int | None) -> None:
@@ -120,6 +121,7 @@ def test_counts_of_a_prepared_source_are_taken_over(tmp_path: Path) -> None:
     assert headrace.verify(tmp_path / "taken").problems == headrace.verify(tmp_path / "other").problems == []
 
 
+@pytest.mark.slow
 def test_any_number_of_workers_makes_the_same_files(tmp_path: Path) -> None:
     source = prepared(tmp_path)
     items = tmp_path / "items.txt"

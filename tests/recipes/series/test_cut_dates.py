@@ -32,6 +32,7 @@ def calendar_of(prepared: Prepared) -> str:
     return next(each.detail for each in headrace.verify(prepared.out).checks if each.name == "calendar time")
 
 
+@pytest.mark.slow
 def test_every_row_is_on_its_side_of_the_dates(tmp_path: Path) -> None:
     starts = {"a": "2000-06-01", "b": "2001-01-01", "late": "2002-07-01", "early": "1999-06-01"}
     made = run_of(staggered(tmp_path / "raw", starts), tmp_path / "out", **DATES)

@@ -159,6 +159,7 @@ print(len(headrace.verify(made.out).problems), back.shape)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("safe")
 @pytest.mark.parametrize("trust", ["safe", "joblib"])
 def test_native_steps_need_nothing_but_numpy(tmp_path: Path, trust: str) -> None:

@@ -65,6 +65,7 @@ def test_caravan_end_to_end(prepared: Prepared) -> None:
     assert 616 == json.loads((prepared.run / "quality_summary.json").read_bytes())["attributes_without_series"]
 
 
+@pytest.mark.slow
 @needs_caravan
 def test_caravan_values_come_back_as_they_were(prepared: Prepared) -> None:
     """Every observed flow of the file, in its place, by the inverse of what was fitted; and never another basin's."""

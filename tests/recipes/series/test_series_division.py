@@ -131,6 +131,7 @@ def test_held_out_entities_are_alone_and_in_no_fit(source: Path, tmp_path: Path)
     assert len(rows.filter(pl.col("entity") == "d")) == len(rows_of(whole).filter(pl.col("entity") == "d"))
 
 
+@pytest.mark.slow
 def test_rows_close_before_a_cut_are_in_no_split_and_may_be_inputs(source: Path, tmp_path: Path) -> None:
     made = run_of(source, tmp_path / "out", gap="3d", label_horizon="20d", **DATES)
     rows = rows_of(made)
@@ -231,6 +232,7 @@ def test_cut_dates_may_call_the_entity_so_and_must_exist(source: Path, tmp_path:
         run_of(source, tmp_path / "three", cut_dates=tmp_path / "gone.csv", **DATES)
 
 
+@pytest.mark.slow
 def test_a_window_of_folds_slides(source: Path, tmp_path: Path) -> None:
     made = run_of(
         source, tmp_path / "out", folds="rolling:n=3,step=90d,window=300d", train_end="2002-01-01", min_train_years=0.3

@@ -97,6 +97,7 @@ def test_drop_equals_a_run_without_the_copies(tmp_path: Path, batch_size: int, c
     assert headrace.verify(tmp_path / "left").problems == []
 
 
+@pytest.mark.slow
 def test_a_packed_run_leaves_copies_out_too(tmp_path: Path) -> None:
     more = {"duplicates": "drop", "layout": "packed", "batch_size": 50}
     without = run_of(planted(tmp_path / "without"), tmp_path / "out", **more)
@@ -124,6 +125,7 @@ def test_count_names_the_copies_and_changes_no_row(tmp_path: Path) -> None:
     assert "duplicates counted" not in checks_of(tmp_path / "allowed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", ["count", "drop"])
 def test_any_number_of_workers_gives_the_same_run(tmp_path: Path, word: str) -> None:
     source = planted(tmp_path / "in", ("bb", "b"), ("aa", "d"))
@@ -167,6 +169,7 @@ def test_an_original_that_does_not_pass_has_no_copy(tmp_path: Path) -> None:
     assert 0 == run.manifest.dropped["duplicate"]
 
 
+@pytest.mark.slow
 def test_series_in_another_unit_stay_and_verify_looks_at_the_source(tmp_path: Path) -> None:
     """Scaled by their own train rows they are the same rows in the store, and no copies."""
     source = planted(tmp_path / "in")
@@ -183,6 +186,7 @@ def test_series_in_another_unit_stay_and_verify_looks_at_the_source(tmp_path: Pa
     assert "unchecked" == checks_of(tmp_path / "out")["no series twice"].kind
 
 
+@pytest.mark.slow
 def test_zeros_of_either_sign_and_targets_that_were_filled_are_the_same(tmp_path: Path) -> None:
     """What the files say differs: a sign, and a target that is as the value before it."""
     frame = frame_of("b").with_columns(pl.when(pl.col("rain") < 1).then(0.0).otherwise(pl.col("rain")).alias("rain"))
@@ -208,6 +212,7 @@ def test_zeros_of_either_sign_and_targets_that_were_filled_are_the_same(tmp_path
         assert headrace.verify(tmp_path / word).problems == []
 
 
+@pytest.mark.slow
 def test_verify_finds_copies_that_a_run_does_not_name(tmp_path: Path) -> None:
     source = planted(tmp_path / "in", ("bb", "b"))
     allowed = run_of(source, tmp_path / "allowed", duplicates="allow")

@@ -35,6 +35,7 @@ def some_basins(seed: int, count: int = 7) -> dict[str, list[Row]]:
     return {f"g_{place:03d}": a_basin(seed * 100 + place, 70 + 9 * place) for place in range(count)}
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10**6), st.sampled_from([0, 2, 5]), st.sampled_from([(0.6, 0.2, 0.2), (0.5, 0.25, 0.25), (0.7, 0.3, 0.0)]))  # fmt: skip
 @settings(max_examples=examples(8))
 def test_what_is_stored_is_what_the_words_give(tmp_path_factory, seed: int, limit: int, shares) -> None:
@@ -69,6 +70,7 @@ def test_what_is_stored_is_what_the_words_give(tmp_path_factory, seed: int, limi
         assert by_hand.filled == [report["imputation_info"][column]["imputed_values_count"] for column in ("flow", "cold", "rain")]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_every_source_row_is_in_one_split_or_has_a_reason(tmp_path: Path) -> None:
     basins = some_basins(1)
     source = write_basins(tmp_path / "in", basins)
@@ -93,6 +95,7 @@ def test_rows_of_an_entity_are_on_equal_steps_through_all_splits(tmp_path: Path)
         assert {1} == {(after - before).days for before, after in pairwise(times)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["files", "packed"])
 @pytest.mark.parametrize("strategy", ["per_group", "unified"])
 def test_any_number_of_workers_gives_the_same_bytes(tmp_path: Path, layout: str, strategy: str) -> None:
@@ -113,6 +116,7 @@ def test_any_number_of_workers_gives_the_same_bytes(tmp_path: Path, layout: str,
     assert "store/part-00002.arrow" in files_of(one)
 
 
+@pytest.mark.slow
 def test_layouts_and_batch_sizes_change_where_rows_lie_and_not_what_they_are(tmp_path: Path) -> None:
     source = write_basins(tmp_path / "in", some_basins(4))
     files = series(source, tmp_path / "files")
@@ -132,6 +136,7 @@ def packed_reports(run: Path) -> dict[str, dict]:
     }
 
 
+@pytest.mark.slow
 def test_text_long_tables_and_files_give_the_same_series(tmp_path: Path) -> None:
     basins = some_basins(5, 5)
     files = series(write_basins(tmp_path / "in", basins), tmp_path / "files")

@@ -52,6 +52,7 @@ def wide(column: str) -> pl.DataFrame:
     return pl.DataFrame({"date": own["01"]["date"], **{name: frame[column] for name, frame in own.items()}})
 
 
+@pytest.mark.slow
 def test_wide_tables_are_the_files_turned(tmp_path: Path, plain: Mapping[str, object]) -> None:
     (tmp_path / "in").mkdir()
     for at, column in enumerate(("q", "rain", "warm")):
@@ -61,6 +62,7 @@ def test_wide_tables_are_the_files_turned(tmp_path: Path, plain: Mapping[str, ob
     assert headrace.verify(tmp_path / "out").problems == []
 
 
+@pytest.mark.slow
 def test_a_wide_frame_in_memory_holds_the_target(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     frame = wide("q").to_pandas().set_index("date")
@@ -210,6 +212,7 @@ def test_data_sets_of_xarray_are_sources(tmp_path: Path, plain: Mapping[str, obj
     assert plain == rows(run(source, tmp_path / "out", **asked))
 
 
+@pytest.mark.slow
 def test_netcdf_is_what_its_own_library_reads(tmp_path: Path) -> None:
     """Packed integers, fill values, an entity that is no dimension, and times by the CF conventions."""
     netcdf = pytest.importorskip("netCDF4")
@@ -251,6 +254,7 @@ def first_settings(*source: Path, **asked: str) -> dict[str, object]:
     return settings_of(series_sections(AskedSeries(source=list(map(str, source)), out="out", **asked))[0])
 
 
+@pytest.mark.slow
 def test_a_first_configuration_names_the_reader(tmp_path: Path) -> None:
     pytest.importorskip("zarr")
     data = grid()

@@ -37,6 +37,7 @@ def batch(found: Any) -> dict[str, Any]:
     return dict(found.batch(range(len(found))))
 
 
+@pytest.mark.slow
 def test_only_what_is_known_ahead_is_given_and_needed(source: Path, tmp_path: Path) -> None:
     both = run_of(source, tmp_path / "both", trim="none", **UNSCALED)
     ahead = run_of(source, tmp_path / "ahead", features=["warm"], future_features=["rain"], trim="none", **UNSCALED)
@@ -54,6 +55,7 @@ def test_only_what_is_known_ahead_is_given_and_needed(source: Path, tmp_path: Pa
     assert headrace.verify(ahead.out).problems == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("trim", "first", "last"), [("all", 100, 800), ("target", 100, 800), ("none", 0, 899)])
 def test_a_series_begins_and_ends_where_it_is_asked_to(
     source: Path, tmp_path: Path, trim: str, first: int, last: int
@@ -70,6 +72,7 @@ def test_a_series_begins_and_ends_where_it_is_asked_to(
     assert headrace.verify(made.out).problems == []
 
 
+@pytest.mark.slow
 def test_warm_up_rows_are_inputs_and_change_no_cut(source: Path, tmp_path: Path) -> None:
     usual, warm = (run_of(source, tmp_path / trim, trim=trim, **UNSCALED) for trim in ("all", "none"))
     facts = [pl.read_parquet(made.run / "entities.parquet") for made in (usual, warm)]
@@ -80,6 +83,7 @@ def test_warm_up_rows_are_inputs_and_change_no_cut(source: Path, tmp_path: Path)
     assert keys[0] < keys[1]
 
 
+@pytest.mark.slow
 def test_the_calendar_is_that_of_every_row(source: Path, tmp_path: Path) -> None:
     parts = ["day_of_year", "day_of_week", "hour_of_day", "day_of_month"]
     made = run_of(source, tmp_path / "out", calendar=parts, future_features=["rain"], filled_mask="columns")
@@ -116,6 +120,7 @@ def test_roles_that_cannot_be_are_refused(source: Path) -> None:
     assert not {"past_features", "future_features", "calendar", "trim"} & asked.keys()
 
 
+@pytest.mark.slow
 def test_several_targets_are_predicted_together(source: Path, tmp_path: Path) -> None:
     """Windows of two targets are those of each alone where both are observed; forecasts come back in both units."""
     asked = {"features": ["rain"], "max_imputation_gap_size": 0, "trim": "none"}

@@ -100,6 +100,7 @@ def test_repeated_hours_are_told_by_their_order(stamps: str, minutes: str) -> No
     assert [first + pandas.Timedelta(int(each), "min") for each in minutes.split()] == list(instants(found))
 
 
+@pytest.mark.slow
 def test_times_that_never_were_fail_or_are_dropped_and_counted(tmp_path: Path) -> None:
     wall = [datetime(2021, 3, 1) + at * timedelta(hours=1) for at in range(2000)]  # 2021-03-28T02:00 is not in Berlin
     frame = pl.DataFrame({"id": "a", "date": wall, "load": RNG.random(2000), "rain": RNG.random(2000)})
@@ -277,6 +278,7 @@ def test_an_integer_index_counts_seconds(tmp_path: Path) -> None:
     assert [datetime(1970, 1, 1) + timedelta(seconds=10 * at) for at in range(3, 303)] == times_of(prepared, "a")
 
 
+@pytest.mark.slow
 def test_the_calendar_is_that_of_the_clocks_and_windows_count_hours(tmp_path: Path) -> None:
     """On both days on which the clocks change, every step is an hour, and each hour of the day is the one they show."""
     local = pandas.date_range("2024-01-01", "2024-12-31", freq="1h", tz="Europe/Berlin")

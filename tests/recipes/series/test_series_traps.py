@@ -228,6 +228,7 @@ def spoil(directory: Path, name: str) -> None:
         shutil.copy(parquet(directory.parent / "x.parquet", rows), directory / f"{name}.csv")
 
 
+@pytest.mark.slow
 def test_one_bad_file_fails_alone_with_its_reason(tmp_path: Path) -> None:
     """T13: any exception in a batch of a hundred basins dropped all of them, without a report."""
     good = {f"good_{place}": a_basin(place) for place in range(4)}
@@ -295,6 +296,7 @@ def test_null_and_nan_are_the_same_absence(tmp_path: Path) -> None:
     assert files_of(first)["store/part-00000.arrow"] == files_of(second)["store/part-00000.arrow"]
 
 
+@pytest.mark.slow
 def test_rows_that_may_be_dropped_are_counted(tmp_path: Path) -> None:
     rows = [*plain(50), Row(START + 4 * DAY, 99.0, 1.0, 1.0), Row(datetime(2001, 1, 5, 7), 1.0, 1.0, 1.0)]
     source = write_basins(tmp_path / "in", {"a": rows})

@@ -30,6 +30,7 @@ def outputs(prepared: Prepared) -> dict[str, bytes]:
     return {path.relative_to(prepared.run).as_posix(): path.read_bytes() for path in files}
 
 
+@pytest.mark.slow
 def test_one_instant_is_one_time_however_it_is_written(tmp_path: Path) -> None:
     berlin = pl.datetime_range(BEGIN, BEGIN + timedelta(hours=ROWS), "1h", time_zone="Europe/Berlin", eager=True)
     utc = berlin.dt.convert_time_zone("UTC")

@@ -39,6 +39,7 @@ def statics(prepared: headrace.Prepared) -> dict[str, list]:
     return dict(pq.read_table(prepared.run / "processed_static_features.parquet").to_pydict())
 
 
+@pytest.mark.slow
 def test_a_column_for_each_category_of_retained_entities(tmp_path: Path) -> None:
     prepared = series(out=tmp_path / "out", **asked(tmp_path, SCALED, encoded("soil")))
 
@@ -55,6 +56,7 @@ def test_a_column_for_each_category_of_retained_entities(tmp_path: Path) -> None
     assert {(1.0, 0.0, 0.0)} == {tuple(row[1:]) for row in windows.batch([0])["static"].tolist()}
 
 
+@pytest.mark.slow
 def test_numbers_are_texts_where_an_encoder_says_so(tmp_path: Path) -> None:
     ordinal = encoded("code", "soil", step="OrdinalEncoder")
     prepared = series(out=tmp_path / "out", **asked(tmp_path, ordinal, features=("code", "soil")))
@@ -184,6 +186,7 @@ def test_encoders_elsewhere_are_refused_before_any_work(tmp_path: Path, configs:
         settings(tmp_path, preprocessing_configs=configs)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not CAMELS.is_dir(), reason="the basins of CAMELS-US are not here")
 def test_geology_of_camels_us(tmp_path: Path) -> None:
     prepared = headrace.prepare(

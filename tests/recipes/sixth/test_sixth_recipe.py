@@ -132,6 +132,7 @@ def test_a_run_is_read_where_its_recipe_is_not_installed(shell: Shell) -> None:
     assert "recipe is 'every_nth'; known: " in elsewhere("schema", "every_nth").stderr
 
 
+@pytest.mark.slow
 @pytest.mark.smoke("gone-no_such_package.registration:REGISTRATION-cannot be imported (ModuleNotFoundError")
 @pytest.mark.parametrize(
     ("name", "reference", "words"),

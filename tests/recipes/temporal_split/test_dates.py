@@ -35,6 +35,7 @@ NOON = micros(dt.datetime(2025, 1, 5, 12, 30))
 DAY = micros(dt.datetime(2025, 1, 5))
 
 
+@pytest.mark.smoke(every=5)
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -109,6 +110,7 @@ moments = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(moments.flatmap(lambda at: st.tuples(st.just(at), spelled(at))), min_size=1, max_size=5))
 @settings(max_examples=examples(400))
 def test_iso_texts_are_what_datetime_says(pairs: list[tuple[dt.datetime, str]]) -> None:

@@ -339,6 +339,7 @@ def test_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
     assert HEADER == ("id", "date", "row")
 
 
+@pytest.mark.slow
 def test_counting_is_no_part_of_the_identity_of_a_run(tmp_path: Path) -> None:
     source = small_source(tmp_path / "in")
     plain, counted = (split(source, tmp_path / name) for name in ("a", "b"))

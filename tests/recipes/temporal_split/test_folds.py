@@ -142,6 +142,7 @@ def test_one_fold_that_tests_all_the_rest_is_the_plain_split(
     }
 
 
+@pytest.mark.slow
 @given(tables, st.integers(1, 4), st.integers(4, 30), st.sampled_from(["keep", "drop"]), st.integers(0, 3))
 @settings(max_examples=examples(40))
 def test_no_entity_trains_and_tests_in_a_fold_that_rolls(
@@ -226,6 +227,7 @@ def test_another_seed_deals_entities_of_equal_size_anew(tmp_path: Path) -> None:
     assert found[0] == found[1] != found[2]
 
 
+@pytest.mark.slow
 def test_a_fold_streams_each_of_its_rows_once_and_resumes(tmp_path: Path) -> None:
     fold(some(tmp_path / "in"), tmp_path / "out", entity="id", split_date="2025-01-01", folds="rolling:n=3,step=1d")
     expected = delivered(tmp_path / "out")
@@ -272,6 +274,7 @@ def test_a_fold_has_to_be_chosen(tmp_path: Path) -> None:
     assert headrace.find_leaks(dataset.fold(2), content=["row"]).worst == 0
 
 
+@pytest.mark.slow
 def test_rows_that_a_wider_gap_reaches_are_found(tmp_path: Path) -> None:
     asked = {"split_date": "2025-01-01", "folds": "rolling:n=3,step=1d", "gap": "6h", "label_horizon": "3h"}
     made = fold(some(tmp_path / "in"), tmp_path / "out", entity="id", **asked)
@@ -308,6 +311,7 @@ def test_folds_without_an_erased_entity_are_still_proved(tmp_path: Path) -> None
     assert not verify(tmp_path / "out").problems
 
 
+@pytest.mark.slow
 def test_rewritten_folds_have_the_same_rows(tmp_path: Path) -> None:
     fold(some(tmp_path / "in"), tmp_path / "out", entity="id", split_date="2025-01-01", folds="rolling:n=3,step=1d")
     headrace.rewrite(tmp_path / "out", tmp_path / "fast")
@@ -331,6 +335,7 @@ def test_a_manifest_of_other_folds_is_refused(tmp_path: Path, folds: Any) -> Non
         headrace.open(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_the_commands_know_folds(tmp_path: Path) -> None:
     source, out = some(tmp_path / "in"), str(tmp_path / "out")
     words = ["split", str(source), "--out", out, "--time", "date", "--split-date", "2025-01-01", "--report", "never"]

@@ -259,6 +259,7 @@ def test_duckdb_asof_finds_the_same(tables: Any, tmp_path: Path) -> None:
     assert expected.filter(pl.col("row").is_in(found["row"].implode())).equals(found)
 
 
+@pytest.mark.slow
 def test_workers_and_partitions_do_not_change_a_byte(
     tables: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -346,6 +347,7 @@ def test_a_time_that_happens_twice_is_the_later_of_a_feature_and_the_earlier_of_
     assert {"1": "", "2": "x", "3": ""} == found
 
 
+@pytest.mark.slow
 def test_tables_in_memory_are_sources_and_their_content_names_the_run(tables: Any, tmp_path: Path) -> None:
     source, features, _, frame = tables
     files = output(joined(source, features, tmp_path / "files").run)
@@ -471,6 +473,7 @@ def test_one_file_per_split_and_a_manifest_that_counts(tables: Any, tmp_path: Pa
     assert facts["matched"] == len(output(single.run)["amount"].drop_nulls())
 
 
+@pytest.mark.slow
 def test_rows_of_folds_get_features_too_and_they_are_verified(tables: Any, tmp_path: Path) -> None:
     source, features, _, _ = tables
     one = output(joined(source, features, tmp_path / "one").run)

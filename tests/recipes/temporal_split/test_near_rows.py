@@ -158,6 +158,7 @@ def test_entities_with_near_rows_take_turns_together(tmp_path: Path, seed: int) 
     assert headrace.verify(tmp_path / "out").problems == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folds", [headrace.GroupKFold(3), headrace.Rolling(n=2, step="60d")])
 def test_the_earliest_of_near_rows_stays_in_folds(tmp_path: Path, folds: Any) -> None:
     rolls = isinstance(folds, headrace.Rolling)
@@ -209,6 +210,7 @@ def test_a_kill_in_any_near_stage_goes_on_by_receipts(tmp_path: Path) -> None:
         assert digests(whole.run) == digests(again.run)
 
 
+@pytest.mark.slow
 def test_verify_finds_near_rows_that_should_not_be_there(tmp_path: Path) -> None:
     made = split(reviews(tmp_path / "in", 5), tmp_path / "out", content="text", near=NEAR, train_ratio=0.5)
     path = made.run / "config.json"
@@ -247,6 +249,7 @@ def test_without_near_a_run_keeps_its_name(tmp_path: Path) -> None:
     assert settings.model_copy(update={"near": 0.9}).identity_settings()["near"] == 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not BIRDS.is_file(), reason=f"{BIRDS} is not there: the data set is not in the repository")
 def test_remarks_of_pilots_that_are_nearly_the_same_are_in_one_split(tmp_path: Path) -> None:
     asked = {"time": "date", "entity": "opid", "split_date": "1997-01-01", "time_format": "%m/%d/%Y %H:%M:%S"}

@@ -78,6 +78,7 @@ def test_all_rows_are_conserved(dropped: Prepared) -> None:
     }
 
 
+@pytest.mark.slow
 @needs_retail
 def test_the_customers_are_those_of_the_reference(dropped: Prepared) -> None:
     found = {name: set(split_column(dropped.run, name, "CustomerID")) for name in SPLITS}
@@ -191,6 +192,7 @@ def test_dates_of_eight_digits_split_a_file_that_is_sorted_by_customer(tmp_path:
     assert 69_659 == sum(prepared.manifest.dropped.values()) + sum(map(len, dates.values()))
 
 
+@pytest.mark.slow
 @needs_cdnow
 def test_repeated_purchases_are_kept(tmp_path: Path, purchases: Path) -> None:
     run = split(purchases, tmp_path / "out", split_date="1997-03-01", **CDNOW_COLUMNS).run
@@ -229,6 +231,7 @@ def test_a_later_split_date_without_validation_customers_leaves_an_empty_test_an
     assert "test is empty" in warnings[0]
 
 
+@pytest.mark.slow
 @needs_cdnow
 def test_folds_of_customers_have_the_rows_of_group_k_fold(tmp_path: Path, purchases: Path) -> None:
     model_selection = pytest.importorskip("sklearn.model_selection")

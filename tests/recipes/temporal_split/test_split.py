@@ -402,6 +402,7 @@ def test_widened_shards_are_written_in_one_schema(tmp_path: Path) -> None:
     assert sorted(set(split_column(run, "train", "extra"))) == ["", "e"]
 
 
+@pytest.mark.slow
 def test_text_ids_are_allocated_alike_in_every_format(tmp_path: Path) -> None:
     sides = []
     for extension in (".csv", ".tsv.zst", ".jsonl", ".json.gz", ".parquet"):
@@ -421,6 +422,7 @@ ASKED: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", ASKED)
 def test_any_number_of_workers_makes_the_same_bytes(tmp_path: Path, asked: str) -> None:
     source = small_source(tmp_path / "in", count=7)

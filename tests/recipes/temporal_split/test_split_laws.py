@@ -55,6 +55,7 @@ def all_rows(run: Path) -> dict[str, list[tuple[Any, ...]]]:
     return {name: [tuple(value or "" for value in row) for row in split_rows(run, name)] for name in SPLITS}
 
 
+@pytest.mark.slow
 @given(
     tables, st.sampled_from(["keep", "drop"]), st.integers(0, 5), st.sampled_from([0.2, 0.5, 0.9]), st.integers(1, 3)
 )
@@ -146,6 +147,7 @@ def test_every_format_compression_and_layout_holds_the_same_rows(
         assert split_rows(other.run, "test") == split_rows(other.run, "oot")
 
 
+@pytest.mark.slow
 @given(tables, st.lists(st.integers(0, 40), max_size=3), st.randoms(use_true_random=False))
 @settings(max_examples=examples(60))
 def test_the_split_of_a_row_does_not_depend_on_the_sharding(
@@ -173,6 +175,7 @@ null_tables = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(null_tables, st.sampled_from(["own", "drop"]), st.sampled_from([(), ("NA",)]))
 @settings(max_examples=examples(100))
 def test_rows_without_entity_or_date_are_counted_by_their_reason(

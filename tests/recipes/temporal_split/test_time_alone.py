@@ -76,6 +76,7 @@ def test_time_alone_sends_each_row_where_the_rule_says(
     assert not verify(directory / "out").problems
 
 
+@pytest.mark.slow
 @given(tables, stretches, stretches)
 @settings(max_examples=examples(60))
 def test_with_an_entity_only_rows_away_from_the_cutoff_decide_who_trains(
