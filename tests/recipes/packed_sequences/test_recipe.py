@@ -42,6 +42,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return sources(tmp_path_factory.mktemp("source"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "asked",
     [

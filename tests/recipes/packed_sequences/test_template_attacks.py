@@ -102,6 +102,7 @@ def test_every_template_that_never_ends_is_ended(name):
     assert told(renderer_of(HANGS[name]).render(asked("q")))[0] in ("template_limit", "template_error")
 
 
+@pytest.mark.slow
 def test_only_the_conversation_that_hangs_is_rejected():
     outcomes = renderer_of(HANGS_ON_X).render(asked("a", "b", "x", "c", "x", "d"))
 

@@ -124,6 +124,7 @@ shapes = r"\A20[0-9]{2}-(0?[1-9]|1[0-2])-([012]?[0-9]|3[01])([ T][01]?[0-9](:[0-
 texts = st.from_regex(shapes) | st.text(alphabet="0123456789.-:TZ+e ", max_size=14)
 
 
+@pytest.mark.slow
 @given(st.lists(texts, min_size=1, max_size=6))
 @settings(max_examples=examples(500))
 def test_a_column_is_read_as_its_values_are_one_by_one(values: list[str]) -> None:

@@ -167,6 +167,7 @@ def test_no_entity_trains_and_tests_in_a_fold_that_rolls(
     assert not verify(directory / "out").problems
 
 
+@pytest.mark.slow
 @given(tables, st.integers(2, 4), st.none() | st.just("kind"), st.integers(0, 3))
 @settings(max_examples=examples(60))
 def test_each_entity_tests_in_one_fold_and_trains_in_all_others(
@@ -204,6 +205,7 @@ def some(directory: Path, extension: str = ".csv") -> Path:
     return write(directory, table, extension)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", [{}, {"format": "parquet"}, {"layout": "single", "label": "kind"}])
 @pytest.mark.parametrize("folds", ["rolling:n=4,step=1d,window=7d", "group-kfold:k=4,stratify=kind"])
 def test_workers_change_no_byte(tmp_path: Path, output: dict[str, Any], folds: str) -> None:

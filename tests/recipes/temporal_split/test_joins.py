@@ -70,6 +70,7 @@ def joined(source: Path, features: Any, out: Path, **asked: Any) -> headrace.Pre
     return split(source, out, join=[table], train_ratio=0.5, **asked)
 
 
+@pytest.mark.slow
 @given(rows_of, features_of, st.booleans(), st.none() | st.integers(1, 20), st.randoms(use_true_random=False))
 @settings(max_examples=examples(60), deadline=None)
 def test_rows_get_what_a_look_at_all_features_finds(

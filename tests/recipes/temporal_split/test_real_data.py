@@ -67,6 +67,7 @@ def test_rows_without_customer_are_dropped_and_counted(dropped: Prepared) -> Non
     assert 135_080 == dropped.manifest.dropped["null_entity"]
 
 
+@pytest.mark.slow
 @needs_retail
 def test_all_rows_are_conserved(dropped: Prepared) -> None:
     kept = {name: totals.rows for name, totals in dropped.manifest.splits.items()}
