@@ -14,7 +14,7 @@ from headrace.cli.output import emit, printer, say, table
 from headrace.errors import HeadraceError
 from headrace.near import LEAST_NEAR
 from headrace.printable import printable
-from headrace.report.words import many, many_entities, moment
+from headrace.report.words import many, many_entities, moment, verb
 
 if TYPE_CHECKING:
     from headrace.stream.audit.leaks import LeakReport
@@ -134,7 +134,7 @@ def _print(report: LeakReport) -> None:
     ids = report.near_ids
     if ids is not None and ids.entities:
         names = printable("; ".join(" / ".join(map(repr, each)) for each in ids.examples))
-        have = f"{many_entities(ids.entities)} {'has' if ids.entities == 1 else 'have'} several names"
+        have = f"{many_entities(ids.entities)} {verb(ids.entities, 'has', 'have')} several names"
         say(f"{have}, {ids.apart:,} of them in different splits ({ids.share:.2%} of a split's entities): {names}")
     for each in report.telling:
         right = f"it is right for {each.accuracy:.2%}, the most frequent class for {each.most_frequent:.2%}"

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from headrace.arrays import borders_of
 from headrace.errors import CorruptShard, InputError
 from headrace.storage.places import place_of
 
@@ -227,7 +228,7 @@ def _arrays(values: pa.LargeBinaryArray, dtype: str | None, shape: tuple[int, ..
         skipped = 1 + (1 << (heads & 3).astype(np.int64))  # head and length of each array
         lengths = pc.binary_length(values).to_numpy() - skipped
         pieces = _tails(values, skipped)
-        offsets = np.concatenate([[0], np.cumsum(lengths // np.dtype(dtype).itemsize)])
+        offsets = borders_of(lengths // np.dtype(dtype).itemsize)
         return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(np.frombuffer(_joined(pieces), dtype)))
     flat: pa.Array = pa.array(np.frombuffer(_joined(values), dtype))
     for size in reversed(shape):

@@ -12,7 +12,7 @@ from headrace.report import charts, common
 from headrace.report.bins import counted, covering, edges_for, span_edges, time_edges
 from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure
-from headrace.report.words import many, moment, share, size, span
+from headrace.report.words import many, moment, share, size, span, verb
 
 _MOST_ROWS = 5_000_000
 _MOST_CONTEXT_ROWS = 5_000  # small rows are read to find how they share contexts
@@ -140,7 +140,7 @@ def _context_figures(facts: RunFacts) -> list[Figure]:
     if len(every) and every.min() < every.max():
         edges, grows = edges_for(every)
         said = (
-            f"{many(len(every), 'row')} larger than a context {'is' if len(every) == 1 else 'are'} sampled: "
+            f"{many(len(every), 'row')} larger than a context {verb(len(every), 'is', 'are')} sampled: "
             f"{every.mean():,.1f} contexts a row on average, {every.max():,.0f} at most. Smaller rows share contexts."
         )
         parts = {split: counted(each, edges) for split, each in sampled.items()}

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pyarrow as pa
 
-from headrace.arrays import I32, I64, U8, U64, Bools
+from headrace.arrays import I32, I64, U8, U64, Bools, borders_of
 from headrace.packing.chats.images import PlacedImage
 from headrace.packing.chats.turns import Piece, cut_at_turns
 
@@ -59,7 +59,7 @@ def label_counts(mask: U8, starts: I64, lengths: I64) -> I64:
     """
     if not len(starts):
         return np.empty(0, np.int64)
-    sums = np.concatenate([[0], np.cumsum(mask, dtype=np.int64)])
+    sums = borders_of(mask)
     return np.asarray(sums[starts + lengths] - sums[np.minimum(starts + 1, starts + lengths)], np.int64)
 
 

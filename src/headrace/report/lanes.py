@@ -14,7 +14,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.report import charts
 from headrace.report.bins import counted, edges_for, thinned
 from headrace.report.figure import Figure, Page, Tone
-from headrace.report.words import KINDS_OF_BATCHES, listed, many, share, size
+from headrace.report.words import KINDS_OF_BATCHES, listed, many, share, size, verb
 from headrace.stream.order.epoch import EpochOrder
 from headrace.stream.order.plan import Plan
 
@@ -167,8 +167,7 @@ def _load_figure(plan: Plan) -> Figure:
     tone: Tone = "good"
     if len(idle):
         names = [f"rank {each}" for each in idle]
-        verb = "has" if len(idle) == 1 else "have"
-        answer += f" {many(len(idle), 'reader')} {verb} no row at all: {listed(names)}."
+        answer += f" {many(len(idle), 'reader')} {verb(len(idle), 'has', 'have')} no row at all: {listed(names)}."
         tone = "warning"
     elif rows.max() > 1.2 * rows.min():
         answer += (

@@ -117,7 +117,7 @@ def _ids_figures(report: LeakReport, max_share: float) -> list[Figure]:
     answer = f"{many_entities(ids.entities)} may: {names}."
     if ids.apart:
         answer += (
-            f"\n{ids.apart:,} of them {'has' if ids.apart == 1 else 'have'} names in different splits: up to"
+            f"\n{ids.apart:,} of them {verb(ids.apart, 'has', 'have')} names in different splits: up to"
             f" {share(ids.share, 1)} of the entities of a split have another name in an earlier one."
         )
     chart = charts.bars(
@@ -196,7 +196,7 @@ def _time_figures(report: LeakReport) -> list[Figure]:
     ]
     lines = [f"{row['label']} from {row['hint']}." for row in rows]
     lines += [
-        f"{many(each.unread, 'row')} of {each.split} {'has' if each.unread == 1 else 'have'} no readable time."
+        f"{many(each.unread, 'row')} of {each.split} {verb(each.unread, 'has', 'have')} no readable time."
         for each in report.periods
         if each.unread
     ]

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.arrays import I64, U64, Bools
+from headrace.arrays import I64, U64, Bools, borders_of
 from headrace.digest import derive_key
 from headrace.keyed_hash import hash_texts
 from headrace.split.sorting import in_order
@@ -154,7 +154,7 @@ def allocate(known: Hashes, train_ratio: float, unit: I64 | None = None) -> Allo
     if unit is None:
         return Allocation(known, (np.arange(len(known)) >= wanted).astype(np.uint8), len(known))
     _, number, sizes = np.unique(unit, return_inverse=True, return_counts=True)
-    borders = np.concatenate([[0], np.cumsum(sizes)])
+    borders = borders_of(sizes)
     nearest = int(np.argmin(np.abs(borders - wanted)))
     if wanted > 0 and len(sizes) > 1:
         nearest = min(max(nearest, 1), len(sizes) - 1)

@@ -17,7 +17,7 @@ from headrace.report import charts, common
 from headrace.report.bins import counted, edges_for
 from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure, Tone
-from headrace.report.words import listed, many, many_entities, moment, share
+from headrace.report.words import listed, many, many_entities, moment, share, verb
 from headrace.split.guidance import changed_words, told
 
 _TIMELINE, _SHARED = "Is the split clean in time?", "Do splits share content?"
@@ -187,7 +187,7 @@ def label_figures(facts: RunFacts) -> list[Figure]:
     train = counts.get("train")
     unseen = [] if train is None else [names[place] for place in order if total[place] and not train[place]]
     if unseen:
-        answer += f" {listed(unseen)} {'has' if len(unseen) == 1 else 'have'} no row in train."
+        answer += f" {listed(unseen)} {verb(len(unseen), 'has', 'have')} no row in train."
     shown = order[:_MOST_CLASSES].tolist()
     if len(names) > len(shown):
         answer += f" The {len(shown)} most frequent are drawn."

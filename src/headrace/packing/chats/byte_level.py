@@ -24,7 +24,7 @@ from unicodedata import category, is_normalized, ucd_3_2_0
 
 import numpy as np
 
-from headrace.arrays import I32, I64, U8
+from headrace.arrays import I32, I64, U8, borders_of
 from headrace.packing.chats.marks import Span
 
 if TYPE_CHECKING:
@@ -278,7 +278,7 @@ def masks_by_bytes(
     if not texts:
         return []
     ids, counts, *_ = encoded
-    begins = np.concatenate([[0], np.cumsum(level.lengths[ids])])  # of tokens, in bytes of all texts
+    begins = borders_of(level.lengths[ids])  # of tokens, in bytes of all texts
     borders: list[int] = []
     at = 0
     for text, own in zip(texts, spans, strict=True):

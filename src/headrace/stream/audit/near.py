@@ -19,7 +19,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import F64, I64, U64, Ints, components
+from headrace.arrays import F64, I64, U64, Ints, borders_of, components
 from headrace.dataset.contents import map_blocks
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import IndexedDataset
@@ -186,7 +186,7 @@ def _parts(split: SplitBlocks, columns: Sequence[str], sequences: I64 | None) ->
     index, read_block = split.index, split.dataset.block_reader(split.name)
     documents = index.rows
     if sequences is not None:
-        documents = np.diff(np.concatenate([[0], np.cumsum(sequences)])[np.append(index.first_row, index.total_rows)])
+        documents = np.diff(borders_of(sequences)[np.append(index.first_row, index.total_rows)])
 
     def shingles(blocks: I64, wanted: I64 | None) -> Iterator[Shingles]:
         begin = 0
