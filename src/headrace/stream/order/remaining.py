@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 
-from headrace.arrays import I64, borders_of
+from headrace.arrays import I64, borders_of, ranges
 from headrace.errors import SettingsError, StreamError
 
 
@@ -30,7 +30,7 @@ def split_at(begins: I64, numbers: I64) -> tuple[I64, I64]:
 def count_out(counts: I64) -> tuple[I64, I64]:
     """Repeat each index by its count, and number the repetitions from 0."""
     which = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
-    return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return which, ranges(0, counts)
 
 
 def even_parts(total: int, parts: int) -> I64:
