@@ -1,5 +1,6 @@
 """Batches never depend on workers: whatever their number, how they start, and who loops over them."""
 
+import contextlib
 import gc
 import json
 import logging
@@ -265,7 +266,12 @@ def test_an_error_of_a_transform_comes_in_its_place_and_the_state_before_it_resu
 
 
 def descriptors():
-    return len(os.listdir("/proc/self/fd"))
+    """What each open file of this process is, by its number."""
+    links = {}
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the listing's own
+            links[int(number)] = os.readlink(f"/proc/self/fd/{number}")
+    return links
 
 
 def sockets_of(process):
@@ -282,8 +288,9 @@ def until_nothing_is_left(own_threads, before):
     until = time.monotonic() + BOUND_S
     while time.monotonic() < until:
         gc.collect()
+        multiprocessing.active_children()  # closes what belongs to workers that torch ended without waiting for them
         here = (descriptors(), sockets_of(os.getpid()), shared_memory())
-        if not own_threads.now() and here[0] <= before[0] and here[1:] == before[1:]:
+        if not own_threads.now() and len(here[0]) <= len(before[0]) and here[1:] == before[1:]:
             return
         time.sleep(0.05)
     assert [] == own_threads.left()
@@ -310,6 +317,19 @@ def test_loops_that_were_left_leave_nothing(root, loop, transform, own_threads):
         if number % 2:  # the others share out their dataset's last threads to the collector
             del dataset
     dataset = None
+
+    until_nothing_is_left(own_threads, before)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+def test_workers_that_torch_ends_for_being_slow_leave_nothing(root, own_threads, monkeypatch):
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0)  # 5 s, which a busy machine may exceed
+    list(LOOPS["own"](kinds(root, 1, transform=doubled), 1))
+    gc.collect()
+    before = descriptors(), sockets_of(os.getpid()), shared_memory()
+    for _ in range(3):
+        next(iter(LOOPS["own"](kinds(root, 2, transform=doubled, batch_size=300), 2)))
 
     until_nothing_is_left(own_threads, before)
 

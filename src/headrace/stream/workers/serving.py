@@ -103,8 +103,7 @@ class Server:
             sockets.Client(self.address).close()
         self._listener.close()
         self.forget(_GONE)
-        for connection in list(self._connections):
-            _hang_up(connection)
+        self._hang_up()
 
     def forget(self, reason: str = "its pass was left, and another one has begun") -> None:
         """End all passes: current workers get no more batches, and new ones begin a pass anew."""
@@ -145,10 +144,10 @@ class Server:
             except OSError:  # no descriptor is free, or the listener was closed
                 time.sleep(0 if self._closed else 0.05)
                 continue
-            self._connections.add(connection)
+            with self._lock:
+                self._connections.add(connection)
             threading.Thread(target=self._serve, args=(connection,), name="headrace-serve", daemon=True).start()
-        for connection in list(self._connections):  # connections accepted while closing
-            _hang_up(connection)
+        self._hang_up()  # connections accepted while closing
 
     def _serve(self, connection: Any) -> None:
         """Serve one worker until it is gone."""
@@ -174,8 +173,9 @@ class Server:
         except (EOFError, OSError, AuthenticationError):
             pass
         finally:
-            self._connections.discard(connection)
-            connection.close()
+            with self._lock:
+                self._connections.discard(connection)
+                connection.close()
             self._leave(place)
 
     def _joined(self, key: Hashable, worker: int, workers: int, progress: Any) -> tuple[Any, ...]:
@@ -222,6 +222,18 @@ class Server:
                 self._tickets[ticket] = run, batch
                 run.tickets.add(ticket)
         return ("ticket", self.number, ticket)
+
+    def _hang_up(self) -> None:
+        """End the connections on which other threads wait; closing them would not wake those threads."""
+        with self._lock:  # once a connection is closed, its number may belong to another file
+            for connection in self._connections:
+                # It may be a Windows pipe. A response in progress still arrives.
+                with suppress(OSError, AttributeError):
+                    same = socket.socket(fileno=connection.fileno())
+                    try:
+                        same.shutdown(socket.SHUT_RD)
+                    finally:
+                        same.detach()
 
     def _answer(self, connection: Any, answer: tuple[Any, ...]) -> None:
         connection.send_bytes(ForkingPickler.dumps(answer))
@@ -415,13 +427,6 @@ def _listener() -> sockets.Listener:
             raise
     # TMPDIR is too long for a socket name, or not writable. An abstract socket has no file and ends with its process.
     return sockets.Listener(f"\0headrace-{os.getpid()}-{secrets.token_hex(16)}", "AF_UNIX", backlog=128)
-
-
-def _hang_up(connection: Any) -> None:
-    """End a connection on which another thread waits; closing it would not wake that thread."""
-    # It may be closed already, or be a Windows pipe. A response in progress still arrives.
-    with suppress(OSError, AttributeError), socket.socket(fileno=os.dup(connection.fileno())) as same:
-        same.shutdown(socket.SHUT_RD)
 
 
 def _key() -> bytes:
