@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,7 @@ pytest.importorskip("numba", reason="needs numba, which comes with the extra his
 
 from headrace.histories.codec.kernels import hash_addresses
 from headrace.histories.codec.text_kernels import parse_texts
-from headrace.histories.parse import code_addresses
+from headrace.histories.parse import Known, code_addresses
 
 GROUPS = st.sampled_from(["0", "1", "ab", "FFFF", "00ab", "12345", "", "g", "f00d", "1.2.3.4", "01.2.3.4", "1.2.3.400"])
 NEARLY_6 = st.tuples(st.sampled_from(["", ":", "::"]), st.lists(GROUPS, max_size=9), st.sampled_from(["", ":", "::"]))
@@ -90,6 +91,32 @@ def test_addresses_that_may_repeat_are_those_of_their_rows(chunks: list[list[str
     read = expected.place >= 0
     assert np.array_equal(expected.place[~read], found.place[~read])
     assert same(expected.distinct.take(expected.place[read]), found.distinct.take(found.place[read]))
+
+
+@given(
+    st.sampled_from(["address", "number", "text"]),
+    st.lists(st.lists(st.none() | TEXT | st.sampled_from(["1", "22", "10.0.0.1"]), max_size=8), min_size=1, max_size=3),
+    st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(0, 7), max_size=12)), min_size=1, max_size=6),
+    st.booleans(),
+)
+def test_chunks_that_share_a_dictionary_are_coded_as_each_alone(
+    kind: Literal["address", "number", "text"],
+    dictionaries: list[list[str | None]],
+    chunks: list[tuple[int, list[int]]],
+    is_compiled: bool,
+) -> None:
+    known = Known()
+    for of_chunk, places in chunks:
+        texts = pa.array(dictionaries[of_chunk % len(dictionaries)], pa.string())
+        codes = pa.array([each if each < len(texts) else None for each in places], pa.int32())
+        column = pa.chunked_array([pa.DictionaryArray.from_arrays(codes, texts)])
+
+        expected = code_addresses(column, kind, "src", seed=7, compiled=is_compiled)
+        found = code_addresses(column, kind, "src", seed=7, known=known, compiled=is_compiled)
+
+        assert same(expected.distinct, found.distinct)
+        assert np.array_equal(expected.place, found.place)
+        assert expected.texts == found.texts
 
 
 @pytest.mark.parametrize("entities", [500, 60_000])

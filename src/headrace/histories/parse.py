@@ -80,6 +80,10 @@ class Coded:
     texts: pa.Array | None = None
 
 
+# For each column its last dictionary and what it was coded as. The chunks of a row group have the same dictionary.
+Known = dict[str, tuple[pa.Array, Coded]]
+
+
 @dataclass
 class Dropped:
     """Rows that are not measurements: the count of each reason, and the location and content of its first row.
@@ -93,7 +97,14 @@ class Dropped:
 
 
 def parse_chunk(
-    table: pa.Table, rows: I64, place: Place, settings: Histories, dropped: Dropped, *, compiled: bool = False
+    table: pa.Table,
+    rows: I64,
+    place: Place,
+    settings: Histories,
+    dropped: Dropped,
+    *,
+    known: Known | None = None,
+    compiled: bool = False,
 ) -> Parsed:
     """Parse the columns of a chunk.
 
@@ -116,7 +127,9 @@ def parse_chunk(
     blame(absent, "null_time")
     blame(~absent & ((micros == MISSING) | (micros > _LATEST_US)), "unreadable_time")
     blame(micros < 0, "time_before_1970")
-    coded = partial(code_addresses, seed=settings.seed, null_values=settings.null_values, compiled=compiled)
+    coded = partial(
+        code_addresses, seed=settings.seed, null_values=settings.null_values, known=known, compiled=compiled
+    )
     if settings.entity_from == "file_name":
         one = coded(pa.chunked_array([[place.stem]]), settings.entity_kind, "file name")
         entity = replace(one, place=np.full(n, one.place[0]))
@@ -221,62 +234,71 @@ def code_addresses(
     *,
     seed: int = 0,
     null_values: Sequence[str] = (),
+    known: Known | None = None,
     compiled: bool = False,
     repeats: Literal["go", "stay"] = "go",
 ) -> Coded:
     """Code a column of addresses or numbers, given as texts or a dictionary, and parse each distinct value once.
 
-    seed: of the hashes of texts; null_values: texts that mean null. compiled: parse addresses with numba. numba parses
-    plain texts row by row, which is faster than finding the distinct ones. With repeats="stay", or if hardly any
-    address repeats, distinct addresses are not found, so an address may occur more than once.
+    seed: of the hashes of texts; null_values: texts that mean null. known: is read and updated. compiled: parse
+    addresses with numba. numba parses plain texts row by row, which is faster than finding the distinct ones. With
+    repeats="stay", or if hardly any address repeats, distinct addresses are not found, so an address may occur more
+    than once.
     """
-    by_row, where = compiled and kind == "address" and is_text(column.type), f"column {name!r}"
-    at: I64 | None = None
-    if by_row:
-        if column.type not in (pa.string(), pa.large_string()):
-            column = as_text(column, (), where)
-        texts = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-        if isinstance(texts, pa.ChunkedArray):  # zero chunks stay chunked
-            texts = pa.array([], pa.large_string())
-    else:
+    where = f"column {name!r}"
+    if not (compiled and kind == "address" and is_text(column.type)):
         encoded = column.combine_chunks().dictionary_encode()
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.combine_chunks()
-        texts = as_text(pa.chunked_array([encoded.dictionary]), null_values, where).combine_chunks()
-        indices = pc.fill_null(encoded.indices, len(texts)) if encoded.null_count else encoded.indices
-        at = np.asarray(indices.to_numpy(), np.int64)
-    filled = pc.fill_null(texts, "") if texts.null_count and not by_row else texts
+        dictionary, coded = (known or {}).get(name, (None, None))
+        if coded is None or not encoded.dictionary.equals(dictionary):
+            texts = as_text(pa.chunked_array([encoded.dictionary]), null_values, where).combine_chunks()
+            coded = _code_texts(texts, kind, seed, compiled=compiled)
+            coded = replace(coded, place=np.append(coded.place, -1))  # the last is that of rows without a value
+            if known is not None:
+                known[name] = encoded.dictionary, coded
+        indices = encoded.indices.fill_null(len(coded.place) - 1) if encoded.null_count else encoded.indices
+        return replace(coded, place=coded.place[indices.to_numpy()])
+    if column.type not in (pa.string(), pa.large_string()):
+        column = as_text(column, (), where)
+    texts = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    if isinstance(texts, pa.ChunkedArray):  # zero chunks stay chunked
+        texts = pa.array([], pa.large_string())
+    coded = _code_texts(texts, kind, seed, compiled=True)
+    if repeats == "stay":
+        return coded
+    from headrace.histories.codec.kernels import distinct
+
+    found, place = coded.distinct, coded.place
+    words, families = found.bytes.view(np.uint64), found.family.astype(np.uint64)[:, None]
+    # If addresses come at random and fewer than 4 of 100 repeat in the first eighth, fewer than a quarter do in the
+    # whole: telling them apart here and again in the partition is more work than hashing and storing some twice.
+    some = len(found) // 8
+    if some < _TELLING or len(distinct(words[:some], families[:some])[1]) <= 0.96 * some:
+        number, once = distinct(words, families)
+        place[place >= 0] = number
+        found = Addresses(once[:, 2].astype(np.uint8), np.ascontiguousarray(once[:, :2]).view(np.uint8))
+    return Coded(found, place)
+
+
+def _code_texts(texts: pa.Array, kind: Kind, seed: int, *, compiled: bool) -> Coded:
+    """Code texts one by one; `distinct` has those that can be read, however often they occur."""
     absent = np.asarray(texts.is_null(), np.bool_) if texts.null_count else np.zeros(len(texts), np.bool_)
     if compiled and kind == "address":
         from headrace.histories.codec.text_kernels import offsets_of, parse_texts
 
-        read = Addresses(*parse_texts(filled))
+        read = Addresses(*parse_texts(texts))
         absent |= np.diff(offsets_of(texts)) == 0
-    elif kind == "text":
-        read = hashed_addresses(hash_ids(filled, seed))
     else:
-        read = addresses.parse(filled, kind)
+        filled = texts.fill_null("") if texts.null_count else texts
+        read = hashed_addresses(hash_ids(filled, seed)) if kind == "text" else addresses.parse(filled, kind)
     read.family[absent] = 0
     readable = np.flatnonzero(read.family)
+    place = np.full(len(texts), -2)
+    place[readable] = np.arange(len(readable))
+    place[absent] = -1
     found = read if len(readable) == len(read) else read.take(readable)
-    places = np.full(len(texts) + 1, -2)
-    places[slice(len(found)) if found is read else readable] = np.arange(len(found))
-    places[:-1][absent] = -1
-    places[-1] = -1  # rows that are null themselves
-    if at is not None:
-        return Coded(found, places[at], texts.take(pa.array(readable)) if kind == "text" else None)
-    if repeats == "go":
-        from headrace.histories.codec.kernels import distinct
-
-        words, families = found.bytes.view(np.uint64), found.family.astype(np.uint64)[:, None]
-        # If addresses come at random and fewer than 4 of 100 repeat in the first eighth, fewer than a quarter do in the
-        # whole: telling them apart here and again in the partition is more work than hashing and storing some twice.
-        some = len(found) // 8
-        if some < _TELLING or len(distinct(words[:some], families[:some])[1]) <= 0.96 * some:
-            number, once = distinct(words, families)
-            places[:-1][places[:-1] >= 0] = number
-            found = Addresses(once[:, 2].astype(np.uint8), np.ascontiguousarray(once[:, :2]).view(np.uint8))
-    return Coded(found, places[:-1])
+    return Coded(found, place, texts.take(pa.array(readable)) if kind == "text" else None)
 
 
 def _numbers(column: pa.ChunkedArray, name: str, blame: Any) -> F64:
@@ -388,7 +410,7 @@ def gather_shard(
     """Write the piece of one source shard. Raises `InputError` for rows that are an error."""
     place = Place(str(shard.path), shard.name, stem_of_name(shard.path.name))
     names = ("rows_read", "not_sampled", "measurements", "failed", "clamped", "backwards", "sum")
-    counts, dropped = dict.fromkeys(names, 0), Dropped()
+    counts, dropped, known = dict.fromkeys(names, 0), Dropped(), Known()
     latest: int | None = None
     temporary = files.temporary(piece_file(number))
     with shard_texts(files, list(settings.dictionaries()), number) as add_texts, created(temporary) as file:
@@ -414,7 +436,7 @@ def gather_shard(
             if not len(rows):
                 continue
             try:
-                parsed = parse_chunk(table, rows, place, settings, dropped, compiled=compiled)
+                parsed = parse_chunk(table, rows, place, settings, dropped, known=known, compiled=compiled)
             except InputError as error:
                 if str(error).startswith(place.path):
                     raise

@@ -20,7 +20,6 @@ import numpy as np
 from headrace.arrays import I64, U16, U32, U64, Bools, Ints, borders_of, number_rows
 from headrace.histories.codec.addresses import Addresses, as_numbers, of_words
 from headrace.histories.piece import (
-    ENTITY,
     NARROW,
     EntityHashes,
     Records,
@@ -120,17 +119,18 @@ def open_partition(
         return Partition(entities, peers, mixed, rows, lambda: iter(slabs))
 
     # Runs are sorted again where they are merged, so that in them a peer is the number it was first met as.
-    number = np.zeros(0, np.int64)
+    known = np.zeros((0, 3), np.uint64)
     runs: list[_Run] = []
     for block in _blocks(segments, of_segment, record, slab_rows, compiled=compiled):
         if has_peers:
-            found, peer = distinct_peers(block, compiled=compiled)
-            peers, number, of_found = _numbered(peers, number, found)
-            peer = Peers(peer.place, of_found[peer.rank])
+            place_of, found = distinct_addresses(block, compiled=compiled)
+            numbers, known = _distinct(np.concatenate([known, found]), compiled=compiled)
+            peer = Peers(place_of, numbers[len(numbers) - len(found) :].astype(np.int64))
         runs.append(_write_run(temporary(), _sorted([(block, peer)], count, compiled=compiled)))
     rank = None
     if has_peers:
-        peers, mixed, numbered = _in_code_order(peers, Peers(np.zeros(0, np.int64), np.argsort(number)), coded[1])
+        peers, peer = _by_address(np.arange(len(known)), known)
+        peers, mixed, numbered = _in_code_order(peers, peer, coded[1])
         rank = numbered.rank
     merged = partial(_merged, runs, record_of(RUN, words_of_values(record)), rank, slab_rows, count, compiled=compiled)
     return Partition(entities, peers, mixed, rows, merged)
@@ -316,27 +316,13 @@ def _merged(
             yield _sorted(held, entities, compiled=compiled)
 
 
-def _numbered(peers: Addresses, number: I64, found: Addresses) -> tuple[Addresses, I64, I64]:
-    """Merge known and new peers in ascending order, and number them.
-
-    Returns them, the number of each, and the number of each new one. number [P]: of the known peers, which keep it; new
-    peers are numbered after them. found: ascending.
-    """
-    records = np.zeros(len(peers) + len(found), ENTITY)
-    records["word0"], records["word1"] = np.concatenate([peers.words(), found.words()]).T
-    records["family"] = np.concatenate([peers.family, found.family])
-    both, of_both = distinct_peers(records, compiled=False)
-    place = of_both.rank[of_both.place]
-    numbers = np.full(len(both), -1)
-    numbers[place[: len(peers)]] = number
-    new = np.flatnonzero(numbers < 0)
-    numbers[new] = len(peers) + np.arange(len(new))
-    return both, numbers, numbers[place[len(peers) :]]
-
-
 def distinct_peers(records: Records, *, compiled: bool) -> tuple[Addresses, Peers]:
     """Find the distinct addresses of records, ascending by family and bytes."""
-    place, words = distinct_addresses(records, compiled=compiled)
+    return _by_address(*distinct_addresses(records, compiled=compiled))
+
+
+def _by_address(place: Ints, words: U64) -> tuple[Addresses, Peers]:
+    """Put distinct addresses in order of family and bytes."""
     order = _by_bytes(words)
     return of_words(words[order, 2].astype(np.uint8), words[order, :2]), Peers(place, _ranks(order))
 
@@ -362,7 +348,7 @@ def distinct_entities(
 def distinct_addresses(records: Records, *, compiled: bool = False) -> tuple[Ints, U64]:
     """Find the distinct addresses of records, and the index of each record's address: [N].
 
-    The addresses are in any order, as both words and the family: uint64 [D, 3].
+    The addresses are in order of first appearance, as both words and the family: uint64 [D, 3].
     """
     if compiled:
         from headrace.histories.codec.kernels import distinct
@@ -371,11 +357,19 @@ def distinct_addresses(records: Records, *, compiled: bool = False) -> tuple[Int
         family = _byte_of(records, "family")
         where = {"column": _byte_of(records, "word0") // 8, "family_column": family // 8, "shift": family % 8 * 8}
         return distinct(words_of(records), words_of(records), **where)
-    words = np.column_stack([records["word0"], records["word1"], records["family"]])
-    place = number_rows(words[:, 1], words[:, 0], words[:, 2])
-    found = np.empty((int(place.max(initial=-1)) + 1, 3), np.uint64)
-    found[place] = words
-    return place, found
+    return _distinct(np.column_stack([records["word0"], records["word1"], records["family"]]), compiled=False)
+
+
+def _distinct(words: U64, *, compiled: bool) -> tuple[Ints, U64]:
+    """Find the distinct rows of addresses, [N, 3], as `distinct_addresses` does."""
+    if compiled:
+        from headrace.histories.codec.kernels import distinct
+
+        return distinct(words, words, family_column=2)
+    number = number_rows(*words.T)
+    first = np.unique(number, return_index=True)[1]
+    order = np.argsort(first)
+    return _ranks(order)[number], words[first[order]]
 
 
 def measurement_order(entity: Ints, micros: I64, peer: Ints | None, codes: U16, more: U64 | None = None) -> I64:
