@@ -22,9 +22,8 @@ from headrace.histories.piece import (
     PieceWriter,
     hash_entities,
     joined,
-    read_entities,
+    parts_of,
     record_of,
-    segments,
 )
 from headrace.histories.sort import _blocks
 
@@ -112,9 +111,9 @@ def test_a_piece_gives_back_its_measurements(how: str, peers: str, values: int, 
         writer.finish()
     record = record_of(ALONE if peers == "no peers" else WITH_PEER, values)
     for partition in range(3):
-        found = list(segments([path], partition, record))
-        entities = read_entities(found)
-        places = [np.arange(len(entities), dtype=np.uint32)]
+        found = parts_of([path], partition, record)
+        entities = found.entities()
+        places = np.arange(len(entities), dtype=np.uint32)
         for block in _blocks(found, places, record, 999, compiled=how == "compiled"):
             names = [name for name in ("micros", "code", "word0", "word1", "family") if name in (record.names or ())]
             columns = [block[name].tolist() for name in names]
@@ -135,7 +134,7 @@ def test_a_piece_gives_back_its_measurements(how: str, peers: str, values: int, 
         expected += [(*key, *row, *words) for key, *row, words in zip(keys, *columns, more, strict=True)]
     assert sorted(expected) == sorted(seen)
     narrow = peers == "peers" and span < 2**48
-    assert narrow == any(each.narrow for partition in range(3) for each in segments([path], partition, record))
+    assert narrow == any(parts_of([path], partition, record).count[:, 1].any() for partition in range(3))
 
 
 def _parsed(rng: np.random.Generator, *, peers: str, values: int, span: int) -> Parsed:

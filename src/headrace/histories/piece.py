@@ -12,13 +12,12 @@ Keyed hashes choose partitions, splits and samples, and prove that no measuremen
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import BinaryIO, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -303,100 +302,51 @@ def _grouped(
 
 
 @dataclass(frozen=True)
-class Segment:
-    """The part of a partition in one batch of a piece: byte offsets and counts. base: see `NARROW`."""
+class Parts:
+    """Where the records of one partition are, for each batch of each piece that has any measurements of it, [S].
 
-    path: Path
-    base: int
-    entities_at: int
-    entities: int
-    narrow_at: int
-    narrow: int
-    wide_at: int
-    wide: int
-
-    @property
-    def records(self) -> int:
-        """The number of all records."""
-        return self.narrow + self.wide
-
-
-Read = Callable[[npt.NDArray[Any], Path, int], None]
-
-
-def read_entities(segments: Sequence[Segment]) -> Records:
-    """Read the `ENTITY` records of all segments, end to end."""
-    out = np.empty(sum(each.entities for each in segments), ENTITY)
-    at = 0
-    with reading() as read:
-        for each in segments:
-            read(out[at : at + each.entities], each.path, each.entities_at)
-            at += each.entities
-    return out
-
-
-@contextmanager
-def reading() -> Iterator[Read]:
-    """Give a function that fills an array with the bytes of a file from an offset on.
-
-    The file that was read last stays open, because a partition has several parts in each.
+    piece: index in paths. base: see `NARROW`.
+    at, count: int64 [S, 3], the byte offset and the number of entities, of narrow records and of the others.
     """
-    held: dict[Path, int] = {}
 
-    def read(out: npt.NDArray[Any], path: Path, at: int) -> None:
-        if path not in held:
-            while held:
-                os.close(held.popitem()[1])
-            held[path] = os.open(path, os.O_RDONLY)  # three times faster than a file object
-        left = out.view(np.uint8).reshape(-1).data
-        while len(left):
-            count = os.preadv(held[path], [left], at)
-            if not count:
-                raise _cut(path)
-            left, at = left[count:], at + count
+    paths: Sequence[Path]
+    piece: I64
+    base: I64
+    at: I64
+    count: I64
 
-    try:
-        yield read
-    finally:
-        for descriptor in held.values():
-            os.close(descriptor)
+    def entities(self) -> Records:
+        """Read the `ENTITY` records of all parts, end to end."""
+        out = np.empty(int(self.count[:, 0].sum()), ENTITY)
+        read_records(out, self.paths, self.piece, self.at[:, 0], self.count[:, 0])
+        return out
 
 
-def segments(paths: Sequence[Path], partition: int, dtype: np.dtype[np.void]) -> Iterator[Segment]:
-    """Yield the segments of a partition, piece by piece; segments without measurements are left out.
-
-    dtype: of the records that are not narrow.
-    """
-    narrow_bytes = record_of(NARROW, words_of_values(dtype)).itemsize
+def parts_of(paths: Sequence[Path], partition: int, dtype: np.dtype[np.void]) -> Parts:
+    """Find the parts of a partition, piece by piece. dtype: of the records that are not narrow."""
+    found = [np.zeros((0, 11), np.int64)]
     for path in paths:
         try:
             # Mapped, because only the partition's own numbers are read. numpy.memmap takes ten times as long, and
             # every partition opens the piece of every shard.
             with path.open("rb", buffering=0) as file, mmap(file.fileno(), 0, access=ACCESS_READ) as mapped:
-                batches = _directory(np.frombuffer(mapped, "<i8"), path, partition)
+                found.append(_directory(np.frombuffer(mapped, "<i8"), path, partition))
         except ValueError:
             raise _cut(path) from None
-        for (begin, base), (entities, narrow, wide) in zip(*batches, strict=True):
-            if (narrow[1] - narrow[0]) + (wide[1] - wide[0]) == 0:
-                continue
-            narrow_at = begin + entities[2] * ENTITY.itemsize
-            yield Segment(
-                path,
-                base,
-                begin + entities[0] * ENTITY.itemsize,
-                entities[1] - entities[0],
-                narrow_at + narrow[0] * narrow_bytes,
-                narrow[1] - narrow[0],
-                narrow_at + narrow[2] * narrow_bytes + wide[0] * dtype.itemsize,
-                wide[1] - wide[0],
-            )
+    rows, piece = np.concatenate(found), np.repeat(np.arange(len(paths)), [len(each) for each in found[1:]])
+    before = rows[:, 2:].reshape(-1, 3, 3)  # of each kind: in the partitions before, with this one, and in all
+    sizes = np.array([ENTITY.itemsize, record_of(NARROW, words_of_values(dtype)).itemsize, dtype.itemsize])
+    whole, count = before[:, :, 2] * sizes, before[:, :, 1] - before[:, :, 0]
+    at = rows[:, :1] + np.cumsum(whole, axis=1) - whole + before[:, :, 0] * sizes
+    some = np.flatnonzero(count[:, 1:].any(axis=1))
+    return Parts(paths, piece[some], rows[some, 1], at[some], count[some])
 
 
-def _directory(words: I64, path: Path, partition: int) -> tuple[list[list[int]], list[list[list[int]]]]:
-    """Copy the entries of a partition from the directory of a piece.
+def _directory(words: I64, path: Path, partition: int) -> I64:
+    """Copy the entries of a partition from the directory of a piece: int64 [batches, 11].
 
-    Returns, for each batch, where it begins and what its times count from; and of its entities, narrow records and
-    other records how many are in the partitions before, how many with this one, and how many in all.
+    These are where a batch begins and what its times count from; and of its entities, narrow records and other records
+    how many are in the partitions before, how many with this one, and how many in all.
     """
     batches, partitions, layout = words[-3:].tolist()
     if layout != _LAYOUT:
@@ -404,9 +354,35 @@ def _directory(words: I64, path: Path, partition: int) -> tuple[list[list[int]],
             f"{path}: was written by another version of headrace; remove the run's directory and prepare it again"
         )
     width = 2 + 3 * (partitions + 1)
+    of_kind = [partition, partition + 1, partitions]
+    columns = [0, 1, *(2 + kind * (partitions + 1) + each for kind in range(3) for each in of_kind)]
     directory = words[len(words) - 3 - batches * width : -3].reshape(batches, width)
-    before = directory[:, 2:].reshape(batches, 3, partitions + 1)[:, :, [partition, partition + 1, partitions]]
-    return directory[:, :2].tolist(), before.tolist()
+    found: I64 = directory[:, columns]
+    return found
+
+
+def read_records(out: Records, paths: Sequence[Path], piece: I64, at: I64, count: I64) -> None:
+    """Fill an array with records of files, end to end.
+
+    piece, at, count: int64 [S], of each range of records its file, byte offset and number.
+    """
+    data, begin, held, file = out.view(np.uint8).reshape(-1).data, 0, -1, -1
+    try:
+        for number, offset, size in zip(piece.tolist(), at.tolist(), (count * out.itemsize).tolist(), strict=True):
+            if number != held:
+                if held >= 0:
+                    os.close(file)
+                held, file = -1, os.open(paths[number], os.O_RDONLY)  # three times faster than a file object
+                held = number
+            end = begin + size
+            while begin < end:
+                got = os.preadv(file, [data[begin:end]], offset)
+                if not got:
+                    raise _cut(paths[number])
+                begin, offset = begin + got, offset + got
+    finally:
+        if held >= 0:
+            os.close(file)
 
 
 def _cut(path: Path) -> CorruptShard:

@@ -22,11 +22,10 @@ from headrace.histories.codec.addresses import Addresses, as_numbers, of_words
 from headrace.histories.piece import (
     NARROW,
     EntityHashes,
+    Parts,
     Records,
-    Segment,
     mixed_peers,
-    read_entities,
-    reading,
+    read_records,
     record_of,
     words_of,
     words_of_values,
@@ -86,7 +85,7 @@ class Partition:
 
 
 def open_partition(
-    segments: list[Segment],
+    parts: Parts,
     *,
     hashed: Callable[[Addresses], EntityHashes],
     record: np.dtype[np.void],
@@ -97,19 +96,17 @@ def open_partition(
 ) -> Partition:
     """Open a partition: in memory if it has at most 2 × slab_rows measurements, else through runs in temporary files.
 
-    hashed: function that returns the hashes of entities; record: dtype of the segments; coded: functions that return
-    the codes of entities and of peers that are texts. compiled: sort with numba; the order is the same.
+    hashed: function that returns the hashes of entities; record: dtype of the wide records; coded: functions that
+    return the codes of entities and of peers that are texts. compiled: sort with numba; the order is the same.
     """
     has_peers = "family" in (record.names or ())
-    entities, place = distinct_entities(read_entities(segments), hashed, compiled=compiled)
-    before = borders_of([each.entities for each in segments])
-    of_segment = [place[before[k] : before[k + 1]] for k in range(len(segments))]
-    rows, count = sum(each.records for each in segments), len(entities.addresses)
+    entities, place = distinct_entities(parts.entities(), hashed, compiled=compiled)
+    rows, count = int(parts.count[:, 1:].sum()), len(entities.addresses)
     if coded[0] is not None:
         entities = replace(entities, addresses=coded[0](entities.addresses))
     peers, mixed, peer = Addresses(np.zeros(0, np.uint8), np.zeros((0, 16), np.uint8)), np.zeros(0, np.uint64), None
     if rows <= 2 * slab_rows:
-        records = next(_blocks(segments, of_segment, record, rows, compiled=compiled), np.empty(0, record))
+        records = next(_blocks(parts, place, record, 2 * slab_rows, compiled=compiled), np.empty(0, record))
         if has_peers:
             peers, peer = distinct_peers(records, compiled=compiled)
             peers, mixed, peer = _in_code_order(peers, peer, coded[1])
@@ -121,7 +118,7 @@ def open_partition(
     # Runs are sorted again where they are merged, so that in them a peer is the number it was first met as.
     known = np.zeros((0, 3), np.uint64)
     runs: list[_Run] = []
-    for block in _blocks(segments, of_segment, record, slab_rows, compiled=compiled):
+    for block in _blocks(parts, place, record, slab_rows, compiled=compiled):
         if has_peers:
             place_of, found = distinct_addresses(block, compiled=compiled)
             numbers, known = _distinct(np.concatenate([known, found]), compiled=compiled)
@@ -146,45 +143,49 @@ def _in_code_order(peers: Addresses, peer: Peers, coded: Coded) -> tuple[Address
     return codes.take(order), mixed[order], Peers(peer.place, _ranks(order)[peer.rank])
 
 
-def _blocks(
-    segments: list[Segment], of_segment: list[U32], dtype: np.dtype[np.void], rows: int, *, compiled: bool
-) -> Iterator[Records]:
+def _blocks(parts: Parts, places: U32, dtype: np.dtype[np.void], rows: int, *, compiled: bool) -> Iterator[Records]:
     """Yield the measurements in chunks of at most `rows`, entities as indices into those of the partition.
 
-    Each chunk overwrites the previous one.
+    Each chunk overwrites the previous one. places: the index of each entity of each part, end to end.
+    """
+    count, first_entity = parts.count[:, 1:], borders_of(parts.count[:, 0])[:-1]
+    before = np.cumsum(count).reshape(count.shape) - count
+    total, kinds = int(count.sum()), (record_of(NARROW, words_of_values(dtype)), dtype)
+    block = np.empty(min(rows, total), dtype)
+    for first in range(0, total, rows):
+        begin, end = (np.clip(each - before, 0, count) for each in (first, first + rows))
+        out = block
+        for kind, own in enumerate(kinds):
+            mine = np.flatnonzero(end[:, kind] > begin[:, kind])
+            if not len(mine):
+                continue
+            skipped, held = begin[mine, kind], (end - begin)[mine, kind]
+            into, out = out[: int(held.sum())], out[int(held.sum()) :]
+            records = into if kind else np.empty(len(into), own)
+            at = parts.at[mine, 1 + kind] + skipped * own.itemsize
+            read_records(records, parts.paths, parts.piece[mine], at, held)
+            _place(records, held, first_entity[mine], parts.base[mine], places, into, compiled=compiled)
+            del records
+        yield block[: len(block) - len(out)]
+
+
+def _place(records: Records, held: I64, first: I64, base: I64, places: U32, out: Records, *, compiled: bool) -> None:
+    """Write records of parts as wide ones, with entities by their index in the partition. records may be `out`.
+
+    held, first, base: [S], of each part the number of records, the first of its entities in places, see `NARROW`.
     """
     if compiled:
         from headrace.histories.codec import kernels
-    block, size = np.empty(rows, dtype), 0
-    narrow = record_of(NARROW, words_of_values(dtype))
-    with reading() as read:
-        for segment, places in zip(segments, of_segment, strict=True):
-            parts = ((narrow, segment.narrow_at, segment.narrow), (dtype, segment.wide_at, segment.wide))
-            for kind, begin, count in parts:
-                start = 0
-                while start < count:
-                    mine = block[size : size + min(rows - size, count - start)]
-                    records = np.empty(len(mine), narrow) if kind is narrow else mine
-                    read(records, segment.path, begin + start * kind.itemsize)
-                    if compiled and kind is narrow:
-                        kernels.widened(words_of(records), segment.base, places, words_of(mine))
-                    elif compiled:
-                        kernels.entities_placed(words_of(mine), _byte_of(mine, "entity") // 8, places)
-                    else:
-                        if kind is narrow:
-                            _widen(records, segment.base, mine)
-                        mine["entity"] = places[records["entity"]]
-                    start, size = start + len(mine), size + len(mine)
-                    if size == rows:
-                        yield block
-                        size = 0
-    if size:
-        yield block[:size]
 
-
-def _widen(records: Records, base: int, out: Records) -> None:
-    """Write narrow records as others, without their entities."""
-    out["micros"] = (records["since"] >> np.uint64(16)).astype(np.int64) + base
+        if records is out:
+            kernels.entities_placed(words_of(out), _byte_of(out, "entity") // 8, held, first, places)
+        else:
+            kernels.widened(words_of(records), held, first, base, places, words_of(out))
+        return
+    out["entity"] = places[np.repeat(first, held) + records["entity"]]
+    if records is out:
+        return
+    out["micros"] = (records["since"] >> np.uint64(16)).astype(np.int64) + np.repeat(base, held)
     out["code"] = records["since"] & np.uint64(0xFFFF)
     out["word0"], out["word1"] = records["peer"].astype(np.uint64) << np.uint64(32), 0
     out["family"], out["zero"] = 4, 0
@@ -261,9 +262,8 @@ class _Run:
 
     def read(self, dtype: np.dtype[np.void], start: int, stop: int) -> Records:
         """Read some records into memory. The file is not mapped, so only the requested records take memory."""
-        records = np.empty(stop - start, dtype)
-        with reading() as read:
-            read(records, self.path, start * dtype.itemsize)
+        records, here = np.empty(stop - start, dtype), np.zeros(1, np.int64)
+        read_records(records, [self.path], here, here + start * dtype.itemsize, here + stop - start)
         return records
 
 

@@ -34,9 +34,9 @@ from headrace.histories.piece import (
     hash_entities,
     mixed_with,
     multiset_sum,
+    parts_of,
     piece_file,
     record_of,
-    segments,
 )
 from headrace.histories.shard_file import EXTENSION, FACTS_SCHEMA, open_shard
 from headrace.histories.sort import Partition, Slab, open_partition
@@ -87,7 +87,7 @@ def _opened(files: TaskFiles, settings: Histories, pieces: int, number: int, *, 
         for role, kind in (("entity", settings.entity_kind), ("peer", settings.peer_kind))
     )
     return open_partition(
-        list(segments(paths, number, record)),
+        parts_of(paths, number, record),
         hashed=partial(hash_entities, kind=settings.entity_kind, seed=settings.seed, compiled=compiled),
         record=record,
         coded=(entity, peer),
@@ -180,9 +180,12 @@ def _rows(partition: Partition, settings: Histories, run: Path) -> Iterator[tupl
     slab = next(slabs, None)
     while slab is not None:
         following = next(slabs, None)
-        parts: list[Any] = [slab] if rest is None else [rest, slab]
-        columns: list[Any] = [None if each[0] is None else np.concatenate(each) for each in zip(*parts, strict=True)]
-        whole = Slab(*columns)
+        whole = slab
+        if rest is not None:
+            columns: list[Any] = [
+                None if a is None else np.concatenate([a, b]) for a, b in zip(rest, slab, strict=True)
+            ]
+            whole = Slab(*columns)
         times = whole.micros // 1_000_000
         starts = cut_rows(whole.entity, times, whole.peer, is_6, settings.max_row_bytes, types)
         entity = whole.entity[starts].astype(np.int64)

@@ -262,22 +262,31 @@ def grouped(
 
 
 @kernel("out")
-def widened(narrow: Any, base: Any, places: Any, out: Any) -> None:
+def widened(narrow: Any, held: Any, first: Any, base: Any, places: Any, out: Any) -> None:
     """Write records of `piece.NARROW` as those of `piece.WITH_PEER`, with entities by their index in the partition.
 
-    places: the index of each of the batch's entities. base: the time that records count from.
+    held, first, base: for each part [S] its number of records, its first entity in `places`, and the time that its
+    records count from. places: the index of each entity.
     """
-    for row in range(len(narrow)):
-        since, tail = narrow[row, 0], narrow[row, 1]
-        out[row, 0] = (since >> _16) + np.uint64(base)
-        out[row, 1], out[row, 2] = tail & ~_WORD, np.uint64(0)
-        out[row, 3] = np.uint64(places[tail & _WORD]) | (since & _HALF) << _32 | _FOUR
-        for number in range(2, narrow.shape[1]):
-            out[row, number + 2] = narrow[row, number]
+    end = 0
+    for part in range(len(held)):
+        begin, end = end, end + held[part]
+        own, zero = places[first[part] :], np.uint64(base[part])
+        for row in range(begin, end):
+            since, tail = narrow[row, 0], narrow[row, 1]
+            out[row, 0] = (since >> _16) + zero
+            out[row, 1], out[row, 2] = tail & ~_WORD, np.uint64(0)
+            out[row, 3] = np.uint64(own[tail & _WORD]) | (since & _HALF) << _32 | _FOUR
+            for number in range(2, narrow.shape[1]):
+                out[row, number + 2] = narrow[row, number]
 
 
 @kernel("out")
-def entities_placed(out: Any, last: Any, places: Any) -> None:
-    """Replace the entities of records, in word `last`, by their index in the partition."""
-    for row in range(len(out)):
-        out[row, last] = (out[row, last] & ~_WORD) | np.uint64(places[out[row, last] & _WORD])
+def entities_placed(out: Any, last: Any, held: Any, first: Any, places: Any) -> None:
+    """Replace the entities of records, in word `last`, by their index in the partition; see `widened`."""
+    end = 0
+    for part in range(len(held)):
+        begin, end = end, end + held[part]
+        own = places[first[part] :]
+        for row in range(begin, end):
+            out[row, last] = (out[row, last] & ~_WORD) | np.uint64(own[out[row, last] & _WORD])
