@@ -55,6 +55,28 @@ def test_the_configuration_runs_and_keeps_every_measurement(kind: str, tmp_path:
     assert f"{pings()['rtt'].null_count()} are missing" in text
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize(("unit", "of_a_second"), [("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)])
+def test_times_since_1970_are_read_in_their_unit(kind: str, unit: str, of_a_second: int, tmp_path: Path) -> None:
+    card = 4_111_111_111_111_111 + pl.int_range(900)  # as many digits as microseconds have
+    when = pl.col("event_time") * of_a_second
+    frame = pings().select(card.alias("card"), pl.exclude("event_time"), timestamp=when)
+    record, _ = configured(write_parts(tmp_path / "raw", frame, kind), tmp_path / "out")
+    rows = pl.read_parquet(prepare(record).run / "rows.parquet")
+
+    assert ("timestamp", [f"epoch_{unit}"]) == (record["time"], record["time_format"])
+    assert (DAY, DAY + 899 * 37) == (rows["first_time"].min(), rows["last_time"].max())
+
+
+def test_of_columns_whose_names_say_nothing_written_times_come_before_numbers(tmp_path: Path) -> None:
+    card = 4_111_111_111_111_111 + pl.int_range(900)
+    when = pl.from_epoch("event_time").dt.to_string("iso")
+    frame = pings().select(card.alias("card"), pl.exclude("event_time"), paid=when)
+    record, _ = configured(write_parts(tmp_path / "raw", frame), tmp_path / "out")
+
+    assert "paid" == record["time"]
+
+
 def test_forms_of_time_that_differ_between_files_are_all_declared(tmp_path: Path) -> None:
     root = tmp_path / "raw"
     root.mkdir()

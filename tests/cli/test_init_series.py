@@ -72,6 +72,70 @@ def test_days_of_a_month_are_no_times(tmp_path: Path) -> None:
     assert "no column of a.csv holds times; give --time" in told
 
 
+STEPS = np.arange(90)
+HOURS = 1_700_000_000 + 3600 * STEPS
+NUMBERED = {
+    "step": (STEPS, "epoch_s", "1s"),
+    "t": (STEPS * 10 + 7, "epoch_s", "10s"),
+    "index": (STEPS[::-1] * -1, "epoch_s", "1s"),
+    "time": (STEPS + 1, "epoch_s", "1s"),
+    "year": (STEPS + 1930, "%Y", "12mo"),
+    "date": ([year * 100 + month for year in range(1990, 1998) for month in range(1, 13)][:90], "%Y%m", "1mo"),
+    "ts": (HOURS, "epoch_s", "1h"),
+    "event_time": (HOURS * 10**3, "epoch_ms", "1h"),
+    "timestamp": (HOURS * 10**6, "epoch_us", "1h"),
+    "epoch": (HOURS * 10**9, "epoch_ns", "1h"),
+}
+
+
+@pytest.mark.parametrize(("name", "kind", "long"), [*((name, "parquet", False) for name in NUMBERED), ("t", "csv", False), ("year", "csv", True)])  # fmt: skip
+def test_whole_numbers_that_grow_in_every_entity_are_times_by_their_name(
+    tmp_path: Path, name: str, kind: str, long: bool
+) -> None:
+    values, form, frequency = NUMBERED[name]
+    (tmp_path / "raw").mkdir()
+    tables = [frame_of(each, days=90).drop("date").insert_column(2, pl.Series(name, values)) for each in ("a", "b")]
+    tables = [pl.concat(each.with_columns(station=pl.lit(str(at))) for at, each in enumerate(tables))] if long else tables  # fmt: skip
+    for at, table in enumerate(tables):
+        getattr(table, f"write_{kind}")(tmp_path / f"raw/{at}.{kind}")
+    text, asked = init(tmp_path / "raw", tmp_path, "--target", "q")
+    made = run(tmp_path)
+
+    expected = (name, form, frequency, "station" if long else "file_name", ["rain", "warm"])
+    assert expected == tuple(asked[key] for key in ("time", "time_format", "frequency", "entity", "features"))
+    assert made["facts"]["entities"] == {"original": 2, "passed": 2, "failed": 0}
+    assert (values[0] < 1000) == ("Steps are counted, so years mean nothing." in text.replace("\n# ", " "))
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"step": STEPS % 30},  # repeats, and no column is named like an entity
+        {"index": np.arange(90), "station": np.arange(90) // 45},  # numbers the rows of all entities
+        {"t": STEPS * 0.1},  # a temperature
+        {"level": STEPS, "machine_id": STEPS + 5},
+        {"lifetime": STEPS},
+        {"step": [None, *range(89)]},
+    ],
+)
+def test_whole_numbers_are_no_times_for_being_whole(tmp_path: Path, columns: dict) -> None:
+    table = frame_of("a", days=90).drop("date").with_columns(**{key: pl.Series(own) for key, own in columns.items()})
+    table.write_parquet(tmp_path / "a.parquet")
+    flags = ("--target", "q", "--out", tmp_path / "out", "--config", tmp_path / "n.yaml")
+    code, _, told = headrace("init", "series", tmp_path / "a.parquet", *flags)
+
+    assert (2, True) == (code, "no column of a.parquet holds times; give --time" in told)
+
+
+def test_the_target_is_no_time_and_steps_that_are_uneven_stay_steps(tmp_path: Path) -> None:
+    uneven = np.cumsum(np.random.default_rng(3).integers(1, 9, 90))
+    frame_of("a", days=90).with_columns(step=STEPS, index=uneven).drop("date").write_parquet(tmp_path / "a.parquet")
+    _, asked = init(tmp_path / "a.parquet", tmp_path, "--target", "step")
+
+    assert ("index", "1s", False) == (asked["time"], asked["frequency"], "resample" in asked)
+    assert run(tmp_path)["facts"]["entities"]["passed"] == 1
+
+
 def test_of_frequencies_that_are_equally_common_the_longest_is_named_as_runs_infer_it(tmp_path: Path) -> None:
     (tmp_path / "raw").mkdir()
     for name, every in (("a", "15m"), ("b", "1d")):

@@ -229,7 +229,8 @@ def date_word(word: str, setting: str, *others: str) -> str:
     unknown = sorted(directives - set("aAbBcCdDeFfgGhHIjklmMnpPrRsStTuUvVwWxXyYzZ+"))
     if unknown:
         raise ValueError(f"{setting} is {word!r}, and %{unknown[0]} is not a directive; correct it")
-    if not directives & set("sDFcvx+") and not (directives & set("YyG") and directives & set("mbBhjUWV")):
+    dated = directives & set("sDFcvx+") or (directives & set("YyG") and directives & set("mbBhjUWV"))
+    if not dated and word != "%Y":
         raise ValueError(f"{setting} is {word!r}, which has no year or no month; give a pattern of dates")
     return word
 

@@ -166,7 +166,8 @@ def _about_files(seen: Look) -> str:
 
 
 def _find_time(seen: Look, asked: str | None, free: Sequence[str]) -> Found:
-    for name in [asked] if asked is not None else sorted(free, key=lambda name: -named(name, _TIMES)):
+    order = sorted(free, key=lambda name: (-named(name, _TIMES), seen.columns[name].kind == "number"))
+    for name in order if asked is None else [asked]:
         forms = time_forms(_parts(seen, name))
         if forms is None:
             continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -28,6 +28,7 @@ from headrace.histories.failures import Failed, add_failed
 from headrace.histories.parse import REASONS, gather_shard
 from headrace.histories.shard_file import ROW_SCHEMA
 from headrace.histories.write import SPLITS, compare_partition, directory_of, shard_name, write_partition, write_rows
+from headrace.report.words import many_entities
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.events import Note
 from headrace.run.prepare import Outcome
@@ -92,7 +93,19 @@ def execute(settings: Histories, context: RunContext, files: Sequence[tuple[Path
 
     (listed,) = context.stage("rows", [Task("rows.parquet", 0, list_rows)])
     outcome = _outcome(settings, context, files, gathered, ordered, partitions, listed)
+    context.warn(_without_entities(settings.train_ratio, outcome.facts["entities"]))
     return replace(outcome, facts={**outcome.facts, **_facts_of_values(settings, named)})
+
+
+def _without_entities(train_ratio: float, entities: Mapping[str, int]) -> Iterator[str]:
+    """Describe the split that was asked for and that no entity's hash chose. entities: number in each split."""
+    asked = (("train", train_ratio, "trains", "larger"), ("test", 1 - train_ratio, "tests", "smaller"))
+    for split, share, does, cure in asked:
+        if share and not entities[split] and (count := sum(entities.values())):
+            yield (
+                f"{split} has no rows: none of {many_entities(count)} {does} by its keyed hash; give a {cure} "
+                f"train_ratio (now {train_ratio:g}) or another seed"
+            )
 
 
 def _facts_of_values(settings: Histories, named: Sequence[Receipt]) -> dict[str, Any]:

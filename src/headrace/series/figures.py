@@ -90,9 +90,13 @@ def _availability_figure(facts: RunFacts, parts: Mapping[str, pl.DataFrame]) -> 
     question = "When does each entity have data?"
     ends = {split: (part["begin"].to_numpy(), part["end"].to_numpy()) for split, part in parts.items()}
     low, high, count = float(ends["train"][0].min()), float(ends["test"][1].max()), len(ends["train"][0])
-    val, test = (f"between {moment(ends[each][0].min())} and {moment(ends[each][0].max())}" for each in SPLITS[1:])
+    begins = [
+        f"{split} begins between {moment(ends[split][0].min())} and {moment(ends[split][0].max())}"
+        for split in SPLITS[1:]
+        if parts[split]["steps"].sum()
+    ]
     how = "at its own observed targets" if facts.config.get("train_end") is None else "at the same times"
-    cuts = f"Every entity is cut {how}: val begins {val}, test {test}."
+    cuts = f"Every entity is cut {how}{': ' if begins else ''}{', '.join(begins)}."
     shared = shared_times(facts.run.root, stored_settings(facts.run))
     cuts += f" Entities overlap in calendar time: {'; '.join(shared)}." if shared else ""
     if REUSED in facts.manifest.facts:
@@ -102,6 +106,8 @@ def _availability_figure(facts: RunFacts, parts: Mapping[str, pl.DataFrame]) -> 
         f"{many_entities(count)}{passed} from {moment(low)} to {moment(high)}, a step of "
         f"{facts.manifest.facts['frequency']}. {cuts}"
     )
+    none = facts.manifest.facts.get("no_rows", [])
+    answer = "\n".join([answer, *none])
     chart = _grid(facts, parts, range(count)) if count <= _MOST_LINES else None
     if chart is not None:
         answer += f"\n{_PALER}"
@@ -111,7 +117,7 @@ def _availability_figure(facts: RunFacts, parts: Mapping[str, pl.DataFrame]) -> 
         # the average number of entities with data
         columns = {split: spread(begin, end, (end - begin) / width, edges) for split, (begin, end) in ends.items()}
         chart = charts.over_time(edges, columns, of="entities on average", texts=[moment(edge) for edge in edges])
-    return Figure("availability", question, answer, chart, "plain", "full")
+    return Figure("availability", question, answer, chart, "warning" if none else "plain", "full")
 
 
 def _holes_figures(facts: RunFacts, parts: Mapping[str, pl.DataFrame]) -> list[Figure]:

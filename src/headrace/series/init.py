@@ -21,12 +21,13 @@ from headrace.arrays import F64
 from headrace.cli.derived import described
 from headrace.cli.init.asked import AskedSeries
 from headrace.cli.init.commented import Aside, Section, settings_of
-from headrace.cli.init.look import FILES, ROWS, Look, evenly, known, look, look_of, number_share
-from headrace.cli.init.times import time_format, time_forms
+from headrace.cli.init.look import FILES, ROWS, Look, evenly, known, look, look_of, named, number_share
+from headrace.cli.init.times import number_time_format, time_format, time_forms
 from headrace.errors import InputError, SettingsError
 from headrace.formats import grids
 from headrace.formats.dates import MISSING
 from headrace.formats.detect import stem_of_name
+from headrace.formats.schema import is_text
 from headrace.formats.text_columns import as_text, with_points
 from headrace.report.words import many, many_entities
 from headrace.series.arrays.axis import DAY_US, Frequency, agreed, infer, place
@@ -39,6 +40,10 @@ from headrace.series.statics import static_table
 from headrace.storage.places import expanded
 
 _TIME_NAMES = ("date", "time", "datetime", "timestamp", "valid_time", "ds", "day")
+_STEP_NAMES = ("step", "time_step", "timestep", "time_idx", "time_index", "t", "tick", "index", "idx")
+_NUMBER_NAMES = (*_TIME_NAMES, "year", "ts", "epoch", *_STEP_NAMES)  # of times that may be whole numbers
+_TIME_WORDS = ("date", "time", "epoch")  # in names of numbers that are dates or epochs
+_YEARS = ("%Y%m", "%Y")
 _ENTITY_NAMES = (
     *("entity", "entity_id", "unique_id", "gauge_id", "gauge", "basin", "basin_id", "station", "station_id"),
     *("site", "site_id", "series_id", "item", "item_id", "sku", "shop", "sensor", "sensor_id", "id"),
@@ -57,6 +62,7 @@ class _Draft:
     settings: dict[str, Any] = field(default_factory=dict)
     seen: dict[str, str] = field(default_factory=dict)
     entities: list[str] = field(default_factory=list)
+    counted: bool = False  # the time counts steps
     about: str = ""  # one line for the terminal
 
 
@@ -125,28 +131,12 @@ def _camels(asked: AskedSeries, root: Path) -> _Draft:
 def _tables(asked: AskedSeries) -> _Draft:
     reader, found = _look(asked)
     lower = {name.lower(): name for name in found.columns}
-    time, entity = asked.time, asked.entity
-
-    def parts(name: str) -> list[pa.ChunkedArray]:
-        return [table[name] for _, table in found.tables if name in table.column_names]
-
-    def holds_times(name: str) -> bool:  # and not numbers such as days of a month
-        form = time_format(parts(name))
-        return form is not None and (not form.startswith("epoch") or time_forms(parts(name)) is not None)
+    entity = asked.entity
 
     def holds_decimal_commas(name: str) -> bool:
-        return all(number_share(with_points(each, ",")) is not None for each in parts(name))
+        return all(number_share(with_points(each, ",")) is not None for each in _parts(found, name))
 
-    if time is None:
-        times = found.everywhere("time")
-        named = [lower[name] for name in _TIME_NAMES if name in lower]
-        likely = [name for name in named if name in times or holds_times(name)] or times
-        if not likely:
-            raise SettingsError(
-                f"no column of {found.names[0]} holds times; give --time, one of {', '.join(found.columns)}"
-            )
-        time = likely[0]
-    time = known(time, found.columns, "time")
+    time = known(_find_time(asked, found) if asked.time is None else asked.time, found.columns, "time")
     for name, table in found.tables:
         if time not in table.column_names:
             raise SettingsError(
@@ -174,8 +164,11 @@ def _tables(asked: AskedSeries) -> _Draft:
     draft = _Draft(
         {"source": asked.source, **reader, **({"decimal": ","} if commas else {}), "entity": entity, "time": time}
     )
-    form = found.columns[time].time_format or time_format(parts(time))
-    if form not in (None, "iso"):
+    form = found.columns[time].time_format
+    if found.columns[time].kind == "number":
+        form = number_time_format(_parts(found, time), () if time.lower() in _STEP_NAMES else _YEARS)
+        draft.counted, form = form is None, form or "epoch_s"
+    if (form := form or time_format(_parts(found, time))) not in (None, "iso"):
         draft.settings["time_format"] = form
     if asked.time_zone is not None:
         draft.settings["time_zone"] = asked.time_zone
@@ -190,7 +183,54 @@ def _tables(asked: AskedSeries) -> _Draft:
     draft.seen["features"] = " ".join(notes)
     draft.settings |= {"frequency": "infer", "target": target, "features": features}
     _look_at_rows(draft, found)
+    if draft.counted:
+        draft.settings["min_train_years"] = 0.0
+        draft.seen["min_train_years"] = "Steps are counted, so years mean nothing."
     return draft
+
+
+def _find_time(asked: AskedSeries, found: Look) -> str:
+    """Choose the time column: times by name, any times, or whole numbers by name. Raises `SettingsError`."""
+
+    def holds_times(name: str) -> bool:  # and not numbers such as days of a month
+        form = time_format(_parts(found, name))
+        return form is not None and (not form.startswith("epoch") or time_forms(_parts(found, name)) is not None)
+
+    lower, times = {name.lower(): name for name in found.columns}, found.everywhere("time")
+    likely = [lower[name] for name in _TIME_NAMES if name in lower]
+    likely = [name for name in likely if name in times or holds_times(name)] or times
+    if likely:
+        return likely[0]
+    taken = {asked.target, asked.entity, *asked.feature_names}
+    numbers = [name for name in found.everywhere("number") if name not in taken]
+    likely = [lower[name] for name in _NUMBER_NAMES if lower.get(name) in numbers]
+    likely += [name for name in numbers if named(name, _TIME_WORDS) and number_time_format(_parts(found, name))]
+    entities = [asked.entity] if asked.entity else [lower[name] for name in _ENTITY_NAMES if name in lower]
+    for name in likely:
+        if all(_grows(table, name, [each for each in entities if each != name]) for _, table in found.tables):
+            return name
+    raise SettingsError(f"no column of {found.names[0]} holds times; give --time, one of {', '.join(found.columns)}")
+
+
+def _grows(table: pa.Table, name: str, entities: list[str]) -> bool:
+    """Return whether all values of a column are whole and greater than the one before, of the same entity if any.
+
+    A column that never repeats although there are several entities numbers the rows, and is no time.
+    """
+    if not (is_text(table[name].type) or pa.types.is_integer(table[name].type)):
+        return False
+    entity = next((each for each in entities if each in table.column_names), None)
+    values = pl.Series("value", table[name]).cast(pl.Int64, strict=False)
+    rows = pl.DataFrame(values).with_columns(entity=pl.lit("") if entity is None else pl.Series(table[entity]))
+    if rows["entity"].n_unique() > 1 and values.is_unique().all():
+        return False
+    steps = rows.select(pl.col("value").diff().over("entity"))["value"]
+    return not values.has_nulls() and bool((steps.drop_nulls() > 0).all())
+
+
+def _parts(found: Look, name: str) -> list[pa.ChunkedArray]:
+    """Return the column of each table that has it."""
+    return [table[name] for _, table in found.tables if name in table.column_names]
 
 
 def _look(asked: AskedSeries) -> tuple[dict[str, str], Look]:
@@ -237,7 +277,10 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
     irregular = []  # entities of which most rows share their time with another or lie between steps
     for _, part in rows.group_by("entity", maintain_order=True):
         irregular.append(len(np.unique(place(part["time"].to_numpy(), step).positions)) * 2 < len(part))
-    if 2 * sum(irregular) > len(irregular):  # these are events
+    uneven = 2 * sum(irregular) > len(irregular)
+    if uneven and draft.counted:
+        settings["frequency"] = "1s"
+    elif uneven:  # these are events
         counts = rows["0"].drop_nans()
         rule = "total" if (counts == counts.round()).all() else "mean"
         settings |= {"frequency": "1d", "resample": {"*": "mean", asked.target: rule}}
@@ -284,7 +327,10 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
     count = f"{many_entities(len(draft.entities))}{'' if whole else ' in the first rows'}"
     seen["source"] = f"{count}, e.g. {draft.entities[0]}; {len(looked_at)} were looked at."
     first, last = np.array([times.min(), times.max()]).astype("datetime64[us]").astype("datetime64[D]")
-    draft.about = f"{count}, {settings['frequency']} steps, {first} to {last}"
+    span = f"{settings['frequency']} steps, {first} to {last}"
+    if draft.counted:
+        span = f"steps {times.min() // 1_000_000} to {times.max() // 1_000_000}"
+    draft.about = f"{count}, {span}"
 
 
 def _require_train_years(draft: _Draft, targets: NDArray[Any], frequency: Frequency) -> None:

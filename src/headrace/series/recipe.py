@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -14,7 +14,7 @@ import numpy as np
 
 from headrace.digest import derive_key
 from headrace.errors import InputError
-from headrace.formats.dates import MISSING
+from headrace.formats.dates import MISSING, moment
 from headrace.keyed_hash import permutation
 from headrace.report.words import many, many_entities, verb
 from headrace.run.context import RunContext, Task, TaskFiles
@@ -42,6 +42,7 @@ from headrace.series.statics import read_statics
 from headrace.series.store import (
     STORE,
     SUMMARY,
+    Entity,
     published_digest,
     readable_schema,
     split_directory,
@@ -99,6 +100,9 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
         if each.path in blocks
     ]
     index, totals = tally(shards, splits)
+    if none := [*_without_rows(settings, kept, {split: own.rows for split, own in totals.items()})]:
+        context.warn(none)
+        facts = {**facts, "no_rows": none}
     stores = {each.path: each.checksum for each in records if each.path.startswith(STORE)}
     passed, failed = len(kept.names), len(source.names) - len(kept.names)
     noted = sum((Counter(receipt.result["times"]) for receipt in cleaned), Counter[str]())
@@ -263,6 +267,67 @@ def _tell(
         context.warn([f"{words} after the train rows cannot be scaled and became missing, see quality reports"])
     if disguised:
         context.warn([str(warning(settings.target, disguised))])
+
+
+def _without_rows(settings: Series, kept: _Kept, rows: Mapping[str, int]) -> Iterator[str]:
+    """Describe the splits that were asked for and have no rows, in every entity or in some with dates of their own."""
+    division, parts = settings.division, settings.division.parts
+    if settings.pipelines_from is not None:
+        return
+    for fold, ranges in enumerate(parts.ranges):
+        for split, cells in ranges.items():
+            empty = not any(rows[name] for name in parts.names[slice(*cells)] if name is not None)
+            if division.rolling is not None:
+                if empty:
+                    val, test = division.cuts or next(iter(division.dates.values()))
+                    cut = division.rolling.cuts[fold] + (test - val if split == "test" else 0)
+                    last = max(_last(settings, each) for spool in kept.spools for each in spool.entities())
+                    yield (
+                        f"fold {fold} (cut at {_day(cut)}) has no rows in {split}: the last row is at {_day(last)}; "
+                        "give fewer folds or an earlier train_end"
+                    )
+            elif split in division.held_out.values() and all(division.side_of(name) != split for name in kept.names):
+                yield f"{split} has no rows: none of {split}_entities passes; see {SUMMARY}, and name others"
+            elif division.by_dates:
+                yield from _beyond(settings, kept, split, empty)
+            elif empty and (share := getattr(settings, f"{split}_ratio")):
+                yield (
+                    f"{split} has no rows: {split}_ratio {share:g} is less than one observed target of every entity; "
+                    "give a larger one"
+                )
+
+
+def _beyond(settings: Series, kept: _Kept, split: str, everywhere: bool) -> Iterator[str]:
+    """Describe a split that the dates leave empty, everywhere or in entities that have dates of their own."""
+    division, own = settings.division, settings.division.dates
+    if split == "train" or not (everywhere or own):
+        return
+    found = []
+    for each in (each for spool in kept.spools for each in spool.entities()):
+        (val, test), side = own.get(each.entity, division.cuts or (0, 0)), division.side_of(each.entity)
+        may = side == split or (side == "train" and split not in division.held_out.values())
+        start, stop = division.parts.rows(each.borders, split)
+        if may and start == stop and (everywhere or each.entity in own) and (split == "test" or val < test):
+            found.append((each.entity, val, test, _last(settings, each)))
+    if not found:
+        return
+    entity, val, test, last = found[0] if not everywhere else max(found, key=lambda each: each[3])
+    name, cut = ("train_end", val) if split == "val" or val == test else ("val_end", test)
+    named = f"{name} in cut_dates" if entity in own else name
+    whose = "" if everywhere else f" of {many_entities(len(found))}, first {entity!r}"
+    why = f"{named} {_day(cut)} is after the last row, at {_day(last)}; give an earlier {name}"
+    if cut <= last:
+        reach = ", less gap and label_horizon" if division.reach_us else ""
+        why = f"no row is from {named} {_day(cut)} to before val_end {_day(test)}{reach}; give other dates"
+    yield f"{split} has no rows{whose}: {why}"
+
+
+def _last(settings: Series, entity: Entity) -> int:
+    return int(entity.axis(settings.step).times()[-1])
+
+
+def _day(micros: int) -> str:
+    return moment(micros).removesuffix(" 00:00:00")
 
 
 def _with_frequency(settings: Series, context: RunContext, source: EntitySource) -> Series:

@@ -210,3 +210,21 @@ def test_arrow_histories_stream_as_a_table_and_array_records_say_what_they_are(t
     histories(source, tmp_path / "records")
     with pytest.raises(headrace.InputError, match="histories in ArrayRecord shards cannot be streamed as a table"):
         next(iter(headrace.open(tmp_path / "records").stream("train", batch_size=7)))
+
+
+@pytest.mark.parametrize(
+    ("train_ratio", "told"),
+    [
+        (0.9999, ["test has no rows: none of 20 entities tests by its keyed hash; give a smaller train_ratio (now 0.9999) or another seed"]),
+        (0.0001, ["train has no rows: none of 20 entities trains by its keyed hash; give a larger train_ratio (now 0.0001) or another seed"]),
+        (1.0, []),
+        (0.0, []),
+        (0.5, []),
+    ],
+)  # fmt: skip
+def test_a_split_that_hashes_leave_empty_is_told(tmp_path: Path, train_ratio: float, told: list[str]) -> None:
+    source, events = write_pings(tmp_path / "in", dealt(PINGS, 3)), []
+    settings = headrace.Histories(source=source, peer="dst_addr", train_ratio=train_ratio)
+    headrace.prepare(settings, tmp_path / "out", workers=1, on_event=events.append)
+
+    assert told == [each.text for each in events if "has no rows" in getattr(each, "text", "")]

@@ -1,9 +1,11 @@
 """Cuts at the same times in all entities, and what splits share of calendar time."""
 
+import html
 import json
 from datetime import datetime
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -79,6 +81,52 @@ def test_without_val_end_nothing_validates(tmp_path: Path) -> None:
 
     assert 0 == made.manifest.splits["val"].rows
     assert made.manifest.splits["test"].rows > 0
+
+
+UNIFIED = {"strategy": "unified", "pipeline": "StandardScaler", "fit_on_n_basins": 9}
+HELD = {"preprocessing_configs": {"features": UNIFIED, "target": UNIFIED}}
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"train_end": "2002-03-01"}, []),
+        ({"train_end": "2030-01-01"}, ["test has no rows: train_end 2030-01-01 is after the last row, at 2003-06-14; give an earlier train_end"]),
+        (DATES | {"val_end": "2030-01-01T12:00"}, ["test has no rows: val_end 2030-01-01 12:00:00 is after the last row, at 2003-06-14; give an earlier val_end"]),
+        ({"train_end": "2029-01-01", "val_end": "2030-01-01"}, ["val has no rows: train_end 2029-01-01 is after", "test has no rows: val_end 2030-01-01 is after"]),
+        (DATES | {"gap": "200d"}, ["val has no rows: no row is from train_end 2002-03-01 to before val_end 2002-09-01, less gap and label_horizon; give other dates"]),
+        (DATES | {"train_end": "2002-06-01", "val_end": "2003-06-01", "folds": "rolling:n=2,step=20d"}, ["fold 1 (cut at 2003-06-21) has no rows in test: the last row is at 2003-06-14; give fewer folds or an earlier train_end"]),
+        ({"val_ratio": 0.0001, "test_ratio": 0.3999}, ["val has no rows: val_ratio 0.0001 is less than one observed target of every entity; give a larger one"]),
+        ({"val_ratio": 0, "test_ratio": 0.4}, []),
+        (HELD | {"val_entities": ["c"]}, ["val has no rows: none of val_entities passes; see quality_summary.json"]),
+    ],
+)  # fmt: skip
+def test_a_split_without_rows_is_told_with_its_cut_and_the_last_time(tmp_path: Path, more: dict, told: list) -> None:
+    source, events = write_source(tmp_path / "raw", ["a", "b"]), list[Any]()
+    frame_of("c", days=9).with_columns(q=None).write_csv(source / "c.csv")
+    made = headrace.prepare(series(source, **more), tmp_path / "out", workers=1, on_event=events.append)
+    warned = [each.text for each in events if "has no rows" in getattr(each, "text", "")]
+    run_command("report", tmp_path / "out")
+    report = (made.run / "report.html").read_text()
+
+    assert len(told) == len(warned)
+    for words, text in zip(told, warned, strict=True):
+        assert text.startswith(words)
+        assert html.escape(text, quote=False)[:40] in report
+    assert warned == made.manifest.facts.get("no_rows", [])
+
+
+def test_entities_whose_own_dates_leave_a_split_empty_are_told(tmp_path: Path) -> None:
+    own = {"entity": ["b", "c"], "train_end": ["2002-03-01", "2029-01-01"], "val_end": ["2029-01-01", "2030-01-01"]}
+    events = list[Any]()
+    asked = series(write_source(tmp_path / "raw", ["a", "b", "c"]), cut_dates=pl.DataFrame(own), **DATES)
+    headrace.prepare(asked, tmp_path / "out", workers=1, on_event=events.append)
+    end = "is after the last row, at 2003-06-14; give an earlier"
+
+    assert [
+        f"val has no rows of 1 entity, first 'c': train_end in cut_dates 2029-01-01 {end} train_end",
+        f"test has no rows of 2 entities, first 'b': val_end in cut_dates 2029-01-01 {end} val_end",
+    ] == [each.text for each in events if "has no rows" in getattr(each, "text", "")]
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from headrace.checks import nearest
 from headrace.cli.init.commented import Section
-from headrace.cli.init.times import is_typed_time, time_format
+from headrace.cli.init.times import NUMBERS, is_typed_time, time_format
 from headrace.dataset.tables import with_paths
 from headrace.errors import SettingsError
 from headrace.formats.infer import infer_types
@@ -166,7 +166,7 @@ def _column(name: str, parts: Sequence[pa.ChunkedArray]) -> Column:
     rows = max(1, sum(len(part) for part in parts))
     absent = sum(nulled(part, ("", *NULLS)).null_count if is_text(part.type) else part.null_count for part in parts)
     form = time_format(parts) if all(is_text(part.type) or is_typed_time(part) for part in parts) else None
-    if form is not None and form not in ("yyyymmdd", "epoch_s", "epoch_ms"):
+    if form is not None and form not in NUMBERS:
         return Column(name, "time", count, absent / rows, form if is_text(parts[0].type) else None)
     numbers = [number_share(part) for part in parts]
     if all(each is not None for each in numbers):

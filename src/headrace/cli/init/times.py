@@ -17,7 +17,8 @@ from headrace.formats.schema import is_text
 from headrace.formats.text_columns import nulled
 
 _YEARS = 1600, 2400  # numbers that would be times outside these years stay numbers
-_EPOCHS = {"epoch_s": 1e8, "epoch_ms": 1e11}  # both are in 1973; smaller numbers are more likely counts
+# All are in 1973; smaller numbers are more likely counts.
+_EPOCHS = {"epoch_s": 1e8, "epoch_ms": 1e11, "epoch_us": 1e14, "epoch_ns": 1e17}
 
 TIME_FORMATS = (
     "iso",
@@ -34,10 +35,9 @@ TIME_FORMATS = (
     "%m/%d/%Y %H:%M:%S",
     "%d.%m.%Y %H:%M:%S",
     "%Y/%m/%d %H:%M:%S",
-    "epoch_s",
-    "epoch_ms",
+    *_EPOCHS,
 )
-_NUMBERS = ("yyyymmdd", "epoch_s", "epoch_ms")
+NUMBERS = ("yyyymmdd", *_EPOCHS)
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,15 @@ def time_format(columns: Sequence[pa.ChunkedArray]) -> str | None:
     return None
 
 
-def number_time_format(columns: Sequence[pa.ChunkedArray]) -> str | None:
+def number_time_format(columns: Sequence[pa.ChunkedArray], more: Sequence[str] = ()) -> str | None:
     """Return the format that reads all numbers of these columns as times of plausible years; None if there is none.
 
-    Days are written YYYYMMDD. Seconds and milliseconds since 1970 count only if they are large enough.
+    Days are written YYYYMMDD. Units of time since 1970 count only if there are enough of them.
+    more: strptime patterns to try after these.
     """
     columns = [_distinct(each).drop_null() for each in columns]
     columns = [each for each in columns if len(each)]
-    for form in _NUMBERS:
+    for form in (*NUMBERS, *more):
         read = _is_time if form == "yyyymmdd" else lambda column, form: bool(_read(column, form).all())
         if columns and all(read(column, form) for column in columns):
             return form
@@ -87,7 +88,7 @@ def day_first_doubt(columns: Sequence[pa.ChunkedArray], form: str | None) -> str
 def time_forms(columns: Sequence[pa.ChunkedArray]) -> TimeForms | None:
     """Find the formats of a column that may mix several; None if half of it or more is left unread.
 
-    Whole numbers count as seconds or milliseconds since 1970 only if they are large enough for recent times.
+    Whole numbers count as units of time since 1970 only if they are large enough for recent times.
     """
     columns = [each for each in columns if len(each) > each.null_count]
     if not columns:
@@ -98,7 +99,7 @@ def time_forms(columns: Sequence[pa.ChunkedArray]) -> TimeForms | None:
         return None
     if not all(is_text(each.type) for each in columns):
         numeric = all(pa.types.is_integer(each.type) or pa.types.is_floating(each.type) for each in columns)
-        for form in ("epoch_ms", "epoch_s") if numeric else ():
+        for form in _EPOCHS if numeric else ():
             if all(_read(each.drop_null(), form).all() for each in columns):
                 return TimeForms((form,), 0.0, "")
         return None
@@ -130,7 +131,7 @@ def _read(column: pa.ChunkedArray, form: str) -> np.ndarray[tuple[int], np.dtype
     found = parse_dates(column, form)
     ok = (found.micros != MISSING) & _in_years(found)
     if form in _EPOCHS:
-        values = np.asarray(pc.cast(column.filter(pa.array(ok)), pa.float64()).to_numpy(), np.float64)
+        values = np.asarray(pc.cast(column.filter(pa.array(ok)), pa.float64(), safe=False).to_numpy(), np.float64)
         ok[np.flatnonzero(ok)[values < _EPOCHS[form]]] = False
     return np.asarray(ok, np.bool_)
 
@@ -147,7 +148,7 @@ def _is_time(column: pa.ChunkedArray, form: str) -> bool:
     if typed or not is_text(kind):
         if typed != (form == "iso") or pa.types.is_boolean(kind) or pa.types.is_floating(kind):
             return False
-        if not typed and form not in _NUMBERS:
+        if not typed and form not in NUMBERS:
             return False
     dates = parse_dates(nulled(column, ("",)), form)
     there = dates.micros != MISSING
