@@ -257,6 +257,8 @@ def code_addresses(
             coded = replace(coded, place=np.append(coded.place, -1))  # the last is that of rows without a value
             if known is not None:
                 known[name] = encoded.dictionary, coded
+        if not encoded.null_count and len(coded.distinct) == len(coded.place) - 1:  # all can be read, none is missing
+            return replace(coded, place=encoded.indices.to_numpy().astype(np.int64))
         indices = encoded.indices.fill_null(len(coded.place) - 1) if encoded.null_count else encoded.indices
         return replace(coded, place=coded.place[indices.to_numpy()])
     if column.type not in (pa.string(), pa.large_string()):

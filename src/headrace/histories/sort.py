@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -305,10 +306,9 @@ def _merged(
             part = run.read(dtype, start, min(above * _EVERY, run.rows))
             ends.append(start + int(np.searchsorted(keys(part["entity"], part["micros"]), border)))
         places.append([0, *ends, run.rows])
-    for number in range(len(borders) + 1):
-        parts = [run.read(dtype, at[number], at[number + 1]) for run, at in zip(runs, places, strict=True)]
-        records = np.concatenate(parts)
-        del parts
+    for first, last in pairwise(np.array(places).T):
+        records = np.empty(int((last - first).sum()), dtype)
+        read_records(records, [run.path for run in runs], np.arange(len(runs)), first * dtype.itemsize, last - first)
         if len(records):
             peer = None if rank is None else Peers(records["peer"], rank)
             held = [(records, peer)]
