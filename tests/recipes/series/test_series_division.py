@@ -270,6 +270,16 @@ def test_what_cannot_be_is_refused(source: Path, tmp_path: Path) -> None:
         headrace.prepare(nobody, tmp_path / "out")
 
 
+def test_cut_dates_of_unknown_entities_are_told(source: Path, tmp_path: Path) -> None:
+    dates = pl.DataFrame({"entity": ["a", "nobody"], **{name: [day] * 2 for name, day in DATES.items()}})
+    notes = []
+    headrace.prepare(series(source, cut_dates=dates, **DATES), tmp_path / "some", on_event=notes.append)
+
+    assert any("1 of the entities in cut_dates is not in the source: nobody" in str(each) for each in notes)
+    with pytest.raises(InputError, match="none of the entities in cut_dates is in the source, such as 'nobody'"):
+        run_of(source, tmp_path / "none", cut_dates=dates[1:], **DATES)
+
+
 def test_defaults_have_the_identity_they_had(source: Path) -> None:
     asked = series(source).identity_settings()
 
