@@ -127,11 +127,17 @@ def _observed(frame: Any, settings: Series) -> tuple[dict[str, Observed], Series
     alone = settings.entity == FILE_NAME and key not in table.columns
     for name in (settings.time, *settings.columns(), *([] if alone else [key])):
         check_column(table, name)
-    rows = table.to_arrow()
+    rows, listed = table.to_arrow(), settings.listed()
+    names = pl.Series([""] * len(table) if alone else as_text(rows[key], (), key), dtype=pl.String)
+    keep = names.is_not_null() | (settings.null_entity == "error")
+    if listed is not None and not alone:
+        keep &= names.is_null() | names.is_in(listed)
+    rows, names = rows.filter(keep.to_arrow()), names.filter(keep)
+    if not len(names):
+        raise InputError("the table has no rows of an entity; give those of at least one")
     times, values, bad = parse(settings, settings.columns(), rows, 0, "the table")
     if bad:
         raise InputError(f"the table: {bad[min(bad)]}")
-    names = pl.Series([""] * len(table) if alone else as_text(rows[key], (), key), dtype=pl.String)
     if names.null_count():
         raise InputError(f"column {key!r}: {many(names.null_count(), 'row has', 'rows have')} no entity; name them")
     codes = names.rank("dense").to_numpy().astype(np.int64) - 1

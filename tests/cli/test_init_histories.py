@@ -159,6 +159,18 @@ def test_what_is_asked_for_is_taken(tmp_path: Path) -> None:
     assert configured(raw, tmp_path / "out", entity="rtt")[0]["entity_kind"] == "text"
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_days_written_as_whole_numbers_are_times(kind: str, tmp_path: Path) -> None:
+    """As in CDNOW, a log of purchases."""
+    days = pl.date_range(pl.date(1997, 1, 1), pl.date(1998, 6, 30), "1d", eager=True).dt.strftime("%Y%m%d")
+    bought = pl.DataFrame({"customer": [f"c{n % 7}" for n in range(len(days))], "date": days.cast(pl.Int64)})
+    raw = write_parts(tmp_path / "raw", bought.with_columns(cds=pl.int_range(pl.len()) % 4), kind)
+    record, _ = configured(raw, tmp_path / "out")
+
+    assert ("customer", "date", ["yyyymmdd"]) == (record["entity"], record["time"], record["time_format"])
+    assert len(days) == sum(prepare(record).manifest.facts["source_rows"].values())
+
+
 def test_events_of_texts_run_as_they_are(tmp_path: Path) -> None:
     flights = pl.DataFrame(
         {

@@ -218,7 +218,20 @@ def test_an_index_that_pandas_wrote_is_no_feature(tmp_path: Path) -> None:
     text, config = init(tmp_path / "raw", tmp_path, "--target", "q")
 
     assert ["rain", "warm"] == config["features"]
-    assert "Left out, because they number rows or hold no value: ''." in text.replace("\n# ", " ")
+    assert "Left out, because they number things or hold no value: ''." in text.replace("\n# ", " ")
+
+
+def test_ids_are_no_features(tmp_path: Path) -> None:
+    """The mean of a day's customer ids says nothing, as in Online Retail."""
+    (tmp_path / "raw").mkdir()
+    for entity in ("a", "b"):
+        ids = {name: pl.int_range(pl.len()) for name in ("CustomerID", "user_id", "id")}
+        frame_of(entity).with_columns(**ids, humid=pl.col("rain") + 1).write_csv(tmp_path / f"raw/{entity}.csv")
+
+    text, config = init(tmp_path / "raw", tmp_path, "--target", "q")
+
+    assert ["rain", "warm", "humid"] == config["features"]
+    assert "hold no value: 'CustomerID', 'user_id', 'id'." in text.replace("\n# ", " ")
 
 
 @pytest.mark.slow

@@ -48,6 +48,22 @@ def made(frame: pl.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return headrace.prepare(asked, where / "out").out
 
 
+def test_a_table_without_rows_is_told(frame: pl.DataFrame) -> None:
+    for function in (clean, split, windows_of_frame):
+        with pytest.raises(InputError, match="the table has no rows of an entity"):
+            function(frame[:0], settings())
+
+
+def test_rows_of_no_entity_and_of_others_are_left_out_as_in_a_run(frame: pl.DataFrame) -> None:
+    more = pl.concat([frame, frame[:9].with_columns(gauge=pl.lit(None, pl.String))])
+    with pytest.raises(InputError, match="9 rows have no entity"):
+        clean(more, settings(entities=["a"]))
+
+    assert clean(frame, settings()).equals(clean(more, settings(null_entity="drop")))
+    few = clean(more, settings(null_entity="drop", entities=["a", "c"]))
+    assert few.equals(clean(frame.filter(pl.col("gauge") != "b"), settings()))
+
+
 def test_tables_are_those_of_a_run(frame: pl.DataFrame, made: Path) -> None:
     parts = split(frame, settings())
     stored = []

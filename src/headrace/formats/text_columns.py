@@ -43,12 +43,20 @@ def as_text(column: pa.ChunkedArray, null_values: Sequence[str], role: str) -> p
         if pa.types.is_binary(column.type) or pa.types.is_fixed_size_binary(column.type):
             column = column.cast(pa.binary())
         if pa.types.is_floating(column.type):
-            column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+            column = _without_exponents(pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column))
     try:
         column = column.cast(pa.large_string())
     except pa.ArrowInvalid:
         raise InputError(f"{role} holds bytes that are not UTF-8; convert it to text") from None
     return nulled(column, ("", *null_values))
+
+
+def _without_exponents(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Convert floats to text, those of whole 64-bit numbers as the integer: an id column with a null is often float."""
+    values = column.cast(pa.float64())
+    whole = pc.and_(pc.equal(pc.trunc(values), values), pc.less(pc.abs(values), 2.0**63))
+    integers = pc.if_else(whole, values, pa.scalar(None, pa.float64())).cast(pa.int64())
+    return pc.coalesce(integers.cast(pa.large_string()), column.cast(pa.large_string()))
 
 
 def numbers(column: pa.ChunkedArray, null_values: Sequence[str], name: str) -> pa.ChunkedArray:

@@ -48,10 +48,10 @@ _ADVICE = {  # of each reason, what is said of the value
     "unreadable_time": "is not a time of the declared form: {time}",
     "time_before_1970": "is before 1970, and row times count from there",
     "null_entity": "is missing",
-    "unreadable_entity": "is not a valid {entity_kind}; correct it, or give entity_kind",
+    "unreadable_entity": "is not a valid {entity_kind}; correct it, or give entity_kind='text'",
     "null_peer": "is missing",
-    "unreadable_peer": "is not a valid {peer_kind}; correct it, or give peer_kind",
-    "unreadable_value": "is not a finite number",
+    "unreadable_peer": "is not a valid {peer_kind}; correct it, or give peer_kind='text'",
+    "unreadable_value": "is not {wanted}",
     "missing_value": "is missing, which missing='error' refuses; or give missing='failed' or missing='drop'",
     "negative_value": "is below 0, which negative='error' refuses; or give negative='failed' or negative='drop'",
     "zero_value": "is 0, which zero='error' refuses; or give zero='value', zero='failed' or zero='drop'",
@@ -330,6 +330,14 @@ def _blame(reason: I8, mask: Bools, word: str) -> None:
         reason[mask & (reason == 0)] = REASONS.index(word) + 1
 
 
+def _wanted(kind: str) -> str:
+    """Describe the values of a type; the least integer means missing."""
+    if kind.startswith("float"):
+        return f"a finite number that {kind}"
+    most = np.iinfo(kind).max
+    return f"a whole number from {-most:,} to {most:,}, which {kind}"
+
+
 def _rules(settings: Histories) -> dict[str, str]:
     return {"missing_value": settings.missing, "negative_value": settings.negative, "zero_value": settings.zero}
 
@@ -369,8 +377,10 @@ def _settle(
     def tell(row: int, word: str) -> str:
         part = word.rsplit("_", 1)[1] if not word.startswith("time_") else "time"
         name = {"time": settings.time, "entity": settings.entity, "peer": settings.peer, "value": settings.value}[part]
+        wanted = "a finite number"
         if part == "value" and of_column[row]:
-            name = list(settings.values)[of_column[row] - 1]
+            name, kind = list(settings.values.items())[of_column[row] - 1]
+            wanted = f"{_wanted(kind)} holds"
         if part == "entity" and settings.entity_from == "file_name":
             name, value = "the file's name", place.stem
         else:
@@ -378,6 +388,7 @@ def _settle(
         told = _ADVICE[word].format(
             entity_kind=settings.entity_kind,
             peer_kind=settings.peer_kind,
+            wanted=wanted,
             time=advice(value, " or ".join(settings.time_format), "time_format") if part == "time" else "",
         )
         if word.startswith("unreadable") and value in MEANS_MISSING:

@@ -28,7 +28,7 @@ from headrace.histories.failures import Failed, add_failed
 from headrace.histories.parse import REASONS, gather_shard
 from headrace.histories.shard_file import ROW_SCHEMA
 from headrace.histories.write import SPLITS, compare_partition, directory_of, shard_name, write_partition, write_rows
-from headrace.report.words import many_entities
+from headrace.report.words import many, many_entities
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.events import Note
 from headrace.run.prepare import Outcome
@@ -210,7 +210,7 @@ def _outcome(
     lost = sum(count for word, count in dropped.items() if word != "not_sampled")
     if lost:
         why = "; ".join(f"{word}: {dropped[word]:,}, first {where}" for word, where in sorted(first.items()))
-        context.on_event(Note("warning", f"{lost:,} rows dropped: {why}"))
+        context.on_event(Note("warning", f"{many(lost, 'row')} dropped: {why}"))
     return Outcome(
         schema=ROW_SCHEMA,
         index=index,

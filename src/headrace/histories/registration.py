@@ -34,7 +34,7 @@ REGISTRATION = Registration(
         "unreadable_entity": "entity is not an address or a number",
         "null_peer": "has no peer",
         "unreadable_peer": "peer is not an address or a number",
-        "unreadable_value": "value is not a finite number",
+        "unreadable_value": "value is not a number of its type",
         "missing_value": "has no value",
         "negative_value": "value is below 0",
         "zero_value": "value is 0",

@@ -11,6 +11,7 @@ from headrace.cli.flags import in_flags
 from headrace.cli.tables import Detail, print_manifest
 from headrace.dataset.manifest import Manifest
 from headrace.printable import printable
+from headrace.report.words import many
 
 _FAILED = {"missing": "have no value", "negative": "are below 0", "zero": "are 0"}
 
@@ -18,7 +19,10 @@ _FAILED = {"missing": "have no value", "negative": "are below 0", "zero": "are 0
 def print_histories(console: Console, manifest: Manifest, run: Path, detail: Detail) -> None:
     """Print a run, and its failed measurements: how many, why, where the first is and some of their values."""
     print_manifest(console, manifest, run, detail)
-    failed = manifest.facts.get("failed_by", {})
+    clamped, failed = manifest.facts.get("clamped", 0), manifest.facts.get("failed_by", {})
+    if clamped:
+        told = f"{many(clamped, 'latency is', 'latencies are')} above 51 days and kept as that; check value_unit="
+        console.print(Text(in_flags(told), style="yellow"))
     if not failed:
         return
     reasons = []

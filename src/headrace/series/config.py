@@ -272,6 +272,9 @@ class Series(SourceSettings):
                 f"categories of {', '.join(self.categories)}: are not features, or list no text or one twice; "
                 "correct them"
             )
+        for name, own in self.categories.items():
+            for text in sorted({"", *self.null_values} & set(own)):
+                yield f"categories of {name} list {text!r}, which means a missing value; name it otherwise in the data"
         for strange in (each for each in self.calendar if each not in CALENDAR):
             yield f"calendar has {strange!r}; give some of {', '.join(CALENDAR)}"
         if set(self.calendar_columns()) & {*names, self.time} or len(set(self.calendar)) < len(self.calendar):

@@ -48,7 +48,8 @@ _ENTITY_NAMES = (
     *("entity", "entity_id", "unique_id", "gauge_id", "gauge", "basin", "basin_id", "station", "station_id"),
     *("site", "site_id", "series_id", "item", "item_id", "sku", "shop", "sensor", "sensor_id", "id"),
 )
-_ROW_NUMBERS = re.compile(r"|Unnamed: \d+|__index_level_\d+__")  # a pandas index written as a column
+# A pandas index written as a column, or an id such as CustomerID or user_id.
+_ROW_NUMBERS = re.compile(r"|Unnamed: \d+|__index_level_\d+__|(.*[a-z])?(ID|Id)|(.*_)?id")
 _SENTINELS = (-999.0, -9999.0, -99999.0, -999.99, -9999.9, -99.99, -99.9, -1e20, -1e34)
 _DAYS_A_YEAR, _WEEK = 366, 7
 _FEW = 0.05  # share of rows whose time may repeat by mistake
@@ -177,7 +178,9 @@ def _tables(asked: AskedSeries) -> _Draft:
         notes.append("All numeric columns; take out what is not known when predicting.")
         left = [name for name in numbers if _ROW_NUMBERS.fullmatch(name) or found.columns[name].missing == 1]
         features = [name for name in numbers if name not in (entity, target, *left)]
-        notes += [f"Left out, because they number rows or hold no value: {', '.join(map(repr, left))}."] if left else []
+        notes += (
+            [f"Left out, because they number things or hold no value: {', '.join(map(repr, left))}."] if left else []
+        )
     absent = [name for name in features if found.columns[name].in_files < len(found.tables)]
     notes += [f"Not every file has {', '.join(absent)}: entities without a feature fail."] if absent else []
     draft.seen["features"] = " ".join(notes)

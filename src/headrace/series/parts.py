@@ -22,6 +22,7 @@ from headrace.arrays import I64
 from headrace.checks import duration_us, instant_us
 from headrace.errors import SettingsError
 from headrace.formats.dates import DAY_US, moment
+from headrace.formats.text_columns import as_text
 from headrace.run.fold_times import FoldTimes
 from headrace.run.folds import GroupKFold, Rolling
 
@@ -245,7 +246,7 @@ def read_cut_dates(settings: Series, path: Path) -> dict[str, tuple[int, int]]:
                 f"cut_dates {str(path)!r} has no column {name!r}; it has {', '.join(table.column_names[:12])}"
             )
     frame = pl.DataFrame(table)
-    columns: list[list[Any]] = [frame[entity].cast(pl.String).to_list()]
+    columns: list[list[Any]] = [as_text(table[entity], (), f"cut_dates {str(path)!r}: {entity}").to_pylist()]
     for column in (frame[name] for name in ("train_end", "val_end") if name in frame.columns):
         if column.dtype.is_temporal():
             columns.append(column.cast(pl.Datetime("us")).dt.epoch("us").to_list())

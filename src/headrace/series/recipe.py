@@ -65,7 +65,7 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
         context.warn([f"{count} of the source {verb(len(over), 'is', 'are')} not read: {shown}"])
     source, counts, empty = open_source(settings, context, files)
     rows_left = sum(counts.values())
-    _check_held_out(settings, context, source.names)
+    _check_named(settings, context, source.names)
     settings = _with_frequency(settings, context, source)
     static = files_of(STATIC, files)
     statics = read_statics(settings, static, source.names) if settings.static_features else None
@@ -147,8 +147,19 @@ def _reasons(settings: Series) -> list[str]:
     ]
 
 
-def _check_held_out(settings: Series, context: RunContext, names: Sequence[str]) -> None:
-    """Raise `InputError` if none of a held-out split's entities is in the source, and warn about unknown names."""
+def _check_named(settings: Series, context: RunContext, names: Sequence[str]) -> None:
+    """Warn about held-out entities and entities of cut_dates that are not in the source.
+
+    Raises `InputError` if none of a held-out split, or none of cut_dates, is in the source.
+    """
+    unknown = sorted(settings.division.dates.keys() - set(names))
+    if unknown and len(unknown) == len(settings.division.dates):
+        raise InputError(
+            f"none of the entities in cut_dates is in the source, such as {unknown[0]!r}; correct the names"
+        )
+    if unknown:
+        told = f"{len(unknown):,} of the entities in cut_dates {verb(len(unknown), 'is', 'are')} not in the source"
+        context.warn([f"{told}: {', '.join(unknown[:_SHOWN])}"])
     strange = sorted(settings.division.held_out.keys() - set(names))
     if not strange:
         return
@@ -213,8 +224,9 @@ def _retained(
     bad = [each for each in names if each in lacking]
     if bad and settings.missing_static == "error":
         raise InputError(
-            f"{len(bad):,} of {many_entities(len(names))} lack static features, first {bad[0]}: {lacking[bad[0]]}; "
-            f"complete the static files, or give missing_static='drop_entity', 'mean' or 'median'"
+            f"{len(bad):,} of {many_entities(len(names))} {verb(len(bad), 'lacks', 'lack')} static features, first "
+            f"{bad[0]}: {lacking[bad[0]]}; complete the static files, or give missing_static='drop_entity'"
+            + ("" if settings.reused else ", 'mean' or 'median'")
         )
     return _Kept(names, spools, copies, left_out)
 
@@ -251,8 +263,8 @@ def _tell(
         more = f" and {len(kept.copies) - _SHOWN:,} more" if len(kept.copies) > _SHOWN else ""
         context.warn(
             [
-                f"{len(kept.copies):,} of {passed:,} entities have the values and times of an earlier one under "
-                f'another name: {shown}{more}; choose duplicates="drop" to leave them out'
+                f"{len(kept.copies):,} of {passed:,} entities {verb(len(kept.copies), 'has', 'have')} the values and "
+                f'times of an earlier one under another name: {shown}{more}; choose duplicates="drop" to leave them out'
             ]
         )
     if failed := original - passed:

@@ -94,7 +94,7 @@ class SourceSettings(RecipeSettings):
     forcing: Literal["daymet", "maurer", "maurer_extended", "nldas"] = _source(
         "daymet", description="Forcing product of camels_us."
     )
-    entities: Names | None = _source(None, description="Prepare only these entities; one without data is an error.")
+    entities: Names | None = _source(None, description="Prepare only these entities; one without data is left out.")
     entities_file: LocalPath | None = _source(None, description="File of the entities to prepare, one name per line.")
     entity: str = column(
         FILE_NAME,

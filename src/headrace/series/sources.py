@@ -434,7 +434,7 @@ def times_of(settings: Series, table: pa.Table, first_row: int) -> I64:
             if len(instants):
                 row = int(instants[0])
                 raise InputError(
-                    f"row {first_row + row + 1}: {settings.time} is {column[row].as_py()!r}, which has a zone of its "
+                    f"row {first_row + row + 1}: {settings.time} is {str(column[row])!r}, which has a zone of its "
                     f"own; leave time_zone out, which is for times without one"
                 )
     return parse_in_turn(column, forms)

@@ -31,16 +31,18 @@ class Statics:
     """The static features of entities, sorted by name: one row each, null if missing.
 
     strangers: number of entities in static files that have no series.
+    unknown: entities with a text that reused encoders do not know: entity → message.
     """
 
     entities: list[str]
     table: pl.DataFrame
     strangers: int
+    unknown: dict[str, str]
 
     def lacking(self) -> dict[str, str]:
-        """Return the entities that lack some features: entity → message."""
+        """Return the entities that lack some features, or have unknown ones: entity → message."""
         missing = self.table.select(pl.all().is_null()).to_numpy()
-        found = {}
+        found = dict(self.unknown)
         for row in np.flatnonzero(missing.any(axis=1)).tolist():
             absent = [name for name, gone in zip(self.table.columns, missing[row], strict=True) if gone]
             found[self.entities[row]] = f"has no static {', '.join(absent[:5])}" + (", …" if len(absent) > 5 else "")
@@ -81,7 +83,15 @@ def read_statics(settings: Series, files: Sequence[tuple[Path, str]], entities: 
             )
         whole = names.join(own.unique("entity"), on="entity", how="left", maintain_order="left")
         columns.append(whole["value"].alias(feature))
-    return Statics(names["entity"].to_list(), pl.DataFrame(columns), len(strangers))
+    table, unknown = pl.DataFrame(columns), dict[str, str]()
+    for encoder in () if settings.reused is None else settings.reused.pipelines().static_encoders:
+        for feature, known in zip(encoder.columns, encoder.categories, strict=True):
+            if encoder.step["handle_unknown"] == "error":
+                for name, text in zip(names["entity"], table[feature], strict=True):
+                    if text is not None and text not in known:
+                        why = "which no entity had that the encoder was fitted on"
+                        unknown[name] = f"its static {feature} is {text!r}, {why}"
+    return Statics(names["entity"].to_list(), table, len(strangers), unknown)
 
 
 def _numbers(settings: Series, path: Path, name: str, column: pa.ChunkedArray) -> pl.Series:

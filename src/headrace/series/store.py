@@ -27,6 +27,7 @@ from headrace.dataset.sound import damaged
 from headrace.digest import canonical_json, sha256_hex
 from headrace.formats.dates import moment
 from headrace.formats.write import BLOCK_BYTES, BLOCK_ROWS, HashingFile
+from headrace.report.words import many_entities
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.series.arrays.axis import Anchor, Axis, Frequency, times_at
 from headrace.series.arrays.calendar import calendar_of
@@ -303,7 +304,7 @@ def shared_times(run: Path, settings: Series) -> list[str]:
             if behind.any():
                 reached = moment(int(last[behind].max()))
                 found.append(
-                    f"{one} of {int(behind.sum()):,} entities reaches to {reached}, "
+                    f"{one} of {many_entities(behind.sum())} reaches to {reached}, "
                     f"{other} of others begins {moment(starts)}"
                 )
     return found

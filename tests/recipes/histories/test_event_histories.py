@@ -151,18 +151,19 @@ def test_verify_finds_a_changed_dictionary(tmp_path: Path, file: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "kind"),
+    ("column", "value", "kind", "wanted"),
     [
-        ("x", "many", "int32"),
-        ("x", "2147483648", "int32"),
-        ("x", "1.5", "int64"),
-        ("x", "inf", "float32"),
-        ("x", "1e300", "float32"),
-        ("y", "inf", "float64"),
+        ("x", "many", "int32", "a whole number from -2,147,483,647 to 2,147,483,647, which int32 holds"),
+        ("x", "2147483648", "int32", "a whole number"),
+        ("x", "-128", "int8", "a whole number from -127 to 127, which int8 holds"),
+        ("x", "1.5", "int64", "a whole number"),
+        ("x", "inf", "float32", "a finite number that float32 holds"),
+        ("x", "1e300", "float32", "a finite number that float32 holds"),
+        ("y", "inf", "float64", "a finite number that float64 holds"),
     ],
 )
 def test_a_value_that_does_not_fit_names_file_row_column_and_value(
-    tmp_path: Path, column: str, value: str, kind: str
+    tmp_path: Path, column: str, value: str, kind: str, wanted: str
 ) -> None:
     (tmp_path / "in").mkdir()
     other = "y" if column == "x" else "x"
@@ -170,11 +171,23 @@ def test_a_value_that_does_not_fit_names_file_row_column_and_value(
     (tmp_path / "in" / "a.csv").write_text(text)
     settings = {"source": tmp_path / "in", "entity": "user", "entity_kind": "text", "time": "when", "format": "arrow"}
     wrong = Histories(**settings, values={column: kind, other: "int8"})
-    with pytest.raises(InputError, match=f"row 2: {column} is '{value}'"):
+    with pytest.raises(InputError, match=f"row 2: {column} is '{value}', which is not {wanted}"):
         prepare(wrong, tmp_path / "out")
     dropped = prepare(wrong.model_copy(update={"bad_rows": "drop"}), tmp_path / "out").manifest.dropped
 
     assert 1 == dropped["unreadable_value"]
+
+
+def test_an_id_is_one_entity_whatever_the_type_of_its_column(tmp_path: Path) -> None:
+    ids = [7, 123_456_789_012, 2**52 + 1]
+    (tmp_path / "in").mkdir()
+    for kind in (pl.Int64, pl.Float64, pl.String):
+        rows = {"user": pl.Series(ids).cast(pl.Int64).cast(kind), "when": [1_700_000_000] * 3, "x": [1] * 3}
+        pl.DataFrame(rows).write_parquet(tmp_path / "in" / f"{kind}.parquet")
+    asked = {"entity": "user", "entity_kind": "text", "time": "when", "time_format": "epoch_s", "format": "arrow"}
+    made = prepare(Histories(source=tmp_path / "in", values={"x": "int8"}, **asked), tmp_path / "out").manifest
+
+    assert len(ids) == sum(made.facts["entities"].values())
 
 
 def test_null_values_are_missing(tmp_path: Path) -> None:

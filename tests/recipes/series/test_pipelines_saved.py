@@ -95,6 +95,19 @@ def test_predictions_of_many_entities_and_steps_come_back_at_once(made) -> None:
         pipelines.inverse_transform(scaled, entity=["c", "a", "e"])
 
 
+def test_predictions_of_entities_that_are_numbers_come_back(tmp_path: Path) -> None:
+    table = pl.concat([frame_of(str(number), days=500).with_columns(id=pl.lit(number)) for number in (4001, 4003)])
+    pipelines = headrace.load_pipelines(run_of(table, tmp_path / "out", entity="id").out)
+    scaled = np.array([[-1.0, 1.0], [0.5, 0.0]])
+    by_text = pipelines.inverse_transform(scaled, entity=["4001", "4003"])
+
+    assert np.array_equal(by_text, pipelines.inverse_transform(scaled, entity=[4001, 4003]))
+    assert np.array_equal(by_text[:1], pipelines.inverse_transform(scaled[:1], entity=4001))
+    assert np.array_equal(by_text[:1], pipelines.inverse_transform(scaled[:1], entity=np.array([4001])[0]))
+    with pytest.raises(InputError, match="entity '4002': no pipeline was fitted for it"):
+        pipelines.inverse_transform(scaled, entity=4002)
+
+
 def test_joblib_reads_what_people_expect(made) -> None:
     bundle = joblib.load(made.run / TIME_SERIES_JOBLIB)
     raw = frame_of("b", days=500).with_columns(gauge_id=pl.lit("b"))

@@ -15,7 +15,7 @@ from series_sources import frame_of, run_of, write_source
 import headrace
 from commands import headrace as run_command
 from headrace.dataset.open import FinishedRun
-from headrace.errors import SettingsError
+from headrace.errors import InputError, SettingsError
 from headrace.run.prepare import Prepared
 from headrace.series.store import stored_entities, stored_settings
 from headrace.series.verify import _named_pipelines, _scaled_again
@@ -228,6 +228,17 @@ def test_static_features_are_scaled_by_the_named_run(tmp_path: Path) -> None:
     ).to_dicts()
     with pytest.raises(SettingsError, match="missing_static is 'mean'"):
         headrace.Series(source=new, pipelines_from=tmp_path / "trained", missing_static="mean")
+    (tmp_path / "new.csv").write_text("id,area,rock\nu,11,lime\nv,3,basalt\nw,3,\n")
+    for name in ("v", "w"):
+        frame_of(name, days=60).write_csv(new / f"{name}.csv")
+    with pytest.raises(InputError, match="v: its static rock is 'basalt', .* missing_static='drop_entity'$"):
+        served(new, tmp_path / "trained", tmp_path / "strict", static=tmp_path / "new.csv", missing_static="error")
+    few = served(new, tmp_path / "trained", tmp_path / "few", static=tmp_path / "new.csv", missing_static="drop_entity")
+    assert {
+        "v": "its static rock is 'basalt', which no entity had that the encoder was fitted on",
+        "w": "has no static rock",
+    } == json.loads((few.run / "quality_summary.json").read_text())["excluded_basins"]
+    assert ["u"] == pl.read_parquet(few.run / "processed_static_features.parquet")["id"].to_list()
 
 
 def test_settings_that_contradict_the_named_run_are_refused(

@@ -270,6 +270,29 @@ def test_what_cannot_be_is_refused(source: Path, tmp_path: Path) -> None:
         headrace.prepare(nobody, tmp_path / "out")
 
 
+def test_cut_dates_of_unknown_entities_are_told(source: Path, tmp_path: Path) -> None:
+    dates = pl.DataFrame({"entity": ["a", "nobody"], **{name: [day] * 2 for name, day in DATES.items()}})
+    notes = []
+    headrace.prepare(series(source, cut_dates=dates, **DATES), tmp_path / "some", on_event=notes.append)
+
+    assert any("1 of the entities in cut_dates is not in the source: nobody" in str(each) for each in notes)
+    with pytest.raises(InputError, match="none of the entities in cut_dates is in the source, such as 'nobody'"):
+        run_of(source, tmp_path / "none", cut_dates=dates[1:], **DATES)
+
+
+def test_cut_dates_name_entities_as_the_source_does_whatever_their_type(source: Path, tmp_path: Path) -> None:
+    numbers = {name: 4000 + place for place, name in enumerate("ab")}
+    parts = [pl.read_csv(source / f"{name}.csv").with_columns(id=pl.lit(own)) for name, own in numbers.items()]
+    table = pl.DataFrame({"entity": [4000], "train_end": ["2002-01-01"], "val_end": ["2002-06-01"]})
+    runs = [
+        run_of(pl.concat(parts), tmp_path / str(kind), entity="id", **DATES, cut_dates=table.cast({"entity": kind}))
+        for kind in (pl.Int64, pl.Float64, pl.String)
+    ]
+
+    assert 1 == len({made.manifest.run_id for made in runs})
+    assert {"4000"} == runs[0].manifest.facts["divided_by"]["dates"].keys()
+
+
 def test_defaults_have_the_identity_they_had(source: Path) -> None:
     asked = series(source).identity_settings()
 

@@ -24,6 +24,8 @@ def column(values: list[object], kind: pa.DataType | None = None) -> pa.ChunkedA
         ([2**64 - 1], pa.uint64(), ["18446744073709551615"]),
         ([17850.0, 1.5, None, float("nan")], pa.float64(), ["17850", "1.5", None, None]),
         ([float("nan"), 2.0], pa.float32(), [None, "2"]),
+        ([123456789012.0, -(2.0**62), -0.0], pa.float64(), ["123456789012", "-4611686018427387904", "0"]),
+        ([2.0**63, 1e300, float("inf"), 0.25], pa.float64(), ["9.223372036854776e+18", "1e+300", "inf", "0.25"]),
         ([True, None], pa.bool_(), ["true", None]),
         ([b"ab", b""], pa.binary(), ["ab", None]),
         ([b"ab"], pa.binary(2), ["ab"]),

@@ -97,6 +97,8 @@ def time_forms(columns: Sequence[pa.ChunkedArray]) -> TimeForms | None:
         return TimeForms((), 0.0, "")
     if any(is_typed_time(each) for each in columns):
         return None
+    if all(_is_time(_distinct(each), "yyyymmdd") for each in columns):  # every one is a day
+        return TimeForms(("yyyymmdd",), 0.0, "")
     if not all(is_text(each.type) for each in columns):
         numeric = all(pa.types.is_integer(each.type) or pa.types.is_floating(each.type) for each in columns)
         for form in _EPOCHS if numeric else ():

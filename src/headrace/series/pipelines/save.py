@@ -71,7 +71,9 @@ class Pipelines:
                 digests[name] = files.write(name, pickle.dumps(bundle, _PICKLE_PROTOCOL)).digest
         return dict(sorted(digests.items()))
 
-    def inverse_transform(self, values: Values, *, entity: str | Sequence[str], column: str | None = None) -> Values:
+    def inverse_transform(
+        self, values: Values, *, entity: str | int | Sequence[str | int], column: str | None = None
+    ) -> Values:
         """Convert scaled values of one column, by default the target, back to units: float64 of the same shape.
 
         values: [N, ...]. entity: one name for all of them, or one name for each of the N.
@@ -79,7 +81,11 @@ class Pipelines:
         Raises `InputError` for an entity that was not fitted.
         """
         values, column = np.asarray(values), self.target if column is None else column
-        names = [entity] * len(values) if isinstance(entity, str) else list(entity)
+        names = (
+            [str(entity)] * len(values)
+            if isinstance(entity, str | int | np.integer)
+            else [str(each) for each in entity]
+        )
         if len(names) != len(values):
             raise SettingsError(
                 f"entity has {len(names)} names for {len(values)} values; give one name, or one a value"

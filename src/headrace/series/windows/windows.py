@@ -224,7 +224,7 @@ def check_some(windows: Windows, *, remedy: str = "") -> None:
         why = f"{fit:,} would fit, and {', '.join(words) or 'each misses some value'}"
         remedies += [
             "prepare the series with a larger max_imputation_gap_size or without the columns that miss most",
-            'pass targets="any" or incomplete="keep"',
+            'pass targets="any", targets="none" to predict without them, or incomplete="keep"',
         ]
     remedies += [remedy] if remedy else []
     takes = f"a window takes {many(options.window_rows, 'row')} (input_length {options.input_length:,}"
