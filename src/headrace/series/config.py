@@ -274,7 +274,8 @@ class Series(SourceSettings):
             )
         for name, own in self.categories.items():
             for text in sorted({"", *self.null_values} & set(own)):
-                yield f"categories of {name} list {text!r}, which means a missing value; name it otherwise in the data"
+                remedy = "take it out of one of categories and null_values" if text else "take it out"
+                yield f"categories of {name} list {text!r}, which means a missing value; {remedy}"
         for strange in (each for each in self.calendar if each not in CALENDAR):
             yield f"calendar has {strange!r}; give some of {', '.join(CALENDAR)}"
         if set(self.calendar_columns()) & {*names, self.time} or len(set(self.calendar)) < len(self.calendar):

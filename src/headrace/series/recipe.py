@@ -224,8 +224,8 @@ def _retained(
     bad = [each for each in names if each in lacking]
     if bad and settings.missing_static == "error":
         raise InputError(
-            f"{len(bad):,} of {many_entities(len(names))} {verb(len(bad), 'lacks', 'lack')} static features, first "
-            f"{bad[0]}: {lacking[bad[0]]}; complete the static files, or give missing_static='drop_entity'"
+            f"{len(bad):,} of {many_entities(len(names))} lack static features, first {bad[0]}: {lacking[bad[0]]}; "
+            f"complete the static files, or give missing_static='drop_entity'"
             + ("" if settings.reused else ", 'mean' or 'median'")
         )
     return _Kept(names, spools, copies, left_out)

@@ -19,14 +19,23 @@ def heard(source: Path, out: Path, **settings) -> tuple[Prepared, list[str]]:
     return prepared, [each.text for each in events if type(each).__name__ == "Note"]
 
 
-@pytest.mark.parametrize(("row", "configs"), [(500, AS_IS), (850, AS_IS), (850, {})])
-def test_a_value_that_float32_cannot_hold_is_an_error_and_never_infinite(tmp_path: Path, row: int, configs) -> None:
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize(
+    ("row", "value", "configs"),
+    [(500, 1e39, AS_IS), (850, 1e39, AS_IS), (850, 1e39, {}), (100, 1e160, {}), (100, 1e300, {})],
+)
+def test_a_value_that_float32_cannot_hold_is_an_error_and_never_infinite(
+    tmp_path: Path, row: int, value: float, configs
+) -> None:
     (tmp_path / "raw").mkdir()
-    huge = pl.when(pl.int_range(pl.len()) == row).then(1e39).otherwise(pl.col("rain"))
+    huge = pl.when(pl.int_range(pl.len()) == row).then(value).otherwise(pl.col("rain"))
     frame_of("a").with_columns(rain=huge).write_csv(tmp_path / "raw/a.csv")
 
     with pytest.raises(
-        InputError, match=r"entity 'a', column 'rain': 1e\+39 has no finite value after .* as float32; .*name it"
+        InputError,
+        match=rf"entity 'a', column 'rain': {value!r} has no finite value after .* as float32; .*name it".replace(
+            "+", r"\+"
+        ),
     ):
         run_of(tmp_path / "raw", tmp_path / "out", preprocessing_configs=configs)
 

@@ -138,7 +138,7 @@ def test_an_encoder_that_saw_others_is_found(tmp_path: Path) -> None:
         (
             [SCALED, encoded("soil")],
             {"null_values": ["silt"]},
-            "1 of 4 entities lacks static features, first d: has no static soil",
+            "entities lack static features, first d: has no static soil",
         ),
     ],
 )

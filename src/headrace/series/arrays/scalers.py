@@ -97,6 +97,9 @@ class Part(ABC):
         """Raise `InputError` if a value has no finite result. groups: index of each row's entity."""
         if (found := _first(~np.isfinite(made) & ~np.isnan(before))) is not None:
             row, column = found
+            # The largest is the cause: in the train rows it makes the results of all others infinite too.
+            rows = np.flatnonzero((groups == groups[row]) & ~np.isfinite(made[:, column]))
+            row = int(rows[np.nanargmax(np.abs(before[rows, column]))])
             raise InputError(
                 f"entity {entities[int(groups[row])]!r}, column {self.columns[column]!r}: "
                 f"{float(before[row, column])!r} has no finite value after {self._words()} as {made.dtype}; correct "

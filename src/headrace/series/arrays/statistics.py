@@ -45,11 +45,12 @@ def variances(matrix: F64, offsets: I64, n: F64, mean: F64) -> F64:
         both = np.empty((len(block), 2 * columns))
         apart = np.subtract(block, mean[group], out=both[:, :columns])
         apart[np.isnan(apart)] = 0.0
-        np.square(apart, out=both[:, columns:])
+        with np.errstate(over="ignore"):  # a huge value makes the variance infinite, which `Part` refuses
+            np.square(apart, out=both[:, columns:])
         return both
 
     found = sums(matrix, offsets, deviations_and_squares)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         return (found[:, columns:] - np.square(found[:, :columns]) / n) / n
 
 
@@ -136,7 +137,7 @@ def correlations(matrix: F64, offsets: I64) -> F64:
         apart = rows - mean[group]
         return present(apart[:, :columns] * apart[:, columns:])
 
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         var = variances(paired, offsets, n, mean)
         flat = (var <= 1e-20 * np.square(mean)) | (n < LEAST_VALUES)
         r = sums(paired, offsets, products) / n[:, :columns] / np.sqrt(var[:, :columns] * var[:, columns:])

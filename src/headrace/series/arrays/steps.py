@@ -223,7 +223,8 @@ class FittedStep:
 
     def _standard(self, *, with_mean: bool = True, with_std: bool = True) -> tuple[F64, F64]:
         mean, var, seen = self.fitted["mean"], self.fitted["var"], self.fitted["seen"]
-        constant = var <= seen * _EPS * var + np.square(seen * mean * _EPS)
+        with np.errstate(over="ignore"):
+            constant = var <= seen * _EPS * var + np.square(seen * mean * _EPS)
         scale = np.where(constant, 1.0, np.sqrt(var)) if with_std else np.ones_like(var)
         return mean if with_mean else np.zeros_like(mean), scale
 
