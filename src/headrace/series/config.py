@@ -272,10 +272,6 @@ class Series(SourceSettings):
                 f"categories of {', '.join(self.categories)}: are not features, or list no text or one twice; "
                 "correct them"
             )
-        for name, own in self.categories.items():
-            for text in sorted({"", *self.null_values} & set(own)):
-                remedy = "take it out of one of categories and null_values" if text else "take it out"
-                yield f"categories of {name} list {text!r}, which means a missing value; {remedy}"
         for strange in (each for each in self.calendar if each not in CALENDAR):
             yield f"calendar has {strange!r}; give some of {', '.join(CALENDAR)}"
         if set(self.calendar_columns()) & {*names, self.time} or len(set(self.calendar)) < len(self.calendar):

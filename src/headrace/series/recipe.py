@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from headrace.digest import derive_key
-from headrace.errors import InputError
+from headrace.errors import InputError, SettingsError
 from headrace.formats.dates import MISSING, moment
 from headrace.keyed_hash import permutation
 from headrace.report.words import many, many_entities, verb
@@ -150,8 +150,13 @@ def _reasons(settings: Series) -> list[str]:
 def _check_named(settings: Series, context: RunContext, names: Sequence[str]) -> None:
     """Warn about held-out entities and entities of cut_dates that are not in the source.
 
-    Raises `InputError` if none of a held-out split, or none of cut_dates, is in the source.
+    Raises `InputError` if none of a held-out split, or none of cut_dates, is in the source, and `SettingsError` for a
+    category that means a missing value. Earlier runs may have one, so the settings themselves allow it.
     """
+    for name, own in settings.categories.items():
+        for text in sorted({"", *settings.null_values} & set(own)):
+            remedy = "take it out of one of categories and null_values" if text else "take it out"
+            raise SettingsError(f"categories of {name} list {text!r}, which means a missing value; {remedy}")
     unknown = sorted(settings.division.dates.keys() - set(names))
     if unknown and len(unknown) == len(settings.division.dates):
         raise InputError(

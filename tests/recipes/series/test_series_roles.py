@@ -193,6 +193,8 @@ def test_categories_that_change_in_time_are_places_in_their_list(source: Path, t
         series(source, categories={"snow": ["a"]})
     for missing in ("NA", ""):
         with pytest.raises(SettingsError, match=f"categories of kind list '{missing}', which means a missing value"):
-            series(source, future_features="kind", categories={"kind": ["dry", missing]})
+            run_of(
+                tmp_path / "in", tmp_path / "few", frequency="1d", **asked | {"categories": {"kind": ["dry", missing]}}
+            )
     assert series(source, future_features="kind", categories={"kind": ["dry", "NA"]}, null_values=["-"])
     assert "categories" not in series(source).identity_settings()
