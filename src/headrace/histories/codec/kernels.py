@@ -235,8 +235,8 @@ def grouped(
         groups[row] = group
         flat[group] += 1
     at = np.zeros(2 * partitions, np.int64)
-    for group in range(2, 2 * partitions):
-        at[group] = at[group - 2] + flat[group - 2]
+    for number in range(2, 2 * partitions):
+        at[number] = at[number - 2] + flat[number - 2]
     narrow = np.empty((counts[:, 0].sum(), 2 + values), np.uint64)
     wide = np.empty((counts[:, 1].sum(), (4 if has_peers else 2) + values), np.uint64)
     last = wide.shape[1] - 1 - values
