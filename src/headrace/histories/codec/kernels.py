@@ -214,60 +214,51 @@ def grouped(
     more, mixed: the words of values [N, K], and mixed to one word each [N]; empty without values.
     base: the time that narrow records count from; −1 if there are none.
     """
-    has_peers, values, two = len(peer) > 0, more.shape[1], np.uint64(2)
-    # What is read for a row lies together: rows come in no order, and reading here and there is most of the work.
-    of_entity = np.empty((len(partition), 2), np.uint64)  # hash; partition above the index there
-    for number in range(len(partition)):
-        of_entity[number, 0] = order[number]
-        of_entity[number, 1] = np.uint64(partition[number]) << _32 | np.uint64(local[number])
-    of_peer = np.empty((len(peer_family), 4), np.uint64)  # both words, mixed, and the family above 1 for wide
-    for number in range(len(peer_family)):
-        word0, word1 = _swapped(peer_words[number, 0]), _swapped(peer_words[number, 1])
-        family = np.uint64(peer_family[number])
-        is_narrow = base >= 0 and family == 4 and word0 & _WORD == 0 and word1 == 0
-        of_peer[number, 0], of_peer[number, 1], of_peer[number, 2] = word0, word1, _mix(_mix(word0 + family) ^ word1)
-        of_peer[number, 3] = family << _48 | np.uint64(not is_narrow)
-    counts, groups = np.zeros((partitions, 2), np.int64), np.empty(len(entity), np.uint32)
-    flat = counts.reshape(-1)
+    counts, kinds = np.zeros((2, partitions), np.int64), np.ones(len(entity), np.uint8)
     for row in range(len(entity)):
-        kind = of_peer[peer[row], 3] & _ONE if has_peers else _ONE
-        group = np.int64((of_entity[entity[row], 1] >> _32) * two + kind)
-        groups[row] = group
-        flat[group] += 1
-    at = np.zeros(2 * partitions, np.int64)
-    for number in range(2, 2 * partitions):
-        at[number] = at[number - 2] + flat[number - 2]
-    narrow = np.empty((counts[:, 0].sum(), 2 + values), np.uint64)
-    wide = np.empty((counts[:, 1].sum(), (4 if has_peers else 2) + values), np.uint64)
+        if len(peer) and base >= 0:
+            other = peer[row]
+            first, second = peer_words[other, 0], peer_words[other, 1]  # the first byte lowermost
+            if peer_family[other] == 4 and first >> _32 == 0 and second == 0:
+                kinds[row] = 0
+        counts[kinds[row], partition[entity[row]]] += 1
+    at = np.zeros(counts.shape, np.int64)
+    for kind in range(2):
+        for number in range(1, partitions):
+            at[kind, number] = at[kind, number - 1] + counts[kind, number - 1]
+    values = more.shape[1]
+    narrow = np.empty((counts[0].sum(), 2 + values), np.uint64)
+    wide = np.empty((counts[1].sum(), (4 if len(peer) else 2) + values), np.uint64)
     last = wide.shape[1] - 1 - values
     total = np.uint64(0)
     for row in range(len(entity)):
-        code, micro, mine = np.uint64(codes[row]), np.uint64(micros[row]), entity[row]
-        value, in_partition = of_entity[mine, 0] + _mix((micro // _SECOND) << _16 | code), of_entity[mine, 1] & _WORD
-        word0, word1, family = np.uint64(0), np.uint64(0), np.uint64(0)
-        if has_peers:
+        mine, code = entity[row], np.uint64(codes[row])
+        micro, in_partition = np.uint64(micros[row]), np.uint64(local[mine])
+        value = order[mine] + _mix((micro // _SECOND) << _16 | code)
+        kind, word0, word1, family = kinds[row], np.uint64(0), np.uint64(0), np.uint64(0)
+        if len(peer):
             other = peer[row]
-            word0, word1, family = of_peer[other, 0], of_peer[other, 1], of_peer[other, 3] & ~_ONE
-            value ^= of_peer[other, 2]
-        group = np.int64(groups[row])
-        to = at[group]
-        at[group] = to + 1
-        if group & 1:
-            wide[to, 0] = micro
-            if has_peers:
-                wide[to, 1], wide[to, 2] = word0, word1
-            wide[to, last] = in_partition | (code << _32) | family
-            for number in range(values):
-                wide[to, last + 1 + number] = more[row, number]
-        else:
+            word0, word1 = _swapped(peer_words[other, 0]), _swapped(peer_words[other, 1])
+            family = np.uint64(peer_family[other])
+            value ^= _mix(_mix(word0 + family) ^ word1)
+        to = at[kind, partition[mine]]
+        at[kind, partition[mine]] = to + 1
+        if kind == 0:
             narrow[to, 0] = (micro - np.uint64(base)) << _16 | code
-            narrow[to, 1] = word0 | in_partition
+            narrow[to, 1] = word0 & ~_WORD | in_partition
             for number in range(values):
                 narrow[to, 2 + number] = more[row, number]
+        else:
+            wide[to, 0] = micro
+            if len(peer):
+                wide[to, 1], wide[to, 2] = word0, word1
+            wide[to, last] = in_partition | (code << _32) | (family << _48)
+            for number in range(values):
+                wide[to, last + 1 + number] = more[row, number]
         if values:
             value ^= mixed[row]
         total += _mix(value + _GAMMA)
-    return narrow, wide, counts.T, total
+    return narrow, wide, counts, total
 
 
 @kernel("out")
