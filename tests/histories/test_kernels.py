@@ -94,19 +94,23 @@ def test_addresses_that_may_repeat_are_those_of_their_rows(chunks: list[list[str
 
 
 @given(
-    st.sampled_from(["address", "number", "text"]),
     st.lists(st.lists(st.none() | TEXT | st.sampled_from(["1", "22", "10.0.0.1"]), max_size=8), min_size=1, max_size=3),
-    st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(0, 7), max_size=12)), min_size=1, max_size=6),
+    st.lists(
+        st.tuples(
+            st.integers(0, 2), st.sampled_from(["address", "number", "text"]), st.lists(st.integers(0, 7), max_size=12)
+        ),
+        min_size=1,
+        max_size=6,
+    ),
     st.booleans(),
 )
 def test_chunks_that_share_a_dictionary_are_coded_as_each_alone(
-    kind: Literal["address", "number", "text"],
     dictionaries: list[list[str | None]],
-    chunks: list[tuple[int, list[int]]],
+    chunks: list[tuple[int, Literal["address", "number", "text"], list[int]]],
     is_compiled: bool,
 ) -> None:
     known = Known()
-    for of_chunk, places in chunks:
+    for of_chunk, kind, places in chunks:
         texts = pa.array(dictionaries[of_chunk % len(dictionaries)], pa.string())
         codes = pa.array([each if each < len(texts) else None for each in places], pa.int32())
         column = pa.chunked_array([pa.DictionaryArray.from_arrays(codes, texts)])

@@ -80,8 +80,8 @@ class Coded:
     texts: pa.Array | None = None
 
 
-# For each column its last dictionary and what it was coded as. The chunks of a row group have the same dictionary.
-Known = dict[str, tuple[pa.Array, Coded]]
+# For each column and kind the last dictionary and what it was coded as. The chunks of a row group have the same one.
+Known = dict[tuple[str, Kind], tuple[pa.Array, Coded]]
 
 
 @dataclass
@@ -127,19 +127,17 @@ def parse_chunk(
     blame(absent, "null_time")
     blame(~absent & ((micros == MISSING) | (micros > _LATEST_US)), "unreadable_time")
     blame(micros < 0, "time_before_1970")
-    coded = partial(
-        code_addresses, seed=settings.seed, null_values=settings.null_values, known=known, compiled=compiled
-    )
+    code = partial(code_addresses, seed=settings.seed, null_values=settings.null_values, known=known, compiled=compiled)
     if settings.entity_from == "file_name":
-        one = coded(pa.chunked_array([[place.stem]]), settings.entity_kind, "file name")
+        one = code(pa.chunked_array([[place.stem]]), settings.entity_kind, "file name")
         entity = replace(one, place=np.full(n, one.place[0]))
     else:
-        entity = coded(table[settings.entity], settings.entity_kind, settings.entity)
+        entity = code(table[settings.entity], settings.entity_kind, settings.entity)
     blame(entity.place == -1, "null_entity")
     blame(entity.place == -2, "unreadable_entity")
     peer = None
     if settings.peer is not None:
-        peer = coded(table[settings.peer], settings.peer_kind, settings.peer, repeats="stay")
+        peer = code(table[settings.peer], settings.peer_kind, settings.peer, repeats="stay")
         blame(peer.place == -1, "null_peer")
         blame(peer.place == -2, "unreadable_peer")
     if settings.value is None:
@@ -147,7 +145,7 @@ def parse_chunk(
     else:
         numbers = _numbers(table[settings.value], settings.value, blame)
         codes = _codes(numbers, settings, reason, compiled=compiled)
-    more, categories = _values(table, settings, blame, coded)
+    more, categories = _values(table, settings, blame, code)
     if settings.value is not None:
         count_failed(numbers, codes.codes, reason, (rows, place.name), dropped.failed)
     if reason.any():
@@ -174,7 +172,7 @@ def parse_chunk(
 
 
 def _values(
-    table: pa.Table, settings: Histories, blame: Any, coded: Callable[..., Coded]
+    table: pa.Table, settings: Histories, blame: Any, code: Callable[..., Coded]
 ) -> tuple[U64 | None, dict[str, Coded]]:
     """Read the value columns as words, uint64 [N, K], and return the dictionaries of category columns."""
     if not settings.values:
@@ -183,7 +181,7 @@ def _values(
     words = np.zeros((table.num_rows, len(settings.values)), np.uint64)
     for number, (name, kind) in enumerate(settings.values.items()):
         if kind == "category":
-            found = categories[roles[name]] = coded(table[name], "text", name)
+            found = categories[roles[name]] = code(table[name], "text", name)
             hashes = np.append(found.distinct.words()[:, 0], np.uint64(0))
             words[:, number] = hashes[found.place]  # the last is that of a missing one
             continue
@@ -250,13 +248,13 @@ def code_addresses(
         encoded = column.combine_chunks().dictionary_encode()
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.combine_chunks()
-        dictionary, coded = (known or {}).get(name, (None, None))
+        dictionary, coded = (known or {}).get((name, kind), (None, None))
         if coded is None or not encoded.dictionary.equals(dictionary):
             texts = as_text(pa.chunked_array([encoded.dictionary]), null_values, where).combine_chunks()
             coded = _code_texts(texts, kind, seed, compiled=compiled)
             coded = replace(coded, place=np.append(coded.place, -1))  # the last is that of rows without a value
             if known is not None:
-                known[name] = encoded.dictionary, coded
+                known[name, kind] = encoded.dictionary, coded
         if not encoded.null_count and len(coded.distinct) == len(coded.place) - 1:  # all can be read, none is missing
             return replace(coded, place=encoded.indices.to_numpy().astype(np.int64))
         indices = encoded.indices.fill_null(len(coded.place) - 1) if encoded.null_count else encoded.indices
