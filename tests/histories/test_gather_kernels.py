@@ -23,6 +23,7 @@ from headrace.histories.piece import (
     hash_entities,
     joined,
     parts_of,
+    read_records,
     record_of,
 )
 from headrace.histories.sort import _blocks
@@ -156,3 +157,11 @@ def _parsed(rng: np.random.Generator, *, peers: str, values: int, span: int) -> 
         0,
         rng.integers(0, 2**64, (rows, values), np.uint64) if values else None,
     )
+
+
+def test_a_piece_that_cannot_be_opened_is_the_error_that_is_raised(tmp_path: Path) -> None:
+    (tmp_path / "here").write_bytes(bytes(8))
+    paths, zero, one = [tmp_path / "here", tmp_path / "gone"], np.zeros(2, np.int64), np.ones(2, np.int64)
+
+    with pytest.raises(FileNotFoundError, match="gone"):
+        read_records(np.zeros(2, "<u8").view([("word", "<u8")]), paths, np.arange(2), zero, one)

@@ -19,7 +19,7 @@ pytest.importorskip("numba", reason="needs numba, which comes with the extra his
 
 from headrace.histories.codec.kernels import hash_addresses
 from headrace.histories.codec.text_kernels import parse_texts
-from headrace.histories.parse import Known, code_addresses
+from headrace.histories.parse import AddressCache, code_addresses
 
 GROUPS = st.sampled_from(["0", "1", "ab", "FFFF", "00ab", "12345", "", "g", "f00d", "1.2.3.4", "01.2.3.4", "1.2.3.400"])
 NEARLY_6 = st.tuples(st.sampled_from(["", ":", "::"]), st.lists(GROUPS, max_size=9), st.sampled_from(["", ":", "::"]))
@@ -109,14 +109,14 @@ def test_chunks_that_share_a_dictionary_are_coded_as_each_alone(
     chunks: list[tuple[int, Literal["address", "number", "text"], list[int]]],
     is_compiled: bool,
 ) -> None:
-    known = Known()
+    cache = AddressCache()
     for of_chunk, kind, places in chunks:
         texts = pa.array(dictionaries[of_chunk % len(dictionaries)], pa.string())
         codes = pa.array([each if each < len(texts) else None for each in places], pa.int32())
         column = pa.chunked_array([pa.DictionaryArray.from_arrays(codes, texts)])
 
         expected = code_addresses(column, kind, "src", seed=7, compiled=is_compiled)
-        found = code_addresses(column, kind, "src", seed=7, known=known, compiled=is_compiled)
+        found = code_addresses(column, kind, "src", seed=7, cache=cache, compiled=is_compiled)
 
         assert same(expected.distinct, found.distinct)
         assert np.array_equal(expected.place, found.place)

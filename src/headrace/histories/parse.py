@@ -81,7 +81,7 @@ class Coded:
 
 
 # For each column and kind the last dictionary and what it was coded as. The chunks of a row group have the same one.
-Known = dict[tuple[str, Kind], tuple[pa.Array, Coded]]
+AddressCache = dict[tuple[str, Kind], tuple[pa.Array, Coded]]
 
 
 @dataclass
@@ -103,7 +103,7 @@ def parse_chunk(
     settings: Histories,
     dropped: Dropped,
     *,
-    known: Known | None = None,
+    cache: AddressCache | None = None,
     compiled: bool = False,
 ) -> Parsed:
     """Parse the columns of a chunk.
@@ -127,7 +127,7 @@ def parse_chunk(
     blame(absent, "null_time")
     blame(~absent & ((micros == MISSING) | (micros > _LATEST_US)), "unreadable_time")
     blame(micros < 0, "time_before_1970")
-    code = partial(code_addresses, seed=settings.seed, null_values=settings.null_values, known=known, compiled=compiled)
+    code = partial(code_addresses, seed=settings.seed, null_values=settings.null_values, cache=cache, compiled=compiled)
     if settings.entity_from == "file_name":
         one = code(pa.chunked_array([[place.stem]]), settings.entity_kind, "file name")
         entity = replace(one, place=np.full(n, one.place[0]))
@@ -232,13 +232,13 @@ def code_addresses(
     *,
     seed: int = 0,
     null_values: Sequence[str] = (),
-    known: Known | None = None,
+    cache: AddressCache | None = None,
     compiled: bool = False,
     repeats: Literal["go", "stay"] = "go",
 ) -> Coded:
     """Code a column of addresses or numbers, given as texts or a dictionary, and parse each distinct value once.
 
-    seed: of the hashes of texts; null_values: texts that mean null. known: is read and updated. compiled: parse
+    seed: of the hashes of texts; null_values: texts that mean null. cache: is read and updated. compiled: parse
     addresses with numba. numba parses plain texts row by row, which is faster than finding the distinct ones. With
     repeats="stay", or if hardly any address repeats, distinct addresses are not found, so an address may occur more
     than once.
@@ -248,13 +248,13 @@ def code_addresses(
         encoded = column.combine_chunks().dictionary_encode()
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.combine_chunks()
-        dictionary, coded = (known or {}).get((name, kind), (None, None))
+        dictionary, coded = (cache or {}).get((name, kind), (None, None))
         if coded is None or not encoded.dictionary.equals(dictionary):
             texts = as_text(pa.chunked_array([encoded.dictionary]), null_values, where).combine_chunks()
             coded = _code_texts(texts, kind, seed, compiled=compiled)
             coded = replace(coded, place=np.append(coded.place, -1))  # the last is that of rows without a value
-            if known is not None:
-                known[name, kind] = encoded.dictionary, coded
+            if cache is not None:
+                cache[name, kind] = encoded.dictionary, coded
         if not encoded.null_count and len(coded.distinct) == len(coded.place) - 1:  # all can be read, none is missing
             return replace(coded, place=encoded.indices.to_numpy().astype(np.int64))
         indices = encoded.indices.fill_null(len(coded.place) - 1) if encoded.null_count else encoded.indices
@@ -329,11 +329,11 @@ def _blame(reason: I8, mask: Bools, word: str) -> None:
 
 
 def _wanted(kind: str) -> str:
-    """Describe the values of a type; the least integer means missing."""
+    """Describe the values that a type holds; the least integer means missing."""
     if kind.startswith("float"):
-        return f"a finite number that {kind}"
+        return f"a finite number that {kind} holds"
     most = np.iinfo(kind).max
-    return f"a whole number from {-most:,} to {most:,}, which {kind}"
+    return f"a whole number from {-most:,} to {most:,}, which {kind} holds"
 
 
 def _rules(settings: Histories) -> dict[str, str]:
@@ -378,7 +378,7 @@ def _settle(
         wanted = "a finite number"
         if part == "value" and of_column[row]:
             name, kind = list(settings.values.items())[of_column[row] - 1]
-            wanted = f"{_wanted(kind)} holds"
+            wanted = _wanted(kind)
         if part == "entity" and settings.entity_from == "file_name":
             name, value = "the file's name", place.stem
         else:
@@ -421,7 +421,7 @@ def gather_shard(
     """Write the piece of one source shard. Raises `InputError` for rows that are an error."""
     place = Place(str(shard.path), shard.name, stem_of_name(shard.path.name))
     names = ("rows_read", "not_sampled", "measurements", "failed", "clamped", "backwards", "sum")
-    counts, dropped, known = dict.fromkeys(names, 0), Dropped(), Known()
+    counts, dropped, cache = dict.fromkeys(names, 0), Dropped(), AddressCache()
     latest: int | None = None
     temporary = files.temporary(piece_file(number))
     with shard_texts(files, list(settings.dictionaries()), number) as add_texts, created(temporary) as file:
@@ -447,7 +447,7 @@ def gather_shard(
             if not len(rows):
                 continue
             try:
-                parsed = parse_chunk(table, rows, place, settings, dropped, known=known, compiled=compiled)
+                parsed = parse_chunk(table, rows, place, settings, dropped, cache=cache, compiled=compiled)
             except InputError as error:
                 if str(error).startswith(place.path):
                     raise

@@ -303,7 +303,7 @@ def _grouped(
 
 @dataclass(frozen=True)
 class Parts:
-    """Where the records of one partition are, for each batch of each piece that has any measurements of it, [S].
+    """Locate the records of one partition in every batch of every piece that has measurements of it, [S].
 
     piece: index in paths. base: see `NARROW`.
     at, count: int64 [S, 3], the byte offset and the number of entities, of narrow records and of the others.
@@ -370,10 +370,10 @@ def read_records(out: Records, paths: Sequence[Path], piece: I64, at: I64, count
     try:
         for number, offset, size in zip(piece.tolist(), at.tolist(), (count * out.itemsize).tolist(), strict=True):
             if number != held:
-                if held >= 0:
+                if file >= 0:
                     os.close(file)
-                held, file = -1, os.open(paths[number], os.O_RDONLY)  # three times faster than a file object
-                held = number
+                    file = -1  # the next one may not open
+                held, file = number, os.open(paths[number], os.O_RDONLY)  # three times faster than a file object
             end = begin + size
             while begin < end:
                 got = os.preadv(file, [data[begin:end]], offset)
@@ -381,7 +381,7 @@ def read_records(out: Records, paths: Sequence[Path], piece: I64, at: I64, count
                     raise _cut(paths[number])
                 begin, offset = begin + got, offset + got
     finally:
-        if held >= 0:
+        if file >= 0:
             os.close(file)
 
 

@@ -21,7 +21,7 @@ def print_histories(console: Console, manifest: Manifest, run: Path, detail: Det
     print_manifest(console, manifest, run, detail)
     clamped, failed = manifest.facts.get("clamped", 0), manifest.facts.get("failed_by", {})
     if clamped:
-        told = f"{many(clamped, 'latency is', 'latencies are')} above 51 days and kept as that; check value_unit="
+        told = f"{many(clamped, 'latency is', 'latencies are')} above 51 days and stored as 51 days; check value_unit="
         console.print(Text(in_flags(told), style="yellow"))
     if not failed:
         return

@@ -64,7 +64,7 @@ def time_format(columns: Sequence[pa.ChunkedArray]) -> str | None:
 def number_time_format(columns: Sequence[pa.ChunkedArray], more: Sequence[str] = ()) -> str | None:
     """Return the format that reads all numbers of these columns as times of plausible years; None if there is none.
 
-    Days are written YYYYMMDD. Units of time since 1970 count only if there are enough of them.
+    Days are written YYYYMMDD. Seconds since 1970, and finer units, count only if they are large enough.
     more: strptime patterns to try after these.
     """
     columns = [_distinct(each).drop_null() for each in columns]
@@ -88,7 +88,7 @@ def day_first_doubt(columns: Sequence[pa.ChunkedArray], form: str | None) -> str
 def time_forms(columns: Sequence[pa.ChunkedArray]) -> TimeForms | None:
     """Find the formats of a column that may mix several; None if half of it or more is left unread.
 
-    Whole numbers count as units of time since 1970 only if they are large enough for recent times.
+    Whole numbers count as seconds since 1970, or finer units, only if they are large enough for recent times.
     """
     columns = [each for each in columns if len(each) > each.null_count]
     if not columns:
