@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from headrace.series.pipelines.grouped import GroupedPipeline
     from headrace.series.pipelines.save import load_pipelines
     from headrace.series.pipelines.unified import UnifiedPipeline
-    from headrace.split.joins.features import Features
     from headrace.split.settings import TemporalSplit
     from headrace.stream.audit.leaks import LeakReport, find_leaks
     from headrace.stream.audit.rows import Audit, AuditReport, audit
@@ -87,7 +86,6 @@ _NAMES = {
     "series.pipelines.grouped": "GroupedPipeline",
     "series.pipelines.save": "load_pipelines",
     "series.pipelines.unified": "UnifiedPipeline",
-    "split.joins.features": "Features",
     "split.settings": "TemporalSplit",
     "stream.audit.leaks": "LeakReport find_leaks",
     "stream.audit.rows": "Audit AuditReport audit",
@@ -116,7 +114,6 @@ __all__ = [
     "CostModel",
     "Dataset",
     "EngineError",
-    "Features",
     "Forgotten",
     "FunctionProcessor",
     "GroupKFold",

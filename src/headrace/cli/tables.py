@@ -19,8 +19,8 @@ from headrace.report.words import size
 
 Detail = Literal["short", "full"]
 
-# Folds have their own table, dates are drawn in the report, and guidance is printed as sentences.
-_TOLD_ELSEWHERE = ("directories", "folds", "dates", "guidance")
+# Folds have their own table, and dates are drawn in the report.
+_TOLD_ELSEWHERE = ("directories", "folds", "dates")
 
 
 def print_run(console: Console, manifest: Manifest, run: Path, detail: Detail) -> None:

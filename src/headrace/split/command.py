@@ -6,20 +6,14 @@ import ast
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from headrace.cli.commands import execute
 from headrace.cli.derived import PartlyGiven
-from headrace.cli.flags import RunOptions, in_flags
+from headrace.cli.flags import RunOptions
 from headrace.errors import SettingsError
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from headrace.cli.tables import Detail
-    from headrace.dataset.manifest import Manifest
 
 _SOURCE, _OUT = "/opt/ml/processing/input/data", "/opt/ml/processing/output"  # paths of the container job
 _REQUIRED = {"time": "DATE_COLUMN", "entity": "GROUP_ID_COLUMN", "split_date": "SPLIT_DATE"}
@@ -140,15 +134,3 @@ def _targets(text: str | None) -> tuple[str, ...] | None:
         except (ValueError, SyntaxError):
             raise SettingsError(f"TARGETS is {text!r}; give a comma-separated list of columns") from None
     return tuple(name.strip().strip("'\"") for name in text.split(",") if name.strip())
-
-
-def print_split(console: Console, manifest: Manifest, run: Path, detail: Detail) -> None:
-    """Print rows and facts; in full also what rules cost, and what other settings would keep."""
-    from headrace.cli.tables import print_manifest
-
-    print_manifest(console, manifest, run, detail)
-    if detail == "full" and "guidance" in manifest.facts:
-        from headrace.split.guidance import told  # with all that a split needs
-
-        for text in told(manifest.facts["guidance"]):
-            console.print(in_flags(text), highlight=False)

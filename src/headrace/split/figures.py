@@ -18,7 +18,6 @@ from headrace.report.bins import counted, edges_for
 from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure, Tone
 from headrace.report.words import listed, many, many_entities, moment, share, verb
-from headrace.split.guidance import changed_words, told
 
 _TIMELINE, _SHARED = "Is the split clean in time?", "Do splits share content?"
 _MOST_ROWS, _MOST_BYTES = 3_000_000, 48 << 20  # above either, entities are not counted for a figure
@@ -38,7 +37,7 @@ def figures(facts: RunFacts) -> list[Figure]:
     """Return the figures in the order of the page."""
     if facts.manifest.folds:
         return [folds_figure(facts), *common.blocks_figures(facts)]
-    found = [timeline_figure(facts), common.rows_figure(facts), guidance_figure(facts), shared_figure(facts)]
+    found = [timeline_figure(facts), common.rows_figure(facts), shared_figure(facts)]
     found += [*label_figures(facts), *drift_figures(facts)]
     shards = [*common.shards_figures(facts), *entity_figures(facts), *common.blocks_figures(facts)]
     return [each for each in (*found, *shards) if each is not None]
@@ -116,21 +115,6 @@ def folds_figure(facts: RunFacts) -> Figure:
     names = {name: "left out" if name == "dropped" else name for name in parts}
     chart = charts.stacked_bars(labels, parts, unit="rows", names=names)
     return Figure("folds", "What does each fold train and test?", answer, chart)
-
-
-def guidance_figure(facts: RunFacts) -> Figure | None:
-    """Draw what other settings would keep, if the run counted it."""
-    found = facts.manifest.facts.get("guidance")
-    if not found:
-        return None
-    first, *rest = told(found)
-    now = {"rows": found["rows"], "dropped": sum(found["dropped"].values())}
-    every = [now, *found["alternatives"]]
-    labels = ["as it is", *(changed_words(each["settings"]) for each in found["alternatives"])]
-    parts = {split: np.array([each["rows"][split] for each in every], np.float64) for split in facts.splits}
-    parts["dropped"] = np.array([each["dropped"] for each in every], np.float64)
-    chart = charts.stacked_bars(labels, parts, unit="rows", names={name: name for name in parts}) if rest else None
-    return Figure("guidance", "Which settings would keep more rows?", first if rest else f"{first}.", chart)
 
 
 def shared_figure(facts: RunFacts) -> Figure | None:

@@ -34,7 +34,7 @@ def _facts(run: FinishedRun, erased: Erased, counts: Mapping[str, I64], workers:
     Names of erased entities that look like missing values are left out.
     """
     facts = run.manifest.facts
-    changed: dict[str, Any] = {"guidance": None} if "guidance" in facts else {}  # it counts erased rows
+    changed: dict[str, Any] = {}
     if "dates" in facts:
         rows = {split: (np.array(own) - counts[split]).tolist() for split, own in facts["dates"]["rows"].items()}
         changed["dates"] = {**facts["dates"], "rows": rows}

@@ -30,16 +30,12 @@ from headrace.split.allocate import EntitySet, allocate, hash_nobody
 from headrace.split.columns import label_map
 from headrace.split.content import Content
 from headrace.split.cutoff import DateBins, total
-from headrace.split.joins.features import is_of_join
-from headrace.split.joins.pieces import Join
-from headrace.split.joins.stages import STRETCH_ROWS, Joins, join_stages, partitions_of, row_piece, survey_joins
 from headrace.split.scan import one_form, read_entities, scan_shard
 from headrace.split.settings import TemporalSplit, compression_problem
 from headrace.split.shards import (
     SPLITS,
     Output,
     SplitPlan,
-    asking_rows,
     clock_of,
     copies_bytes,
     cutoff_us,
@@ -81,13 +77,9 @@ class Source:
 
 def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
     """Run the split in the run directory."""
-    source = _survey(settings, context, [pair for pair in files if not is_of_join(settings.join, pair[1])])
+    source = _survey(settings, context, files)
     output = _output(settings, source)
     content = _content(output, source)
-    joins = survey_joins(settings, context, files, source.schema)
-    for join in joins:
-        _refuse_types(output, join.output, join.shards)
-
     benchmarks = read_excluded(settings.exclude, settings.exclude_ngram)
 
     def scan(place: int, shard: Shard, files: TaskFiles) -> dict[str, Any]:
@@ -100,7 +92,7 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
 
     scans = context.stage("scan", source.tasks(scan), durable=False)
     context.warn(guidance.odd_values(settings, scans))
-    plan, features = _joined(_plan(output, content, source, scans, context), joins, source, scans, context)
+    plan = _plan(output, content, source, scans, context)
     root = "" if settings.layout == "sharded" else f"{STAGE_DIRECTORY}/"
 
     def split(place: int, shard: Shard, files: TaskFiles) -> dict[str, Any]:
@@ -112,13 +104,11 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
     splits = settings.splits if plan.folding is None else plan.parts
     rows = {split: sum(part.result["rows"][split] for part in parts) for split in splits}
     dropped = {reason: sum(part.result["dropped"][reason] for part in parts) for reason in reasons_of(settings)}
-    advice = None
     if plan.folding is None:
         _refuse_empty(rows, plan)
         context.warn(guidance.few_rows(settings, rows, dropped, scans))
-        advice = guidance.guidance(context, plan, scans, rows, dropped)
-        for text in () if advice is None else guidance.told(advice):
-            context.on_event(Note("info", text))
+        if (cost := guidance.cost_of_rules(rows, dropped)) is not None:
+            context.on_event(Note("info", cost))
     else:
         splits = tuple(cell for cell in splits if rows[cell])
         context.warn(folding.check_rows(settings, plan.folding, rows))
@@ -128,7 +118,7 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
     index, totals = tally(_written_shards(context, plan, source, parts, splits), splits)
     if plan.folding is None:
         _alias_test(context, splits)
-    optional = {"fold_content": repeats if plan.folding else None, "guidance": advice, "join": features}
+    optional = {"fold_content": repeats if plan.folding else None}
     if benchmarks is not None:
         optional["benchmarks"] = benchmarks.facts(each.result["excluded"] for each in scans)
     return Outcome(
@@ -270,26 +260,6 @@ def _refuse_types(output: Output, schema: pa.Schema, shards: Sequence[Shard]) ->
                 f"{shard.path}: column {field.name} is {type_}, which {output.kind.format} cannot hold; "
                 f'choose format="parquet" or remove the column'
             )
-
-
-def _joined(
-    plan: SplitPlan, joins: Sequence[Join], source: Source, scans: Sequence[Receipt], context: RunContext
-) -> tuple[SplitPlan, list[dict[str, Any]] | None]:
-    """Run the joins for all kept rows; return the plan with them, and the manifest's facts about them."""
-    if not joins:
-        return plan, None
-    counts = [int(scan.result["rows_read"]) for scan in scans]
-    stretches = [-(-count // STRETCH_ROWS) for count in counts]
-    entities = EntitySet()
-    for place in range(len(scans)):
-        entities.add(read_entities(context.run, place)[0])
-    found = Joins(joins, entities.ordered(), partitions_of(joins, sum(counts)), stretches)
-
-    def write_rows(place: int, files: TaskFiles) -> dict[str, Any]:
-        return row_piece(files, found, place, *asking_rows(files.run, plan, found.entities, place))
-
-    facts = join_stages(context, found, source.shards, write_rows)
-    return replace(plan, joins=found, schema=pa.schema([*plan.schema, *found.fields])), facts
 
 
 def _content(output: Output, source: Source) -> Content | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 from zoneinfo import ZoneInfo
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from headrace.checks import duration_us
 from headrace.errors import InputError
@@ -18,7 +18,6 @@ from headrace.run.folds import Folds, GroupKFold, Rolling
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Duplicates, Names, known_duration
 from headrace.split.cutoff import Cutoff, cutoffs
-from headrace.split.joins.features import Features, files_of, listed
 from headrace.storage.settings import LocalPath, Places
 from headrace.stream.audit.exclude import Exclude, ExcludeWords, exclusion_identity
 
@@ -49,7 +48,6 @@ class TemporalSplit(RecipeSettings):
         ("folds",),
         ("duplicates", "content"),
         ("near",),
-        ("join",),
     )
 
     source: Places = Field(min_length=1, description="Files, directories or glob patterns.")
@@ -185,11 +183,6 @@ class TemporalSplit(RecipeSettings):
         json_schema_extra=_ROWS,
         description="Texts that mean missing in entity, time, label, target and typed columns, e.g. NA.",
     )
-    join: Annotated[tuple[Features, ...], BeforeValidator(listed)] = Field(
-        (),
-        json_schema_extra={"panel": "Features"},
-        description="Tables of features. Each row gets the latest features of its entity that were known at its time.",
-    )
     exclude: Exclude = ()
     exclude_ngram: ExcludeWords = 13
     shard_numbers: Literal["keep", "dense"] = Field(
@@ -257,10 +250,6 @@ class TemporalSplit(RecipeSettings):
                 raise ValueError(
                     f"{name} is {getattr(self, name)!r}, which needs entities, and entity is not given; give "
                     f"entity=, or leave {name} out"
-                )
-            if self.join:
-                raise ValueError(
-                    "join is given without entity, so there is nothing to join by; give entity=, or leave join out"
                 )
         if self.time == self.entity:
             raise ValueError(f"time and entity are both {self.time!r}; they must differ")
@@ -349,12 +338,10 @@ class TemporalSplit(RecipeSettings):
         return cutoffs(self)[0]
 
     def config(self) -> dict[str, Any]:
-        """Return all settings as JSON; without folds or joins the result equals that of older versions."""
+        """Return all settings as JSON; without folds the result equals that of older versions."""
         config = super().config()
         if self.folds is None:
             del config["folds"]
-        if not self.join:
-            del config["join"]
         return config
 
     def source_files(self) -> list[tuple[Path, str]]:
@@ -369,11 +356,7 @@ class TemporalSplit(RecipeSettings):
             raise InputError(
                 f"{self.source[0]}: holds no data file besides the signature; give the directory of the shards"
             )
-        return files + files_of(self.join)
-
-    def source_places(self) -> Sequence[str | Path]:
-        """Return the files, directories and patterns of the rows and of all features, as given."""
-        return [*self.source, *(place for each in self.join for place in each.source)]
+        return files
 
     def identity_settings(self) -> dict[str, Any]:
         """Return the settings that can change a byte of output, with the signature's names and benchmark digests."""
@@ -385,8 +368,6 @@ class TemporalSplit(RecipeSettings):
             settings["signature"] = read_signature(self.signature)
         if self.split_date is not None:
             settings["split_date"] = str(self.cutoff().instant_us)
-        for each in settings.get("join", ()):  # the fingerprint of the source covers its files
-            del each["source"]
         return settings
 
     def compared(self, columns: Sequence[str]) -> tuple[str, ...]:

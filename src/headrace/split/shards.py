@@ -7,10 +7,10 @@ choice depends on the settings and the shard alone, so results do not depend on 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any, Literal
 
 import numpy as np
@@ -38,7 +38,6 @@ from headrace.split.allocate import TRAIN, UNSEEN, VAL, Allocation, Hashes
 from headrace.split.content import Content, Leave
 from headrace.split.cutoff import DateBins, in_utc
 from headrace.split.folds import FoldCells
-from headrace.split.joins.stages import Joins
 from headrace.split.scan import HOLDS_ITEM, INSTANT, MISSING_LABEL, NOBODY, UNREADABLE_DATE, Scanned, located, read_scan
 from headrace.split.settings import GAP, LABEL_PAST, TemporalSplit
 from headrace.storage.local import storing
@@ -109,7 +108,6 @@ class SplitPlan(Output):
     content: the columns that rows are compared by, if they are compared.
     leave: rows that are dropped because of their content.
     near: facts about near rows, if they are searched.
-    joins: the features that rows get.
     """
 
     schema: pa.Schema
@@ -122,7 +120,6 @@ class SplitPlan(Output):
     leave: Leave | None = None
     near: Mapping[str, int] | None = None
     folding: Folding | None = None
-    joins: Joins | None = None
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -270,15 +267,6 @@ def _classify_folds(scanned: Scanned, plan: SplitPlan, folding: Folding) -> Clas
     return result
 
 
-def asking_rows(run: Path, plan: SplitPlan, entities: Hashes, number: int) -> tuple[I64, I64, I64]:
-    """Select the kept rows of a shard that have an entity: entity number among all, time in UTC, row number."""
-    scanned = read_scan(run, number, alike=plan.near is not None)
-    rows = np.flatnonzero((classify(scanned, plan) < len(plan.parts)) & (scanned.entity != NOBODY))
-    micros = key_micros(scanned, plan)[rows]
-    wall = np.full(len(rows), plan.clock == "wall")
-    return entities.places(scanned.hashes)[scanned.entity[rows]], in_utc(micros, wall, plan.settings.timezone), rows
-
-
 def split_shard(
     files: TaskFiles, plan: SplitPlan, shard: Shard, number: int, targets: Mapping[str, str]
 ) -> dict[str, Any]:
@@ -294,8 +282,7 @@ def split_shard(
         writers: dict[str, ShardWriter] = {}
         row = 0
         found = digests if scanned.content is None else None
-        joined = None if plan.joins is None else plan.joins.reader(files.run, number)
-        for pieces in _derived(plan, shard, found, joined) if sizes is None else _copied(plan, shard, sizes, found):
+        for pieces in _derived(plan, shard, found) if sizes is None else _copied(plan, shard, sizes, found):
             part = slice(row, row + len(pieces))
             if part.stop > len(classes):
                 raise InputError(f"{shard.path}: changed while it was being read; run again once it is complete")
@@ -343,8 +330,7 @@ def copies_bytes(plan: Output, shard: Shard) -> bool:
     settings = plan.settings
     same_format = shard.kind.format == plan.kind.format
     derives = settings.label is not None or settings.targets is not None or settings.lineage == "columns"
-    derives = derives or bool(settings.join) or bool(shard.partition)
-    if not same_format or derives or plan.kind.format == "parquet":
+    if not same_format or derives or shard.partition or plan.kind.format == "parquet":
         return False
     if plan.kind.format == "jsonl":
         return True
@@ -387,13 +373,8 @@ def _copied(plan: SplitPlan, shard: Shard, sizes: npt.NDArray[np.int32], digests
     unchanged(shard)
 
 
-def _derived(
-    plan: SplitPlan,
-    shard: Shard,
-    digests: list[U64] | None,
-    joined: Callable[[int, int], list[pa.ChunkedArray]] | None,
-) -> Iterator[Piece]:
-    """Yield the shard's rows as the output's columns. digests: as above; joined: reads the features of rows, if any."""
+def _derived(plan: SplitPlan, shard: Shard, digests: list[U64] | None) -> Iterator[Piece]:
+    """Yield the shard's rows as the output's columns. digests: as above."""
     where = str(shard.path)
     for chunk in read_chunks(shard):
         with located(where, chunk.first_row):
@@ -402,10 +383,6 @@ def _derived(
                 own = table.select(list(plan.content.schema.names))  # text files keep the text of declared types
                 own = typed(own, plan.types, plan.settings.null_values, where, chunk.first_row)
                 digests.append(plan.content.of_table(own))
-            if joined is not None and plan.joins is not None:
-                features = joined(chunk.first_row, len(table))
-                fields = [*table.schema, *plan.joins.fields]
-                table = pa.table([*table.columns, *features], schema=pa.schema(fields))
         yield table
 
 

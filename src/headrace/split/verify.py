@@ -4,19 +4,13 @@ A cell's role in each fold follows from the settings. So the lists of the manife
 row with the cells that its time allows. Gaps, horizons and windows are borders of cells: a row too close before a cut
 is in a cell that no list of that fold holds. Memory is O(entities of a split or cell, summed) and O(blocks). If rows of
 a split are compared, a temporary file takes 8 bytes a row.
-
-Joined features are read again from the paths that the run read, and the rows from the output alone, into pieces in a
-separate directory. Each partition is then matched again and compared with the output. This costs as much as the join,
-and proves nothing if the source is gone or has changed since.
 """
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,37 +23,19 @@ from headrace.dataset.contents import KeptDigests, content_check, first_repeat, 
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.engine.local import default_workers, run_tasks
-from headrace.errors import HeadraceError
 from headrace.formats.content import NOTHING, row_digests
 from headrace.formats.dates import MISSING, Dates
 from headrace.formats.text_columns import as_text
-from headrace.run.context import RunContext, Task, TaskFiles
-from headrace.run.events import silent
 from headrace.run.folds import Rolling
 from headrace.split.allocate import EntitySet, Hashes, hash_entities, hash_nobody
-from headrace.split.cutoff import DateBins, cutoffs, in_utc
+from headrace.split.cutoff import DateBins, cutoffs
 from headrace.split.folds import FoldCells, fold_cells
-from headrace.split.joins.features import files_of
-from headrace.split.joins.numbers import EntityNumbers
-from headrace.split.joins.pieces import ENTITY, ROW, Join, PieceWriter, batch_file, read_batches
-from headrace.split.joins.stages import (
-    STRETCH_ROWS,
-    TIME,
-    Joins,
-    digest_of,
-    features_of_rows,
-    fetch_stages,
-    gather_stage,
-    rows_file,
-    survey_joins,
-)
 from headrace.split.settings import GAP, LABEL_PAST, TemporalSplit
 from headrace.split.shards import settings_of, times_of
 from headrace.stream.audit.near import SplitBlocks, near_duplicates
 
 _SIDE = "side"  # the rule of every run, besides those that keep rows away from the cutoff
 _BLOCKS_AT_ONCE = 256
-_KEYS = [(ENTITY, pa.uint32()), (TIME, pa.int64()), (ROW, pa.int64())]
 
 _Rules = Callable[[Dates], Iterator[tuple[str, Bools, str]]]  # by rule the rows that break it, and how
 
@@ -191,8 +167,7 @@ def verify_split(run: FinishedRun, workers: int | None = None) -> list[Check]:
 def checks_of(run: FinishedRun, settings: TemporalSplit, workers: int) -> list[Check]:
     """Check the laws that these settings ask for."""
     output = _Output(run, settings, DateBins.recorded(run.manifest.facts.get("dates")), workers)
-    checks = _split_checks(output) if settings.folds is None else _fold_checks(output)
-    return [*checks, *(_join_checks(output) if settings.join else ())]
+    return _split_checks(output) if settings.folds is None else _fold_checks(output)
 
 
 def _split_checks(output: _Output) -> list[Check]:
@@ -368,111 +343,3 @@ def _near_checks(output: _Output, said: Mapping[str, Any]) -> list[Check]:
         such = "".join(f", such as {late} and {early}" for early, late, _ in examples)
         problem = f"{run.root}: {listed}{such}" if across else f"{run.root}: {own:,} rows are near one of their split"
     return [Check("near content apart", listed if across else detail, problem)]
-
-
-def _join_checks(output: _Output) -> Iterator[Check]:
-    """Match the rows of the output with the features again; return a check for each table of features."""
-    run, settings = output.run, output.settings
-    said = run.manifest.facts["join"]
-    with tempfile.TemporaryDirectory(prefix="headrace-verify-") as directory:
-        context = RunContext(Path(directory), output.workers, silent)
-        try:
-            surveyed = survey_joins(settings, context, files_of(settings.join), pa.schema([]))
-            joins = Joins(surveyed, output.entities(), int(said[0]["partitions"]), [1] * len(run.splits))
-            gathered = gather_stage(context, joins)
-        except (HeadraceError, OSError) as error:
-            yield from _unread(len(said), error)
-            return
-        tasks = [
-            Task(split, 0, partial(_gather_rows, run, settings, joins, place)) for place, split in enumerate(run.splits)
-        ]
-        alone = [receipt.result["problem"] for receipt in context.stage("join_rows", tasks, durable=False)]
-        try:
-            chosen = fetch_stages(context, joins, gathered)
-        except (HeadraceError, OSError) as error:
-            yield from _unread(len(said), error)
-            return
-        for join, receipts, choices, own in zip(joins.joins, gathered, chosen, said, strict=True):
-            if digest_of(receipts) != own["digest"]:
-                where = settings.join[join.number].source[0]
-                told = f"not proved: {where} is not what it was when the run read it"
-                yield Check(_name(join.number), told, kind="unchecked")
-                continue
-            parts = range(joins.partitions)
-            found = context.map([partial(_compare, run, context.run, joins, join, part) for part in parts])
-            problem = next((each for each in found if each is not None), None)
-            problem = problem or next((each[join.number] for each in alone if each[join.number] is not None), None)
-            rows, matched = (sum(each.result[word] for each in choices) for word in ("rows", "matched"))
-            detail = (
-                f"{matched:,} of {rows:,} rows have the latest feature of the source that was known at their time, the "
-                f"others none; no row has a later one"
-            )
-            yield Check(_name(join.number), detail, problem)
-
-
-def _unread(joins: int, error: Exception) -> Iterator[Check]:
-    for number in range(joins):
-        yield Check(_name(number), f"not proved, because they cannot be read: {error}", kind="unchecked")
-
-
-def _name(number: int) -> str:
-    return f"features of join[{number}]"
-
-
-def _row_schema(joins: Joins) -> pa.Schema:
-    """Return the schema of a row of the output: its keys, and a digest of the columns of each join."""
-    return pa.schema([*_KEYS, *((str(join.number), pa.uint64()) for join in joins.joins)])
-
-
-def _gather_rows(
-    run: FinishedRun, settings: TemporalSplit, joins: Joins, place: int, files: TaskFiles
-) -> dict[str, Any]:
-    """Write the piece of a split: entity, time and number of its rows, and a digest of the columns of each join.
-
-    A row without entity can have no feature; the first one that has a feature is reported as a problem of that join.
-    """
-    assert settings.entity is not None
-    split, problem = run.splits[place], dict[int, str]()
-    index, read = run.split_index(split), run.block_reader(split)
-    schema = _row_schema(joins)
-    columns = list(dict.fromkeys([settings.time, settings.entity, *(field.name for field in joins.fields)]))
-    numbers = EntityNumbers(joins.entities, settings.null_values, settings.seed)
-    with batch_file(files, rows_file(place)) as write:
-        writer = PieceWriter(write, schema, len(joins.entities), joins.partitions)
-        for block, first in enumerate(index.first_row.tolist()):
-            table = read(block, columns)
-            entity, nobody = numbers.of(table[settings.entity])
-            dates, _ = times_of(run, settings, table)
-            there = dates.micros != MISSING
-            time = in_utc(dates.micros, ~dates.instant & there, settings.timezone)
-            words = [row_digests(table.select(join.output.names)) for join in joins.joins]
-            for number, own in enumerate(words):
-                odd = np.flatnonzero(nobody & (own != NOTHING))
-                if len(odd) and number not in problem:
-                    where = place_of_row(run, split, first + int(odd[0]))
-                    problem[number] = f"{where}: it has features but no entity"
-            places = first + np.arange(len(table))
-            made = pa.table([entity.astype(np.uint32), time, places, *words], schema=schema)
-            writer.add(made.filter(pa.array(there & ~nobody)))
-            if writer.rows >= STRETCH_ROWS:
-                writer.flush()
-        writer.flush()
-    return {"problem": [problem.get(number) for number in range(len(joins.joins))]}
-
-
-def _compare(run: FinishedRun, pieces: Path, joins: Joins, join: Join, partition: int) -> str | None:
-    """Match the rows of a partition again, and report the first difference."""
-    asked = [
-        (split, table)
-        for place, split in enumerate(run.splits)
-        for table in read_batches(pieces / rows_file(place), _row_schema(joins), partition, joins.partitions)
-    ]
-    values = features_of_rows(pieces, joins, join, partition, [table for _, table in asked])
-    digests, begin = row_digests(values), 0
-    for split, table in asked:
-        wrong = np.flatnonzero(digests[begin : begin + len(table)] != table[str(join.number)].to_numpy())
-        if len(wrong):
-            where = place_of_row(run, split, table[ROW][int(wrong[0])].as_py())
-            return f"{where}: its features are not the latest of join[{join.number}] that were known at its time"
-        begin += len(table)
-    return None
