@@ -56,8 +56,6 @@ COMMANDS = {
     "init SOURCE": ("init", "split", "X", "--out", "out", "--config", "new.yaml"),
     "init --out": ("init", "split", "SOURCE", "--out", "X", "--config", "new.yaml"),
     "init --config": ("init", "split", "SOURCE", "--out", "out", "--config", "X"),
-    "convert SOURCE": ("convert", "X", "bins.parquet"),
-    "convert TARGET": ("convert", "a.npy", "X"),
     "report": ("report", "X"),
     "report --to": ("report", "OUT", "--to", "X"),
     "plan": ("plan", "X", "--ranks", "2", "--batch-size", "8"),
@@ -67,7 +65,7 @@ COMMANDS = {
     "gc": ("gc", "X"),
     "stream": ("stream", "X"),
 }
-READS_ONLY = {"run CONFIG", "split --signature", "pack --tokenizer", "convert SOURCE", "series --out"}
+READS_ONLY = {"run CONFIG", "split --signature", "pack --tokenizer", "series --out"}
 
 
 @pytest.fixture(autouse=True)

@@ -84,8 +84,7 @@ def test_what_recipes_share_names_no_setting_of_one_of_them() -> None:
     said = {(file.name, name) for file in modules(*SHARED) for text in sentences(file) for name in options_in(text)}
 
     assert {name for _, name in said} >= {"cache", "engine", "multiprocessing_context"}
-    others = {("foreign.py", "batch_size")}  # of StreamingDataset, in the code that writes its rows as Parquet
-    assert [] == sorted((file, name) for file, name in said - others if name in own)
+    assert [] == sorted((file, name) for file, name in said if name in own)
 
 
 def test_flags_in_texts_exist() -> None:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.bins.pack import OnlinePacker
-    from headrace.dataset.convert import Converted, convert
     from headrace.dataset.manifest import Manifest
     from headrace.dataset.verify import Verdict, certify, verify
     from headrace.errors import (
@@ -66,7 +65,6 @@ __version__ = "1.0.0rc1"
 
 _NAMES = {
     "bins.pack": "OnlinePacker",
-    "dataset.convert": "Converted convert",
     "dataset.manifest": "Manifest",
     "dataset.verify": "Verdict certify verify",
     "errors": "CorruptShard EngineError HeadraceError InputError MissingExtra RunBusy SettingsError"
@@ -109,7 +107,6 @@ __all__ = [
     "AuditReport",
     "Blend",
     "ColumnProcessor",
-    "Converted",
     "CorruptShard",
     "CostModel",
     "Dataset",
@@ -152,7 +149,6 @@ __all__ = [
     "blend",
     "certify",
     "collect",
-    "convert",
     "find_leaks",
     "forget",
     "load_pipelines",

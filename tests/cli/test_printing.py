@@ -120,7 +120,6 @@ def test_a_run_over_nasty_names_prints_and_draws_them_safely(
         ("seen", NASTY, NASTY),
         ("inspect", NASTY),
         ("verify", NASTY),
-        ("convert", NASTY, NASTY),
         ("split", NASTY, "--out", NASTY, "--time", NASTY, "--entity", NASTY, "--split-date", NASTY),
         ("doctor", NASTY),
         ("plan", NASTY, "--ranks", "1", "--batch-size", "1", "--split", NASTY),

@@ -33,7 +33,6 @@ WITH_A_PATH: dict[str, tuple[str, ...]] = {
     "run": ("run", "{}", "--out", "made"),
     "seen": ("seen", "{}", "raw"),
     "seen of": ("seen", "state.json", "{}"),
-    "convert": ("convert", "{}", "bins.parquet"),
     "split": ("split", "{}", *_SPLIT),
     "split to": ("split", "raw", *_SPLIT[:-1], "{}"),
     "rewrite": ("rewrite", "{}", "--out", "made", "--cache-dir", "cache"),
@@ -81,7 +80,7 @@ WORDS: tuple[tuple[str, ...], ...] = (
     ("peek", "x" * 100_000), ("report", "out", "--to", "/proc/nope/page.html"), ("report", "out", "--to", "empty"),
     ("split", "raw", *_SPLIT[:-1], "/proc/nope"), ("split", "raw", *_SPLIT[:-1], "notes.txt"),
     ("split", "raw", *_SPLIT, "--time-format", "%"), ("split", "raw", *_SPLIT, "--time-format", "%Q\x1b"),
-    ("split", "--from-env",), ("init", "series", "raw", "--config", "/proc/nope/c.yaml"), ("convert", "out", "out"),
+    ("split", "--from-env",), ("init", "series", "raw", "--config", "/proc/nope/c.yaml"),
 )  # fmt: skip
 SURROUNDINGS: dict[str, dict[str, str | None]] = {
     "no HOME": {"HOME": None},

@@ -539,7 +539,7 @@ def _npy(place: Path, payload: bytes) -> list[str]:
     header = b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }"
     header += b" " * (64 - (10 + len(header) + 1) % 64) + b"\n"
     (place / "legacy.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + payload)
-    return ["convert", str(place / "legacy.npy"), str(place / "bins.parquet")]
+    return ["pack", str(place / "legacy.npy"), "--pack-size", "8", "--out", str(place / "bins")]
 
 
 @case("pickle: runs a function", "command", "legacy.npy")

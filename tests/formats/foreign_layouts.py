@@ -114,15 +114,15 @@ def finished_run(root: Path) -> None:
 # Name in the message, what an export needs to say, and who writes it.
 LAYOUTS: dict[str, tuple[str, str, Callable[[Path], None]]] = {
     "load_dataset cache": ("Hugging Face", "load_dataset", loaded),
-    "delta": ("Delta table", "scan_delta", delta),
-    "partitioned delta": ("Delta table", "scan_delta", partitioned_delta),
-    "iceberg": ("Iceberg table", "scan_iceberg", iceberg),
+    "delta": ("Delta table", "DeltaTable", delta),
+    "partitioned delta": ("Delta table", "to_pyarrow_dataset", partitioned_delta),
+    "iceberg": ("Iceberg table", "to_arrow_batch_reader", iceberg),
     "hudi": ("Hudi table", "hudi", hudi),
     "lance": ("Lance dataset", "lance.dataset", lance),
-    "mds": ("MosaicML", "headrace convert", mds),
+    "mds": ("MosaicML", "StreamingDataset", mds),
     "mosaic csv": ("MosaicML", "StreamingDataset", mosaic_csv),
     "litdata": ("litData", "StreamingDataset", litdata),
-    "webdataset": ("WebDataset", "headrace convert", webdataset),
-    "tfds": ("TensorFlow", "tensorflow_datasets", tfds),
+    "webdataset": ("WebDataset", "load_dataset", webdataset),
+    "tfds": ("TensorFlow", "as_dataframe", tfds),
     "zarr": ("Zarr", "open_zarr", zarr),
 }

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from foreign_layouts import LAYOUTS, arrow, delta, finished_run, hudi, iceberg, parquet, text
 
@@ -136,3 +137,18 @@ def test_an_arrow_file_of_hugging_face_may_be_named(tmp_path: Path) -> None:
     arrow(tmp_path / "cache-1234.arrow")
 
     assert ["cache-1234.arrow"] == list_files([tmp_path / "cache-1234.arrow"]).names
+
+
+def test_the_line_of_a_refusal_hands_the_rows_of_a_delta_table_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    deltalake.write_deltalake(tmp_path / "table", pa.table({"number": range(200)}))
+    deltalake.DeltaTable(tmp_path / "table").delete("number < 40")
+    with pytest.raises(InputError) as caught:
+        headrace.open(tmp_path / "table")
+    names = {"deltalake": deltalake}
+    exec(str(caught.value).split("`")[1], names)  # the line is what a user copies
+
+    assert [*range(40, 200)] == headrace.open(names["source"])["all"].to_arrow()["number"].to_pylist()

@@ -166,18 +166,6 @@ def hub_open() -> None:
     headrace.open("hf://datasets/mill/visits", cache_dir="cache")
 
 
-def delta_open() -> None:
-    headrace.open("delta:.")
-
-
-def iceberg_open() -> None:
-    headrace.open("iceberg:.")
-
-
-def lance_open() -> None:
-    headrace.open("lance:.")
-
-
 def xarray_open() -> None:
     list(grid_tables(Path("a.nc"), ["flow"]))
 

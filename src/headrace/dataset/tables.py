@@ -1,10 +1,10 @@
 """Accept other libraries' tables as sources, written once to the cache as Parquet named by their content.
 
 A table is anything that delivers Arrow record batches: objects with `__arrow_c_stream__` (pyarrow, polars, DuckDB and
-others), pyarrow datasets, polars lazy frames, pandas frames, Hugging Face and xarray datasets, versions of Delta
-tables, and mappings of these by split. It is read once, front to back, with one row group in memory, and hashed on the
-way. Everything after this module sees a directory of shards. Its name and those of its files hold the digest, and its
-times are fixed, so equal content is the same source, regardless of chunks and of the library that held it.
+others), pyarrow datasets, polars lazy frames, pandas frames, Hugging Face and xarray datasets, and mappings of these by
+split. It is read once, front to back, with one row group in memory, and hashed on the way. Everything after this module
+sees a directory of shards. Its name and those of its files hold the digest, and its times are fixed, so equal content
+is the same source, regardless of chunks and of the library that held it.
 
 The digest covers names, types and values; null differs from empty and from NaN. Text and lists have one type whatever
 their offsets, and categories are their values. A copy takes the space of the table. Deleting it while nobody reads it
@@ -14,7 +14,6 @@ costs only time.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import time
@@ -23,8 +22,7 @@ from contextlib import closing, suppress
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from headrace.dataset.snapshots import Snapshot, read_snapshot
-from headrace.errors import InputError, first_line
+from headrace.errors import InputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,7 +37,6 @@ _FRAMES = {
     "pandas": {"DataFrame"},
     "polars": {"LazyFrame"},
     "datasets": {"Dataset", "IterableDataset"},
-    "deltalake": {"DeltaTable"},
     "pyarrow": {"Dataset", "FileSystemDataset", "InMemoryDataset", "UnionDataset"},
     "xarray": {"Dataset", "DataArray"},
 }
@@ -66,7 +63,7 @@ def _by_split(value: object) -> Mapping[Any, Any] | None:
 def with_paths(value: Any, cache_dir: str | Path | None = None, once: Once = lambda name, ask: ask()) -> Any:
     """Replace every table in a value, also inside lists and mappings, by the directory of its copy.
 
-    An address of a snapshot or of a dataset on the hub is a table too; see `dataset.snapshots` and `dataset.hub`.
+    An address of a dataset on the hub is a table too; see `dataset.hub`.
     once: as in `dataset.hub.fetched`.
     """
     if isinstance(value, str | PurePath):
@@ -74,8 +71,7 @@ def with_paths(value: Any, cache_dir: str | Path | None = None, once: Once = lam
             from headrace.dataset.hub import fetched
 
             return fetched(value, cache_dir, once)
-        snapshot = read_snapshot(value)
-        return value if snapshot is None else _opened(snapshot, cache_dir)
+        return value
     if is_table(value):
         return keep(value, cache_dir)
     if isinstance(value, Mapping):
@@ -85,41 +81,15 @@ def with_paths(value: Any, cache_dir: str | Path | None = None, once: Once = lam
     return value
 
 
-def _opened(snapshot: Snapshot, cache_dir: str | Path | None) -> Path:
-    """Return a view of a snapshot's files if they are exactly its rows, else the copy of its rows."""
-    from headrace.formats.saved import is_whole_view, write_view
-    from headrace.storage.cache_room import cache_directory
-
-    name, digest = Path(snapshot.path).name or "table", snapshot.digest
-    view = cache_directory(cache_dir) / "tables" / f"{snapshot.kind}--{name}" / digest[:40] / name
-    files = None if is_whole_view(view) else snapshot.plain()
-    if files is not None:
-        shards = {f"part-{number:05d}.parquet": Path(each) for number, each in enumerate(files)}
-        write_view(view, snapshot.address, {"": shards})
-    if files is not None or is_whole_view(view):
-        return view
-    try:
-        return keep(snapshot.rows, cache_dir, version=snapshot.name, known_by=digest)
-    except OSError as error:  # a read error; write errors are `StoreError`
-        raise InputError(
-            f"{snapshot.address}: a file of it cannot be read ({first_line(error)[:300]}); it may have been removed,"
-            " such as by VACUUM: give a newer version, or restore the file"
-        ) from error
-
-
-def keep(table: object, cache_dir: str | Path | None = None, *, version: str = "", known_by: str = "") -> Path:
+def keep(table: object, cache_dir: str | Path | None = None) -> Path:
     """Write a table, or tables by split, into the cache, and return the directory of its shards.
 
-    cache_dir: as for `headrace.open`. version: text that becomes part of the copy's name. known_by: a digest of
-    everything the rows depend on; if a table was kept with it and its copy is complete, no row is read. Memory is O(row
-    group). Raises `InputError` for tables without columns, invalid names of splits, and types that Parquet cannot hold,
-    and `StoreError`.
+    cache_dir: as for `headrace.open`. Memory is O(row group). Raises `InputError` for tables without columns, invalid
+    names of splits, and types that Parquet cannot hold, and `StoreError`.
     """
-    from headrace.digest import canonical_json
     from headrace.formats.names import WORDS, is_split_name
     from headrace.storage import local
     from headrace.storage.cache_room import cache_directory
-    from headrace.storage.places import place_of
 
     named = _by_split(table)
     splits = {"": table} if named is None else dict(named)
@@ -130,15 +100,9 @@ def keep(table: object, cache_dir: str | Path | None = None, *, version: str = "
             " or give one table"
         )
     home = local.make_directory(cache_directory(cache_dir) / "tables")
-    record = home / f"known-{known_by}.json"
-    with suppress(OSError, ValueError, KeyError):
-        told = json.loads(record.read_bytes()) if known_by else {}
-        copy = home / str(told["table"])
-        if told["sizes"] == _sizes(copy):
-            return _used(copy)
     made = local.make_directory(local.temporary_for(home / "table"))
     try:
-        digest = hashlib.sha256(version.encode())
+        digest = hashlib.sha256()
         files: list[Path] = []
         for split, each in sorted(splits.items()):
             digest.update(f"{split}\0".encode())
@@ -161,9 +125,9 @@ def keep(table: object, cache_dir: str | Path | None = None, *, version: str = "
                 except OSError:
                     if not target.is_dir():  # else another process was faster
                         raise
-        if known_by:
-            place_of(record).replace(canonical_json({"table": target.name, "sizes": sizes}))
-        return _used(target)
+        with suppress(OSError):  # in a cache of another user
+            os.utime(target)  # the time of its use
+        return target
     finally:
         shutil.rmtree(made, ignore_errors=True)
 
@@ -171,13 +135,6 @@ def keep(table: object, cache_dir: str | Path | None = None, *, version: str = "
 def _sizes(copy: Path) -> dict[str, int]:
     """Return the size of each shard of a copy."""
     return {path.relative_to(copy).as_posix(): path.stat().st_size for path in sorted(copy.rglob("*.parquet"))}
-
-
-def _used(copy: Path) -> Path:
-    """Return a copy, and record the time of its use as the time of its directory."""
-    with suppress(OSError):  # in a cache of another user
-        os.utime(copy)
-    return copy
 
 
 def remove_unused(cache_dir: str | Path | None, older_than_s: float) -> tuple[tuple[Path, ...], int]:
@@ -198,11 +155,6 @@ def remove_unused(cache_dir: str | Path | None, older_than_s: float) -> tuple[tu
             copy.rename(going)  # atomic: readers see all of it or nothing
         held += place_of(going).delete_below() or 0
         removed.append(copy)
-    gone = {copy.name for copy in removed}
-    for record in sorted(home.glob("known-*.json")) if gone else []:
-        with suppress(OSError, ValueError, KeyError):
-            if json.loads(record.read_bytes())["table"] in gone:
-                record.unlink()
     return tuple(removed), held
 
 
@@ -287,9 +239,7 @@ def _stream(table: Any) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
         schema = table.limit(0).collect().to_arrow().schema
         frames = table.collect_batches(maintain_order=True)
         return schema, (batch for frame in frames for batch in frame.to_arrow().to_batches())
-    if library == "deltalake":
-        reader = _snapshot(table).scanner().to_reader()
-    elif library == "pyarrow" and hasattr(table, "scanner"):
+    if library == "pyarrow" and hasattr(table, "scanner"):
         reader = table.scanner().to_reader()
     else:
         try:
@@ -297,22 +247,6 @@ def _stream(table: Any) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
         except pa.ArrowInvalid as error:  # a column alone, such as a Series
             raise InputError(f"a {type(table).__name__} is not a table: {error}; give a table with columns") from error
     return reader.schema, reader
-
-
-def _snapshot(table: Any) -> Any:
-    """Return a version of a Delta table as a dataset of its live files, in the order of their names."""
-    import pyarrow.dataset as ds
-    from deltalake.exceptions import DeltaError
-
-    try:
-        found = table.to_pyarrow_dataset()
-    except DeltaError as error:  # such as deletion vectors, which the library does not apply for Arrow
-        raise InputError(
-            f"{table.table_uri}: deltalake does not read version {table.version()} as Arrow: {error}; rewrite its files"
-            " without what they need, such as with REORG TABLE … APPLY (PURGE) for deletion vectors"
-        ) from error
-    files = sorted(found.get_fragments(), key=lambda each: each.path)  # the log may give them in any order
-    return ds.FileSystemDataset(files, found.schema, found.format, found.filesystem)
 
 
 def _groups(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.Table]:

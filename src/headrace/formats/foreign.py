@@ -1,9 +1,9 @@
-"""Recognize directories in another system's layout, so that their files are not read as plain shards.
+"""Recognise directories in another system's layout, whose files are not simply its rows.
 
-The files of such a directory are not simply its rows. A Delta table keeps deleted rows in its Parquet files, and a
-Hugging Face dataset has JSON metadata files beside its shards. A directory is recognized by the names of its entries;
-only `index.json`, which several systems write, is opened. Tables (Delta, Iceberg, Hudi) are also recognized from any
-directory below them.
+A Delta table keeps deleted rows in its Parquet files, and a Hugging Face dataset has JSON metadata beside its shards.
+Such a directory is refused with the line of Python that hands its rows over as a table, because any object with an
+Arrow stream is a source. A directory is recognised by the names of its entries; only `index.json`, which several
+systems write, is opened. Tables are also recognised from any directory below them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -20,142 +20,113 @@ from headrace.errors import HeadraceError, InputError
 from headrace.formats.detect import is_data_name
 from headrace.storage.places import place_of
 
-_LOOKED_INTO = 1 << 16  # bytes of index.json; its beginning identifies the writer
+_INDEX_BYTES = 1 << 16  # of index.json; its beginning identifies the writer
 _NUMBERED_TAR = re.compile(r".*\d{2,}\.tar(\.gz)?", re.DOTALL)
-_WRITERS = (  # by what they write in index.json
-    (re.compile(rb'"format"\s*:\s*"mds"'), b'"shards"', "mosaic"),
-    (re.compile(rb'"format"\s*:\s*"(json|csv|tsv|xsv)"'), b'"shards"', "mosaic text"),
-    (re.compile(rb'"config"\s*:'), b'"chunks"', "litdata"),
-    (re.compile(rb'"wids_version"'), b"", "webdataset"),
-)
 _DOWNLOADS = ("crdownload", "part", "partial", "incomplete", "download", "opdownload", "aria2", "filepart")
 _PACKED = ("bz2", "xz", "zip", "lz4", "7z", "rar", "br", "lzma", "sz")
 _UNFINISHED = re.compile(rf"(.*)\.({'|'.join([*_DOWNLOADS, *_PACKED])})", re.IGNORECASE | re.DOTALL)
-_PARTITION = re.compile(r"[^=]+=.*|\d{1,4}|data", re.DOTALL)  # a directory inside a table, by its name
+_TABLE_DIRECTORY = re.compile(r"[^=]+=.*|\d{1,4}|data", re.DOTALL)  # a directory inside a table, by its name
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """A directory layout of another system.
 
-    name: with its article; export: what to do instead, with PATH for the directory as a Python literal.
+    name: with its article. remedy: Python that makes `source` of its rows, or a sentence that begins with "give"; PATH
+    stands for the directory as a Python literal. marks: names that must exist, with `|` between alternatives; none if
+    other means recognise the layout. index: a pattern that must match the beginning of index.json.
     files: "parts" if the data files are not the rows; "plain" if they are, but the directory also holds other files;
     "saved" if the directory as a whole can be read, as `formats.saved` describes.
     """
 
     name: str
-    export: str
+    remedy: str
+    marks: str = ""
+    index: bytes = b""
     files: Literal["parts", "plain", "saved"] = "parts"
 
+    def matches(self, names: frozenset[str], index: bytes) -> bool:
+        """Check the names of a directory's entries, and the beginning of its index.json."""
+        if self.index:
+            return re.match(self.index, index, re.DOTALL) is not None
+        alternatives = [word.split("|") for word in self.marks.split()]
+        return bool(alternatives) and all(not names.isdisjoint(words) for words in alternatives)
+
     def refusal(self, directory: str | Path) -> str:
-        """Explain the kind of directory and what to do, without the directory's name in front."""
-        export = self.export.replace("PATH", repr(str(directory)))
-        return f"is {self.name}{'' if self.files == 'saved' else ', which headrace does not read as files'}; {export}"
+        """Explain what the directory is and what to do, without the directory's name in front."""
+        remedy = self.remedy.replace("PATH", repr(str(directory)))
+        if not remedy.startswith("give "):
+            remedy = f"hand its rows over as a table, in Python: `{remedy}`"
+        return f"is {self.name}; {remedy}"
 
 
-def _python(code: str) -> str:
-    return f"export it to Parquet in Python with `{code}`"
-
-
-_ROWS_TO_PARQUET = "pq.write_table(pa.Table.from_pylist(list(rows)), PATH + '.parquet')"
-_DELTA = Layout(
-    "a Delta table",
-    "put 'delta:' before its path (extra deltalake), or "
-    + _python("import polars; polars.scan_delta(PATH).sink_parquet(PATH + '.parquet')")
-    + " (needs deltalake)",
-)
+_DELTA = Layout("a Delta table", "source = deltalake.DeltaTable(PATH).to_pyarrow_dataset()")
+_HUDI = Layout("a Hudi table", "source = spark.read.format('hudi').load(PATH).toArrow()")
 _ICEBERG = Layout(
     "an Iceberg table",
-    "put 'iceberg:' before its path (extra pyiceberg), or "
-    + _python(
-        "import glob, os, polars; polars.scan_iceberg(max(glob.glob(PATH + '/metadata/*.metadata.json'),"
-        " key=os.path.getmtime)).sink_parquet(PATH + '.parquet')"
-    )
-    + " (needs pyiceberg), or from its catalog",
+    "source = pyiceberg.table.StaticTable.from_metadata(PATH + '/metadata/NEWEST.metadata.json').scan()"
+    ".to_arrow_batch_reader()",
 )
-_HUDI = Layout("a Hudi table", _python("spark.read.format('hudi').load(PATH).write.parquet(PATH + '-parquet')"))
-_CONVERT = "convert it to Parquet once with `headrace convert PATH OUT`, or headrace.convert(PATH, OUT) in Python"
-_LAYOUTS = {
-    "lance": Layout(
+_WEBDATASET = Layout(
+    "a directory of WebDataset shards", "source = datasets.load_dataset('webdataset', data_dir=PATH, split='train')"
+)
+_LAYOUTS = (
+    Layout(
+        "a run that headrace prepared, with files about it beside its shards",
+        "give it to headrace.open(PATH), or give the directory of one split's shards",
+        "manifest.json index.parquet|receipts",
+    ),
+    Layout(
         "a Lance dataset",
-        "put 'lance:' before its path (extra pylance), or "
-        + _python(
-            "import lance, pyarrow.dataset as ds; ds.write_dataset(lance.dataset(PATH).scanner().to_reader(),"
-            " PATH + '-parquet', format='parquet')"
-        ),
+        "source = lance.dataset(PATH).scanner(scan_in_order=True).to_reader()",
+        "_versions data|_transactions|_indices",
     ),
-    "mosaic": Layout(
-        "a dataset of MosaicML Streaming (MDS)",
-        _CONVERT,
-    ),
-    "mosaic text": Layout(
-        "a dataset of MosaicML Streaming, as JSON or separated text",
-        _python(
-            "import streaming, pyarrow as pa, pyarrow.parquet as pq; rows = streaming.StreamingDataset(local=PATH, "
-            f"shuffle=False, batch_size=1); {_ROWS_TO_PARQUET}"
-        ),
-    ),
-    "litdata": Layout(
-        "a litData dataset",
-        _python(
-            "import litdata, pyarrow as pa, pyarrow.parquet as pq; rows = litdata.StreamingDataset(PATH);"
-            f" {_ROWS_TO_PARQUET}"
-        ),
-    ),
-    "webdataset": Layout("a directory of WebDataset shards", _CONVERT),
-    "zarr": Layout(
-        "a Zarr store",
-        "give series reader 'xarray' (extra xarray), or "
-        + _python("import xarray; xarray.open_zarr(PATH).to_dataframe().reset_index().to_parquet(PATH + '.parquet')"),
-    ),
-    "tfds": Layout(
-        "a dataset of TensorFlow Datasets",
-        _python(
-            "import tensorflow_datasets as tfds; made = tfds.builder_from_directory(PATH);"
-            " [tfds.as_dataframe(made.as_dataset(split=name)).to_parquet(PATH + f'-{name}.parquet') for name in"
-            " made.info.splits]"
-        ),
-    ),
-    "saved dict": Layout(
-        "a Hugging Face DatasetDict (save_to_disk)",
-        "give this directory itself, PATH, or that of a split in it",
-        "saved",
-    ),
-    "saved": Layout(
+    Layout(
         "a Hugging Face dataset (save_to_disk)",
         "give this directory itself, PATH, as it lists which of its files count",
-        "saved",
+        "dataset_info.json state.json",
+        files="saved",
     ),
-    "loaded": Layout(
+    Layout(
+        "a Hugging Face DatasetDict (save_to_disk)",
+        "give this directory itself, PATH, or that of a split in it",
+        "dataset_dict.json",
+        files="saved",
+    ),
+    Layout(
+        "a dataset of TensorFlow Datasets",
+        "source = tfds.as_dataframe(tfds.builder_from_directory(PATH).as_dataset(split='train'))",
+        "dataset_info.json features.json",
+    ),
+    Layout(
         "a directory that Hugging Face's load_dataset prepared",
-        "write each split as Parquet with `load_dataset(…, split=name).to_parquet(…)`, or give single files by name",
+        "give the object that load_dataset returns, or single files by name",
+        "dataset_info.json",
     ),
-    "hub cache": Layout(
+    Layout(
+        "a download of a Hugging Face Hub repository",
+        "give the directory of its data files, such as data",
+        "dataset_infos.json",
+        files="plain",
+    ),
+    Layout(
         "a download cache of the Hugging Face Hub",
         "give the directory of the data files below its directory snapshots",
-        "plain",
+        "blobs refs snapshots",
+        files="plain",
     ),
-    "hub": Layout(
-        "a download of a Hugging Face Hub repository", "give the directory of its data files, such as data", "plain"
+    Layout("a Zarr store", "source = xarray.open_zarr(PATH)", "zarr.json|.zgroup|.zarray|.zmetadata"),
+    Layout(
+        "a dataset of MosaicML Streaming",
+        "source = pyarrow.Table.from_pylist(list(streaming.StreamingDataset(local=PATH)))",
+        index=rb'(?=.*"shards").*"format"\s*:\s*"(mds|json|csv|tsv|xsv)"',
     ),
-    "run": Layout(
-        "a run that headrace prepared, with files about it beside its shards",
-        "open it with headrace.open(PATH), or give the directory of one split's shards",
+    Layout(
+        "a litData dataset",
+        "source = pyarrow.Table.from_pylist(list(litdata.StreamingDataset(PATH)))",
+        index=rb'(?=.*"chunks").*"config"\s*:',
     ),
-}
-
-
-# A layout, names that must all exist, and names of which at least one must exist.
-_MARKS: tuple[tuple[str, set[str], set[str]], ...] = (
-    ("run", {"manifest.json"}, {"index.parquet", "receipts"}),
-    ("lance", {"_versions"}, {"data", "_transactions", "_indices"}),
-    ("saved", {"dataset_info.json", "state.json"}, set()),
-    ("saved dict", {"dataset_dict.json"}, set()),
-    ("tfds", {"dataset_info.json", "features.json"}, set()),
-    ("loaded", {"dataset_info.json"}, set()),
-    ("hub", {"dataset_infos.json"}, set()),
-    ("hub cache", {"blobs", "refs", "snapshots"}, set()),
-    ("zarr", set(), {"zarr.json", ".zgroup", ".zarray", ".zmetadata"}),
+    replace(_WEBDATASET, index=rb'.*"wids_version"'),
 )
 
 
@@ -164,16 +135,16 @@ def layout_of(directory: Path, names: Collection[str]) -> Layout | None:
     table = _table(directory, names.__contains__)
     if table is not None:
         return table
-    held = frozenset(names)
-    word = next((word for word, every, some in _MARKS if every <= held and (not some or some & held)), None)
-    if word is None and "index.json" in held:
+    entries, index = frozenset(names), b""
+    if "index.json" in entries:
         with suppress(OSError, HeadraceError), (directory / "index.json").open("rb") as file:
-            start = file.read(_LOOKED_INTO)
-            word = next((word for sign, key, word in _WRITERS if key in start and sign.search(start)), None)
-    if word is None and any(_NUMBERED_TAR.fullmatch(name) for name in held):
-        others = any(name.endswith((".csv", ".tsv", ".jsonl", ".parquet", ".arrow")) for name in held)
-        word = None if others else "webdataset"
-    return None if word is None else _LAYOUTS[word]
+            index = file.read(_INDEX_BYTES)
+    for layout in _LAYOUTS:
+        if layout.matches(entries, index):
+            return layout
+    holds_tars = any(_NUMBERED_TAR.fullmatch(name) for name in entries)
+    holds_data = any(name.endswith((".csv", ".tsv", ".jsonl", ".parquet", ".arrow")) for name in entries)
+    return _WEBDATASET if holds_tars and not holds_data else None
 
 
 def _table(directory: Path, has: Callable[[str], bool]) -> Layout | None:
@@ -196,7 +167,7 @@ def table_around(directory: Path) -> tuple[Path, Layout] | None:
     """
     inside, place = directory, place_of(directory)
     for above in place.absolute().parents:
-        if place.reads == "requests" and (not _PARTITION.fullmatch(inside.name) or len(above.parts) < 2):
+        if place.reads == "requests" and (not _TABLE_DIRECTORY.fullmatch(inside.name) or len(above.parts) < 2):
             return None
         layout = _table(above, lambda name, above=above: _is_directory(above / name))  # type: ignore[misc]
         if layout is not None:

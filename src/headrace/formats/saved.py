@@ -6,11 +6,10 @@ split is a `Dataset` in a folder of that name. The features in dataset_info.json
 the names of classes. The types of the columns are those of the Arrow files, so the features are not needed to read
 rows.
 
-A view is a directory of the cache with links to another system's files, as one version of a source: a commit on the
-hub, or a version of a table. It is read in the same way: its record lists the files of each split.
-`CACHE/KIND/OWNER--NAME/KEY/NAME/KEY/…` holds the links, and beside them the record, with each file as it was when it
-was checked. KEY is the version, 40 hexadecimal digits such as a commit. It is part of every file's path, so it is part
-of everything derived from the names: fingerprints, run ids, and what ranks compare.
+A view is a directory of the cache with links to the files of one commit on the hub. It is read in the same way: its
+record lists the files of each split. `CACHE/hub/OWNER--NAME/COMMIT/NAME/COMMIT/…` holds the links, and beside them the
+record, with each file as it was when it was checked. The commit is part of every file's path, so it is part of
+everything derived from the names: fingerprints, run ids, and what ranks compare.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from headrace.formats.foreign import layout_of
 from headrace.storage import local
 
 VIEW = ".view.json"  # the record of a view
-_IN_VIEW = re.compile(r"(.*/(?:hub|tables)/[^/]+--[^/]+/[0-9a-f]{40}/[^/]+)(?:/.*)?", re.DOTALL)
+_IN_VIEW = re.compile(r"(.*/hub/[^/]+--[^/]+/[0-9a-f]{40}/[^/]+)(?:/.*)?", re.DOTALL)
 _DICT, _STATE = "dataset_dict.json", "state.json"
 _ONE_NAME = re.compile(r"[^/\\\0.][^/\\\0]*")
 _INDICES = ("_indices_data_files", "_indices_files")

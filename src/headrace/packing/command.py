@@ -1,20 +1,19 @@
-"""`headrace pack`, `headrace preferences` and `headrace convert`, and a summary of packed runs for people."""
+"""`headrace pack` and `headrace preferences`, and a summary of packed runs for people."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headrace.cli.commands import execute
 from headrace.cli.derived import Given, Out
-from headrace.cli.flags import Json, RunOptions, pairs_of
-from headrace.cli.output import emit, printer, say, table
-from headrace.errors import InputError, SettingsError
-from headrace.printable import printable
+from headrace.cli.flags import RunOptions, pairs_of
+from headrace.cli.output import table
+from headrace.errors import SettingsError
 from headrace.recipe import registration_of_run
 from headrace.report.words import size
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from headrace.cli.tables import Detail
     from headrace.dataset.manifest import Manifest
 
-_bins = partial(typer.Option, rich_help_panel="Packed bins of a .npy")
 _row = partial(typer.Option, rich_help_panel="Rows and tokens", show_default=False)
 
 Blend = Annotated[list[str], typer.Argument(help="A blend file, or files, directories, globs.", show_default=False)]
@@ -91,96 +89,6 @@ def _blend_given(paths: list[str], asked: OneDataset) -> Any:
     return blend
 
 
-def convert(
-    source: Annotated[
-        str,
-        typer.Argument(help="A directory of WebDataset tars or MDS shards, a tar, or a legacy .npy of packed bins."),
-    ],
-    target: Annotated[
-        Path, typer.Argument(help="The new directory to write; of a .npy, the Parquet file, which may replace another.")
-    ],
-    *,
-    row_group_size: Annotated[
-        int, _bins(min=1, help="Bins of a row group: 1000 to read in order, 32 to read at random.")
-    ] = 1000,
-    compression: Annotated[Literal["zstd", "snappy", "gzip", "lz4", "none"], _bins(help="Codec.")] = "zstd",
-    compression_level: Annotated[
-        int | None, _bins(help="zstd: 1 to 22, gzip: 1 to 9. Default: that of the codec.", show_default=False)
-    ] = None,
-    declared: Annotated[
-        Literal["nullable", "required"],
-        _bins(help="required: the schema says there are no nulls, which decodes a quarter faster."),
-    ] = "nullable",
-    alignment: Annotated[
-        Literal["unknown", "shift_left", "legacy_roll_right"],
-        _bins(help="Alignment of the file's loss masks, noted in the output; masks are kept unchanged."),
-    ] = "unknown",
-    as_json: Json = False,
-) -> None:
-    """Convert WebDataset tars, MDS shards, or a pickled .npy file of packed bins to Parquet.
-
-    Tars and MDS shards become a file each, with the samples in their order. The directory appears when it is whole; run
-    the same command again after a kill, and it goes on. Of a .npy, nothing that the pickle names is run.
-
-    Example:  headrace convert tars parquet
-
-    Example:  headrace convert legacy.npy bins.parquet
-    """
-    if not source.endswith(".npy"):
-        _convert_shards(source, target, as_json=as_json)
-        return
-    from headrace.bins.rows import ALIGNMENT_KEY
-    from headrace.packing.storage.legacy import convert_legacy_to_parquet
-    from headrace.packing.storage.packed_parquet import checked_codec
-
-    try:
-        checked_codec(compression, compression_level)
-    except ValueError as error:
-        raise SettingsError(str(error)) from None
-    if Path(source).exists() and not Path(source).is_file():  # opening a pipe would block
-        raise InputError(f"{source}: is not a file; give the .npy file itself")
-    result = convert_legacy_to_parquet(
-        source,
-        target,
-        row_group_size,
-        compression,
-        compression_level=compression_level,
-        declared=declared,
-        metadata={ALIGNMENT_KEY: alignment},
-    )
-    if alignment == "unknown":
-        say(
-            "warning: the alignment of the loss masks is not known, so streams read these bins as plain lists; convert"
-            " again with --alignment, which is legacy_roll_right for most older files",
-            "err",
-        )
-    if as_json:
-        emit({**result, "path": str(target)})
-        return
-    before, after = result["source_bytes"], result["bytes"]
-    say(f"{result['num_bins']:,} bins, {result['num_tokens']:,} tokens  {target}")
-    say(f"{size(before)} → {size(after)} ({100 * after / before:.1f} %)")
-
-
-def _convert_shards(source: str, out: Path, *, as_json: bool) -> None:
-    """Convert tars or MDS shards with a progress bar on the terminal, and print the resulting columns."""
-    from headrace.cli.progress import shard_progress  # imports rich, which completion does not need
-    from headrace.dataset.convert import convert as write
-
-    with shard_progress("convert the shards") as on_shard:
-        made = write(source, out, on_shard=on_shard)
-    if as_json:
-        emit({**asdict(made), "path": str(made.path)})
-        return
-    columns = table(f"{made.rows:,} rows in {made.shards:,} shards", ("column", "type"))
-    for name, kind in made.columns.items():
-        columns.add_row(printable(name), kind)
-    printer().print(columns)
-    for reason, count in made.skipped.items():
-        say(f"skipped, {reason}: {count:,}")
-    say(f"shards  {made.path}")
-
-
 def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail) -> None:
     """Print a line per split and dataset, then what is left out of the bins; full detail adds the facts of packing."""
     from rich.table import Table
@@ -245,7 +153,6 @@ def _numbers(groups: list[dict[str, Any]]) -> list[str]:
 
 
 def _print_left_out(console: Console, manifest: Manifest) -> None:
-    from headrace.cli.output import table
     from headrace.cli.tables import percent
 
     facts, read = manifest.facts, int(manifest.source["rows"])

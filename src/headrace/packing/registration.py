@@ -14,7 +14,6 @@ REGISTRATION = Registration(
     settings="headrace.packing.config:PackedSequences",
     commands={
         "pack": "headrace.packing.command:pack",
-        "convert": "headrace.packing.command:convert",
     },
     words={
         ("pack",): {"layout": LAYOUTS},

@@ -3,7 +3,6 @@
 import builtins
 import contextlib
 import io
-import json
 import os
 import pickle
 import subprocess
@@ -17,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packed_cases import as_lists, made_rows, table_lists
 
-from commands import headrace
 from headrace import PackedBatches
 from headrace import open as open_dataset
 from headrace.bins.rows import ALIGNMENT_KEY
@@ -298,68 +296,24 @@ def test_converted_bins_are_the_same_bins_and_smaller(tmp_path):
     assert result["bytes"] < result["source_bytes"]
 
 
-def test_the_command_converts_and_notes_the_alignment(tmp_path):
-    rows = made_rows(9)
-    write(tmp_path / "s.npy", rows)
-    done = headrace(
-        "convert", tmp_path / "s.npy", tmp_path / "s.parquet", "--row-group-size", 4, "--compression", "zstd",
-        "--alignment", "legacy_roll_right", "--compression-level", 9, "--declared", "required", "--json",
-    )  # fmt: skip
-    record = json.loads(done.stdout)
-    footer = pq.read_metadata(tmp_path / "s.parquet")
-
-    assert not pq.read_schema(tmp_path / "s.parquet").field("input_ids").nullable
-    assert (9, "zstd", 4, str(tmp_path / "s.parquet")) == (
-        record["num_bins"], record["compression"], record["row_group_size"], record["path"],
-    )  # fmt: skip
-    assert footer.metadata[ALIGNMENT_KEY.encode()] == b"legacy_roll_right"
-    assert as_lists(rows) == table_lists(pq.read_table(tmp_path / "s.parquet"))
-
-
 def test_bins_converted_without_an_alignment_are_not_streamed_as_lists_silently(tmp_path):
     rows = made_rows(9)
     write(tmp_path / "s.npy", rows)
-    done = headrace("convert", tmp_path / "s.npy", tmp_path / "s.parquet")
+    convert_legacy_to_parquet(tmp_path / "s.npy", tmp_path / "s.parquet", metadata={ALIGNMENT_KEY: "unknown"})
     dataset = open_dataset(tmp_path / "s.parquet")
 
-    assert "the alignment of the loss masks is not known" in done.stderr
-    with pytest.warns(UserWarning, match="converted without --alignment"):
+    with pytest.warns(UserWarning, match="loss masks have no known alignment"):
         dataset.stream(batch_size=2, batch_format="numpy")
     settings = PackedBatches(loss_mask_alignment="shift_left")
     batch = next(iter(dataset.stream(batch_size=2, batch_format="numpy", packed=settings, shuffle=False)))
     assert batch["input_ids"].size == sum(rows.sizes[:2])
 
 
-def test_the_command_refuses_a_level_that_the_codec_has_not(tmp_path):
-    write(tmp_path / "s.npy", made_rows(3))
-    done = headrace(
-        "convert", tmp_path / "s.npy", tmp_path / "s.parquet", "--compression", "lz4", "--compression-level", 3
-    )
-
-    assert done.returncode == 2
-    assert "compression_level is 3; levels of lz4: none" in done.stderr
-    assert ["s.npy"] == os.listdir(tmp_path)
-
-
-def test_the_command_refuses_a_hostile_file_with_one_message(tmp_path):
-    marker = tmp_path / "ran"
-    npy(tmp_path, pickle.dumps(hostile(marker)["os.system"]))
-    done = headrace("convert", tmp_path / "s.npy", tmp_path / "s.parquet")
-
-    assert done.returncode == 1
-    assert "asks for posix.system" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert ["s.npy"] == os.listdir(tmp_path)
-
-
 @pytest.mark.parametrize("content", [as_objects([]), np.empty((1, 0), object), np.empty((0, 3), object)])
 def test_a_file_without_bins_is_an_error(tmp_path, content):
     save(tmp_path / "s.npy", content)
-    done = headrace("convert", tmp_path / "s.npy", tmp_path / "s.parquet")
-
-    assert done.returncode == 1
-    assert "s.npy: " in done.stderr
-    assert "bins" not in done.stdout
+    with pytest.raises(InputError, match=r"s\.npy: "):
+        convert_legacy_to_parquet(tmp_path / "s.npy", tmp_path / "s.parquet")
     assert ["s.npy"] == os.listdir(tmp_path)
 
 

@@ -226,8 +226,8 @@ def _says_packed(root: Path, index: SplitIndex) -> bool:
         return False  # reading it will raise
     if said == "unknown":
         warnings.warn(
-            f"{root / index.shards[0]}: holds packed rows, and was converted without --alignment, so batches are lists"
-            " and not packed; convert it again with --alignment, or say where masks stand, e.g."
+            f"{root / index.shards[0]}: holds packed rows whose loss masks have no known alignment, so batches are"
+            " lists and not packed; say where masks stand, e.g."
             ' packed=headrace.PackedBatches(loss_mask_alignment="shift_left"), or "legacy_roll_right"',
             UserWarning,
             stacklevel=2,

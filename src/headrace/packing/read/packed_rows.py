@@ -126,7 +126,7 @@ class PackedBlocks:
 def stored_alignment(path: Path, word: str) -> MaskAlignment | Literal["unknown"] | None:
     """Read the alignment of masks from a shard's metadata; None if absent. Raises `InputError` for an unknown word.
 
-    "unknown" is what `headrace convert` writes if it was not given an alignment. word: the format of the shard in the
+    "unknown" is written for older bins whose alignment was not given. word: the format of the shard in the
     index. Only Parquet has such metadata.
     """
     kind = kind_of_word(word)
