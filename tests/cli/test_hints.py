@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.flags import in_flags, told_in_flags
+from headrace.cli.output import in_flags, name_flags_of
 
 HEADRACE = Path(sys.executable).parent / "headrace"
 
@@ -49,8 +49,9 @@ class Command:
     ],
 )
 def test_options_are_written_as_flags_of_the_command(message: str, told: str) -> None:
-    with told_in_flags(Command):
-        assert told == in_flags(message)
+    name_flags_of(Command)
+
+    assert told == in_flags(message)
 
 
 def said(*arguments: str | Path) -> str:

@@ -10,10 +10,8 @@ import typer
 from typer.core import TyperGroup
 
 from headrace.cli.derived import add_derived, is_derived
-from headrace.cli.flags import in_flags, told_in_flags
-from headrace.cli.output import usage_errors_kept
+from headrace.cli.output import name_flags_of, usage_errors_kept
 from headrace.credentials import refuse_credentials
-from headrace.errors import HeadraceError
 from headrace.recipe import load, recipe_of_command, registrations
 
 # By panel of the help. Those of the recipes are in "Prepare" too, before these.
@@ -115,14 +113,13 @@ class Commands(TyperGroup):
             return super().make_context(*given, **options)
 
     def invoke(self, ctx: Any) -> Any:
-        with usage_errors_kept(), told_in_flags(lambda: self.get_command(ctx, ctx.invoked_subcommand)):
+        name_flags_of(lambda: self.get_command(ctx, ctx.invoked_subcommand))
+        with usage_errors_kept():
             try:
                 return super().invoke(ctx)
             except Exception as error:
                 if type(error).__name__ == "MissingParameter":
                     _name_all_missing(error, self.arguments)
-                elif isinstance(error, HeadraceError):
-                    error.args = tuple(in_flags(str(line)) for line in error.args)
                 raise
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import partial
 from pathlib import Path
@@ -35,17 +34,6 @@ def offers(*words: str) -> Callable[[str], list[str]]:
 
     return offered
 
-
-_QUOTES = re.compile("[\"']")
-_WORD = r"""(?:"\w+"|'\w+')"""
-# Only after a space or bracket, because paths contain parts such as date=2024-01-01; a quoted value is in no path.
-_OPTION = re.compile(
-    rf"""(?:(?<=[ (])|^(?=\w+=["']))([a-z][a-z_]+)="""
-    rf"""(?:({_WORD}(?:(?:,|,? or) {_WORD})*)|(\d[\d.:T-]*)(?=[ ,;:.)]|$)|(?=[ ,;:.)]|$))"""
-)
-_SETTING = re.compile(r"^[A-Z][A-Za-z]*: (\w+)(?= (?:is|are|has|names|and)\b)", re.M)  # from `Settings`
-
-_commands: list[Callable[[], Any]] = []  # the running command, for `in_flags`
 
 unless_given = partial(typer.Option, show_default=False)
 _machines = partial(unless_given, rich_help_panel="More than one machine")
@@ -125,42 +113,6 @@ def with_parameters(command: Callable[..., Any], parameters: Sequence[inspect.Pa
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # inspect looks for it first
     command.__annotations__ = {each.name: each.annotation for each in parameters}
     return command
-
-
-@contextmanager
-def told_in_flags(command: Callable[[], Any]) -> Iterator[None]:
-    """Within the block, let `in_flags` write options as flags of this command."""
-    _commands.append(command)
-    try:
-        yield
-    finally:
-        _commands.pop()
-
-
-def in_flags(message: str) -> str:
-    """Write options in a message as flags: `time=` as --time, `format="csv" or "tsv"` as --format csv or tsv.
-
-    A line about one setting begins with its flag: "TemporalSplit: train_ratio is 2" as "--train-ratio is 2".
-    Names that are not flags of the command, such as settings in the file of `headrace run`, only lose an "=" that no
-    value follows.
-    """
-    wanted = _commands and (_OPTION.search(message) or _SETTING.search(message))
-    flags = _flags_of(_commands[-1]()) if wanted else {}
-
-    def flag(found: re.Match[str]) -> str:
-        name, value = found[1], found[2] or found[3]
-        if not value:
-            return flags.get(name, name)
-        return f"{flags[name]} {_QUOTES.sub('', value)}" if name in flags else found[0]
-
-    message = _SETTING.sub(lambda found: flags.get(found[1], found[0]), message)
-    return _OPTION.sub(flag, message)
-
-
-def _flags_of(command: Any) -> dict[str, str]:
-    inner = getattr(command, "commands", {}).values()
-    flags = {name: flag for each in inner for name, flag in _flags_of(each).items()}
-    return flags | {each.name: each.opts[0] for each in command.params if each.opts[0].startswith("--")}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-from headrace.cli.output import json_errors
+from headrace.cli.output import in_flags, json_errors
 from headrace.credentials import without_secrets
 from headrace.errors import HeadraceError
 from headrace.printable import printable, printable_lines
@@ -143,7 +143,7 @@ def explain(error: BaseException) -> tuple[str, str, int]:
         return {2: "UsageError", _OF_INTERRUPT: "Interrupted"}.get(code, "Exit"), "interrupted", code
     if isinstance(error, HeadraceError):
         public = next(each for each in type(error).__mro__ if each.__module__ == HeadraceError.__module__)
-        return public.__name__, without_secrets(str(error), os.environ), error.exit_code
+        return public.__name__, without_secrets(error.words(in_flags), os.environ), error.exit_code
     if caused_by_interrupt(error):
         return "Interrupted", "interrupted", _OF_INTERRUPT
     kind = type(error).__name__

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
+from headrace.errors import spell
 from headrace.printable import escape_lines, printable
 
 if TYPE_CHECKING:
@@ -23,10 +25,20 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+_QUOTES = re.compile("[\"']")
+_WORD = r"""(?:"\w+"|'\w+')"""
+# Only after a space or bracket, because paths contain parts such as date=2024-01-01; a quoted value is in no path.
+_OPTION = re.compile(
+    rf"""(?:(?<=[ (])|^(?=\w+=["']))([a-z][a-z_]+)="""
+    rf"""(?:({_WORD}(?:(?:,|,? or) {_WORD})*)|(\d[\d.:T-]*)(?=[ ,;:.)]|$)|(?=[ ,;:.)]|$))"""
+)
+_SETTING = re.compile(r"^[A-Z][A-Za-z]*: (\w+)(?= (?:is|are|has|names|and)\b)", re.M)  # from `Settings`
+
 CELL = 300  # characters of one value in a table
 _INTERRUPTED = 130  # the exit code
 _emitted: set[str] = set()  # empty until this process has printed a record
 _usage_errors: list[str] = []  # messages of the command-line parser
+_running: list[Callable[[], Any]] = []  # returns the command that runs, or ran last
 
 
 @cache
@@ -117,6 +129,34 @@ def in_words(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
+def name_flags_of(command: Callable[[], Any]) -> None:
+    """From now on, let `in_flags` write settings as flags of this command."""
+    _running[:] = [command]
+
+
+def in_flags(text: str) -> str:
+    """Write the settings of a message as flags of the running command; see `headrace.errors.spell`."""
+    marked = "\ufdee" in text
+    wanted = _running and (marked or _OPTION.search(text) or _SETTING.search(text))
+    flags = _flags_of(_running[0]()) if wanted else {}
+    text = spell(text, flags)
+
+    def flag(found: re.Match[str]) -> str:
+        name, value = found[1], found[2] or found[3]
+        if not value:
+            return flags.get(name, name)
+        return f"{flags[name]} {_QUOTES.sub('', value)}" if name in flags else found[0]
+
+    text = _SETTING.sub(lambda found: flags.get(found[1], found[0]), text)
+    return _OPTION.sub(flag, text)
+
+
+def _flags_of(command: Any) -> dict[str, str]:
+    inner = getattr(command, "commands", {}).values()
+    flags = {name: flag for each in inner for name, flag in _flags_of(each).items()}
+    return flags | {each.name: each.opts[0] for each in command.params if each.opts[0].startswith("--")}
+
+
 def say(text: str, stream: Literal["out", "err"] = "out") -> None:
     """Print one line."""
     target = sys.stdout if stream == "out" else sys.stderr
@@ -159,8 +199,8 @@ def json_errors(arguments: list[str], explain: Callable[[BaseException], tuple[s
     It has the form `{"error": {"kind", "message"}, "exit_code"}`. It is not printed if the command has printed a record
     already, which describes the error or is one line of many. explain: returns an error's kind, message and exit code.
     """
-    _emitted.clear()
-    _usage_errors.clear()
+    for memory in (_emitted, _usage_errors, _running):
+        memory.clear()
     try:
         yield
     except BaseException as error:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from rich.console import Console
 from rich.text import Text
 
-from headrace.cli.flags import in_flags
-from headrace.cli.output import printer
+from headrace.cli.output import in_flags, printer
 from headrace.printable import printable
 from headrace.recipe import registration_of_run
 from headrace.run.events import Event, Note, OnEvent, StageBegan, TaskDone

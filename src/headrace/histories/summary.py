@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from headrace.cli.flags import in_flags
+from headrace.cli.output import in_flags
 from headrace.cli.tables import Detail, print_manifest
 from headrace.dataset.manifest import Manifest
 from headrace.printable import printable

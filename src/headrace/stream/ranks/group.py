@@ -41,7 +41,7 @@ from typing import Any, Self
 from weakref import WeakKeyDictionary, WeakSet
 
 from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import HeadraceError, message_of_worker
+from headrace.errors import HeadraceError, message_of_worker, spell
 from headrace.machine import began, boot_id
 from headrace.printable import printable
 from headrace.stream.ranks.topology import Topology, initialized_distributed
@@ -308,8 +308,8 @@ def failure_of(error: BaseException, topology: Topology) -> Failure:
 
 def in_short(error: BaseException) -> str:
     """Return an error's message in one line; for an error out of a DataLoader worker, the worker's own message."""
-    raised = error.args if isinstance(error, HeadraceError) else (str(error).strip(),)
-    lines = [printable(line) for argument in raised for line in message_of_worker(str(argument))]
+    raised = map(spell, error.marked_lines()) if isinstance(error, HeadraceError) else (str(error).strip(),)
+    lines = [printable(line) for argument in raised for line in message_of_worker(argument)]
     return " ".join(filter(None, lines)) or type(error).__name__
 
 
