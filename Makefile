@@ -220,8 +220,8 @@ OPTIONS_streaming := --rounds 3
 OPTIONS_first_batch := --rounds 21
 OPTIONS_duplicates = $(if $(wildcard $(DUPLICATE_PEERS)),--peers $(DUPLICATE_PEERS))
 OPTIONS_series = $(if $(wildcard $(SERIES_PEERS)),--peers $(SERIES_PEERS))
-BENCHES := streaming first_batch split folds stores dynamic index packed_reading tokenising \
-	entities cache packing histories contexts series series_prep plan scale order balance duplicates other_loaders
+BENCHES := streaming first_batch split stores index packed_reading tokenising entities \
+	cache packing histories contexts series series_prep plan scale order balance duplicates other_loaders
 
 bench: ## every table of docs/measurements.md; each program's output is kept in build/bench
 	@failed=; for each in $(BENCHES); do $(MAKE) --no-print-directory bench-$$each || failed="$$failed $$each"; done; \

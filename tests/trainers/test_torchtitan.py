@@ -14,7 +14,7 @@ import pytest
 from packed_stream_cases import make_bins, table_of
 from rank_processes import run_ranks
 from script_processes import held_store
-from titan_modules import NAME, Configs, Functions, Microbatches, module_over
+from titan_modules import NAME, Configs, Microbatches, module_over
 from titan_ranks import train_on_rank
 
 from headrace.errors import SettingsError, StreamError
@@ -33,12 +33,12 @@ def patch(tmp_path_factory):
         yield patch
 
 
-@pytest.fixture(scope="module", params=["torchtitan", "functions", "configs", "microbatches"])
+@pytest.fixture(scope="module", params=["torchtitan", "configs", "microbatches"])
 def titan(request, patch):
     if request.param == "torchtitan" and not INSTALLED:
         pytest.skip("needs torchtitan, see `make titan`")
     with pytest.MonkeyPatch.context() as here:
-        stand_ins = {"functions": Functions, "configs": Configs, "microbatches": Microbatches}
+        stand_ins = {"configs": Configs, "microbatches": Microbatches}
         yield module_over(stand_ins.get(request.param), here)
         here.delitem(sys.modules, NAME)
 
@@ -248,23 +248,8 @@ def test_the_state_of_another_loader_is_refused(titan, out):
         build(titan, out).load_state_dict({"dp_rank_0": b"", "world_size": 1})
 
 
-def test_a_registry_of_functions_gets_the_same_loader(titan, out):
-    if titan._types is not None:
-        pytest.skip("there are no functions after 0.3")
-    training = SimpleNamespace(
-        dataset="train", dataset_path=str(out / "bins"), seq_len=WIDTH, local_batch_size=3, global_batch_size=12
-    )
-    job = SimpleNamespace(training=training, validation=training)
-    given = {"dp_world_size": 1, "dp_rank": 0, "tokenizer": None, "job_config": job, "infinite": False, "seed": 5}
-
-    assert taken(loaders(titan, out, 1, 3), 4) == taken([titan.build_dataloader(**given)], 4)
-    assert trained() == sum(taken([titan.build_dataloader(**given, section="validation")], 1), Counter())
-
-
 def test_a_config_builds_the_loader(titan, out):
     config = titan.HeadraceDataLoader.Config(dataset_path=str(out / "bins"), infinite=False)
-    if not hasattr(config, "build"):
-        pytest.skip("before 0.3 configs build nothing")
 
     loader = config.build(dp_world_size=1, dp_rank=0, tokenizer=None, **sizes(titan, 2))
 

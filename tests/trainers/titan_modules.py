@@ -1,4 +1,4 @@
-"""The module for torchtitan over its real base class, or over stand-ins for those of its two registries."""
+"""The module for torchtitan over its real base class, or over stand-ins for those of 0.3 and after."""
 
 from __future__ import annotations
 
@@ -12,13 +12,6 @@ import pytest
 import torch
 
 NAME = "headrace.trainers.torchtitan"
-
-
-class Functions(ABC):
-    """The base class of loaders before 0.3, as far as a loader meets it."""
-
-    @abstractmethod
-    def __iter__(self): ...
 
 
 class Configs(ABC):

@@ -5,9 +5,8 @@
     config.dataloader = HeadraceDataLoader.Config(dataset_path="out", infinite=False)
     config.validator.dataloader = HeadraceDataLoader.Config(dataset_path="out", dataset="valid", shuffle=False)
 
-torchtitan 0.3 builds loaders from such configs. Before, its registry held functions: `build_dataloader` and
-`build_validator` are those of a `TrainSpec`. After 0.3 it counts tokens in place of rows, and a batch is a microbatch
-object over flat tokens: the config and the rows are the same.
+torchtitan 0.3 builds loaders from such configs. After 0.3 it counts tokens in place of rows, and a batch is a
+microbatch object over flat tokens: the config and the rows are the same.
 
 torchtitan draws `global_batch_size / (local_batch_size * ranks)` batches for each optimizer step, and cancels a step
 for which data run out. So the rows of one step are one batch of the stream, cut into the batches that torchtitan
@@ -45,7 +44,7 @@ try:
 except ImportError as error:
     raise SettingsError(f"torchtitan cannot be imported: {error}; install it, or what it lacks, with pip") from error
 
-__all__ = ["HeadraceDataLoader", "build_dataloader", "build_validator"]
+__all__ = ["HeadraceDataLoader"]
 
 Rows = Literal["bins", "sequences"]
 Positions = Literal["sequence", "none"]
@@ -54,7 +53,7 @@ IGNORE_INDEX = -100  # as torchtitan.components.loss has it, which also imports 
 _STATE = "headrace"
 
 _BaseDataLoader: Any = BaseDataLoader
-_BaseConfig: Any = getattr(BaseDataLoader, "Config", object)  # before 0.3 there is none
+_BaseConfig: Any = _BaseDataLoader.Config
 
 
 class HeadraceDataLoader(_BaseDataLoader):  # type: ignore[misc]  # torchtitan need not be there to check types
@@ -206,54 +205,3 @@ class HeadraceDataLoader(_BaseDataLoader):  # type: ignore[misc]  # torchtitan n
             )
         self.stream.load_state_dict(json.loads(state_dict[_STATE]))
         self._inside_step = False
-
-
-def build_dataloader(
-    *,
-    dp_world_size: int,
-    dp_rank: int,
-    tokenizer: Any,
-    job_config: Any,
-    infinite: bool = True,
-    section: Literal["training", "validation"] = "training",
-    **settings: Any,
-) -> HeadraceDataLoader:
-    """Build the loader of a job's training, or validation, for the `build_dataloader_fn` of a `TrainSpec` before 0.3.
-
-    The split is the section's `dataset`, its directory `dataset_path`. settings: others of the config, by
-    `functools.partial`.
-    """
-    chosen = getattr(job_config, section)
-    settings = {
-        "dataset": chosen.dataset,
-        "dataset_path": chosen.dataset_path,
-        "infinite": infinite,
-        "global_batch_size": job_config.training.global_batch_size if section == "training" else -1,
-        "shuffle": section == "training",
-        **settings,
-    }
-    return HeadraceDataLoader(
-        HeadraceDataLoader.Config(**settings),
-        dp_world_size=dp_world_size,
-        dp_rank=dp_rank,
-        tokenizer=tokenizer,
-        seq_len=chosen.seq_len,
-        local_batch_size=chosen.local_batch_size,
-    )
-
-
-def build_validator(*, job_config: Any, dp_world_size: int, dp_rank: int, tokenizer: Any, **parts: Any) -> Any:
-    """Build torchtitan's validator over the job's validation split, for `build_validator_fn` before 0.3."""
-    validate: Any = import_module("torchtitan.components.validate")
-    theirs = validate.build_text_validation_dataloader
-
-    def build(**given: Any) -> HeadraceDataLoader:
-        return build_dataloader(**given, section="validation")
-
-    validate.build_text_validation_dataloader = build  # the validator calls it by name, and takes no other loader
-    try:
-        return validate.build_validator(
-            job_config=job_config, dp_world_size=dp_world_size, dp_rank=dp_rank, tokenizer=tokenizer, **parts
-        )
-    finally:
-        validate.build_text_validation_dataloader = theirs
