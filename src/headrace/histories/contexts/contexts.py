@@ -32,15 +32,15 @@ from headrace.histories.contexts.results import longest_measurement
 from headrace.histories.contexts.sample import IN_NUMPY, Candidates, Sampling, Segments, candidates
 from headrace.histories.contexts.tokens import Tokens, batch_of, tokens_in_python
 from headrace.histories.contexts.vocabulary import SIZE, Vocabulary
-from headrace.stream.loader.dataset import stream_of
-from headrace.stream.loader.items import ItemArguments, ItemPasses, item_index, item_options, no_block
+from headrace.stream.loader.items import ItemArguments, item_source
 from headrace.stream.loader.options import StreamOptions
-from headrace.stream.loader.stream_loader import Parts, StreamLoader
+from headrace.stream.loader.source import StreamSource
+from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.lanes import Lanes
 from headrace.stream.order.state import StreamState
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.ahead import end_threads, start_threads
-from headrace.stream.read.batch import import_torch, in_format
+from headrace.stream.read.batch import in_format
 
 if TYPE_CHECKING:
     from headrace.stream.loader.torch_dataset import StreamingDataset
@@ -148,7 +148,7 @@ class Contexts:
         see `StreamOptions`.
         Raises `SettingsError`, `InputError`, `StreamError`.
         """
-        return stream_of(self._parts(batch_size, options), workers=workers, topology=topology)
+        return self._source(batch_size, options).stream(workers=workers, topology=topology)
 
     def torch_dataset(
         self,
@@ -162,16 +162,11 @@ class Contexts:
 
         num_workers: that of the DataLoader. Raises as `stream`, and `MissingExtra` without torch.
         """
-        import_torch()
-        from headrace.stream.loader.torch_dataset import StreamingDataset
+        return self._source(batch_size, options).torch_dataset(num_workers=num_workers, topology=topology)
 
-        return StreamingDataset(*self._parts(batch_size, options), num_workers=num_workers, topology=topology)
-
-    def _parts(self, batch_size: int, options: ItemArguments) -> Parts:
-        index = item_index(ContextItems(self))
+    def _source(self, batch_size: int, options: ItemArguments) -> StreamSource:
         shuffled = self.options.shuffle != "none"
-        asked = item_options(batch_size, options, shuffle=shuffled, seed=self.options.seed)
-        return index, no_block, asked, ItemPasses
+        return item_source(ContextItems(self), batch_size, options, shuffle=shuffled, seed=self.options.seed)
 
     def plan(self, *, sample: int = 512) -> ContextPlan:
         """Describe an epoch before it runs.

@@ -41,7 +41,7 @@ from headrace.stream.loader.options import VALID, StreamOptions
 from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses
 from headrace.stream.order.plan import Plan, plan_pools
 from headrace.stream.order.remaining import Remainder, Remaining, check_batches, resolve_remainder
-from headrace.stream.order.state import PackingState
+from headrace.stream.order.state import CountedState
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import Batch, in_format, make_batch
 from headrace.stream.read.columns import Columns, cut, from_table, gather, join
@@ -107,7 +107,7 @@ class PackingPasses:
 
     def resume(self, values: Mapping[str, Any]) -> PackingPass:
         """Resume from a saved state: exactly with the same ranks and batch size, otherwise with the remaining rows."""
-        state = PackingState.from_dict(values)
+        state = CountedState.from_dict(values)
         if state.identity != self.identity:
             raise StreamError(
                 "packing state: it was saved with other settings of pack= or packed=; bins would hold other rows: pass"
@@ -269,7 +269,7 @@ class PackingPass:
 
     def state_after(self, batches: int) -> dict[str, Any]:
         check_batches(batches, self.steps)
-        return PackingState(
+        return CountedState(
             start=self.rows.start,
             batches=self.given + batches,
             world_size=self.world_size,

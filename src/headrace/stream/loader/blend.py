@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -15,9 +15,10 @@ from headrace.arrays import I64, borders_of
 from headrace.checks import explains_calls
 from headrace.dataset.index import SplitIndex
 from headrace.errors import InputError, SettingsError
-from headrace.stream.loader.dataset import Dataset, stream_of
+from headrace.stream.loader.dataset import Dataset
 from headrace.stream.loader.options import StreamArguments, StreamOptions, stream_options
-from headrace.stream.loader.stream_loader import Parts, StreamLoader
+from headrace.stream.loader.source import StreamSource, source_of_rows
+from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.layout import BlendIndex
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import import_torch
@@ -60,8 +61,8 @@ class Blend:
         split: for the datasets that were given without one. Raises `InputError` if the columns to read differ between
         datasets, `SettingsError`, `StreamError`.
         """
-        parts = self._parts(split, stream_options(batch_size, options))
-        return stream_of(parts, workers=workers, topology=topology)
+        source = self._source_of(split, stream_options(batch_size, options))
+        return source.stream(workers=workers, topology=topology)
 
     @explains_calls("torch_dataset")
     def torch_dataset(
@@ -79,16 +80,14 @@ class Blend:
         torch.
         """
         import_torch()  # before anything is read
-        from headrace.stream.loader.torch_dataset import StreamingDataset
-
-        parts = self._parts(split, stream_options(batch_size, options))
-        return StreamingDataset(*parts, num_workers=num_workers, topology=topology)
+        source = self._source_of(split, stream_options(batch_size, options))
+        return source.torch_dataset(num_workers=num_workers, topology=topology)
 
     def _splits(self, split: str | None) -> list[tuple[Dataset, str | None]]:
         return [(dataset, split if own is None else own) for dataset, own in self.parts]
 
-    def _parts(self, split: str | None, options: StreamOptions) -> Parts:
-        """Return the arguments of the loader; packed="auto" is resolved for all datasets together."""
+    def _source_of(self, split: str | None, options: StreamOptions) -> StreamSource:
+        """Return the source of the loader; packed="auto" is resolved for all datasets together."""
         if options.cost_model is not None:
             raise SettingsError(
                 "balance orders the rows of one dataset, and a blend of datasets takes them by turns; prepare the"
@@ -100,11 +99,7 @@ class Blend:
                 " mask_entities= out"
             )
         options = options.for_splits([(each.root, each.split_index(own)) for each, own in self._splits(split)])
-        if options.source is None:
-            return *self.source(split, options), options, None
-        index, read_block = self.source(split, replace(options, packed="off"))
-        passes = options.source.passes_of(index, read_block, options, contents=None, cache_dir=None)
-        return index, read_block, options, passes
+        return source_of_rows(partial(self.source, split), options)
 
     def source(self, split: str | None, options: StreamOptions) -> tuple[BlendIndex, ReadBlock]:
         """Return the blocks of all splits as one index, and a function that reads them as these options say.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Never, Unpack
 
-from headrace.checks import check_integer, explains_calls
+from headrace.checks import explains_calls
 from headrace.dataset.condition import Filter
 from headrace.dataset.entities import EntityIndex, entity_column, entity_index, indexed_column
 from headrace.dataset.filtered import FilteredRows, FilterReport
@@ -26,7 +27,8 @@ from headrace.formats.listing import holds_data, no_data
 from headrace.storage.cache_room import cache_directory
 from headrace.storage.places import local_path_of, path_of, place_of
 from headrace.stream.loader.options import Cache, StreamArguments, StreamOptions, check_options, stream_options
-from headrace.stream.loader.stream_loader import Parts, StreamLoader
+from headrace.stream.loader.source import StreamSource, source_of_rows
+from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.balance import CountedIndex
 from headrace.stream.ranks.group import once_in_group
 from headrace.stream.ranks.topology import Topology
@@ -174,8 +176,8 @@ class Dataset(IndexedDataset):
         Raises `SettingsError`, `InputError`, `StreamError`.
         """
         rows = self.filter(filter)
-        parts = rows._parts(split, stream_options(batch_size, options))
-        return stream_of(parts, workers=workers, topology=topology, store=store)
+        source = rows._source_of(split, stream_options(batch_size, options))
+        return source.stream(workers=workers, topology=topology, store=store)
 
     @explains_calls("torch_dataset")
     def torch_dataset(
@@ -194,25 +196,22 @@ class Dataset(IndexedDataset):
         without torch.
         """
         import_torch()  # before anything is read
-        from headrace.stream.loader.torch_dataset import StreamingDataset
+        source = self.filter(filter)._source_of(split, stream_options(batch_size, options))
+        return source.torch_dataset(num_workers=num_workers, topology=topology)
 
-        parts = self.filter(filter)._parts(split, stream_options(batch_size, options))
-        return StreamingDataset(*parts, num_workers=num_workers, topology=topology)
-
-    def _parts(self, split: str | None, options: StreamOptions) -> Parts:
-        index = self.split_index(split)
-        options = options.for_splits([(self.root, index)])
+    def _source_of(self, split: str | None, options: StreamOptions) -> StreamSource:
+        options = options.for_splits([(self.root, self.split_index(split))])
         if options.mask_entities:
             options = replace(options, entity_column=entity_column(self, options.entity_column))
-        if options.source is None:
-            form, read_block = options.form, self.reader(split, options)
-            if options.cost_model is not None:
-                index = self.counted_index(split, options)
-            return index if form is None else form.index_of(index), read_block, options, None
-        read_block = self.reader(split, replace(options, packed="off"))
-        kept = self._contents_if_any()
-        passes = options.source.passes_of(index, read_block, options, contents=kept, cache_dir=self._cache_dir)
-        return index, read_block, options, passes
+        open_blocks = partial(self._open_blocks, split)
+        return source_of_rows(open_blocks, options, contents=self._contents_if_any, cache_dir=self._cache_dir)
+
+    def _open_blocks(self, split: str | None, options: StreamOptions) -> tuple[SplitIndex, ReadBlock]:
+        counted = options.cost_model is not None and options.source is None
+        index = self.counted_index(split, options) if counted else self.split_index(split)
+        if options.form is not None:
+            index = options.form.index_of(index)
+        return index, self.reader(split, options)
 
     def counted_index(self, split: str | None = None, options: StreamOptions | None = None) -> CountedIndex:
         """Return the blocks of a split of packed rows with the tokens of each row, which balanced steps use as costs.
@@ -267,7 +266,7 @@ class Dataset(IndexedDataset):
                     " bytes; those that do not fit are read from the store in every epoch: set"
                     f" cache_bytes={needed} or more",
                     RuntimeWarning,
-                    stacklevel=5,
+                    stacklevel=7,
                 )
             files = FileCache(base / "files", options.cache_bytes, self.root)
         read = self.block_reader(split, verify=options.verify, files=files)
@@ -309,17 +308,6 @@ class Dataset(IndexedDataset):
         )
         read_block = rows.reader(split, options)
         return MapDataset(rows.split_index(split), read_block, columns=columns, cache_bytes=cache_bytes)
-
-
-def stream_of(parts: Parts, *, workers: int, topology: Topology | None, store: Any = None) -> StreamLoader:
-    """Create a stream, with worker processes if asked. Raises `MissingExtra` for workers without torch."""
-    check_integer("workers", workers, least=0)
-    if not workers:
-        return StreamLoader(*parts, topology=topology, store=store)
-    import_torch()
-    from headrace.stream.loader.torch_dataset import WorkerStream
-
-    return WorkerStream(*parts, workers=workers, topology=topology)
 
 
 @explains_calls("headrace.open")

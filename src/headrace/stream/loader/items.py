@@ -26,6 +26,7 @@ from headrace.errors import StreamError
 from headrace.sealed import MOST_EPOCHS, shown
 from headrace.stream.loader.options import VALID, Memory, StreamOptions, check_options
 from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses
+from headrace.stream.loader.source import StreamSource
 from headrace.stream.order.lanes import Lanes
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.remaining import Remainder, Share
@@ -115,6 +116,12 @@ def item_options(batch_size: int, given: ItemArguments, *, shuffle: bool, seed: 
     check_options(given, ItemArguments.__annotations__)
     check_word("batch_format", given.get("batch_format", "torch"), get_args(ItemFormat))
     return StreamOptions(batch_size=batch_size, shuffle=shuffle, seed=seed, packed="off", **given)
+
+
+def item_source(items: Items, batch_size: int, given: ItemArguments, *, shuffle: bool, seed: int) -> StreamSource:
+    """Return the source of a stream of items. Raises `SettingsError` for options that cannot work."""
+    options = item_options(batch_size, given, shuffle=shuffle, seed=seed)
+    return StreamSource(item_index(items), no_block, options, ItemPasses)
 
 
 def no_block(block: int, columns: Sequence[str] | None) -> NoReturn:

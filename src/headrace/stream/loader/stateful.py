@@ -17,7 +17,7 @@ from typing import Any, cast, get_args
 from headrace.errors import StreamError
 from headrace.sealed import is_marked, kind_of, seal, shown, unseal
 from headrace.stream.order.remaining import Remainder
-from headrace.stream.order.state import FORMAT_VERSION, PackingState, StreamState, check_keys
+from headrace.stream.order.state import COUNTED, FORMAT_VERSION, CountedState, StreamState, check_keys
 
 _KIND = "worker"
 _MOST_DEPTH = 100  # of the containers that other libraries put around our states
@@ -100,9 +100,9 @@ def stream_state(loader_state: Mapping[str, Any]) -> dict[str, Any]:
             f"loader state: it holds workers {workers} of {first.workers}, or of different passes;"
             " pass what StatefulDataLoader.state_dict() gave, unchanged"
         )
-    if kind_of(first.start) == "packing":
-        packing = PackingState.from_dict(first.start)
-        return replace(packing, batches=packing.batches + sum(given)).to_dict()
+    if kind_of(first.start) == COUNTED:
+        counted = CountedState.from_dict(first.start)
+        return replace(counted, batches=counted.batches + sum(given)).to_dict()
     start, remainder = StreamState.from_dict(first.start), cast(Remainder, first.remainder)  # `from_dict` checked it
     return start.after(sum(given), ranks=first.world_size, batch_size=first.batch_size, remainder=remainder).to_dict()
 

@@ -18,7 +18,7 @@ import logging
 import sys
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from headrace.checks import check_integer
 from headrace.dataset.index import SplitIndex
@@ -39,16 +39,12 @@ from headrace.stream.read.quarantine import Quarantine
 from headrace.stream.read.reader import ReadBlock
 from headrace.stream.read.transform import name_of, transformed
 
-if TYPE_CHECKING:
-    from headrace.packing.on_the_fly.settings import PackingReport
-
 log = logging.getLogger("headrace")
 
 _ALIKE = (  # options that are equal on all ranks
     "batch_size", "seed", "shuffle", "samples_per_epoch", "distribution", "batch_format", "lists", "on_bad_block",
 )  # fmt: skip
 Given = TypeVar("Given")
-Parts: TypeAlias = tuple[SplitIndex, ReadBlock, StreamOptions, MakePasses | None]  # the arguments of a `StreamLoader`
 
 
 class Received:
@@ -204,13 +200,15 @@ class StreamLoader:
         """Return the plan of the current pass: steps, rows and bytes of every rank."""
         return self.present.plan()
 
-    def report(self) -> PackingReport:
-        """Return packing metrics of the current pass over all ranks. Raises `SettingsError` if rows are not packed."""
+    def report(self) -> Any:
+        """Return the metrics that a row source has of the current pass, over all ranks; see `PackingReport`.
+
+        Raises `SettingsError` if the source has none.
+        """
         report = getattr(self._present, "report", None)
         if report is None:
             raise SettingsError("report: it is of rows that are packed while they are streamed; set pack=")
-        found: PackingReport = report()
-        return found
+        return report()
 
     def stats(self) -> StreamStats:
         """Return what the current or last pass has cost its loop so far: seconds, rows, blocks read."""

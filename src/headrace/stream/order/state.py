@@ -20,6 +20,7 @@ from headrace.stream.order.regions import Regions
 from headrace.stream.order.remaining import Remainder, Remaining, advance, count_steps
 
 FORMAT_VERSION = 3
+COUNTED = "counted stream"
 MOST_CHANGES = 64  # every question to an order is put to each of its parts
 _KIND = "stream"
 _REMEDY = "pass what state_dict() gave, unchanged"
@@ -181,10 +182,10 @@ class StreamState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PackingState:
-    """A position in a pass that packs rows into batches: `batches` on each of `world_size` ranks since `start`.
+class CountedState:
+    """A position in a pass of a row source: `batches` on each of `world_size` ranks since `start`.
 
-    identity: of the packing settings.
+    For sources whose batches are not a fixed number of rows. identity: that of the settings of the source.
     """
 
     start: StreamState
@@ -195,16 +196,16 @@ class PackingState:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON object that `from_dict` restores."""
-        numbers = {name: getattr(self, name) for name in _PACKING}
-        return seal("packing", FORMAT_VERSION, {"start": self.start.to_dict(), **numbers, "pack": self.identity})
+        numbers = {name: getattr(self, name) for name in _COUNTS}
+        return seal(COUNTED, FORMAT_VERSION, {"start": self.start.to_dict(), **numbers, "source": self.identity})
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> PackingState:
+    def from_dict(cls, values: Mapping[str, Any]) -> CountedState:
         """Restore a state. Raises `StreamError` if it is not a state, or was changed."""
-        values = unseal(values, kind="packing", version=FORMAT_VERSION)
-        check_keys("packing state", values, _PACKING, others=("start", "pack"))
+        values = unseal(values, kind=COUNTED, version=FORMAT_VERSION)
+        check_keys("stream state", values, _COUNTS, others=("start", "source"))
         start = StreamState.from_dict(values["start"])
-        return cls(start=start, identity=values["pack"], **{name: values[name] for name in _PACKING})
+        return cls(start=start, identity=values["source"], **{name: values[name] for name in _COUNTS})
 
 
 def check_keys(what: str, values: Mapping[str, Any], least: Mapping[str, int], *, others: Sequence[str]) -> None:
@@ -217,7 +218,7 @@ def check_keys(what: str, values: Mapping[str, Any], least: Mapping[str, int], *
         raise StreamError(f"{what}: {shown(values)} is not what state_dict() gave; pass it on unchanged")
 
 
-_PACKING = {"batches": 0, "world_size": 1, "batch_size": 1}  # its numbers, and the least that each may be
+_COUNTS = {"batches": 0, "world_size": 1, "batch_size": 1}  # its numbers, and the least that each may be
 
 # What is not an integer, and what is expected in its place.
 _KINDS: dict[str, tuple[Any, str]] = {
