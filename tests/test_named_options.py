@@ -12,10 +12,10 @@ import typer.main
 
 import headrace
 from headrace.cli import app
-from headrace.recipe import load, registrations
+from headrace.recipe import recipes
 
 SOURCE = Path(headrace.__file__).parent
-RECIPES = sorted(registrations())
+RECIPES = sorted(recipes())
 SHARED = ("bins", "dataset", "engine", "formats", "run", "storage")
 READERS = (
     "contexts",
@@ -29,12 +29,12 @@ RUN = set(inspect.signature(headrace.prepare).parameters)
 
 
 def settings_of(recipe: str) -> set[str]:
-    return set(load(registrations()[recipe].settings).model_fields)
+    return set(recipes()[recipe].settings().model_fields)
 
 
 def folder_of(recipe: str) -> str:
     """Where its settings are, below the package."""
-    return "/".join(registrations()[recipe].settings.split(":")[0].split(".")[1:-1])
+    return "/".join(type(recipes()[recipe]).__module__.split(".")[1:-1])
 
 
 def sentences(file: Path) -> Iterator[str]:

@@ -49,8 +49,8 @@ def _with_links_inside(text: str) -> str:
 def _settings_of(found: re.Match[str]) -> str:
     """Every setting of a recipe with its description, as a table. The settings model is the only place they are in."""
     from headrace.cli.derived import described
-    from headrace.recipe import load, registration
+    from headrace.recipe import find_recipe
 
-    fields = load(registration(found[1]).settings).model_fields
+    fields = find_recipe(found[1]).settings().model_fields
     rows = [f"| `{name}` | {described(field).replace('|', chr(92) + '|')} |" for name, field in fields.items()]
     return "\n".join(["", "| setting | |", "|---|---|", *rows, ""])

@@ -1,18 +1,17 @@
-"""Find recipes: what one is, and the registry of those in this package and in others.
+"""Define what a recipe is, and find those of this package and of others.
 
-A recipe is known by one `Registration`. An entry point of the group `headrace.recipes` names it, and the commands ask
-the registry for everything that differs between recipes. A registration refers to code as "module:attribute", which is
-imported on first use: every start of the command line reads all registrations, and must not wait for libraries.
+A recipe is one class derived from `Recipe`. An entry point of the group `headrace.recipes` names the class, and the
+commands ask it for everything that differs between recipes. Its methods import what they need when they are called:
+every start of the command line reads all these classes, and must not wait for libraries.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from headrace.checks import nearest
 from headrace.errors import SettingsError
@@ -21,25 +20,35 @@ from headrace.printable import shown
 if TYPE_CHECKING:
     from importlib import metadata
 
+    from headrace.arrays import I64, U64
+    from headrace.cli.init.commented import Section
+    from headrace.cli.tables import Detail
+    from headrace.dataset.indexed import IndexedDataset
+    from headrace.dataset.manifest import Manifest
+    from headrace.dataset.open import FinishedRun
+    from headrace.dataset.verify import Check
+    from headrace.report.facts import RunFacts
+    from headrace.report.figure import Figure
     from headrace.run.context import RunContext
+    from headrace.run.erase import Erasure
     from headrace.run.prepare import Outcome
 
 GROUP = "headrace.recipes"
 
 # pyproject.toml declares the same entry points. They are repeated here because the metadata of an editable install is
-# as old as the install: a recipe that came later has no entry point there. A test compares the two lists.
+# as old as the install: what changed later is not there, so those entry points are ignored. A test compares the lists.
 BUILT_IN = {
-    "temporal_split": "headrace.split.registration:REGISTRATION",
-    "packed_sequences": "headrace.packing.registration:REGISTRATION",
-    "preferences": "headrace.packing.preferences.registration:REGISTRATION",
-    "histories": "headrace.histories.registration:REGISTRATION",
-    "series": "headrace.series.registration:REGISTRATION",
-    "rewrite": "headrace.rewriting.registration:REGISTRATION",
+    "temporal_split": "headrace.split.capability:TemporalSplitRecipe",
+    "packed_sequences": "headrace.packing.capability:PackedSequencesRecipe",
+    "preferences": "headrace.packing.preferences.capability:PreferencesRecipe",
+    "histories": "headrace.histories.capability:HistoriesRecipe",
+    "series": "headrace.series.capability:SeriesRecipe",
+    "rewrite": "headrace.rewriting.capability:RewriteRecipe",
 }
 
 
-class Recipe(Protocol):
-    """An offline job: settings that know their source and can execute it."""
+class JobSettings(Protocol):
+    """The settings of one recipe, which know their source and can be executed: what `headrace.prepare` takes."""
 
     @property
     def recipe_name(self) -> str: ...
@@ -60,63 +69,104 @@ class Recipe(Protocol):
         """Do the work."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Init:
-    """`headrace init WORD`: look at data and write a configuration.
+class Recipe:
+    """Base of all recipes. A subclass sets `name` and overrides what differs from the defaults.
 
-    options: dataclass of its flags, whose docstring is the help. sections: function from these options to the commented
-    sections of the configuration and a line about the data.
-    """
-
-    word: str
-    options: str
-    sections: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Registration:
-    """One recipe, as headrace knows it. Texts "module:attribute" refer to code that is imported on use.
-
-    settings: the settings model, which is a `Recipe`.
-    commands: words of the command line and what each does: the settings model, whose fields then are the flags; a
-    function whose parameters are flags; or a `typer.Typer`. help: of the command that is the settings model.
+    commands: its words of the command line; see `command`. help: of a command that is only the settings.
     words: what a shell offers as values, by command and parameter.
+    init_word: the word after `headrace init`; None: it has no `init`.
     stages: for each stage, what it does and what its tasks are.
     reasons: why rows are dropped, in words.
     row: what a row of a split is. shards: whether the rows of a source shard may go to several splits.
-    roles: function from the settings of a run, as JSON, to the columns of its output that play a role (entity, time,
-        until: the end of what a row holds) and are not called as the settings say; time_format: of such a time.
-    contents: function from a dataset, a split and a number of workers to what its units are compared by, where rows
-        hold more than their columns: names, the first row of each unit, int64 [units], and a digest, uint64 [units];
-        and what a unit is called.
     unproved: sentences of a certificate on what was not proved.
-    forget: how shards are written again without some entities, a `run.erase.Erasure`; None: they cannot be.
-    verify: function from a `FinishedRun` and a number of workers to checks of the recipe's laws.
-    figures: function from `RunFacts` to the figures of its report.
-    summary: function that prints a run, from a console, its manifest, its directory and "short" or "full".
     readers: shard formats that cannot be streamed as tables, and how they are read.
-    streams: what a stream asks of a recipe whose rows are more than their columns, by name.
+    content_unit: what `contents` compares; None: rows hold no more than their columns.
     """
 
-    name: str
-    settings: str
-    help: str = ""
-    commands: Mapping[str, str] = field(default_factory=dict)
-    words: Mapping[tuple[str, ...], Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
-    init: Init | None = None
-    stages: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    reasons: Mapping[str, str] = field(default_factory=dict)
-    row: str = "row"
-    shards: Literal["of several splits", "of one split"] = "of several splits"
-    roles: str | None = None
-    contents: tuple[str, str] | None = None
-    unproved: tuple[str, ...] = ()
-    forget: str | None = None
-    verify: str | None = None
-    figures: str | None = None
-    summary: str | None = None
-    readers: Mapping[str, str] = field(default_factory=dict)
-    streams: Mapping[str, str] = field(default_factory=dict)
+    name: str = ""
+    commands: ClassVar[Sequence[str]] = ()
+    help: ClassVar[str] = ""
+    words: ClassVar[Mapping[tuple[str, ...], Mapping[str, tuple[str, ...]]]] = {}
+    init_word: ClassVar[str | None] = None
+    stages: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    reasons: ClassVar[Mapping[str, str]] = {}
+    row: ClassVar[str] = "row"
+    shards: ClassVar[Literal["of several splits", "of one split"]] = "of several splits"
+    unproved: ClassVar[Sequence[str]] = ()
+    readers: ClassVar[Mapping[str, str]] = {}
+    content_unit: ClassVar[str | None] = None
+
+    def settings(self) -> Any:
+        """Return the settings model, a `RecipeSettings`. Its fields are flags and settings of configurations."""
+        raise SettingsError(f"recipe {self.name!r} is not installed; install the package that has it")
+
+    def execute(self, settings: Any, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
+        """Do the work of a run in its directory. settings: an instance of `settings()`."""
+        raise NotImplementedError(f"recipe {self.name!r} has no execute")
+
+    def command(self, word: str) -> Any:
+        """Return what a word of `commands` does: a function whose parameters are flags, or a `typer.Typer`.
+
+        None: prepare a run of the settings that the flags give.
+        """
+        return None
+
+    def init_options(self) -> type[Any]:
+        """Return the dataclass of the flags of `headrace init`, whose docstring is the help."""
+        raise NotImplementedError(f"recipe {self.name!r} has no init")
+
+    def init(self, options: Any) -> tuple[list[Section], str]:
+        """Look at data; return the commented sections of a configuration, and a line about the data."""
+        raise NotImplementedError(f"recipe {self.name!r} has no init")
+
+    def verify(self, run: FinishedRun, workers: int | None) -> list[Check]:
+        """Check the laws of the recipe in a finished run."""
+        return []
+
+    def figures(self, facts: RunFacts, common: Callable[[RunFacts], list[Figure]]) -> list[Figure]:
+        """Return the figures of a run's report. common: makes those that fit any run."""
+        return common(facts)
+
+    def summary(
+        self,
+        console: Any,
+        manifest: Manifest,
+        run: Path,
+        detail: Detail,
+        common: Callable[[], None],
+    ) -> None:
+        """Print a run. common: prints what fits any run."""
+        common()
+
+    def roles(self, config: Mapping[str, Any]) -> dict[str, str]:
+        """Return the columns of the output that have a role and are not called as the settings say.
+
+        config: the settings of the run, as JSON. Roles: entity, time, until (the end of what a row holds), and
+        time_format, of such a time.
+        """
+        return {}
+
+    def contents(self, dataset: IndexedDataset, split: str, workers: int) -> tuple[tuple[str, ...], I64, U64]:
+        """Return what units of several rows or parts of one are compared by; asked only if `content_unit` is set.
+
+        The compared names, the first row of each unit, int64 [units], and its digest, uint64 [units].
+        """
+        raise NotImplementedError(f"recipe {self.name!r} has no contents")
+
+    def erasure(self) -> Erasure | None:
+        """Return how shards are written again without some entities; None: they cannot be."""
+        return None
+
+    def for_streams(self, part: str) -> Any:
+        """Return what a stream asks of a recipe whose rows are more than their columns, by name."""
+        raise NotImplementedError(f"recipe {self.name!r} has no {part} for streams")
+
+
+class UnknownRecipe(Recipe):
+    """The recipe of a run whose package is not installed: what holds for any."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
 
 
 def load(reference: str) -> Any:
@@ -125,76 +175,87 @@ def load(reference: str) -> Any:
     return getattr(import_module(module), attribute)
 
 
-def registrations() -> Mapping[str, Registration]:
+def recipes() -> Mapping[str, Recipe]:
     """Return all usable recipes by name: the built-in ones in their order, then those of other packages, sorted."""
-    return {name: found for name, found in _found().items() if isinstance(found, Registration)}
+    return {name: recipe for name, recipe in _registered().items() if isinstance(recipe, Recipe)}
 
 
 @functools.cache
-def _found() -> Mapping[str, Registration | str]:
+def _registered() -> Mapping[str, Recipe | str]:
+    """Return each registered recipe, or why it cannot be used."""
     from importlib import metadata  # which takes as long as reading what is installed
 
-    found = {name: [metadata.EntryPoint(name, value, GROUP)] for name, value in BUILT_IN.items()}
-    for point in sorted(metadata.entry_points(group=GROUP), key=lambda each: (each.name, each.value)):
-        points = found.setdefault(point.name, [])
-        if point.value not in [each.value for each in points]:
-            points.append(point)
-    made = {name: _registration(points) for name, points in found.items()}
-    words: dict[str, str] = {}
-    for name, each in made.items():
-        if isinstance(each, Registration):
-            own = [f"headrace {word}" for word in each.commands]
-            own += [] if each.init is None else [f"headrace init {each.init.word}"]
-            taken = next((word for word in own if words.setdefault(word, name) != name), None)
-            if taken is not None:
-                made[name] = f"recipe {name!r}: `{taken}` is a command of {words[taken]!r}; uninstall one of them"
-    return made
+    points = {name: [metadata.EntryPoint(name, value, GROUP)] for name, value in BUILT_IN.items()}
+    for point in sorted(metadata.entry_points(group=GROUP), key=lambda point: (point.name, point.value)):
+        if point.value.startswith("headrace."):
+            continue
+        same_name = points.setdefault(point.name, [])
+        if point.value not in [other.value for other in same_name]:
+            same_name.append(point)
+    registered = {name: _load_recipe(same_name) for name, same_name in points.items()}
+    owners: dict[str, str] = {}
+    for name, recipe in registered.items():
+        if isinstance(recipe, str):
+            continue
+        commands = [f"headrace {word}" for word in recipe.commands]
+        if recipe.init_word is not None:
+            commands.append(f"headrace init {recipe.init_word}")
+        for command in commands:
+            if owners.setdefault(command, name) != name:
+                problem = f"recipe {name!r}: `{command}` is a command of {owners[command]!r}; uninstall one of them"
+                registered[name] = problem
+                break
+    return registered
 
 
-def _registration(points: Sequence[metadata.EntryPoint]) -> Registration | str:
+def _load_recipe(points: Sequence[metadata.EntryPoint]) -> Recipe | str:
+    """Return the recipe of these entry points, or why it cannot be used."""
     name, value = points[0].name, points[0].value
     if len(points) > 1:
-        return (
-            f"recipe {name!r} is registered as {' and as '.join(each.value for each in points)}; uninstall one of them"
-        )
+        values = " and as ".join(point.value for point in points)
+        return f"recipe {name!r} is registered as {values}; uninstall one of them"
     try:
-        made = load(value)
+        recipe_class = load(value)
     except Exception as error:  # noqa: BLE001 - code of another package may raise anything while it is imported
         return f"recipe {name!r}: {value} cannot be imported ({error!r}); update or uninstall its package"
-    if not isinstance(made, Registration) or made.name != name:
-        return f"recipe {name!r}: {value} is not a Registration of that name; update or uninstall its package"
-    return made
+    if not isinstance(recipe_class, type) or not issubclass(recipe_class, Recipe) or recipe_class.name != name:
+        return f"recipe {name!r}: {value} is not a Recipe of that name; update or uninstall its package"
+    return recipe_class()
 
 
-def registration(name: object) -> Registration:
-    """Return the registration of a recipe. Raises `SettingsError` for one that is not known, with the nearest name."""
-    found = _found().get(name) if isinstance(name, str) else None
-    if isinstance(found, Registration):
-        return found
-    if found is not None:
-        raise SettingsError(found)
-    known = f"known: {', '.join(sorted(registrations()))}"
-    raise SettingsError(
-        f"recipe is {shown(name)}; {nearest(name, _found(), known) if isinstance(name, str) else known}"
-    )
+def find_recipe(name: object) -> Recipe:
+    """Return a recipe by its name. Raises `SettingsError` for one that is not known, with the nearest name."""
+    recipe = _registered().get(name) if isinstance(name, str) else None
+    if isinstance(recipe, Recipe):
+        return recipe
+    if recipe is not None:
+        raise SettingsError(recipe)
+    hint = f"known: {', '.join(sorted(recipes()))}"
+    if isinstance(name, str):
+        hint = nearest(name, _registered(), hint)
+    raise SettingsError(f"recipe is {shown(name)}; {hint}")
 
 
-def recipe_of_command(word: str) -> Registration | None:
-    """Return the registration of the recipe that has this word of the command line; None if none has.
+def recipe_of_command(word: str) -> Recipe | None:
+    """Return the recipe that has this word of the command line; None if none has.
 
     Built-in ones come first, so that their commands start without reading which packages are installed.
     """
-    found = next((each for each in map(_built_in, BUILT_IN) if word in each.commands), None)
-    return found or next((each for each in registrations().values() if word in each.commands), None)
+    for name in BUILT_IN:
+        recipe = _built_in(name)
+        if word in recipe.commands:
+            return recipe
+    return next((recipe for recipe in recipes().values() if word in recipe.commands), None)
 
 
-def registration_of_run(name: str) -> Registration:
-    """Return the registration of the recipe that made a run; of one that is not installed, what holds for any."""
+def recipe_of_run(name: str) -> Recipe:
+    """Return the recipe that made a run; for one that is not installed, what holds for any."""
     if name in BUILT_IN:  # found without reading which packages are installed
         return _built_in(name)
-    return registrations().get(name) or Registration(name=name, settings="")
+    return recipes().get(name) or UnknownRecipe(name)
 
 
-def _built_in(name: str) -> Registration:
-    made: Registration = load(BUILT_IN[name])
-    return made
+@functools.cache
+def _built_in(name: str) -> Recipe:
+    recipe: Recipe = load(BUILT_IN[name])()
+    return recipe

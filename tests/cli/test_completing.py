@@ -21,7 +21,7 @@ from headrace.dataset.plain import Place
 from headrace.formats.dates import DATE_WORDS
 from headrace.packing.chats.layouts import Layout
 from headrace.packing.chats.words import ImageRule
-from headrace.recipe import load, registrations
+from headrace.recipe import recipes as registered
 from headrace.stream.loader import options
 from headrace.stream.order import remaining
 
@@ -162,9 +162,9 @@ def words_in(annotation: Any) -> set[str]:
 
 def test_the_words_are_those_that_settings_take() -> None:
     recipes = {("split",): "temporal_split", ("pack",): "packed_sequences", ("preferences",): "preferences", ("histories", "prepare"): "histories", ("series",): "series", ("rewrite",): "rewrite"}  # fmt: skip
-    others = {"layout": words_in(Layout), "distribution": words_in(options.Distribution) - {"local", "dynamic"}, "remainder": words_in(remaining.Remainder), "batch_format": words_in(options.BatchFormat), "report": {"auto", "never"}, "engine": {"local", "ray"}, "fingerprint_by": {"stat", "content"}, "time_format": set(DATE_WORDS), "recipe": set(registrations()), "reasoning": {"template", "every_user_turn"}, "images": words_in(ImageRule), "rows": {"uniform", "measurements"}, "place": words_in(Place), "split": {"train", "test"}}  # fmt: skip
+    others = {"layout": words_in(Layout), "distribution": words_in(options.Distribution) - {"local", "dynamic"}, "remainder": words_in(remaining.Remainder), "batch_format": words_in(options.BatchFormat), "report": {"auto", "never"}, "engine": {"local", "ray"}, "fingerprint_by": {"stat", "content"}, "time_format": set(DATE_WORDS), "recipe": set(registered()), "reasoning": {"template", "every_user_turn"}, "images": words_in(ImageRule), "rows": {"uniform", "measurements"}, "place": words_in(Place), "split": {"train", "test"}}  # fmt: skip
     for words, command in COMMANDS.items():
-        fields = load(registrations()[recipes[words]].settings).model_fields if words in recipes else {}
+        fields = registered()[recipes[words]].settings().model_fields if words in recipes else {}
         names = {str(each.name) for each in command.params}
         known = {name: found for name in names if (found := completing.words_of(words, name))}
         own = {str(each.name): tuple(item.value for item in each.shell_complete(typer.Context(command), "")) for each in command.params if each.name in others}  # fmt: skip

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from headrace.cli import derived
 from headrace.errors import SettingsError
-from headrace.recipe import load, registrations
+from headrace.recipe import find_recipe
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Names, Settings
 
@@ -23,7 +23,7 @@ FLAGS = {("split",): "temporal_split", ("pack",): "packed_sequences", ("preferen
 
 @pytest.mark.parametrize("words", FLAGS)
 def test_every_setting_is_a_parameter_and_says_what_it_is(words: tuple[str, ...]) -> None:
-    fields = load(registrations()[FLAGS[words]].settings).model_fields
+    fields = find_recipe(FLAGS[words]).settings().model_fields
     told = {str(each.name): getattr(each, "help", None) for each in COMMANDS[words].params}
 
     assert [] == [name for name in fields if not told.get(name)]
@@ -53,10 +53,9 @@ class Every(RecipeSettings):
 def invoke(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[Settings | None, str]:
     """The settings that a derived command builds from the words, and what it prints."""
     made: list[Settings] = []
-    monkeypatch.setattr(derived, "load", lambda _: Every)
     monkeypatch.setattr(derived, "execute", lambda recipe, out, about: made.append(recipe))
     app = typer.Typer()
-    derived.add_derived(app, "every", "headrace.rewriting.settings:Rewrite", told="Do every.")
+    derived.add_derived(app, "every", lambda: Every, told="Do every.")
     done = CliRunner().invoke(app, list(words), env={"COLUMNS": "200"})
     return (made[0] if made else None), done.output
 

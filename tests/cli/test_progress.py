@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace.recipe import registrations
+from headrace.recipe import recipes
 
 SOURCE = Path(headrace.__file__).parent
 
 
-@pytest.mark.parametrize("name", registrations())
+@pytest.mark.parametrize("name", recipes())
 def test_every_stage_of_a_recipe_has_words(name: str) -> None:
-    folder = registrations()[name].settings.split(".")[1]
+    folder = type(recipes()[name]).__module__.split(".")[1]
     stages = {
         stage
         for module in (SOURCE / folder).rglob("*.py")
@@ -21,4 +21,4 @@ def test_every_stage_of_a_recipe_has_words(name: str) -> None:
     }
 
     assert stages
-    assert stages - registrations()[name].stages.keys() == set()
+    assert stages - recipes()[name].stages.keys() == set()

@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from headrace.cli.config_file import OF_THE_RUN, schema_of
-from headrace.recipe import load, registrations
+from headrace.recipe import recipes
 
 ROOT = Path(__file__).parents[2]
-SCHEMA = schema_of(sorted(registrations()))
+SCHEMA = schema_of(sorted(recipes()))
 SPLIT = {
     "recipe": "temporal_split",
     "source": "raw",
@@ -91,5 +91,5 @@ def test_what_a_run_refuses_is_refused(change: dict[str, Any], words: str) -> No
 
 
 def test_every_setting_of_every_recipe_and_of_the_run_is_known() -> None:
-    for name, recipe in registrations().items():
-        assert {*load(recipe.settings).model_fields, "recipe", *OF_THE_RUN} == set(SCHEMA["$defs"][name]["properties"])
+    for name, recipe in recipes().items():
+        assert {*recipe.settings().model_fields, "recipe", *OF_THE_RUN} == set(SCHEMA["$defs"][name]["properties"])

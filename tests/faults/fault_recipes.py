@@ -24,7 +24,7 @@ from series_sources import write_source
 
 import headrace
 from headrace.contexts import open_contexts
-from headrace.recipe import Recipe
+from headrace.recipe import JobSettings
 from headrace.run.events import OnEvent, silent
 from headrace.run.prepare import Prepared, prepare
 from places import new_place
@@ -39,7 +39,7 @@ class FaultRecipe:
     """make: settings (JSON) to the recipe. write: a source in a new directory, and its settings.
     read: everything that training is given of a dataset directory, as one digest for each split."""
 
-    make: Callable[..., Recipe]
+    make: Callable[..., JobSettings]
     write: Callable[[Path], Settings]
     read: Callable[[Path], dict[str, str]]
 

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from headrace.cli.derived import add_derived, is_derived
 from headrace.cli.output import name_flags_of, usage_errors_kept
 from headrace.credentials import refuse_credentials
-from headrace.recipe import load, recipe_of_command, registrations
+from headrace.recipe import load, recipe_of_command, recipes
 
 # By panel of the help. Those of the recipes are in "Prepare" too, before these.
 _COMMANDS = {
@@ -58,7 +58,7 @@ class CommandsOnUse(Mapping[str, Any]):
         return self._made[word]
 
     def __iter__(self) -> Iterator[str]:
-        words = [word for recipe in registrations().values() for word in recipe.commands]
+        words = [word for recipe in recipes().values() for word in recipe.commands]
         return iter(dict.fromkeys([*words, *(word for own in _COMMANDS.values() for word in own)]))
 
     def __len__(self) -> int:
@@ -78,9 +78,9 @@ def _command_of(word: str) -> Any:
             app.command(word)(own)
     elif recipe is None:
         raise KeyError(word)
-    elif recipe.commands[word] == recipe.settings:
+    elif (own := recipe.command(word)) is None:
         add_derived(app, word, recipe.settings, told=recipe.help)
-    elif isinstance(own := load(recipe.commands[word]), typer.Typer):
+    elif isinstance(own, typer.Typer):
         app.add_typer(own, name=word)
     elif is_derived(own):
         add_derived(app, word, recipe.settings, own)

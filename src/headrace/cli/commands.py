@@ -62,12 +62,12 @@ def run(
 
     Example:  headrace run config.yaml --set seed=7 --dry-run
     """
-    from headrace.recipe import load, registration
+    from headrace.recipe import find_recipe
     from headrace.settings import former_names
 
     record = with_settings(read_config(config), settings or ())
     try:
-        made_by = load(registration(record.get("recipe")).settings)
+        made_by = find_recipe(record.get("recipe")).settings()
     except SettingsError as error:
         raise SettingsError(f"{config}: {error}") from None
     former = former_names(made_by)

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from headrace.recipe import registrations
+from headrace.recipe import recipes
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class Offered:
 
 
 def words_of(command: tuple[str, ...], name: str) -> tuple[str, ...]:
-    """Return the words that registrations offer for a command's parameter; other flags define their own."""
+    """Return the words that recipes offer for a command's parameter; other flags define their own."""
     if (command, name) == (("schema",), "recipe"):
-        return tuple(registrations())
-    own = (recipe.words.get(command, {}) for recipe in registrations().values())
+        return tuple(recipes())
+    own = (recipe.words.get(command, {}) for recipe in recipes().values())
     return next((words[name] for words in own if name in words), ())
 
 

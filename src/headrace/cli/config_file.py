@@ -133,9 +133,9 @@ def schema(
 
     Example:  headrace schema > headrace.schema.json
     """
-    from headrace.recipe import registration, registrations
+    from headrace.recipe import find_recipe, recipes
 
-    names = sorted(registrations()) if recipe is None else [registration(recipe).name]
+    names = sorted(recipes()) if recipe is None else [find_recipe(recipe).name]
     emit(schema_of(names), indent=None if as_json else 1)
 
 
@@ -143,11 +143,11 @@ def schema_of(recipes: list[str]) -> dict[str, Any]:
     """Return the schema of the configuration files of these recipes."""
     from pydantic import BeforeValidator
 
-    from headrace.recipe import load, registration
+    from headrace.recipe import find_recipe
 
     definitions: dict[str, Any] = {}
     for name in recipes:  # the recipe and the models it refers to, under names that are its own
-        model = load(registration(name).settings)
+        model = find_recipe(name).settings()
         made = model.model_json_schema(ref_template=f"#/$defs/{name}.{{model}}")
         inner = {f"{name}.{key}": loosened(value) for key, value in made.pop("$defs", {}).items()}
         own = loosened(made)

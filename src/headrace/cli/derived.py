@@ -20,7 +20,6 @@ from typer.core import TyperCommand
 
 from headrace.cli.commands import execute
 from headrace.cli.flags import RunOptions, flag, null_values_of, offers, types_of, with_groups, with_parameters
-from headrace.recipe import load
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -55,11 +54,15 @@ def prepare_run(*, given: Given, out: Out, about: RunOptions) -> None:
 
 
 def add_derived(
-    app: typer.Typer, word: str, settings: str, command: Callable[..., Any] = prepare_run, told: str | None = None
+    app: typer.Typer,
+    word: str,
+    settings: Callable[[], Any],
+    command: Callable[..., Any] = prepare_run,
+    told: str | None = None,
 ) -> None:
     """Add a command whose parameter of type `Given` is replaced by the fields of a settings model.
 
-    settings: "module:attribute" of the model, as in a `Registration`.
+    settings: imports the model.
     """
 
     class Derived(TyperCommand):
@@ -96,11 +99,11 @@ def is_derived(command: Callable[..., Any]) -> bool:
     return any(hint in (Given, PartlyGiven) for hint in get_type_hints(command).values())
 
 
-def _with_flags(settings: str, command: Callable[..., Any]) -> Callable[..., Any]:
+def _with_flags(settings: Callable[[], Any], command: Callable[..., Any]) -> Callable[..., Any]:
     """Return the command with one parameter per setting instead of its parameter of type `Given`."""
     from headrace.settings import former_names, renamed  # imports pydantic, which listing commands does not need
 
-    model = load(settings)
+    model = settings()
     hints = get_type_hints(command, include_extras=True)
     own = inspect.signature(command).parameters
     fields: Mapping[str, FieldInfo] = {name: each for name, each in model.model_fields.items() if name not in own}

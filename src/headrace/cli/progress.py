@@ -12,7 +12,7 @@ from rich.text import Text
 
 from headrace.cli.output import in_flags, printer
 from headrace.printable import printable
-from headrace.recipe import registration_of_run
+from headrace.recipe import recipe_of_run
 from headrace.run.events import Event, Note, OnEvent, StageBegan, TaskDone
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def progress_on(console: Console, recipe: str, detail: Literal["full", "quiet"] 
         TimeRemainingColumn(compact=True, elapsed_when_finished=True),
         console=console,
     ) as bars:
-        words = registration_of_run(recipe).stages
+        words = recipe_of_run(recipe).stages
         stages: dict[str, TaskID] = {}
         rows: dict[str, int] = {}
 

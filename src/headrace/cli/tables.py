@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from rich.text import Text
 
 from headrace.cli.output import cell, record_table, table
 from headrace.dataset.manifest import Manifest, finished_at, in_usual_order
-from headrace.recipe import load, registration_of_run
+from headrace.recipe import recipe_of_run
 from headrace.report.words import size
 
 Detail = Literal["short", "full"]
@@ -25,9 +26,8 @@ _TOLD_ELSEWHERE = ("directories", "folds", "dates")
 
 def print_run(console: Console, manifest: Manifest, run: Path, detail: Detail) -> None:
     """Print the results of a run in the format of its recipe."""
-    summary = registration_of_run(manifest.recipe).summary
-    show = print_manifest if summary is None else load(summary)
-    show(console, manifest, run, detail)
+    common = partial(print_manifest, console, manifest, run, detail)
+    recipe_of_run(manifest.recipe).summary(console, manifest, run, detail, common)
 
 
 def print_manifest(console: Console, manifest: Manifest, run: Path, detail: Detail) -> None:
@@ -66,7 +66,7 @@ def print_manifest(console: Console, manifest: Manifest, run: Path, detail: Deta
         from headrace.formats.source import told_empty  # imports all formats
 
         console.print(Text(told_empty(empty, int(manifest.source["files"])), style="dim"))
-    reasons = registration_of_run(manifest.recipe).reasons
+    reasons = recipe_of_run(manifest.recipe).reasons
     for reason, lost in manifest.dropped.items():
         if lost and reason in reasons:
             console.print(f"{reason}: {reasons[reason]}", style="dim", highlight=False)

@@ -18,7 +18,7 @@ from headrace.digest import canonical_json, sha256_file, sha256_hex
 from headrace.errors import CorruptShard, InputError
 from headrace.machine import library_version
 from headrace.printable import shown
-from headrace.recipe import load, registration_of_run
+from headrace.recipe import Recipe, UnknownRecipe, recipe_of_run
 from headrace.storage import local
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ def certificate_of(run: FinishedRun, verdict: Verdict) -> dict[str, Any]:
     """Make the certificate of a verified run. Raises `CorruptShard` if a check found a problem."""
     if verdict.problems:
         raise CorruptShard(f"{run.root}: {verdict.problems[0]}; nothing is certified")
-    manifest, recipe = run.manifest, registration_of_run(run.manifest.recipe)
+    manifest, recipe = run.manifest, recipe_of_run(run.manifest.recipe)
     config = json.loads((run.root / "config.json").read_bytes())
-    shown_settings = settings_without_paths(recipe.settings)
+    shown_settings = settings_without_paths(recipe)
     kinds: dict[str, list[dict[str, str]]] = {"law": [], "count": [], "unchecked": [], "here": []}
     for check in verdict.checks:
         kinds[check.kind].append({"check": check.name, "found": check.detail})
@@ -136,12 +136,14 @@ def _first(name: str, then: Any, now: Any) -> str:
     return f"{name} was {shown(then)} and is {shown(now)}"
 
 
-def settings_without_paths(settings: str) -> set[str]:
+def settings_without_paths(recipe: Recipe) -> set[str]:
     """List the settings of a recipe that hold no path; paths say where data was, digests say what it was.
 
     Empty for a recipe that is not installed.
     """
-    fields = load(settings).model_fields if settings else {}
+    if isinstance(recipe, UnknownRecipe):
+        return set()
+    fields = recipe.settings().model_fields
     return {name for name, field in fields.items() if not _holds_path(field.annotation)}
 
 

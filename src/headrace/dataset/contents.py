@@ -20,7 +20,7 @@ from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.engine.local import run_tasks
 from headrace.formats.content import NOTHING, Repeated, among, count_sorted, row_digests, tagged
-from headrace.recipe import load, registration_of_run
+from headrace.recipe import recipe_of_run
 from headrace.settings import Duplicates
 
 _SHARE = 0.001  # share of a split; more repeats are worth a warning
@@ -34,8 +34,7 @@ def roles_of(dataset: IndexedDataset) -> dict[str, Any]:
     settings = json.loads(path.read_bytes())
     named = ("time", "entity", "label", "time_format")
     roles = {name: settings.get(name) for name in named if isinstance(settings.get(name), str)}
-    if (own := registration_of_run(manifest.recipe).roles) is not None:
-        roles |= load(own)(settings)
+    roles |= recipe_of_run(manifest.recipe).roles(settings)
     # Settings name columns of the source, which packed rows no longer have.
     roles = {role: name for role, name in roles.items() if role == "time_format" or name in dataset.schema.names}
     rest = {"targets": tuple(settings.get("targets") or ()), "null_values": tuple(settings.get("null_values") or ())}

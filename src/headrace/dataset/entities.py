@@ -40,7 +40,7 @@ from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.formats.text_columns import as_text
 from headrace.keyed_hash import hash_texts
-from headrace.recipe import load, registration_of_run
+from headrace.recipe import recipe_of_run
 from headrace.storage.local import alone, beside, created, make_directory, replace
 
 _VERSION = 1
@@ -67,9 +67,8 @@ def entity_column(dataset: IndexedDataset, asked: str | None = None) -> str:
     recipe, name = "", asked
     if manifest is not None and asked is None:
         recipe = f"a run of {manifest.recipe!r}"
-        roles = registration_of_run(manifest.recipe).roles
-        if roles is not None:
-            name = load(roles)(json.loads((dataset.root / "config.json").read_bytes())).get("entity")
+        config = json.loads((dataset.root / "config.json").read_bytes())
+        name = recipe_of_run(manifest.recipe).roles(config).get("entity")
         source = manifest.facts.get("source_facts")
         name = name or manifest.facts.get("entity") or (source.get("entity") if isinstance(source, dict) else None)
     if name is None and recipe:

@@ -26,7 +26,7 @@ from headrace.dataset.sound import is_sound_name
 from headrace.digest import canonical_json, sha256_file, sha256_hex
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, HeadraceError
-from headrace.recipe import load, registration_of_run
+from headrace.recipe import recipe_of_run
 from headrace.storage.local import TEMP_PREFIX
 from headrace.storage.places import path_of, place_of
 
@@ -90,7 +90,7 @@ def verify(
     root, manifest = find_run(place, run)
     finished = FinishedRun(root, manifest)
     verdict = Verdict(manifest.run_id)
-    laws = registration_of_run(manifest.recipe).verify
+    recipe = recipe_of_run(manifest.recipe)
     try:
         verdict.checks += _files(finished, workers or default_workers())
         if run is None and place != root:
@@ -99,8 +99,8 @@ def verify(
             there = place_of(root).has_links and (root / SPLITS).is_dir()
             problem, detail = own_links_problem(root, manifest) if there else None, "the run's links lead into it"
         verdict.checks.append(Check("splits", detail, problem, "here"))
-        if not verdict.problems and laws is not None:
-            verdict.checks += load(laws)(finished, workers)
+        if not verdict.problems:
+            verdict.checks += recipe.verify(finished, workers)
     except HeadraceError as error:
         verdict.checks.append(Check("laws", "could be checked", str(error)))
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:

@@ -28,7 +28,7 @@ from headrace.formats.shard import Dialect, Shard, separator_of
 from headrace.formats.source import read_chunks, survey, unchanged
 from headrace.formats.text_columns import typed
 from headrace.formats.write import BLOCK_BYTES, BLOCK_ROWS
-from headrace.recipe import registrations
+from headrace.recipe import recipes
 from headrace.storage.places import place_of
 
 
@@ -123,7 +123,7 @@ def kind_of_word(word: str) -> Kind:
         kind = None
     if kind is not None:
         return kind
-    for recipe in registrations().values():
+    for recipe in recipes().values():
         if word in recipe.readers:
             raise InputError(recipe.readers[word])
     raise CorruptShard(f"format {word!r} is not known; the index was written by another version, upgrade headrace")

@@ -102,7 +102,13 @@ def prepare(*, given: Given, out: Out, about: RunOptions) -> None:
     execute(given.recipe(), out, about)
 
 
-add_derived(app, "prepare", "headrace.histories.config:Histories", prepare)
+def _settings() -> Any:
+    from headrace.histories.config import Histories  # loads pydantic, which a list of commands does not need
+
+    return Histories
+
+
+add_derived(app, "prepare", _settings, prepare)
 
 
 @app.command("decode")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
@@ -14,8 +13,7 @@ from headrace.settings import Duplicates, Names
 from headrace.storage.settings import Places
 
 if TYPE_CHECKING:
-    from headrace.run.context import RunContext
-    from headrace.run.prepare import Outcome
+    pass
 
 Kind = Literal["address", "number", "text"]
 VALUE_TYPES = ("int8", "int16", "int32", "int64", "float32", "float64", "category")
@@ -194,12 +192,6 @@ class Histories(RecipeSettings):
     def working_bytes(self) -> int:
         """The memory that a measurement takes while its partition is sorted and encoded, in bytes."""
         return WORKING_BYTES + 32 * len(self.values)
-
-    def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
-        """Do the work in the run directory; see `headrace.prepare`."""
-        from headrace.histories.recipe import execute  # the recipe imports its settings
-
-        return execute(self, context, files)
 
 
 def output_roles(_config: Mapping[str, Any]) -> dict[str, str]:

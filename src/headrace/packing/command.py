@@ -14,7 +14,7 @@ from headrace.cli.derived import Given, Out
 from headrace.cli.flags import RunOptions, pairs_of
 from headrace.cli.output import table
 from headrace.errors import SettingsError
-from headrace.recipe import registration_of_run
+from headrace.recipe import recipe_of_run
 from headrace.report.words import size
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _print_left_out(console: Console, manifest: Manifest) -> None:
     facts, read = manifest.facts, int(manifest.source["rows"])
     heads = ("reason", "rows", "share", "sequences", "tokens", "trained")
     made = table("not in the bins", heads, numbers_from=1)
-    notes, words = [], registration_of_run(manifest.recipe).reasons
+    notes, words = [], recipe_of_run(manifest.recipe).reasons
     for reason in sorted({*manifest.dropped, *facts["lost"]}):
         rows, lost = manifest.dropped.get(reason, 0), facts["lost"].get(reason, {})
         if rows or any(lost.values()):

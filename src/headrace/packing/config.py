@@ -27,7 +27,6 @@ class PackedSequences(ChatRecipe):
     """
 
     recipe_name: ClassVar[str] = "packed_sequences"
-    executed_by: ClassVar[str] = "headrace.packing.recipe"
     later: ClassVar[Sequence[tuple[str, ...]]] = (*ChatRecipe.later, ("near",), ("trace",))
 
     pack_size: int = _packing(4096, ge=2, description="Tokens that a bin may hold.")

@@ -14,12 +14,12 @@ from headrace.arrays import I64
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError, SettingsError
 from headrace.packing.blend import SPLITS
+from headrace.packing.capability import PackedSequencesRecipe
 from headrace.packing.chats.tokenise import ChatEncoder
 from headrace.packing.choose import Choice
 from headrace.packing.config import PackedSequences
 from headrace.packing.encode import TOO_LONG, encode
 from headrace.packing.near import of_task
-from headrace.packing.registration import REGISTRATION
 from headrace.packing.shards import (
     EXTENSIONS,
     PUBLISHED,
@@ -102,7 +102,7 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
         schema=schema_of(settings.parquet["declared"], traced=settings.traced, images=settings.parquet["images"]),
         index=index,
         splits=totals,
-        dropped={reason: dropped[reason] for reason in sorted(REGISTRATION.reasons)},
+        dropped={reason: dropped[reason] for reason in sorted(PackedSequencesRecipe.reasons)},
         source=tokenised.source_facts(files),
         directories={split: split_directory(split) for split in settings.asked_splits},
         facts={

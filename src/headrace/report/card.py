@@ -24,7 +24,7 @@ from headrace.dataset.certificate import settings_without_paths
 from headrace.dataset.contents import roles_of
 from headrace.dataset.manifest import Manifest, in_usual_order
 from headrace.formats.shard import separator_of
-from headrace.recipe import registration_of_run
+from headrace.recipe import recipe_of_run
 from headrace.report.facts import RunFacts
 from headrace.report.words import many, size
 
@@ -201,7 +201,7 @@ def _body(facts: RunFacts) -> str:
     kinds = {each["name"]: each["type"] for each in manifest.schema}
     columns = [[column, kind, told.get(column, "")] for column, kind in kinds.items()]
     parts += ["## Columns", _table(["column", "type", "role"], columns)]
-    public = settings_without_paths(registration_of_run(manifest.recipe).settings)
+    public = settings_without_paths(recipe_of_run(manifest.recipe))
     settings = {name: value for name, value in facts.config.items() if name in public}
     parts.append(f"## Settings\n\n```json\n{json.dumps(settings, ensure_ascii=False, indent=1)}\n```")
     return "\n\n".join(parts) + "\n"

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from headrace.arrays import F64
-from headrace.recipe import registration_of_run
+from headrace.recipe import recipe_of_run
 from headrace.report import charts
 from headrace.report.bins import byte_edges, counted, edges_for
 from headrace.report.facts import RunFacts
@@ -119,7 +119,7 @@ def _missing(facts: RunFacts, shards: pl.DataFrame) -> tuple[list[str], Tone]:
     if empty:
         verb = "had" if len(empty) > 1 else "has"
         said.append(f"{many(len(empty), 'source shard')} {verb} no rows at all: {listed(sorted(empty))}.")
-    if registration_of_run(facts.manifest.recipe).shards == "of one split":
+    if recipe_of_run(facts.manifest.recipe).shards == "of one split":
         return said, "warning" if said else "plain"
     odd = bool(said)
     left = [split for split in facts.splits if holds[f"holds {split}"].any() and not holds[f"holds {split}"].all()]
@@ -199,7 +199,7 @@ def tables(facts: RunFacts) -> list[Table]:
 def tiles(facts: RunFacts) -> list[tuple[str, str]]:
     """Return the figures at the top of the page: rows of each split, and totals dropped, read and written."""
     manifest = facts.manifest
-    unit = registration_of_run(manifest.recipe).row
+    unit = recipe_of_run(manifest.recipe).row
     found = [(name, many(manifest.splits[name].rows, unit)) for name in facts.splits]
     if manifest.folds:  # its splits are cells, which several folds share
         found = [("folds", f"{len(manifest.folds):,}"), ("in folds", many(sum(facts.rows_in_splits.values()), unit))]

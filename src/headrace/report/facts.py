@@ -14,7 +14,7 @@ import polars as pl
 from headrace.dataset.manifest import Manifest, in_usual_order
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.errors import CorruptShard
-from headrace.recipe import registration_of_run
+from headrace.recipe import recipe_of_run
 from headrace.storage.places import place_of
 
 Kind = Literal["recipe", "settings", "source", "counts", "schema", "libraries"]
@@ -53,7 +53,7 @@ class RunFacts:
 
     def reason_in_words(self, reason: str) -> str:
         """Return why rows were dropped, in words; by default the reason's name without underscores."""
-        return registration_of_run(self.manifest.recipe).reasons.get(reason, reason.replace("_", " "))
+        return recipe_of_run(self.manifest.recipe).reasons.get(reason, reason.replace("_", " "))
 
     @cached_property
     def shards(self) -> pl.DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from headrace.errors import InputError
-from headrace.recipe import load, registration_of_run
+from headrace.recipe import recipe_of_run
 from headrace.report import REPORT, common
 from headrace.report.card import CROISSANT, README, croissant_of, markdown_of
 from headrace.report.facts import RunFacts, read_run
@@ -19,13 +19,13 @@ from headrace.storage.places import local_path_of
 def page_of(facts: RunFacts) -> Page:
     """Make the page of a run, with the common figures if its recipe has none of its own."""
     manifest = facts.manifest
-    figures = registration_of_run(manifest.recipe).figures
+    recipe = recipe_of_run(manifest.recipe)
     by = f"headrace {manifest.libraries.get('headrace', '')}"
     return Page(
         title=f"{manifest.recipe.replace('_', ' ')}: {facts.output}",
         subtitle=f"run {manifest.run_id}, made {written(facts.run.finished_at)} by {by}",
         tiles=common.tiles(facts),
-        figures=common.figures(facts) if figures is None else load(figures)(facts),
+        figures=recipe.figures(facts, common.figures),
         tables=common.tables(facts),
     )
 

@@ -35,7 +35,7 @@ from headrace.formats.detect import Kind, stem_of_name
 from headrace.formats.open_parquet import key_values
 from headrace.formats.schema import few
 from headrace.formats.write import ShardWriter
-from headrace.recipe import registration_of_run
+from headrace.recipe import recipe_of_run
 from headrace.rewriting.settings import Rewrite
 from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles, read_arrow
 from headrace.run.prepare import Outcome
@@ -261,7 +261,7 @@ def compared_columns(settings: Rewrite, source: IndexedDataset, names: Sequence[
     if unknown := [name for name in settings.content if name not in names]:
         raise SettingsError(f"content names {unknown}, which the output does not have; it has {', '.join(names)}")
     manifest = source.manifest if isinstance(source, FinishedRun) else None
-    more = None if manifest is None else registration_of_run(manifest.recipe).contents
+    more = None if manifest is None else recipe_of_run(manifest.recipe).content_unit
     why = None
     if settings.content:
         found = settings.content
@@ -287,7 +287,7 @@ def known_repeats(source: IndexedDataset, splits: Sequence[str], compared: Seque
 
     splits: of the source, in their usual order. `verify` counts again in what was written.
     """
-    if not isinstance(source, FinishedRun) or registration_of_run(source.manifest.recipe).contents is not None:
+    if not isinstance(source, FinishedRun) or recipe_of_run(source.manifest.recipe).content_unit is not None:
         return None
     said = source.manifest.facts.get("duplicates")
     if not isinstance(said, dict) or list(compared) != said.get("content"):

@@ -28,7 +28,6 @@ class Rewrite(RecipeSettings):
     """
 
     recipe_name: ClassVar[str] = "rewrite"
-    executed_by: ClassVar[str] = "headrace.rewriting.recipe"
     later: ClassVar[Sequence[tuple[str, ...]]] = (("duplicates", "content"),)
 
     source: Places = Field(

@@ -42,7 +42,7 @@ class Erased:
 
 @dataclass(frozen=True)
 class Erasure:
-    """A recipe's functions for rewriting a run without some rows; the recipe's registration names one.
+    """A recipe's functions for rewriting a run without some rows.
 
     keys: takes a finished run; returns the columns it needs, and a function from a table of them to the key of each
     row, int64, as in the index. None: rows have no keys. count: takes a run and keys of rows; returns counts that can

@@ -15,7 +15,7 @@ from html import escape
 from importlib import import_module
 from typing import Any, Literal
 
-from headrace.recipe import registration_of_run
+from headrace.recipe import recipe_of_run
 
 log = logging.getLogger("headrace")
 
@@ -115,7 +115,7 @@ class CellProgress:
     """A listener for `prepare`, called from any thread. show: receives the whole drawing each time, as HTML."""
 
     def __init__(self, recipe: str, show: Callable[[str], None]) -> None:
-        self._words = registration_of_run(recipe).stages
+        self._words = recipe_of_run(recipe).stages
         self._show = show
         self._lock = threading.Lock()
         self._lines: dict[str, _Line] = {}

@@ -22,7 +22,7 @@ from headrace.formats.saved import address_of, view_of
 from headrace.formats.schema import describe
 from headrace.formats.source import told_empty
 from headrace.machine import LIBRARIES, library_version
-from headrace.recipe import Recipe
+from headrace.recipe import JobSettings
 from headrace.run import in_store
 from headrace.run.context import STAGE_DIRECTORY, RunContext
 from headrace.run.events import Note, OnEvent, Step
@@ -42,7 +42,7 @@ class Job:
     run: where it is made. target: where it is read; in an object store, this is another path.
     """
 
-    recipe: Recipe
+    recipe: JobSettings
     run: Path
     target: Path
     files: Sequence[tuple[Path, str]]

@@ -35,9 +35,9 @@ from headrace.dataset.sound import damaged
 from headrace.digest import canonical_json, derive_key, sha256_file, sha256_hex
 from headrace.errors import SettingsError
 from headrace.keyed_hash import hash_texts
-from headrace.recipe import load, registration_of_run
+from headrace.recipe import recipe_of_run
 from headrace.run.context import STAGE_DIRECTORY, RunContext, Task
-from headrace.run.erase import Erased, Erasure, ShardEraser
+from headrace.run.erase import Erased, ShardEraser
 from headrace.run.events import OnEvent
 from headrace.run.in_store import SUCCESS
 from headrace.run.prepare import Outcome, only_writer, prepare
@@ -135,7 +135,7 @@ def forget(
 
 
 def _find(run: FinishedRun, names: Sequence[str], column: str | None, workers: int | None) -> Erased:
-    if registration_of_run(run.manifest.recipe).forget is None:
+    if recipe_of_run(run.manifest.recipe).erasure() is None:
         raise SettingsError(
             f"{run.root}: a run of {run.manifest.recipe!r} cannot be written again in part, as its files mix what was"
             " made of many rows; erase the entities in its source and prepare again"
@@ -222,7 +222,8 @@ class _Without:
         run, manifest = self.run, self.run.manifest
         shards = _shards_of(run)
         touched = {split: _touched(run, split, rows) for split, rows in self.found.rows.items()}
-        erasure: Erasure = load(registration_of_run(manifest.recipe).forget or "")
+        erasure = recipe_of_run(manifest.recipe).erasure()
+        assert erasure is not None  # checked before the entities were looked for
         eraser = ShardEraser(run, self.found.column, self.names, erasure)
         work = [(shards[name], count) for own in touched.values() for name, count in own.items()]
         tasks = [Task(old.file.path, old.file.bytes, partial(eraser.task, old, count)) for old, count in work]

@@ -23,7 +23,7 @@ from headrace.digest import canonical_json
 from headrace.engine.engine import EngineName, check_engine
 from headrace.errors import RunBusy, SettingsError, StoreError
 from headrace.printable import shown
-from headrace.recipe import Recipe
+from headrace.recipe import JobSettings
 from headrace.run import in_store
 from headrace.run.events import OnEvent, Step, listener_here, log_warnings
 from headrace.run.identity import Fingerprint, SourceState, check_apart, fingerprint, run_id
@@ -79,7 +79,7 @@ class Prepared:
 
 @explains_calls("prepare")
 def prepare(
-    recipe: Recipe,
+    recipe: JobSettings,
     out: str | Path,
     *,
     workers: int | None = None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Never
 
@@ -12,6 +11,7 @@ from pydantic import PrivateAttr
 from headrace.dataset.tables import with_paths
 from headrace.errors import SettingsError
 from headrace.formats.type_words import ALL_COLUMNS, INFER, asks_to_infer
+from headrace.recipe import find_recipe
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
@@ -24,13 +24,11 @@ class RecipeSettings(Settings):
 
     Wherever a setting takes a path, it takes a table too, which is written into the cache first; see `dataset.tables`.
     Each field is written once: its type, default and description make the flag, completion, schema and documentation.
-    executed_by: the module whose `execute` takes settings, context and files; settings alone do not load it.
     later: groups of settings that recipes got after their first runs were made. They are not in the identity while all
     of a group have their defaults, so that those runs are found again.
     """
 
     recipe_name: ClassVar[str]
-    executed_by: ClassVar[str]
     later: ClassVar[Sequence[tuple[str, ...]]] = ()
     untyped: ClassVar[Sequence[str]] = ()
     _inferred: Mapping[str, str] | None = PrivateAttr(None)
@@ -105,8 +103,7 @@ class RecipeSettings(Settings):
 
     def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
         """Execute the recipe in the run directory, as described in `headrace.prepare`."""
-        outcome: Outcome = import_module(self.executed_by).execute(self, context, files)
-        return outcome
+        return find_recipe(self.recipe_name).execute(self, context, files)
 
 
 def _with_addresses(value: Any) -> Any:

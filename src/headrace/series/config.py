@@ -57,7 +57,6 @@ class Series(SourceSettings):
     model_config = ConfigDict(json_schema_extra=_target_or_run)
 
     recipe_name: ClassVar[str] = "series"
-    executed_by: ClassVar[str] = "headrace.series.recipe"
     later: ClassVar[Sequence[tuple[str, ...]]] = (
         *((name,) for name in ("duplicates", "train_end", "val_end", "pipelines_from", *DIVIDE, *_ROLES, "trim")),
         *((name,) for name in ("comment", "decimal", "encoding", "business_days", "snap", "resample")),

@@ -40,7 +40,6 @@ class TemporalSplit(RecipeSettings):
     """
 
     recipe_name: ClassVar[str] = "temporal_split"
-    executed_by: ClassVar[str] = "headrace.split.recipe"
     untyped: ClassVar[Sequence[str]] = ("time", "entity", "label", "targets")
     later: ClassVar[Sequence[tuple[str, ...]]] = (
         ("gap",),

@@ -9,17 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from headrace.cli.flags import Json, unless_given, with_groups
 from headrace.cli.output import emit, say
 from headrace.errors import SettingsError
-from headrace.recipe import Init, load, registrations
-
-if TYPE_CHECKING:
-    from headrace.cli.init.commented import Section
+from headrace.recipe import Recipe, recipes
 
 Config = Annotated[Path, unless_given("--config", help="The YAML file to write.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")]
@@ -154,15 +151,15 @@ def init_app() -> typer.Typer:
         help="Inspect data and write a commented configuration for `headrace run`.",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for recipe in registrations().values():
-        if recipe.init is not None:
-            app.command(recipe.init.word)(_command_for(recipe.init))
+    for recipe in recipes().values():
+        if recipe.init_word is not None:
+            app.command(recipe.init_word)(_command_for(recipe))
     return app
 
 
-def _command_for(init: Init) -> Callable[..., None]:
+def _command_for(recipe: Recipe) -> Callable[..., None]:
     """Make `headrace init WORD` for a recipe: its options become flags, and their docstring the help."""
-    options = load(init.options)
+    options = recipe.init_options()
 
     def command(config: Config, asked: Any, *, overwrite: Overwrite = False, as_json: Json = False) -> None:
         from headrace.cli.init.commented import Aside, commented_yaml
@@ -170,12 +167,11 @@ def _command_for(init: Init) -> Callable[..., None]:
         from headrace.storage.places import local_path_of, path_of
 
         check_apart(path_of(asked.out), asked.source, ())  # the run would refuse it later
-        make: Callable[[Any], tuple[list[Section], str]] = load(init.sections)
         config = local_path_of(config, "--config")
         there = SettingsError(f"{config}: already exists; give another --config, or --overwrite")
         if config.exists() and not overwrite:
             raise there
-        sections, about = make(asked)
+        sections, about = recipe.init(asked)
         try:
             with config.open("w" if overwrite else "x", encoding="utf-8") as file:
                 file.write(commented_yaml(sections))

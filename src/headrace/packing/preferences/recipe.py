@@ -28,8 +28,8 @@ from headrace.formats.write import ShardWriter
 from headrace.packing.blend import SPLITS
 from headrace.packing.chats.tokenise import ChatEncoder
 from headrace.packing.choose import Choice
+from headrace.packing.preferences.capability import PreferencesRecipe
 from headrace.packing.preferences.encode import COLUMNS, encode
-from headrace.packing.preferences.registration import REGISTRATION
 from headrace.packing.preferences.settings import ANSWERS, Preferences, id_columns
 from headrace.packing.sequences import Origins, set_print
 from headrace.packing.shards import REJECTED, even_cuts, shard_counts
@@ -93,7 +93,7 @@ def execute(settings: Preferences, context: RunContext, files: Sequence[tuple[Pa
         schema=schema,
         index=index,
         splits=totals,
-        dropped={reason: dropped[reason] for reason in sorted(REGISTRATION.reasons)},
+        dropped={reason: dropped[reason] for reason in sorted(PreferencesRecipe.reasons)},
         source=tokenised.source_facts(files),
         directories={record["split"]: f"data/{record['split']}" for record in records},
         facts={

@@ -30,7 +30,6 @@ class Preferences(ChatRecipe):
     """
 
     recipe_name: ClassVar[str] = "preferences"
-    executed_by: ClassVar[str] = "headrace.packing.preferences.recipe"
 
     kind: Kind = Field(
         "pairs",

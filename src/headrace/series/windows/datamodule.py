@@ -33,7 +33,7 @@ from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
 from headrace.digest import derive_key
 from headrace.errors import SettingsError
 from headrace.keyed_hash import hash_texts
-from headrace.recipe import Recipe
+from headrace.recipe import JobSettings
 from headrace.run.identity import fingerprint, run_id
 from headrace.run.prepare import prepare
 from headrace.series.pipelines.save import Pipelines
@@ -108,7 +108,7 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
 
     def __init__(
         self,
-        source: str | Path | Recipe,
+        source: str | Path | JobSettings,
         *,
         input_length: int,
         output_length: int,
@@ -355,12 +355,12 @@ def choose_pool(
 class _Source:
     """A run to open: its dataset directory, and its settings or its run_id if they were given."""
 
-    recipe: Recipe | None
+    recipe: JobSettings | None
     out: Path
     run: str | None
 
     @classmethod
-    def of(cls, source: str | Path | Recipe, out: str | Path | None, run: str | None) -> _Source:
+    def of(cls, source: str | Path | JobSettings, out: str | Path | None, run: str | None) -> _Source:
         """Read what the user named as source: a directory, settings, or a file of them. Raises `SettingsError`."""
         if isinstance(source, str | PurePath):
             path = Path(source)

@@ -30,7 +30,7 @@ from headrace.errors import InputError, SettingsError
 from headrace.formats.content import NOTHING, content_columns, row_digests
 from headrace.formats.dates import MISSING, parse_dates
 from headrace.formats.text_columns import as_text, nulled
-from headrace.recipe import load, registration_of_run
+from headrace.recipe import recipe_of_run
 from headrace.run.near import check_near
 from headrace.stream.audit.near import STARTS, TOKEN_IDS, NearDuplicates, SplitBlocks, near_duplicates, sequence_digests
 from headrace.stream.audit.overlap import (
@@ -224,25 +224,28 @@ def find_leaks(
     names = dataset.schema.names
     features = content_columns(names, {time, entity, label, *roles.get("targets", ())})
     packed = set(_PACKED) <= set(names) and not content
-    own = None if content or dataset.manifest is None else registration_of_run(dataset.manifest.recipe).contents
+    recipe = None
+    if not content and dataset.manifest is not None:
+        recipe = recipe_of_run(dataset.manifest.recipe)
+    unit = None if recipe is None else recipe.content_unit
     compared = content or ((TOKEN_IDS,) if packed else features)
     _refuse_what_finds_nothing(dataset.schema, compared, near=near is not None and not packed, against=bool(against))
     workers = workers or default_workers()
     splits = [SplitBlocks(dataset, name, workers) for name in in_usual_order(dataset.split_rows)]
     read = (TOKEN_IDS, STARTS) if packed else compared
     first: dict[str, I64] = {}  # first row of each unit, if units are several rows
-    if own is None:
+    if recipe is None or unit is None:
         digest = sequence_digests if packed else row_digests
         digests = {each.name: split_digests(dataset, each.name, workers, read, digest) for each in splits}
     else:
         digests = {}
         for each in splits:
-            compared, first[each.name], digests[each.name] = load(own[0])(dataset, each.name, workers)
+            compared, first[each.name], digests[each.name] = recipe.contents(dataset, each.name, workers)
     contents = {name: found[found != NOTHING] for name, found in digests.items()}
     dated = {} if time is None else _dated(splits, roles)
     benchmarks = {str(path): Benchmark.of(read_items(path), ngram) for path in find_benchmarks(against)}
     return LeakReport(
-        unit="sequence" if packed else "row" if own is None else own[1],
+        unit="sequence" if packed else unit or "row",
         rows={name: len(found) for name, found in digests.items()},
         content=compared,
         blank={name: len(found) - len(contents[name]) for name, found in digests.items()},

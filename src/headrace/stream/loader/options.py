@@ -16,7 +16,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock, Verify
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import SettingsError
-from headrace.recipe import BUILT_IN, load
+from headrace.recipe import recipe_of_run
 from headrace.sealed import MOST_LANES, MOST_POSITIONS
 from headrace.storage.places import place_of
 from headrace.stream.order.balance import CostModel, CountedIndex
@@ -131,8 +131,8 @@ class RowSource(Protocol):
 
 
 def packing(part: str) -> Any:
-    """Import a part of packing, which the stream knows only through the registration of its recipe."""
-    return load(load(BUILT_IN["packed_sequences"]).streams[part])
+    """Import a part of packing, which the stream knows only through its recipe."""
+    return recipe_of_run("packed_sequences").for_streams(part)
 
 
 class StreamArguments(TypedDict, total=False):

@@ -1,5 +1,6 @@
-"""One stage: a task for each file."""
+"""The work of the recipe, one stage with a task for each file, and its law."""
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +11,8 @@ import pyarrow as pa
 from every_nth.settings import EveryNth
 from headrace.dataset.index import IndexRow
 from headrace.dataset.manifest import SplitTotals
+from headrace.dataset.open import FinishedRun
+from headrace.dataset.verify import Check
 from headrace.formats.detect import Kind
 from headrace.formats.shard import Shard
 from headrace.formats.source import read_chunks, survey
@@ -67,3 +70,12 @@ def work(settings: EveryNth, shard: Shard, schema: pa.Schema) -> Callable[[TaskF
         return {"rows_read": len(whole), "kept": written.rows, "blocks": [asdict(block) for block in written.blocks]}
 
     return thin
+
+
+def verify(run: FinishedRun) -> list[Check]:
+    """Compare the number of rows with the step."""
+    step = json.loads((run.root / "config.json").read_bytes())["step"]
+    kept, read = run.manifest.splits["all"].rows, run.manifest.source["rows"]
+    most = read // step + run.manifest.source["files"]
+    problem = None if kept <= most else f"{run.root}: {kept} rows are kept of {read}; prepare the run again"
+    return [Check("one row in this many", f"{kept} of {read} rows, step {step}", problem)]

@@ -4,13 +4,16 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import polars as pl
 import pytest
 import yaml
 
-HERE = Path(__file__).parent
+from headrace.recipe import GROUP
+
+PACKAGE = Path(__file__).parents[2] / "examples/own_recipe"
 HEADRACE = "import sys; sys.argv[0] = 'headrace'; from headrace.cli import command; command()"
 
 
@@ -49,13 +52,14 @@ class Shell:
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
     """In a directory with files in `raw`, and a run of every tenth of their rows in `out`."""
-    directory = tmp_path_factory.mktemp("sixth")
+    directory = tmp_path_factory.mktemp("own_recipe")
     (directory / "raw").mkdir()
     for shard in range(3):
         frame = pl.DataFrame({"n": range(100), "t": [f"{shard}-{n}" for n in range(100)]})
         frame.write_csv(directory / f"raw/part-{shard}.csv")
-    site = install(directory / "site", "every_nth", "every_nth.registration:REGISTRATION")
-    shell = Shell(directory, site, HERE)
+    [(name, reference)] = tomllib.loads((PACKAGE / "pyproject.toml").read_text())["project"]["entry-points"][GROUP].items()
+    site = install(directory / "site", name, reference)
+    shell = Shell(directory, site, PACKAGE)
     shell.json("thin", "raw", "--out", "out")
     return shell
 
@@ -66,7 +70,7 @@ def test_its_command_has_a_flag_for_each_setting_and_makes_the_run(shell: Shell)
     again = shell.json("thin", "raw", "--out", "flags", "--step", 7, "--codec", "zstd", "--columns", "t")
     wrong = shell("thin", "raw", "--out", "flags", "--step", 0)
 
-    assert "Keep one row of so many. 10 unless given." in told
+    assert "Keep one row in this many. 10 unless given." in told
     assert "Compression of the output. none (default) | zstd." in told
     assert ("every_nth", 45, {"between": 255}) == (made["recipe"], made["splits"]["all"]["rows"], made["dropped"])
     assert ["t"] == [column["name"] for column in made["schema"]]
@@ -96,7 +100,7 @@ def test_verify_checks_its_law_and_reports_draw_its_figures(shell: Shell) -> Non
     page = Path(shell.json("report", "out")["report"])
     told = shell("inspect", "out").stdout
 
-    assert ("one row of so many", "30 of 300 rows, step 10") == (checks[-1]["name"], checks[-1]["detail"])
+    assert ("one row in this many", "30 of 300 rows, step 10") == (checks[-1]["name"], checks[-1]["detail"])
     html = (shell.directory / page).read_text("utf-8")
     assert ["How much is left?", "30 kept rows", "for between: is between two rows that are kept"] == [text for text in ("How much is left?", "30 kept rows", "for between: is between two rows that are kept") if text in html]  # fmt: skip
     assert "between: is between two rows that are kept" in told
@@ -115,7 +119,7 @@ def test_schema_and_completion_know_its_settings(shell: Shell) -> None:
     names = {"COMP_WORDS": "headrace\nschema\nev", "COMP_CWORD": "2", "_HEADRACE_COMPLETE": "complete_bash"}
 
     assert "every_nth" in schema["properties"]["recipe"]["enum"]
-    assert "Keep one row of so many." == schema["$defs"]["every_nth"]["properties"]["step"]["description"]
+    assert "Keep one row in this many." == schema["$defs"]["every_nth"]["properties"]["step"]["description"]
     assert ["none", "zstd"] == shell(**asked).stdout.split()
     assert ["--step"] == shell(**flags).stdout.split()
     assert ["every_nth"] == shell(**names).stdout.split()
@@ -133,17 +137,17 @@ def test_a_run_is_read_where_its_recipe_is_not_installed(shell: Shell) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.smoke("gone-no_such_package.registration:REGISTRATION-cannot be imported (ModuleNotFoundError")
+@pytest.mark.smoke("gone-no_such_package.recipe:OwnRecipe-cannot be imported (ModuleNotFoundError")
 @pytest.mark.parametrize(
     ("name", "reference", "words"),
     [
-        ("gone", "no_such_package.registration:REGISTRATION", "cannot be imported (ModuleNotFoundError"),
-        ("odd", "json:loads", "is not a Registration of that name"),
-        ("rewrite", "every_nth.registration:REGISTRATION", "is registered as headrace.rewriting.registration"),
+        ("gone", "no_such_package.recipe:OwnRecipe", "cannot be imported (ModuleNotFoundError"),
+        ("odd", "json:loads", "is not a Recipe of that name"),
+        ("rewrite", "every_nth.recipe:EveryNthRecipe", "is registered as headrace.rewriting.capability"),
     ],
 )
 def test_a_broken_package_is_named_and_leaves_the_other_recipes(tmp_path: Path, name: str, reference: str, words: str) -> None:  # fmt: skip
-    shell = Shell(tmp_path, install(tmp_path / "site", name, reference), HERE)
+    shell = Shell(tmp_path, install(tmp_path / "site", name, reference), PACKAGE)
     broken = shell("schema", name)
     sound = shell("split", "--help")
 
@@ -152,8 +156,8 @@ def test_a_broken_package_is_named_and_leaves_the_other_recipes(tmp_path: Path, 
 
 
 def test_two_recipes_cannot_have_one_command(tmp_path: Path) -> None:
-    (tmp_path / "second.py").write_text("from headrace.recipe import Registration\nONE = Registration(name='second', settings='x:y', commands={'split': 'x:y'})\n")  # fmt: skip
-    shell = Shell(tmp_path, install(tmp_path / "site", "second", "second:ONE"), tmp_path)
+    (tmp_path / "second.py").write_text("from headrace.recipe import Recipe\nclass Second(Recipe):\n    name = 'second'\n    commands = ('split',)\n")
+    shell = Shell(tmp_path, install(tmp_path / "site", "second", "second:Second"), tmp_path)
 
     assert (
         "`headrace split` is a command of 'temporal_split'; uninstall one of them" in shell("schema", "second").stderr

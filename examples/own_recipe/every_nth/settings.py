@@ -1,9 +1,9 @@
-"""The settings of the recipe, each written once."""
+"""The settings of the recipe, and the flags of its `headrace init`."""
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
 
+import typer
 from pydantic import Field
 
 from headrace.run.settings import RecipeSettings
@@ -17,13 +17,18 @@ class EveryNth(RecipeSettings):
     recipe_name: ClassVar = "every_nth"
 
     source: Places = Field(min_length=1, description="Files, directories or glob patterns of tables.")
-    step: int = Field(10, ge=1, description="Keep one row of so many.")
+    step: int = Field(10, ge=1, description="Keep one row in this many.")
     first: int = Field(0, ge=0, description="Row of each file to begin with.")
     codec: Literal["none", "zstd"] = Field("none", description="Compression of the output.")
     columns: Names | None = Field(None, description="Columns to keep.")
 
-    def execute(self, context: Any, files: Sequence[tuple[Path, str]]) -> Any:
-        """Do the work in the run directory."""
-        from every_nth.stages import execute
 
-        return execute(self, context, files)
+@dataclass(frozen=True)
+class ThinOptions:
+    """Look at files, and write a configuration that thins them out.
+
+    Example:  headrace init thin raw --out thinned --config thin.yaml
+    """
+
+    source: Annotated[list[str], typer.Argument(help="Files, directories or glob patterns of tables.")]
+    out: Annotated[str, typer.Option(help="Output directory of the run.")]

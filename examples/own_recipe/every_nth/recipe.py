@@ -1,0 +1,49 @@
+"""The recipe, as headrace finds it. This module imports little, because every command imports it."""
+
+from headrace.recipe import Recipe
+
+
+class EveryNthRecipe(Recipe):
+    """Keep every n-th row of each file."""
+
+    name = "every_nth"
+    commands = ("thin",)
+    help = "Keep every n-th row of each file.\n\nExample:  headrace thin raw --out thinned --step 10"
+    init_word = "thin"
+    stages = {"thin": ("thin out files", "files")}
+    reasons = {"between": "is between two rows that are kept"}
+    row = "kept row"
+
+    def settings(self):
+        from every_nth.settings import EveryNth
+
+        return EveryNth
+
+    def execute(self, settings, context, files):
+        from every_nth.stages import execute
+
+        return execute(settings, context, files)
+
+    def verify(self, run, workers):
+        from every_nth.stages import verify
+
+        return verify(run)
+
+    def figures(self, facts, common):
+        from headrace.report.figure import Figure
+
+        step = facts.manifest.facts["step"]
+        return [Figure("thinned", "How much is left?", f"One row of {step}."), *common(facts)]
+
+    def init_options(self):
+        from every_nth.settings import ThinOptions
+
+        return ThinOptions
+
+    def init(self, options):
+        from headrace.cli.init.commented import Section
+        from headrace.cli.init.look import look
+
+        about = f"{len(look(options.source).names)} files"
+        settings = {"recipe": "every_nth", "source": options.source[0], "out": options.out, "step": 10}
+        return [Section(f"Looked at {about}.", settings)], about

@@ -1,0 +1,120 @@
+"""The recipe of histories, as headrace finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from headrace.formats.time_formats import DATE_WORDS
+from headrace.recipe import Recipe
+
+if TYPE_CHECKING:
+    from headrace.arrays import I64, U64
+    from headrace.cli.init.commented import Section
+    from headrace.cli.tables import Detail
+    from headrace.dataset.indexed import IndexedDataset
+    from headrace.dataset.manifest import Manifest
+    from headrace.dataset.open import FinishedRun
+    from headrace.dataset.verify import Check
+    from headrace.report.facts import RunFacts
+    from headrace.report.figure import Figure
+    from headrace.run.context import RunContext
+    from headrace.run.prepare import Outcome
+
+class HistoriesRecipe(Recipe):
+    """The measurements of each entity as one long row, to draw contexts from."""
+
+    name = "histories"
+    commands = ("histories",)
+    words: ClassVar = {
+        ("histories", "prepare"): {
+            "time_format": DATE_WORDS,
+        },
+        ("histories", "plan"): {"rows": ("uniform", "measurements"), "split": ("train", "test")},
+    }
+    init_word = "histories"
+    stages: ClassVar = {
+        "gather": ("gather measurements", "shards"),
+        "dictionary": ("sort texts", "dictionaries"),
+        "compare": ("compare entities", "partitions"),
+        "order": ("order entities", "partitions"),
+        "rows": ("list rows", "files"),
+    }
+    reasons: ClassVar = {
+        "not_sampled": "not in the sample",
+        "null_time": "has no time",
+        "unreadable_time": "time cannot be read",
+        "time_before_1970": "time is before 1970",
+        "null_entity": "has no entity",
+        "unreadable_entity": "entity is not an address or a number",
+        "null_peer": "has no peer",
+        "unreadable_peer": "peer is not an address or a number",
+        "unreadable_value": "value is not a number of its type",
+        "missing_value": "has no value",
+        "negative_value": "value is below 0",
+        "zero_value": "value is 0",
+        "duplicate": "its entity has the measurements of another one",
+    }
+    row = "big row"
+    content_unit = "entity"
+    unproved = (
+        "An entity may be in both splits under two names, where it has other measurements under each.",
+        "Train and test cover the same time; only their entities differ.",
+    )
+    readers: ClassVar = {
+        "array_record": "histories in ArrayRecord shards cannot be streamed as a table; read them as contexts "
+        "(`headrace histories plan` counts them), or prepare them with format='arrow'"
+    }
+
+    def settings(self) -> Any:
+        from headrace.histories.config import Histories
+
+        return Histories
+
+    def execute(self, settings: Any, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
+        from headrace.histories.recipe import execute
+
+        return execute(settings, context, files)
+
+    def command(self, word: str) -> Any:
+        from headrace.histories.command import app
+
+        return app
+
+    def init_options(self) -> type[Any]:
+        from headrace.cli.init.asked import AskedHistories
+
+        return AskedHistories
+
+    def init(self, options: Any) -> tuple[list[Section], str]:
+        from headrace.histories.init import histories_sections
+
+        return histories_sections(options)
+
+    def verify(self, run: FinishedRun, workers: int | None) -> list[Check]:
+        from headrace.histories.verify import verify_histories
+
+        return verify_histories(run, workers)
+
+    def figures(self, facts: RunFacts, common: Callable[[RunFacts], list[Figure]]) -> list[Figure]:
+        from headrace.histories.figures import figures
+
+        return figures(facts)
+
+    def summary(
+        self, console: Any, manifest: Manifest, run: Path, detail: Detail, common: Callable[[], None]
+    ) -> None:
+        from headrace.histories.summary import print_histories
+
+        print_histories(console, manifest, run, detail)
+
+    def contents(self, dataset: IndexedDataset, split: str, workers: int) -> tuple[tuple[str, ...], I64, U64]:
+        from headrace.histories.verify import contents_of_split
+
+        return contents_of_split(dataset, split, workers)
+
+    def roles(self, config: Mapping[str, Any]) -> dict[str, str]:
+        from headrace.histories.config import output_roles
+
+        return output_roles(config)

@@ -1,0 +1,113 @@
+"""Packed sequences, as headrace finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
+
+from headrace.near import STAGES
+from headrace.packing.chats.words import REASONS, ImageRule, Layout, Reasoning
+from headrace.recipe import Recipe
+
+if TYPE_CHECKING:
+    from headrace.cli.init.commented import Section
+    from headrace.cli.tables import Detail
+    from headrace.dataset.manifest import Manifest
+    from headrace.dataset.open import FinishedRun
+    from headrace.dataset.verify import Check
+    from headrace.report.facts import RunFacts
+    from headrace.report.figure import Figure
+    from headrace.run.context import RunContext
+    from headrace.run.prepare import Outcome
+
+LAYOUTS = get_args(Layout)
+_FOR_OTHERS = "shards of .{0} are for other readers; prepare with packed_storage='parquet' to stream"
+
+
+class PackedSequencesRecipe(Recipe):
+    """Chats as tokens with a loss mask, packed into bins."""
+
+    name = "packed_sequences"
+    commands = ("pack",)
+    words: ClassVar = {
+        ("pack",): {"layout": LAYOUTS},
+        ("peek",): {"layout": LAYOUTS, "reasoning": get_args(Reasoning), "images": get_args(ImageRule)},
+    }
+    init_word = "pack"
+    stages: ClassVar = {
+        "sample": ("choose a sample", "parts"),
+        "tokenise": ("render and tokenise", "parts"),
+        **STAGES,
+        "pack": ("pack into bins", "splits"),
+        "materialise": ("write bins", "shards"),
+    }
+    reasons: ClassVar = {
+        "no_split_key": "the conversation key is missing or empty",
+        "too_short": "one token has nothing to predict",
+        "too_long": "no sequence of the row fits a bin, or its answer would be cut away",
+        "sampled_out": "not in the sample",
+        "in_benchmark": "holds an item of a benchmark that is excluded",
+        "key_in_test": "its conversation key is in test",
+        "key_in_valid": "its conversation key is in valid",
+        "content_in_test": "its user turns, or a sequence of it, are in test",
+        "content_in_valid": "its user turns, or a sequence of it, are in valid",
+        "duplicate": "an earlier row is the same",
+        "weight": "left out so that token shares are as the weights",
+        "bin_without_label": "its bin has no label to train on",
+        **REASONS,
+    }
+    row = "bin"
+    unproved = (
+        "The tokens may not be those of the chats: sequences are compared with the 64-bit fingerprints of packing.",
+    )
+    readers: ClassVar = {"npy": _FOR_OTHERS.format("npy"), "bin": _FOR_OTHERS.format("bin")}
+
+    def settings(self) -> Any:
+        from headrace.packing.config import PackedSequences
+
+        return PackedSequences
+
+    def execute(self, settings: Any, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
+        from headrace.packing.recipe import execute
+
+        return execute(settings, context, files)
+
+    def command(self, word: str) -> Any:
+        from headrace.packing.command import pack
+
+        return pack
+
+    def init_options(self) -> type[Any]:
+        from headrace.cli.init.asked import AskedPack
+
+        return AskedPack
+
+    def init(self, options: Any) -> tuple[list[Section], str]:
+        from headrace.packing.init import pack_sections
+
+        return pack_sections(options)
+
+    def verify(self, run: FinishedRun, workers: int | None) -> list[Check]:
+        from headrace.packing.verify import verify_packed
+
+        return verify_packed(run, workers)
+
+    def figures(self, facts: RunFacts, common: Callable[[RunFacts], list[Figure]]) -> list[Figure]:
+        from headrace.packing.figures import figures
+
+        return figures(facts)
+
+    def summary(self, console: Any, manifest: Manifest, run: Path, detail: Detail, common: Callable[[], None]) -> None:
+        from headrace.packing.command import print_packed
+
+        print_packed(console, manifest, run, detail)
+
+    def for_streams(self, part: str) -> Any:
+        if part == "pack":
+            from headrace.packing.on_the_fly.settings import pack_setting
+
+            return pack_setting
+        from headrace.packing.read.batches import packed_form, packed_setting
+
+        return {"packed": packed_setting, "form of rows": packed_form}[part]

@@ -1,0 +1,92 @@
+"""The temporal split, as headrace finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from headrace.near import STAGES
+from headrace.recipe import Recipe
+
+if TYPE_CHECKING:
+    from headrace.cli.init.commented import Section
+    from headrace.dataset.open import FinishedRun
+    from headrace.dataset.verify import Check
+    from headrace.report.facts import RunFacts
+    from headrace.report.figure import Figure
+    from headrace.run.context import RunContext
+    from headrace.run.erase import Erasure
+    from headrace.run.prepare import Outcome
+
+
+class TemporalSplitRecipe(Recipe):
+    """Rows before a cutoff are in train or val by entity; rows from it on are in test."""
+
+    name = "temporal_split"
+    commands = ("split",)
+    init_word = "split"
+    stages: ClassVar = {
+        "scan": ("find entities and dates", "shards"),
+        **STAGES,
+        "near_rows": ("join near rows", "shards"),
+        "split": ("write splits", "shards"),
+        "join": ("join files", "splits"),
+        "forget": ("write shards again", "shards"),
+    }
+    reasons: ClassVar = {
+        "null_time": "has no time",
+        "unreadable_time": "time cannot be read",
+        "null_entity": "has no entity",
+        "train_entity_after_cutoff": "entity trains, row is from the cutoff on",
+        "val_entity_after_cutoff": "entity validates, row is from the cutoff on",
+        "gap_before_cutoff": "lies in the gap before the cutoff",
+        "label_past_cutoff": "label ends after the cutoff",
+        "missing_label": "has no label",
+        "in_benchmark": "holds an item of a benchmark that is excluded",
+        "content_before_cutoff": "train or val has its content",
+        "duplicate": "an earlier row has its content",
+        "in_no_fold": "has no part in any fold",
+        "forgotten": "its entity was erased",
+    }
+    unproved = ("Rows of other entities at the same time may be in two splits: val is from the time of train.",)
+
+    def settings(self) -> Any:
+        from headrace.split.settings import TemporalSplit
+
+        return TemporalSplit
+
+    def execute(self, settings: Any, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
+        from headrace.split.recipe import execute
+
+        return execute(settings, context, files)
+
+    def command(self, word: str) -> Any:
+        from headrace.split.command import split
+
+        return split
+
+    def init_options(self) -> type[Any]:
+        from headrace.cli.init.asked import AskedSplit
+
+        return AskedSplit
+
+    def init(self, options: Any) -> tuple[list[Section], str]:
+        from headrace.split.init import split_sections
+
+        return split_sections(options)
+
+    def verify(self, run: FinishedRun, workers: int | None) -> list[Check]:
+        from headrace.split.verify import verify_split
+
+        return verify_split(run, workers)
+
+    def figures(self, facts: RunFacts, common: Callable[[RunFacts], list[Figure]]) -> list[Figure]:
+        from headrace.split.figures import figures
+
+        return figures(facts)
+
+    def erasure(self) -> Erasure:
+        from headrace.split.forget import ERASURE
+
+        return ERASURE
