@@ -162,7 +162,7 @@ def task(place):
 
 with ray_engine(address) as engine:
     try:
-        engine.run([task(place) for place in range(20)], 3, hear=print, done=print)
+        engine.run([task(place) for place in range(20)], 3, on_event=print)
     except KeyboardInterrupt:
         print("interrupted")
 """
@@ -190,9 +190,9 @@ from headrace.engine.ray import ray_engine
 address, connected_again = sys.argv[1:]
 
 def task(place):
-    return lambda tell: time.sleep(10_000 if place else 0)
+    return lambda tell: time.sleep(10_000) if place else tell("done")
 
-def done(place, result):
+def done(event):
     ray.shutdown()
     if connected_again == "yes":
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
@@ -200,7 +200,7 @@ def done(place, result):
 
 with ray_engine(address) as engine:
     try:
-        engine.run([task(place) for place in range(3)], 3, hear=print, done=done)
+        engine.run([task(place) for place in range(3)], 3, on_event=done)
     except KeyboardInterrupt:
         print("interrupted, connected again:", "yes" if ray.is_initialized() else "no")
 """
@@ -242,7 +242,7 @@ def test_a_process_that_ray_keeps_lets_go_of_what_tasks_shared(cluster: Nodes, m
         return lambda: (worker, 0) in ray.get([held.remote() for _ in range(6)])
 
     with ray_engine(cluster.address) as engine:
-        ((worker, last), *_) = engine.run([holding, holding], 1, hear=print, done=lambda place, result: None)
+        ((worker, last), *_) = engine.run([holding, holding], 1, on_event=print)
 
     assert 49_999 == last
     wait_until(looks(worker))
@@ -253,7 +253,7 @@ def test_an_error_that_is_not_ours_keeps_the_traceback_of_its_worker(cluster: No
         raise KeyError("a bug")
 
     with ray_engine(cluster.address) as engine, pytest.raises(KeyError, match="a bug") as caught:
-        engine.run([breaks], 1, hear=print, done=lambda place, result: None)
+        engine.run([breaks], 1, on_event=print)
 
     assert "in breaks" in str(caught.value.__cause__)
 
@@ -267,7 +267,7 @@ def test_other_versions_on_a_node_are_refused(cluster: Nodes, monkeypatch: pytes
         ray_engine(cluster.address) as engine,
         pytest.raises(EngineError, match=r"has pyarrow \S+, the driver has 1\.0"),
     ):
-        engine.run([lambda tell: 1], 1, hear=print, done=lambda place, result: None)
+        engine.run([lambda tell: 1], 1, on_event=print)
 
 
 @pytest.mark.slow
@@ -333,6 +333,7 @@ def test_a_task_whose_node_dies_is_done_again_elsewhere(tmp_path: Path, cluster:
             (Path(directory) / f"{place}-{node}").touch()
             while node == victim or not any(Path(directory).glob(f"*-{victim}")):
                 time.sleep(0.05)  # until the node dies with us; on other nodes, until it has a task that can die
+            tell(place)
             return place
 
         return work
@@ -340,13 +341,13 @@ def test_a_task_whose_node_dies_is_done_again_elsewhere(tmp_path: Path, cluster:
     directory = str(tmp_path)
     finished: list[int] = []
 
-    def done(place: int, result: int) -> None:
+    def done(place: int) -> None:
         finished.append(place)
         if len(finished) == 6:
             cluster.kill(1)
 
     with ray_engine(cluster.address) as engine:
-        results = engine.run([task(place) for place in range(9)], engine.default_workers(), hear=print, done=done)
+        results = engine.run([task(place) for place in range(9)], engine.default_workers(), on_event=done)
 
     assert list(range(9)) == results
     assert sorted(finished) == results

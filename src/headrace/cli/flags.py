@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import partial
@@ -145,13 +144,6 @@ class RunOptions:
             )
         ),
     ] = None
-    shard_of: Annotated[
-        str | None,
-        _machines(
-            metavar="I/N",
-            help="Run as process I of N (0 to N-1) that make the run together, e.g. in a Slurm array.",
-        ),
-    ] = None
     work_dir: WorkDir = None
     report: Report = "auto"
     as_json: Json = False
@@ -164,22 +156,14 @@ class RunOptions:
         return "content" if self.fingerprint_by == "content" else "stat"
 
     def options(self) -> dict[str, Any]:
-        """Return keyword arguments of `prepare`. Raises `SettingsError` if --shard-of is not I/N."""
-        options: dict[str, Any] = {
+        """Return keyword arguments of `prepare`."""
+        return {
             "workers": self.workers,
             "fingerprint_by": self.how,
             "engine": self.engine or "local",
             "address": self.address,
             "work_dir": self.work_dir,
         }
-        if self.shard_of is not None:
-            found = re.fullmatch(r"\s*(\d+)\s*/\s*(\d+)\s*", str(self.shard_of))
-            if found is None:
-                raise SettingsError(
-                    f"--shard-of: expected I/N, got {self.shard_of!r}; write e.g. 0/4 for the first of 4"
-                )
-            options["shard_of"] = (int(found[1]), int(found[2]))
-        return options
 
 
 @dataclass(frozen=True, kw_only=True)

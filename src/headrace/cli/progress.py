@@ -47,8 +47,13 @@ def progress_on(console: Console, recipe: str, detail: Literal["full", "quiet"] 
         words = recipe_of_run(recipe).stages
         stages: dict[str, TaskID] = {}
         rows: dict[str, int] = {}
+        lock = Lock()  # events come from the threads of tasks
 
         def on_event(event: Event) -> None:
+            with lock:
+                show(event)
+
+        def show(event: Event) -> None:
             if isinstance(event, StageBegan):
                 title, of = words.get(event.stage, (event.stage, "tasks"))
                 stages[event.stage] = bars.add_task(title, total=event.tasks, of=of, rate="")

@@ -1,7 +1,7 @@
 """Define engines, which run independent tasks, each at least once, and return their results in order.
 
-A task is called with `tell`, a function that reports its progress. Reports reach `hear` in the caller's process, in the
-order in which the task made them. A task may run more than once (a node died while it worked), so it must leave the
+A task is called with an observer, a function that takes the events of its progress. They reach the caller's observer in
+the order in which the task made them. A task may run more than once (a node died while it worked), so it must leave the
 same files each time.
 """
 
@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 EngineName = Literal["local", "ray"]
 ENGINES: tuple[EngineName, ...] = ("local", "ray")
 
-Tell = Callable[[Any], None]
+Observer = Callable[[Any], None]
 
 
 class Engine(Protocol):
@@ -29,18 +29,10 @@ class Engine(Protocol):
     def machines(self) -> int:
         """Return the number of machines that tasks are spread over; a memory limit applies to each."""
 
-    def run(
-        self,
-        tasks: Sequence[Callable[[Tell], Result]],
-        workers: int,
-        *,
-        hear: Tell,
-        done: Callable[[int, Result], None],
-    ) -> list[Result]:
+    def run(self, tasks: Sequence[Callable[[Observer], Result]], workers: int, *, on_event: Observer) -> list[Result]:
         """Return results in task order. Raises the error of the first failing task in task order.
 
-        At most `workers` tasks run at a time, started in order. `done` is called for every finished task, with its
-        index.
+        At most `workers` tasks run at a time, started in order.
         """
 
 

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
-from headrace.engine.engine import Tell
+from headrace.engine.engine import Observer
 
 Result = TypeVar("Result")
 
@@ -43,7 +43,7 @@ def run_tasks(tasks: Sequence[Callable[[], Result]], workers: int) -> list[Resul
 
 
 class LocalEngine:
-    """An engine that runs tasks on threads of this process. Tasks report in their own threads."""
+    """An engine that runs tasks on threads of this process."""
 
     def default_workers(self) -> int:
         """Return one task per core."""
@@ -53,19 +53,6 @@ class LocalEngine:
         """Return 1, for this machine."""
         return 1
 
-    def run(
-        self,
-        tasks: Sequence[Callable[[Tell], Result]],
-        workers: int,
-        *,
-        hear: Tell,
-        done: Callable[[int, Result], None],
-    ) -> list[Result]:
-        """See `Engine`; `done` is called in the threads, in any order."""
-
-        def work(place: int) -> Result:
-            result = tasks[place](hear)
-            done(place, result)
-            return result
-
-        return run_tasks([partial(work, place) for place in range(len(tasks))], workers)
+    def run(self, tasks: Sequence[Callable[[Observer], Result]], workers: int, *, on_event: Observer) -> list[Result]:
+        """See `Engine`. Events arrive in the threads of the tasks."""
+        return run_tasks([partial(task, on_event) for task in tasks], workers)

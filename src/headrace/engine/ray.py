@@ -28,7 +28,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, TypeVar
 
-from headrace.engine.engine import Tell
+from headrace.engine.engine import Observer
 from headrace.engine.local import default_workers
 from headrace.errors import EngineError, HeadraceError, MissingExtra, SettingsError, first_line
 from headrace.machine import LIBRARIES, library_version
@@ -101,15 +101,8 @@ class RayEngine:
         """Return the number of live nodes. Tasks are spread, so each node runs an equal share on average."""
         return max(1, sum(bool(node["Alive"]) for node in self._ray.nodes()))
 
-    def run(
-        self,
-        tasks: Sequence[Callable[[Tell], Result]],
-        workers: int,
-        *,
-        hear: Tell,
-        done: Callable[[int, Result], None],
-    ) -> list[Result]:
-        """Run tasks as `Engine.run` does. A task's reports arrive when it has finished, in the caller's thread."""
+    def run(self, tasks: Sequence[Callable[[Observer], Result]], workers: int, *, on_event: Observer) -> list[Result]:
+        """Run tasks as `Engine.run` does. A task's events arrive when it has finished, in the caller's thread."""
         if not tasks:
             return []
         import numpy as np  # in the driver only
@@ -140,13 +133,12 @@ class RayEngine:
                 for reference in finished:
                     place = running.pop(reference)
                     try:
-                        results[place], said = ray.get(reference)
+                        results[place], events = ray.get(reference)
                     except Exception as error:  # noqa: BLE001 - sorted out below, in task order
                         errors[place] = error
                         continue
-                    for word in said:
-                        hear(word)
-                    done(place, results[place])
+                    for event in events:
+                        on_event(event)
         except BaseException:
             self._cancel(list(running))
             raise
@@ -218,10 +210,10 @@ def library_versions() -> dict[str, str]:
 
 
 def do_task(stage: Stage, task: bytes) -> tuple[Any, list[Any]]:
-    """Run one task in this process; return its result and its reports. Raises the error of the task."""
-    said: list[Any] = []
+    """Run one task in this process; return its result and its events. Raises the error of the task."""
+    events: list[Any] = []
     try:
-        return load_task(task, _shared(stage))(said.append), said
+        return load_task(task, _shared(stage))(events.append), events
     finally:
         _let_go_later()
 

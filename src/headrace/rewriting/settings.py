@@ -100,14 +100,13 @@ def rewrite(
     workers: int | None = None,
     engine: EngineName = "local",
     address: str | None = None,
-    shard_of: tuple[int, int] | None = None,
     on_event: OnEvent | None = None,
     **settings: Any,
 ) -> Prepared:
     """Rewrite shards, plain or prepared, as Parquet for fast training; `headrace.open(out)` streams the same rows.
 
     settings: those of `Rewrite`.
-    engine, address, shard_of: as for `prepare`. The splits of a prepared source stay, plain shards become the split
+    engine, address: as for `prepare`. The splits of a prepared source stay, plain shards become the split
     "all". Finished work is reused, and interrupted work resumes. Raises `SettingsError`, `InputError`, `CorruptShard`,
     `StoreError`, `EngineError`, `RunBusy`.
     """
@@ -115,4 +114,4 @@ def rewrite(
 
     sources = [source] if isinstance(source, str | PurePath) or is_table(source) else list(source)
     recipe = Rewrite(source=sources, **settings)
-    return prepare(recipe, out, workers=workers, engine=engine, address=address, shard_of=shard_of, on_event=on_event)
+    return prepare(recipe, out, workers=workers, engine=engine, address=address, on_event=on_event)

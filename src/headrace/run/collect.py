@@ -38,7 +38,7 @@ def collect(
     Files that a manifest or a receipt names are not touched. incomplete="remove" also deletes runs without a manifest,
     so their work cannot be resumed. An object store holds no temporary files; killed runs leave their files in
     `work_dir`, where they were made (see `prepare`). Those of finished runs are removed, those of unfinished runs only
-    if incomplete="remove". The store holds a stage only if processes shared the run or were killed.
+    if incomplete="remove".
     Raises `InputError` if `out` is not a dataset directory.
     """
     out = path_of(out)
@@ -89,11 +89,8 @@ def _in_store(out: Path, incomplete: Literal["keep", "remove"], base: Path) -> I
     for work in works:
         if incomplete == "remove" or any(work.name.startswith(name) for name in finished):
             yield work, partial(list, [work])
-    # Stages that killed processes of a shared run left behind.
-    left = [out / "runs" / name / STAGE_DIRECTORY for name in sorted(finished)]
     if incomplete == "remove":
-        left += [out / "runs" / name for name in sorted(runs - finished)]
-    yield None, lambda: left
+        yield None, lambda: [out / "runs" / name for name in sorted(runs - finished)]
 
 
 def _remove(path: Path) -> int | None:

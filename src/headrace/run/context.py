@@ -1,43 +1,32 @@
-"""Run the stages of a run: tasks whose outputs are files with receipts.
-
-Until a task has a receipt, the intermediate files include a record of its attempts: one when it starts, and another if
-it fails. The records that a stopped run leaves name the tasks that failed and those that were interrupted; the next
-attempt reports them and does both again. Records only inform people; the program never relies on them.
-"""
+"""Run the stages of a run: tasks whose outputs are files with receipts."""
 
 from __future__ import annotations
 
-import json
 import platform
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from headrace.digest import canonical_json, checksum_file
+from headrace.digest import checksum_file
 from headrace.engine.engine import Engine
 from headrace.engine.local import LocalEngine
-from headrace.errors import HeadraceError, StoreError
+from headrace.errors import StoreError
 from headrace.formats.write import HashingFile, Written
 from headrace.run.events import Note, OnEvent, StageBegan, Step, TaskDone
 from headrace.run.identity import SourceState
-from headrace.run.in_store import fetch_tasks, publish_found, publish_task
+from headrace.run.in_store import publish_found, publish_task
 from headrace.run.receipts import STAGE_DIRECTORY as STAGE_DIRECTORY
-from headrace.run.receipts import FileRecord, Receipt, read_receipt, receipts_of, write_receipt
-from headrace.run.sharing import Shared
+from headrace.run.receipts import FileRecord, Receipt, read_receipt, write_receipt
 from headrace.storage import local
 
 Result = TypeVar("Result")
 
-ATTEMPTS = f"{STAGE_DIRECTORY}/attempts"
 _NO_SOURCES = SourceState({})
-_TOLD = 3  # number of tasks named in a message
 
 
 @dataclass
@@ -46,7 +35,6 @@ class TaskFiles:
 
     run: Path
     durable: bool
-    existing: local.Existing | None = None
     _made: list[tuple[Path, Path, Written]] = field(default_factory=list)
     _begun: set[Path] = field(default_factory=set)
     _directories: set[Path] = field(default_factory=set)
@@ -114,7 +102,7 @@ class TaskFiles:
                 on_event(Step("shard.synced" if step == "synced" else "shard.linked", name))
 
             sync: local.Sync = "file" if self.durable else "none"
-            local.publish(temporary, target, sync=sync, existing=self.existing, announce=announce)
+            local.publish(temporary, target, sync=sync, announce=announce)
             published.append(FileRecord(name, written.bytes, written.digest, written.checksum))
             self._begun.remove(temporary)
         return tuple(published)
@@ -149,90 +137,53 @@ class Task:
 class RunContext:
     """A run being executed.
 
-    engine: runs its tasks. shared: this process's part if other processes make the run too. store: the run's location
-    if it is in an object store; `run` is then its work directory. sources: the state of the source when the run began.
+    engine: runs its tasks. store: the run's location if it is in an object store; `run` is then its work directory.
+    sources: the state of the source when the run began.
     """
 
     run: Path
     workers: int
     on_event: OnEvent
     engine: Engine = field(default_factory=LocalEngine)
-    shared: Shared | None = None
     store: Path | None = None
     sources: SourceState = _NO_SOURCES
 
     def stage(self, name: str, tasks: Sequence[Task], *, durable: bool = True) -> list[Receipt]:
         """Run all tasks that have no valid receipt, and return the receipts of all tasks, in task order.
 
-        durable=False is for intermediate files: they are accepted only if their digest matches, so they need no sync. A
-        note lists the tasks that an earlier attempt at the run began and did not finish, with their errors.
+        durable=False is for intermediate files: they are accepted only if their digest matches, so they need no sync.
         """
         local.make_directory(self.run / "receipts")
-        do = partial(do_task, self.run, name, sources=self.sources)
-        if self.shared is None:
-            store = self.store if durable else None
-            receipts = self._alone(name, tasks, partial(do, durable=durable, store=store), store)
-        else:  # other processes check only the file sizes of a receipt, so all files are synced
-            existing: local.Existing = "compare" if durable else "replace"
-            do = partial(do, durable=True, existing=existing, store=self.store)
-            receipts = self._together(self.shared, name, tasks, do)
+        receipts: dict[int, Receipt] = {}
+        for number in range(len(tasks)):
+            receipt = read_receipt(self.run, name, number)
+            if receipt is not None:
+                receipts[number] = receipt
+        self.on_event(StageBegan(name, len(tasks), len(receipts)))
+        for number, receipt in receipts.items():
+            self.on_event(task_done(tasks[number], receipt))
+        store = self.store if durable else None
+        if store is not None:  # an earlier attempt may have been killed before it published these tasks
+            publish_found(self.run, store, list(receipts.values()), self.workers)
+        left = [number for number in range(len(tasks)) if number not in receipts]
+        do = partial(do_task, self.run, name, durable=durable, store=store, sources=self.sources)
+        work = [partial(do, number, tasks[number]) for number in left]
+        new_receipts = self.engine.run(work, self.workers, on_event=self.on_event)
+        receipts.update(zip(left, new_receipts, strict=True))
+        ordered = [receipts[number] for number in range(len(tasks))]
         if durable:
-            for directory in sorted({(self.run / each.path).parent for receipt in receipts for each in receipt.files}):
+            for directory in sorted({(self.run / file.path).parent for receipt in ordered for file in receipt.files}):
                 local.sync_directory(directory)
-        return receipts
+        return ordered
 
     def map(self, tasks: Sequence[Callable[[], Result]]) -> list[Result]:
         """Return the results of tasks that only read, in task order. They leave no receipts."""
-        work = [partial(_silently, task) for task in tasks]
-        return self.engine.run(work, self.workers, hear=self.on_event, done=lambda place, result: None)
+        return self.engine.run([partial(_without_events, task) for task in tasks], self.workers, on_event=self.on_event)
 
     def warn(self, texts: Iterable[str]) -> None:
         """Emit each of these sentences as a warning."""
         for text in texts:
             self.on_event(Note("warning", text))
-
-    def _done(self, stage: str, task: Task, receipt: Receipt) -> None:
-        rows = int(receipt.result.get("rows_read", 0))
-        self.on_event(TaskDone(stage, task.subject, rows, task.input_bytes))
-
-    def _alone(self, name: str, tasks: Sequence[Task], do: Callable[..., Receipt], store: Path | None) -> list[Receipt]:
-        found = {number: read_receipt(self.run, name, number) for number in range(len(tasks))}
-        receipts = {number: receipt for number, receipt in found.items() if receipt is not None}
-        self.on_event(StageBegan(name, len(tasks), len(receipts)))
-        for number, receipt in receipts.items():
-            self._done(name, tasks[number], receipt)
-        left = [number for number in range(len(tasks)) if number not in receipts]
-        if left:
-            if (sentence := told(name, attempts_left(self.run, name, left))) is not None:
-                self.on_event(Note("warning", sentence))
-            with suppress(OSError, StoreError):
-                local.make_directory(self.run / ATTEMPTS)
-        made = self.engine.run(
-            [partial(do, number, tasks[number]) for number in left],
-            self.workers,
-            hear=self.on_event,
-            done=lambda place, receipt: self._done(name, tasks[left[place]], receipt),
-        )
-        receipts |= dict(zip(left, made, strict=True))
-        if store is not None:  # an earlier attempt may have been killed before it published these tasks
-            publish_found(self.run, store, [found[number] for number in sorted(found)], self.workers)
-        return [receipts[number] for number in range(len(tasks))]
-
-    def _together(self, shared: Shared, name: str, tasks: Sequence[Task], do: Callable[..., Receipt]) -> list[Receipt]:
-        if self.store is not None:  # files made before this process was killed may exist only here
-            kept = sorted(number for number in receipts_of(self.run, name) if number < len(tasks))
-            publish_found(self.run, self.store, [read_receipt(self.run, name, each) for each in kept], self.workers)
-        receipts = shared.stage(
-            name,
-            [task.subject for task in tasks],
-            lambda number: do(number, tasks[number], self.on_event),
-            self.workers,
-            begin=lambda finished: self.on_event(StageBegan(name, len(tasks), finished)),
-            accept=lambda receipt: self._done(name, tasks[receipt.number], receipt),
-        )
-        if self.store is not None:
-            fetch_tasks(self.store, self.run, receipts)
-        return receipts
 
 
 def do_task(
@@ -243,7 +194,6 @@ def do_task(
     on_event: OnEvent,
     *,
     durable: bool,
-    existing: local.Existing | None = None,
     store: Path | None = None,
     sources: SourceState = _NO_SOURCES,
 ) -> Receipt:
@@ -257,96 +207,26 @@ def do_task(
         raise StoreError(
             f"{run}: is not seen from {platform.node()}; all machines must share the storage of the output directory"
         )
-    files = TaskFiles(run, durable, existing)
-    with recorded(run, stage, number, task.subject, task.input_bytes):
-        try:
-            with sources.part(task.reads).unchanged():
-                result = task.work(files)
-            published = files.publish(on_event)
-        finally:
-            files.discard()
-        receipt = Receipt(stage, number, task.subject, published, result)
-        write_receipt(run, receipt)
+    files = TaskFiles(run, durable)
+    try:
+        with sources.part(task.reads).unchanged():
+            result = task.work(files)
+        published = files.publish(on_event)
+    finally:
+        files.discard()
+    receipt = Receipt(stage, number, task.subject, published, result)
+    write_receipt(run, receipt)
     if store is not None:
         publish_task(run, store, receipt)
     on_event(Step("receipt.linked", f"{stage}-{number:05d}"))
+    on_event(task_done(task, receipt))
     return receipt
 
 
-def _silently(task: Callable[[], Result], _: OnEvent) -> Result:
+def task_done(task: Task, receipt: Receipt) -> TaskDone:
+    """Return the event of a finished task."""
+    return TaskDone(receipt.stage, task.subject, int(receipt.result.get("rows_read", 0)), task.input_bytes)
+
+
+def _without_events(task: Callable[[], Result], _: OnEvent) -> Result:
     return task()
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """A task that has no receipt yet. number: of the attempt, from 1. seconds: until it failed."""
-
-    stage: str
-    task: int
-    subject: str
-    state: Literal["started", "failed"]
-    number: int
-    started_at: str
-    input_bytes: int
-    seconds: float | None = None
-    error: str | None = None
-
-
-@contextmanager
-def recorded(run: Path, stage: str, task: int, subject: str, input_bytes: int) -> Iterator[None]:
-    """Keep a record of an attempt while the block does the task.
-
-    The record holds the start and, if the task fails, the error and the duration. It is removed when the task has its
-    receipt. A record that cannot be written is skipped: nothing needs it.
-    """
-    before = attempts_left(run, stage, [task])
-    number, at = before[0].number + 1 if before else 1, datetime.now(UTC).isoformat(timespec="seconds")
-    attempt = Attempt(stage, task, subject, "started", number, at, input_bytes)
-    _keep(run, attempt)
-    began = time.monotonic()
-    try:
-        yield
-    except BaseException as error:
-        said = str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
-        _keep(run, replace(attempt, state="failed", seconds=round(time.monotonic() - began, 3), error=said))
-        raise
-    with suppress(OSError):
-        _attempt_path(run, stage, task).unlink(missing_ok=True)
-
-
-def attempts_left(run: Path, stage: str, tasks: Sequence[int]) -> list[Attempt]:
-    """Read the records that earlier attempts left for these tasks of a stage."""
-    found = []
-    if (run / ATTEMPTS).is_dir():
-        for task in tasks:
-            with suppress(OSError, ValueError, TypeError):
-                found.append(Attempt(**json.loads(_attempt_path(run, stage, task).read_bytes())))
-    return found
-
-
-def told(stage: str, attempts: Sequence[Attempt]) -> str | None:
-    """Return a sentence about the tasks that have to be done again; None if there are none."""
-    parts = []
-    for state, word in (("failed", " failed"), ("started", " cut short")):
-        those = [each for each in attempts if each.state == state]
-        if those:
-            whys = [
-                each.subject if each.error is None else f"{each.subject} (attempt {each.number}): {each.error}"
-                for each in those[:_TOLD]
-            ]
-            separator = "; " if state == "failed" else ", "
-            count = "1 task" if len(those) == 1 else f"{len(those)} tasks"
-            parts.append(f"{count}{word}: {separator.join(whys + ['…'] * (len(those) > _TOLD))}")
-    return f"{stage}: before, {'; '.join(parts)}; doing them again" if parts else None
-
-
-def _attempt_path(run: Path, stage: str, task: int) -> Path:
-    return run / ATTEMPTS / f".{stage}-{task:05d}.json"  # hidden, because it is not part of the output
-
-
-def _keep(run: Path, attempt: Attempt) -> None:
-    """Write a record if the directory exists, so that a task that outlives its run leaves nothing."""
-    path = _attempt_path(run, attempt.stage, attempt.task)
-    with suppress(OSError, StoreError), local.beside(path) as temporary:
-        temporary.write_bytes(canonical_json(asdict(attempt)))
-        temporary.replace(path)

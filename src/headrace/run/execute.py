@@ -16,8 +16,7 @@ from headrace.dataset.manifest import INDEX, MANIFEST, Manifest, read_manifest
 from headrace.dataset.pointer import make_own_links
 from headrace.digest import sha256_hex
 from headrace.engine.engine import Engine, EngineName, engine_named
-from headrace.engine.local import LocalEngine
-from headrace.errors import HeadraceError, StoreError
+from headrace.errors import HeadraceError
 from headrace.formats.saved import address_of, view_of
 from headrace.formats.schema import describe
 from headrace.formats.source import told_empty
@@ -28,9 +27,7 @@ from headrace.run.context import STAGE_DIRECTORY, RunContext
 from headrace.run.events import Note, OnEvent, Step
 from headrace.run.identity import Fingerprint, SourceState, keep_beginning
 from headrace.run.in_store import SUCCESS
-from headrace.run.members import Patience, Share
 from headrace.run.prepare import Outcome
-from headrace.run.sharing import Shared, shared_run
 from headrace.storage import local
 from headrace.storage.places import place_of
 
@@ -58,49 +55,25 @@ class Job:
 
 
 def make(job: Job, engine: EngineName, address: str | None) -> Manifest:
+    """Execute the recipe and publish the run; return its manifest."""
     manifest = read_manifest(job.run)  # a work directory may have it before the store does
     if manifest is None:
         if job.store is not None:
             in_store.adopt(job.store, job.run)
-        with engine_named(engine, address, job.workers) as at_work:
-            manifest = _publish(job, _execute(job, at_work, None))
+        with engine_named(engine, address, job.workers) as executor:
+            outcome = _execute(job, executor)
+        manifest = _publish(job, outcome)
     if job.store is not None:
         _publish_in_store(job, manifest)
-        with suppress(StoreError):  # permission to write does not imply permission to delete
-            remove_stage(job.store, job.on_event)
     return manifest
 
 
-def make_together(job: Job, share: Share, patience: Patience) -> Manifest:
-    """Execute the recipe with other processes. One of them publishes; the last one to leave removes the stage."""
-    taken: Shared | None = None
-    try:
-        with shared_run(job.target, share, patience, job.on_event) as taken:
-            # While this process is a member, no other process deletes the stage, so unfinished work can resume.
-            if read_manifest(job.target) is None:
-                outcome = _execute(job, LocalEngine(), taken)
-                if taken.alone("publish", lambda: read_manifest(job.target) is not None):
-                    manifest = _publish(job, outcome)
-                    if job.store is not None:
-                        _publish_in_store(job, manifest)
-    except Exception:
-        # A slow process may find the stage files already deleted.
-        if read_manifest(job.target) is None:
-            raise
-    if taken is not None and taken.members.is_last():
-        with suppress(StoreError):  # another process may be removing it
-            remove_stage(job.target, job.on_event)
-    found = read_manifest(job.target)
-    assert found is not None
-    return found
-
-
-def _execute(job: Job, engine: Engine, shared: Shared | None) -> Outcome:
+def _execute(job: Job, engine: Engine) -> Outcome:
     """Execute the recipe over a source that must not change between the first stage and the last."""
     if job.fingerprint_by == "stat":  # fingerprints by content ignore the times: other content is another run
         keep_beginning(job.run / STAGE_DIRECTORY, job.state, job.files)
     workers = job.workers or engine.default_workers()
-    context = RunContext(job.run, workers, job.on_event, engine, shared, job.store, job.state)
+    context = RunContext(job.run, workers, job.on_event, engine, job.store, job.state)
     with job.state.unchanged():
         outcome = job.recipe.execute(context, job.files)
     with suppress(HeadraceError):
@@ -141,7 +114,7 @@ def _publish(job: Job, outcome: Outcome) -> Manifest:
         facts={**outcome.facts, "directories": dict(outcome.directories)},
     )
     make_own_links(run, manifest)  # syncs the run's directory
-    place_of(run / MANIFEST).put_new(manifest.to_json())  # another process may have published the same manifest
+    place_of(run / MANIFEST).put_new(manifest.to_json())
     on_event(Step("manifest.linked", MANIFEST))
     local.write_new(run / SUCCESS, b"")
     on_event(Step("success.linked", SUCCESS))
@@ -153,9 +126,3 @@ def _publish_in_store(job: Job, made: Manifest) -> None:
     in_store.publish_rest(job.run, job.target, lambda name: job.on_event(Step("shard.linked", name)))
     place_of(job.target / MANIFEST).put_new(made.to_json())
     job.on_event(Step("manifest.linked", str(job.target / MANIFEST)))
-
-
-def remove_stage(run: Path, on_event: OnEvent) -> None:
-    """Remove intermediate files, which nothing needs once there is a manifest."""
-    if place_of(run / STAGE_DIRECTORY).delete_below() is not None:
-        on_event(Step("stage.removed", STAGE_DIRECTORY))

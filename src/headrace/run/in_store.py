@@ -17,13 +17,10 @@ from pathlib import Path
 from headrace.dataset.manifest import INDEX, MANIFEST
 from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.local import run_tasks
-from headrace.errors import CorruptShard
-from headrace.run.members import Share
 from headrace.run.receipts import (
     NO_RECEIPT,
     FileRecord,
     Receipt,
-    is_as_recorded,
     parse_receipt,
     receipt_path,
     write_receipt,
@@ -37,27 +34,18 @@ _RECEIPTS, _STAGE = "receipts/", "stage/"
 
 
 def publish_task(run: Path, target: Path, receipt: Receipt) -> None:
-    """Put a finished task's files into the store, then its receipt. Repeating it changes nothing.
-
-    Another process that finishes the same run removes its stage there, possibly between a put and the read that checks
-    it.
-    """
+    """Put a finished task's files into the store, then its receipt. Repeating it changes nothing."""
     for record in receipt.files:
-        try:
-            place_of(target / record.path).put_new(run / record.path)
-        except FileNotFoundError:
-            if not (record.path.startswith(_STAGE) and (target / MANIFEST).is_file()):
-                raise
+        place_of(target / record.path).put_new(run / record.path)
     place_of(receipt_path(target, receipt.stage, receipt.number)).put_new(
         receipt_path(run, receipt.stage, receipt.number)
     )
 
 
-def publish_found(run: Path, target: Path, receipts: Sequence[Receipt | None], workers: int) -> None:
+def publish_found(run: Path, target: Path, receipts: Sequence[Receipt], workers: int) -> None:
     """Publish tasks that an earlier attempt finished locally and may not have put into the store."""
     there = {fact.name for fact in place_of(target / "receipts").files_below()}
-    found = [receipt for receipt in receipts if receipt is not None]
-    left = [each for each in found if receipt_path(run, each.stage, each.number).name not in there]
+    left = [each for each in receipts if receipt_path(run, each.stage, each.number).name not in there]
     run_tasks([partial(publish_task, run, target, receipt) for receipt in left], workers)
 
 
@@ -69,8 +57,7 @@ def adopt(target: Path, run: Path) -> None:
     there = {fact.name for fact in place_of(target).files_below()}
 
     def adopt_task(name: str) -> None:
-        # Another process may have finished the run and removed its stage.
-        with suppress(FileNotFoundError, *NO_RECEIPT):
+        with suppress(*NO_RECEIPT):
             receipt = parse_receipt((target / name).read_bytes())
             if all(record.path in there for record in receipt.files):
                 for record in receipt.files:
@@ -83,42 +70,15 @@ def adopt(target: Path, run: Path) -> None:
     run_tasks([partial(adopt_task, name) for name in missing], _THREADS)
 
 
-def fetch_tasks(target: Path, run: Path, receipts: Sequence[Receipt]) -> None:
-    """Fetch the files of finished tasks that have no receipt here, and write their receipts.
-
-    Raises `CorruptShard` for files that do not match their receipt.
-    """
-    advice = "run `headrace gc --incomplete`, then again"
-
-    def fetch_task(receipt: Receipt) -> None:
-        for record in receipt.files:
-            path = run / record.path
-            if path.exists() and not is_as_recorded(path, record):
-                path.unlink()  # damaged, for example by a power failure
-            try:
-                if not _fetch(target, run, record):
-                    continue
-            except FileNotFoundError:
-                raise CorruptShard(f"{target / record.path}: is missing, but its receipt exists; {advice}") from None
-            if not is_as_recorded(path, record):
-                path.unlink()
-                raise CorruptShard(f"{target / record.path}: its bytes are not those that its receipt names; {advice}")
-        write_receipt(run, receipt)
-
-    left = [each for each in receipts if not receipt_path(run, each.stage, each.number).exists()]
-    run_tasks([partial(fetch_task, receipt) for receipt in left], _THREADS)
-
-
-def _fetch(target: Path, run: Path, record: FileRecord) -> bool:
-    """Fetch a file unless it is here already; return whether it was fetched."""
+def _fetch(target: Path, run: Path, record: FileRecord) -> None:
+    """Fetch a file unless it is here already."""
     path = run / record.path
     if path.exists():
-        return False
+        return
     local.make_directory(path.parent)
     with local.beside(path) as temporary:
         place_of(target / record.path).fetch(temporary)
         local.publish(temporary, path, sync="none")
-    return True
 
 
 def publish_rest(run: Path, target: Path, published: Callable[[str], None]) -> None:
@@ -157,13 +117,12 @@ def publish_rest(run: Path, target: Path, published: Callable[[str], None]) -> N
     published(INDEX)
 
 
-def work_directory(base: Path, out: Path, identity: str, share: Share | None = None) -> Path:
+def work_directory(base: Path, out: Path, identity: str) -> Path:
     """Return the local directory in which a run is made.
 
-    Its name depends only on run, output and share, so that a rerun finds it.
+    Its name depends only on run and output, so that a rerun finds it.
     """
-    own = "" if share is None else f"-{share.index}-of-{share.count}"
-    return base / "work" / f"{identity}-{_word(out)}{own}"
+    return base / "work" / f"{identity}-{_word(out)}"
 
 
 def work_directories(base: Path, out: Path) -> list[Path]:

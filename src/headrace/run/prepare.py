@@ -28,7 +28,6 @@ from headrace.run import in_store
 from headrace.run.events import OnEvent, Step, listener_here, log_warnings
 from headrace.run.identity import Fingerprint, SourceState, check_apart, fingerprint, run_id
 from headrace.run.in_store import SUCCESS
-from headrace.run.members import Patience, Share
 from headrace.run.receipts import STAGE_DIRECTORY
 from headrace.storage import local
 from headrace.storage.cache_room import cache_directory
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.dataset.index import IndexRow
-
-PATIENCE = Patience()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +82,6 @@ def prepare(
     workers: int | None = None,
     engine: EngineName = "local",
     address: str | None = None,
-    shard_of: tuple[int, int] | None = None,
-    patience: Patience = PATIENCE,
     work_dir: str | Path | None = None,
     fingerprint_by: Fingerprint = "stat",
     on_event: OnEvent | None = None,
@@ -95,14 +90,11 @@ def prepare(
 
     workers: concurrent tasks, by default one per core. engine, address: "ray" runs the tasks on a Ray cluster whose
     nodes share the storage of source and `out`. The address is that of the cluster: "auto" for the one this machine
-    belongs to, None for the one this process is connected to, or else a Ray on this machine alone.
-    shard_of: (i, n) makes this process number i of n, 0 to n - 1, which make the run together over shared storage. Each
-    returns when the whole run is finished. patience: how long they wait for each other. Neither the engine nor the
-    number of processes changes a byte of the output.
+    belongs to, None for the one this process is connected to, or else a Ray on this machine alone. The engine does not
+    change a byte of the output.
     fingerprint_by: "content" identifies sources by their bytes instead of by size and modification time.
     work_dir: a local directory for intermediate files and output (None: ~/.cache/headrace), used if `out` is in an
-    object store. The run is made there, published file by file, and removed from there at the end. Processes that make
-    a run together need only the store in common.
+    object store. The run is made there, published file by file, and removed from there at the end.
     on_event: receives every event, from any thread; see `headrace.run.events`. None draws progress below the cell in a
     notebook; elsewhere, warnings go to the log "headrace".
 
@@ -112,11 +104,6 @@ def prepare(
     if not hasattr(recipe, "source_files"):
         raise SettingsError(f"recipe is {shown(recipe)}; give the settings of one, such as headrace.TemporalSplit(…)")
     check_engine(engine, address)
-    share = None if shard_of is None else Share(*shard_of)
-    if share is not None and engine != "local":
-        raise SettingsError(
-            f"shard_of is {share} and engine is {engine!r}; give one of them: Ray shares a run out itself"
-        )
     if workers is not None:
         check_integer("workers", workers, least=1)
     place = path_of(out)
@@ -130,38 +117,37 @@ def prepare(
     in_place = place_of(place).writes == "in place"
     work, run = target, target
     if not in_place:
-        work = in_store.work_directory(cache_directory(work_dir, "work_dir"), place, identity, share)
+        work = in_store.work_directory(cache_directory(work_dir, "work_dir"), place, identity)
         run = work / "runs" / identity
     how: Literal["computed", "reused"] = "reused"
     with local.storing(target):
         manifest = read_manifest(target)
     if manifest is None:
-        from headrace.run.execute import Job, make, make_together
+        from headrace.run.execute import Job, make
 
         how = "computed"
         job = Job(recipe, run, target, files, state, source_fingerprint, fingerprint_by, workers, hear)
-        with _discarded_if_useless(run, work), only_writer(work, "shared" if share and in_place else "alone"):
+        with _discarded_if_useless(run, work), only_writer(work):
             check_pointer(place if in_place else work)
             if not (run / "config.json").exists():
                 local.write_new(run / "config.json", canonical_json(recipe.config()))
-            manifest = make(job, engine, address) if share is None else make_together(job, share, patience)
+            manifest = make(job, engine, address)
     if in_place:
-        _point_in_place(place, run, manifest, hear, remove=share is None or how == "reused")
+        _point_in_place(place, run, manifest, hear)
     else:
         _point_in_store(place, target, work, manifest, hear)
     return Prepared(place, target, manifest, how)
 
 
-def _point_in_place(place: Path, run: Path, manifest: Manifest, hear: OnEvent, *, remove: bool) -> None:
-    """Make the links of a finished run the current ones. remove: also its intermediate files, if a kill left them."""
+def _point_in_place(place: Path, run: Path, manifest: Manifest, hear: OnEvent) -> None:
+    """Make the links of a finished run the current ones, and remove its intermediate files."""
     if not (run / SUCCESS).exists():
         local.write_new(run / SUCCESS, b"")
     point_at(place, run, manifest, lambda name, subject: hear(Step(name, subject)))
-    if remove and (run / STAGE_DIRECTORY).is_dir():
-        from headrace.run.execute import remove_stage
-
+    if (run / STAGE_DIRECTORY).is_dir():
         with suppress(RunBusy), only_writer(run):
-            remove_stage(run, hear)
+            place_of(run / STAGE_DIRECTORY).delete_below()
+            hear(Step("stage.removed", STAGE_DIRECTORY))
 
 
 def _point_in_store(place: Path, target: Path, work: Path, manifest: Manifest, hear: OnEvent) -> None:
@@ -220,18 +206,17 @@ def export_tree(run: Path, target: Path, directories: Sequence[str]) -> None:
 
 
 @contextmanager
-def only_writer(run: Path, how: Literal["alone", "shared"] = "alone") -> Iterator[None]:
-    """Hold the run's lock, alone or shared with the other processes of a shared run.
+def only_writer(run: Path) -> Iterator[None]:
+    """Hold the run's lock.
 
-    The lock only avoids double work: the output stays correct without it. Raises `RunBusy` if another process holds a
-    conflicting lock.
+    The lock only avoids double work: the output stays correct without it. Raises `RunBusy` if another process holds it.
     """
     lock = run / ".lock"
     with local.storing(lock):
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
-            fcntl.flock(descriptor, (fcntl.LOCK_EX if how == "alone" else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RunBusy(
                 f"{run}: another process is working on this run; wait for it and run again to reuse its result"

@@ -9,7 +9,6 @@ from typing import Any
 
 from headrace.digest import canonical_json, checksum_file, sha256_file, sha256_hex
 from headrace.storage import local
-from headrace.storage.places import place_of
 
 STAGE_DIRECTORY = "stage"  # of intermediate files, below the run
 NO_RECEIPT = (ValueError, KeyError, TypeError, AttributeError)  # raised for bytes that are not a receipt
@@ -64,33 +63,13 @@ def read_receipt(run: Path, stage: str, number: int) -> Receipt | None:
     except NO_RECEIPT:
         path.unlink(missing_ok=True)
         return None
-    broken = [each for each in receipt.files if not _holds(run, each)]
+    broken = [each for each in receipt.files if not has_recorded_bytes(run, each)]
     if not broken:
         return receipt
     path.unlink(missing_ok=True)
     for each in broken:
         (run / each.path).unlink(missing_ok=True)
     return None
-
-
-def peek_receipt(run: Path, stage: str, number: int) -> Receipt | None:
-    """Return the receipt of a task if it is undamaged and its files have their sizes.
-
-    Reads no file and removes nothing. In an object store the receipt alone is enough: it is put after its files.
-    """
-    try:
-        receipt = parse_receipt(receipt_path(run, stage, number).read_bytes())
-        if place_of(run).writes == "whole files":
-            return receipt
-        return receipt if all((run / each.path).stat().st_size == each.bytes for each in receipt.files) else None
-    except (OSError, *NO_RECEIPT):
-        return None
-
-
-def receipts_of(run: Path, stage: str) -> set[int]:
-    """Return the numbers of the tasks of a stage that have a receipt, valid or not."""
-    names = (fact.name.removesuffix(".json").rpartition("-") for fact in place_of(run / "receipts").children()[1])
-    return {int(number) for own, _, number in names if own == stage}
 
 
 def parse_receipt(data: bytes) -> Receipt:
@@ -102,13 +81,11 @@ def parse_receipt(data: bytes) -> Receipt:
     return Receipt(record["stage"], record["number"], record["subject"], files, record["result"])
 
 
-def _holds(run: Path, record: FileRecord) -> bool:
+def has_recorded_bytes(run: Path, record: FileRecord) -> bool:
+    """Check whether the file of a record has the bytes that were published."""
     path = run / record.path
-    return path.is_file() and path.stat().st_size == record.bytes and is_as_recorded(path, record)
-
-
-def is_as_recorded(path: Path, record: FileRecord) -> bool:
-    """Check whether the bytes of a file are those that were published."""
+    if not path.is_file() or path.stat().st_size != record.bytes:
+        return False
     if not record.digest:
         return checksum_file(path) == record.checksum
     return sha256_file(path) == record.digest

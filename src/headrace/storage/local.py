@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 TEMP_PREFIX = ".tmp-"
 
 Sync = Literal["file", "none"]
-Existing = Literal["compare", "replace"]
 
 # What a local path begins with that was made of an address: `s3:` of s3://bucket.
 _LIKE_A_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -116,14 +115,13 @@ def publish(
     target: Path,
     *,
     sync: Sync = "file",
-    existing: Existing | None = None,
     announce: Callable[[str], None] = lambda step: None,
 ) -> Put:
     """Give a finished temporary file its name: synced, never overwriting; the temporary name is gone afterwards.
 
     sync="none" is for files that are checked against a digest before they are believed: they are not synced, so what
-    a power failure left of them is replaced; existing="replace" does that for synced files. `announce` hears "synced"
-    and "linked". If `target` exists with the same bytes this is success (another attempt finished first): "kept".
+    a power failure left of them is replaced. `announce` hears "synced" and "linked". If `target` exists with the same
+    bytes this is success (another attempt finished first): "kept".
     Raises `CorruptShard` if it exists with other bytes.
     """
     how: Put = "put"
@@ -134,7 +132,7 @@ def publish(
         try:
             _link_new(temporary, target)
         except FileExistsError:
-            if (existing or ("replace" if sync == "none" else "compare")) == "replace":
+            if sync == "none":
                 os.replace(temporary, target)
             elif sha256_file(temporary) != sha256_file(target):
                 raise CorruptShard(
