@@ -286,7 +286,7 @@ def test_the_environment_is_not_read_unless_asked(raw: Path, tmp_path: Path) -> 
 
 
 def test_every_command_has_help_with_an_example() -> None:
-    for command in ("split", "run", "inspect", "verify", "gc", "report", "doctor", "plan"):
+    for command in ("split", "run", "inspect", "verify", "gc", "doctor", "plan"):
         done = headrace(command, "--help")
         assert done.returncode == 0
         assert f"headrace {command}" in done.stdout

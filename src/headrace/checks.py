@@ -6,16 +6,11 @@ name: what the message calls the value. Options that share a name carry their ow
 from __future__ import annotations
 
 import difflib
-import functools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, ParamSpec, TypeVar
 
 from headrace.errors import SettingsError
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 
 _DURATION = re.compile(r"(\d{1,9})\s*(s|m|h|d|w)")
 _UNIT_US = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000, "w": 604_800_000_000}
@@ -65,50 +60,3 @@ def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
     """Suggest the most similar known name ("did you mean …?"); return `otherwise` if none is close."""
     near = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {near[0]!r}?" if near else otherwise
-
-
-def explains_calls(name: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
-    """Raise `SettingsError` for a call without a required argument, or with one that the function does not have.
-
-    Python's own `TypeError` does not say what to do. The signature is looked at after a `TypeError` only, so a call
-    that fits costs nothing, and a `TypeError` from within such a call passes unchanged. name: what users call.
-    """
-
-    def explained(function: Callable[_P, _T]) -> Callable[_P, _T]:
-        @functools.wraps(function)
-        def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-            try:
-                return function(*args, **kwargs)
-            except TypeError:
-                problem = _misfit(function, args, kwargs)
-                if problem is None:
-                    raise
-            raise SettingsError(f"{name}: {problem}")
-
-        return call
-
-    return explained
-
-
-def _misfit(function: Callable[..., Any], args: Sequence[object], kwargs: Mapping[str, object]) -> str | None:
-    """Return what is wrong with the arguments of a call, and what to do; None if they fit the signature."""
-    import inspect  # only where a call failed
-
-    kinds = inspect.Parameter
-    parameters = list(inspect.signature(function).parameters.values())
-    if parameters and parameters[0].name == "self":
-        parameters, args = parameters[1:], args[1:]
-    first = [each.name for each in parameters if each.kind is kinds.POSITIONAL_OR_KEYWORD]
-    named = [each.name for each in parameters if each.kind is kinds.KEYWORD_ONLY]
-    known = [*first, *named]
-    if not any(each.kind is kinds.VAR_KEYWORD for each in parameters):
-        for name in sorted(kwargs.keys() - known):
-            return f"{name!r} is not an argument; {nearest(name, known, 'known: ' + ', '.join(known))}"
-    if len(args) > len(first):
-        return f"only {' and '.join(first)} can be given without a name; give the others by name"
-    required = [each.name for each in parameters if each.default is kinds.empty and each.name in known]
-    missing = [name for name in required if name not in kwargs and name not in first[: len(args)]]
-    if not missing:
-        return None
-    verb = "is" if len(missing) == 1 else "are"
-    return f"{' and '.join(missing)} {verb} missing; give {', '.join(f'{name}=' for name in missing)}"

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from headrace.checks import nearest
 from headrace.errors import SettingsError
@@ -73,11 +73,10 @@ class Recipe:
     """Base of all recipes. A subclass sets `name` and overrides what differs from the defaults.
 
     commands: its words of the command line; see `command`. help: of a command that is only the settings.
-    words: what a shell offers as values, by command and parameter.
     init_word: the word after `headrace init`; None: it has no `init`.
     stages: for each stage, what it does and what its tasks are.
     reasons: why rows are dropped, in words.
-    row: what a row of a split is. shards: whether the rows of a source shard may go to several splits.
+    row: what a row of a split is.
     unproved: sentences of a certificate on what was not proved.
     readers: shard formats that cannot be streamed as tables, and how they are read.
     content_unit: what `contents` compares; None: rows hold no more than their columns.
@@ -86,12 +85,10 @@ class Recipe:
     name: str = ""
     commands: ClassVar[Sequence[str]] = ()
     help: ClassVar[str] = ""
-    words: ClassVar[Mapping[tuple[str, ...], Mapping[str, tuple[str, ...]]]] = {}
     init_word: ClassVar[str | None] = None
     stages: ClassVar[Mapping[str, tuple[str, str]]] = {}
     reasons: ClassVar[Mapping[str, str]] = {}
     row: ClassVar[str] = "row"
-    shards: ClassVar[Literal["of several splits", "of one split"]] = "of several splits"
     unproved: ClassVar[Sequence[str]] = ()
     readers: ClassVar[Mapping[str, str]] = {}
     content_unit: ClassVar[str | None] = None

@@ -17,7 +17,7 @@ def after(code: str, *arguments: str | Path) -> str:
 
 
 @pytest.mark.smoke("split --help")
-@pytest.mark.parametrize("arguments", [["--help"], ["split", "--help"], ["report", "-h"], ["--version"]], ids=" ".join)
+@pytest.mark.parametrize("arguments", [["--help"], ["split", "--help"], ["inspect", "-h"], ["--version"]], ids=" ".join)
 def test_help_needs_no_library_of_data(arguments: list[str]) -> None:
     heavy = "{'numpy', 'pandas', 'polars', 'pyarrow', 'torch'}"
 

@@ -102,7 +102,7 @@ def test_a_run_over_nasty_names_prints_and_draws_them_safely(
     for command in (("inspect", out), ("verify", out), ("plan", out, "--split", "train", "--ranks", 1, "--batch-size", 1), ("gc", out)):  # fmt: skip
         assert said(monkeypatch, capfd, *command)
     page = tmp_path / "page.html"
-    said(monkeypatch, capfd, "report", out, "--to", page)
+    said(monkeypatch, capfd, "inspect", out, "--to", page)
     if page.exists():
         text = page.read_text()
         assert "<script>alert(1)" not in text
@@ -117,11 +117,10 @@ def test_a_run_over_nasty_names_prints_and_draws_them_safely(
         (NASTY,),
         ("peek", f"--{NASTY}"),
         ("run", NASTY),
-        ("seen", NASTY, NASTY),
+        ("where", NASTY, "--seen", NASTY),
         ("inspect", NASTY),
         ("verify", NASTY),
         ("split", NASTY, "--out", NASTY, "--time", NASTY, "--entity", NASTY, "--split-date", NASTY),
-        ("doctor", NASTY),
         ("plan", NASTY, "--ranks", "1", "--batch-size", "1", "--split", NASTY),
     ],
 )

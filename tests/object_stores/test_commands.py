@@ -65,19 +65,3 @@ def test_what_cannot_be_is_said_on_one_line(s3: str, tmp_path: Path) -> None:
     assert "credentials" in call("inspect", "s3://key:word@bucket/out", fails=2)
     assert "is not a place" in call("peek", "http://example.org/data", fails=2)
     assert f"{s3}/none.csv" in call("peek", f"{s3}/none.csv", fails=1)
-
-
-def test_doctor_tells_what_a_bucket_can_do(s3: str, tmp_path: Path) -> None:
-    def found(place: str) -> dict[str, Any]:
-        done = CliRunner().invoke(app, ["doctor", place, "--json"])
-        assert CANARY not in done.output
-        return {each["name"]: each for each in json.loads(done.output)["findings"]}
-
-    upload(write_raw(tmp_path / "raw"), f"{s3}/raw")
-    good, empty, gone = found(f"{s3}/raw"), found(f"{s3}/not-yet"), found("s3://no-bucket-of-this-name/raw")
-
-    assert "objects" in good["store"]["found"]
-    assert "nothing" in empty["store"]["found"]
-    assert ("ok", "ok") == (good["writing"]["verdict"], empty["writing"]["verdict"])
-    assert "problem" == gone["store"]["verdict"]
-    assert "nothing" in found(f"{s3}/not-yet")["store"]["found"]  # what was tried is gone

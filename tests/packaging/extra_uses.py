@@ -170,18 +170,6 @@ def xarray_open() -> None:
     list(grid_tables(Path("a.nc"), ["flow"]))
 
 
-def _log_to_a_run_of(library: str) -> None:
-    _table().log_to(type("Run", (), {"__module__": library})())
-
-
-def mlflow_log() -> None:
-    _log_to_a_run_of("mlflow.tracking.fluent")
-
-
-def wandb_log() -> None:
-    _log_to_a_run_of("wandb.sdk.wandb_run")
-
-
 def validate_sharding() -> str:
     """A module that is run: its error goes to a person."""
     said = io.StringIO()

@@ -38,8 +38,6 @@ PACKAGES = {
     "datasets": ["datasets"],
     "hub": ["huggingface_hub"],
     "xarray": ["xarray"],
-    "mlflow": ["mlflow"],
-    "wandb": ["wandb"],
 }
 ALL = tuple(sorted({name for names in PACKAGES.values() for name in names} | {"torchdata"}))
 USES = [
@@ -72,8 +70,6 @@ USES = [
     ("datasets", "datasets_dataset", ["datasets"]),
     ("hub", "hub_open", ["huggingface_hub"]),
     ("xarray", "xarray_open", ["xarray"]),
-    ("mlflow", "mlflow_log", ["mlflow"]),
-    ("wandb", "wandb_log", ["wandb"]),
 ]
 
 

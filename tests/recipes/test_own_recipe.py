@@ -97,7 +97,7 @@ def test_init_writes_what_run_takes_after_a_dry_run(shell: Shell) -> None:
 def test_verify_checks_its_law_and_reports_draw_its_figures(shell: Shell) -> None:
     pytest.importorskip("vl_convert")
     checks = shell.json("verify", "out")["checks"]
-    page = Path(shell.json("report", "out")["report"])
+    page = Path(shell.json("inspect", "out", "--report")["report"])
     told = shell("inspect", "out").stdout
 
     assert ("one row in this many", "30 of 300 rows, step 10") == (checks[-1]["name"], checks[-1]["detail"])
@@ -113,27 +113,26 @@ def test_its_rows_are_streamed(shell: Shell) -> None:
 
 @pytest.mark.slow
 def test_schema_and_completion_know_its_settings(shell: Shell) -> None:
-    schema = shell.json("schema")
+    schema = shell.json("run", "--schema")
     asked = {"COMP_WORDS": "headrace\nthin\nraw\n--codec\n", "COMP_CWORD": "4", "_HEADRACE_COMPLETE": "complete_bash"}
     flags = {"COMP_WORDS": "headrace\nthin\nraw\n--st", "COMP_CWORD": "3", "_HEADRACE_COMPLETE": "complete_bash"}
-    names = {"COMP_WORDS": "headrace\nschema\nev", "COMP_CWORD": "2", "_HEADRACE_COMPLETE": "complete_bash"}
 
     assert "every_nth" in schema["properties"]["recipe"]["enum"]
     assert "Keep one row in this many." == schema["$defs"]["every_nth"]["properties"]["step"]["description"]
     assert ["none", "zstd"] == shell(**asked).stdout.split()
     assert ["--step"] == shell(**flags).stdout.split()
-    assert ["every_nth"] == shell(**names).stdout.split()
     assert "thin" in shell("--help").stdout.split()
 
 
 @pytest.mark.slow
 def test_a_run_is_read_where_its_recipe_is_not_installed(shell: Shell) -> None:
     elsewhere = Shell(shell.directory)
+    (shell.directory / "thin.yaml").write_text("recipe: every_nth")
 
     assert elsewhere.json("verify", "out")["ok"]
     assert 30 == elsewhere.json("stream", "out", "--batch-size", 8)["rows"]
     assert "dropped: between" in elsewhere("inspect", "out").stdout
-    assert "recipe is 'every_nth'; known: " in elsewhere("schema", "every_nth").stderr
+    assert "recipe is 'every_nth'; known: " in elsewhere("run", "thin.yaml").stderr
 
 
 @pytest.mark.slow
@@ -148,7 +147,8 @@ def test_a_run_is_read_where_its_recipe_is_not_installed(shell: Shell) -> None:
 )
 def test_a_broken_package_is_named_and_leaves_the_other_recipes(tmp_path: Path, name: str, reference: str, words: str) -> None:  # fmt: skip
     shell = Shell(tmp_path, install(tmp_path / "site", name, reference), PACKAGE)
-    broken = shell("schema", name)
+    (tmp_path / "run.yaml").write_text(f"recipe: {name}")
+    broken = shell("run", "run.yaml")
     sound = shell("split", "--help")
 
     assert (2, True) == (broken.returncode, words in broken.stderr), broken.stderr
@@ -159,6 +159,6 @@ def test_two_recipes_cannot_have_one_command(tmp_path: Path) -> None:
     (tmp_path / "second.py").write_text("from headrace.recipe import Recipe\nclass Second(Recipe):\n    name = 'second'\n    commands = ('split',)\n")
     shell = Shell(tmp_path, install(tmp_path / "site", "second", "second:Second"), tmp_path)
 
-    assert (
-        "`headrace split` is a command of 'temporal_split'; uninstall one of them" in shell("schema", "second").stderr
-    )
+    (tmp_path / "run.yaml").write_text("recipe: second")
+
+    assert "`headrace split` is a command of 'temporal_split'; uninstall one of them" in shell("run", "run.yaml").stderr

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.report.bins import (
-    byte_edges,
     counted,
     covering,
     edges_for,
@@ -34,14 +33,11 @@ def test_edges_ascend_and_hold_every_value(values: list[float]) -> None:
 
 
 @given(values=st.lists(st.integers(1, 2**50), min_size=1, max_size=30))
-def test_edges_of_sizes_and_spans_hold_every_value(values: list[int]) -> None:
+def test_edges_of_spans_ascend(values: list[int]) -> None:
     found = np.array(values, np.float64)
-    for edges, _ in (byte_edges(found), span_edges(np.minimum(found, 1e13))):
-        assert (np.diff(edges) > 0).all()
-    edges, _ = byte_edges(found)
+    edges, _ = span_edges(np.minimum(found, 1e13))
 
-    assert edges[0] <= found.min()
-    assert found.max() <= edges[-1]
+    assert (np.diff(edges) > 0).all()
 
 
 @given(low=st.floats(-1e6, 1e6), width=st.floats(0, 1e9), most=st.integers(1, 40))

@@ -12,7 +12,7 @@ from report_cases import RUNS, histories_run, packed_run, series_run, split_run
 import headrace
 from headrace.errors import InputError, MissingExtra
 from headrace.report import charts
-from headrace.report.facts import differences, read_run
+from headrace.report.facts import read_run
 from headrace.report.figure import Figure, Page, Table
 from headrace.report.page import html_of
 from headrace.report.write import REPORT, page_of, write_report
@@ -33,7 +33,7 @@ def test_every_picture_has_an_answer_and_numbers(recipe: str, runs: dict[str, Pa
     page = page_of(read_run(runs[recipe]))
     keys = [each.key for each in page.figures]
 
-    assert len(keys) >= 4
+    assert keys
     assert len(set(keys)) == len(keys)
     for each in page.figures:
         assert each.question.endswith("?")
@@ -42,21 +42,13 @@ def test_every_picture_has_an_answer_and_numbers(recipe: str, runs: dict[str, Pa
 
 
 @pytest.mark.parametrize("recipe", RUNS)
-def test_rows_and_blocks_in_the_pictures_are_those_of_the_run(recipe: str, runs: dict[str, Path]) -> None:
+def test_rows_in_the_pictures_are_those_of_the_run(recipe: str, runs: dict[str, Path]) -> None:
     facts = read_run(runs[recipe])
     page = page_of(facts)
     rows = figure(page, "rows").chart
 
     assert rows is not None
     assert int(facts.manifest.source["rows"]) == sum(int(row[1].split(" ")[0].replace(",", "")) for row in rows.rows)
-    drawn = {each.key for each in page.figures}
-    blocks = len(facts.blocks.filter(facts.blocks["rows"] > 0))
-    if "shards" in drawn:
-        assert sum(each.rows for each in facts.manifest.splits.values()) == total(figure(page, "shards"))
-    if "blocks" in drawn:
-        assert blocks == total(figure(page, "blocks"))
-    assert ("shards" in drawn) == (len(facts.shards) > facts.shards["split"].n_unique()), "single shards are even"
-    assert ("blocks" in drawn) == (blocks >= 8), "a few blocks have no spread"
 
 
 def test_the_timeline_counts_every_row_of_every_split(runs: dict[str, Path]) -> None:
@@ -89,14 +81,6 @@ def test_histories_count_the_rows_that_cover_each_interval(runs: dict[str, Path]
         assert len(covering) == each["high"] - each["low"]
 
 
-def test_shards_without_rows_of_a_split_are_named(runs: dict[str, Path]) -> None:
-    answer = figure(page_of(read_run(runs["temporal_split"])), "shards").answer
-
-    assert "1 source shard has no rows at all: part-00005.csv." in answer
-    assert "1 of 5 source shards has no train or val rows: part-00002.csv." in answer
-    assert "1 of 5 source shards has no test rows: part-00004.csv." in answer
-
-
 def test_entities_are_counted_in_the_shards(runs: dict[str, Path]) -> None:
     facts = read_run(runs["temporal_split"])
     known = facts.manifest.facts
@@ -124,7 +108,6 @@ def test_tokens_of_packed_bins_are_trained_read_or_empty(runs: dict[str, Path]) 
 
     assert sum(group["bins"] for group in groups) * 128 == total(figure(page, "contents"))
     assert sum(group["sequences"] for group in groups) == total(figure(page, "lengths"))
-    assert sum(group["bins"] for group in groups) == total(figure(page, "loads")) == total(figure(page, "members"))
     cut = facts.manifest.facts["too_long"]["truncated"]
     assert cut
     assert f"{cut} sequence" in figure(page, "left-out").answer
@@ -302,24 +285,6 @@ def test_without_the_extra_the_error_names_it(
     with pytest.raises(MissingExtra, match=r"headrace\[report\]"):
         write_report(runs["temporal_split"], to=tmp_path / "page.html")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_run_does_not_differ_from_itself(runs: dict[str, Path]) -> None:
-    for out in runs.values():
-        assert [] == differences(read_run(out), read_run(out))
-
-
-def test_differences_are_settings_source_counts_and_columns(tmp_path: Path) -> None:
-    first = read_run(split_run(tmp_path / "one"))
-    second = read_run(split_run(tmp_path / "two", train_ratio=0.5, lineage="columns"))
-    found = {(each.kind, each.name): (each.first, each.second) for each in differences(first, second)}
-    back = {(each.kind, each.name): (each.second, each.first) for each in differences(second, first)}
-
-    assert found == back
-    assert ("0.7", "0.5") == found["settings", "train_ratio"]
-    assert ("–", "int64, no nulls") == found["schema", "source_row"]
-    assert ("counts", "train rows") in found
-    assert ("source", "rows") not in found
 
 
 def test_words_alone_take_a_line_and_numbers_are_not_broken() -> None:

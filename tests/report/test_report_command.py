@@ -10,8 +10,6 @@ import pytest
 from report_cases import split_run
 
 from commands import headrace
-from headrace.cli.report_command import report
-from headrace.errors import SettingsError
 
 HEADRACE = Path(sys.executable).parent / "headrace"
 NEEDED = ("--time", "time", "--entity", "customer", "--split-date", "2025-01-01")
@@ -67,7 +65,7 @@ def test_without_the_extra_a_run_says_quietly_how_to_get_pages(raw: Path, tmp_pa
     (hidden / "sitecustomize.py").write_text("import sys\nsys.modules['vl_convert'] = None\n")
     path = os.pathsep.join([str(hidden), os.environ.get("PYTHONPATH", "")])
     done = process("split", raw, "--out", tmp_path / "out", *NEEDED, PYTHONPATH=path)
-    asked = process("report", tmp_path / "out", PYTHONPATH=path)
+    asked = process("inspect", tmp_path / "out", "--report", PYTHONPATH=path)
 
     assert done.returncode == 0
     assert "pip install 'headrace[report]'" in done.stdout
@@ -80,22 +78,17 @@ def test_a_word_that_is_none_is_refused_before_the_work(raw: Path, tmp_path: Pat
     done = headrace("split", raw, "--out", tmp_path / "out", *NEEDED, "--report", "sometimes")
 
     assert done.returncode == 2
-    assert "'sometimes'; give one of auto, never" in done.stderr
+    assert "'sometimes' is not one of 'auto', 'never'" in done.stderr
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
-def test_report_writes_and_compares(tmp_path: Path) -> None:
+def test_inspect_writes_the_page_where_it_is_wanted(tmp_path: Path) -> None:
     out = split_run(tmp_path / "one")
-    runs = [out, split_run(tmp_path / "two", train_ratio=0.5)]
-    written = json.loads(headrace("report", out, "--to", tmp_path / "page.html", "--json").stdout)
-    compared = headrace("report", "--compare", *runs)
-    record = json.loads(headrace("report", "--compare", *runs, "--json").stdout)
+    written = json.loads(headrace("inspect", out, "--to", tmp_path / "page.html", "--json").stdout)
 
     assert {"report": str(tmp_path / "page.html")} == written
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
-    assert "train_ratio" in compared.stdout
-    assert {"settings", "counts"} <= {each["kind"] for each in record["differences"]}
 
 
 @pytest.mark.slow
@@ -105,31 +98,16 @@ def test_open_starts_the_browser_or_says_that_there_is_none(tmp_path: Path) -> N
     browser.write_text(f'#!/bin/sh\necho "$1" > {opened}\n')
     browser.chmod(0o755)
     page = tmp_path / "page.html"
-    shown = process("report", out, "--to", page, "--open", BROWSER=f"{browser} %s")
-    missing = process("report", out, "--to", page, "--open", BROWSER=str(tmp_path / "none"), PATH="")
+    shown = process("inspect", out, "--to", page, "--open", BROWSER=f"{browser} %s")
+    missing = process("inspect", out, "--to", page, "--open", BROWSER=str(tmp_path / "none"), PATH="")
 
     assert (0, page.as_uri()) == (shown.returncode, opened.read_text().strip())
     assert "no browser" not in shown.stderr
     assert (0, f"no browser could be started; open {page} yourself\n") == (missing.returncode, missing.stderr)
 
 
-def test_wrong_calls_say_what_to_do(tmp_path: Path) -> None:
-    for arguments, words in (
-        ({"paths": [tmp_path, tmp_path]}, "add --compare"),
-        ({"paths": [tmp_path], "compare": True}, "headrace report --compare RUN1 RUN2"),
-        ({"paths": [tmp_path, tmp_path], "compare": True, "show": True}, "leave out --to and --open"),
-    ):
-        with pytest.raises(SettingsError, match=words):
-            report(**arguments)
+def test_folds_and_a_page_are_not_wanted_at_once(tmp_path: Path) -> None:
+    done = headrace("inspect", tmp_path, "--folds", "--report")
 
-
-@pytest.mark.slow
-def test_plan_draws_its_page(raw: Path, tmp_path: Path) -> None:
-    arguments = ("plan", raw, "--ranks", "2", "--batch-size", "8", "--cache-dir", tmp_path / "cache")
-    done = headrace(*arguments, "--html", tmp_path / "plan.html")
-    record = json.loads(headrace(*arguments, "--html", tmp_path / "plan.html", "--json").stdout)
-
-    assert done.returncode == 0
-    assert f"page  {tmp_path / 'plan.html'}" in done.stdout
-    assert str(tmp_path / "plan.html") == record["html"]
-    assert "Who reads what when?" in (tmp_path / "plan.html").read_text()
+    assert done.returncode == 2
+    assert "--folds prints a table and --report draws a page" in done.stderr

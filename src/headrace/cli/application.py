@@ -19,15 +19,11 @@ _COMMANDS = {
     "Prepare": {
         "init": "headrace.cli.init.asked:init_app",
         "run": "headrace.cli.commands:run",
-        "schema": "headrace.cli.config_file:schema",
     },
     "Inspect prepared data": {
         "inspect": "headrace.cli.commands:inspect",
-        "folds": "headrace.cli.commands:folds",
         "verify": "headrace.cli.commands:verify",
         "leaks": "headrace.cli.leaks_command:leaks",
-        "report": "headrace.cli.report_command:report",
-        "card": "headrace.cli.report_command:card",
         "forget": "headrace.cli.commands:forget",
         "gc": "headrace.cli.commands:gc",
     },
@@ -37,7 +33,6 @@ _COMMANDS = {
         "plan": "headrace.cli.stream_commands:plan",
         "stream": "headrace.cli.stream_command:stream",
         "where": "headrace.cli.stream_commands:where",
-        "seen": "headrace.cli.stream_commands:seen",
     },
     "This machine": {"doctor": "headrace.cli.doctor:doctor"},
 }
@@ -103,11 +98,7 @@ class Commands(TyperGroup):
 
     def make_context(self, *given: Any, **options: Any) -> Any:
         self.arguments = list(options["args"] if "args" in options else given[1])
-        if options.get("resilient_parsing"):  # a shell asks for completions
-            from headrace.cli.completing import attach
-
-            attach(self)
-        else:
+        if not options.get("resilient_parsing"):  # a shell asks for completions
             refuse_credentials(self.arguments)  # here, because messages may repeat arguments
         with usage_errors_kept():
             return super().make_context(*given, **options)

@@ -1,21 +1,21 @@
-"""Define the commands that work on any recipe: run, inspect, folds, verify, forget, gc."""
+"""Define the commands that work on any recipe: run, inspect, verify, forget, gc."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.config_file import about_the_run, check_names, read_config, with_settings
+from headrace.cli.config_file import about_the_run, check_names, read_config, schema_of, with_settings
 from headrace.cli.entities import EntityColumn, EntityFile, names_of, say_absent
 from headrace.cli.flags import Json, RunOptions, WorkDir, unless_given, with_groups
 from headrace.cli.output import emit, printer, record_table, say, table
-from headrace.errors import HeadraceError, SettingsError
+from headrace.errors import HeadraceError, SettingsError, setting
 from headrace.printable import printable
 from headrace.report.words import many, size
 
@@ -48,23 +48,38 @@ _NAMES = {
 @with_groups
 def run(
     config: Annotated[
-        Path, typer.Argument(help="YAML or JSON file: recipe, settings, out, workers, fingerprint_by, engine, address.")
-    ],
+        Path | None,
+        typer.Argument(
+            help="YAML or JSON file: recipe, settings, out, workers, fingerprint_by, engine, address.",
+            show_default=False,
+        ),
+    ] = None,
     *,
     out: Annotated[Path | None, typer.Option(help="Output directory; overrides the one in the file.")] = None,
     settings: Settings = None,
     dry_run: DryRun = False,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON Schema of configuration files instead, for editors.")
+    ] = False,
     about: RunOptions,
 ) -> None:
     """Run a recipe from a configuration file.
+
+    In an editor with a YAML language server, the first line of a file names the output of --schema:
+    `# yaml-language-server: $schema=headrace.schema.json`. The schema is never stricter than the run.
 
     Example:  headrace run config.yaml
 
     Example:  headrace run config.yaml --set seed=7 --dry-run
     """
-    from headrace.recipe import find_recipe
+    from headrace.recipe import find_recipe, recipes
     from headrace.settings import former_names
 
+    if (config is None) != schema:
+        raise SettingsError(f"a run needs a configuration, and {setting('schema')} none; give one of them")
+    if config is None:
+        emit(schema_of(sorted(recipes())), indent=None if about.as_json else 1)
+        return
     record = with_settings(read_config(config), settings or ())
     try:
         made_by = find_recipe(record.get("recipe")).settings()
@@ -144,7 +159,9 @@ def _report_of(prepared: PreparedRun, when: str, console: Console) -> Path | Non
     from headrace.report.page import can_draw
 
     if not can_draw():
-        console.print("for a report with charts: pip install 'headrace[report]', then headrace report", style="dim")
+        console.print(
+            "for a report with charts: pip install 'headrace[report]', then headrace inspect --report", style="dim"
+        )
         return None
     try:
         from headrace.report.write import write_report
@@ -246,44 +263,76 @@ def show_dry_run(recipe: Any, out: Path, about: RunOptions) -> None:
     printer().print(made)
 
 
-def inspect(out: Prepared, *, run_id: Run = None, as_json: Json = False) -> None:
-    """Print the manifest of a finished run as a table.
+@dataclass(frozen=True, kw_only=True)
+class ReportPage:
+    """Flags of the page about a run."""
+
+    report: Annotated[
+        bool, typer.Option("--report", help="Draw the run as one page that opens offline; prints where it is.")
+    ] = False
+    to: Annotated[Path | None, unless_given(help="Write the page to this file instead of into the run.")] = None
+    show: Annotated[bool, typer.Option("--open", help="Draw the page and open it in the browser.")] = False
+
+    @property
+    def wanted(self) -> bool:
+        """True if any of the flags was given."""
+        return self.report or self.show or self.to is not None
+
+
+@with_groups
+def inspect(
+    out: Prepared,
+    *,
+    run_id: Run = None,
+    folds: Annotated[
+        bool, typer.Option("--folds", help="List the folds with the rows of each split; other commands take --fold.")
+    ] = False,
+    page: ReportPage,
+    as_json: Json = False,
+) -> None:
+    """Print the manifest of a finished run as a table: rows of each split, dropped rows, columns, facts.
+
+    --report draws a page instead: splits in time, entities, packing, what was dropped.
 
     Example:  headrace inspect out
+
+    Example:  headrace inspect out --report --open
     """
-    from headrace.cli.tables import manifest_record, print_run
+    from headrace.cli.tables import folds_record, folds_table, manifest_record, print_run
     from headrace.dataset.open import find_run
 
-    root, manifest = find_run(out, run_id)
-    if as_json:
-        emit(manifest_record(manifest, root, "finished"))
+    if folds and page.wanted:
+        raise SettingsError(f"{setting('folds')} prints a table and {setting('report')} draws a page; give one of them")
+    if page.wanted:
+        draw_report(out, run_id, page, as_json=as_json)
         return
-    print_run(printer(), manifest, root, "full")
-
-
-def folds(out: Prepared, *, run_id: Run = None, as_json: Json = False) -> None:
-    """List the folds of a dataset that was prepared in folds, with the rows of each split.
-
-    Streaming commands take --fold, and Python headrace.open(OUT).fold(NUMBER).
-
-    Example:  headrace folds out
-    """
-    from headrace.cli.tables import folds_table
-    from headrace.dataset.open import find_run
-
     root, manifest = find_run(out, run_id)
-    if not manifest.folds:
-        raise SettingsError(f"{root}: was prepared as a single split, so it has no folds; prepare it with --folds")
+    if folds and not manifest.folds:
+        raise SettingsError(
+            "was prepared as a single split, so it has no folds", path=root, remedy="prepare it with --folds"
+        )
     if as_json:
-        each = [manifest.fold(number) for number in range(len(manifest.folds))]
-        rows = [{split: totals.rows for split, totals in fold.splits.items()} for fold in each]
-        told = [
-            {"fold": number, "split_date": fold.facts["split_date"], "rows": own}
-            for number, (fold, own) in enumerate(zip(each, rows, strict=True))
-        ]
-        emit({"run": str(root), "folds": told})
-        return
-    printer().print(folds_table(manifest))
+        emit(folds_record(manifest, root) if folds else manifest_record(manifest, root, "finished"))
+    elif folds:
+        printer().print(folds_table(manifest))
+    else:
+        print_run(printer(), manifest, root, "full")
+
+
+def draw_report(out: Path, run: str | None, page: ReportPage, *, as_json: bool) -> None:
+    """Write the page of a run, print its path and open it if asked."""
+    from headrace.report.write import write_report
+
+    written = write_report(out, run=run, to=page.to)
+    if as_json:
+        emit({"report": str(written)})
+    else:
+        say(f"report  {written}")
+    if page.show:
+        import webbrowser
+
+        if not webbrowser.open(written.resolve().as_uri()):
+            say(f"no browser could be started; open {written} yourself", "err")
 
 
 def verify(

@@ -1,4 +1,4 @@
-"""Read the settings in configuration files, and describe them to editors: `headrace schema`."""
+"""Read the settings in configuration files, and describe them to editors: `headrace run --schema`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from headrace.checks import nearest
 from headrace.cli.flags import RunOptions
-from headrace.cli.output import emit
 from headrace.errors import SettingsError
 from headrace.printable import shown
 
@@ -119,24 +116,6 @@ def about_the_run(
         raise SettingsError(f"{config}: workers is {shown(count)}; give a whole number, 1 or more")
     words = {name: getattr(flags, name) or found[name] for name in ("fingerprint_by", "engine", "address")}
     return path_of(target), replace(flags, workers=count, **words)
-
-
-def schema(
-    recipe: Annotated[str | None, typer.Argument(help="The schema of one recipe; all recipes unless given.")] = None,
-    *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the schema on one line.")] = False,
-) -> None:
-    """Print the JSON Schema of configuration files. It is never stricter than `headrace run`, which has the last word.
-
-    In an editor with a YAML language server, the first line of a file names the schema:
-    `# yaml-language-server: $schema=headrace.schema.json`.
-
-    Example:  headrace schema > headrace.schema.json
-    """
-    from headrace.recipe import find_recipe, recipes
-
-    names = sorted(recipes()) if recipe is None else [find_recipe(recipe).name]
-    emit(schema_of(names), indent=None if as_json else 1)
 
 
 def schema_of(recipes: list[str]) -> dict[str, Any]:

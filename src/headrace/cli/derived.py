@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperCommand
 
 from headrace.cli.commands import execute
-from headrace.cli.flags import RunOptions, flag, null_values_of, offers, types_of, with_groups, with_parameters
+from headrace.cli.flags import RunOptions, flag, null_values_of, types_of, with_groups, with_parameters
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -140,18 +140,17 @@ def _parameter(
     default = MISSING if need == "required" else None
     if name == "source":
         return flag(name, Annotated[list[str], typer.Argument(help=described(field))], default)
-    known = words or tuple(field.examples or ())
     metavars = {"names": "TEXT,...", "pairs": "NAME=TYPE", "yaml": "YAML"}
     option = typer.Option(
         f"--{name.replace('_', '-')}",
         help=described(field),
         show_default=False,
-        metavar=None if _extra(field, "flag") == "repeated" else metavars.get(kind),
-        autocompletion=offers(*known) if known else None,
+        metavar="TEXT" if words else None if _extra(field, "flag") == "repeated" else metavars.get(kind),
         hidden=hidden,
         rich_help_panel=_extra(field, "panel"),
     )
     of: Any = {"int": int, "float": float, "names": list[str], "pairs": list[str]}.get(kind, str)
+    of = Literal[words] if words else of
     of = of if need == "required" else of | None
     return flag(name, Annotated[of, option], default)
 

@@ -25,26 +25,16 @@ if TYPE_CHECKING:
     from headrace.stream.order.plan import Plan
 
 
-def offers(*words: str) -> Callable[[str], list[str]]:
-    """Return a completion function that offers these words as values of a flag."""
-
-    def offered(incomplete: str) -> list[str]:
-        return sorted(word for word in words if word.startswith(incomplete))
-
-    return offered
-
-
 unless_given = partial(typer.Option, show_default=False)
 _machines = partial(unless_given, rich_help_panel="More than one machine")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Report = Annotated[
-    str,
+    Literal["auto", "never"],
     typer.Option(
         envvar="HEADRACE_REPORT",
-        help="auto: write report.html where the extra `report` is installed | never.",
+        help="auto: write report.html where the extra `report` is installed.",
         show_envvar=True,
-        autocompletion=offers("auto", "never"),
     ),
 ]
 WorkDir = Annotated[
@@ -66,11 +56,8 @@ Shuffle = Annotated[bool, typer.Option("--shuffle/--no-shuffle", help="Shuffle r
 Seed = Annotated[int, typer.Option(help="Seed of the shuffled order.")]
 Samples = Annotated[int | None, typer.Option("--samples-per-epoch", min=1, help="Rows per epoch; default: all.")]
 Distribution = Annotated[
-    str,
-    typer.Option(
-        help="balanced, or whole shards: round_robin, by_size.",
-        autocompletion=offers("balanced", "round_robin", "by_size"),
-    ),
+    Literal["balanced", "round_robin", "by_size"],
+    typer.Option(help="balanced, or whole shards: round_robin, by_size."),
 ]
 
 
@@ -120,21 +107,17 @@ class RunOptions:
 
     workers: Annotated[int | None, unless_given(help="Tasks at a time; default: one per core.")] = None
     fingerprint_by: Annotated[
-        str | None,
+        Literal["stat", "content"] | None,
         unless_given(
             help=(
                 "How source files are identified: by size and time (stat, the default), or by their bytes, which "
                 "are read once more (content)."
             ),
-            autocompletion=offers("stat", "content"),
         ),
     ] = None
     engine: Annotated[
-        str | None,
-        _machines(
-            help="local (default) | ray: run tasks on a Ray cluster over shared storage.",
-            autocompletion=offers("local", "ray"),
-        ),
+        Literal["local", "ray"] | None,
+        _machines(help="Where tasks run: here (local, the default), or on a Ray cluster over shared storage."),
     ] = None
     address: Annotated[
         str | None,
@@ -250,17 +233,12 @@ def null_values_of(words: Sequence[str] | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class OneEpoch:
-    """The flags that `plan` and `where` share: an epoch of a split, and the ranks that read it."""
+    """The flags that `plan` and `where` share: an epoch of a split."""
 
-    ranks: Ranks
-    batch_size: BatchSize
     split: Split = None
     remainder: Annotated[
-        str | None,
-        typer.Option(
-            help="pad, drop or exact; default: exact for one rank, else pad.",
-            autocompletion=offers("pad", "drop", "exact"),
-        ),
+        Literal["pad", "drop", "exact"] | None,
+        typer.Option(help="What the last step holds; default: exact for one rank, else pad."),
     ] = None
     shuffle: Shuffle = True
     seed: Seed = 0
@@ -274,13 +252,9 @@ class OneEpoch:
     samples_per_epoch: Samples = None
     distribution: Distribution = "balanced"
     balance: Annotated[
-        str,
+        Literal["none", "flops"],
         typer.Option(
-            help=(
-                "none, or flops: give all ranks packed bins of similar cost in each step. Counts the tokens of all "
-                "bins."
-            ),
-            autocompletion=offers("none", "flops"),
+            help="flops: give all ranks packed bins of similar cost in each step. Counts the tokens of all bins."
         ),
     ] = "none"
 
@@ -293,8 +267,10 @@ class OneEpoch:
             return dataset.split_index(self.split)
         return dataset.counted_index(self.split)
 
-    def plan(self, index: Any, state: Any = None) -> Plan:
+    def plan(self, index: Any, *, ranks: int, batch_size: int, state: Any = None) -> Plan:
         """Plan the epoch over the split's index, or the rest of the epoch that a saved state leaves, in its order.
+
+        ranks: the world size. batch_size: rows per batch of one rank.
 
         Raises `SettingsError`, `InputError` for blocks without a table, and `StreamError` for a state of other rows.
         """
@@ -307,8 +283,8 @@ class OneEpoch:
 
         for word in dict.fromkeys(index.formats):
             kind_of_word(word)  # raises for formats that cannot be streamed
-        settings = asdict(self)
-        ranks, epoch = (settings.pop(name) for name in ("ranks", "epoch"))
+        settings = {**asdict(self), "batch_size": batch_size}
+        epoch = settings.pop("epoch")
         del settings["split"]
         if state is not None:
             saved = StreamState.from_dict(state)

@@ -6,7 +6,7 @@ import importlib.util
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -21,7 +21,6 @@ from headrace.cli.flags import (
     Shuffle,
     Source,
     Split,
-    offers,
     with_groups,
 )
 from headrace.cli.output import emit, printer, table
@@ -54,11 +53,8 @@ class StreamedEpoch:
     distribution: Distribution = "balanced"
     limit_s: Annotated[float | None, typer.Option("--limit-s", min=0.0, help="Stop after this many seconds.")] = None
     batch_format: Annotated[
-        str | None,
-        typer.Option(
-            help="torch, numpy, arrow or rows; default: torch if installed, else numpy.",
-            autocompletion=offers("torch", "numpy", "arrow", "rows"),
-        ),
+        Literal["torch", "numpy", "arrow", "rows"] | None,
+        typer.Option(help="The form of batches; default: torch if installed, else numpy."),
     ] = None
 
 

@@ -1,17 +1,17 @@
-"""Define the commands around a stream: index, peek, plan, where, seen. The last three read only the index."""
+"""Define the commands around a stream: index, peek, plan, where. The last two read only the index."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from headrace.cli.entities import AskedEntities, EntityColumn, answer, index_entities
-from headrace.cli.flags import Json, OneEpoch, PlainShards, Source, Split, offers, unless_given, with_groups
-from headrace.cli.output import cell, emit, fitting_tables, printer, say, table
-from headrace.errors import HeadraceError, InputError, SettingsError
+from headrace.cli.flags import BatchSize, Json, OneEpoch, PlainShards, Ranks, Source, Split, unless_given, with_groups
+from headrace.cli.output import cell, emit, fitting_tables, in_flags, printer, say, table
+from headrace.errors import HeadraceError, InputError, SettingsError, setting, setting_name
 from headrace.formats.strict_json import RepeatedKey, loads
 from headrace.packing.mask_view import MaskOptions, show_masks
 from headrace.printable import shown
@@ -32,11 +32,8 @@ def index(
     ] = False,
     entity_column: EntityColumn = None,
     place: Annotated[
-        str | None,
-        unless_given(
-            help="beside (in PATH/.headrace) or cache; default: beside, or the cache if PATH is not writable.",
-            autocompletion=offers("beside", "cache"),
-        ),
+        Literal["beside", "cache"] | None,
+        unless_given(help="Where to keep it: beside (in PATH/.headrace), or cache if PATH is not writable."),
     ] = None,
     shards: PlainShards,
     as_json: Json = False,
@@ -54,14 +51,11 @@ def index(
 
     Example:  headrace index raw --types price=float32 --place cache
     """
-    from headrace.checks import check_word
     from headrace.cli.progress import shard_progress
     from headrace.dataset.open import is_prepared
-    from headrace.dataset.plain import Place, publish_index
+    from headrace.dataset.plain import publish_index
     from headrace.storage.places import path_of
 
-    if place is not None:
-        check_word("--place", place, get_args(Place))
     if entity or entity_column is not None:
         if place == "beside":
             raise SettingsError(
@@ -76,7 +70,7 @@ def index(
     if shards.fold is not None:
         raise SettingsError("--fold: plain shards have no folds; leave it out")
     with shard_progress("index the shards") as on_progress:
-        found = publish_index(path, place=place, **shards.options(), on_progress=on_progress)  # type: ignore[arg-type]  # checked
+        found = publish_index(path, place=place, **shards.options(), on_progress=on_progress)
     splits = {name: found.dataset.split_index(name) for name in found.dataset.splits}
     if as_json:
         counts = {
@@ -174,12 +168,13 @@ def _as_read(values: list[Any], kind: pa.DataType) -> list[Any]:
 def plan(
     path: Source,
     *,
+    ranks: Ranks,
+    batch_size: BatchSize,
     asked: OneEpoch,
     shards: PlainShards,
     state: Annotated[
         Path | None, unless_given(help="Plan the rest of this saved state instead of a whole epoch.")
     ] = None,
-    html: Annotated[Path | None, unless_given(help="Draw the plan as a page, in this file.")] = None,
     detail: Annotated[bool, typer.Option("--detail", help="Print every figure of the plan.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -196,34 +191,23 @@ def plan(
     With --state, a JSON file of what state_dict() gave: what the rest of that epoch costs on these ranks. Epoch, seed
     and order are those of the state. Read amplification is how many times what is left is decoded.
 
-    With --html: pictures of who reads what when, what is decoded more than once, and who has nothing to do.
-
     Example:  headrace plan out --split train --ranks 8 --batch-size 1024
 
     Example:  headrace plan out --split train --ranks 7 --batch-size 1024 --state state.json
     """
-    if state is not None and html is not None:
-        raise SettingsError("--html draws a whole epoch, but --state describes the rest of one; leave one of them out")
     saved = None if state is None else read_state(state)
     index = asked.index_of(shards.open(path), saved)
-    found = asked.plan(index, saved)
+    found = asked.plan(index, ranks=ranks, batch_size=batch_size, state=saved)
     record = _record(asked, index, found, saved)
     from headrace.stream.order.advice import advice_of
 
-    if html is not None:
-        from headrace.report.lanes import plan_page
-        from headrace.report.write import publish
-
-        publish(plan_page(found, index, record), html)
     if as_json:
-        emit({**record, "html": str(html)} if html is not None else record)
+        emit(record)
     else:
         for line in advice_of(record):
             say(line)
         if detail:
             _print_record(f"plan of {index.split}", record)
-        if html is not None:
-            say(f"page  {html}")
     if not record["ok"]:
         raise HeadraceError(
             f"{path}: split {index.split}: {record['overlap_rows']} rows would be delivered twice and "
@@ -236,18 +220,21 @@ def _record(asked: OneEpoch, index: Any, found: Plan, saved: Any) -> dict[str, A
     from headrace.stream.order.advice import mixing_of_plan
     from headrace.stream.order.plan import better_lanes, estimate_peak_bytes
 
-    lanes = better_lanes(found, lambda lanes: replace(asked, lanes=lanes).plan(index)) if saved is None else None
+    def with_lanes(lanes: int) -> Plan:
+        return replace(asked, lanes=lanes).plan(index, ranks=found.world_size, batch_size=found.batch_size)
+
+    lanes = better_lanes(found, with_lanes) if saved is None else None
     better = None if lanes is None else {"lanes": lanes[0], "read_amplification": round(lanes[1], 3)}
     coverage = found.coverage()
-    steps = {found.share(rank).steps for rank in range(asked.ranks)}
+    steps = {found.share(rank).steps for rank in range(found.world_size)}
     delivered = coverage.delivered_rows + coverage.dropped_rows == found.remaining.total
     return {
         "split": index.split,
         "rows": index.total_rows,
         "blocks": len(index.rows),
         "shards": len(index.shards),
-        "ranks": asked.ranks,
-        "batch_size": asked.batch_size,
+        "ranks": found.world_size,
+        "batch_size": found.batch_size,
         "remainder": found.remainder,
         "distribution": asked.distribution,
         "shuffle": found.order.shuffle,
@@ -328,8 +315,14 @@ def where(
         str | None,
         unless_given(metavar="SHARD:ROW", help="Path or name of a shard and a row in it, counted from 0."),
     ] = None,
-    whose: AskedEntities,
-    asked: OneEpoch,
+    entities: AskedEntities,
+    seen: Annotated[
+        Path | None,
+        unless_given(metavar="STATE", help="JSON file of a state_dict(): say what this checkpoint has seen."),
+    ] = None,
+    ranks: Annotated[int | None, unless_given(min=1, max=1 << 20, help="World size.")] = None,
+    batch_size: Annotated[int | None, unless_given(min=1, help="Rows per batch of one rank.")] = None,
+    epoch: OneEpoch,
     shards: PlainShards,
     as_json: Json = False,
 ) -> None:
@@ -338,108 +331,114 @@ def where(
 
     Rows of entities are found by an index of the entity's column, which the first question makes: see `headrace index`.
 
+    With --seen: what a checkpoint has seen of its epoch, rows and share, by shard or of entities. A state holds
+    positions, not ranks: steps and ranks are told with the --ranks and --batch-size that the run had. Epoch, seed and
+    order are those of the state. What earlier epochs saw is not in it: each whole epoch sees every row.
+
     Example:  headrace where out --split train --row part-00003.parquet:17 --epoch 2 --ranks 8 --batch-size 1024
 
     Example:  headrace where out --split train --entity C1042 --ranks 8 --batch-size 1024
-    """
-    from headrace.stream.order.whereabouts import find_row, find_rows, row_number
 
-    if (row is None) == (not whose.given):
-        raise SettingsError("where: no row was given; give --row SHARD:ROW, --entity NAME or --entities FILE")
-    if row is None:
-        dataset = shards.open(path)
-        index = asked.index_of(dataset)
-        found_rows = whose.rows_in(dataset, index.split)
-        sightings = find_rows(asked.plan(index), found_rows.rows)
-        answer(index, found_rows, sightings, "delivered", epoch=asked.epoch, as_json=as_json)
+    Example:  headrace where out --seen state.json
+    """
+    if seen is not None:
+        if row is not None:
+            raise SettingsError(
+                f"{setting('seen')} counts rows of shards or of entities", remedy=f"leave {setting('row')} out"
+            )
+        _print_seen(seen, shards.open(path), entities, ranks, batch_size, as_json=as_json)
         return
+    if (row is None) == (not entities.given):
+        choices = f"{setting('row')} SHARD:ROW, {setting('entity')} NAME or {setting('entities')} FILE"
+        raise SettingsError("no row was given", remedy=f"give one of {choices}")
+    if ranks is None or batch_size is None:
+        name = "ranks" if ranks is None else "batch_size"
+        raise SettingsError(f"{setting_name(name)} is missing", remedy="give those of the training run")
+    dataset = shards.open(path)
+    if row is not None:
+        _print_row(row, dataset, epoch, ranks, batch_size, as_json=as_json)
+        return
+    from headrace.stream.order.whereabouts import find_rows
+
+    index = epoch.index_of(dataset)
+    rows = entities.rows_in(dataset, index.split)
+    sightings = find_rows(epoch.plan(index, ranks=ranks, batch_size=batch_size), rows.rows)
+    answer(index, rows, sightings, "delivered", epoch=epoch.epoch, as_json=as_json)
+
+
+def _print_row(row: str, dataset: Any, epoch: OneEpoch, ranks: int, batch_size: int, *, as_json: bool) -> None:
+    """Print which step, rank and place in the batch sees a row. row: as SHARD:ROW."""
+    from headrace.stream.order.whereabouts import find_row, row_number
+
     shard, _, number = row.rpartition(":")
     if not shard or not number.isdigit():
-        raise SettingsError(
-            f"--row: expected SHARD:ROW, got {row!r}; write e.g. part-00003.parquet:17, with rows counted from 0"
-        )
-    index = asked.index_of(shards.open(path))
-    total = index.total_rows if asked.samples_per_epoch is None else asked.samples_per_epoch
-    block, inside = row_number(index, shard, int(number))
-    found = find_row(asked.plan(index), block=block, row=inside)
-    record: dict[str, Any] = {"split": index.split, "row": row, "epoch": asked.epoch, "seen": found is not None}
-    if found is not None:
-        record |= {name: getattr(found, name) for name in ("step", "rank", "place", "position")}
+        remedy = "give SHARD:ROW with rows counted from 0, e.g. part-00003.parquet:17"
+        raise SettingsError(setting="row", value=row, remedy=remedy)
+    index = epoch.index_of(dataset)
+    block, row_of_block = row_number(index, shard, int(number))
+    sighting = find_row(epoch.plan(index, ranks=ranks, batch_size=batch_size), block=block, row=row_of_block)
+    record: dict[str, Any] = {"split": index.split, "row": row, "epoch": epoch.epoch, "seen": sighting is not None}
+    if sighting is not None:
+        record |= {name: getattr(sighting, name) for name in ("step", "rank", "place", "position")}
     if as_json:
         emit(record)
-    elif found is None:
-        whole = asked.samples_per_epoch is None
-        why = 'remainder="drop" leaves it out' if whole else "another epoch delivers it, or it is dropped"
-        say(f"{row} is not delivered in epoch {asked.epoch}: {why}")
-    else:
+    elif sighting is not None:
+        total = index.total_rows if epoch.samples_per_epoch is None else epoch.samples_per_epoch
         say(
-            f"{row} in epoch {asked.epoch}: step {found.step} of rank {found.rank},"
-            f" row {found.place} of the batch; position {found.position:,} of {total:,}"
+            f"{row} in epoch {epoch.epoch}: step {sighting.step} of rank {sighting.rank},"
+            f" row {sighting.place} of the batch; position {sighting.position:,} of {total:,}"
         )
+    else:
+        reason = "another epoch delivers it, or it is dropped"
+        if epoch.samples_per_epoch is None:
+            reason = in_flags(f"{setting('remainder', 'drop')} leaves it out")
+        say(f"{row} is not delivered in epoch {epoch.epoch}: {reason}")
 
 
-@with_groups
-def seen(
-    state: Annotated[Path, typer.Argument(help="JSON file that state_dict() was saved to.")],
-    path: Source,
-    shards: PlainShards,
+def _print_seen(
+    state: Path,
+    dataset: Any,
+    entities: AskedEntities,
+    ranks: int | None,
+    batch_size: int | None,
     *,
-    whose: AskedEntities,
-    ranks: Annotated[
-        int | None, unless_given(min=1, max=1 << 20, help="World size of the training run, to count steps.")
-    ] = None,
-    batch_size: Annotated[
-        int | None, unless_given(min=1, help="Rows per batch of one rank of the training run.")
-    ] = None,
-    as_json: Json = False,
+    as_json: bool,
 ) -> None:
-    """Say what a checkpoint has seen of its epoch: rows and share, and rows of each shard, or of entities.
-
-    A state holds positions, not ranks. With the --ranks and --batch-size that the run had, the steps and ranks that
-    received the rows of entities are told too. What earlier epochs saw is not in a state: each whole epoch sees
-    every row.
-
-    Example:  headrace seen state.json out
-
-    Example:  headrace seen state.json out --entity C1042 --ranks 8 --batch-size 1024
-    """
+    """Print what a checkpoint has seen of its epoch. ranks, batch_size: both to count steps, or neither."""
     from headrace.stream.order.state import StreamState
     from headrace.stream.order.whereabouts import find_received, seen_per_shard
 
     saved = StreamState.from_dict(read_state(state))
-    dataset = shards.open(path)
     index = dataset.split_index(saved.split) if saved.balance is None else dataset.counted_index(saved.split)
     saved.check_index(index)
-    if whose.given:
+    if entities.given:
         if (ranks is None) != (batch_size is None):
-            raise SettingsError("seen: --ranks and --batch-size count steps only together; give both, or neither")
-        found_rows = whose.rows_in(dataset, index.split)
+            raise SettingsError(
+                f"{setting('ranks')} and {setting('batch_size')} count steps only together",
+                remedy="give both, or neither",
+            )
+        rows = entities.rows_in(dataset, index.split)
         topology = {} if ranks is None or batch_size is None else {"ranks": ranks, "batch_size": batch_size}
-        received = find_received(index, saved, found_rows.rows, **topology)
-        steps: Literal["steps", "positions"] = "steps" if topology else "positions"
-        answer(index, found_rows, received, "received", epoch=saved.epoch, told=steps, as_json=as_json)
+        received = find_received(index, saved, rows.rows, **topology)
+        detail: Literal["steps", "positions"] = "steps" if topology else "positions"
+        answer(index, rows, received, "received", epoch=saved.epoch, told=detail, as_json=as_json)
         return
     counts = seen_per_shard(index, saved).tolist()
     totals = [int(index.rows[index.shard_of_block == shard].sum()) for shard in range(len(index.shards))]
-    record = {
-        "split": saved.split,
-        "epoch": saved.epoch,
-        "rows": saved.rows,
-        "seen_rows": sum(counts),
-        "share": round(sum(counts) / saved.rows, 6) if saved.rows else 1.0,
-        "shards": {
+    share = round(sum(counts) / saved.rows, 6) if saved.rows else 1.0
+    if as_json:
+        by_shard = {
             name: {"seen_rows": count, "rows": total}
             for name, count, total in zip(index.shards, counts, totals, strict=True)
-        },
-    }
-    if as_json:
-        emit(record)
+        }
+        record = {"split": saved.split, "epoch": saved.epoch, "rows": saved.rows, "seen_rows": sum(counts)}
+        emit({**record, "share": share, "shards": by_shard})
         return
-    rows = f"{sum(counts):,} of {saved.rows:,} rows, {100 * record['share']:.1f} %"
-    made = table(f"{saved.split}, epoch {saved.epoch}: {rows}", ("shard", "seen", "rows"), numbers_from=1)
+    title = f"{saved.split}, epoch {saved.epoch}: {sum(counts):,} of {saved.rows:,} rows, {100 * share:.1f} %"
+    shards = table(title, ("shard", "seen", "rows"), numbers_from=1)
     for name, count, total in zip(index.shards, counts, totals, strict=True):
-        made.add_row(name, f"{count:,}", f"{total:,}")
-    printer().print(made)
+        shards.add_row(name, f"{count:,}", f"{total:,}")
+    printer().print(shards)
 
 
 def read_state(path: Path) -> Any:

@@ -94,6 +94,16 @@ def folds_table(manifest: Manifest) -> Table:
     return made
 
 
+def folds_record(manifest: Manifest, run: Path) -> dict[str, Any]:
+    """Return the folds of a run as JSON: the cut of each, and its rows by split."""
+    folds = []
+    for number in range(len(manifest.folds)):
+        fold = manifest.fold(number)
+        rows = {split: totals.rows for split, totals in fold.splits.items()}
+        folds.append({"fold": number, "split_date": fold.facts["split_date"], "rows": rows})
+    return {"run": str(run), "folds": folds}
+
+
 def print_facts(console: Console, run: Path, rows: Mapping[str, Any], libraries: Mapping[str, str]) -> None:
     """Print when a run finished, those of the facts that are not None, and the libraries used."""
     facts: dict[str, Any] = {"finished": finished_at(run)}

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from headrace.checks import check_integer, explains_calls
+from headrace.checks import check_integer
 from headrace.dataset.certificate import certificate_of, difference, read_certificate
 from headrace.dataset.html import table_html
 from headrace.dataset.indexed import ALIASES
@@ -69,7 +69,6 @@ class Verdict:
         return table_html(f"verify {self.run_id}", ["check", "result", "found"], rows)
 
 
-@explains_calls("verify")
 def verify(
     path: str | Path,
     *,
@@ -114,7 +113,6 @@ def verify(
     return verdict
 
 
-@explains_calls("certify")
 def certify(path: str | Path, *, run: str | None = None, workers: int | None = None) -> dict[str, Any]:
     """Verify a finished run and return its certificate, JSON: what was proved, with which settings, and what was not.
 

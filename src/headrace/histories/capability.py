@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from headrace.formats.time_formats import DATE_WORDS
 from headrace.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -27,12 +26,6 @@ class HistoriesRecipe(Recipe):
 
     name = "histories"
     commands = ("histories",)
-    words: ClassVar = {
-        ("histories", "prepare"): {
-            "time_format": DATE_WORDS,
-        },
-        ("histories", "plan"): {"rows": ("uniform", "measurements"), "split": ("train", "test")},
-    }
     init_word = "histories"
     stages: ClassVar = {
         "gather": ("gather measurements", "shards"),

@@ -12,7 +12,6 @@ import typer
 from typer.core import TyperGroup
 
 from headrace.cli.commands import execute
-from headrace.cli.completing import datasets
 from headrace.cli.derived import Given, Out, add_derived
 from headrace.cli.flags import Json, RunOptions
 from headrace.cli.output import emit, say
@@ -30,14 +29,6 @@ class _PrepareUnlessSaid(TyperGroup):
             args = ["prepare", *args]
         return super().parse_args(ctx, args)
 
-    def shell_complete(self, ctx: typer.Context, incomplete: str) -> list[Any]:  # type: ignore[override]  # as above
-        found = list(super().shell_complete(ctx, incomplete))
-        if incomplete.startswith("-"):
-            known = {each.value for each in found}
-            prepare = self.commands["prepare"]
-            found += [each for each in prepare.shell_complete(ctx, incomplete) if each.value not in known]
-        return found
-
 
 app = typer.Typer(
     cls=_PrepareUnlessSaid,
@@ -51,7 +42,7 @@ app = typer.Typer(
 def plan(
     path: Annotated[
         Path,
-        typer.Argument(help="The --out directory of prepared histories, or a run of it.", autocompletion=datasets),
+        typer.Argument(help="The --out directory of prepared histories, or a run of it."),
     ],
     *,
     split: Annotated[str, typer.Option(help="train | test.")] = "train",

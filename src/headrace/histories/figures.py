@@ -27,8 +27,6 @@ def figures(facts: RunFacts) -> list[Figure]:
         common.rows_figure(facts),
         *_size_figures(facts, rows),
         *_context_figures(facts),
-        *common.shards_figures(facts, "big rows"),
-        *common.blocks_figures(facts),
     ]
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from headrace.near import STAGES
-from headrace.packing.chats.words import REASONS, ImageRule, Layout, Reasoning
+from headrace.packing.chats.words import REASONS
 from headrace.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from headrace.run.context import RunContext
     from headrace.run.prepare import Outcome
 
-LAYOUTS = get_args(Layout)
 _FOR_OTHERS = "shards of .{0} are for other readers; prepare with packed_storage='parquet' to stream"
 
 
@@ -30,10 +29,6 @@ class PackedSequencesRecipe(Recipe):
 
     name = "packed_sequences"
     commands = ("pack",)
-    words: ClassVar = {
-        ("pack",): {"layout": LAYOUTS},
-        ("peek",): {"layout": LAYOUTS, "reasoning": get_args(Reasoning), "images": get_args(ImageRule)},
-    }
     init_word = "pack"
     stages: ClassVar = {
         "sample": ("choose a sample", "parts"),

@@ -26,11 +26,9 @@ def figures(facts: RunFacts) -> list[Figure]:
         contents_figure(facts),
         *_role_figures(facts),
         fill_figure(facts),
-        *_shape_figures(facts),
+        *_length_figures(facts),
         common.rows_figure(facts),
         *_left_out_figures(facts),
-        *common.shards_figures(facts, "bins"),
-        *common.blocks_figures(facts),
     ]
 
 
@@ -112,70 +110,44 @@ def fill_figure(facts: RunFacts) -> Figure:
     return Figure("fill", question, answer, chart, tone)
 
 
-def _shape_figures(facts: RunFacts) -> list[Figure]:
-    """Draw lengths of sequences, tokens per bin and sequences per bin, from the shards themselves."""
-    samples = {split: _sample(facts, split) for split in facts.splits}
-    lengths, loads, members = (
-        {split: sample[kind] for split, sample in samples.items() if sample} for kind in ("lengths", "loads", "members")
-    )
+def _length_figures(facts: RunFacts) -> list[Figure]:
+    """Draw the lengths of sequences, from the shards themselves; nothing without Parquet shards."""
+    samples = {split: _sequence_lengths(facts, split) for split in facts.splits}
+    lengths = {split: sample[0] for split, sample in samples.items() if sample is not None}
     if not lengths:
         return []
-    every, load, member = (np.concatenate(list(each.values())) for each in (lengths, loads, members))
-    there = sum(facts.manifest.splits[split].rows for split in loads)
-    of = "all bins" if len(load) == there else f"{len(load):,} of {there:,} bins, evenly taken"
-    size = int(facts.config.get("pack_size") or 0)
-    alone = f" {share(int((every >= size).sum()), len(every))} fill a bin of {size:,} alone." if size else ""
-    mark = (float(size), "pack_size") if size else None
-
-    def histogram(
-        key: str, question: str, answer: str, values: dict[str, F64], axes: tuple[str, str], mark: Mark = None
-    ) -> Figure:
-        edges, grows = edges_for(np.concatenate(list(values.values())))
-        parts = {split: counted(each, edges) for split, each in values.items()}
-        chart = charts.histogram(edges, parts, of=axes[0], title=axes[1], grows=grows, mark=mark)
-        return Figure(key, question, answer, chart)
-
-    return [
-        histogram(
-            "lengths",
-            "How long are the sequences?",
-            f"Median {np.median(every):,.0f} tokens, {np.percentile(every, 99):,.0f} at the 99th percentile, "
-            f"{every.max():,.0f} at most ({of}).{alone}",
-            lengths,
-            ("sequences", "tokens of a sequence"),
-            mark,
-        ),
-        histogram(
-            "loads",
-            "How much does a bin hold?",
-            f"{many(len(load), 'bin')} looked at hold {load.min():,.0f} to {load.max():,.0f} tokens, "
-            f"median {np.median(load):,.0f}{f'; there is room for {size:,}' if size else ''}.",
-            loads,
-            ("bins", "tokens of a bin"),
-            mark,
-        ),
-        histogram(
-            "members",
-            "How many sequences share a bin?",
-            f"{np.mean(member):.1f} on average, {member.max():,.0f} at most.",
-            members,
-            ("bins", "sequences of a bin"),
-        ),
-    ]
+    every = np.concatenate(list(lengths.values()))
+    bins = sum(sample[1] for sample in samples.values() if sample is not None)
+    all_bins = sum(facts.manifest.splits[split].rows for split in lengths)
+    sample_text = "all bins" if bins == all_bins else f"{bins:,} of {all_bins:,} bins, evenly taken"
+    answer = (
+        f"Median {np.median(every):,.0f} tokens, {np.percentile(every, 99):,.0f} at the 99th percentile, "
+        f"{every.max():,.0f} at most ({sample_text})."
+    )
+    mark: Mark = None
+    pack_size = int(facts.config.get("pack_size") or 0)
+    if pack_size:
+        answer += f" {share(int((every >= pack_size).sum()), len(every))} fill a bin of {pack_size:,} alone."
+        mark = (float(pack_size), "pack_size")
+    edges, grows = edges_for(every)
+    counts = {split: counted(values, edges) for split, values in lengths.items()}
+    chart = charts.histogram(edges, counts, of="sequences", title="tokens of a sequence", grows=grows, mark=mark)
+    return [Figure("lengths", "How long are the sequences?", answer, chart)]
 
 
-def _sample(facts: RunFacts, split: str) -> dict[str, F64]:
-    """Read tokens of sequences, and tokens and sequences of bins, from some bins of a split; empty without Parquet."""
-    own = facts.blocks.filter((pl.col("split") == split) & (pl.col("format") == "parquet"))
-    if facts.manifest.splits[split].rows == 0 or own.is_empty():
-        return {}
+def _sequence_lengths(facts: RunFacts, split: str) -> tuple[F64, int] | None:
+    """Read the lengths of the sequences in some bins of a split, and the number of these bins; None without Parquet."""
+    blocks = facts.blocks.filter((pl.col("split") == split) & (pl.col("format") == "parquet"))
+    if facts.manifest.splits[split].rows == 0 or blocks.is_empty():
+        return None
     index, read = facts.run.split_index(split), facts.run.block_reader(split, verify="never")
-    found: dict[str, list[I64]] = {"lengths": [], "loads": [], "members": []}
+    lengths: list[I64] = []
+    bins = 0
     for block in thinned(np.arange(len(index.rows)), _MOST_BLOCKS).tolist():
-        tokens, counts, lengths = sequences_in(read(block, ["seq_start_id", "loss_mask"]))
-        for name, values in zip(found, (lengths, tokens, counts), strict=True):
-            found[name].append(values)
-    return {name: np.concatenate(values).astype(np.float64) for name, values in found.items()}
+        tokens_of_bins, _, lengths_of_block = sequences_in(read(block, ["seq_start_id", "loss_mask"]))
+        bins += len(tokens_of_bins)
+        lengths.append(lengths_of_block)
+    return np.concatenate(lengths).astype(np.float64), bins
 
 
 def _left_out_figures(facts: RunFacts) -> list[Figure]:

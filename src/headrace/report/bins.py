@@ -58,16 +58,6 @@ def growing_edges(low: float, high: float) -> F64:
     return np.asarray(edges[begin : end + 1], np.float64)
 
 
-def byte_edges(values: F64) -> tuple[F64, bool]:
-    """Return edges like `edges_for`, for sizes in bytes: round in KiB, MiB or GiB, or powers of two if they grow."""
-    low, high = max(1.0, float(values.min())), max(1.0, float(values.max()))
-    if high >= 16 * low:
-        first, last = int(np.floor(np.log2(low))), int(np.floor(np.log2(high))) + 1
-        return np.asarray(2.0 ** np.arange(first, last + 1), np.float64), True
-    unit = 1024.0 ** int(np.log2(high) // 10)
-    return even_edges(low / unit, high / unit, most=16, whole=unit == 1) * unit, False
-
-
 def span_edges(values: F64) -> tuple[F64, bool]:
     """Return edges like `edges_for`, for seconds of 1 and more, at units of clocks and calendars."""
     low, high = float(values.min()), float(values.max())

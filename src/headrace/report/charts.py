@@ -87,17 +87,6 @@ def stacked_bars(
     return Chart(spec, ["", *(names[role] for role in parts)], _rows(labels, parts))
 
 
-def columns(labels: Sequence[str], parts: Parts, *, unit: str, title: str) -> Chart:
-    """Draw a column of stacked parts for each label, in this order; labels are written if there are few."""
-    data = _parts_of_labels(labels, parts, unit, {role: role for role in parts})
-    axis = {"ticks": False, "labels": len(labels) <= 8, "labelAngle": -35 if len(labels) > 2 else 0, "labelLimit": 130}
-    x = {"field": "label", "type": "nominal", "sort": None, "title": title, "axis": axis}
-    y = {**_numbers(None, tickCount=4), "field": "value"}
-    encoding = {"x": x, "y": y, **_STACKED, "color": _colour(list(parts))}
-    spec = _spec(data, HALF, _HEIGHT, title=unit, mark={"type": "bar"}, encoding=encoding)
-    return Chart(spec, ["", *parts], _rows(labels, parts))
-
-
 def matrix(
     cells: Sequence[tuple[str, str, float, str]], *, down: str, across: str, columns: Sequence[str], role: str
 ) -> Chart:

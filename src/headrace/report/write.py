@@ -1,13 +1,11 @@
-"""Publish the page of a run and its cards. This is the only module of the report that writes."""
+"""Publish the page of a run. This is the only module of the report that writes."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from headrace.errors import InputError
 from headrace.recipe import recipe_of_run
 from headrace.report import REPORT, common
-from headrace.report.card import CROISSANT, README, croissant_of, markdown_of
 from headrace.report.facts import RunFacts, read_run
 from headrace.report.figure import Page
 from headrace.report.page import draw, html_of
@@ -38,24 +36,6 @@ def write_report(path: str | Path, *, run: str | None = None, to: str | Path | N
     """
     facts = read_run(path, run)
     return publish(page_of(facts), facts.run.root / REPORT if to is None else to)
-
-
-def write_card(
-    path: str | Path, form: str, *, run: str | None = None, to: str | Path | None = None, license_: str | None = None
-) -> Path:
-    """Write the card of the finished run at a path, "markdown" or "croissant"; return its location.
-
-    The location is in the run, or `to`. Raises `InputError` without a finished run, or if a different card exists
-    there.
-    """
-    facts = read_run(path, run)
-    name, made = (README, markdown_of) if form == "markdown" else (CROISSANT, croissant_of)
-    data = made(facts, license_=license_).encode()
-    target = local_path_of(facts.run.root / name if to is None else to, "the card's file")
-    if target.exists() and target.read_bytes() != data:
-        raise InputError(f"{target}: exists already and may have been edited; delete it, or give another path")
-    local.write_over(target, data)
-    return target
 
 
 def publish(page: Page, to: str | Path) -> Path:

@@ -42,7 +42,6 @@ class RewriteRecipe(Recipe):
         "duplicate": "an earlier row has its content",
         "forgotten": "its entity was erased",
     }
-    shards = "of one split"
     unproved = ("The splits may share entities and times: they come from the source and were not compared again.",)
 
     def settings(self) -> Any:

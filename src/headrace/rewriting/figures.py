@@ -12,8 +12,6 @@ def figures(facts: RunFacts) -> list[Figure]:
     """Return the figures in the order of the page."""
     return [
         _size_figure(facts),
-        *common.blocks_figures(facts),
-        *common.shards_figures(facts),
         common.rows_figure(facts),
     ]
 

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from headrace.checks import explains_calls
 from headrace.dataset.manifest import read_manifest
 from headrace.errors import InputError, RunBusy
 from headrace.run.context import STAGE_DIRECTORY
@@ -29,7 +28,6 @@ class Swept:
     busy: tuple[Path, ...]
 
 
-@explains_calls("collect")
 def collect(
     out: str | Path, *, incomplete: Literal["keep", "remove"] = "keep", work_dir: str | Path | None = None
 ) -> Swept:

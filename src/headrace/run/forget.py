@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.arrays import I64
-from headrace.checks import check_word, explains_calls
+from headrace.checks import check_word
 from headrace.dataset.entities import entity_column, find_entities
 from headrace.dataset.index import IndexRow
 from headrace.dataset.manifest import INDEX, MANIFEST
@@ -76,7 +76,6 @@ class Forgotten:
     how: Literal["computed", "reused", "nothing"] = "nothing"
 
 
-@explains_calls("forget")
 def forget(
     out: str | Path,
     entities: Sequence[str],

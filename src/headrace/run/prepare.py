@@ -16,7 +16,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from headrace.checks import check_integer, explains_calls
+from headrace.checks import check_integer
 from headrace.dataset.manifest import MANIFEST, Manifest, SplitTotals, read_manifest
 from headrace.dataset.pointer import check_pointer, point_at, point_record_at
 from headrace.digest import canonical_json
@@ -74,7 +74,6 @@ class Prepared:
         return self.manifest._repr_html_() + f"<p>{escape(self.how)}: {escape(str(self.run))}</p>"
 
 
-@explains_calls("prepare")
 def prepare(
     recipe: JobSettings,
     out: str | Path,

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from headrace.formats.time_formats import DATE_WORDS
 from headrace.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ class SeriesRecipe(Recipe):
 
     name = "series"
     commands = ("series",)
-    words: ClassVar = {("series",): {"time_format": DATE_WORDS}}
     init_word = "series"
     stages: ClassVar = {
         "spread": ("sort rows by entity", "tables"),

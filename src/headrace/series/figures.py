@@ -59,8 +59,6 @@ def figures(facts: RunFacts) -> list[Figure]:
         *_target_figures(parts),
         *_disguise_figures(facts),
         common.rows_figure(facts),
-        *common.shards_figures(facts),
-        *common.blocks_figures(facts),
     ]
 
 

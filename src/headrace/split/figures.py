@@ -36,11 +36,10 @@ _BEHIND = {  # why rows from the cutoff on are in no split
 def figures(facts: RunFacts) -> list[Figure]:
     """Return the figures in the order of the page."""
     if facts.manifest.folds:
-        return [folds_figure(facts), *common.blocks_figures(facts)]
+        return [folds_figure(facts)]
     found = [timeline_figure(facts), common.rows_figure(facts), shared_figure(facts)]
     found += [*label_figures(facts), *drift_figures(facts)]
-    shards = [*common.shards_figures(facts), *entity_figures(facts), *common.blocks_figures(facts)]
-    return [each for each in (*found, *shards) if each is not None]
+    return [each for each in (*found, *entity_figures(facts)) if each is not None]
 
 
 def timeline_figure(facts: RunFacts) -> Figure | None:

@@ -86,7 +86,9 @@ def test_where_and_seen_name_the_steps_of_a_conversation(out: Path, tmp_path: Pa
     found = json.loads(told.stdout)["entities"][name]
     assert (len(bins), sorted(steps)) == (found["rows"], sorted(each["step"] for each in found["deliveries"]))
 
-    told = CliRunner().invoke(app, ["seen", str(tmp_path / "state.json"), str(out), "--entity", name, "--json"])
+    told = CliRunner().invoke(
+        app, ["where", str(out), "--seen", str(tmp_path / "state.json"), "--entity", name, "--json"]
+    )
     assert sum(step <= 3 for step in steps) == json.loads(told.stdout)["entities"][name]["received"]
 
 

@@ -106,7 +106,7 @@ def test_a_split_without_rows_is_told_with_its_cut_and_the_last_time(tmp_path: P
     frame_of("c", days=9).with_columns(q=None).write_csv(source / "c.csv")
     made = headrace.prepare(series(source, **more), tmp_path / "out", workers=1, on_event=events.append)
     warned = [each.text for each in events if "has no rows" in getattr(each, "text", "")]
-    run_command("report", tmp_path / "out")
+    run_command("inspect", tmp_path / "out", "--report")
     report = (made.run / "report.html").read_text()
 
     assert len(told) == len(warned)
@@ -151,7 +151,7 @@ def test_the_check_of_calendar_time_counts_as_one_would_by_hand(tmp_path: Path, 
 def test_the_report_says_that_splits_overlap(tmp_path: Path) -> None:
     basins = {f"g{place}": a_basin(place, 60 + 30 * place) for place in range(3)}
     made = prepared_basins(write_basins(tmp_path / "in", basins), tmp_path / "out")
-    run_command("report", tmp_path / "out")
+    run_command("inspect", tmp_path / "out", "--report")
 
     assert "Entities overlap in calendar time: train of" in (made.run / "report.html").read_text()
 

@@ -345,7 +345,7 @@ def test_the_commands_know_folds(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "2025-01-02 00:00:00" in done.output
 
-    listed = json.loads(CliRunner().invoke(app, ["folds", out, "--json"]).output)["folds"]
+    listed = json.loads(CliRunner().invoke(app, ["inspect", out, "--folds", "--json"]).output)["folds"]
     expected = [{name: len(rows) for name, rows in each.items()} for each in delivered(tmp_path / "out")]
     assert expected == [each["rows"] for each in listed]
     plan = ["plan", out, "--fold", "1", "--split", "test", "--ranks", "2", "--batch-size", "8", "--json"]

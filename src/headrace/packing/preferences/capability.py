@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from headrace.packing.capability import LAYOUTS, PackedSequencesRecipe
+from headrace.packing.capability import PackedSequencesRecipe
 from headrace.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ class PreferencesRecipe(Recipe):
 
     name = "preferences"
     commands = ("preferences",)
-    words: ClassVar = {("preferences",): {"layout": LAYOUTS}}
     init_word = "preferences"
     stages = PackedSequencesRecipe.stages
     reasons: ClassVar = {**PackedSequencesRecipe.reasons, **_OTHER_REASONS}

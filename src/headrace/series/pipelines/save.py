@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from headrace.checks import explains_calls
 from headrace.dataset.open import find_run
 from headrace.dataset.sound import damaged
 from headrace.digest import canonical_json, sha256_hex
@@ -105,7 +104,6 @@ class Pipelines:
         return _frame_pipeline(self.time_series.part(self.target))
 
 
-@explains_calls("load_pipelines")
 def load_pipelines(path: str | Path, *, run: str | None = None, trust: Literal["safe", "joblib"] = "safe") -> Pipelines:
     """Load the fitted pipelines of a finished run: the newest in a dataset directory, unless `run` names another.
 

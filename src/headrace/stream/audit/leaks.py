@@ -22,7 +22,7 @@ import polars as pl
 import pyarrow as pa
 
 from headrace.arrays import I64, U64
-from headrace.checks import check_integer, duration_us, explains_calls
+from headrace.checks import check_integer, duration_us
 from headrace.dataset.contents import roles_of, split_digests
 from headrace.dataset.manifest import in_usual_order
 from headrace.engine.local import default_workers
@@ -186,7 +186,6 @@ class LeakReport:
         return {**asdict(self), "worst": self.worst}
 
 
-@explains_calls("find_leaks")
 def find_leaks(
     dataset: Dataset,
     *,

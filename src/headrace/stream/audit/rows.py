@@ -17,7 +17,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.arrays import I64
-from headrace.checks import explains_calls
 from headrace.digest import derive_key
 from headrace.errors import InputError, SettingsError
 from headrace.formats.schema import is_text
@@ -118,7 +117,6 @@ class Audit:
         )
 
 
-@explains_calls("audit")
 def audit(loader: Iterable[Any], *, key: str | int = "id", expected: Any = None) -> Audit:
     """Wrap a loader to count what it delivers: iterate over the result, then call its `report()`.
 

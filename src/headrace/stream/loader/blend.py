@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.arrays import I64, borders_of
-from headrace.checks import explains_calls
 from headrace.dataset.index import SplitIndex
 from headrace.errors import InputError, SettingsError
 from headrace.stream.loader.dataset import Dataset
@@ -46,7 +45,6 @@ class Blend:
         parts = zip(self.names, self.parts, weights, strict=True)
         return "Blend(" + ", ".join(f"{name}: {part[0]!r} weight {weight}" for name, part, weight in parts) + ")"
 
-    @explains_calls("stream")
     def stream(
         self,
         split: str | None = None,
@@ -64,7 +62,6 @@ class Blend:
         source = self._source_of(split, stream_options(batch_size, options))
         return source.stream(workers=workers, topology=topology)
 
-    @explains_calls("torch_dataset")
     def torch_dataset(
         self,
         split: str | None = None,
@@ -114,7 +111,6 @@ class Blend:
         return index, partial(_read_part, readers, borders_of([len(each.rows) for each in indexes]))
 
 
-@explains_calls("blend")
 def blend(
     datasets: Mapping[str, Part] | Sequence[Part], *, weights: Mapping[str, float] | Sequence[float] | None = None
 ) -> Blend:

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Never, Unpack
 
-from headrace.checks import explains_calls
 from headrace.dataset.condition import Filter
 from headrace.dataset.entities import EntityIndex, entity_column, entity_index, indexed_column
 from headrace.dataset.filtered import FilteredRows, FilterReport
@@ -20,7 +19,7 @@ from headrace.dataset.local_shards import FileCache, stored_bytes
 from headrace.dataset.manifest import Manifest, in_usual_order
 from headrace.dataset.open import FinishedRun, Fold, find_run, is_prepared
 from headrace.dataset.plain import open_plain
-from headrace.dataset.split_rows import SplitRows, log_dataset
+from headrace.dataset.split_rows import SplitRows
 from headrace.dataset.tables import with_paths
 from headrace.errors import InputError, SettingsError
 from headrace.formats.listing import holds_data, no_data
@@ -142,16 +141,6 @@ class Dataset(IndexedDataset):
         """Report what the filter keeps of a split and how many blocks it skips; None without a filter."""
         return self._source.report(split) if isinstance(self._source, FilteredRows) else None
 
-    def log_to(self, run: Any, split: str | None = None) -> None:
-        """Log the dataset, or one split, as an input of an experiment: `dataset.log_to(wandb.init(), "train")`.
-
-        run: what `mlflow.start_run()` or `wandb.init()` returned. Logs the digest, location, rows and columns, and for
-        a prepared dataset the run that made it; reads no shard. The split becomes MLflow's context. In W&B the dataset
-        is an artifact that the run uses, or logs if the run is offline. Raises `SettingsError` for any other object.
-        """
-        log_dataset(self, self.manifest, run, split)
-
-    @explains_calls("stream")
     def stream(
         self,
         split: str | None = None,
@@ -179,7 +168,6 @@ class Dataset(IndexedDataset):
         source = rows._source_of(split, stream_options(batch_size, options))
         return source.stream(workers=workers, topology=topology, store=store)
 
-    @explains_calls("torch_dataset")
     def torch_dataset(
         self,
         split: str | None = None,
@@ -283,7 +271,6 @@ class Dataset(IndexedDataset):
             limit_bytes=options.cache_bytes,
         )
 
-    @explains_calls("map_dataset")
     def map_dataset(
         self,
         split: str | None = None,
@@ -310,7 +297,6 @@ class Dataset(IndexedDataset):
         return MapDataset(rows.split_index(split), read_block, columns=columns, cache_bytes=cache_bytes)
 
 
-@explains_calls("headrace.open")
 def open_dataset(
     path: str | Path | Sequence[str | Path] | Any,
     *,
