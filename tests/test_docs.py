@@ -123,8 +123,9 @@ def test_the_guarantees_name_tests_that_exist() -> None:
 
 def test_every_public_name_is_in_the_reference() -> None:
     reference = "".join(page.read_text("utf-8") for page in (ROOT / "docs/api").glob("*.md"))
-    shown = set(re.findall(r"^::: headrace\.(\w+)$", reference, re.MULTILINE))
-    public = set(headrace.__all__) - {name for name in headrace.__all__ if name in dir(headrace.errors)}
+    shown = set(re.findall(r"^::: headrace\.(\w+|types\.\w+|tabular\.\w+)$", reference, re.MULTILINE))
+    public = set(headrace.__all__) - set(dir(headrace.errors))
+    public |= {f"{module.__name__.rpartition('.')[2]}.{name}" for module in (headrace.types, headrace.tabular) for name in module.__all__}
 
     assert public - shown == set()
 

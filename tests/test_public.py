@@ -18,6 +18,7 @@ def test_every_public_name_resolves_and_is_listed() -> None:
         assert getattr(headrace, name) is not None, name
     assert sorted(headrace.__all__) == headrace.__all__
     assert set(headrace._WHERE) == set(headrace.__all__)
+    assert len(headrace.__all__) <= 35
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
@@ -60,6 +61,8 @@ def said_of(value: object, where: str) -> Iterator[tuple[str, str | None]]:
     ("module", "needs"),
     [
         ("headrace", "torch"),
+        ("headrace.types", "torch"),
+        ("headrace.tabular", "torch"),
         ("headrace.windows", "torch"),
         ("headrace.contexts", "numpy"),
         ("headrace.grain", "grain"),

@@ -66,7 +66,7 @@ def write_raw_shards(raw: Path) -> int:
     return flights.height
 
 
-def split_flights(raw: Path, out: Path, console: Console) -> headrace.Prepared:
+def split_flights(raw: Path, out: Path, console: Console) -> headrace.types.Prepared:
     """Until September: train or validate, by aircraft. From October: test, aircraft that did not train."""
     recipe = headrace.TemporalSplit(
         source=raw,

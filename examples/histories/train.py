@@ -58,7 +58,7 @@ def loss_of(model: Model, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     return (losses * weights).sum() / weights.sum().clamp(min=1)
 
 
-def epochs_of(stream: headrace.StreamLoader) -> Iterator[dict[str, torch.Tensor]]:
+def epochs_of(stream: headrace.types.StreamLoader) -> Iterator[dict[str, torch.Tensor]]:
     """Batches without end: what is left of an epoch, then the next epochs."""
     while True:
         yield from stream

@@ -35,6 +35,7 @@ from headrace.digest import derive_key
 from headrace.errors import MissingExtra
 from headrace.keyed_hash import hash_texts
 from headrace.report.write import write_report
+from headrace.tabular import ColumnProcessor
 
 MEASURED = ("height", "speed", "ac_mass", "num_engs")
 NUMBERS = (*MEASURED, "birds_struck")
@@ -78,7 +79,7 @@ def write_raw_shards(data: Path | None, raw: Path, limit: int | None) -> int:
     return birds.height
 
 
-def split_reports(raw: Path, out: Path) -> headrace.Prepared:
+def split_reports(raw: Path, out: Path) -> headrace.types.Prepared:
     """Until 1995: train or validate, by operator. From 1996: test, operators that did not train."""
     recipe = headrace.TemporalSplit(
         source=raw,
@@ -131,8 +132,8 @@ def stream(out: Path, split: str, *, epoch: int = 0) -> headrace.PipelineIterabl
         number_type="float32",
         remainder="pad",
     )
-    dataset.add_pipeline("remarks", headrace.ColumnProcessor(words) >> headrace.ColumnProcessor(buckets))
-    dataset.add_pipeline("birds_struck", headrace.ColumnProcessor(at_least))
+    dataset.add_pipeline("remarks", ColumnProcessor(words) >> ColumnProcessor(buckets))
+    dataset.add_pipeline("birds_struck", ColumnProcessor(at_least))
     dataset.set_epoch(epoch)
     return dataset
 

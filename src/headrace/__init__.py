@@ -7,7 +7,8 @@
     for batch in headrace.open("out").stream("train", batch_size=1024, shuffle=True, seed=0):
         ...
 
-Names are imported when first used, so that `import headrace` is quick.
+Names are imported when first used, so that `import headrace` is quick. Other public names are in `headrace.errors`,
+`types`, `tabular`, `windows`, `contexts`, `frames`, `grain` and `lightning`.
 """
 
 from __future__ import annotations
@@ -17,19 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.bins.pack import OnlinePacker
-    from headrace.dataset.manifest import Manifest
-    from headrace.dataset.verify import Verdict, certify, verify
-    from headrace.errors import (
-        CorruptShard,
-        EngineError,
-        HeadraceError,
-        InputError,
-        MissingExtra,
-        RunBusy,
-        SettingsError,
-        StoreError,
-        StreamError,
-    )
+    from headrace.dataset.verify import certify, verify
+    from headrace.errors import HeadraceError, InputError, SettingsError
     from headrace.histories.config import Histories
     from headrace.packing.config import PackedSequences
     from headrace.packing.on_the_fly.settings import PackRows
@@ -39,36 +29,29 @@ if TYPE_CHECKING:
     from headrace.rewriting.settings import Rewrite, rewrite
     from headrace.run.collect import collect
     from headrace.run.folds import GroupKFold, Rolling
-    from headrace.run.forget import Forgotten, forget
-    from headrace.run.prepare import Prepared, prepare
+    from headrace.run.forget import forget
+    from headrace.run.prepare import prepare
     from headrace.series.config import Series, SeriesBuilder
     from headrace.series.pipelines.grouped import GroupedPipeline
     from headrace.series.pipelines.save import load_pipelines
     from headrace.series.pipelines.unified import UnifiedPipeline
     from headrace.split.settings import TemporalSplit
-    from headrace.stream.audit.leaks import LeakReport, find_leaks
-    from headrace.stream.audit.rows import Audit, AuditReport, audit
-    from headrace.stream.loader.blend import Blend, blend
+    from headrace.stream.audit.leaks import find_leaks
+    from headrace.stream.audit.rows import audit
+    from headrace.stream.loader.blend import blend
     from headrace.stream.loader.dataset import Dataset
     from headrace.stream.loader.dataset import open_dataset as open  # noqa: A004 - headrace.open is the name users expect
-    from headrace.stream.loader.options import StreamOptions
     from headrace.stream.loader.stateful import stream_state
-    from headrace.stream.loader.stream_loader import StreamLoader
-    from headrace.stream.loader.torch_dataset import StreamingDataset
-    from headrace.stream.order.balance import CostModel
     from headrace.stream.ranks.topology import Topology
     from headrace.tabular.dataset import PipelineIterableDataset
     from headrace.tabular.distribution import verify_no_shard_overlap
-    from headrace.tabular.processors import ColumnProcessor, FunctionProcessor, Processor
 
 __version__ = "1.0.0rc1"
 
 _NAMES = {
     "bins.pack": "OnlinePacker",
-    "dataset.manifest": "Manifest",
-    "dataset.verify": "Verdict certify verify",
-    "errors": "CorruptShard EngineError HeadraceError InputError MissingExtra RunBusy SettingsError"
-    " StoreError StreamError",
+    "dataset.verify": "certify verify",
+    "errors": "HeadraceError InputError SettingsError",
     "histories.config": "Histories",
     "packing.config": "PackedSequences",
     "packing.on_the_fly.settings": "PackRows",
@@ -78,49 +61,33 @@ _NAMES = {
     "rewriting.settings": "Rewrite rewrite",
     "run.collect": "collect",
     "run.folds": "GroupKFold Rolling",
-    "run.forget": "Forgotten forget",
-    "run.prepare": "Prepared prepare",
+    "run.forget": "forget",
+    "run.prepare": "prepare",
     "series.config": "Series SeriesBuilder",
     "series.pipelines.grouped": "GroupedPipeline",
     "series.pipelines.save": "load_pipelines",
     "series.pipelines.unified": "UnifiedPipeline",
     "split.settings": "TemporalSplit",
-    "stream.audit.leaks": "LeakReport find_leaks",
-    "stream.audit.rows": "Audit AuditReport audit",
-    "stream.loader.blend": "Blend blend",
+    "stream.audit.leaks": "find_leaks",
+    "stream.audit.rows": "audit",
+    "stream.loader.blend": "blend",
     "stream.loader.dataset": "Dataset",
-    "stream.loader.options": "StreamOptions",
     "stream.loader.stateful": "stream_state",
-    "stream.loader.stream_loader": "StreamLoader",
-    "stream.loader.torch_dataset": "StreamingDataset",
-    "stream.order.balance": "CostModel",
     "stream.ranks.topology": "Topology",
     "tabular.dataset": "PipelineIterableDataset",
     "tabular.distribution": "verify_no_shard_overlap",
-    "tabular.processors": "ColumnProcessor FunctionProcessor Processor",
 }
 _WHERE = {name: f"headrace.{module}" for module, names in _NAMES.items() for name in names.split()}
 _WHERE["open"] = "headrace.stream.loader.dataset:open_dataset"
+_MODULES = ("contexts", "errors", "frames", "grain", "lightning", "tabular", "types", "windows")
 
 __all__ = [
-    "Audit",
-    "AuditReport",
-    "Blend",
-    "ColumnProcessor",
-    "CorruptShard",
-    "CostModel",
     "Dataset",
-    "EngineError",
-    "Forgotten",
-    "FunctionProcessor",
     "GroupKFold",
     "GroupedPipeline",
     "HeadraceError",
     "Histories",
     "InputError",
-    "LeakReport",
-    "Manifest",
-    "MissingExtra",
     "OnlinePacker",
     "PackRows",
     "PackedBatches",
@@ -128,23 +95,14 @@ __all__ = [
     "ParquetShardWriter",
     "PipelineIterableDataset",
     "Preferences",
-    "Prepared",
-    "Processor",
     "Rewrite",
     "Rolling",
-    "RunBusy",
     "Series",
     "SeriesBuilder",
     "SettingsError",
-    "StoreError",
-    "StreamError",
-    "StreamLoader",
-    "StreamOptions",
-    "StreamingDataset",
     "TemporalSplit",
     "Topology",
     "UnifiedPipeline",
-    "Verdict",
     "audit",
     "blend",
     "certify",
@@ -162,6 +120,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"headrace.{name}")
     if name not in _WHERE:
         raise AttributeError(f"module 'headrace' has no attribute {name!r}")
     module, _, attribute = _WHERE[name].partition(":")

@@ -34,7 +34,7 @@ def configured(source: Path, out: Path, **asked: str) -> tuple[dict[str, object]
     return read_again(sections)
 
 
-def prepare(record: dict[str, object]) -> headrace.Prepared:
+def prepare(record: dict[str, object]) -> headrace.types.Prepared:
     settings = {name: value for name, value in record.items() if name not in ("recipe", "out")}
     run = headrace.prepare(headrace.Histories(**settings), str(record["out"]))
 

@@ -37,7 +37,7 @@ def configured(source: Path, out: Path, tokenizer: Path | None) -> tuple[dict[st
     return read_again(sections)
 
 
-def prepare(record: dict[str, Any], **more: Any) -> headrace.Prepared:
+def prepare(record: dict[str, Any], **more: Any) -> headrace.types.Prepared:
     settings = {name: value for name, value in record.items() if name not in ("recipe", "out")} | more
     run = headrace.prepare(headrace.PackedSequences(**settings), str(record["out"]))
 
@@ -45,7 +45,7 @@ def prepare(record: dict[str, Any], **more: Any) -> headrace.Prepared:
     return run
 
 
-def rows_in(run: headrace.Prepared) -> int:
+def rows_in(run: headrace.types.Prepared) -> int:
     return sum(run.manifest.facts["source_rows"].values())
 
 

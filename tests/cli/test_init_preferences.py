@@ -53,7 +53,7 @@ def configured(source: Path, out: Path, tokenizer: Path | None, **asked: Any) ->
     return read_again(preference_sections(AskedPreferences([str(source)], str(out), given, **asked))[0])
 
 
-def prepare(record: dict[str, Any], **more: Any) -> headrace.Prepared:
+def prepare(record: dict[str, Any], **more: Any) -> headrace.types.Prepared:
     settings = {name: value for name, value in record.items() if name not in ("recipe", "out")} | more
     run = headrace.prepare(headrace.Preferences(**settings), str(record["out"]))
 

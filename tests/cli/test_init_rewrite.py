@@ -37,7 +37,7 @@ def configured(source: Path, out: Path) -> tuple[dict[str, object], str]:
     return read_again(sections)
 
 
-def prepare(record: dict[str, object], cache: Path) -> headrace.Prepared:
+def prepare(record: dict[str, object], cache: Path) -> headrace.types.Prepared:
     settings = {name: value for name, value in record.items() if name not in ("recipe", "out")}
     run = headrace.prepare(headrace.Rewrite(**settings, cache_dir=cache), str(record["out"]))
 
@@ -45,7 +45,7 @@ def prepare(record: dict[str, object], cache: Path) -> headrace.Prepared:
     return run
 
 
-def rows_of(run: headrace.Prepared) -> pa.Table:
+def rows_of(run: headrace.types.Prepared) -> pa.Table:
     return pa.concat_tables([pq.read_table(path) for path in sorted((run.run / "data").iterdir())])
 
 

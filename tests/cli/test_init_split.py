@@ -24,7 +24,7 @@ def configured(source: Path, out: Path, **asked: str) -> tuple[dict[str, object]
     return record, text
 
 
-def prepare(record: dict[str, object]) -> headrace.Prepared:
+def prepare(record: dict[str, object]) -> headrace.types.Prepared:
     settings = {name: value for name, value in record.items() if name not in ("recipe", "out")}
     return headrace.prepare(headrace.TemporalSplit(**settings), str(record["out"]))
 

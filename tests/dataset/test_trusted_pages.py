@@ -41,7 +41,7 @@ def test_damage_between_two_epochs_of_one_stream_is_not_delivered(how: str, tmp_
         flip(shard)
         os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
 
-    with pytest.raises(headrace.CorruptShard, match=r"a\.parquet: its bytes are not those that were published"):
+    with pytest.raises(headrace.errors.CorruptShard, match=r"a\.parquet: its bytes are not those that were published"):
         list(loader)
 
 
@@ -53,5 +53,5 @@ def test_pages_of_plain_shards_are_checked_on_every_read(tmp_path: Path) -> None
     flip(shard)
     os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
 
-    with pytest.raises(headrace.CorruptShard, match=r"a\.parquet: row group 0: .*CRC"):
+    with pytest.raises(headrace.errors.CorruptShard, match=r"a\.parquet: row group 0: .*CRC"):
         plain(0, None)

@@ -13,7 +13,7 @@ from headrace.dataset.manifest import INDEX, MANIFEST
 from headrace.digest import checksum_file, sha256_file, sha256_hex
 
 
-def prepared(tmp_path: Path, **settings: object) -> headrace.Prepared:
+def prepared(tmp_path: Path, **settings: object) -> headrace.types.Prepared:
     """Four shards of 50 rows; 40 entities before 2025, others after."""
     source = tmp_path / "raw"
     source.mkdir()
@@ -107,7 +107,7 @@ def test_a_changed_config_or_index_is_found(tmp_path: Path, name: str) -> None:
 def test_a_damaged_manifest_is_refused(tmp_path: Path) -> None:
     (prepared(tmp_path).run / MANIFEST).write_text('{"format_version": 1, "format_version": 1}')
 
-    with pytest.raises(headrace.CorruptShard, match="key 'format_version' appears twice"):
+    with pytest.raises(headrace.errors.CorruptShard, match="key 'format_version' appears twice"):
         headrace.verify(tmp_path / "out")
 
 

@@ -24,7 +24,7 @@ def stream(path: Path) -> None:
 def verify(path: Path) -> None:
     problems = headrace.verify(path).problems
     if problems:
-        raise headrace.CorruptShard(f"{problems[0]}; (of verify)")
+        raise headrace.errors.CorruptShard(f"{problems[0]}; (of verify)")
 
 
 def prepare_again(path: Path) -> None:

@@ -42,7 +42,7 @@ def read_all(path: Path, folder: Path) -> None:
     try:
         stream = headrace.open(path, cache_dir=folder).stream(batch_size=4, batch_format="arrow")
         answer = [row for batch in stream for row in batch.drop_columns("valid").to_pylist()]
-    except headrace.StreamError as error:
+    except headrace.errors.StreamError as error:
         answer = str(error)
     (folder / "answer.json").write_text(json.dumps([jsonl._polars_is_lost, answer]))
 

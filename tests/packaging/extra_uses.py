@@ -36,7 +36,7 @@ def torch_map() -> None:
 
 
 def torch_class() -> None:
-    headrace.StreamingDataset  # noqa: B018 - the access is the use
+    headrace.types.StreamingDataset  # noqa: B018 - the access is the use
 
 
 def torch_tabular() -> None:

@@ -17,7 +17,7 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-def run_of(tmp_path: Path, **settings: object) -> headrace.Prepared:
+def run_of(tmp_path: Path, **settings: object) -> headrace.types.Prepared:
     recipe = headrace.TemporalSplit(
         source=source(tmp_path), time="date", entity="id", split_date="2025-01-01", **settings
     )

@@ -151,7 +151,7 @@ def absent_on_rank(rank: int, world_size: int, folder: str) -> None:
         try:
             for _ in data.stream(batch_size=5):
                 batches += 1
-        except headrace.StreamError as raised:
+        except headrace.errors.StreamError as raised:
             error = str(raised)
         (root / f"gave-up-{rank}").touch()
         store.set_timeout(timedelta(seconds=240))

@@ -123,7 +123,7 @@ def test_a_state_of_another_blend_is_refused(datasets):
         datasets["code"],
     ]
     for other in others:
-        with pytest.raises(headrace.StreamError, match="another filter or blend was set up"):
+        with pytest.raises(headrace.errors.StreamError, match="another filter or blend was set up"):
             other.stream(batch_size=4).load_state_dict(state)
 
 

@@ -36,7 +36,7 @@ def after(batches, given):
 def test_a_state_of_equal_row_counts_and_other_contents_is_refused(tmp_path):
     _, state = after(2, stream(write(tmp_path / "one", 60)))
 
-    with pytest.raises(headrace.StreamError, match="added, removed or rewritten"):
+    with pytest.raises(headrace.errors.StreamError, match="added, removed or rewritten"):
         stream(write(tmp_path / "two", 60, shift=3)).load_state_dict(state)
 
 
@@ -65,12 +65,12 @@ def test_states_of_another_filter_seed_or_set_of_shards_are_refused(tmp_path):
     root = write(tmp_path / "one", 60)
     _, state = after(1, stream(root, filter=[("row", "<", 30)], seed=4))
 
-    with pytest.raises(headrace.StreamError, match="another filter"):
+    with pytest.raises(headrace.errors.StreamError, match="another filter"):
         stream(root, filter=[("row", "<=", 29)], seed=4).load_state_dict(state)
-    with pytest.raises(headrace.StreamError, match="saved with seed=4"):
+    with pytest.raises(headrace.errors.StreamError, match="saved with seed=4"):
         stream(root, filter=[("row", "<", 30)], seed=5).load_state_dict(state)
     write(root, 10, name="b.parquet")
-    with pytest.raises(headrace.StreamError, match="added, removed or rewritten"):
+    with pytest.raises(headrace.errors.StreamError, match="added, removed or rewritten"):
         stream(root, filter=[("row", "<", 30)], seed=4).load_state_dict(state)
 
 
@@ -93,5 +93,5 @@ def test_a_shard_that_is_damaged_after_the_state_was_taken_is_an_error_of_the_re
     rest = opened()
     rest.load_state_dict(state)
 
-    with pytest.raises(headrace.CorruptShard):
+    with pytest.raises(headrace.errors.CorruptShard):
         list(rest)

@@ -285,7 +285,7 @@ def test_splits_that_are_not_there_have_no_loader_and_settings_are_checked(path)
     assert sorted(flat(batch["row"][batch["valid"]].tolist() for batch in module.test_dataloader())) == rows_of(
         path, "test"
     )
-    with pytest.raises(headrace.StreamError, match=r"data module state: format_version is None"):
+    with pytest.raises(headrace.errors.StreamError, match=r"data module state: format_version is None"):
         module.load_state_dict({"x": 1})
 
 

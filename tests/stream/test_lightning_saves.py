@@ -180,7 +180,7 @@ def test_limited_passes_begin_their_epochs_and_limited_validation_sees_the_same_
 def test_a_state_of_an_earlier_version_is_refused(path):
     module = HeadraceDataModule(path, batch_size=16, columns=["row", "x", "y"])
     stream = module.train_dataloader().stream
-    with pytest.raises(headrace.StreamError, match="format_version is None"):
+    with pytest.raises(headrace.errors.StreamError, match="format_version is None"):
         module.load_state_dict({"stream": stream.state_after(3), "batches": 3})
 
 
@@ -198,7 +198,7 @@ def test_a_damaged_state_is_refused(path, change, message):
     module = HeadraceDataModule(path, batch_size=16)
     module.train_dataloader()
     state = unseal(module.state_dict(), kind="data module", version=FORMAT_VERSION)
-    with pytest.raises(headrace.StreamError, match=message):
+    with pytest.raises(headrace.errors.StreamError, match=message):
         module.load_state_dict(seal("data module", FORMAT_VERSION, {**state, **change}))
 
 

@@ -42,9 +42,9 @@ def test_first_touch_is_the_default_and_never_leaves_it_to_the_pages(tmp_path):
     place = pq.ParquetFile(shard).metadata.row_group(0).column(2)
     flip(shard, place.data_page_offset + place.total_compressed_size - 4)
 
-    with pytest.raises(headrace.CorruptShard, match="its bytes are not those that were published"):
+    with pytest.raises(headrace.errors.CorruptShard, match="its bytes are not those that were published"):
         rows_of(tmp_path)
-    with pytest.raises(headrace.CorruptShard, match=rf"{shard.name} block 0: .*row group 0: .*checksum"):
+    with pytest.raises(headrace.errors.CorruptShard, match=rf"{shard.name} block 0: .*row group 0: .*checksum"):
         rows_of(tmp_path, verify="never")
 
 
@@ -60,7 +60,7 @@ def test_never_delivers_what_text_cannot_show(tmp_path):
 
     assert changed != row
     assert rows_of(tmp_path, verify="never") == sorted([*(each for each in expected if each != row), changed])
-    with pytest.raises(headrace.CorruptShard, match=shard.name):
+    with pytest.raises(headrace.errors.CorruptShard, match=shard.name):
         rows_of(tmp_path)
 
 

@@ -181,10 +181,10 @@ def test_processors_run_over_rows_and_batches_alike(shards):
         dataset = dataset_of(
             shards,
             batch_size=batch_size,
-            processor_pipelines={"label": headrace.FunctionProcessor(lambda value: value + 5)},
+            processor_pipelines={"label": headrace.tabular.FunctionProcessor(lambda value: value + 5)},
         )
         dataset.add_pipeline("text", str.upper)
-        dataset.add_pipeline("text", headrace.FunctionProcessor(str.strip) >> headrace.ColumnProcessor(length))
+        dataset.add_pipeline("text", headrace.tabular.FunctionProcessor(str.strip) >> headrace.tabular.ColumnProcessor(length))
         given = list(dataset)
         texts = [row["text"] for row in given] if batch_size is None else torch.cat([b["text"] for b in given]).tolist()
         labels = (
@@ -199,7 +199,7 @@ def test_processors_run_over_rows_and_batches_alike(shards):
 def test_what_processors_make_takes_the_form_of_the_batch(shards):
     processors = {"id": lambda value: [value, 2 * value], "text": lambda text: {"length": len(text)}}
     whole = {
-        "label": headrace.ColumnProcessor(lambda column: torch.tensor(column.to_pylist())[:, None] + torch.zeros(2))
+        "label": headrace.tabular.ColumnProcessor(lambda column: torch.tensor(column.to_pylist())[:, None] + torch.zeros(2))
     }
 
     def first(batch_format):

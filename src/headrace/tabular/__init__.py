@@ -1,1 +1,7 @@
 """Rows and batches of text, categories and numbers for people who have the sharded iterable dataset; over `stream`."""
+
+from __future__ import annotations
+
+from headrace.tabular.processors import ColumnProcessor, FunctionProcessor, Processor
+
+__all__ = ["ColumnProcessor", "FunctionProcessor", "Processor"]

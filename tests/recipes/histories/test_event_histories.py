@@ -76,7 +76,7 @@ def test_a_text_keeps_its_side_when_others_come(tmp_path: Path) -> None:
     more = [*EVENTS, *({**event, "user": f"another {event['user']}"} for event in EVENTS[:200])]
     many = event_histories(write_events(tmp_path / "more", more, 2), tmp_path / "more_out")
 
-    def sides(prepared: headrace.Prepared) -> dict[str, str]:
+    def sides(prepared: headrace.types.Prepared) -> dict[str, str]:
         rows = pl.read_parquet(prepared.run / "rows.parquet")
         return dict(zip(rows["src_id"], rows["split"], strict=True))
 

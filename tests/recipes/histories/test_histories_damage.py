@@ -149,7 +149,7 @@ def test_a_cut_shard_is_an_error_and_not_an_empty_one(prepared: Prepared) -> Non
     (path,) = (prepared.run / "histories" / "train").iterdir()
     path.write_bytes(path.read_bytes()[:70_000])
 
-    with pytest.raises(headrace.CorruptShard, match=r"part-00000\.array_record"):
+    with pytest.raises(headrace.errors.CorruptShard, match=r"part-00000\.array_record"):
         list(read_pieces(path))
 
 

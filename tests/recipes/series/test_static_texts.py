@@ -35,7 +35,7 @@ def asked(tmp_path: Path, *pipelines: dict, features: tuple[str, ...] = ("soil",
     return {"source": source, **static, "preprocessing_configs": {"static_features": list(pipelines)}, **more}
 
 
-def statics(prepared: headrace.Prepared) -> dict[str, list]:
+def statics(prepared: headrace.types.Prepared) -> dict[str, list]:
     return dict(pq.read_table(prepared.run / "processed_static_features.parquet").to_pydict())
 
 

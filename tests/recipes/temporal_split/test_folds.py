@@ -254,7 +254,7 @@ def test_the_same_state_is_refused_by_another_fold(tmp_path: Path) -> None:
     dataset = headrace.open(tmp_path / "out")
     state = dataset.fold(0).stream("train", batch_size=8, batch_format="numpy").state_dict()
 
-    with pytest.raises(headrace.StreamError):
+    with pytest.raises(headrace.errors.StreamError):
         dataset.fold(1).stream("train", batch_size=8, batch_format="numpy").load_state_dict(state)
 
 
@@ -333,7 +333,7 @@ def test_a_manifest_of_other_folds_is_refused(tmp_path: Path, folds: Any) -> Non
     del record["digest"]
     (made.run / "manifest.json").write_text(json.dumps(record))
 
-    with pytest.raises(headrace.CorruptShard, match="folds has .*, which are not lists of its splits"):
+    with pytest.raises(headrace.errors.CorruptShard, match="folds has .*, which are not lists of its splits"):
         headrace.open(tmp_path / "out")
 
 

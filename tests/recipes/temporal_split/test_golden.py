@@ -17,7 +17,7 @@ SHARDS = {
 RUN_ID = "8ff0185f-004e-518a-8830-0778e5481625"
 
 
-def split(tmp_path: Path) -> headrace.Prepared:
+def split(tmp_path: Path) -> headrace.types.Prepared:
     source = tmp_path / "part-00007.csv"
     source.write_bytes(ROWS.encode())
     os.utime(source, ns=(0, 0))
