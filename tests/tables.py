@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.formats.detect import Kind, kind_of_name
+from headrace.formats.registry import FileType, file_type_of_name
 from headrace.run.events import OnEvent, silent
 from headrace.run.prepare import Prepared, prepare
 from headrace.split.settings import TemporalSplit
@@ -30,7 +30,7 @@ def fresh(directory: Path) -> Path:
     return path
 
 
-def compressed(data: bytes, kind: Kind) -> bytes:
+def compressed(data: bytes, kind: FileType) -> bytes:
     if kind.compression == "gz":
         return gzip.compress(data, mtime=0)
     if kind.compression == "zst":
@@ -38,7 +38,7 @@ def compressed(data: bytes, kind: Kind) -> bytes:
     return data
 
 
-def decompressed(data: bytes, kind: Kind) -> bytes:
+def decompressed(data: bytes, kind: FileType) -> bytes:
     if kind.compression == "gz":
         return gzip.decompress(data)
     if kind.compression == "zst":
@@ -46,8 +46,8 @@ def decompressed(data: bytes, kind: Kind) -> bytes:
     return data
 
 
-def kind(name: str) -> Kind:
-    found = kind_of_name(name)
+def kind(name: str) -> FileType:
+    found = file_type_of_name(name)
     assert found is not None
     return found
 
@@ -72,31 +72,31 @@ def write_rows(path: Path, header: Sequence[str], rows: Sequence[Row]) -> Path:
     """A table in the format that the name says. None is an empty field, a JSON null or a Parquet null."""
     what = kind(path.name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    if what.format == "parquet":
+    if what.format.name == "parquet":
         columns = [pa.array([row[place] for row in rows]) for place in range(len(header))]
         pq.write_table(pa.table(columns, list(header)), path)
         return path
-    if what.format in ("jsonl", "json"):
+    if what.format.name in ("jsonl", "json"):
         objects = [dict(zip(header, row, strict=True)) for row in rows]
-        if what.format == "json":
+        if what.format.name == "json":
             return write_bytes(path, json.dumps(objects).encode())
         return write_bytes(path, "".join(json.dumps(each) + "\n" for each in objects).encode())
-    separator = "\t" if what.format == "tsv" else ","
+    separator = "\t" if what.format.name == "tsv" else ","
     return write_bytes(path, csv_bytes(header, rows, separator=separator))
 
 
 def read_rows(path: Path) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Header and rows of a shard; text formats give text, with null as ""."""
     what = kind(path.name)
-    if what.format == "parquet":
+    if what.format.name == "parquet":
         table = pq.read_table(path, page_checksum_verification=True)
         return table.column_names, list(zip(*(column.to_pylist() for column in table.columns), strict=True))
     text = decompressed(path.read_bytes(), what).decode("utf-8-sig")
-    if what.format == "jsonl":
+    if what.format.name == "jsonl":
         objects = [json.loads(line) for line in text.splitlines()]
         names = list(objects[0]) if objects else []
         return names, [tuple(each.get(name) for name in names) for each in objects]
-    lines = csv.reader(io.StringIO(text, newline=""), delimiter="\t" if what.format == "tsv" else ",")
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter="\t" if what.format.name == "tsv" else ",")
     header, *rows = [tuple(line) for line in lines]
     return list(header), rows
 

@@ -14,7 +14,7 @@ import headrace
 from headrace.errors import HeadraceError
 from headrace.formats.delimited import parse_block
 from headrace.formats.delimited_rows import parse_numbers
-from headrace.formats.detect import kind_of_name
+from headrace.formats.registry import file_type_of_name
 from headrace.formats.shard import Dialect, Shard
 from headrace.formats.text_columns import typed
 from laws import examples
@@ -131,7 +131,7 @@ def shard_of(names: list[str], separator: str) -> Shard:
         name="part-0.csv",
         size=0,
         mtime_ns=0,
-        kind=kind_of_name("part-0.csv"),
+        file_type=file_type_of_name("part-0.csv"),
         schema=schema,
         null_columns=frozenset(),
         dialect=Dialect(separator, "\n"),

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.errors import InputError
-from headrace.formats.detect import Kind, detect, kind_of_name
+from headrace.formats.detect import detect
+from headrace.formats.registry import FileType, file_type_of_name
 
 TEXT = b"id,date\n1,2024-01-01\n"
 LINES = b'{"id": 1, "date": "2024-01-01"}\n'
@@ -50,10 +51,10 @@ NAMES = [f"part-0.{format_}{tail}" for format_ in ("csv", "tsv", "jsonl", "parqu
 def test_content_is_believed_only_under_its_own_name(tmp_path: Path, name: str, content: str, codec: str) -> None:
     path = tmp_path / name
     path.write_bytes(CODECS[codec](CONTENTS[content]))
-    promised = kind_of_name(name)
+    promised = file_type_of_name(name)
     assert promised is not None
     agrees = promised.compression == codec and (
-        promised.format == content or (promised.format, content) == ("tsv", "csv")
+        promised.format.name == content or (promised.format.name, content) == ("tsv", "csv")
     )
 
     if agrees:
@@ -67,13 +68,13 @@ def test_content_is_believed_only_under_its_own_name(tmp_path: Path, name: str, 
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("part-0.csv", Kind("csv", "none")),
-        ("PART-0.CSV.GZ", Kind("csv", "gz")),
-        ("a.tsv.zst", Kind("tsv", "zst")),
-        ("a.ndjson", Kind("jsonl", "none")),
-        ("a.json.gz", Kind("json", "gz")),
-        ("part-00000-c000.snappy.parquet", Kind("parquet", "none")),
-        ("a.b.c.parquet.gz", Kind("parquet", "gz")),
+        ("part-0.csv", FileType.named("csv")),
+        ("PART-0.CSV.GZ", FileType.named("csv", "gz")),
+        ("a.tsv.zst", FileType.named("tsv", "zst")),
+        ("a.ndjson", FileType.named("jsonl")),
+        ("a.json.gz", FileType.named("json", "gz")),
+        ("part-00000-c000.snappy.parquet", FileType.named("parquet")),
+        ("a.b.c.parquet.gz", FileType.named("parquet", "gz")),
         ("_SUCCESS", None),
         ("_part-0.csv", None),
         (".part-0.csv.crc", None),
@@ -83,8 +84,8 @@ def test_content_is_believed_only_under_its_own_name(tmp_path: Path, name: str, 
         ("csv", None),
     ],
 )
-def test_a_name_promises_a_kind(name: str, kind: Kind | None) -> None:
-    assert kind == kind_of_name(name)
+def test_a_name_promises_a_kind(name: str, kind: FileType | None) -> None:
+    assert kind == file_type_of_name(name)
 
 
 @pytest.mark.parametrize("header", ["ORCID,date", "PAR1,PAR2", "ARROW1,b", "BZh,b", "Obj,b"])
@@ -92,7 +93,7 @@ def test_a_header_that_begins_like_a_binary_format_is_text(tmp_path: Path, heade
     path = tmp_path / "part-0.csv"
     path.write_bytes(header.encode() + b"\n1,2\n")
 
-    assert Kind("csv", "none") == detect(path)
+    assert FileType.named("csv") == detect(path)
 
 
 def test_a_json_array_under_a_csv_name_is_refused(tmp_path: Path) -> None:
@@ -117,7 +118,7 @@ def test_a_byte_order_mark_before_json_is_fine(tmp_path: Path) -> None:
     path = tmp_path / "part-0.jsonl"
     path.write_bytes(b"\xef\xbb\xbf" + LINES)
 
-    assert Kind("jsonl", "none") == detect(path)
+    assert FileType.named("jsonl") == detect(path)
 
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
@@ -169,4 +170,4 @@ def test_a_column_called_html_is_no_web_page(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b"html,<html>\n1,2\n")
 
-    assert Kind("csv", "none") == detect(path)
+    assert FileType.named("csv") == detect(path)

@@ -7,7 +7,7 @@ import pytest
 
 import headrace
 from headrace.errors import InputError
-from headrace.formats.schema import hint, is_headless
+from headrace.formats.types import hint, is_headless
 
 ROWS = "1,2024-01-01,3.5\n2,2024-02-01,4.5\n3,2025-02-01,5.5\n"
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import headrace
 from headrace.errors import InputError, SettingsError
 from headrace.formats.infer import infer_types
-from headrace.formats.schema import type_named
+from headrace.formats.types import type_named
 from laws import examples
 
 NULLS = ("NA",)

@@ -8,8 +8,8 @@ import pytest
 
 import headrace
 from headrace.errors import InputError
-from headrace.formats.detect import DATA_NAMES, kind_of_name
 from headrace.formats.listing import list_files
+from headrace.formats.registry import FORMATS, file_type_of_name
 
 
 def touch(*paths: Path) -> None:
@@ -31,7 +31,7 @@ def test_names_are_relative_sorted_and_data_only(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a.csv", "A.Json.GZ", "x.snappy.parquet", "a.ndjson.zst", "a.feather", ".csv", "_a.csv", "a.txt", "acsv", "a.csv.bz2", "a.parquet.gz.gz", "a.arrow"])  # fmt: skip
 def test_a_name_is_data_as_elsewhere(name: str) -> None:
-    assert (kind_of_name(name) is not None) == (name[0] not in "._" and name.lower().endswith(DATA_NAMES))
+    assert (file_type_of_name(name) is not None) == (name[0] not in "._" and name.lower().endswith(FORMATS.endings))
 
 
 def test_files_of_several_places_are_named_below_what_they_share(tmp_path: Path) -> None:

@@ -9,11 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.errors import CorruptShard, InputError
-from headrace.formats import open_parquet, parquet
-from headrace.formats.detect import Kind
-from headrace.formats.schema import Target
+from headrace.formats import open_parquet
+from headrace.formats.registry import FileType
+from headrace.formats.source import read_block
+from headrace.formats.types import Target
 
-PARQUET = Kind("parquet", "none")
+PARQUET = FileType.named("parquet")
 
 
 @pytest.fixture(autouse=True)
@@ -28,9 +29,8 @@ def write(path: Path, first: int = 0, rows: int = 400) -> pa.Table:
 
 
 def read(path: Path, block: int, columns: list[str], schema: pa.Schema, **options) -> pa.Table:
-    return parquet.read_block(
-        path, PARQUET, block, Target.of(pa.schema([schema.field(name) for name in columns])), **options
-    )
+    target = Target.of(pa.schema([schema.field(name) for name in columns]))
+    return read_block(path, "parquet", block=block, offset=0, length=0, target=target, names=schema.names, **options)
 
 
 @pytest.mark.parametrize("columns", [["a", "b"], ["b", "a"], ["b"]])

@@ -9,18 +9,18 @@ import pytest
 
 from headrace.errors import CorruptShard, HeadraceError, InputError
 from headrace.formats import parquet
-from headrace.formats.detect import Kind
-from headrace.formats.schema import Target
-from headrace.formats.source import find_files, read_chunks, survey
+from headrace.formats.registry import FileType
+from headrace.formats.source import find_files, read_block, read_chunks, survey
+from headrace.formats.types import Target
 from headrace.formats.write import BLOCK_ROWS, ShardWriter
 from tables import write_bytes
 
-PARQUET = Kind("parquet", "none")
+PARQUET = FileType.named("parquet")
 
 
 def written(path: Path, table: pa.Table, schema: pa.Schema | None = None, compression: str = "lz4") -> Path:
     with ShardWriter(
-        path, kind=PARQUET, schema=schema or table.schema, dialect=None, parquet_compression=compression
+        path, file_type=PARQUET, schema=schema or table.schema, dialect=None, parquet_compression=compression
     ) as writer:
         writer.append(table)
         writer.finish()
@@ -58,7 +58,7 @@ def test_a_column_declared_without_nulls_is_required_in_the_file(tmp_path: Path)
 
 def test_row_groups_are_full_whatever_pieces_the_rows_come_in(tmp_path: Path) -> None:
     table = pa.table({"a": list(range(3 * BLOCK_ROWS // 2))})
-    with ShardWriter(tmp_path / "p.parquet", kind=PARQUET, schema=table.schema, dialect=None) as writer:
+    with ShardWriter(tmp_path / "p.parquet", file_type=PARQUET, schema=table.schema, dialect=None) as writer:
         for start in range(0, len(table), 999):
             writer.append(table.slice(start, 999))
         writer.finish()
@@ -90,7 +90,7 @@ def test_dictionaries_are_used_where_values_repeat_and_only_there(tmp_path: Path
 
 def test_a_file_without_rows_has_its_schema(tmp_path: Path) -> None:
     schema = pa.schema([pa.field("a", pa.int64(), nullable=False)])
-    with ShardWriter(tmp_path / "p.parquet", kind=PARQUET, schema=schema, dialect=None) as writer:
+    with ShardWriter(tmp_path / "p.parquet", file_type=PARQUET, schema=schema, dialect=None) as writer:
         written_ = writer.finish()
 
     assert 0 == written_.rows
@@ -127,7 +127,7 @@ def test_a_damaged_block_is_a_corrupt_shard(tmp_path: Path) -> None:
     path.write_bytes(bytes(data))
 
     with pytest.raises(CorruptShard, match=r"p\.parquet: row group 0: .*; restore the file"):
-        parquet.read_block(path, PARQUET, 0, Target.of(table.schema))
+        read_block(path, "parquet", block=0, offset=0, length=0, target=Target.of(table.schema), names=["a"])
 
 
 @pytest.mark.parametrize("size", [3, 8, 200, -1, -8, -100])
@@ -200,7 +200,7 @@ def test_an_error_while_writing_leaves_no_file_and_no_noise(tmp_path: Path) -> N
     table = pa.table({"a": [1, 2]})
 
     def write() -> None:
-        with ShardWriter(tmp_path / "p.parquet", kind=PARQUET, schema=table.schema, dialect=None) as writer:
+        with ShardWriter(tmp_path / "p.parquet", file_type=PARQUET, schema=table.schema, dialect=None) as writer:
             writer.append(pa.table({"a": list(range(BLOCK_ROWS))}))
             raise HeadraceError("stop")
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import SettingsError
-from headrace.formats.schema import TYPES, describe, plain, supertype, type_named
+from headrace.formats.types import TYPES, describe, plain, supertype, type_named
 from laws import examples
 
 KINDS = [

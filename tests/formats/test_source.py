@@ -8,8 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.errors import InputError, SettingsError
+from headrace.formats.common_schema import common_schema, fit
 from headrace.formats.shard import Shard
-from headrace.formats.source import common_schema, find_files, fit, read_chunks, read_signature, survey
+from headrace.formats.source import find_files, read_chunks, read_signature, survey
 from tables import write_bytes
 
 

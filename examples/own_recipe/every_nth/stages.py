@@ -13,7 +13,7 @@ from headrace.dataset.index import IndexRow
 from headrace.dataset.manifest import SplitTotals
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
-from headrace.formats.detect import Kind
+from headrace.formats.registry import FileType
 from headrace.formats.shard import Shard
 from headrace.formats.source import read_chunks, survey
 from headrace.formats.write import ShardWriter
@@ -61,9 +61,11 @@ def work(settings: EveryNth, shard: Shard, schema: pa.Schema) -> Callable[[TaskF
         whole = pa.concat_tables(chunk.table(shard.schema.names) for chunk in read_chunks(shard)).select(schema.names)
         kept = whole.take(pa.array(range(settings.first, len(whole), settings.step), pa.int64()))
         target = f"data/{Path(shard.name).stem}.parquet"
-        parquet = Kind("parquet", "none")
+        parquet = FileType.named("parquet")
         path = files.temporary(target)
-        with ShardWriter(path, kind=parquet, schema=schema, dialect=None, parquet_compression=settings.codec) as writer:
+        with ShardWriter(
+            path, file_type=parquet, schema=schema, dialect=None, parquet_compression=settings.codec
+        ) as writer:
             writer.append(kept)
             written = writer.finish()
             files.finished(path, target, written)

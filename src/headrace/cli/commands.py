@@ -232,12 +232,12 @@ def estimate(recipe: Any, sizes: Mapping[Path, int], workers: int) -> dict[str, 
 
 
 def _times(path: Path) -> int:
-    from headrace.formats.detect import kind_of_name
+    from headrace.formats.registry import file_type_of_name
 
-    kind = kind_of_name(path.name)
+    kind = file_type_of_name(path.name)
     if kind is None or kind.compression != "none":
         return _COMPRESSED
-    return _COLUMNAR if kind.format == "parquet" else 1
+    return _COLUMNAR if kind.format.name == "parquet" else 1
 
 
 def show_dry_run(recipe: Any, out: Path, about: RunOptions) -> None:

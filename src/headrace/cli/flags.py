@@ -274,7 +274,7 @@ class OneEpoch:
 
         Raises `SettingsError`, `InputError` for blocks without a table, and `StreamError` for a state of other rows.
         """
-        from headrace.formats.blocks import kind_of_word
+        from headrace.formats.source import file_type_of_word
         from headrace.stream.loader.options import StreamOptions
         from headrace.stream.loader.passes import RowPasses
         from headrace.stream.order.balance import CostModel
@@ -282,7 +282,7 @@ class OneEpoch:
         from headrace.stream.ranks.topology import Topology
 
         for word in dict.fromkeys(index.formats):
-            kind_of_word(word)  # raises for formats that cannot be streamed
+            file_type_of_word(word)  # raises for formats that cannot be streamed
         settings = {**asdict(self), "batch_size": batch_size}
         epoch = settings.pop("epoch")
         del settings["split"]

@@ -113,7 +113,7 @@ def peek(
         raise SettingsError("--tokenizer only works with --mask; add --mask to see chats with their loss mask")
     import pyarrow as pa
 
-    from headrace.formats.schema import describe
+    from headrace.formats.types import describe
 
     dataset = shards.open(path)
     index, read = dataset.split_index(split), dataset.block_reader(split)

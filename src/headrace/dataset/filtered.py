@@ -26,8 +26,8 @@ from headrace.dataset.local_shards import FileCache
 from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, HeadraceError, SettingsError, StoreError
-from headrace.formats.blocks import kind_of_word
 from headrace.formats.open_parquet import open_file
+from headrace.formats.source import file_type_of_word
 from headrace.storage.local import make_directory, write_new
 
 _VERSION = 1
@@ -104,9 +104,9 @@ def _counts(
 
 def _judge(root: Path, index: SplitIndex, shard: int, condition: Condition) -> dict[int, Holds]:
     """Judge a Parquet shard's blocks by its footer: statistics of columns whose type is the dataset's."""
-    kind = kind_of_word(index.formats[shard])
+    kind = file_type_of_word(index.formats[shard])
     blocks = np.flatnonzero(index.shard_of_block == shard).tolist() if condition.terms else []
-    if not blocks or kind.format != "parquet":
+    if not blocks or kind.format.name != "parquet":
         return {}
     try:
         with open_file(root / index.shards[shard], kind) as file:

@@ -30,8 +30,8 @@ from headrace.credentials import refuse_credentials
 from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.local import run_tasks
 from headrace.errors import CorruptShard, InputError, MissingExtra
-from headrace.formats.detect import DATA_NAMES
 from headrace.formats.names import Mixed, splits_of
+from headrace.formats.registry import FORMATS
 from headrace.formats.saved import is_saved, is_whole_view, saved_files, write_view
 from headrace.printable import printable
 from headrace.storage import local
@@ -250,7 +250,7 @@ def _is_data(name: str) -> bool:
     parts = name.split("/")
     if any(part.startswith((".", "__")) for part in parts) or parts[-1] in _ABOUT:
         return False
-    return parts[-1][0] != "_" and name.lower().endswith(DATA_NAMES)
+    return parts[-1][0] != "_" and name.lower().endswith(FORMATS.endings)
 
 
 def _grouped(names: Sequence[str], splits: Sequence[str]) -> dict[str, list[str]]:

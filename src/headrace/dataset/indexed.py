@@ -19,11 +19,11 @@ from headrace.dataset.manifest import in_usual_order
 from headrace.dataset.sound import damaged
 from headrace.digest import checksum_bytes
 from headrace.errors import CorruptShard, InputError, SettingsError
-from headrace.formats.blocks import read_block
 from headrace.formats.names import partition_of
 from headrace.formats.open_parquet import Stamp, fact_of, stamp_of
 from headrace.formats.partitions import with_partition
-from headrace.formats.schema import Target
+from headrace.formats.source import read_block
+from headrace.formats.types import Target
 from headrace.storage.places import place_of
 
 ReadBlock = Callable[[int, Sequence[str] | None], pa.Table]

@@ -35,14 +35,14 @@ from headrace.dataset.stored_index import VERSION, StoredIndex, map_index, parse
 from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, InputError, SettingsError, StoreError
-from headrace.formats.blocks import look
-from headrace.formats.detect import kind_of_name
+from headrace.formats.common_schema import common_schema, with_content
 from headrace.formats.listing import Listing, home_of, list_files
 from headrace.formats.names import in_order
 from headrace.formats.partitions import partition_types, stored
-from headrace.formats.schema import REMEDY, few, is_headless, type_named
+from headrace.formats.registry import file_type_of_name
 from headrace.formats.shard import Shard
-from headrace.formats.source import common_schema, told_empty, with_content
+from headrace.formats.source import look, told_empty
+from headrace.formats.types import REMEDY, few, is_headless, type_named
 from headrace.printable import printable
 from headrace.storage.cache_room import cache_directory as cache_directory
 from headrace.storage.local import alone, make_directory, write_new
@@ -310,8 +310,8 @@ def publish_index(
 
 def _opened(asked: _Asked, index: StoredIndex) -> PlainDataset:
     names, listing = index.schema.names, asked.listing
-    kind = kind_of_name(listing.names[0])
-    if kind is not None and kind.format in ("csv", "tsv") and is_headless(names):
+    kind = file_type_of_name(listing.names[0])
+    if kind is not None and kind.format.separator is not None and is_headless(names):
         file = listing.path(0)
         text = f"{file}: its first line, {few(names)}, was read as column names but looks like data; {REMEDY}"
         warnings.warn(printable(text), UserWarning, stacklevel=4)
@@ -392,10 +392,11 @@ def _distinct(shards: Sequence[Shard]) -> list[Shard]:
     """Return the first of each kind of shard: format, columns, and which of them may hold nulls."""
 
     def same(a: Shard, b: Shard) -> bool:
-        words = [
-            (each.kind, each.content, each.dialect is None, each.null_columns, [*each.partition]) for each in (a, b)
-        ]
-        return words[0] == words[1] and (a.schema is b.schema or bool(a.schema.equals(b.schema)))
+        first, second = (
+            (shard.file_type, shard.content, shard.dialect is None, shard.null_columns, [*shard.partition])
+            for shard in (a, b)
+        )
+        return first == second and (a.schema is b.schema or bool(a.schema.equals(b.schema)))
 
     kept: list[Shard] = []
     for shard in shards:

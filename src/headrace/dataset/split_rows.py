@@ -16,7 +16,7 @@ import pyarrow as pa
 from headrace.dataset.indexed import IndexedDataset
 from headrace.errors import InputError, MissingExtra, SettingsError
 from headrace.formats.saved import info_of
-from headrace.formats.schema import few
+from headrace.formats.types import few
 
 if TYPE_CHECKING:
     import polars as pl

@@ -163,7 +163,7 @@ def _write(table: object, directory: Path, digest: Any) -> list[Path]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from headrace.formats.schema import Target, in_schema, plain
+    from headrace.formats.types import Target, in_schema, plain
     from headrace.storage.local import created, storing
 
     schema, batches = _stream(table)

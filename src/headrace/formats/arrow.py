@@ -17,24 +17,16 @@ from pathlib import Path
 import pyarrow as pa
 
 from headrace.errors import CorruptShard, InputError
-from headrace.formats.detect import Kind, open_bytes
-from headrace.formats.parquet import ParquetChunk
-from headrace.formats.schema import Target, in_schema
-from headrace.formats.shard import Shard, column_name
+from headrace.formats.detect import open_bytes
+from headrace.formats.registry import FileType
+from headrace.formats.shard import BlockRead, FormatCode, Shard, Span, TableChunk, column_name
+from headrace.formats.types import Target, in_schema
 from headrace.storage.places import place_of
 
 _FILE_MAGIC = b"ARROW1"
 _TAIL, _CONTINUES = 10, b"\xff\xff\xff\xff"  # length of footer size and magic at the end; message prefix
 # Field indices in Arrow's flatbuffer tables Message, RecordBatch and Footer.
 _MESSAGE_HEADER, _BATCH_COMPRESSION, _FOOTER_BATCHES = 2, 3, 3
-
-
-def survey(path: Path, name: str, kind: Kind) -> Shard:
-    """Read columns and types from the footer of a file or the head of a stream."""
-    shard = Shard.unread(path, name, kind)
-    with _arrow_errors(path):
-        schema = _own_schema(_source(path, kind))
-    return shard.with_columns(schema, [field.name for field in schema if field.nullable]) if len(schema) else shard
 
 
 def batch_spans(shard: Shard) -> list[tuple[int, int, int]]:
@@ -45,7 +37,7 @@ def batch_spans(shard: Shard) -> list[tuple[int, int, int]]:
     whose batches cannot be read alone.
     """
     with _arrow_errors(shard.path):
-        source = _source(shard.path, shard.kind)
+        source = _source(shard.path, shard.file_type)
         if _is_file(source):
             # One column is enough to count rows; in a compressed file only that one is decompressed.
             fewest = pa.ipc.IpcReadOptions(included_fields=[0])
@@ -70,36 +62,58 @@ def batch_spans(shard: Shard) -> list[tuple[int, int, int]]:
             spans.append((pa.ipc.read_record_batch(message, schema).num_rows, offset, source.tell() - offset))
 
 
-def chunks(shard: Shard, columns: Sequence[str] | None = None) -> Iterator[ParquetChunk]:
-    """Iterate over the rows of a shard in file order, a record batch at a time."""
-    schema = shard.schema if columns is None else pa.schema([shard.schema.field(each) for each in columns])
-    wanted = Target.of(schema)
-    first_row = 0
-    for batch, (rows, offset, length) in enumerate(batch_spans(shard)):
-        with _arrow_errors(shard.path):
-            table = _read(shard.path, shard.kind, batch, offset, length, wanted)
-        yield ParquetChunk(table, first_row)
-        first_row += rows
+class ArrowCode(FormatCode):
+    """Reads record batches of files and streams."""
+
+    def survey(self, path: Path, name: str, file_type: FileType, signature: Sequence[str] | None = None) -> Shard:
+        """Read columns and types from the footer of a file or the head of a stream."""
+        shard = Shard.unread(path, name, file_type)
+        with _arrow_errors(path):
+            schema = _own_schema(_source(path, file_type))
+        return shard.with_columns(schema, [field.name for field in schema if field.nullable]) if len(schema) else shard
+
+    def read(
+        self,
+        shard: Shard,
+        columns: Sequence[str] | None = None,
+        *,
+        coded: Sequence[str] = (),
+        most_rows: int | None = None,
+    ) -> Iterator[TableChunk]:
+        """Read a record batch at a time, of the size that its writer chose."""
+        schema = shard.schema if columns is None else pa.schema([shard.schema.field(name) for name in columns])
+        target = Target.of(schema)
+        first_row = 0
+        for batch, (rows, offset, length) in enumerate(batch_spans(shard)):
+            with _arrow_errors(shard.path):
+                table = _read(shard.path, shard.file_type, batch, offset, length, target)
+            yield TableChunk(table, first_row)
+            first_row += rows
+
+    def blocks(self, shard: Shard) -> list[Span]:
+        """List the record batches."""
+        return [Span(batch, *span) for batch, span in enumerate(batch_spans(shard))]
+
+    def read_block(self, wanted: BlockRead, target: Target) -> pa.Table:
+        """Read one record batch; views of the mapped file if the types are the file's own.
+
+        Raises `CorruptShard` on damaged bytes, `InputError` on types that pyarrow cannot convert to the given ones.
+        """
+        try:
+            return _read(wanted.path, wanted.file_type, wanted.block, wanted.offset, wanted.length, target)
+        except FileNotFoundError:
+            raise
+        except (OSError, KeyError, IndexError, pa.ArrowException) as error:
+            raise CorruptShard(
+                f"{wanted.path}: record batch {wanted.block}: {error}; restore the file or prepare the run again"
+            ) from error
 
 
-def read_block(path: Path, kind: Kind, block: int, offset: int, length: int, wanted: Target) -> pa.Table:
-    """Read one record batch as the wanted columns; views of the mapped file if the types are the file's own.
-
-    offset, length: of the batch's message, in a stream. Raises `CorruptShard` on damaged bytes, `InputError` on types
-    that pyarrow cannot convert to the given ones.
-    """
-    try:
-        return _read(path, kind, block, offset, length, wanted)
-    except FileNotFoundError:
-        raise
-    except (OSError, KeyError, IndexError, pa.ArrowException) as error:
-        raise CorruptShard(
-            f"{path}: record batch {block}: {error}; restore the file or prepare the run again"
-        ) from error
+CODE = ArrowCode()
 
 
-def _read(path: Path, kind: Kind, batch: int, offset: int, length: int, wanted: Target) -> pa.Table:
-    source = _source(path, kind)
+def _read(path: Path, file_type: FileType, batch: int, offset: int, length: int, wanted: Target) -> pa.Table:
+    source = _source(path, file_type)
     schema = _own_schema(source)
     places = {column_name(name): place for place, name in enumerate(schema.names)}
     names = wanted.schema.names
@@ -124,10 +138,10 @@ def _read(path: Path, kind: Kind, batch: int, offset: int, length: int, wanted: 
         ) from error
 
 
-def _source(path: Path, kind: Kind) -> pa.NativeFile:
-    if kind.compression == "none":
+def _source(path: Path, file_type: FileType) -> pa.NativeFile:
+    if file_type.compression == "none":
         return place_of(path).arrow_map()
-    with open_bytes(path, kind.compression) as stream:
+    with open_bytes(path, file_type.compression) as stream:
         return pa.BufferReader(stream.read())
 
 

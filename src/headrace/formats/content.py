@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from headrace.arrays import I64, U8, U64, Bools, Ints
 from headrace.draws import GAMMA, MIX_A, mix
 from headrace.errors import InputError
-from headrace.formats.schema import is_text
+from headrace.formats.types import is_text
 
 LINEAGE = ("source_shard", "source_row")
 NOTHING = 0

@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 
 from headrace.arrays import I64, Bools
 from headrace.errors import InputError
-from headrace.formats.schema import is_text
 from headrace.formats.time_formats import DATE_WORDS
+from headrace.formats.types import is_text
 
 if TYPE_CHECKING:
     import polars as pl

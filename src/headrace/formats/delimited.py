@@ -24,19 +24,34 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from headrace.arrays import I64
+from headrace.arrays import I64, Bools
 from headrace.errors import InputError
 from headrace.formats import records
-from headrace.formats.delimited_rows import DelimitedChunk
-from headrace.formats.detect import LARGEST_RECORD, Compression, Kind, open_bytes, reading, too_long
-from headrace.formats.shard import BOM, SEPARATOR, SEPARATOR_NAMES, Dialect, Shard, column_name, each_once
+from headrace.formats.delimited_rows import DelimitedChunk, parse_numbers
+from headrace.formats.detect import LARGEST_RECORD, open_bytes, reading, too_long
+from headrace.formats.registry import SEPARATOR_NAMES, Compression, FileType
+from headrace.formats.shard import (
+    BOM,
+    BlockRead,
+    Dialect,
+    FormatCode,
+    Shard,
+    Span,
+    WriteSettings,
+    column_name,
+    refuse_repeated_names,
+)
+from headrace.formats.text_blocks import TextSink, block_bytes, cut_blocks
+from headrace.formats.text_columns import typed
+from headrace.formats.types import Target, is_text
+from headrace.formats.write import BLOCK_BYTES, HashingFile
 
 CHUNK_BYTES = 32 << 20
 _HEAD_BYTES = 1 << 20
 
 
 def survey(
-    path: Path, name: str, kind: Kind, signature: Sequence[str] | None = None, text: bytes | None = None
+    path: Path, name: str, file_type: FileType, signature: Sequence[str] | None = None, text: bytes | None = None
 ) -> Shard:
     """Read columns and dialect from the first record; the separator need not match the file name.
 
@@ -45,13 +60,13 @@ def survey(
     Raises `InputError` on an empty file without signature, a blank first line, repeated names, bytes that are not
     UTF-8, and if two separators would fit.
     """
-    shard = Shard.unread(path, name, kind)
-    head, reads = _head(path, kind.compression) if text is None else (text, "all")
+    shard = Shard.unread(path, name, file_type)
+    head, reads = _head(path, file_type.compression) if text is None else (text, "all")
     bom = head.startswith(BOM)
     text_start = len(BOM) if bom else 0
     ends = records.record_ends(records.as_bytes(head))
     width = None if signature is None else len(signature)
-    separator = _find_separator(path, head[text_start:], format_=kind.format, width=width, reads=reads)
+    separator = _find_separator(path, head[text_start:], expected=file_type.format.separator, width=width, reads=reads)
     if not len(ends) or text_start == len(head):
         if signature is None:
             raise InputError(
@@ -77,7 +92,7 @@ def survey(
                 )
             names, header_bytes = list(signature), text_start
     columns = [column_name(raw) for raw in names]
-    each_once(path, columns, " in the header")
+    refuse_repeated_names(path, columns, " in the header")
     return replace(
         shard,
         content="table",
@@ -85,6 +100,75 @@ def survey(
         null_columns=frozenset(columns),
         dialect=Dialect(separator, newline, bom, header_bytes),
     )
+
+
+class DelimitedCode(FormatCode):
+    """Reads and writes CSV and TSV."""
+
+    def survey(self, path: Path, name: str, file_type: FileType, signature: Sequence[str] | None = None) -> Shard:
+        """Read columns and dialect from the first record; see `survey`."""
+        return survey(path, name, file_type, signature)
+
+    def read(
+        self,
+        shard: Shard,
+        columns: Sequence[str] | None = None,
+        *,
+        coded: Sequence[str] = (),
+        most_rows: int | None = None,
+    ) -> Iterator[DelimitedChunk]:
+        """Read whole records. Raises `InputError` on damaged compression or an unclosed quote."""
+        return chunks(shard)
+
+    def blocks(self, shard: Shard) -> list[Span]:
+        """Cut uncompressed text on record borders; a compressed file is one block."""
+        assert shard.dialect is not None
+        if shard.file_type.compression != "none":
+            return super().blocks(shard)
+
+        def blank(data: records.Data, ends: I64) -> Bools:
+            return records.blank(records.as_bytes(data), ends) & (len(shard.schema) > 1)
+
+        skip = shard.dialect.header_bytes
+        return cut_blocks(record_blocks(shard, BLOCK_BYTES, skip), skip, blank)
+
+    def read_block(self, wanted: BlockRead, target: Target) -> pa.Table:
+        """Parse a byte range; one at offset 0 begins with the header of its file."""
+        assert wanted.separator is not None
+        schema = target.schema
+        with block_bytes(wanted) as data:
+            if wanted.offset == 0:
+                data = without_header(data)
+            table = parse_numbers(
+                data,
+                separator=wanted.separator,
+                names=wanted.names,
+                wanted=schema,
+                null_values=wanted.null_values,
+            )
+            if table is None:
+                shard = Shard(
+                    path=wanted.path,
+                    name=wanted.path.name,
+                    size=0,
+                    mtime_ns=0,
+                    file_type=wanted.file_type,
+                    schema=pa.schema([(name, pa.string()) for name in wanted.names]),
+                    dialect=Dialect(wanted.separator, "\n"),
+                )
+                table = parse_block(data, shard, schema.names)
+        types = {field.name: field.type for field in schema if not is_text(field.type)}
+        return typed(table, types, wanted.null_values, str(wanted), 0).cast(schema)
+
+    def open_sink(self, file: HashingFile, settings: WriteSettings) -> TextSink:
+        """Write the header in the given dialect."""
+        dialect = settings.dialect
+        assert dialect is not None
+        header = header_bytes(settings.schema.names, dialect)
+        return TextSink(file, header, lambda table: render(table, dialect), settings.file_type.compression)
+
+
+CODE = DelimitedCode()
 
 
 def chunks(shard: Shard, chunk_bytes: int = CHUNK_BYTES) -> Iterator[DelimitedChunk]:
@@ -115,7 +199,7 @@ def parse_block(data: bytes, shard: Shard, columns: Sequence[str] | None) -> pa.
     """Parse one block (whole records, no header) as text columns."""
     quotes = records.quote_positions(records.as_bytes(data))
     if b"\r" in data:
-        _check_returns(shard.path, shard.kind.compression, data, quotes, None)
+        _check_returns(shard.path, shard.file_type.compression, data, quotes, None)
     return _chunk(shard, data, quotes, 0).table(columns)
 
 
@@ -154,7 +238,7 @@ def record_blocks(shard: Shard, chunk_bytes: int, skip: int) -> Iterator[tuple[r
     A block exceeds `chunk_bytes` only if a single record does.
     """
     rest, offset = b"", skip
-    path, compression = shard.path, shard.kind.compression
+    path, compression = shard.path, shard.file_type.compression
     with reading(path), open_bytes(path, compression) as stream:
         if skip:
             stream.read(skip)
@@ -217,7 +301,9 @@ def _head(path: Path, compression: Compression) -> tuple[bytes, Literal["all", "
         size *= 4
 
 
-def _find_separator(path: Path, text: bytes, *, format_: str, width: int | None, reads: Literal["all", "part"]) -> str:
+def _find_separator(
+    path: Path, text: bytes, *, expected: str | None, width: int | None, reads: Literal["all", "part"]
+) -> str:
     """Find the separator from the beginning of a file, which holds the first record.
 
     width: number of columns, if the first record need not be a header. reads: whether the text is the whole file; a
@@ -226,7 +312,7 @@ def _find_separator(path: Path, text: bytes, *, format_: str, width: int | None,
     data = records.as_bytes(text)
     quotes = records.quote_positions(data)
     ends = records.record_ends(data, quotes)
-    own = SEPARATOR[format_]
+    own = expected or ","
     if not len(ends) or width == 1:
         return own
     at = {each: records.outside_quotes(data, quotes, ord(each)) for each in SEPARATOR_NAMES}

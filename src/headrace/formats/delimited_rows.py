@@ -223,8 +223,9 @@ class DelimitedChunk:
         except pa.ArrowInvalid as error:
             self._stops([])  # raises for a row with too few or too many fields
             raise InputError(
-                f"{self.shard.path}: cannot be read as {self.shard.kind.format} near row {self.first_row + 1} "
-                f"({str(error).splitlines()[0]}); quote fields that hold quotes, double the quotes inside"
+                f"{self.shard.path}: cannot be read as {self.shard.file_type.format.name} near row "
+                f"{self.first_row + 1} ({str(error).splitlines()[0]}); quote fields that hold quotes, double the "
+                "quotes inside"
             ) from error
         if table.num_rows != self.rows:
             raise InputError(

@@ -3,7 +3,7 @@
 The name states the format, and the first bytes show it. If they disagree, there is no way to know which is right, so
 the error states both.
 
-Listing files needs names alone, so what opens them imports pyarrow on use.
+Opening a file imports pyarrow on use, because listing files needs names alone.
 """
 
 from __future__ import annotations
@@ -12,27 +12,21 @@ import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from headrace.errors import InputError
+from headrace.formats.registry import FORMATS, Compression, FileType, Format, file_type_of_name
 from headrace.storage.places import place_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Format = Literal["csv", "tsv", "jsonl", "json", "parquet", "arrow"]
-Compression = Literal["none", "gz", "zst"]
-
-_MAGIC: tuple[tuple[bytes, str], ...] = ((b"\x1f\x8b", "gz"), (b"\x28\xb5\x2f\xfd", "zst"))
-_BINARY_MAGIC: tuple[tuple[bytes, str], ...] = (
-    (b"PAR1", "parquet"),
+_COMPRESSED: tuple[tuple[bytes, Compression], ...] = ((b"\x1f\x8b", "gz"), (b"\x28\xb5\x2f\xfd", "zst"))
+_OTHERS: tuple[tuple[bytes, str], ...] = (  # formats that headrace does not read
     (b"PK\x03\x04", "a zip archive"),
     (b"BZh", "bzip2"),
     (b"\xfd7zXZ", "xz"),
-    (b"ARROW1", "arrow"),
-    (b"\xff\xff\xff\xff", "arrow"),
     (b"ORC", "ORC"),
     (b"Obj\x01", "Avro"),
     (b"FEA1", "Feather version 1"),
@@ -62,10 +56,6 @@ _INSTEAD: tuple[tuple[re.Pattern[bytes], str], ...] = (  # files found in place 
 )
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")
 _JSON_OBJECT = re.compile(rb'(\[\s*)?\{\s*["}]')
-_NAME = re.compile(
-    r"^(?P<stem>.*?)(?:\.snappy)?\.(?P<format>csv|tsv|jsonl|ndjson|json|parquet|arrow|feather)(?:\.(?P<compression>gz|zst))?\Z",
-    re.DOTALL,  # a name may hold a newline
-)
 LARGEST_RECORD = 128 << 20  # bytes of one row of text
 LARGEST_WHOLE = 64 << 20
 _LONGEST_BLANK = 4096
@@ -75,49 +65,7 @@ _BOMB_RATIO = 200  # above the compression ratio of text rows
 # these, so that a block is a byte range of the file. No time stamp is written, so output is deterministic.
 _GZIP_LEVEL = 4  # a quarter of the time of level 6 for a few percent of size, on text tables
 _ZSTD_LEVEL = 3
-_SAME = {"ndjson": "jsonl", "feather": "arrow"}
 _ARROW_CODEC = {"gz": "gzip", "zst": "zstd"}
-
-
-# Endings of data file names, in lower case.
-DATA_NAMES = tuple(
-    f".{word}{tail}"
-    for word in ("csv", "tsv", "jsonl", "ndjson", "json", "parquet", "arrow", "feather")
-    for tail in ("", ".gz", ".zst")
-)
-
-
-def is_data_name(name: str) -> bool:
-    """Check whether a name is that of a data file."""
-    return name[0] not in "._" and name.lower().endswith(DATA_NAMES)
-
-
-@dataclass(frozen=True)
-class Kind:
-    """The format of a file and how its bytes are compressed as a whole."""
-
-    format: Format
-    compression: Compression
-
-    @property
-    def extension(self) -> str:
-        """The file name extension, e.g. ".csv.gz"."""
-        return f".{self.format}" + ("" if self.compression == "none" else f".{self.compression}")
-
-
-def kind_of_name(name: str) -> Kind | None:
-    """Read the kind from a file name; None if it is not a data file."""
-    match = _NAME.match(name.lower())
-    if match is None or name.startswith((".", "_")):
-        return None
-    format_ = match["format"]
-    return Kind(_SAME.get(format_, format_), match["compression"] or "none")  # type: ignore[arg-type]  # the pattern admits only these words
-
-
-def stem_of_name(name: str) -> str:
-    """Remove the extensions from a data file's name."""
-    match = _NAME.match(name.lower())
-    return name if match is None else name[: match.end("stem")]
 
 
 def open_bytes(path: Path, compression: Compression) -> pa.NativeFile:
@@ -166,56 +114,64 @@ def too_long(path: Path) -> InputError:
     )
 
 
-def detect(path: Path) -> Kind:
+def detect(path: Path) -> FileType:
     """Detect format and compression of a file from its name and content, which must agree.
 
     Reads a few hundred bytes. Raises `InputError` on disagreement or an unknown name.
     """
-    kind = kind_of_name(path.name)
-    if kind is None:
+    file_type = file_type_of_name(path.name)
+    if file_type is None:
         raise InputError(
-            f"{path}: cannot tell the format from the name; use .csv, .tsv, .jsonl, .json, .parquet or .arrow, "
+            f"{path}: cannot tell the format from the name; use {FORMATS.listed()}, "
             f"each optionally followed by .gz or .zst"
         )
     with path.open("rb") as file:
         head = file.read(512)
-    said = next((said for sign, said in _INSTEAD if sign.match(head.removeprefix(_BOM))), None)
-    if said is not None:
-        raise InputError(f"{path}: {said}")
-    found = next((name for magic, name in _MAGIC if head.startswith(magic)), "none")
-    if head and found != kind.compression:
-        says = {"none": "not compressed", "gz": "gzip", "zst": "zstd"}
+    for pattern, message in _INSTEAD:
+        if pattern.match(head.removeprefix(_BOM)):
+            raise InputError(f"{path}: {message}")
+    compression = next((name for magic, name in _COMPRESSED if head.startswith(magic)), "none")
+    if head and compression != file_type.compression:
+        words = {"none": "not compressed", "gz": "gzip", "zst": "zstd"}
         raise InputError(
-            f"{path}: the name says {says[kind.compression]}, the bytes say {says[found]}; rename it to what it is"
+            f"{path}: the name says {words[file_type.compression]}, the bytes say {words[compression]}; rename it to"
+            " what it is"
         )
-    with reading(path), open_bytes(path, kind.compression) as stream:
+    with reading(path), open_bytes(path, file_type.compression) as stream:
         start = stream.read(4096)
+    content = _content_of(start, file_type.format)
+    expected = file_type.format.name if file_type.format.content == "binary" else file_type.format.content
+    if content not in (expected, "nothing"):
+        known = {"text", "json", *(entry.name for entry in FORMATS)}
+        remedy = "rename it to what it is" if content in known else "rename it to what it is, and convert or unpack it"
+        raise InputError(f"{path}: the name says {file_type.format.name}, the content is {content}; {remedy}")
+    return file_type
+
+
+def _content_of(start: bytes, named: Format) -> str:
+    """Return what the first bytes show: "text", "json", "nothing", or the name of a binary format."""
     text = start.removeprefix(_BOM).lstrip()
     if not text:
-        return kind
-    archive = "a tar archive" if start[_TAR[0]] == _TAR[1] else None
-    content = archive or next((name for magic, name in _BINARY_MAGIC if start.startswith(magic)), None)
-    if content is None or not _CONTROL.search(start):  # a header may begin with the letters of another format
-        is_json = _JSON_OBJECT.match(text) or (text[:1] == b"[" and kind.format in ("json", "jsonl"))
-        content = "json" if is_json else "text"
-    expected = {"csv": "text", "tsv": "text", "jsonl": "json"}.get(kind.format, kind.format)
-    if content != expected:
-        also = "" if content in ("text", "json", "parquet", "arrow") else ", and convert or unpack it"
-        raise InputError(
-            f"{path}: the name says {kind.format}, the content is {content}; rename it to what it is{also}"
-        )
-    return kind
+        return "nothing"
+    magics = [(magic, entry.name) for entry in FORMATS for magic in entry.magic]
+    binary = next((name for magic, name in (*magics, *_OTHERS) if start.startswith(magic)), None)
+    if start[_TAR[0]] == _TAR[1]:
+        binary = "a tar archive"
+    if binary is not None and _CONTROL.search(start):  # a header may begin with the letters of another format
+        return binary
+    is_array = text[:1] == b"[" and named.content == "json"
+    return "json" if is_array or _JSON_OBJECT.match(text) else "text"
 
 
-def holds_nothing(path: Path, kind: Kind) -> bool:
+def holds_nothing(path: Path, file_type: FileType) -> bool:
     """Check for a file without content: 0 bytes decompressed, or only a byte-order mark and blank lines."""
     if path.stat().st_size > _LONGEST_BLANK:  # compressed, it would be a few bytes
         return False
-    with reading(path), open_bytes(path, kind.compression) as stream:
+    with reading(path), open_bytes(path, file_type.compression) as stream:
         data = stream.read(_LONGEST_BLANK + 1)
-    if kind.format in ("parquet", "arrow"):
+    if file_type.format.content == "binary":
         return not data
-    blank = b"\r\n" if kind.format in ("csv", "tsv") else b" \t\r\n"
+    blank = b" \t\r\n" if file_type.format.separator is None else b"\r\n"
     return len(data) <= _LONGEST_BLANK and not data.removeprefix(_BOM).strip(blank)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from headrace.errors import HeadraceError, InputError
-from headrace.formats.detect import is_data_name
+from headrace.formats.registry import is_data_name
 from headrace.storage.places import place_of
 
 _INDEX_BYTES = 1 << 16  # of index.json; its beginning identifies the writer

@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.engine.local import default_workers, run_tasks
-from headrace.formats.schema import TYPES
 from headrace.formats.source import read_chunks, survey
 from headrace.formats.text_columns import nulled
+from headrace.formats.types import TYPES
 
 _WORDS = ("bool", "int64", "uint64", "float64", "date", "datetime")
 _NUMBER = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?$"

@@ -24,10 +24,13 @@ import pyarrow.json as pj
 from headrace.arrays import I32, I64
 from headrace.errors import InputError, StreamError
 from headrace.formats import records
-from headrace.formats.detect import LARGEST_RECORD, Kind, open_bytes, read_whole, reading, too_long
+from headrace.formats.detect import LARGEST_RECORD, open_bytes, read_whole, reading, too_long
 from headrace.formats.json_text import array_as_lines, arrays_of, first_repeated, key_bound, values_found
-from headrace.formats.schema import is_text, plain, supertype
-from headrace.formats.shard import BOM, Shard, column_name
+from headrace.formats.registry import FileType
+from headrace.formats.shard import BOM, BlockRead, FormatCode, Shard, Span, WriteSettings, column_name
+from headrace.formats.text_blocks import TextSink, block_bytes, cut_blocks
+from headrace.formats.types import Target, is_text, plain, supertype
+from headrace.formats.write import BLOCK_BYTES, HashingFile
 
 if TYPE_CHECKING:
     import polars as pl
@@ -47,14 +50,14 @@ class _Repeats(InputError):
     """An object inside a row repeats a key."""
 
 
-def survey(path: Path, name: str, kind: Kind) -> Shard:
+def survey(path: Path, name: str, file_type: FileType) -> Shard:
     """Find columns and types of a JSON shard by reading all of it. A file of 0 bytes is an empty shard."""
-    shard = Shard.unread(path, name, kind)
+    shard = Shard.unread(path, name, file_type)
     fields: dict[str, pa.DataType] = {}
     nulls: set[str] = set()
     largest: dict[str, int] = {}
     rows = lines = 0
-    for block in _blocks(path, kind, CHUNK_BYTES):
+    for block in _blocks(path, file_type, CHUNK_BYTES):
         data = _without_blank(block if lines else block.removeprefix(BOM))
         try:
             frame = _parse(path, data, None, rows)
@@ -67,7 +70,7 @@ def survey(path: Path, name: str, kind: Kind) -> Shard:
             at, key = repeated
             row = data.count(b"\n", 0, at)
             where = f"row {rows + row + 1}"
-            if kind.format == "jsonl":  # `data` lacks the blank lines
+            if file_type.format.name == "jsonl":  # `data` lacks the blank lines
                 visible = (number for number, line in enumerate(block.split(b"\n"), lines + 1) if line.strip(b" \t\r"))
                 where = f"line {next(itertools.islice(visible, row, None))}"
             raise InputError(
@@ -132,7 +135,7 @@ class JsonlChunk:
 
     def sizes(self) -> I32 | None:
         """Return the bytes of every line; None if there are blank lines or a key must be renamed."""
-        copied = not self.blank_lines and b"__DOT__" not in self.data and self.shard.kind.format == "jsonl"
+        copied = not self.blank_lines and b"__DOT__" not in self.data and self.shard.file_type.format.name == "jsonl"
         return np.diff(self._ends, prepend=0).astype(np.int32) if copied else None
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
@@ -145,7 +148,7 @@ class JsonlChunk:
 def chunks(shard: Shard, chunk_bytes: int = CHUNK_BYTES) -> Iterator[JsonlChunk]:
     """Iterate over the objects of a shard in file order."""
     first_row = lines = 0
-    for block in _blocks(shard.path, shard.kind, chunk_bytes):
+    for block in _blocks(shard.path, shard.file_type, chunk_bytes):
         data = _without_blank(block if lines else block.removeprefix(BOM))
         lines += block.count(b"\n")
         chunk = JsonlChunk(shard, data, first_row, data is not block)
@@ -154,25 +157,12 @@ def chunks(shard: Shard, chunk_bytes: int = CHUNK_BYTES) -> Iterator[JsonlChunk]
         first_row += chunk.rows
 
 
-def line_blocks(shard: Shard, chunk_bytes: int) -> Iterator[tuple[bytes, I64]]:
-    """Iterate over the bytes of an uncompressed shard in blocks that end on a line, with no quotes."""
-    for data in _blocks(shard.path, shard.kind, chunk_bytes):
-        yield data, _NO_QUOTES
-
-
-def blank_lines(data: bytes, ends: I64) -> npt.NDArray[np.bool_]:
+def _blank_lines(data: records.Data, ends: I64) -> npt.NDArray[np.bool_]:
     """Mask the lines that hold nothing but white space; every other line is an object."""
     visible = np.isin(records.as_bytes(data), _WHITE, invert=True)
-    if data.startswith(BOM):
+    if bytes(data[: len(BOM)]) == BOM:
         visible[: len(BOM)] = False
     return np.asarray(np.diff(np.cumsum(visible)[ends - 1], prepend=0) == 0)
-
-
-def clean_block(data: bytes, path: Path, kind: Kind) -> bytes:
-    """Reduce a block to lines that each hold an object: no byte-order mark, no blank lines, no array."""
-    if kind.format == "json":
-        return _array_as_lines(path, data) if data.strip() else b""
-    return _without_blank(data.removeprefix(BOM))
 
 
 def parse_block(data: bytes, path: Path, schema: pa.Schema, first_row: int = 0) -> pa.Table:
@@ -189,6 +179,49 @@ def parse_block(data: bytes, path: Path, schema: pa.Schema, first_row: int = 0) 
     return frame.select([pl.coalesce(keys).alias(name) for name, keys in raw.items()]).to_arrow().cast(schema)
 
 
+class JsonCode(FormatCode):
+    """Reads JSON lines and JSON arrays, and writes lines."""
+
+    def survey(self, path: Path, name: str, file_type: FileType, signature: Sequence[str] | None = None) -> Shard:
+        """Find columns and types by reading all of the file."""
+        return survey(path, name, file_type)
+
+    def read(
+        self,
+        shard: Shard,
+        columns: Sequence[str] | None = None,
+        *,
+        coded: Sequence[str] = (),
+        most_rows: int | None = None,
+    ) -> Iterator[JsonlChunk]:
+        """Read whole lines."""
+        return chunks(shard)
+
+    def blocks(self, shard: Shard) -> list[Span]:
+        """Cut uncompressed lines into byte ranges; a compressed file and an array are one block."""
+        if shard.file_type.compression != "none" or shard.file_type.format.name == "json":
+            return super().blocks(shard)
+        blocks = _blocks(shard.path, shard.file_type, BLOCK_BYTES)
+        return cut_blocks(((data, _NO_QUOTES) for data in blocks), 0, _blank_lines)
+
+    def read_block(self, wanted: BlockRead, target: Target) -> pa.Table:
+        """Parse a byte range of lines, or a whole array."""
+        require_polars(wanted.path)
+        with block_bytes(wanted) as data:
+            if wanted.file_type.format.name == "json":
+                lines = _array_as_lines(wanted.path, data) if data.strip() else b""
+            else:
+                lines = _without_blank(data.removeprefix(BOM))
+            return parse_block(lines, wanted.path, target.schema)
+
+    def open_sink(self, file: HashingFile, settings: WriteSettings) -> TextSink:
+        """Write every row as one line."""
+        return TextSink(file, b"", render, settings.file_type.compression)
+
+
+CODE = JsonCode()
+
+
 def render(table: pa.Table) -> bytes:
     """Format rows as JSON lines, every column present."""
     return _frame(table).write_ndjson().encode()
@@ -203,10 +236,10 @@ def _frame(table: pa.Table) -> pl.DataFrame:
     return frame
 
 
-def _blocks(path: Path, kind: Kind, chunk_bytes: int) -> Iterator[bytes]:
-    with reading(path), open_bytes(path, kind.compression) as stream:
-        if kind.format == "json":
-            data = read_whole(path, stream, kind.compression)
+def _blocks(path: Path, file_type: FileType, chunk_bytes: int) -> Iterator[bytes]:
+    with reading(path), open_bytes(path, file_type.compression) as stream:
+        if file_type.format.name == "json":
+            data = read_whole(path, stream, file_type.compression)
             if data.strip():
                 yield _array_as_lines(path, data)
             return

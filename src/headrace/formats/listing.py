@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Literal
 
 from headrace.digest import sha256_hex
 from headrace.errors import InputError
-from headrace.formats.detect import DATA_NAMES, is_data_name
 from headrace.formats.foreign import layout_of, refuse_foreign, refuse_unfinished, table_of_file
 from headrace.formats.names import Mixed, in_order, is_partition, is_split_name, partition_of, splits_of
+from headrace.formats.registry import FORMATS, is_data_name
 from headrace.formats.saved import VIEW, address_of, is_saved, saved_files
 from headrace.printable import printable
 from headrace.storage.object_store import matches
@@ -421,7 +421,7 @@ def holds_data(directory: str) -> bool:
 
 def no_data(directory: str) -> str:
     """Explain that a directory has no data files, and what to give instead, after a look at what it holds."""
-    said = "holds no .csv, .tsv, .jsonl, .json, .parquet or .arrow file"
+    said = f"holds no {FORMATS.listed()} file"
     with os.scandir(directory) as entries:
         others = sorted(each.name for each in entries if each.name[0] not in "._" and each.is_file())
     for at, (below, directories, files) in enumerate(os.walk(directory)):
@@ -434,8 +434,9 @@ def no_data(directory: str) -> str:
         data = sorted(filter(is_data_name, files))
         if data:
             steps = os.path.relpath(below, directory).split(os.sep)
-            kind = next(word for word in sorted(DATA_NAMES, key=len, reverse=True) if data[0].lower().endswith(word))
-            pattern = os.path.join(directory, *"*" * len(steps), f"*{data[0][-len(kind) :]}")
+            longest_first = sorted(FORMATS.endings, key=len, reverse=True)
+            ending = next(word for word in longest_first if data[0].lower().endswith(word))
+            pattern = os.path.join(directory, *"*" * len(steps), f"*{data[0][-len(ending) :]}")
             return f"{said} itself, its subdirectories do; give {pattern!r}"
         if at == _FEW_DIRECTORIES:
             break

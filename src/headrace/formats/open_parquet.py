@@ -21,18 +21,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.errors import InputError
-from headrace.formats.detect import Kind, open_bytes
-from headrace.formats.shard import column_name
+from headrace.formats.detect import open_bytes
+from headrace.formats.registry import FileType
+from headrace.formats.shard import Pages, column_name
 from headrace.storage.place import Fact
 from headrace.storage.places import place_of
 
-Pages = Literal["check", "trust"]  # trust: the shard's own checksum was verified
 Stamp = tuple[int, int, int, int, int]
 
 _TAIL = 64 << 10
@@ -108,15 +108,15 @@ def fact_of(path: Path) -> Fact:
     return version
 
 
-def key_values(path: Path, kind: Kind) -> dict[bytes, bytes]:
+def key_values(path: Path, file_type: FileType) -> dict[bytes, bytes]:
     """Read the key-value metadata of a file."""
-    with open_file(path, kind) as file:
+    with open_file(path, file_type) as file:
         return dict(file.metadata.metadata or {})
 
 
 def open_file(
     path: Path,
-    kind: Kind,
+    file_type: FileType,
     pages: Pages = "check",
     *,
     footer: pq.FileMetaData | None = None,
@@ -128,8 +128,8 @@ def open_file(
     footer: of a local file, if known. coded: text columns to be read as dictionaries, by the file's names.
     """
     with _parquet_errors(path):
-        if kind.compression != "none":
-            with open_bytes(path, kind.compression) as stream:
+        if file_type.compression != "none":
+            with open_bytes(path, file_type.compression) as stream:
                 return _file(pa.BufferReader(stream.read()), None, pages, coded)
         if place_of(path).reads == "calls":
             return _file(str(path), footer, pages, coded)
@@ -140,7 +140,7 @@ def open_file(
 
 
 def read_group(
-    path: Path, kind: Kind, group: int, columns: Sequence[str], pages: Pages, content: pa.Buffer | None = None
+    path: Path, file_type: FileType, group: int, columns: Sequence[str], pages: Pages, content: pa.Buffer | None = None
 ) -> pa.Table:
     """Read the named columns of one row group, in that order; decoded on the calling thread.
 
@@ -148,8 +148,8 @@ def read_group(
 
     Raises what Arrow raises for a damaged file, and `InputError` if it is not a Parquet file.
     """
-    if kind.compression != "none":
-        with open_file(path, kind, pages) as file:
+    if file_type.compression != "none":
+        with open_file(path, file_type, pages) as file:
             raw = _raw_names(file.schema_arrow)
             return _group(file, group, [raw[name] for name in columns], columns)
     footer = _footer(path)
@@ -217,7 +217,7 @@ def _footer(path: Path) -> Footer:
     stamp = stamp_of(path)
     if known is not None and known.version == stamp:
         return known
-    with open_file(path, Kind("parquet", "none")) as file:
+    with open_file(path, FileType.named("parquet")) as file:
         footer = Footer(stamp, file.metadata, _raw_names(file.schema_arrow))
     _kept.keep(str(path), footer)
     return footer

@@ -7,7 +7,7 @@ Written files declare columns without nulls as such, have a checksum on every pa
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,12 +16,21 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.errors import CorruptShard, InputError
-from headrace.formats.detect import Kind
-from headrace.formats.open_parquet import Pages, open_file, read_group
-from headrace.formats.schema import Target, in_schema, is_text
-from headrace.formats.shard import Shard, column_name
-
-Encoding = Literal["compact", "fast"]
+from headrace.formats.open_parquet import open_file, read_group
+from headrace.formats.registry import FileType
+from headrace.formats.shard import (
+    BlockRead,
+    Encoding,
+    FormatCode,
+    Shard,
+    Span,
+    TableChunk,
+    WriteSettings,
+    column_name,
+    unchanged,
+)
+from headrace.formats.types import Target, in_schema, is_text
+from headrace.formats.write import HashingFile
 
 CHUNK_ROWS = 65_536
 _SAMPLE_ROWS = 4096
@@ -31,60 +40,43 @@ _CODE_BYTES = 8  # a plain text takes four bytes of length plus its own
 READS_MISSING_VECTORS = int(pa.__version__.split(".")[0]) >= 26
 
 
-def survey(path: Path, name: str, kind: Kind) -> Shard:
-    """Read columns, types and which columns hold nulls from the footer alone."""
-    with open_file(path, kind) as file:
-        return surveyed(file, path, name, kind)
+def row_groups(shard: Shard, file: pq.ParquetFile) -> list[Span]:
+    """List the row groups of an open file that have rows."""
+    groups = [file.metadata.row_group(group) for group in range(file.metadata.num_row_groups)]
+    unchanged(shard)
+    return [
+        Span(number, group.num_rows, 0, group.total_byte_size) for number, group in enumerate(groups) if group.num_rows
+    ]
 
 
-def surveyed(file: pq.ParquetFile, path: Path, name: str, kind: Kind, known: pa.Schema | None = None) -> Shard:
+def surveyed(file: pq.ParquetFile, path: Path, name: str, file_type: FileType, known: pa.Schema | None = None) -> Shard:
     """Survey an open file. known: a schema object to reuse if it equals this file's."""
-    shard, own = Shard.unread(path, name, kind), file.schema_arrow
+    shard, own = Shard.unread(path, name, file_type), file.schema_arrow
     if not len(own) and not file.metadata.num_rows:
         return shard
     shard = shard.with_columns(own, _columns_with_nulls(own, file.metadata))
     return replace(shard, schema=known) if known is not None and shard.schema.equals(known) else shard
 
 
-@dataclass
-class ParquetChunk:
-    """Consecutive rows of a Parquet file; columns are decoded when the chunk is made."""
-
-    data: pa.Table
-    first_row: int
-
-    @property
-    def rows(self) -> int:
-        """The number of rows."""
-        return int(self.data.num_rows)
-
-    def sizes(self) -> None:
-        """Return None, because Parquet rows have no bytes of their own."""
-
-    def table(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return the decoded columns."""
-        return self.data if columns is None else self.data.select(list(columns))
-
-
-def chunks(shard: Shard, columns: Sequence[str] | None = None, coded: Sequence[str] = ()) -> Iterator[ParquetChunk]:
-    """Iterate over the rows of a shard in file order, at most `CHUNK_ROWS` at a time.
+def _chunks(shard: Shard, columns: Sequence[str] | None, coded: Sequence[str], most_rows: int) -> Iterator[TableChunk]:
+    """Iterate over the rows of a shard in file order, at most `most_rows` at a time.
 
     coded: text columns to deliver as dictionaries if they are stored as such, so that texts are not decoded for every
-    row. A chunk is then a row group, or 4 × CHUNK_ROWS rows of a larger one, so that each dictionary is made once.
+    row. A chunk is then a row group, or 4 × `most_rows` rows of a larger one, so that each dictionary is made once.
     """
     texts = [each for each in coded if is_text(shard.schema.field(each).type)]
     wanted = shard.schema.names if columns is None else list(columns)
     first_row = 0
-    file = open_file(shard.path, shard.kind)
+    file = open_file(shard.path, shard.file_type)
     metadata = file.metadata
     codes = _stored_as_codes(metadata, texts) if texts else []
     if codes:
         with file:
-            file = open_file(shard.path, shard.kind, footer=metadata, coded=codes)
+            file = open_file(shard.path, shard.file_type, footer=metadata, coded=codes)
     with file:
         raw = {column_name(each): each for each in file.schema_arrow.names}
         own = [raw[each] for each in wanted]
-        batches = _batches(file, own, "whole" if coded else "cut")
+        batches = _batches(file, own, "whole" if coded else "cut", most_rows)
         while True:
             try:
                 table = next(batches, None)
@@ -106,14 +98,16 @@ def chunks(shard: Shard, columns: Sequence[str] | None = None, coded: Sequence[s
                 else shard.schema.field(each)
                 for each in wanted
             ]
-            yield ParquetChunk(table.cast(pa.schema(fields)), first_row)
+            yield TableChunk(table.cast(pa.schema(fields)), first_row)
             first_row += table.num_rows
 
 
-def _batches(file: pq.ParquetFile, columns: list[str], groups: Literal["whole", "cut"]) -> Iterator[pa.Table]:
-    """Yield tables with the columns in this order; groups="whole" keeps row groups of up to 4 × CHUNK_ROWS whole."""
+def _batches(
+    file: pq.ParquetFile, columns: list[str], groups: Literal["whole", "cut"], most_rows: int
+) -> Iterator[pa.Table]:
+    """Yield tables with the columns in this order; groups="whole" keeps row groups of up to 4 × most_rows whole."""
     sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-    rows = 4 * CHUNK_ROWS if groups == "whole" else CHUNK_ROWS
+    rows = 4 * most_rows if groups == "whole" else most_rows
     if groups == "cut" or max(sizes, default=0) > rows:
         for batch in file.iter_batches(rows, columns=columns, use_threads=False):
             yield pa.Table.from_batches([batch])
@@ -137,21 +131,50 @@ def _stored_as_codes(metadata: pq.FileMetaData, texts: list[str]) -> list[str]:
     return [each for each in texts if size[each] < _CODE_BYTES * metadata.num_rows]
 
 
-def read_block(
-    path: Path, kind: Kind, block: int, wanted: Target, pages: Pages = "check", content: pa.Buffer | None = None
-) -> pa.Table:
-    """Read one row group as the wanted columns. Raises `CorruptShard` on damaged bytes.
+class ParquetCode(FormatCode):
+    """Reads footers and row groups, and writes row groups."""
 
-    pages: "trust" skips page checksums, if the bytes of the file were verified before. content: these bytes, if they
-    are in memory.
-    """
-    try:
-        table = read_group(path, kind, block, wanted.schema.names, pages, content)
-    except FileNotFoundError:
-        raise
-    except (OSError, pa.ArrowInvalid, KeyError, InputError) as error:
-        raise CorruptShard(f"{path}: row group {block}: {error}; restore the file or prepare the run again") from error
-    return in_schema(table, wanted)
+    def survey(self, path: Path, name: str, file_type: FileType, signature: Sequence[str] | None = None) -> Shard:
+        """Read columns, types and which columns hold nulls from the footer alone."""
+        with open_file(path, file_type) as file:
+            return surveyed(file, path, name, file_type)
+
+    def read(
+        self,
+        shard: Shard,
+        columns: Sequence[str] | None = None,
+        *,
+        coded: Sequence[str] = (),
+        most_rows: int | None = None,
+    ) -> Iterator[TableChunk]:
+        """Decode the columns of at most `CHUNK_ROWS` rows at a time."""
+        return _chunks(shard, columns, coded, most_rows or CHUNK_ROWS)
+
+    def blocks(self, shard: Shard) -> list[Span]:
+        """List the row groups, from the footer."""
+        with open_file(shard.path, shard.file_type) as file:
+            return row_groups(shard, file)
+
+    def read_block(self, wanted: BlockRead, target: Target) -> pa.Table:
+        """Read one row group. wanted.content: the bytes of the file, if they are in memory."""
+        try:
+            table = read_group(
+                wanted.path, wanted.file_type, wanted.block, target.schema.names, wanted.pages, wanted.content
+            )
+        except FileNotFoundError:
+            raise
+        except (OSError, pa.ArrowInvalid, KeyError, InputError) as error:
+            raise CorruptShard(
+                f"{wanted.path}: row group {wanted.block}: {error}; restore the file or prepare the run again"
+            ) from error
+        return in_schema(table, target)
+
+    def open_sink(self, file: HashingFile, settings: WriteSettings) -> ParquetSink:
+        """Begin a file whose options follow from the schema and the first row group."""
+        return ParquetSink(file, settings.schema, settings.codec, settings.encoding)
+
+
+CODE = ParquetCode()
 
 
 class ParquetSink:

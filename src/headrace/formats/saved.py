@@ -24,8 +24,9 @@ from typing import Any
 
 from headrace.digest import canonical_json
 from headrace.errors import InputError
-from headrace.formats.detect import Kind, kind_of_name, reading
+from headrace.formats.detect import reading
 from headrace.formats.foreign import layout_of
+from headrace.formats.registry import FileType, file_type_of_name
 from headrace.storage import local
 
 VIEW = ".view.json"  # the record of a view
@@ -145,7 +146,7 @@ def _listed(directory: Path) -> list[str]:
     names = [each.get("filename") if isinstance(each, dict) else None for each in files]
     for name in names:
         plain = isinstance(name, str) and _ONE_NAME.fullmatch(name)
-        if not plain or kind_of_name(str(name)) != Kind("arrow", "none"):
+        if not plain or file_type_of_name(str(name)) != FileType.named("arrow"):
             raise InputError(f"{path}: _data_files names {name!r}, not an Arrow file beside it; save the dataset again")
     listed = [str(name) for name in names]
     if not listed:

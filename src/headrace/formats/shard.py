@@ -1,49 +1,33 @@
-"""Define the facts about a source shard before its rows are read, and the chunks it is read in."""
+"""Define what is known of a source shard before its rows are read, and what the code of a format does with it."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import InputError
-from headrace.formats.detect import Kind
-from headrace.formats.schema import hint, plain
+from headrace.formats.registry import FileType, index_word
+from headrace.formats.types import Target, hint, in_schema, plain
+
+if TYPE_CHECKING:
+    from headrace.formats.write import HashingFile, Piece
 
 BOM = b"\xef\xbb\xbf"
-SEPARATOR = {"csv": ",", "tsv": "\t"}
-SEPARATOR_NAMES = {",": "comma", ";": "semicolon", "|": "pipe", "\t": "tab"}
+Pages = Literal["check", "trust"]  # trust: the shard's own checksum was verified
+Encoding = Literal["compact", "fast"]
 
 
 def column_name(raw: str) -> str:
     """Translate a column name: `__DOT__` means a dot in files that cannot have dots in names."""
     return raw.replace("__DOT__", ".")
-
-
-def word_of(kind: Kind, separator: str | None) -> str:
-    """Return a format's word in the index: "csv.gz", "parquet"; "csv-semicolon.gz" for an unusual separator."""
-    word = kind.extension.removeprefix(".")
-    if separator is None or SEPARATOR.get(kind.format) == separator:
-        return word
-    format_, dot, compression = word.partition(".")
-    return f"{format_}-{SEPARATOR_NAMES[separator]}{dot}{compression}"
-
-
-def separator_of(word: str) -> tuple[str, str | None]:
-    """Split a word of the index into the word without a separator, and the separator (None if it has none).
-
-    Raises `KeyError` for an unknown separator name.
-    """
-    format_, dot, compression = word.partition(".")
-    plain, mark, name = format_.partition("-")
-    separator = {name: each for each, name in SEPARATOR_NAMES.items()}[name] if mark else SEPARATOR.get(plain)
-    return f"{plain}{dot}{compression}", separator
 
 
 @dataclass(frozen=True)
@@ -56,7 +40,7 @@ class Dialect:
     header_bytes: int = 0
 
 
-def each_once(path: Path, names: Sequence[str], where: str = "") -> None:
+def refuse_repeated_names(path: Path, names: Sequence[str], where: str = "") -> None:
     """Raise `InputError` if a column name is repeated."""
     repeated = min((name for name, count in Counter(names).items() if count > 1), default=None)
     if repeated is not None:
@@ -83,7 +67,7 @@ class Shard:
     name: str
     size: int
     mtime_ns: int
-    kind: Kind
+    file_type: FileType
     schema: pa.Schema
     null_columns: frozenset[str] = frozenset()
     dialect: Dialect | None = None
@@ -91,45 +75,52 @@ class Shard:
     partition: Mapping[str, str | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        odd = next((each for each in _names(self.schema) if "\0" in each), None)
+        odd = next((name for name in _names(self.schema) if "\0" in name), None)
         if odd is not None:  # C libraries end names at a zero byte
             raise InputError(f"{self.path}: column name {odd!r} holds a zero byte; rename it")
 
     @classmethod
-    def unread(cls, path: Path, name: str, kind: Kind) -> Shard:
-        """Return the facts of a file that was not read yet, as a shard of content "nothing"."""
+    def unread(cls, path: Path, name: str, file_type: FileType) -> Shard:
+        """Return a file that was not read yet as a shard of content "nothing"."""
         stat = path.stat()
         return cls(
             path=path,
             name=name,
             size=stat.st_size,
             mtime_ns=stat.st_mtime_ns,
-            kind=kind,
+            file_type=file_type,
             schema=pa.schema([]),
             content="nothing",
         )
 
-    def with_columns(self, own: pa.Schema, nulls: Iterable[str]) -> Shard:
+    def with_columns(self, file_schema: pa.Schema, nulls: Iterable[str]) -> Shard:
         """Return the shard with the columns of its file. nulls: the file's names of those that may hold nulls.
 
         Raises `InputError` if a name is repeated.
         """
-        names = [column_name(each) for each in own.names]
-        each_once(self.path, names)
-        schema = pa.schema([(name, plain(kind)) for name, kind in zip(names, own.types, strict=True)])
+        names = [column_name(raw) for raw in file_schema.names]
+        refuse_repeated_names(self.path, names)
+        schema = pa.schema([(name, plain(type_)) for name, type_ in zip(names, file_schema.types, strict=True)])
         return replace(self, schema=schema, null_columns=frozenset(map(column_name, nulls)), content="table")
 
     @property
     def word(self) -> str:
         """The word of its format in an index."""
-        return word_of(self.kind, None if self.dialect is None else self.dialect.separator)
+        return index_word(self.file_type, None if self.dialect is None else self.dialect.separator)
 
 
 def _names(fields: Iterable[pa.Field]) -> Iterator[str]:
-    for each in fields:
-        yield each.name
-        if each.type.num_fields:
-            yield from _names(each.type.field(place) for place in range(each.type.num_fields))
+    for column in fields:
+        yield column.name
+        if column.type.num_fields:
+            yield from _names(column.type.field(index) for index in range(column.type.num_fields))
+
+
+def unchanged(shard: Shard) -> None:
+    """Raise `InputError` if the file has changed since it was surveyed."""
+    stat = shard.path.stat()
+    if (stat.st_size, stat.st_mtime_ns) != (shard.size, shard.mtime_ns):
+        raise InputError(f"{shard.path}: changed while it was read; run again once it is complete")
 
 
 class Chunk(Protocol):
@@ -146,3 +137,115 @@ class Chunk(Protocol):
 
     def sizes(self) -> npt.NDArray[np.int32] | None:
         """Return each row's bytes in the file, line end included; None if rows cannot be copied as bytes."""
+
+
+@dataclass
+class TableChunk:
+    """Rows of a format whose columns are decoded when the chunk is made."""
+
+    data: pa.Table
+    first_row: int
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return int(self.data.num_rows)
+
+    def sizes(self) -> None:
+        """Return None, because such rows have no bytes of their own."""
+
+    def table(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the decoded columns."""
+        return self.data if columns is None else self.data.select(list(columns))
+
+
+@dataclass(frozen=True)
+class Span:
+    """One block of a shard: `rows` rows in `length` bytes from `offset`; a whole file begins at 0, header included.
+
+    block: row group number (Parquet), record batch (Arrow), else the index among the shard's blocks. length: for
+    Parquet, the uncompressed size.
+    """
+
+    block: int
+    rows: int
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockRead:
+    """Which block of which file to read. Fields are those of `source.read_block`."""
+
+    path: Path
+    file_type: FileType
+    separator: str | None
+    block: int
+    offset: int
+    length: int
+    names: Sequence[str]
+    null_values: Sequence[str] = ()
+    pages: Pages = "check"
+    content: pa.Buffer | None = None
+
+    def __str__(self) -> str:
+        return f"{self.path}: block {self.block} (bytes {self.offset} to {self.offset + self.length})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteSettings:
+    """How rows are written: columns, format, dialect of delimited text, and codec and encoding of Parquet."""
+
+    schema: pa.Schema
+    file_type: FileType
+    dialect: Dialect | None = None
+    codec: str = "lz4"
+    encoding: Encoding = "compact"
+
+
+class Sink(Protocol):
+    """Writes the blocks of one file."""
+
+    def write(self, piece: Piece) -> None:
+        """Write a block: a table of the file's columns, or records as they are in a file of the same format."""
+
+    def close(self) -> None:
+        """Write what ends the file, even if it has no rows."""
+
+
+class FormatCode(ABC):
+    """Reads and writes one file format. A subclass need not split files into blocks, nor write them."""
+
+    @abstractmethod
+    def survey(self, path: Path, name: str, file_type: FileType, signature: Sequence[str] | None = None) -> Shard:
+        """Find columns and types of a file, reading as little as possible. signature: names of delimited columns."""
+
+    @abstractmethod
+    def read(
+        self,
+        shard: Shard,
+        columns: Sequence[str] | None = None,
+        *,
+        coded: Sequence[str] = (),
+        most_rows: int | None = None,
+    ) -> Iterator[Chunk]:
+        """Iterate over the rows of a shard in file order, with O(chunk) memory.
+
+        columns: those that are decoded, if the format can choose. coded: text columns that may come as dictionaries.
+        most_rows: of a chunk, if the format can choose.
+        """
+
+    def blocks(self, shard: Shard) -> list[Span]:
+        """List the blocks that can be read alone: here one, the whole file."""
+        return [Span(0, sum(chunk.rows for chunk in self.read(shard)), 0, shard.size)]
+
+    def read_block(self, wanted: BlockRead, target: Target) -> pa.Table:
+        """Read one block as the target's columns. Raises `CorruptShard` if the bytes cannot be read."""
+        shard = self.survey(wanted.path, wanted.path.name, wanted.file_type)
+        names = target.schema.names
+        tables = [chunk.table(names) for chunk in self.read(shard, names)]
+        return in_schema(pa.concat_tables([target.schema.empty_table(), *tables], promote_options="default"), target)
+
+    def open_sink(self, file: HashingFile, settings: WriteSettings) -> Sink:
+        """Begin a file of the format, which `write` fills block by block."""
+        raise InputError(f"files of {settings.file_type.format.name} are read and not written; choose another format")

@@ -1,26 +1,32 @@
-"""Find the files of a source, survey them, read them, and unify their schemas."""
+"""Find the files of a source, survey them, list their blocks and read them, whatever their format.
+
+A block can be read alone: a row group of Parquet, known from the footer; a record batch of Arrow; of uncompressed text
+a byte range on record borders, at most 65,536 rows or about 8 MiB. Compressed text and JSON arrays that headrace did
+not write cannot be read from the middle: the whole file is one block, so reading takes memory in proportion to the
+file. Rows are counted exactly.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.arrays import I32
-from headrace.errors import InputError, SettingsError
-from headrace.formats import arrow, delimited, jsonl, parquet, records
+from headrace.errors import CorruptShard, InputError, SettingsError
+from headrace.formats import parquet, records
 from headrace.formats.detect import detect, holds_nothing, open_bytes, reading
 from headrace.formats.listing import list_files
+from headrace.formats.open_parquet import open_file
 from headrace.formats.partitions import PartitionChunk, in_partition, stored
-from headrace.formats.schema import as_texts, hint, supertype
-from headrace.formats.shard import Chunk, Shard
+from headrace.formats.registry import FileType, file_type_of_name, parse_index_word
+from headrace.formats.shard import BlockRead, Chunk, Pages, Shard, Span, unchanged
+from headrace.formats.types import Target
+from headrace.recipe import recipes
 
-Drift = Literal["error", "widen"]
 COPY_BYTES = 16 << 20  # bytes copied at once
-_ONE_KIND = "give files of one kind at a time, e.g. by a glob pattern"
 
 
 def find_files(source: Sequence[str | Path]) -> list[tuple[Path, str]]:
@@ -59,16 +65,12 @@ def survey(
     partitions: `partition_types` of the source, for columns that names hold.
     """
     with reading(path):
-        kind = detect(path)
-        named = signature is not None and kind.format in ("csv", "tsv")
-        if not named and holds_nothing(path, kind):
-            shard = Shard.unread(path, name, kind)
-        elif kind.format in ("csv", "tsv"):
-            shard = delimited.survey(path, name, kind, signature)
-        elif kind.format == "parquet":
-            shard = parquet.survey(path, name, kind)
+        file_type = detect(path)
+        is_named = signature is not None and file_type.format.separator is not None
+        if not is_named and holds_nothing(path, file_type):
+            shard = Shard.unread(path, name, file_type)
         else:
-            shard = (arrow if kind.format == "arrow" else jsonl).survey(path, name, kind)
+            shard = file_type.format.load().survey(path, name, file_type, signature)
     return in_partition(shard, partitions)
 
 
@@ -79,24 +81,108 @@ def read_chunks(shard: Shard, columns: Sequence[str] | None = None, *, coded: Se
     cheaper.
     """
     if shard.partition:
-        own = None if columns is None else [name for name in columns if name not in shard.partition]
-        if own == []:  # the rows must still be counted
-            own = [name for name in shard.schema.names if name not in shard.partition][:1]
+        in_file = None if columns is None else [name for name in columns if name not in shard.partition]
+        if in_file == []:  # the rows must still be counted
+            in_file = [name for name in shard.schema.names if name not in shard.partition][:1]
         coded = [name for name in coded if name not in shard.partition]
-        for chunk in read_chunks(stored(shard), own, coded=coded):
+        for chunk in read_chunks(stored(shard), in_file, coded=coded):
             yield PartitionChunk(chunk, shard, chunk.first_row)
         return
-    if shard.content == "nothing":
-        pass
-    elif shard.kind.format in ("csv", "tsv"):
-        yield from delimited.chunks(shard)
-    elif shard.kind.format == "parquet":
-        yield from parquet.chunks(shard, columns, coded=coded)
-    elif shard.kind.format == "arrow":
-        yield from arrow.chunks(shard, columns)
-    else:
-        yield from jsonl.chunks(shard)
+    if shard.content != "nothing":
+        yield from shard.file_type.format.load().read(shard, columns, coded=coded)
     unchanged(shard)
+
+
+def scan(shard: Shard) -> list[Span]:
+    """List the non-empty blocks of a shard. Raises `InputError` if the file cannot be read to its end."""
+    if shard.content == "nothing":
+        return []
+    spans = shard.file_type.format.load().blocks(shard)
+    unchanged(shard)
+    return [span for span in spans if span.rows]
+
+
+def look(
+    path: Path, name: str, last: Shard | None = None, partitions: Mapping[str, pa.DataType] | None = None
+) -> tuple[Shard, list[Span]]:
+    """Survey and scan a file; a Parquet file is opened once for both.
+
+    last: another shard, whose schema object is reused if it is equal, so that many files share one.
+    partitions: `partition_types` of the source, for columns that names hold.
+    """
+    if file_type_of_name(path.name) == FileType.named("parquet"):
+        found = _look_at_parquet(path, name, None if last is None else last.schema)
+        if found is not None:
+            return in_partition(found[0], partitions), found[1]
+    shard = survey(path, name)
+    return in_partition(shard, partitions), scan(shard)
+
+
+def _look_at_parquet(path: Path, name: str, known: pa.Schema | None) -> tuple[Shard, list[Span]] | None:
+    """Survey and scan a Parquet file; None for one without content. Raises `InputError`."""
+    file_type = FileType.named("parquet")
+    try:
+        with open_file(path, file_type) as file:
+            shard = parquet.surveyed(file, path, name, file_type, known)
+            return shard, parquet.row_groups(shard, file)
+    except (InputError, OSError):
+        if survey(path, name).content != "nothing":  # raises with the actual format, if recognised
+            raise
+        return None
+
+
+def file_type_of_word(word: str) -> FileType:
+    """Parse a format word of an index, such as "csv.gz", "csv-semicolon" or "parquet"."""
+    try:
+        return parse_index_word(word)[0]
+    except KeyError:
+        for recipe in recipes().values():
+            if word in recipe.readers:
+                raise InputError(recipe.readers[word]) from None
+        raise CorruptShard(
+            f"format {word!r} is not known; the index was written by another version, upgrade headrace"
+        ) from None
+
+
+def read_block(
+    path: Path,
+    word: str,
+    *,
+    block: int,
+    offset: int,
+    length: int,
+    target: Target,
+    names: Sequence[str],
+    null_values: Sequence[str] = (),
+    pages: Pages = "check",
+    content: pa.Buffer | None = None,
+) -> pa.Table:
+    """Read one block as the target's columns.
+
+    word: the format, as in an index. block: row group number (Parquet) or record batch (Arrow). offset, length: byte
+    range (text, Arrow streams); a CSV or TSV block at offset 0 begins with the header of its file, which is not a row.
+    names: of all columns of the file, which delimited text needs. pages: "trust" skips the page checksums of Parquet,
+    if the bytes of the file were verified before. content: these bytes, if they are in memory. Thread-safe; the work
+    releases the interpreter lock. Raises `CorruptShard` naming file and block if the bytes cannot be read as they were
+    written, and `InputError` if a text is not of its declared type.
+    """
+    file_type = file_type_of_word(word)
+    wanted = BlockRead(
+        path=path,
+        file_type=file_type,
+        separator=parse_index_word(word)[1],
+        block=block,
+        offset=offset,
+        length=length,
+        names=names,
+        null_values=null_values,
+        pages=pages,
+        content=content,
+    )
+    try:
+        return file_type.format.load().read_block(wanted, target)
+    except FileNotFoundError as error:
+        raise CorruptShard(f"{path}: is missing; restore it or prepare the run again") from error
 
 
 def copied_records(shard: Shard, sizes: I32, chunk_bytes: int = COPY_BYTES) -> Iterator[pa.LargeBinaryArray]:
@@ -107,7 +193,7 @@ def copied_records(shard: Shard, sizes: I32, chunk_bytes: int = COPY_BYTES) -> I
     ends = np.cumsum(sizes, dtype=np.int64)
     newline = shard.dialect.newline.encode() if shard.dialect is not None else b"\n"
     row = 0
-    with reading(shard.path), open_bytes(shard.path, shard.kind.compression) as stream:
+    with reading(shard.path), open_bytes(shard.path, shard.file_type.compression) as stream:
         if shard.dialect is not None and shard.dialect.header_bytes:
             stream.read(shard.dialect.header_bytes)
         while row < len(ends):
@@ -125,98 +211,8 @@ def copied_records(shard: Shard, sizes: I32, chunk_bytes: int = COPY_BYTES) -> I
             row = stop_row
 
 
-def unchanged(shard: Shard) -> None:
-    """Raise `InputError` if the file has changed since it was surveyed."""
-    stat = shard.path.stat()
-    if (stat.st_size, stat.st_mtime_ns) != (shard.size, shard.mtime_ns):
-        raise InputError(f"{shard.path}: changed while it was read; run again once it is complete")
-
-
-def with_content(shards: Sequence[Shard]) -> list[Shard]:
-    """Select the shards that have columns. Raises `InputError` if there is none."""
-    found = [shard for shard in shards if shard.content != "nothing"]
-    if not found:
-        raise InputError(
-            f"{shards[0].path}: is empty, and no other file of the source holds anything; give the files that have rows"
-        )
-    return found
-
-
 def told_empty(names: Sequence[str], files: int, what: str = "source files") -> str:
     """Return a sentence about the files of a source that have no rows."""
     shown = ", ".join(names[:5]) + (f", … ({len(names):,} in all)" if len(names) > 5 else "")
     verbs = "has no rows and is" if len(names) == 1 else "have no rows and are"
     return f"{len(names):,} of {files:,} {what} {verbs} skipped: {shown}"
-
-
-def common_schema(shards: Sequence[Shard], drift: Drift, *, widen_by: str | None = None) -> pa.Schema:
-    """Find the common schema of all shards; columns that cannot hold nulls in any shard are declared so.
-
-    drift="error": names, order and types must be those of the first shard. drift="widen": columns are matched by name,
-    absent ones are null, types become the smallest that loses nothing. Whole numbers mixed with text become their
-    decimal text, so 7 and "007" stay distinct. JSON shards always match by name.
-    widen_by: how the caller's user sets drift="widen", if possible. Shards of content "nothing" fit any schema. Raises
-    `InputError` that names both files, or if no shard has columns.
-    """
-    shards = with_content(shards)
-    first = shards[0]
-    fields = {field.name: field.type for field in first.schema}
-    seen_in = dict.fromkeys(fields, first)
-    nulls = set(first.null_columns)
-    by_name = drift == "widen" or all(shard.kind.format in ("jsonl", "json") for shard in shards)
-    for shard in shards[1:]:
-        for name in shard.partition.keys() ^ first.partition.keys():
-            if name in first.schema.names and name in shard.schema.names:
-                raise InputError(
-                    f"{shard.path}: column {name} comes from {'its name' if name in shard.partition else 'the file'}, "
-                    f"and that of {first.path} from {'its name' if name in first.partition else 'the file'}; give "
-                    "such files apart, or leave the column out of the files"
-                )
-        if not by_name:
-            _same_columns(first, shard, widen_by)
-        for field in shard.schema:
-            before = fields.get(field.name, field.type)
-            kind = supertype(before, field.type)
-            if kind is None and widen_by is not None:
-                kind = as_texts(before, field.type)
-            exact = before == field.type or pa.types.is_null(field.type) or pa.types.is_null(before)
-            if kind is None or (drift == "error" and not exact):
-                remedy = _ONE_KIND if kind is None or widen_by is None else f"use {widen_by} for a type that holds both"
-                raise InputError(
-                    f"{shard.path}: column {field.name} is {field.type}, in {seen_in[field.name].path} it is {before}; "
-                    f"rewrite one of them, or {remedy}"
-                )
-            if field.name not in fields:
-                nulls.add(field.name)
-            fields[field.name] = kind
-            seen_in.setdefault(field.name, shard)
-        nulls |= shard.null_columns | (set(fields) - set(shard.schema.names))
-    # A column of nulls only has no type of its own; text can hold it.
-    typed = {name: pa.string() if pa.types.is_null(kind) else kind for name, kind in fields.items()}
-    return pa.schema([pa.field(name, kind, nullable=name in nulls) for name, kind in typed.items()])
-
-
-def fit(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Convert a shard's columns to the common schema: reordered, widened, absent ones null."""
-    if table.schema.equals(schema):
-        return table
-    places = {name: place for place, name in enumerate(table.column_names)}  # Arrow would search all for each
-    columns = []
-    for field in schema:
-        column = table.column(places[field.name]) if field.name in places else pa.nulls(table.num_rows, field.type)
-        columns.append(column if column.type == field.type else column.cast(field.type))
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _same_columns(first: Shard, other: Shard, widen_by: str | None) -> None:
-    if other.schema.names == first.schema.names:
-        return
-    known, own = dict.fromkeys(first.schema.names), dict.fromkeys(other.schema.names)
-    missing = [name for name in known if name not in own]
-    extra = [name for name in own if name not in known]
-    parts = [f"lacks {', '.join(missing)}"] if missing else []
-    parts += [f"adds {', '.join(extra)}"] if extra else []
-    what = "; ".join(parts) or "has its columns in another order"
-    remedy = _ONE_KIND if widen_by is None else f"use {widen_by} to match columns by name"
-    told = hint(first.schema.names)
-    raise InputError(f"{other.path}: {what}, compared with {first.path}; correct it, or {remedy}{told}")

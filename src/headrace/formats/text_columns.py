@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import InputError
-from headrace.formats.schema import is_text
+from headrace.formats.types import is_text
 
 _SCALAR_TYPES = (
     pa.types.is_integer,

@@ -17,7 +17,7 @@ def asks_to_infer(types: object) -> bool:
 
 
 def _known(types: Mapping[str, str]) -> Mapping[str, str]:
-    from headrace.formats.schema import type_named  # settings load no data libraries
+    from headrace.formats.types import type_named  # settings load no data libraries
 
     if asks_to_infer(types):
         raise ValueError("types of joined features are not inferred; name them, e.g. balance=float64")

@@ -7,7 +7,6 @@ blocks have one size however the rows arrive. The digest is computed while writi
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -18,10 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.digest import FileDigest
-from headrace.formats import delimited, jsonl, records
-from headrace.formats.detect import Compression, Kind, compress_block
-from headrace.formats.parquet import Encoding, ParquetSink
-from headrace.formats.shard import Dialect
+from headrace.formats.registry import FileType
+from headrace.formats.shard import Dialect, Encoding, Sink, WriteSettings
 from headrace.storage.local import storing
 
 BLOCK_ROWS = 65_536
@@ -101,36 +98,17 @@ class HashingFile(io.RawIOBase):
         return Written(rows, self.written, self._digest.sha256, blocks, self._digest.checksum)
 
 
-class _TextSink:
-    """Writes text blocks: records as they are, or rendered tables; each block is compressed on its own."""
-
-    def __init__(
-        self, file: HashingFile, header: bytes, render: Callable[[pa.Table], bytes], compression: Compression
-    ) -> None:
-        self._file, self._render, self._compression = file, render, compression
-        if header:
-            file.write(compress_block(header, compression))
-
-    def write(self, piece: Piece) -> None:
-        data = self._render(piece) if isinstance(piece, pa.Table) else records.joined(piece)
-        self._file.write(compress_block(data, self._compression))
-
-    def close(self) -> None:
-        if not self._file.written and self._compression != "none":
-            self._file.write(compress_block(b"", self._compression))
-
-
 class ShardWriter:
     """Writes one output shard under a temporary name. Use as a context manager; on an error the file is removed.
 
-    encoding: for Parquet, see `ParquetSink`. block_rows: rows of a block; None: the module's rule.
+    parquet_compression, encoding: for Parquet, see `ParquetSink`. block_rows: rows of a block; None: the module's rule.
     """
 
     def __init__(
         self,
         path: Path,
         *,
-        kind: Kind,
+        file_type: FileType,
         schema: pa.Schema,
         dialect: Dialect | None,
         parquet_compression: str = "lz4",
@@ -139,15 +117,10 @@ class ShardWriter:
     ) -> None:
         self.path = path
         self._file = HashingFile(path)
-        self._sink: ParquetSink | _TextSink
-        if kind.format == "parquet":
-            self._sink = ParquetSink(self._file, schema, parquet_compression, encoding)
-        elif kind.format in ("csv", "tsv"):
-            assert dialect is not None
-            header = delimited.header_bytes(schema.names, dialect)
-            self._sink = _TextSink(self._file, header, lambda table: delimited.render(table, dialect), kind.compression)
-        else:
-            self._sink = _TextSink(self._file, b"", jsonl.render, kind.compression)
+        settings = WriteSettings(
+            schema=schema, file_type=file_type, dialect=dialect, codec=parquet_compression, encoding=encoding
+        )
+        self._sink: Sink = file_type.format.load().open_sink(self._file, settings)
         self._pieces: list[tuple[Piece, Keys | None]] = []
         self._pending = 0
         self._block_rows = block_rows or 0

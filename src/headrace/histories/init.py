@@ -19,7 +19,7 @@ from headrace.cli.init.commented import Aside, Section, settings_of
 from headrace.cli.init.look import NULLS, Look, known, look, named, number_share
 from headrace.cli.init.times import time_forms
 from headrace.errors import SettingsError
-from headrace.formats.detect import stem_of_name
+from headrace.formats.registry import stem_of_name
 from headrace.formats.source import survey
 from headrace.formats.text_columns import as_text
 from headrace.histories.codec.addresses import Kind, parse

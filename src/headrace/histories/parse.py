@@ -23,11 +23,11 @@ from headrace.arrays import F64, I8, I64, U64, Bools
 from headrace.errors import InputError
 from headrace.formats.date_words import advice
 from headrace.formats.dates import MISSING, parse_in_turn
-from headrace.formats.detect import stem_of_name
-from headrace.formats.schema import is_text
+from headrace.formats.registry import stem_of_name
 from headrace.formats.shard import Shard
 from headrace.formats.source import read_chunks
 from headrace.formats.text_columns import MEANS_MISSING, as_text, nulled
+from headrace.formats.types import is_text
 from headrace.formats.write import Written
 from headrace.histories.codec import addresses
 from headrace.histories.codec.addresses import Addresses, Kind

@@ -14,11 +14,11 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.errors import InputError
-from headrace.formats.blocks import look
+from headrace.formats.common_schema import with_content
 from headrace.formats.partitions import partition_types
-from headrace.formats.schema import few, hint
 from headrace.formats.shard import Shard
-from headrace.formats.source import survey, with_content
+from headrace.formats.source import look, survey
+from headrace.formats.types import few, hint
 from headrace.histories.codec.values import stored_type
 from headrace.histories.config import Histories
 from headrace.histories.dictionary import dictionary_file, merge_texts

@@ -20,8 +20,8 @@ from pydantic import Field, SerializerFunctionWrapHandler, field_validator, mode
 from headrace.credentials import refuse_credentials
 from headrace.dataset.tables import with_paths
 from headrace.errors import InputError, SettingsError
-from headrace.formats.detect import kind_of_name, stem_of_name
 from headrace.formats.listing import list_files
+from headrace.formats.registry import file_type_of_name, stem_of_name
 from headrace.formats.strict_json import loads
 from headrace.packing.chats.settings import RowForm
 from headrace.settings import Settings
@@ -176,7 +176,7 @@ def is_blend_file(path: Path) -> bool:
 def plain(paths: Sequence[str | PurePath]) -> dict[str, Any]:
     """Make a blend of one dataset, named after its first file or directory."""
     first = path_of(paths[0])
-    stem = first.name if kind_of_name(first.name) is None else stem_of_name(first.name)
+    stem = first.name if file_type_of_name(first.name) is None else stem_of_name(first.name)
     name = re.sub(r"[^A-Za-z0-9._-]+|__+", "-", stem).strip("-._") or "data"
     return {"datasets": [{"name": name, "path": list(paths)}]}
 

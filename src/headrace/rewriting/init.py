@@ -13,9 +13,10 @@ from headrace.cli.init.look import FILES, NULLS, ROWS, Look, evenly, id_like, in
 from headrace.dataset.open import FinishedRun, find_run, is_prepared
 from headrace.dataset.tables import with_paths
 from headrace.errors import SettingsError
-from headrace.formats.schema import is_text, type_named
-from headrace.formats.source import common_schema, survey
+from headrace.formats.common_schema import common_schema
+from headrace.formats.source import survey
 from headrace.formats.text_columns import nulled
+from headrace.formats.types import is_text, type_named
 from headrace.report.words import many, size
 from headrace.rewriting.settings import Rewrite
 from headrace.storage.places import path_of

@@ -29,11 +29,11 @@ from headrace.dataset.manifest import in_usual_order
 from headrace.dataset.open import FinishedRun, find_run, is_prepared
 from headrace.dataset.plain import PlainDataset, open_plain
 from headrace.errors import InputError, SettingsError
-from headrace.formats.blocks import kind_of_word
 from headrace.formats.content import NOTHING, Repeated, content_columns, row_digests, tagged
-from headrace.formats.detect import Kind, stem_of_name
 from headrace.formats.open_parquet import key_values
-from headrace.formats.schema import few
+from headrace.formats.registry import FileType, stem_of_name
+from headrace.formats.source import file_type_of_word
+from headrace.formats.types import few
 from headrace.formats.write import ShardWriter
 from headrace.recipe import recipe_of_run
 from headrace.rewriting.settings import Rewrite
@@ -382,7 +382,7 @@ def _write(
     metadata = metadata_of_bins(source.root, source.split_index(piece.split), piece, schema)
     writer = ShardWriter(
         files.temporary(piece.target),
-        kind=Kind("parquet", "none"),
+        file_type=FileType.named("parquet"),
         schema=schema.with_metadata(metadata) if metadata else schema,
         dialect=None,
         parquet_compression=settings.compression,
@@ -486,8 +486,8 @@ def metadata_of_bins(root: Path, index: SplitIndex, piece: Piece, schema: pa.Sch
 
 
 def _metadata(path: Path, word: str) -> dict[str, str]:
-    kind = kind_of_word(word)
-    if kind.format != "parquet":
+    kind = file_type_of_word(word)
+    if kind.format.name != "parquet":
         return {}
     found = key_values(path, kind)
     texts = {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in found.items()}

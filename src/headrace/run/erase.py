@@ -20,11 +20,10 @@ from headrace.dataset.open import FinishedRun
 from headrace.dataset.sound import damaged
 from headrace.digest import sha256_file
 from headrace.errors import CorruptShard
-from headrace.formats.blocks import kind_of_word, read_block
 from headrace.formats.open_parquet import open_file
-from headrace.formats.schema import Target
-from headrace.formats.source import copied_records, read_chunks, survey
+from headrace.formats.source import copied_records, file_type_of_word, read_block, read_chunks, survey
 from headrace.formats.text_columns import as_text
+from headrace.formats.types import Target
 from headrace.formats.write import ShardWriter
 from headrace.run.context import TaskFiles
 from headrace.run.tally import ShardRecord
@@ -129,11 +128,11 @@ class ShardEraser:
         return np.concatenate(gone), None if key_of is None else np.concatenate(keys)
 
     def _copy_groups(self, copy: Path, target: Path, old: ShardRecord, gone: Bools, keys: I64 | None) -> ShardWriter:
-        with open_file(copy, kind_of_word(old.format)) as file:
+        with open_file(copy, file_type_of_word(old.format)) as file:
             stored = file.metadata.row_group(0).column(0).compression.lower()
             writer = ShardWriter(
                 target,
-                kind=kind_of_word(old.format),
+                file_type=file_type_of_word(old.format),
                 schema=file.schema_arrow,
                 dialect=None,
                 parquet_compression={"uncompressed": "none", "lz4_raw": "lz4"}.get(stored, stored),
@@ -154,7 +153,7 @@ class ShardEraser:
             raise damaged(self.run.root / old.file.path, "has other records than its blocks say")
         writer = ShardWriter(
             target,
-            kind=shard.kind,
+            file_type=shard.file_type,
             schema=shard.schema,
             dialect=shard.dialect,
             block_rows=max(block["rows"] for block in old.blocks),

@@ -18,8 +18,8 @@ from headrace.digest import sha256_hex
 from headrace.engine.engine import Engine, EngineName, engine_named
 from headrace.errors import HeadraceError
 from headrace.formats.saved import address_of, view_of
-from headrace.formats.schema import describe
 from headrace.formats.source import told_empty
+from headrace.formats.types import describe
 from headrace.machine import LIBRARIES, library_version
 from headrace.recipe import JobSettings
 from headrace.run import in_store

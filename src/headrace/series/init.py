@@ -26,9 +26,9 @@ from headrace.cli.init.times import number_time_format, time_format, time_forms
 from headrace.errors import InputError, SettingsError
 from headrace.formats import grids
 from headrace.formats.dates import MISSING
-from headrace.formats.detect import stem_of_name
-from headrace.formats.schema import is_text
+from headrace.formats.registry import stem_of_name
 from headrace.formats.text_columns import as_text, with_points
+from headrace.formats.types import is_text
 from headrace.report.words import many, many_entities
 from headrace.series.arrays.axis import DAY_US, Frequency, agreed, infer, place
 from headrace.series.config import Series

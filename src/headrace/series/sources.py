@@ -24,16 +24,17 @@ from headrace.errors import InputError
 from headrace.formats import grids, parquet
 from headrace.formats.date_words import advice
 from headrace.formats.dates import MISSING, parse_dates, parse_in_turn
-from headrace.formats.detect import DATA_NAMES, Kind, detect, holds_nothing, is_data_name, kind_of_name, stem_of_name
+from headrace.formats.detect import detect, holds_nothing
 from headrace.formats.foreign import refuse_foreign
 from headrace.formats.listing import list_files
 from headrace.formats.open_parquet import open_file
 from headrace.formats.partitions import partition_types
+from headrace.formats.registry import FORMATS, FileType, file_type_of_name, is_data_name, stem_of_name
 from headrace.formats.saved import saved_files, view_of
-from headrace.formats.schema import hint, is_text
 from headrace.formats.shard import column_name
 from headrace.formats.source import read_chunks, survey
 from headrace.formats.text_columns import as_text, nulled, with_points
+from headrace.formats.types import hint, is_text
 from headrace.series.config import Series
 from headrace.series.readers import camels, text
 from headrace.series.source_settings import FILE_NAME
@@ -148,7 +149,7 @@ def _tables(source: Iterable[Path]) -> list[Path]:
             own = [
                 each
                 for each in every
-                if each.name.lower().endswith((*DATA_NAMES, *_TEXT))
+                if each.name.lower().endswith((*FORMATS.endings, *_TEXT))
                 and each.name[0] not in "._"
                 and "readme" not in each.name.lower()
             ]
@@ -302,17 +303,17 @@ def tables(
     if settings.reader == "grdc":
         yield _selected(settings, path, text.grdc_table(path, settings.time), columns)
         return
-    kind = kind_of_name(path.name)
-    if kind is None or kind != Kind("parquet", "none"):
+    kind = file_type_of_name(path.name)
+    if kind is None or kind != FileType.named("parquet"):
         kind = detect(path)
     if holds_nothing(path, kind):
         return
-    if kind.format in ("csv", "tsv") and settings.rewritten_text:
+    if kind.format.separator is not None and settings.rewritten_text:
         table = text.text_table(path, name, kind, comment=settings.comment, encoding=settings.encoding)
         if table.num_columns:
             yield _selected(settings, path, table, columns)
         return
-    if kind.format == "parquet" and not partitions and columns is not None:
+    if kind.format.name == "parquet" and not partitions and columns is not None:
         # Opened once: for small files, opening is most of the work.
         with open_file(path, kind) as file:
             raw = {column_name(each): each for each in file.schema_arrow.names}

@@ -30,8 +30,8 @@ from headrace.arrays import F64, I64
 from headrace.digest import canonical_json
 from headrace.errors import InputError
 from headrace.formats.dates import MISSING
-from headrace.formats.detect import stem_of_name
 from headrace.formats.partitions import partition_types
+from headrace.formats.registry import stem_of_name
 from headrace.formats.text_columns import as_text
 from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles
 from headrace.series.arrays.axis import occurrences

@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 
 from headrace.errors import InputError
 from headrace.formats import delimited
-from headrace.formats.detect import Kind, kind_of_name
-from headrace.formats.schema import is_text
+from headrace.formats.registry import FileType, file_type_of_name
 from headrace.formats.source import read_chunks, survey
 from headrace.formats.text_columns import as_text, numbers, with_points
+from headrace.formats.types import is_text
 from headrace.series.arrays.encoders import Encoder, fit_encoder
 from headrace.series.config import Series
 from headrace.series.pipelines.fitted import Fitted, fit
@@ -130,10 +130,10 @@ def static_table(
     padding.
     """
     is_plain_text = ".txt" in path.name.lower()
-    kind = kind_of_name(path.name)
+    kind = file_type_of_name(path.name)
     if is_plain_text:
-        kind = Kind("csv", "gz" if path.suffix == ".gz" else "zst" if path.suffix == ".zst" else "none")
-    if kind is not None and kind.format in ("csv", "tsv") and settings.rewritten_text:
+        kind = FileType.named("csv", "gz" if path.suffix == ".gz" else "zst" if path.suffix == ".zst" else "none")
+    if kind is not None and kind.format.separator is not None and settings.rewritten_text:
         whole = text_table(path, name, kind, comment=settings.comment, encoding=settings.encoding)
         shard = None
         schema = whole.schema

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import InputError
-from headrace.formats.schema import is_text
 from headrace.formats.text_columns import as_text, numbers
+from headrace.formats.types import is_text
 
 _WHOLE = re.compile(r"([+-]?[0-9]+)(?:\.0*)?")
 _NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|nan|inf|infinity)", re.IGNORECASE)

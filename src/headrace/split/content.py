@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.arrays import I64, U64, Bools
+from headrace.formats.common_schema import fit
 from headrace.formats.content import NOTHING, among, row_digests
 from headrace.formats.delimited_rows import DelimitedChunk
 from headrace.formats.shard import Chunk, Shard
-from headrace.formats.source import fit
 from headrace.formats.text_columns import typed
 
 _ROW_BITS = 40  # the shard's number is above these bits of a row's number

@@ -18,8 +18,8 @@ from headrace.cli.init.look import NULLS, Column, Look, id_like, inferred, known
 from headrace.cli.init.times import day_first_doubt, number_time_format
 from headrace.errors import SettingsError
 from headrace.formats.dates import MISSING, parse_dates
-from headrace.formats.schema import is_text
 from headrace.formats.text_columns import as_text, nulled
+from headrace.formats.types import is_text
 from headrace.report.words import many, size
 from headrace.split.settings import TemporalSplit
 

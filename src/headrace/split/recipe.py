@@ -13,11 +13,12 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from headrace.errors import InputError, SettingsError
-from headrace.formats.detect import Compression, Kind
+from headrace.formats.common_schema import common_schema, with_content
 from headrace.formats.partitions import partition_types
-from headrace.formats.schema import few, hint, is_text, type_named
-from headrace.formats.shard import SEPARATOR, Shard
-from headrace.formats.source import common_schema, read_signature, survey, with_content
+from headrace.formats.registry import Compression, FileType
+from headrace.formats.shard import Shard
+from headrace.formats.source import read_signature, survey
+from headrace.formats.types import few, hint, is_text, type_named
 from headrace.report.words import many
 from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles
 from headrace.run.events import Note
@@ -86,7 +87,7 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
         # Rows are digested here to decide by them, or because pass 2 does not parse them.
         early = content
         if content is not None and settings.duplicates == "count" and settings.near is None:
-            parsed = content.by != "fields" and shard.kind.format != "jsonl"
+            parsed = content.by != "fields" and shard.dialect is not None
             early = content if copies_bytes(output, shard) and not parsed else None
         return scan_shard(files, settings, shard, place, early, benchmarks)
 
@@ -224,26 +225,26 @@ def _output(settings: TemporalSplit, source: Source) -> Output:
 
     Raises `InputError` for columns that the format cannot hold: delimited text has no form for nested values and bytes.
     """
-    kinds = [shard.kind for shard in with_content(source.shards)]
-    formats = {{"json": "jsonl", "arrow": "parquet"}.get(kind.format, kind.format) for kind in kinds}
+    file_types = [shard.file_type for shard in with_content(source.shards)]
+    formats = {each.format.written_as or each.format.name for each in file_types}
     if settings.format == "same" and len(formats) > 1:
         raise SettingsError(f"the source holds {' and '.join(sorted(formats))}; choose one output format with format=")
     format_ = next(iter(formats)) if settings.format == "same" else settings.format
     if problem := compression_problem(format_, settings.compression):
         raise SettingsError(problem)
-    kind, codec = Kind("parquet", "none"), settings.compression or "lz4"
+    kind, codec = FileType.named("parquet"), settings.compression or "lz4"
     if format_ != "parquet":
-        compressions = {kind.compression for kind in kinds if kind.format not in ("parquet", "arrow")}
+        compressions = {each.compression for each in file_types if each.format.content != "binary"}
         own: Compression = next(iter(compressions)) if len(compressions) == 1 else "none"
-        kind, codec = Kind(format_, settings.compression or own), "none"  # type: ignore[arg-type]  # checked above
+        kind, codec = FileType.named(format_, settings.compression or own), "none"  # type: ignore[arg-type]  # checked above
     # A text file of all shards' rows has the separator of the first shard, if that has the same format.
-    dialect = source.first.dialect if source.first.kind.format == kind.format else None
+    dialect = source.first.dialect if source.first.file_type.format == kind.format else None
     output = Output(
         settings=settings,
         source=source.schema,
         kind=kind,
         parquet_compression=codec,
-        separator=SEPARATOR.get(kind.format, "") if dialect is None else dialect.separator,
+        separator=kind.format.separator or "" if dialect is None else dialect.separator,
         types={name: type_named(word) for name, word in settings.types.items()},
     )
     _refuse_types(output, source.schema, source.shards)
@@ -252,12 +253,12 @@ def _output(settings: TemporalSplit, source: Source) -> Output:
 
 def _refuse_types(output: Output, schema: pa.Schema, shards: Sequence[Shard]) -> None:
     """Raise `InputError` for columns that the format cannot hold, naming the first file that has one."""
-    for field in schema if output.kind.format in ("csv", "tsv") else ():
+    for field in schema if output.kind.format.separator is not None else ():
         type_ = field.type
         if pa.types.is_nested(type_) or pa.types.is_binary(type_) or pa.types.is_fixed_size_binary(type_):
             shard = next((each for each in shards if field.name in each.schema.names), shards[0])
             raise InputError(
-                f"{shard.path}: column {field.name} is {type_}, which {output.kind.format} cannot hold; "
+                f"{shard.path}: column {field.name} is {type_}, which {output.kind.format.name} cannot hold; "
                 f'choose format="parquet" or remove the column'
             )
 
@@ -282,7 +283,8 @@ def _content(output: Output, source: Source) -> Content | None:
         )
     types = {name: kind for name, kind in output.types.items() if name in names}
     shards = with_content(source.shards)
-    fields = settings.duplicates == "count" and settings.near is None and not types and output.kind.format in SEPARATOR
+    fields = settings.duplicates == "count" and settings.near is None and not types
+    fields = fields and output.kind.format.separator is not None
     fields = fields and all(copies_bytes(output, shard) for shard in shards)
     fields = fields and len({shard.dialect.separator for shard in shards if shard.dialect is not None}) == 1
     schema = pa.schema([source.schema.field(name) for name in names])

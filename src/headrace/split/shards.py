@@ -22,12 +22,14 @@ from headrace.dataset.open import FinishedRun
 from headrace.digest import FileDigest
 from headrace.errors import InputError
 from headrace.formats import delimited
+from headrace.formats.common_schema import fit
 from headrace.formats.content import tagged
 from headrace.formats.dates import INSTANTS, MISSING, Dates, parse_dates
-from headrace.formats.detect import Kind, compress_block
+from headrace.formats.detect import compress_block
 from headrace.formats.open_parquet import open_file
-from headrace.formats.shard import SEPARATOR, Dialect, Shard, word_of
-from headrace.formats.source import copied_records, fit, read_chunks, unchanged
+from headrace.formats.registry import FileType, index_word
+from headrace.formats.shard import Dialect, Shard, unchanged
+from headrace.formats.source import copied_records, read_chunks
 from headrace.formats.text_columns import nulled, typed
 from headrace.formats.write import Piece, ShardWriter, Written
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
@@ -79,7 +81,7 @@ class Output:
 
     settings: TemporalSplit
     source: pa.Schema
-    kind: Kind
+    kind: FileType
     parquet_compression: str
     separator: str
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
@@ -291,7 +293,7 @@ def split_shard(
                 if split not in writers:
                     writer = ShardWriter(
                         files.temporary(targets[split]),
-                        kind=plan.kind,
+                        file_type=plan.kind,
                         schema=schema,
                         dialect=dialect,
                         parquet_compression=plan.parquet_compression,
@@ -328,11 +330,11 @@ def content_file(number: int) -> str:
 def copies_bytes(plan: Output, shard: Shard) -> bool:
     """Return True if this shard's rows keep their bytes: same format in and out, no column added or changed."""
     settings = plan.settings
-    same_format = shard.kind.format == plan.kind.format
+    same_format = shard.file_type.format == plan.kind.format
     derives = settings.label is not None or settings.targets is not None or settings.lineage == "columns"
-    if not same_format or derives or shard.partition or plan.kind.format == "parquet":
+    if not same_format or derives or shard.partition or plan.kind.format.content == "binary":
         return False
-    if plan.kind.format == "jsonl":
+    if plan.kind.format.separator is None:
         return True
     return shard.schema.names == plan.source.names and shard.dialect == output_dialect(plan, shard)
 
@@ -348,7 +350,7 @@ def derive(table: pa.Table, plan: SplitPlan, where: str, shard_name: str, first_
         texts = columns.label_texts(table[settings.label], settings.null_values)
         table = _replaced(table, settings.label, columns.class_numbers(texts, plan.classes))
     read = typed(table, plan.types, settings.null_values, where, first_row)
-    if plan.kind.format in ("parquet", "jsonl"):  # text files keep the text, but it must still be of the type
+    if plan.kind.format.separator is None:  # text files keep the text, but it must still be of the type
         table = read
     if settings.lineage == "columns":
         table = columns.with_lineage(table, shard_name, first_row)
@@ -360,7 +362,7 @@ def _copied(plan: SplitPlan, shard: Shard, sizes: npt.NDArray[np.int32], digests
 
     digests: a list to which digests of the compared columns are appended, if pass 1 did not compute them.
     """
-    names = [name for name in plan.types if shard.kind.format != "jsonl"]
+    names = [name for name in plan.types if shard.dialect is not None]
     if digests is not None and plan.content is not None:
         names = list(dict.fromkeys([*names, *plan.content.schema.names]))
     if names:
@@ -392,18 +394,19 @@ def _replaced(table: pa.Table, name: str, values: pa.ChunkedArray) -> pa.Table:
 
 def output_dialect(plan: Output, shard: Shard) -> Dialect | None:
     """Return how the output text is written: like the source shard if it has the same format, plainly otherwise."""
-    if plan.kind.format not in SEPARATOR:
+    separator = plan.kind.format.separator
+    if separator is None:
         return None
-    own = shard.dialect if shard.kind.format == plan.kind.format else None
+    own = shard.dialect if shard.file_type.format == plan.kind.format else None
     if own is None:
-        own = Dialect(SEPARATOR[plan.kind.format], "\n")
+        own = Dialect(separator, "\n")
     return replace(own, separator=plan.separator) if plan.settings.layout == "single" else own
 
 
 def word_of_output(plan: SplitPlan, shard: Shard) -> str:
     """Return the index's word for the format that this shard's rows are written in."""
     dialect = output_dialect(plan, shard)
-    return word_of(plan.kind, None if dialect is None else dialect.separator)
+    return index_word(plan.kind, None if dialect is None else dialect.separator)
 
 
 def join_split(
@@ -413,7 +416,7 @@ def join_split(
 
     Text is copied; Parquet gets row groups of full size. first: the shard whose dialect the text takes.
     """
-    if plan.kind.format == "parquet":
+    if plan.kind.format.name == "parquet":
         return _join_parquet(files, plan, split, parts, target)
     temporary = files.temporary(target)
     digest, size, rows = FileDigest(), 0, 0
@@ -449,7 +452,7 @@ def _join_parquet(
 ) -> dict[str, Any]:
     writer = ShardWriter(
         files.temporary(target),
-        kind=plan.kind,
+        file_type=plan.kind,
         schema=plan.schema,
         dialect=None,
         parquet_compression=plan.parquet_compression,
@@ -460,7 +463,7 @@ def _join_parquet(
                 scanned = read_scan(files.run, part.number, alike=plan.near is not None)
                 micros = key_micros(scanned, plan)[classify(scanned, plan) == plan.codes[split]]
                 row = 0
-                with open_file(files.run / record.path, Kind("parquet", "none")) as source:
+                with open_file(files.run / record.path, FileType.named("parquet")) as source:
                     for group in range(source.num_row_groups):
                         table = source.read_row_group(group, use_threads=False)
                         writer.append(table, micros[row : row + table.num_rows])

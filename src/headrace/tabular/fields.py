@@ -25,10 +25,10 @@ from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.dataset.open import is_prepared
 from headrace.errors import InputError, SettingsError
-from headrace.formats.detect import kind_of_name
 from headrace.formats.listing import NoMatch, list_files
-from headrace.formats.schema import is_text, plain
+from headrace.formats.registry import file_type_of_name
 from headrace.formats.text_columns import nulled, typed
+from headrace.formats.types import is_text, plain
 from headrace.storage.places import path_of
 from headrace.stream.loader.dataset import open_dataset
 
@@ -297,7 +297,7 @@ def _matching(root: Path, shard_pattern: str | Sequence[str] | None) -> list[Pat
     if not found:
         asked = ", ".join(patterns) if shard_pattern is not None else "*.parquet, *.csv, *.tsv, *.jsonl"
         raise InputError(f"{root}: holds no shard that matches {asked}; check the directory, or pass shard_pattern=")
-    formats = sorted({kind.format for path in found if (kind := kind_of_name(path.name))})
+    formats = sorted({kind.format.name for path in found if (kind := file_type_of_name(path.name))})
     if len(formats) > 1:
         raise InputError(
             f"{root}: holds shards of several formats, {', '.join(formats)}, which may be the same rows twice;"

@@ -23,9 +23,9 @@ from headrace.errors import SettingsError
 from headrace.formats.infer import infer_types
 from headrace.formats.listing import list_files
 from headrace.formats.partitions import partition_types
-from headrace.formats.schema import is_text
 from headrace.formats.source import read_chunks, survey
 from headrace.formats.text_columns import nulled
+from headrace.formats.types import is_text
 
 Kind = Literal["number", "time", "text", "other"]
 

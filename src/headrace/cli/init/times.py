@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.formats.dates import MISSING, Dates, parse_dates
-from headrace.formats.schema import is_text
 from headrace.formats.text_columns import nulled
+from headrace.formats.types import is_text
 
 _YEARS = 1600, 2400  # numbers that would be times outside these years stay numbers
 # All are in 1973; smaller numbers are more likely counts.

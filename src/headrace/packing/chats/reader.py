@@ -20,9 +20,8 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.errors import InputError
-from headrace.formats import arrow
-from headrace.formats.detect import Kind, detect, holds_nothing, kind_of_name, open_bytes
-from headrace.formats.open_parquet import open_file
+from headrace.formats.detect import detect, holds_nothing, open_bytes
+from headrace.formats.registry import FORMATS, FileType, file_type_of_name
 from headrace.formats.strict_json import DECODER, RepeatedKey, loads
 from headrace.packing.chats.words import RowRejected, shown
 
@@ -77,27 +76,27 @@ def read_rows(
     """
     name = name or str(path)
     try:
-        kind = detect(path)
+        file_type = detect(path)
     except InputError:  # a text that does not begin with JSON may be JSON lines whose first lines are broken
-        known = kind_of_name(path.name)
-        if known is None or known.format != "jsonl" or _CONTROL.search(next(_chunks(path, known), b"")):
+        known = file_type_of_name(path.name)
+        if known is None or known.format.name != "jsonl" or _CONTROL.search(next(_chunks(path, known), b"")):
             raise
-        kind = known
-    if holds_nothing(path, kind):
+        file_type = known
+    if holds_nothing(path, file_type):
         return
-    if kind.format == "jsonl":
-        found = _lines(path, kind, part, line_bytes)
-    elif kind.format == "json":
-        found = _values(path, kind, part)
-    elif kind.format == "parquet":
-        found = _own_rows(_parquet(path, kind, batch_rows, batch_bytes), part)
-    elif kind.format == "arrow":
-        found = _own_rows(_arrow(path, kind, batch_rows, batch_bytes), part)
+    is_lines = file_type.format.name == "jsonl"
+    if is_lines:
+        found = _lines(path, file_type, part, line_bytes)
+    elif file_type.format.name == "json":
+        found = _values(path, file_type, part)
+    elif file_type.format.separator is None:
+        found = _own_rows(_tables(path, file_type, batch_rows, batch_bytes), part)
     else:
+        *others, last = (f".{entry.extensions[0]}" for entry in FORMATS if entry.separator is None)
         raise InputError(
-            f"{path}: is {kind.format}; chats are read from .jsonl, .json, .parquet and .arrow, also .gz and .zst"
+            f"{path}: is {file_type.format.name}; chats are read from {', '.join(others)} and {last}, also .gz and .zst"
         )
-    unit = "line" if kind.format == "jsonl" else "row"
+    unit = "line" if is_lines else "row"
     numbers: list[int] = []
     rows: list[Row] = []
     size = 0
@@ -143,18 +142,18 @@ def filter_row(row: Mapping[str, Any], filters: Sequence[tuple[str, frozenset[st
             raise RowRejected("filtered", f"{name} is {shown(value)}")
 
 
-def _chunks(path: Path, kind: Kind) -> Iterator[bytes]:
+def _chunks(path: Path, file_type: FileType) -> Iterator[bytes]:
     try:
-        with open_bytes(path, kind.compression) as stream:
+        with open_bytes(path, file_type.compression) as stream:
             while block := stream.read(_READ_BYTES):
                 yield bytes(block)
     except OSError as error:
         raise InputError(f"{path}: {error}; the file is cut or damaged, fetch it again") from error
 
 
-def _lines(path: Path, kind: Kind, part: tuple[int, int], line_bytes: int) -> Iterator[tuple[int, Row, int]]:
+def _lines(path: Path, file_type: FileType, part: tuple[int, int], line_bytes: int) -> Iterator[tuple[int, Row, int]]:
     place = 0  # index of the row, without blank lines
-    for number, line in enumerate(_whole_lines(_chunks(path, kind), line_bytes), 1):
+    for number, line in enumerate(_whole_lines(_chunks(path, file_type), line_bytes), 1):
         if number == 1 and line is not None:
             line = line.removeprefix(_BOM)
         if line is not None and not line.strip():
@@ -182,11 +181,11 @@ def _whole_lines(chunks: Iterator[bytes], line_bytes: int) -> Iterator[bytes | N
         yield b"".join(held) if size <= line_bytes else None
 
 
-def _values(path: Path, kind: Kind, part: tuple[int, int]) -> Iterator[tuple[int, Row, int]]:
+def _values(path: Path, file_type: FileType, part: tuple[int, int]) -> Iterator[tuple[int, Row, int]]:
     """Yield the objects of an array, or of a file of concatenated objects."""
     text, at, inside, ended = "", 0, False, False
     place, wanted = 0, _READ_BYTES
-    pieces, more = _texts(path, kind), True
+    pieces, more = _texts(path, file_type), True
     while True:
         at = (_BETWEEN if inside else _WHITE).match(text, at).end()  # type: ignore[union-attr]  # both match anything
         if at < len(text) and (text[at] == "]" if inside else text[at] == "[" and not (place or ended)):
@@ -231,39 +230,24 @@ def _decoded(text: str, at: int) -> tuple[object, int]:
         return BrokenRow("repeated_key", f"{error}: {shown(text[at:end])}"), end
 
 
-def _texts(path: Path, kind: Kind) -> Iterator[str]:
+def _texts(path: Path, file_type: FileType) -> Iterator[str]:
     """Yield the text of a file; bytes that are not UTF-8 become lone surrogates, which later reject their row."""
     decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
-    for number, chunk in enumerate(_chunks(path, kind)):
+    for number, chunk in enumerate(_chunks(path, file_type)):
         yield decoder.decode(chunk if number else chunk.removeprefix(_BOM))
     yield decoder.decode(b"", final=True)
 
 
-def _parquet(path: Path, kind: Kind, batch_rows: int, batch_bytes: int) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Yield the rows of a Parquet file, with the file's average size of a row."""
-    with open_file(path, kind) as file:
-        rows, groups = file.metadata.num_rows, file.metadata.num_row_groups
-        size = sum(file.metadata.row_group(group).total_byte_size for group in range(groups)) // max(1, rows)
-        first = 0
-        batches = file.iter_batches(max(1, min(batch_rows, batch_bytes // max(1, size))), use_threads=False)
-        while True:
-            try:
-                batch = next(batches, None)
-            except (OSError, pa.ArrowInvalid) as error:
-                raise InputError(
-                    f"{path}: row {first + 1} and on: {error}; the file is damaged, fetch it again"
-                ) from error
-            if batch is None:
-                return
-            yield batch, size
-            first += batch.num_rows
-
-
-def _arrow(path: Path, kind: Kind, batch_rows: int, batch_bytes: int) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Yield the rows of an Arrow file or stream, with the average size of a row in the record batch."""
-    for chunk in arrow.chunks(arrow.survey(path, path.name, kind)):
-        size = chunk.data.nbytes // max(1, chunk.rows)
-        for batch in chunk.data.to_batches(max(1, min(batch_rows, batch_bytes // max(1, size)))):
+def _tables(path: Path, file_type: FileType, batch_rows: int, batch_bytes: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Yield the rows of a file of typed columns, with the average size of a row."""
+    code = file_type.format.load()
+    shard = code.survey(path, path.name, file_type)
+    spans = code.blocks(shard)
+    mean = sum(span.length for span in spans) // max(1, sum(span.rows for span in spans))
+    for chunk in code.read(shard, most_rows=max(1, min(batch_rows, batch_bytes // max(1, mean)))):
+        table = chunk.table()
+        size = table.nbytes // max(1, chunk.rows)
+        for batch in table.to_batches(max(1, min(batch_rows, batch_bytes // max(1, size)))):
             yield batch, size
 
 

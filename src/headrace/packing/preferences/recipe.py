@@ -23,7 +23,7 @@ from headrace.arrays import I64
 from headrace.bins.bins import offsets_of
 from headrace.digest import sha256_hex
 from headrace.errors import InputError
-from headrace.formats.detect import Kind
+from headrace.formats.registry import FileType
 from headrace.formats.write import ShardWriter
 from headrace.packing.blend import SPLITS
 from headrace.packing.chats.tokenise import ChatEncoder
@@ -170,7 +170,7 @@ def _write(
     counted = Counter(rows=0, tokens=0, labels=0)
     writer = ShardWriter(
         files.temporary(shard.target),
-        kind=Kind("parquet", "none"),
+        file_type=FileType.named("parquet"),
         schema=schema,
         dialect=None,
         parquet_compression="zstd",

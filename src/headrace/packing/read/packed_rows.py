@@ -27,8 +27,8 @@ from headrace.dataset.indexed import ReadBlock
 from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, InputError, SettingsError, StoreError
-from headrace.formats.blocks import kind_of_word
 from headrace.formats.open_parquet import key_values
+from headrace.formats.source import file_type_of_word
 from headrace.packing.storage.packed_parquet import rows_of
 from headrace.storage.local import make_directory, write_new
 
@@ -129,8 +129,8 @@ def stored_alignment(path: Path, word: str) -> MaskAlignment | Literal["unknown"
     "unknown" is written for older bins whose alignment was not given. word: the format of the shard in the
     index. Only Parquet has such metadata.
     """
-    kind = kind_of_word(word)
-    if kind.format != "parquet":
+    kind = file_type_of_word(word)
+    if kind.format.name != "parquet":
         return None
     metadata = key_values(path, kind)
     found = next((metadata[key.encode()] for key in ALIGNMENT_KEYS if key.encode() in metadata), None)

@@ -18,14 +18,15 @@ import pyarrow.compute as pc
 
 from headrace.errors import InputError
 from headrace.formats import delimited
-from headrace.formats.detect import Compression, Kind, open_bytes, read_whole, reading
+from headrace.formats.detect import open_bytes, read_whole, reading
+from headrace.formats.registry import Compression, FileType
 
 GRDC_NAME = re.compile(r"(\d+)_Q_\w+.*", re.IGNORECASE)
 _GRDC_TIME = ("YYYY-MM-DD", "hh:mm")
 _GRDC_MISSING = r"^\s*-999(\.0*)?\s*$"
 
 
-def text_table(path: Path, name: str, kind: Kind, *, comment: str | None, encoding: str) -> pa.Table:
+def text_table(path: Path, name: str, kind: FileType, *, comment: str | None, encoding: str) -> pa.Table:
     """Read a delimited file as text. Raises `InputError`.
 
     comment: lines that begin with it, after blanks, are skipped.
@@ -51,7 +52,7 @@ def text_table(path: Path, name: str, kind: Kind, *, comment: str | None, encodi
 def grdc_table(path: Path, time: str) -> pa.Table:
     """Read a GRDC file: its times as the column `time`, and its other columns under their names, as text."""
     compression: Compression = "gz" if path.suffix == ".gz" else "none"
-    raw = text_table(path, path.name, Kind("csv", compression), comment="#", encoding="latin-1")
+    raw = text_table(path, path.name, FileType.named("csv", compression), comment="#", encoding="latin-1")
     table = raw.rename_columns([each.strip() for each in raw.column_names])
     if _GRDC_TIME[0] not in table.column_names:
         raise InputError(

@@ -22,15 +22,15 @@ from headrace.arrays import I64, U64, Bools
 from headrace.dataset.open import is_prepared
 from headrace.digest import sha256_file
 from headrace.errors import InputError, SettingsError
-from headrace.formats.detect import DATA_NAMES
-from headrace.formats.schema import is_text
+from headrace.formats.registry import FORMATS
+from headrace.formats.types import is_text
 from headrace.near.shingles import hash_runs, words_of
 from headrace.stream.loader.dataset import open_dataset
 
 if TYPE_CHECKING:
     from headrace.stream.audit.near import SplitBlocks
 
-_ITEMS = (".txt", *DATA_NAMES)
+_ITEMS = (".txt", *FORMATS.endings)
 LEAST_WORDS = 5  # of an item's text; shorter ones occur in too many other texts
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from headrace.arrays import I64
 from headrace.digest import derive_key
 from headrace.errors import InputError, SettingsError
-from headrace.formats.schema import is_text
+from headrace.formats.types import is_text
 from headrace.keyed_hash import hash_texts
 from headrace.stream.loader.options import VALID
 from headrace.stream.ranks.topology import gather
