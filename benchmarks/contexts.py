@@ -40,6 +40,7 @@ from headrace.histories.codec.rows import RowColumns
 from headrace.histories.contexts.contexts import build
 
 CALL, PLAIN = 256, 60  # contexts a call, of headrace and of the loop
+CALLS = 24
 
 
 class OneRow:
@@ -107,11 +108,10 @@ def builders(rounds: int) -> Iterator[Table]:
         ways: dict[str, tuple[Callable[[int], Any], Callable[[int], Any], int]] = {
             "a plain loop": (partial(plain_contexts, *loop), partial(plain_batch, *loop), PLAIN)
         }
-        for kernel, calls in (("numpy", 4), ("numba", 24)):
-            contexts = Contexts(OneRow(row), ContextOptions(rows="measurements", kernel=kernel))
-            contexts.batch(range(CALL))
-            tokens, arrays = (partial(headrace_contexts, contexts, calls, each) for each in (False, True))
-            ways[f'headrace, `kernel="{kernel}"`'] = tokens, arrays, calls * CALL
+        contexts = Contexts(OneRow(row), ContextOptions(rows="measurements"))
+        contexts.batch(range(CALL))
+        tokens, arrays = (partial(headrace_contexts, contexts, CALLS, each) for each in (False, True))
+        ways["headrace"] = tokens, arrays, CALLS * CALL
         made: dict[tuple[str, int], list[float]] = {(name, goal): [] for name in ways for goal in (0, 1)}
         for number in range(rounds):
             for name, (*works, count) in ways.items():

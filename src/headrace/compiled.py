@@ -22,14 +22,18 @@ __all__ = ["compiled", "kernel"]
 
 
 def read_only(array: np.ndarray[Any, Any]) -> Any:
-    """View an array as contiguous and read-only, so that a kernel is compiled for one kind of input."""
+    """View an array as contiguous and read-only, so that a kernel is compiled for one kind of
+    input.
+    """
     view = np.ascontiguousarray(array).view()
     view.flags.writeable = False
     return view
 
 
 def compiled(function: Any) -> Any:
-    """Compile a function at its first call; other processes reuse the code if a cache directory is writable."""
+    """Compile a function at its first call; other processes reuse the code if a cache directory is
+    writable.
+    """
     try:
         return njit(nogil=True, cache=True, error_model="numpy")(function)
     except RuntimeError:  # no directory to keep compiled code in: each process compiles anew
@@ -37,10 +41,13 @@ def compiled(function: Any) -> Any:
 
 
 def kernel(*written: str) -> Callable[[Any], Any]:
-    """Compile a function for one kind of input: `read_only` views of its arrays, except those it writes, by name."""
+    """Compile a function for one kind of input: `read_only` views of its arrays, except those it
+    writes, by name.
+    """
 
     def decorate(function: Any) -> Any:
-        inner, names = compiled(function), function.__code__.co_varnames
+        inner = compiled(function)
+        names = function.__code__.co_varnames
 
         @wraps(function)
         def call(*arguments: Any) -> Any:

@@ -58,21 +58,9 @@ def draw(keys: U64, slots: int | I64) -> U64:
     return mix(keys + np.asarray(slots).astype(np.uint64) * np.uint64(GAMMA))
 
 
-def below(words: U64, n: I64 | int) -> I64:
-    """Map random words to integers 0..n-1, n up to 2**32; the bias is below n / 2**32."""
-    return (((words >> _SHIFT) * np.asarray(n).astype(np.uint64)) >> _SHIFT).astype(np.int64)
-
-
 def unit(words: U64) -> F64:
     """Map random words to floats in [0, 1)."""
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def log_uniform(words: U64, low: I64, high: I64) -> I64:
-    """Map random words to log-uniform integers in low..high, 1 <= low <= high < 2**31; the same on every machine."""
-    begin, end = _log2(low.astype(np.float64)), _log2(high.astype(np.float64) + 1)
-    drawn = np.floor(_exp2(begin + unit(words) * (end - begin))).astype(np.int64)
-    return np.clip(drawn, low, high)
 
 
 def permuted(keys: U64, sizes: I64, places: I64) -> I64:
@@ -96,12 +84,6 @@ def permuted(keys: U64, sizes: I64, places: I64) -> I64:
     return out.astype(np.int64).reshape(shape)
 
 
-def permuted_prefixes(keys: U64, sizes: I64, offsets: I64) -> I64:
-    """Return the first offsets[k + 1] - offsets[k] places of each key k's permutation, end to end."""
-    of_key = np.repeat(np.arange(len(keys)), np.diff(offsets))
-    return permuted(keys[of_key], sizes[of_key], np.arange(offsets[-1]) - offsets[of_key])
-
-
 def _network(round_keys: list[U64], left: U64, right: U64, place: U64) -> U64:
     a, b = place // np.maximum(right, np.uint64(1)), place % np.maximum(right, np.uint64(1))
     for number in range(0, ROUNDS, 2):
@@ -116,28 +98,3 @@ def half(round_key: U64, value: U64) -> U64:
     """Compute 32 random bits from a round key and one half."""
     word = (value ^ round_key) * np.uint64(MIX_A)
     return ((word ^ (word >> _SHIFT)) * np.uint64(MIX_B)) >> _SHIFT
-
-
-LN2 = 0.6931471805599453
-
-
-def _log2(x: F64) -> F64:
-    """Compute log2 of positive floats with exactly rounded operations only; libraries differ in the last bit."""
-    part, power = np.frexp(x)
-    low = part < 0.7071067811865476
-    part, power = np.where(low, part * 2, part), power - low
-    z = (part - 1) / (part + 1)
-    square, total = z * z, np.zeros_like(z)
-    for odd in range(21, 0, -2):
-        total = total * square + 1.0 / odd
-    logarithm: F64 = power + total * z * (2.0 / LN2)
-    return logarithm
-
-
-def _exp2(y: F64) -> F64:
-    whole = np.floor(y)
-    x, total = (y - whole) * LN2, np.ones_like(y)
-    for term in range(18, 0, -1):
-        total = total * x / term + 1
-    scaled: F64 = np.ldexp(total, whole.astype(np.int32))
-    return scaled

@@ -6,9 +6,10 @@
     for batch in dataset.to_iter_dataset(headrace.grain.read_options(dataset)):
         ...
 
-Element i is context i, so Grain's own `repeat`, slices `[host::hosts]`, `map`, `batch`, checkpoints and `mp_prefetch`
-work as documented, and a process reads only the rows of its own elements. `repeat` gives new contexts in every epoch.
-Do not `shuffle` again: the dataset is in random order already (`shuffle=`).
+Element i is context i, so Grain's own `repeat`, slices `[host::hosts]`, `map`, `batch`, checkpoints
+and `mp_prefetch` work as documented, and a process reads only the rows of its own elements.
+`repeat` gives new contexts in every epoch. Do not `shuffle` again: the dataset is in random order
+already (`shuffle=`).
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ __all__ = ["ContextMapDataset", "contexts", "elastic", "read_options"]
 class ContextMapDataset(_MapDataset):  # type: ignore[misc]  # Grain has no types
     """Contexts or batches of contexts by index, as many as an epoch has.
 
-    It offers random access, because Grain owns the order of the indices, the shares of hosts and the checkpoints of a
-    job. Without Grain, `Contexts.stream` does all of that, with the same contexts at the same positions.
-    Indices of len and above are later epochs, as `repeat` asks for them. Batch b starts at context b × batch_size.
-    Contexts left over at the end of an epoch start the next one, and are dropped after the last.
+    It offers random access, because Grain owns the order of the indices, the shares of hosts and
+    the checkpoints of a job. Without Grain, `Contexts.stream` does all of that, with the same
+    contexts at the same positions. Indices of len and above are later epochs, as `repeat` asks for
+    them. Batch b starts at context b × batch_size. Contexts left over at the end of an epoch start
+    the next one, and are dropped after the last.
     Raises `SettingsError` for a batch_size below 1, or above the contexts of an epoch.
     """
 
@@ -51,7 +53,8 @@ class ContextMapDataset(_MapDataset):  # type: ignore[misc]  # Grain has no type
             check_integer("contexts: batch_size", batch_size, least=1)
         if batch_size is not None and len(source) < batch_size:
             raise SettingsError(
-                f"contexts: batch_size is {batch_size}, and an epoch has {len(source)} contexts; give at most that"
+                f"contexts: batch_size is {batch_size}, and an epoch has {len(source)} contexts;"
+                " give at most that"
             )
         self.source = source
         self.batch_size = batch_size
@@ -64,7 +67,9 @@ class ContextMapDataset(_MapDataset):  # type: ignore[misc]  # Grain has no type
         return f"ContextMapDataset(batch_size={self.batch_size})"
 
     def __getitem__(self, index: Any) -> Any:
-        """Return one context, int32 [L] arrays, or batch, int32 [B, L]; for a slice, the dataset of its elements."""
+        """Return one context, int32 [L] arrays, or batch, int32 [B, L]; for a slice, the dataset of
+        its elements.
+        """
         if isinstance(index, slice):
             return self.slice(index)
         if self.batch_size is None:
@@ -76,7 +81,9 @@ class ContextMapDataset(_MapDataset):  # type: ignore[misc]  # Grain has no type
         if self.batch_size is not None:
             return [self[index] for index in indices]
         arrays = self.source.batch(indices)
-        return [{name: array[place] for name, array in arrays.items()} for place in range(len(indices))]
+        return [
+            {name: array[place] for name, array in arrays.items()} for place in range(len(indices))
+        ]
 
     def plan(self, *, sample: int = 512) -> ContextPlan:
         """Describe an epoch: contexts, coverage, padding. See `ContextPlan`."""
@@ -93,18 +100,22 @@ def contexts(
 ) -> ContextMapDataset:
     """Open the contexts of a split of prepared histories as a Grain `MapDataset`, in random order.
 
-    batch_size: None for single contexts, else batches, whose rows are opened once each. options: those of
-    `open_contexts`. Raises `InputError`, `SettingsError`, `MissingExtra`.
+    batch_size: None for single contexts, else batches, whose rows are opened once each. options:
+    those of `open_contexts`. Raises `InputError`, `SettingsError`, `MissingExtra`.
     """
     if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()  # mp_prefetch reads flags, which a plain script never parses
     return ContextMapDataset(open_contexts(path, split, **options), batch_size)
 
 
-def read_options(dataset: ContextMapDataset, *, buffer_bytes: int = 1 << 26, num_threads: int = 4) -> Any:
-    """Make Grain's `ReadOptions` for elements of this size: a bounded buffer with at least one element per thread.
+def read_options(
+    dataset: ContextMapDataset, *, buffer_bytes: int = 1 << 26, num_threads: int = 4
+) -> Any:
+    """Make Grain's `ReadOptions` for elements of this size: a bounded buffer with at least one
+    element per thread.
 
-    buffer_bytes: for each reading process. Grain's own default is 500 elements, whatever their size.
+    buffer_bytes: for each reading process. Grain's own default is 500 elements, whatever their
+    size.
     """
     elements = max(num_threads, 1, min(500, buffer_bytes // dataset.element_bytes))
     return grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=elements)
@@ -121,33 +132,43 @@ def elastic(
     buffer_bytes: int = 1 << 26,
     num_threads: int = 4,
 ) -> Any:
-    """Make one host's part of global batches: Grain's `ElasticIterator`, whose state resumes on any number of hosts.
+    """Make one host's part of global batches: Grain's `ElasticIterator`, whose state resumes on any
+    number of hosts.
 
-    Step k of all hosts together starts at context k × global_batch_size. Each host gets every hosts-th context, as
-    int32 [global_batch_size / hosts, L]. The state is the number of contexts that all hosts have seen, so the next step
-    starts there after a change of hosts or batch size. epochs: None repeats forever; else contexts that do not fill the
-    last batch are dropped. workers: processes that make batches; 0 for threads of this process.
-    buffer_bytes: size of the read-ahead. Raises `SettingsError`.
+    Step k of all hosts together starts at context k × global_batch_size. Each host gets every
+    hosts-th context, as int32 [global_batch_size / hosts, L]. The state is the number of contexts
+    that all hosts have seen, so the next step starts there after a change of hosts or batch size.
+    epochs: None repeats forever; else contexts that do not fill the last batch are dropped.
+    workers: processes that make batches; 0 for threads of this process. buffer_bytes: size of the
+    read-ahead. Raises `SettingsError`.
     """
-    for name, value, least in (("hosts", hosts, 1), ("host", host, 0), ("global_batch_size", global_batch_size, 1)):
+    for name, value, least in (
+        ("hosts", hosts, 1),
+        ("host", host, 0),
+        ("global_batch_size", global_batch_size, 1),
+    ):
         check_integer(f"contexts: {name}", value, least=least)
     if host >= hosts:
         raise SettingsError(f"contexts: host is {host} of {hosts}; hosts are counted from 0")
     if global_batch_size % hosts:
         raise SettingsError(
-            f"contexts: global_batch_size is {global_batch_size}, which {hosts} hosts cannot share alike; give a"
-            f" multiple of {hosts}"
+            f"contexts: global_batch_size is {global_batch_size}, which {hosts} hosts cannot share"
+            f" alike; give a multiple of {hosts}"
         )
     if dataset.batch_size is not None:
         raise SettingsError(
-            f"contexts: the dataset has batches of {dataset.batch_size}, and this makes batches of contexts; leave"
-            " batch_size out where the dataset is made"
+            f"contexts: the dataset has batches of {dataset.batch_size}, and this makes batches of"
+            " contexts; leave batch_size out where the dataset is made"
         )
     per_host = global_batch_size // hosts
     return grain.experimental.ElasticIterator(
         dataset.repeat(epochs),
         global_batch_size,
         grain.sharding.ShardOptions(shard_index=host, shard_count=hosts),
-        read_options=read_options(dataset, buffer_bytes=buffer_bytes // per_host, num_threads=num_threads),
-        multiprocessing_options=grain.MultiprocessingOptions(num_workers=workers) if workers else None,
+        read_options=read_options(
+            dataset, buffer_bytes=buffer_bytes // per_host, num_threads=num_threads
+        ),
+        multiprocessing_options=(
+            grain.MultiprocessingOptions(num_workers=workers) if workers else None
+        ),
     )

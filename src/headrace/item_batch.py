@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
 
 class ItemBatch(Sequence[dict[str, Any]]):
-    """Items of one batch, as `arrays` (tensors whose first axis is B) or one by one, as default_collate reads them.
+    """Items of one batch, as `arrays` (tensors whose first axis is B) or one by one, as
+    default_collate reads them.
 
     what: the word for an item in messages.
     """
@@ -34,5 +35,7 @@ class ItemBatch(Sequence[dict[str, Any]]):
 
 
 def arrays_of(batch: ItemBatch) -> dict[str, torch.Tensor]:
-    """Return a batch as tensors, for DataLoader(collate_fn=arrays_of), without splitting and stacking items."""
+    """Return a batch as tensors, for DataLoader(collate_fn=arrays_of), without splitting and
+    stacking items.
+    """
     return batch.arrays

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from context_cases import measurement_of, row_of, segments_of
+from context_reference import to_arrays
 
 from headrace.histories.contexts import vocabulary
-from headrace.histories.contexts.tokens import Tokens, batch_of
+from headrace.histories.contexts.tokens import Tokens
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -39,9 +40,7 @@ def test_the_loop_makes_contexts_of_whole_measurements(loop, family):
 
     tokens = np.array(texts, np.int32)
     lengths = (tokens > 0).sum(axis=1)
-    expected = batch_of(
-        Tokens(tokens, lengths, lengths), segments_of([row] * 40, [0] * 40), vocab="standard", keys="maxtext"
-    )
+    expected = to_arrays(Tokens(tokens, lengths, lengths), segments_of([row] * 40, [0] * 40), "maxtext")
     made = loop.plain_arrays(texts)
     assert list(expected) == list(made)
     for name, array in made.items():

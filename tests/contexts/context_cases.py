@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+from context_reference import below, log_uniform
 
 from headrace import draws
 from headrace.histories.codec.rows import RowColumns
@@ -88,7 +89,7 @@ def plain_loop(segments, rows, room, contexts):
             measurement = measurement_of(row, index, stamped)
             out.append(vocabulary.START)
             fields = fields_of(row, index, measurement, previous)
-            number = int(draws.below(draws.draw(key, draws.FIELDS + place), 24)[0])
+            number = int(below(draws.draw(key, draws.FIELDS + place), 24)[0])
             for field in lexicographic(number):
                 out.extend(fields[field])
             previous = measurement.time if stamped else previous
@@ -104,8 +105,8 @@ def window_of(segments, s, row, room):
     if row.peers is not None:
         shortest += 1 + min({4: 4, 6: 16}[int(each)] for each in row.peer_family)
     low = np.array([min(row.n, room // shortest + 1)])
-    window = draws.log_uniform(draws.draw(segments.key[s : s + 1], draws.WINDOW), low, np.array([row.n]))
-    begin = draws.below(draws.draw(segments.key[s : s + 1], draws.OFFSET), row.n - window + 1)
+    window = log_uniform(draws.draw(segments.key[s : s + 1], draws.WINDOW), low, np.array([row.n]))
+    begin = below(draws.draw(segments.key[s : s + 1], draws.OFFSET), row.n - window + 1)
     return int(begin[0]), int(window[0])
 
 
@@ -125,7 +126,7 @@ def order_of(key, chosen):
     timed, untimed = sorted(each for each in chosen if each[1]), [each for each in chosen if not each[1]]
     written = []
     for place in range(len(chosen)):
-        chance = int(draws.below(draws.draw(key, draws.POSITIONS + place), len(chosen) - place)[0])
+        chance = int(below(draws.draw(key, draws.POSITIONS + place), len(chosen) - place)[0])
         written.append(untimed.pop(0) if chance < len(untimed) else timed.pop(0))
     return written
 

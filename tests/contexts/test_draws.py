@@ -1,8 +1,9 @@
 import numpy as np
+from context_reference import below, log_uniform
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.draws import below, context_keys, draw, log_uniform, permuted, segment_keys
+from headrace.draws import context_keys, draw, permuted, segment_keys
 
 KEYS = context_keys(3, 0, np.arange(60_000))
 

@@ -15,7 +15,7 @@ import pytest
 
 import headrace
 from headrace.contexts import decode_context, open_contexts
-from headrace.histories.codec.latencies import decode_latencies
+from headrace.histories.codec.values import decode_latencies
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "histories"

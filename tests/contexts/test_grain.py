@@ -65,7 +65,7 @@ def test_batches_are_the_contexts_in_order_over_the_ends_of_epochs(out):
 
 @pytest.mark.slow
 def test_a_state_resumes_exactly_at_fifty_random_points(out):
-    dataset = headrace_grain.contexts(out, "train", 2, kernel="numpy").repeat(4)
+    dataset = headrace_grain.contexts(out, "train", 2).repeat(4)
     options = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
     random = np.random.default_rng(0)
     iterator = iter(dataset.to_iter_dataset(options))
@@ -161,7 +161,7 @@ def test_worker_processes_of_a_plain_script_bring_the_same(out, tmp_path):
         textwrap.dedent(f"""
         import grain, headrace.grain, hashlib
         if __name__ == "__main__":
-            dataset = headrace.grain.contexts({str(out)!r}, "train", 4, kernel="numpy")
+            dataset = headrace.grain.contexts({str(out)!r}, "train", 4)
             plain = dataset.to_iter_dataset(headrace.grain.read_options(dataset))
             workers = plain.mp_prefetch(grain.MultiprocessingOptions(num_workers=2, per_worker_buffer_size=1))
             digest = lambda batches: [hashlib.md5(b"".join(v.tobytes() for v in b.values())).hexdigest() for b in batches]

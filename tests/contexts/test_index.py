@@ -6,17 +6,18 @@ from collections import Counter
 import numpy as np
 import pytest
 from context_cases import Memory, measurement_of, row_of
+from context_reference import log_uniform, numbered
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import draws
 from headrace.errors import CorruptShard, SettingsError
 from headrace.histories.contexts import vocabulary
-from headrace.histories.contexts.contexts import build, chosen_kernels
-from headrace.histories.contexts.index import index_rows
+from headrace.histories.contexts.contexts import build
+from headrace.histories.contexts.index import Requested, index_rows
 from headrace.histories.contexts.options import ContextOptions
-from headrace.histories.contexts.sample import FULL, NONE, PARTIAL, Segments
-from headrace.histories.contexts.tokens import batch_of, numbered
+from headrace.histories.contexts.sample import FULL, NONE, PARTIAL, Segments, draw_indices, find_candidates
+from headrace.histories.contexts.tokens import to_arrays
 from laws import examples
 
 PROBES = Memory([row_of(3 + number % 40, seed=number, gap=700 if number % 2 else 100) for number in range(600)])
@@ -70,14 +71,15 @@ def test_large_rows_have_the_contexts_that_the_options_say():
 
         assert times == {row: expected(MIXED.rows[row].n) for row in range(300, 311)}
         ids = np.arange(index.small_contexts, len(index))
-        rows = index.segments(np.zeros_like(ids), ids).row
+        rows = index.segments(Requested(np.zeros_like(ids), ids)).row
         assert rows.tolist() == [row for row in range(300, 311) for _ in range(times[row])]
 
 
 @pytest.mark.parametrize("shuffle", ["contexts", "rows", "none"])
 def test_an_order_has_every_context_once_in_each_epoch(shuffle):
     index = index_rows(MIXED, ContextOptions(shuffle=shuffle))
-    epochs, ids = index.at(np.arange(3 * len(index)))
+    requested = index.at(np.arange(3 * len(index)))
+    epochs, ids = requested.epochs, requested.ids
 
     assert epochs.tolist() == np.repeat([0, 1, 2], len(index)).tolist()
     for epoch in ids.reshape(3, -1):
@@ -85,7 +87,7 @@ def test_an_order_has_every_context_once_in_each_epoch(shuffle):
     assert (ids[: len(index)] == ids[len(index) : 2 * len(index)]).all() == (shuffle == "none")
     if shuffle == "rows":
         large = ids[: len(index)][ids[: len(index)] >= index.small_contexts]
-        rows = index.segments(np.zeros_like(large), large).row
+        rows = index.segments(Requested(np.zeros_like(large), large)).row
         assert (np.diff(rows) != 0).sum() == len(index.large_rows) - 1
 
 
@@ -108,7 +110,7 @@ def test_every_epoch_has_as_many_contexts_and_a_row_sees_every_mode():
 def test_contexts_depend_on_seed_epoch_and_number_alone():
     index, built = epoch_of(MIXED, 3, seed=5)
     total = len(index)
-    apart = pickle.loads(pickle.dumps(index_rows(MIXED, ContextOptions(seed=5, kernel="numpy"))))
+    apart = pickle.loads(pickle.dumps(index_rows(MIXED, ContextOptions(seed=5))))
     order = np.random.default_rng(0).permutation(total)
     for part in np.array_split(order, 7):
         alone = build(apart, MIXED, part + 3 * total)
@@ -130,7 +132,7 @@ def test_modes_windows_and_offsets_of_large_rows_are_spread():
     rows = Memory([row_of(20_000, seed=1)])
     _, built = epoch_of(rows, 0, rows="measurements")
     modes = np.bincount(built.segments.mode, minlength=3) / len(built.segments.mode)
-    found = built.candidates
+    found = find_candidates(built.segments, {0: rows.rows[0]}, 1025)
     spans = np.array([np.ptp(found.index[a:b]) + 1 for a, b in zip(found.offsets, found.offsets[1:], strict=False)])
 
     assert np.abs(modes - [0.4, 0.3, 0.3]).max() < 0.06
@@ -140,16 +142,15 @@ def test_modes_windows_and_offsets_of_large_rows_are_spread():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", ["numpy", "numba"])
 @pytest.mark.parametrize(("start", "n", "fills"), [(0, 400, 20), (7, 60, 59), (3, 31, 31)])
-def test_the_offset_of_a_window_is_uniform_over_all_that_keep_it_in_the_row(kernel, start, n, fills):
+def test_the_offset_of_a_window_is_uniform_over_all_that_keep_it_in_the_row(start, n, fills):
     keys = draws.context_keys(3, 0, np.arange(20_000))
-    window = draws.log_uniform(draws.draw(keys, draws.WINDOW), np.full(len(keys), fills), np.full(len(keys), n))
+    window = log_uniform(draws.draw(keys, draws.WINDOW), np.full(len(keys), fills), np.full(len(keys), n))
     nothing = np.zeros(len(keys), np.int64)
     columns = (nothing, nothing, nothing + start, nothing + n, nothing == 0, nothing.astype(np.uint8))
     segments = Segments(*columns, nothing.astype(np.uint64), keys)
     offsets = np.concatenate([[0], np.cumsum(window)])  # every place of every window
-    index = chosen_kernels(kernel).sampling.indices(segments, nothing + fills, offsets)
+    index = draw_indices(segments, nothing + fills, offsets)
     begin, end = np.minimum.reduceat(index, offsets[:-1]), np.maximum.reduceat(index, offsets[:-1])
     slack = n - window
 
@@ -178,8 +179,8 @@ def test_a_row_that_changed_is_not_delivered_cut():
 @pytest.mark.slow
 def test_targets_are_the_next_token_of_the_same_segment():
     index, built = epoch_of(MIXED, 0)
-    batch = batch_of(built.tokens, built.segments, vocab="standard", keys="maxtext")
-    four = batch_of(built.tokens, built.segments, vocab="compat", keys="four")
+    batch = to_arrays(built.tokens, built.segments, "maxtext")
+    four = to_arrays(built.tokens, built.segments, "four")
     drawn = built.tokens.tokens_BT
     segment, _ = numbered(built.tokens, built.segments)
 
@@ -196,13 +197,10 @@ def test_targets_are_the_next_token_of_the_same_segment():
                 t > 0 and segment[b, t] > 0 and segment[b, t] == segment[b, t - 1]
             ) * (batch["inputs_position"][b, t - 1] + 1)
     assert (batch["targets_position"] == batch["inputs_position"]).all()
-    assert (four["inputs"] == np.maximum(batch["inputs"] - 1, 0)).all()
+    assert (four["inputs"] == batch["inputs"]).all()
     assert (four["segmentation"] == batch["inputs_segmentation"]).all()
     assert (four["positions"] == batch["inputs_position"]).all()
-    counted = (four["segmentation"][:, :-1] > 0) & (four["segmentation"][:, :-1] == four["segmentation"][:, 1:])
-    assert (counted == (batch["targets_segmentation"][:, :-1] > 0)).all()
-    standard = batch_of(built.tokens, built.segments, vocab="standard", keys="four")
-    assert ((standard["targets"] != 0) == (batch["targets_segmentation"] > 0)).all()
+    assert ((four["targets"] != 0) == (batch["targets_segmentation"] > 0)).all()
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ from headrace.cli.application import app
 from headrace.contexts import decode_context, open_contexts
 from headrace.dataset.local_shards import LocalFiles
 from headrace.errors import CorruptShard, InputError, SettingsError
-from headrace.histories.codec.rows import decode_row, encode_rows
+from headrace.histories.codec.rows import decode_rows, encode_rows
 from headrace.histories.contexts.contexts import build
-from headrace.histories.contexts.reading import facts_of_blobs, open_rows
+from headrace.histories.contexts.reading import HistoryRows, facts_of_blobs, find_histories
 from headrace.histories.measurements import decode_shard
 
 
@@ -51,18 +51,14 @@ def test_every_entity_is_seen_in_an_epoch(out):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("keys", ["maxtext", "four"])
-@pytest.mark.parametrize("vocab", ["standard", "compat"])
-def test_contexts_are_decoded_whole_as_they_are_delivered(out, keys, vocab):
-    contexts = open_contexts(out, "train", keys=keys, vocab=vocab, seed=2)
+def test_contexts_are_decoded_whole_as_they_are_delivered(out, keys):
+    contexts = open_contexts(out, "train", keys=keys, seed=2)
     built = build(contexts.index, contexts.rows, np.arange(len(contexts)))
     taken = [built.segments.context == number for number in range(len(contexts))]
     counts = [built.tokens.taken[mine].tolist() for mine in taken]
     full = [number for number in range(len(contexts)) if contexts[number]["targets"][-1]]
 
-    assert counts == [
-        [len(segment) for segment in decode_context(contexts[number], vocabulary=vocab)]
-        for number in range(len(contexts))
-    ]
+    assert counts == [[len(segment) for segment in decode_context(contexts[number])] for number in range(len(contexts))]
     assert full
     with pytest.raises(InputError, match="has no targets, only inputs, "):
         decode_context({name: array for name, array in contexts[0].items() if not name.startswith("targets")})
@@ -89,8 +85,8 @@ def test_rows_stay_open_within_the_bytes_allowed(out):
     for cache_bytes in (0, 20_000, 1 << 27):
         contexts = open_contexts(out, "train", cache_bytes=cache_bytes)
         contexts.batch(range(50))
-        assert contexts.rows._held <= cache_bytes
-        assert contexts.rows._held == sum(size for _, size in contexts.rows._open.values())
+        assert contexts.rows._open_bytes <= cache_bytes
+        assert contexts.rows._open_bytes == sum(size for _, size in contexts.rows._open.values())
         assert bool(contexts.rows._open) == (cache_bytes > 0)
 
 
@@ -111,7 +107,8 @@ def test_plan_says_what_an_epoch_is(out):
 def test_damage_is_named(out, mapped, tmp_path, format_):
     source = out if format_ == "array_record" else mapped
     shutil.copytree(source, tmp_path / "out", symlinks=True)
-    rows = open_rows(tmp_path / "out", "train", run=None, cache_bytes=0, files=LocalFiles(verify="never"))
+    histories = find_histories(tmp_path / "out", "train", None)
+    rows = HistoryRows(*histories, cache_bytes=0, files=LocalFiles(verify="never"))
     shard = rows.root / rows._shards[0]
     shard.chmod(0o644)
     data = bytearray(shard.read_bytes())
@@ -153,7 +150,7 @@ def test_facts_of_many_blobs_are_those_of_opened_rows(out, mapped, format_):
 def test_facts_of_any_blobs_are_those_of_opened_rows(peers):
     encoded = encode_rows(random_rows(np.random.default_rng(0), Sizes([5, 1, 30, 2000, 7, 3], *peers)))
     blobs = encoded.blobs(np.arange(6))
-    opened = [decode_row(blob, "row") for blob in blobs]
+    opened = decode_rows(blobs, ["row"] * len(blobs))
 
     assert facts_of_blobs(blobs, ["row"] * 6).tolist() == [list(facts_of(row)) for row in opened]
 

@@ -15,7 +15,7 @@ from headrace.contexts import open_contexts
 from headrace.errors import CorruptShard, SettingsError, StreamError
 
 ALONE = ranks(1)[0]
-OPTIONS = {"context_tokens": 128, "seed": 5, "rows": "measurements", "kernel": "numpy"}
+OPTIONS = {"context_tokens": 128, "seed": 5, "rows": "measurements"}
 
 
 @pytest.fixture(scope="module")
@@ -120,9 +120,9 @@ def test_states_of_another_split_and_changed_states_are_refused(out, contexts):
             loader.load_state_dict(resealed(state, **change))
 
 
-def test_vocabulary_keys_and_kernel_change_no_place_in_an_epoch(out, contexts):
+def test_keys_and_cache_change_no_place_in_an_epoch(out, contexts):
     state = stream(contexts).state_dict()
-    other = stream(open_contexts(out, **{**OPTIONS, "keys": "four", "vocab": "compat", "cache_bytes": 0}))
+    other = stream(open_contexts(out, **{**OPTIONS, "keys": "four", "cache_bytes": 0}))
     other.load_state_dict(state)
 
     assert state == other.state_dict()

@@ -1,19 +1,16 @@
 import numpy as np
 import pytest
 from context_cases import measurement_of, plain_loop, row_of, segments_of
+from context_reference import permuted_prefixes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.draws import permuted_prefixes
 from headrace.errors import InputError
-from headrace.histories.contexts import vocabulary
-from headrace.histories.contexts.draw_kernels import _prefixes
-from headrace.histories.contexts.sample import FULL, NONE, PARTIAL, candidates
-from headrace.histories.contexts.token_kernels import tokens_in_numba
-from headrace.histories.contexts.tokens import tokens_in_python
+from headrace.histories.contexts import sample, vocabulary
+from headrace.histories.contexts.sample import FULL, NONE, PARTIAL, find_candidates
+from headrace.histories.contexts.tokens import make_tokens
 from laws import examples
 
-BUILDERS = [tokens_in_python, tokens_in_numba]
 ROOM = 1025
 
 KINDS = st.fixed_dictionaries(
@@ -28,31 +25,29 @@ KINDS = st.fixed_dictionaries(
 )
 
 
-def built(builder, rows, modes, **settings_of):
+def built(rows, modes, **settings_of):
     segments = segments_of(rows, modes, **settings_of)
-    found = candidates(segments, dict(enumerate(rows)), ROOM)
+    found = find_candidates(segments, dict(enumerate(rows)), ROOM)
     contexts = int(segments.context.max()) + 1
-    return segments, found, builder(segments, found, contexts, ROOM), contexts
+    return segments, found, make_tokens(segments, found, contexts, ROOM), contexts
 
 
 @settings(max_examples=examples(25))
 @given(st.lists(st.tuples(KINDS, st.sampled_from([FULL, PARTIAL, NONE])), min_size=1, max_size=4), st.integers(0, 99))
-def test_builders_write_what_a_plain_loop_writes(kinds, seed):
+def test_tokens_are_what_a_plain_loop_writes(kinds, seed):
     rows = [row_of(**kind, seed=seed + number) for number, (kind, _) in enumerate(kinds)]
     modes = [mode for _, mode in kinds]
 
-    for builder in BUILDERS:
-        segments, _, made, contexts = built(builder, rows, modes, seed=seed)
-        tokens, taken = plain_loop(segments, rows, ROOM, contexts)
-        assert (made.tokens_BT == tokens).all()
-        assert made.taken.tolist() == [len(each) for each in taken]
+    segments, _, made, contexts = built(rows, modes, seed=seed)
+    tokens, taken = plain_loop(segments, rows, ROOM, contexts)
+    assert (made.tokens_BT == tokens).all()
+    assert made.taken.tolist() == [len(each) for each in taken]
 
 
-@pytest.mark.parametrize("builder", BUILDERS)
-def test_tokens_decode_to_the_measurements_that_were_taken(builder):
+def test_tokens_decode_to_the_measurements_that_were_taken():
     rows = [row_of(9 + 70 * number, seed=number, family=4 + 2 * (number % 2), gap=200) for number in range(30)]
     modes = [number % 3 for number in range(30)]
-    segments, found, made, contexts = built(builder, rows, modes)
+    segments, found, made, contexts = built(rows, modes)
     _, taken = plain_loop(segments, rows, ROOM, contexts)
 
     for context, row in enumerate(rows):
@@ -65,10 +60,9 @@ def test_tokens_decode_to_the_measurements_that_were_taken(builder):
         assert times == sorted(times)
 
 
-@pytest.mark.parametrize("builder", BUILDERS)
-def test_several_segments_share_a_context_in_order(builder):
+def test_several_segments_share_a_context_in_order():
     rows = [row_of(5, seed=number) for number in range(12)]
-    segments, _, made, contexts = built(builder, rows, [0, 1, 2] * 4, sampled=False, context=np.arange(12) // 4)
+    segments, _, made, contexts = built(rows, [0, 1, 2] * 4, sampled=False, context=np.arange(12) // 4)
     tokens, _ = plain_loop(segments, rows, ROOM, contexts)
 
     assert (made.tokens_BT == tokens).all()
@@ -80,13 +74,13 @@ def test_several_segments_share_a_context_in_order(builder):
 def test_contexts_of_large_rows_are_full(family):
     rows = [row_of(5000, seed=1, family=family, peer_families=(family,))] * 200
     for mode in (FULL, PARTIAL, NONE):
-        _, _, made, _ = built(tokens_in_numba, rows, [mode] * len(rows))
+        _, _, made, _ = built(rows, [mode] * len(rows))
         assert (made.tokens_BT > 0).mean() > (0.985 if family == 4 else 0.97)
 
 
 def test_every_field_order_and_every_place_are_as_likely():
     rows = [row_of(5000, seed=3, failed=0.0)] * 400
-    _, _, made, _ = built(tokens_in_numba, rows, [PARTIAL] * len(rows), fractions=np.full(len(rows), 0.5))
+    _, _, made, _ = built(rows, [PARTIAL] * len(rows), fractions=np.full(len(rows), 0.5))
     places, orders = np.zeros(80), {}
     for line in made.tokens_BT:
         [measured] = vocabulary.decode(line)
@@ -103,7 +97,7 @@ def test_every_field_order_and_every_place_are_as_likely():
 
 
 def test_damaged_tokens_are_refused_with_their_place():
-    _, _, made, _ = built(tokens_in_python, [row_of(3)], [FULL])
+    _, _, made, _ = built([row_of(3)], [FULL])
     tokens = made.tokens_BT[0].copy()
 
     for position, value in ((0, 5), (1, 10), (2, 3)):
@@ -115,22 +109,11 @@ def test_damaged_tokens_are_refused_with_their_place():
         vocabulary.decode(tokens[:6])
 
 
-def test_the_older_vocabulary_is_the_same_one_lower():
-    _, _, made, _ = built(tokens_in_python, [row_of(100)], [FULL])
-    compat = vocabulary.in_vocabulary(made.tokens_BT, "compat")
-    used = int((made.tokens_BT > 0).sum())
-
-    assert compat.max() < vocabulary.SIZE["compat"]
-    assert compat[0, 0] == 0
-    segments = (np.arange(ROOM) < used).astype(int)
-    assert vocabulary.decode(compat[0], segments, vocabulary="compat") == vocabulary.decode(made.tokens_BT[0])
-
-
 @given(st.lists(st.tuples(st.integers(0, 2**62), st.integers(1, 2**40), st.integers(0, 50)), min_size=1, max_size=9))
 def test_compiled_permutations_are_the_same(asked):
     keys = np.array([key for key, _, _ in asked], np.uint64)
     sizes = np.array([size for _, size, _ in asked])
     offsets = np.concatenate([[0], np.cumsum([min(size, count) for _, size, count in asked])])
 
-    found = _prefixes(keys, sizes, np.zeros(len(keys), np.int64), offsets)
+    found = sample.permuted_prefixes(keys, sizes, np.zeros(len(keys), np.int64), offsets)
     assert permuted_prefixes(keys, sizes, offsets).tolist() == found.tolist()

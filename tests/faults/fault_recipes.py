@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from large_histories import IN_MEMORY, MERGED, MERGED_ALONE, Compiled, write_large
+from large_histories import IN_MEMORY, MERGED, MERGED_ALONE, write_large
 from pings import dealt, random_pings, write_pings
 from recipe_cases import sources
 from series_sources import write_source
@@ -61,7 +61,7 @@ def read_contexts(out: Path) -> dict[str, str]:
     """All contexts of an epoch of every split."""
     found = {}
     for split in headrace.open(out).splits:
-        contexts = open_contexts(out, split, context_tokens=64, kernel="numpy", verify="first_touch")
+        contexts = open_contexts(out, split, context_tokens=64, verify="first_touch")
         digest = sha256()
         for start in range(0, len(contexts), 256):
             for name, array in sorted(contexts.batch(range(start, min(start + 256, len(contexts)))).items()):
@@ -165,12 +165,11 @@ RECIPES = {
 }
 # Killed in each of their passes.
 LARGE = {
-    "histories compiled": FaultRecipe(Compiled, _large(**IN_MEMORY, train_ratio=0.6), read_contexts),
-    "histories compiled merged": FaultRecipe(
-        Compiled, _large(**MERGED, train_ratio=0.6, format="arrow"), read_contexts
+    "histories in memory": FaultRecipe(headrace.Histories, _large(**IN_MEMORY, train_ratio=0.6), read_contexts),
+    "histories merged": FaultRecipe(
+        headrace.Histories, _large(**MERGED, train_ratio=0.6, format="arrow"), read_contexts
     ),
-    "histories compiled alone": FaultRecipe(Compiled, _large(**MERGED_ALONE, train_ratio=0.6), read_contexts),
-    "histories numpy": FaultRecipe(headrace.Histories, _large(**MERGED, train_ratio=0.6), read_contexts),
+    "histories alone": FaultRecipe(headrace.Histories, _large(**MERGED_ALONE, train_ratio=0.6), read_contexts),
 }
 _EVERY = RECIPES | LARGE
 

@@ -20,7 +20,7 @@ from headrace.dataset.index import read_index
 from headrace.dataset.manifest import read_manifest
 from headrace.dataset.sound import index_problem
 from headrace.digest import canonical_json, sha256_hex
-from headrace.histories.codec.rows import decode_row
+from headrace.histories.codec.rows import decode_rows
 from headrace.histories.config import Histories
 from headrace.packing.blend import SourceBlend, blend_of
 from headrace.packing.chats.layouts import sample_of
@@ -55,7 +55,7 @@ def index(data: bytes, directory: Path) -> object:
 
 
 def row(data: bytes, directory: Path) -> object:
-    return decode_row(data, str(directory))
+    return decode_rows([data], [str(directory)])
 
 
 def blend(data: bytes, directory: Path) -> object:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from fault_recipes import Settings, make, place, settings_of
 from forks import Child, server
-from large_histories import Compiled, hear_kernels, write_large
+from large_histories import write_large
 
 from headrace.histories.config import Histories
 from headrace.run.events import Event, StageBegan, TaskDone
@@ -35,9 +35,9 @@ def load() -> None:
     """Load, or compile, all that a child will call: else its passes would be spent with that."""
     with tempfile.TemporaryDirectory() as directory:
         source = str(write_large(Path(directory) / "in", rows=10_000))
-        kinds = itertools.product((Compiled, Histories), ("array_record", "arrow"), (1 << 20, 2 << 30))
-        for number, (recipe, format_, memory_limit) in enumerate(kinds):  # merged, and in memory
-            asked = recipe(
+        kinds = itertools.product(("array_record", "arrow"), (1 << 20, 2 << 30))
+        for number, (format_, memory_limit) in enumerate(kinds):  # merged, and in memory
+            asked = Histories(
                 source=[source],
                 peer="dst_addr",
                 max_row_bytes=3000,
@@ -53,8 +53,6 @@ def child(name: str, settings: Settings, out: str, workers: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     log = os.open(f"{out}.log", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
-    kernels = os.open(f"{out}.kernels", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
-    hear_kernels(lambda of_pass: os.write(kernels, f"{of_pass}\n".encode()))
 
     def began(of_pass: str, tasks: int, done: int) -> None:
         os.write(log, f"began {of_pass} {tasks} {done} {time.monotonic()}\n".encode())
@@ -76,11 +74,10 @@ def child(name: str, settings: Settings, out: str, workers: int) -> None:
 @dataclass(frozen=True)
 class Said:
     """What a child has said so far. began: pass → (tasks, done before, time); done: tasks by pass, with those done
-    before; kernels: calls of what is compiled by pass, of all children of this output; ended: when, if it has."""
+    before; ended: when, if it has."""
 
     began: dict[str, tuple[int, int, float]]
     done: Counter[str]
-    kernels: Counter[str]
     ended: float | None
 
     def within(self) -> str | None:
@@ -103,7 +100,7 @@ def said(out: Path) -> Said:
     began = {line[1]: (int(line[2]), int(line[3]), float(line[4])) for line in lines if line[0] == "began"}
     ended = next((float(line[1]) for line in lines if line[0] == "ended"), None)
     done = Counter(line[0] for line in lines if len(line) == 1)
-    return Said(began, done, Counter(_lines(Path(f"{out}.kernels"))), ended)
+    return Said(began, done, ended)
 
 
 def _lines(path: Path) -> list[str]:

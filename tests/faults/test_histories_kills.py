@@ -1,4 +1,4 @@
-"""SIGKILL in each pass of histories, compiled and not: nothing torn, lost or doubled, and the same bytes at the end."""
+"""SIGKILL in each pass of histories: nothing torn, lost or doubled, and the same bytes at the end."""
 
 import random
 import shutil
@@ -10,25 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 from fault_recipes import LARGE, settings_of, undisturbed
 from fault_table import note
-from killed_passes import PASSES, alone, kill_again_and_again, stop_in_pass
+from killed_passes import PASSES, kill_again_and_again, stop_in_pass
 from killed_runs import check_and_resume
-from large_histories import ROWS, SHARDS, Compiled
 
 import headrace
-from headrace.histories import recipe
 from headrace.storage.local import strays
 
 WANTED = {"gather": 50, "order": 50, "rows": 5, "publish": 5}
-WORKERS = {name: 1 if name == "histories compiled alone" else 2 for name in LARGE}
+WORKERS = {name: 1 if name == "histories alone" else 2 for name in LARGE}
 TRIALS_A_KILL = 6  # a child may be quicker than its model
-
-
-def is_compiled(name: str) -> bool:
-    """Whether numba takes part; a test that it cannot take part in is skipped."""
-    if LARGE[name].make is not Compiled:
-        return False
-    pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
-    return True
 
 
 def check(name: str, out: Path, lives: int) -> None:
@@ -39,10 +29,9 @@ def check(name: str, out: Path, lives: int) -> None:
     assert [] == strays(out)
 
 
-def kills(directory: Path, name: str) -> tuple[Counter[str], Counter[str]]:
-    """Kill until each pass has had its number. How many that were, and calls of kernels that those children made."""
+def kills(directory: Path, name: str) -> Counter[str]:
+    """Kill until each pass has had its number. How many that were."""
     counts: Counter[str] = Counter()
-    kernels: Counter[str] = Counter()
     for trial in range(TRIALS_A_KILL * sum(WANTED.values())):
         short = [each for each in PASSES if counts[each] < WANTED[each]]
         if not short:
@@ -51,20 +40,18 @@ def kills(directory: Path, name: str) -> tuple[Counter[str], Counter[str]]:
         out = directory / str(trial)
         ends = kill_again_and_again(name, out, WORKERS[name], random_.choice(short), random_)
         counts.update(ends)
-        kernels.update(Path(f"{out}.kernels").read_text().split() if ends else ())
         if ends:
             check(name, out, len(ends))
         for each in ends:
             note(f"SIGKILL in pass {each}", name)
         shutil.rmtree(out, ignore_errors=True)
-    return counts, kernels
+    return counts
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("name", LARGE)
 def test_the_undisturbed_run_is_what_it_is_compared_for(name: str) -> None:
-    """Each measurement is there once; it is compiled where that is asked, and merged where that is asked."""
-    compiled = is_compiled(name)
+    """Each measurement is there once."""
     prepared = undisturbed(name)
     asked = settings_of(name)
     source = pq.read_table(asked["source"], columns=["src_addr"])["src_addr"].to_pylist()
@@ -72,36 +59,26 @@ def test_the_undisturbed_run_is_what_it_is_compared_for(name: str) -> None:
     found: Counter[str] = Counter()
     for entity, count in zip(rows["src_id"], rows["n_measurements"], strict=True):
         found[entity] += count
-    kernels = alone(name, WORKERS[name]).kernels
 
     assert Counter(source) == found
     assert 20 < max(rows["part"])
     assert [] == headrace.verify(prepared.out).problems
-    assert recipe.WORTH_COMPILING > ROWS
-    if compiled:
-        assert SHARDS == kernels["gather"]
-        assert (name == "histories compiled") == (kernels["order"] == asked["partitions"])
-    else:
-        assert Counter() == kernels
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", LARGE)
 def test_50_kills_in_each_pass_tear_lose_and_double_nothing(tmp_path: Path, name: str) -> None:
-    compiled = is_compiled(name)
-    counts, kernels = kills(tmp_path, name)
+    counts = kills(tmp_path, name)
 
     assert [] == [each for each in PASSES if counts[each] < WANTED[each]], counts
-    assert compiled == (kernels["gather"] > 0) == (kernels["order"] > 0)
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_compiled_runs_that_are_told_to_stop_go_on(tmp_path: Path, number: signal.Signals) -> None:
-    name, few = "histories compiled merged", 10
-    is_compiled(name)
+def test_runs_that_are_told_to_stop_go_on(tmp_path: Path, number: signal.Signals) -> None:
+    name, few = "histories merged", 10
     counts: Counter[str] = Counter()
     for trial in range(TRIALS_A_KILL * 2 * few):
         short = [each for each in ("gather", "order") if counts[each] < few]

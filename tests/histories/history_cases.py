@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
+from history_reference import encode_latencies
 
-from headrace.histories.codec.addresses import Addresses, Kind
-from headrace.histories.codec.latencies import encode_latencies
+from headrace.histories import IdKind
+from headrace.histories.codec.addresses import Addresses
 from headrace.histories.codec.rows import Measurements
 
 
@@ -19,7 +20,7 @@ class Sizes:
     step: int = 300
 
 
-def random_rows(rng: np.random.Generator, sizes: Sizes, kind: Kind = "address") -> Measurements:
+def random_rows(rng: np.random.Generator, sizes: Sizes, kind: IdKind = "address") -> Measurements:
     """Rows with these sizes; without peers where there are none to choose from."""
     starts = np.concatenate([[0], np.cumsum(sizes.counts)])[:-1].astype(np.int64)
     total = sum(sizes.counts)

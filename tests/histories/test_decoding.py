@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import CorruptShard
-from headrace.histories.codec.rows import RowColumns, decode_row, decode_rows, encode_rows
+from headrace.histories.codec.rows import RowColumns, decode_rows, encode_rows
 
 SIZES = st.builds(
     Sizes,
@@ -39,7 +39,7 @@ def same(one: RowColumns, other: RowColumns) -> None:
 def outcome(blobs: list[bytes]) -> list[RowColumns] | str:
     """One by one."""
     try:
-        return [decode_row(blob, f"row {place}") for place, blob in enumerate(blobs)]
+        return [decode_rows([blob], [f"row {place}"])[0] for place, blob in enumerate(blobs)]
     except CorruptShard as error:
         return str(error)
 
@@ -59,7 +59,7 @@ def test_many_rows_are_what_each_is(sizes: list[Sizes], seed: int, kind: str) ->
 
     assert len(blobs) == len(found)
     for blob, row in zip(blobs, found, strict=True):
-        same(decode_row(blob, ""), row)
+        same(decode_rows([blob], [""])[0], row)
 
 
 @given(SIZES, st.integers(0, 1 << 30), st.data())
@@ -85,7 +85,7 @@ def test_large_rows_and_wide_peer_indices_among_small_ones(peers: int) -> None:
     blobs = blobs_of(Sizes([3, peers + 3, 2, 9], peers, 0), peers) + blobs_of(Sizes([5, 40_000], 3, 3), 1)
 
     for blob, row in zip(blobs, decode_rows(blobs, [""] * len(blobs)), strict=True):
-        same(decode_row(blob, ""), row)
+        same(decode_rows([blob], [""])[0], row)
 
 
 def test_a_row_that_is_kept_keeps_no_other_in_memory() -> None:

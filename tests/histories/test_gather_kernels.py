@@ -1,32 +1,37 @@
-"""Pass 1: codes of values as the rules say, and compiled pieces with the bytes and sums of those that numpy makes."""
+"""Pass 1: codes of values as the rules say, and spill files that give back their measurements."""
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
+from history_reference import encode_latencies
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.histories.codec.addresses import Addresses, of_words
-from headrace.histories.codec.latencies import LARGEST_US, encode_latencies
+from headrace.histories.codec.addresses import Addresses, from_words
+from headrace.histories.codec.values import LARGEST_US
 from headrace.histories.config import Histories
-from headrace.histories.parse import REASONS, Parsed, _codes
-from headrace.histories.piece import (
+from headrace.histories.parse import REASONS, latency_codes
+from headrace.histories.sort import read_blocks
+from headrace.histories.spill import (
     ALONE,
     WITH_PEER,
-    PieceWriter,
+    Parsed,
+    SpillWriter,
+    find_parts,
     hash_entities,
-    joined,
-    parts_of,
+    join_chunks,
+    mix_measured,
+    mix_peers,
+    multiset_sum,
+    partition_of,
     read_records,
-    record_of,
+    record_type,
 )
-from headrace.histories.sort import _blocks
 
 EDGES = [0.0, -0.0, 0.0005, 0.0015, 2.047, 2.0475, 2.048, 4.095, 4.0955, 2047 * 2.0**31 / 1000, 1e300, -1e300]
 VALUES = st.lists(
@@ -39,7 +44,6 @@ VALUES = st.lists(
 RULES = [*itertools.product(["failed", "drop", "error"], ["failed", "drop"], ["value", "failed", "drop"])]
 
 
-@pytest.mark.parametrize("how", ["plain", "compiled"])
 @given(
     values=VALUES,
     rules=st.sampled_from(RULES),
@@ -47,18 +51,16 @@ RULES = [*itertools.product(["failed", "drop", "error"], ["failed", "drop"], ["v
     draw=st.randoms(use_true_random=False),
 )
 def test_values_have_the_codes_and_reasons_that_the_rules_give_each(
-    how: str, values: list[float], rules: tuple[str, str, str], unit: str, draw: object
+    values: list[float], rules: tuple[str, str, str], unit: str, draw: object
 ) -> None:
-    if how == "compiled":
-        pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
     missing, negative, zero = rules
     settings = Histories(source="s", missing=missing, negative=negative, zero=zero, value_unit=unit)
     before = [draw.choice([0, 0, 0, REASONS.index("null_peer") + 1]) for _ in values]  # type: ignore[attr-defined]
     reason = np.array(before, np.int8)
-    found = _codes(np.array(values, np.float64), settings, reason, compiled=how == "compiled")
+    found, counted = latency_codes(np.array(values, np.float64), settings, reason)
 
     factor, clamped = {"us": 1, "ms": 1_000, "s": 1_000_000}[unit], 0
-    for value, had, has, code in zip(values, before, reason.tolist(), found.codes.tolist(), strict=True):
+    for value, had, has, code in zip(values, before, reason.tolist(), found.tolist(), strict=True):
         word = "missing" if math.isnan(value) else "negative" if value < 0 else "zero" if value == 0 else ""
         rule = {"missing": missing, "negative": negative, "zero": zero, "": "value"}[word]
         if had or math.isinf(value) or rule in ("drop", "error"):
@@ -70,55 +72,34 @@ def test_values_have_the_codes_and_reasons_that_the_rules_give_each(
         clamped += micros > LARGEST_US
         expected = encode_latencies(np.array([min(micros, LARGEST_US)]), np.array([rule == "failed"])).codes
         assert expected.tolist() == [code]
-    assert clamped == found.clamped
+    assert clamped == counted
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("partitions", [1, 7])
 @pytest.mark.parametrize("peers", ["peers", "no peers"])
 @pytest.mark.parametrize("values", [0, 2])
 @pytest.mark.parametrize("span", [2**40, 2**50])
-def test_compiled_pieces_have_the_same_bytes_and_the_same_sum(
-    partitions: int, peers: str, values: int, span: int
-) -> None:
-    pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
-    rng = np.random.default_rng(partitions)
-    parsed = _parsed(rng, peers=peers, values=values, span=span)
-    hashes = rng.integers(0, 2**64, len(parsed.entities), np.uint64)
-
-    def piece(*, compiled: bool) -> tuple[int, str, bytes]:
-        file = io.BytesIO()
-        writer = PieceWriter(file, partitions)
-        total = writer.append(parsed, hashes, compiled=compiled)
-        return total, writer.finish(), file.getvalue()
-
-    assert piece(compiled=False) == piece(compiled=True)
-
-
-@pytest.mark.parametrize("how", ["plain", "compiled"])
-@pytest.mark.parametrize("peers", ["peers", "no peers"])
-@pytest.mark.parametrize("values", [0, 2])
-@pytest.mark.parametrize("span", [2**40, 2**50])
-def test_a_piece_gives_back_its_measurements(how: str, peers: str, values: int, span: int, tmp_path: Path) -> None:
-    if how == "compiled":
-        pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
+def test_a_spill_file_gives_back_its_measurements(peers: str, values: int, span: int, tmp_path: Path) -> None:
     rng, path, seen = np.random.default_rng(values), tmp_path / "piece", []
     parsed = [_parsed(rng, peers=peers, values=values, span=span) for _ in range(3)]
-    together = joined(parsed, compiled=how == "compiled")
+    together = join_chunks(parsed)
     hashes = hash_entities(together.entities, "address", 5).order
     with path.open("wb") as file:
-        writer = PieceWriter(file, 3)
-        writer.append(together, hashes, compiled=how == "compiled")
+        writer = SpillWriter(file, 3)
+        total = writer.append(together, hashes)
         writer.finish()
-    record = record_of(ALONE if peers == "no peers" else WITH_PEER, values)
+    mixed = mix_measured(None if together.peers is None else mix_peers(together.peers)[together.peer], together.values)
+    assert total == multiset_sum(hashes[together.entity], together.micros // 1_000_000, mixed, together.codes)
+    record = record_type(ALONE if peers == "no peers" else WITH_PEER, values)
     for partition in range(3):
-        found = parts_of([path], partition, record)
+        found = find_parts([path], partition, record)
         entities = found.entities()
         places = np.arange(len(entities), dtype=np.uint32)
-        for block in _blocks(found, places, record, 999, compiled=how == "compiled"):
+        words = from_words(entities["family"], np.column_stack([entities["word0"], entities["word1"]]))
+        assert {partition} >= set(partition_of(hash_entities(words, "address", 5).order, 3).tolist())
+        for block in read_blocks(found, places, record, 999):
             names = [name for name in ("micros", "code", "word0", "word1", "family") if name in (record.names or ())]
             columns = [block[name].tolist() for name in names]
-            more = block["more"].tolist() if values else [[]] * len(block)
+            more = block["values"].tolist() if values else [[]] * len(block)
             own = entities[block["entity"]]
             keys = zip(*(own[name].tolist() for name in ("word0", "word1", "family")), strict=True)
             seen += [(*key, *row, *words) for key, *row, words in zip(keys, *columns, more, strict=True)]
@@ -128,14 +109,14 @@ def test_a_piece_gives_back_its_measurements(how: str, peers: str, values: int, 
         columns = [each.micros.tolist(), each.codes.tolist()]
         if each.peers is not None:
             columns += [*each.peers.words()[each.peer].T.tolist(), each.peers.family[each.peer].tolist()]
-        more = [[]] * len(each.micros) if each.more is None else each.more.tolist()
+        more = [[]] * len(each.micros) if each.values is None else each.values.tolist()
         keys = zip(
             *each.entities.words()[each.entity].T.tolist(), each.entities.family[each.entity].tolist(), strict=True
         )
         expected += [(*key, *row, *words) for key, *row, words in zip(keys, *columns, more, strict=True)]
     assert sorted(expected) == sorted(seen)
     narrow = peers == "peers" and span < 2**48
-    assert narrow == any(parts_of([path], partition, record).count[:, 1].any() for partition in range(3))
+    assert narrow == any(find_parts([path], partition, record).count[:, 1].any() for partition in range(3))
 
 
 def _parsed(rng: np.random.Generator, *, peers: str, values: int, span: int) -> Parsed:
@@ -145,21 +126,21 @@ def _parsed(rng: np.random.Generator, *, peers: str, values: int, span: int) -> 
     def addresses(rng: np.random.Generator, count: int) -> Addresses:
         family, words = rng.choice(np.array([4, 6], np.uint8), count), rng.integers(0, 2**64, (count, 2), np.uint64)
         words[family == 4] &= np.array([0xFFFFFFFF00000000, 0], np.uint64)
-        return of_words(family, words)
+        return from_words(family, words)
 
     return Parsed(
-        1_700_000_000_000_000 + rng.integers(0, span, rows),
-        rng.integers(0, 2**16, rows).astype(np.uint16),
-        addresses(np.random.default_rng(1), entities),
-        rng.integers(0, entities, rows),
-        addresses(rng, 90) if peers == "peers" else None,
-        rng.integers(0, 90, rows) if peers == "peers" else None,
-        0,
-        rng.integers(0, 2**64, (rows, values), np.uint64) if values else None,
+        micros=1_700_000_000_000_000 + rng.integers(0, span, rows),
+        codes=rng.integers(0, 2**16, rows).astype(np.uint16),
+        clamped=0,
+        entities=addresses(np.random.default_rng(1), entities),
+        entity=rng.integers(0, entities, rows),
+        peers=addresses(rng, 90) if peers == "peers" else None,
+        peer=rng.integers(0, 90, rows) if peers == "peers" else None,
+        values=rng.integers(0, 2**64, (rows, values), np.uint64) if values else None,
     )
 
 
-def test_a_piece_that_cannot_be_opened_is_the_error_that_is_raised(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_opened_is_the_error_that_is_raised(tmp_path: Path) -> None:
     (tmp_path / "here").write_bytes(bytes(8))
     paths, zero, one = [tmp_path / "here", tmp_path / "gone"], np.zeros(2, np.int64), np.ones(2, np.int64)
 

@@ -1,4 +1,4 @@
-"""Compiled kernels give what the functions beside them give."""
+"""Compiled kernels give what the system and plain functions give."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 import pytest
+from history_reference import parse_addresses
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.histories.codec.addresses import Addresses, parse
-from headrace.keyed_hash import hash_words
-from laws import examples
-
-pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
-
+from headrace.histories.codec.addresses import Addresses
 from headrace.histories.codec.kernels import hash_addresses
 from headrace.histories.codec.text_kernels import parse_texts
-from headrace.histories.parse import AddressCache, code_addresses
+from headrace.histories.parse import AddressCache, IdColumn, encode_ids
+from headrace.keyed_hash import hash_words
+from laws import examples
 
 GROUPS = st.sampled_from(["0", "1", "ab", "FFFF", "00ab", "12345", "", "g", "f00d", "1.2.3.4", "01.2.3.4", "1.2.3.400"])
 NEARLY_6 = st.tuples(st.sampled_from(["", ":", "::"]), st.lists(GROUPS, max_size=9), st.sampled_from(["", ":", "::"]))
@@ -49,10 +47,10 @@ def same(expected: Addresses, found: Addresses) -> bool:
 def test_texts_are_read_as_the_system_reads_them(texts: list[str], skip: int) -> None:
     array = pa.array(texts, pa.large_string()).slice(skip)
 
-    assert same(parse(array, "address"), Addresses(*parse_texts(array)))
+    assert same(parse_addresses(array), Addresses(*parse_texts(array)))
     more = pa.array([*texts, "-" * 64])  # behind each of them is what is looked at with it
-    assert same(parse(more, "address"), Addresses(*parse_texts(more)))
-    assert same(parse(array, "address"), Addresses(*parse_texts(array.cast(pa.string()))))
+    assert same(parse_addresses(more), Addresses(*parse_texts(more)))
+    assert same(parse_addresses(array), Addresses(*parse_texts(array.cast(pa.string()))))
 
 
 @pytest.mark.slow
@@ -68,16 +66,26 @@ def test_addresses_have_the_hash_of_the_digest(rows: list[tuple[int, bytes]], ke
     assert np.array_equal(expected[0], hash_addresses((key, 7), family, data, above, half="high")[0])
 
 
+def same_rows(column: pa.ChunkedArray, found: IdColumn) -> bool:
+    """Whether each row has the address that the system reads."""
+    texts = column.cast(pa.large_string()).combine_chunks()
+    expected = parse_addresses(texts)
+    missing = np.array([not text for text in texts.to_pylist()], np.bool_)
+    index = np.where(missing, -1, np.where(expected.family == 0, -2, 0))
+    rows = np.flatnonzero(index == 0)
+    return np.array_equal(index, np.minimum(found.index, 0)) and same(
+        expected.take(rows), found.distinct.take(found.index[rows])
+    )
+
+
 @given(st.lists(st.lists(st.none() | TEXT, max_size=12), min_size=1, max_size=3), st.booleans())
-def test_a_column_is_coded_as_without_compiling(chunks: list[list[str | None]], coded: bool) -> None:
+def test_rows_of_a_column_have_their_addresses_each_once(chunks: list[list[str | None]], is_dictionary: bool) -> None:
     column = pa.chunked_array([pa.array(chunk, pa.string()) for chunk in chunks], pa.string())
-    column = column.dictionary_encode() if coded else column
+    found = encode_ids(column.dictionary_encode() if is_dictionary else column, "address", "src")
+    keys = [*zip(found.distinct.family.tolist(), map(bytes, found.distinct.bytes), strict=True)]
 
-    expected = code_addresses(column, "address", "src")
-    found = code_addresses(column, "address", "src", compiled=True)
-
-    assert same(expected.distinct, found.distinct)
-    assert np.array_equal(expected.place, found.place)
+    assert same_rows(column, found)
+    assert is_dictionary or len(set(keys)) == len(keys)
 
 
 @given(st.lists(st.lists(st.none() | TEXT, max_size=12), min_size=1, max_size=3), st.booleans())
@@ -85,12 +93,7 @@ def test_addresses_that_may_repeat_are_those_of_their_rows(chunks: list[list[str
     kind = pa.large_string() if large else pa.string()
     column = pa.chunked_array([pa.array(chunk, kind) for chunk in chunks], kind)
 
-    expected = code_addresses(column, "address", "dst")
-    found = code_addresses(column, "address", "dst", compiled=True, repeats="stay")
-
-    read = expected.place >= 0
-    assert np.array_equal(expected.place[~read], found.place[~read])
-    assert same(expected.distinct.take(expected.place[read]), found.distinct.take(found.place[read]))
+    assert same_rows(column, encode_ids(column, "address", "dst", repeats="keep"))
 
 
 @given(
@@ -102,12 +105,10 @@ def test_addresses_that_may_repeat_are_those_of_their_rows(chunks: list[list[str
         min_size=1,
         max_size=6,
     ),
-    st.booleans(),
 )
 def test_chunks_that_share_a_dictionary_are_coded_as_each_alone(
     dictionaries: list[list[str | None]],
     chunks: list[tuple[int, Literal["address", "number", "text"], list[int]]],
-    is_compiled: bool,
 ) -> None:
     cache = AddressCache()
     for of_chunk, kind, places in chunks:
@@ -115,11 +116,11 @@ def test_chunks_that_share_a_dictionary_are_coded_as_each_alone(
         codes = pa.array([each if each < len(texts) else None for each in places], pa.int32())
         column = pa.chunked_array([pa.DictionaryArray.from_arrays(codes, texts)])
 
-        expected = code_addresses(column, kind, "src", seed=7, compiled=is_compiled)
-        found = code_addresses(column, kind, "src", seed=7, cache=cache, compiled=is_compiled)
+        expected = encode_ids(column, kind, "src", seed=7)
+        found = encode_ids(column, kind, "src", seed=7, cache=cache)
 
         assert same(expected.distinct, found.distinct)
-        assert np.array_equal(expected.place, found.place)
+        assert np.array_equal(expected.index, found.index)
         assert expected.texts == found.texts
 
 
@@ -133,10 +134,7 @@ def test_addresses_that_hardly_repeat_are_kept_as_they_come(entities: int) -> No
     texts[generator.choice(rows, 300, replace=False)] = "no address"
     column = pa.chunked_array([pa.array(texts, pa.string())])
 
-    expected = code_addresses(column, "address", "src")
-    found = code_addresses(column, "address", "src", compiled=True)
+    found = encode_ids(column, "address", "src")
 
-    assert np.array_equal(np.minimum(expected.place, 0), np.minimum(found.place, 0))
-    rows_read = np.flatnonzero(expected.place >= 0)
-    assert same(expected.distinct.take(expected.place[rows_read]), found.distinct.take(found.place[rows_read]))
-    assert (len(found.distinct) > len(expected.distinct)) == (entities > rows)
+    assert same_rows(column, found)
+    assert (len(found.distinct) > len(np.unique(texts.astype(str)))) == (entities > rows)

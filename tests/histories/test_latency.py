@@ -1,10 +1,11 @@
 """Latency codes: rounded to 0.049 %, failed apart from 0 µs, and a fixed point."""
 
 import numpy as np
+from history_reference import encode_latencies
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.histories.codec.latencies import FAILED, LARGEST_US, decode_latencies, encode_latencies, is_canonical
+from headrace.histories.codec.values import FAILED, LARGEST_US, decode_latencies, is_canonical
 
 ALL = np.arange(1 << 16).astype(np.uint16)
 

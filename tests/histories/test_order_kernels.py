@@ -1,19 +1,16 @@
-"""The compiled order inside a partition is the order that numpy finds."""
+"""The order inside a partition is the order that numpy finds."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from history_reference import measurement_order
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.histories.piece import ALONE, WITH_PEER
-from headrace.histories.sort import measurement_order
-
-pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
-
-from headrace.histories.codec.kernels import distinct as told_apart
+from headrace.histories.codec.kernels import distinct as find_distinct
 from headrace.histories.codec.partition_kernels import in_order
+from headrace.histories.spill import ALONE, WITH_PEER
 
 ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(0, 3), st.integers(0, 3)), max_size=90)
 
@@ -78,7 +75,7 @@ def test_times_that_crowd_beside_few_that_are_far_are_in_order(rows: int, far: i
 
 
 @pytest.mark.parametrize(("rows", "peers"), [(0, 1), (1, 1), (60, 7), (40_000, 30_000)])
-def test_peers_are_told_apart(rows: int, peers: int) -> None:
+def test_distinct_peers_are_found(rows: int, peers: int) -> None:
     rng = np.random.default_rng(peers)
     distinct = np.zeros(peers, WITH_PEER)
     distinct["word0"], distinct["word1"] = rng.integers(0, 3, peers), rng.integers(0, 2**40, peers)
@@ -90,7 +87,7 @@ def test_peers_are_told_apart(rows: int, peers: int) -> None:
     records = distinct[rng.integers(0, peers, rows)]
     records["micros"], records["code"] = rng.integers(0, 99, (2, rows))
     words = records.view(np.uint64).reshape(rows, 4)
-    place, found = told_apart(words, words, column=1, family_column=3, shift=48)
+    place, found = find_distinct(words, words, column=1, family_column=3, shift=48)
 
     keys = list(zip(*(records[name].tolist() for name in ("word0", "word1", "family")), strict=True))
     places = {key: number for number, key in enumerate(dict.fromkeys(keys))}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import CorruptShard
 from headrace.histories.codec.addresses import Addresses
-from headrace.histories.codec.rows import HEADER_BYTES, LARGEST_SPAN, Measurements, blob_bytes, decode_row, encode_rows
+from headrace.histories.codec.rows import HEADER_BYTES, LARGEST_SPAN, Measurements, decode_rows, encode_rows, lay_out
 
 SIZES = st.builds(
     Sizes,
@@ -26,7 +26,7 @@ def check(rows: Measurements) -> None:
     for place, (start, stop) in enumerate(
         zip(rows.starts.tolist(), [*rows.starts.tolist()[1:], len(rows.times)], strict=True)
     ):
-        got = decode_row(encoded.blobs(np.array([place]))[0], "test")
+        got = decode_rows([encoded.blobs(np.array([place]))[0]], ["test"])[0]
         np.testing.assert_array_equal(rows.times[start:stop], got.first_time + got.offsets.astype(np.int64))
         np.testing.assert_array_equal(rows.codes[start:stop], got.codes)
         assert int(rows.times[stop - 1]) == got.first_time + int(got.offsets[-1])
@@ -56,9 +56,9 @@ def test_peer_indices_are_as_wide_as_the_peers_need(peers: int) -> None:
     rows = replace(rows, peer=np.concatenate([np.arange(peers), rng.integers(0, peers, 5)]))
 
     check(rows)
-    assert {1: 1, 255: 1, 256: 1, 257: 2, 65_536: 2, 65_537: 4}[peers] == decode_row(
-        encode_rows(rows).blobs(np.array([0]))[0], ""
-    ).peers.itemsize
+    assert {1: 1, 255: 1, 256: 1, 257: 2, 65_536: 2, 65_537: 4}[peers] == decode_rows(
+        encode_rows(rows).blobs(np.array([0])), [""]
+    )[0].peers.itemsize
 
 
 @given(SIZES, st.integers(0, 1 << 30))
@@ -94,7 +94,7 @@ def test_damage_is_an_error_or_another_row_and_never_a_crash(sizes: Sizes, seed:
     blob[place] ^= 1 << data.draw(st.integers(0, 7))
 
     try:
-        got = decode_row(bytes(blob), "file: row 1")
+        got = decode_rows([bytes(blob)], ["file: row 1"])[0]
     except CorruptShard as error:
         message = str(error)
         got = None
@@ -111,20 +111,20 @@ def test_a_cut_row_is_an_error(sizes: Sizes, seed: int, cut: int) -> None:
     blob = encode_rows(random_rows(np.random.default_rng(seed), sizes)).blobs(np.array([0]))[0]
 
     with pytest.raises(CorruptShard):
-        decode_row(blob[: cut % len(blob)], "file: row 1")
+        decode_rows([blob[: cut % len(blob)]], ["file: row 1"])
 
 
 @pytest.mark.parametrize("size", [0, 1, HEADER_BYTES - 1, HEADER_BYTES, 500])
 def test_zeros_are_no_row(size: int) -> None:
     with pytest.raises(CorruptShard):
-        decode_row(bytes(size), "file: row 1")
+        decode_rows([bytes(size)], ["file: row 1"])
 
 
 def test_columns_are_views_of_the_blob() -> None:
     blob = np.frombuffer(
         encode_rows(random_rows(np.random.default_rng(1), Sizes([50], 5, 5))).blobs(np.array([0]))[0], np.uint8
     )
-    got = decode_row(blob, "test")
+    got = decode_rows([blob.data], ["test"])[0]
 
     assert np.shares_memory(blob, got.offsets)
     assert np.shares_memory(blob, got.codes)
@@ -134,9 +134,9 @@ def test_columns_are_views_of_the_blob() -> None:
 def test_lengths_are_known_before_encoding() -> None:
     rows = random_rows(np.random.default_rng(2), Sizes([7], 0, 0))
 
-    assert [len(encode_rows(rows).blobs(np.array([0]))[0])] == blob_bytes(
+    assert [len(encode_rows(rows).blobs(np.array([0]))[0])] == lay_out(
         np.array([7]), np.array([0]), np.array([0])
-    ).tolist()
+    ).length.tolist()
 
 
 def test_a_span_that_has_no_room_is_refused() -> None:

@@ -103,7 +103,7 @@ def histories_write() -> None:
 
 
 def histories_kernel() -> None:
-    import_module("headrace.histories.contexts.token_kernels")
+    import_module("headrace.histories.contexts.tokens")
 
 
 def grain_module() -> None:

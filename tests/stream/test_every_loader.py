@@ -54,7 +54,7 @@ def sources(tmp_path_factory):
         "chunked windows": Source(streamed(windows, chunk_size=2), window_ids, epochs=2),
     }
     for name, shuffle in (("contexts", "contexts"), ("contexts by row", "rows"), ("contexts in order", "none")):
-        contexts = open_contexts(out, seed=3, context_tokens=128, rows="measurements", shuffle=shuffle, kernel="numpy")
+        contexts = open_contexts(out, seed=3, context_tokens=128, rows="measurements", shuffle=shuffle)
         found[name] = Source(
             streamed(contexts), lambda batch: [row.tobytes() for row in batch["inputs"]], dataset=datasets(contexts)
         )

@@ -1,4 +1,6 @@
-"""Make token contexts from prepared histories, for Grain, JAX and torch, and read measurements as Arrow batches."""
+"""Make token contexts from prepared histories, for Grain, JAX and torch, and read measurements as
+Arrow batches.
+"""
 
 from headrace.histories.contexts.contexts import ContextPlan, Contexts, open_contexts
 from headrace.histories.contexts.options import ContextOptions

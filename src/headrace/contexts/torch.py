@@ -1,10 +1,14 @@
-"""Read contexts by position in torch: a map-style dataset for custom samplers. Needs the extra `torch`.
+"""Read contexts by position in torch: a map-style dataset for custom samplers.
+
+Needs the extra `torch`.
 
     dataset = ContextDataset(open_contexts("out", "train"), epochs=3)
-    loader = DataLoader(dataset, batch_size=32, sampler=range(position, len(dataset)), collate_fn=arrays_of)
+    loader = DataLoader(dataset, batch_size=32, sampler=range(position, len(dataset)),
+    collate_fn=arrays_of)
 
-`Contexts.stream` and `Contexts.torch_dataset` divide an epoch among ranks and resume it; here the sampler does that. A
-batch is made at once, and opens each row once. The contexts at given positions are the same as in Grain and the stream.
+`Contexts.stream` and `Contexts.torch_dataset` divide an epoch among ranks and resume it; here the
+sampler does that. A batch is made at once, and opens each row once. The contexts at given positions
+are the same as in Grain and the stream.
 """
 
 from __future__ import annotations
@@ -26,7 +30,9 @@ except ImportError as error:
 
 
 class ContextDataset(TorchDataset[dict[str, Any]]):
-    """The contexts of `epochs` epochs by position, as int32 tensors [L]: epochs × N contexts, epoch 0 first."""
+    """The contexts of `epochs` epochs by position, as int32 tensors [L]: epochs × N contexts, epoch
+    0 first.
+    """
 
     def __init__(self, contexts: Contexts, *, epochs: int = 1) -> None:
         check_integer("contexts: epochs", epochs, least=1)
@@ -42,9 +48,16 @@ class ContextDataset(TorchDataset[dict[str, Any]]):
         return found
 
     def __getitems__(self, positions: Sequence[SupportsIndex]) -> ItemBatch:
-        """Return the contexts at some positions, in this order; a DataLoader calls it once per batch."""
-        outside = [int(each) for each in positions if not 0 <= int(each) < len(self)]
+        """Return the contexts at some positions, in this order; a DataLoader calls it once per
+        batch.
+        """
+        outside = []
+        for each in positions:
+            if not 0 <= int(each) < len(self):
+                outside.append(int(each))
         if outside:
             raise IndexError(f"context {outside[0]} of {len(self)}, counted from 0")
-        arrays = {name: torch.from_numpy(array) for name, array in self.contexts.batch(positions).items()}
+        arrays = {
+            name: torch.from_numpy(array) for name, array in self.contexts.batch(positions).items()
+        }
         return ItemBatch(arrays, len(positions), what="context")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headrace.run.context import RunContext
     from headrace.run.prepare import Outcome
 
+
 class HistoriesRecipe(Recipe):
     """The measurements of each entity as one long row, to draw contexts from."""
 
@@ -65,7 +66,9 @@ class HistoriesRecipe(Recipe):
 
         return Histories
 
-    def execute(self, settings: Any, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
+    def execute(
+        self, settings: Any, context: RunContext, files: Sequence[tuple[Path, str]]
+    ) -> Outcome:
         from headrace.histories.recipe import execute
 
         return execute(settings, context, files)
@@ -96,18 +99,28 @@ class HistoriesRecipe(Recipe):
         return figures(facts)
 
     def summary(
-        self, console: Any, manifest: Manifest, run: Path, detail: Detail, common: Callable[[], None]
+        self,
+        console: Any,
+        manifest: Manifest,
+        run: Path,
+        detail: Detail,
+        common: Callable[[], None],
     ) -> None:
-        from headrace.histories.summary import print_histories
+        from headrace.histories.command import print_histories
 
         print_histories(console, manifest, run, detail)
 
-    def contents(self, dataset: IndexedDataset, split: str, workers: int) -> tuple[tuple[str, ...], I64, U64]:
+    def contents(
+        self, dataset: IndexedDataset, split: str, workers: int
+    ) -> tuple[tuple[str, ...], I64, U64]:
         from headrace.histories.verify import contents_of_split
 
         return contents_of_split(dataset, split, workers)
 
     def roles(self, config: Mapping[str, Any]) -> dict[str, str]:
-        from headrace.histories.config import output_roles
-
-        return output_roles(config)
+        return {
+            "entity": "src_id",
+            "time": "first_time",
+            "until": "last_time",
+            "time_format": "epoch_s",
+        }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
+from headrace.histories import IdKind
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Duplicates, Names
 from headrace.storage.settings import Places
@@ -15,7 +16,6 @@ from headrace.storage.settings import Places
 if TYPE_CHECKING:
     pass
 
-Kind = Literal["address", "number", "text"]
 VALUE_TYPES = ("int8", "int16", "int32", "int64", "float32", "float64", "category")
 ValueRule = Literal["failed", "drop", "error"]
 
@@ -26,7 +26,9 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", re.IGNORECASE)
 
 
 def _as_bytes(value: object) -> object:
-    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.fullmatch(value.strip())
     if match is None:
         return value
     return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
@@ -35,11 +37,19 @@ def _as_bytes(value: object) -> object:
 def _known_types(types: Mapping[str, str]) -> Mapping[str, str]:
     for name, word in types.items():
         if word not in VALUE_TYPES:
-            raise ValueError(f"values has {name}={word}, which is not a type; choose one of {', '.join(VALUE_TYPES)}")
+            raise ValueError(
+                f"values has {name}={word}, which is not a type; choose one of"
+                f" {', '.join(VALUE_TYPES)}"
+            )
     return dict(sorted(types.items()))
 
 
 Bytes = Annotated[int, BeforeValidator(_as_bytes)]
+
+
+def value_role(number: int) -> str:
+    """Return the role of the dictionary of a value column."""
+    return f"value-{number:02d}"
 
 
 class Histories(RecipeSettings):
@@ -49,79 +59,121 @@ class Histories(RecipeSettings):
     """
 
     recipe_name: ClassVar[str] = "histories"
-    later: ClassVar[Sequence[tuple[str, ...]]] = (("duplicates", "content"), ("values",), ("null_values",))
+    later: ClassVar[Sequence[tuple[str, ...]]] = (
+        ("duplicates", "content"),
+        ("values",),
+        ("null_values",),
+    )
 
     source: Places = Field(
-        min_length=1, description="Files, directories or glob patterns; shards and rows in any order."
+        min_length=1,
+        description="Files, directories or glob patterns; shards and rows in any order.",
     )
     entity: str = Field("src_addr", min_length=1, description="Column of the entity.")
     entity_from: Literal["column", "file_name"] = Field(
-        "column", description="Where the entity is; file_name: the name of its file, without extension."
+        "column",
+        description="Where the entity is; file_name: the name of its file, without extension.",
     )
-    entity_kind: Kind = Field(
+    entity_kind: IdKind = Field(
         "address",
-        description="What an entity is: an IPv4 or IPv6 address, a number below 2³², or any text or number, stored "
-        "through a dictionary in the run.",
+        description=(
+            "What an entity is: an IPv4 or IPv6 address, a number below 2³², or any text or number,"
+            " stored through a dictionary in the run."
+        ),
     )
     time: str = Field("event_time", min_length=1, description="Column of the time.")
     time_format: Names = Field(
         ("iso",),
         json_schema_extra={"flag": "repeated"},
-        description="How times are written: iso, an epoch such as epoch_s, or a strptime pattern; several are tried in "
-        "turn. Times without offset are UTC. Columns of timestamps need none.",
+        description=(
+            "How times are written: iso, an epoch such as epoch_s, or a strptime pattern; several"
+            " are tried in turn. Times without offset are UTC. Columns of timestamps need none."
+        ),
     )
     peer: str | None = Field(None, description="Column of the other end. Default: none.")
-    peer_kind: Kind = Field("address", description="What a peer is; see entity_kind.")
+    peer_kind: IdKind = Field("address", description="What a peer is; see entity_kind.")
     value: str | None = Field(
-        "rtt", min_length=1, description="Column of the latency. May be left out if values is given."
+        "rtt",
+        min_length=1,
+        description="Column of the latency. May be left out if values is given.",
     )
     values: Annotated[Mapping[str, str], AfterValidator(_known_types)] = Field(
         default_factory=dict,
-        description="More columns of a measurement and their types: int8 to int64, float32, float64 or category, e.g. "
-        "price=float32.",
+        description=(
+            "More columns of a measurement and their types: int8 to int64, float32, float64 or"
+            " category, e.g. price=float32."
+        ),
     )
     value_unit: Literal["us", "ms", "s"] = Field("ms", description="Unit of the latency.")
-    missing: ValueRule = Field("failed", description="What becomes of nulls and NaN; drop: dropped and counted.")
+    missing: ValueRule = Field(
+        "failed", description="What becomes of nulls and NaN; drop: dropped and counted."
+    )
     negative: ValueRule = Field("failed", description="What becomes of values below 0.")
     zero: Literal["value", "failed", "drop", "error"] = Field(
         "value", description="What becomes of 0; value: it is a latency."
     )
-    null_values: Names = Field((), description="Texts that mean null, like the empty text; e.g. NA.")
+    null_values: Names = Field(
+        (), description="Texts that mean null, like the empty text; e.g. NA."
+    )
     bad_rows: Literal["error", "drop"] = Field(
-        "error", description="Rows whose entity, time, peer or value cannot be read; drop: dropped and counted."
+        "error",
+        description=(
+            "Rows whose entity, time, peer or value cannot be read; drop: dropped and counted."
+        ),
     )
     sample_rate: float = Field(
-        1.0, gt=0, le=1, description="Share of rows to keep, chosen by a keyed hash of shard name and row."
+        1.0,
+        gt=0,
+        le=1,
+        description="Share of rows to keep, chosen by a keyed hash of shard name and row.",
     )
     train_ratio: float = Field(
         0.9,
         ge=0,
         le=1,
-        description="Share of entities that train, by a keyed hash; the others test. An entity keeps its split "
-        "whatever other entities are added.",
+        description=(
+            "Share of entities in train, by a keyed hash; the others are in test. An entity keeps"
+            " its split whatever other entities are added."
+        ),
     )
     duplicates: Duplicates = Field(
         "count",
-        description="Entities with the measurements of another one; group: they share a split; drop: keep the one "
-        "that begins first; count: reported; allow: not looked for.",
+        description=(
+            "Entities with the measurements of another one; group: they share a split; drop: keep"
+            " the one that begins first; count: reported; allow: not looked for."
+        ),
     )
-    content: Names = Field((), description="Columns of a measurement to compare. Default: all but the entity.")
-    seed: int = Field(42, ge=0, lt=2**63, description="Decides the sample, the split and the order of entities.")
+    content: Names = Field(
+        (), description="Columns of a measurement to compare. Default: all but the entity."
+    )
+    seed: int = Field(
+        42, ge=0, lt=2**63, description="Decides the sample, the split and the order of entities."
+    )
     max_row_bytes: Bytes = Field(
         8 << 20,
         ge=1,
         le=1 << 31,
-        description="Largest row, e.g. 8MiB. Rows are cut after the last measurement that fits, and have at least one.",
+        description=(
+            "Largest row, e.g. 8MiB. Rows are cut after the last measurement that fits, and have at"
+            " least one."
+        ),
     )
     memory_limit: Bytes = Field(
-        2 << 30, ge=1 << 20, description="Memory for the work, e.g. 2GiB, besides that of the libraries."
+        2 << 30,
+        ge=1 << 20,
+        description="Memory for the work, e.g. 2GiB, besides that of the libraries.",
     )
     partitions: int | None = Field(
-        None, ge=1, le=1 << 12, description="Shards of a split. Default: as the memory limit requires."
+        None,
+        ge=1,
+        le=1 << 12,
+        description="Shards of a split. Default: as the memory limit requires.",
     )
     format: Literal["array_record", "arrow"] = Field(
         "array_record",
-        description="Format of the shards: array_record (extra `histories`), or arrow, which can be mapped.",
+        description=(
+            "Format of the shards: array_record (extra `histories`), or arrow, which can be mapped."
+        ),
     )
 
     @field_validator("time_format")
@@ -129,71 +181,87 @@ class Histories(RecipeSettings):
     def _known_formats(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         from headrace.formats.dates import date_word  # settings alone load no data libraries
 
-        for each in value:
-            date_word(each, "time_format")
+        for time_format in value:
+            date_word(time_format, "time_format")
         if not value:
             raise ValueError("time_format is empty; give at least one")
         return value
 
     @model_validator(mode="before")
     @classmethod
-    def _no_latency_beside_values(cls, given: Any) -> Any:
-        if isinstance(given, dict) and given.get("values") and "value" not in given:
-            return {**given, "value": None}
-        return given
+    def _no_latency_beside_values(cls, settings: Any) -> Any:
+        if isinstance(settings, dict) and settings.get("values") and "value" not in settings:
+            return {**settings, "value": None}
+        return settings
 
     @model_validator(mode="after")
     def _consistent(self) -> Histories:
         names = self.columns()
         if len(set(names)) < len(names):
-            raise ValueError(f"columns are {', '.join(names)}; entity, time, peer, value and values must differ")
+            raise ValueError(
+                f"columns are {', '.join(names)}; entity, time, peer, value and values must differ"
+            )
         if self.value is None and not self.values:
             raise ValueError(
-                "neither value nor values is given; give a latency, or other columns such as price=float32"
+                "neither value nor values is given; give a latency, or other columns such as"
+                " price=float32"
             )
         if len(self.values) > MOST_VALUES:
             raise ValueError(f"values has {len(self.values)} columns; give at most {MOST_VALUES}")
         if self.peer is None and self.peer_kind != "address":
-            raise ValueError(f"peer_kind is {self.peer_kind!r} without a peer; give peer, or leave it out")
-        known = names[self.entity_from == "column" :]
-        if unknown := [name for name in self.content if name not in known]:
             raise ValueError(
-                f"content names {unknown}; name some of {', '.join(known)}, which a measurement consists of"
+                f"peer_kind is {self.peer_kind!r} without a peer; give peer, or leave it out"
+            )
+        known = self._measured()
+        unknown = [name for name in self.content if name not in known]
+        if unknown:
+            raise ValueError(
+                f"content names {unknown}; name some of {', '.join(known)}, which a measurement"
+                " consists of"
             )
         return self
 
     def compared(self) -> tuple[str, ...]:
         """Return the columns by which the measurements of two entities are compared."""
-        return self.content or tuple(self.columns()[self.entity_from == "column" :])
+        return self.content or tuple(self._measured())
 
     def columns(self) -> list[str]:
         """Return the names of the columns that are read."""
-        entity = [self.entity] if self.entity_from == "column" else []
+        if self.entity_from == "column":
+            return [self.entity, *self._measured()]
+        return self._measured()
+
+    def _measured(self) -> list[str]:
+        """Return the columns that a measurement consists of."""
         optional = [name for name in (self.peer, self.value) if name is not None]
-        return [*entity, self.time, *optional, *self.values]
+        return [self.time, *optional, *self.values]
 
     def dictionaries(self) -> dict[str, str]:
         """Return the column of each dictionary of texts, by the dictionary's role."""
-        kinds = (("entity", self.entity_kind, self.entity), ("peer", self.peer_kind, self.peer or ""))
-        found = {role: column for role, kind, column in kinds if kind == "text"}
-        return found | {role: column for column, role in self.categories().items()}
+        columns: dict[str, str] = {}
+        if self.entity_kind == "text":
+            columns["entity"] = self.entity
+        if self.peer_kind == "text":
+            columns["peer"] = self.peer or ""
+        return columns | {role: column for column, role in self.categories().items()}
 
     def categories(self) -> dict[str, str]:
         """Return the dictionary's role of each category column."""
-        kinds = enumerate(self.values.items())
-        return {name: f"value-{number:02d}" for number, (name, kind) in kinds if kind == "category"}
+        types = enumerate(self.values.items())
+        result = {}
+        for number, (name, word) in types:
+            if word == "category":
+                result[name] = value_role(number)
+        return result
 
     @property
-    def slab_rows(self) -> int:
-        """The measurements of an average partition; a partition of up to twice as many is sorted in memory."""
+    def slice_rows(self) -> int:
+        """The measurements of an average partition; a partition of up to twice as many is sorted in
+        memory.
+        """
         return max(1, self.memory_limit // (16 * self.working_bytes))
 
     @property
     def working_bytes(self) -> int:
         """The memory that a measurement takes while its partition is sorted and encoded, in bytes."""
         return WORKING_BYTES + 32 * len(self.values)
-
-
-def output_roles(_config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the columns of the entity and of the times in the output; the settings name those of the source."""
-    return {"entity": "src_id", "time": "first_time", "until": "last_time", "time_format": "epoch_s"}

@@ -1,9 +1,11 @@
-"""Build and read the dictionaries of texts of a run: of entities, of peers and of each category column.
+"""Build and read the dictionaries of texts of a run: of entities, of peers and of each category
+column.
 
-A text is hashed where it is parsed, with a key derived from the seed; pieces and sorting use only hashes of 64 bits.
-Each shard writes its distinct texts in sorted batches. These are merged by ranges of texts, each of which fits in
-memory, into one sorted Arrow file in the run. The code of a text is its index in that file. A table of the hashes, by
-ranges of hashes, maps a hash to its code. Memory is O(memory limit) for any number of texts.
+A text is hashed where it is parsed, with a key derived from the seed; spill files and sorting use
+only hashes of 64 bits. Each shard writes its distinct texts in sorted batches. These are merged by
+ranges of texts, each of which fits in memory, into one sorted Arrow file in the run. The code of a
+text is its index in that file. A table of the hashes, by ranges of hashes, maps a hash to its code.
+Memory is O(memory limit) for any number of texts.
 """
 
 from __future__ import annotations
@@ -24,16 +26,16 @@ from headrace.arrays import I64, U32, U64
 from headrace.digest import derive_key
 from headrace.errors import CorruptShard, InputError
 from headrace.formats.write import HashingFile
-from headrace.histories.codec.addresses import Addresses, as_numbers, of_numbers, of_words
+from headrace.histories.codec.addresses import Addresses, from_numbers, from_words, to_numbers
 from headrace.keyed_hash import hash_texts
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.storage.local import storing
 
 MOST_TEXTS = (1 << 32) - 1
 SCHEMA = pa.schema([pa.field("text", pa.large_string(), nullable=False)])
-_BATCH = 1 << 20  # texts held by a shard before it sorts them
+_BATCH = 1 << 20  # texts that a shard collects before it sorts them
 _TEXT_BYTES = 512  # memory per text during the merge
-_EVERY = 256
+_SAMPLE_EVERY = 256
 _NUMBERED = np.dtype([("hash", "<u8"), ("code", "<u4"), ("zero", "u1", 4)])
 
 
@@ -44,10 +46,12 @@ def hash_ids(texts: pa.Array | pa.ChunkedArray, seed: int) -> U64:
     return high
 
 
-def hashed_addresses(hashes: U64) -> Addresses:
-    """Return the placeholders of texts until they have codes: IPv6 addresses that begin with the hashes."""
+def address_placeholders(hashes: U64) -> Addresses:
+    """Return the placeholders of texts until they have codes: IPv6 addresses that begin with the
+    hashes.
+    """
     words = np.column_stack([hashes, np.zeros(len(hashes), np.uint64)])
-    return of_words(np.full(len(hashes), 6, np.uint8), words)
+    return from_words(np.full(len(hashes), 6, np.uint8), words)
 
 
 def dictionary_file(role: str) -> str:
@@ -72,80 +76,102 @@ def shard_texts(
 
     Gives a function that adds texts by dictionary; repeats are allowed.
     """
-    held: dict[str, list[pa.Array]] = {role: [] for role in roles}
+    waiting: dict[str, list[pa.Array]] = {role: [] for role in roles}
     with ExitStack() as stack:
-        opened = {role: files.arrow_batches(texts_file(role, shard), SCHEMA) for role in roles}
-        write = {role: stack.enter_context(each) for role, each in opened.items()}
+        writers = {}
+        for role in roles:
+            batches = files.arrow_batches(texts_file(role, shard), SCHEMA)
+            writers[role] = stack.enter_context(batches)
 
-        def sort(role: str) -> None:
-            if held[role]:
-                write[role](_as_table(_distinct(held[role])))
-                held[role] = []
+        def flush(role: str) -> None:
+            if waiting[role]:
+                writers[role](_as_table(_distinct(waiting[role])))
+                waiting[role] = []
 
         def add(texts: Mapping[str, pa.Array]) -> None:
-            for role, found in texts.items():
-                held[role].append(found)
-                if sum(map(len, held[role])) >= _BATCH:
-                    sort(role)
+            for role, chunk in texts.items():
+                waiting[role].append(chunk)
+                if sum(map(len, waiting[role])) >= _BATCH:
+                    flush(role)
 
         yield add
         for role in roles:
-            sort(role)
+            flush(role)
 
 
 def _distinct(parts: Sequence[pa.Array | pl.Series]) -> pl.Series:
     """Return the distinct texts of some arrays, sorted."""
-    return pl.concat([pl.Series("text", each, dtype=pl.String) for each in parts]).unique().sort()
+    return pl.concat([pl.Series("text", part, dtype=pl.String) for part in parts]).unique().sort()
 
 
 def _as_table(texts: pl.Series) -> pa.Table:
     return pa.table({"text": texts.to_arrow().cast(pa.large_string())}, schema=SCHEMA)
 
 
-def merge_texts(files: TaskFiles, role: str, column: str, shards: int, seed: int, memory_limit: int) -> dict[str, Any]:
-    """Write one dictionary, and the codes of its hashes. Raises `InputError` if there are more texts than codes."""
+def merge_texts(
+    files: TaskFiles, role: str, column: str, shards: int, seed: int, memory_limit: int
+) -> dict[str, Any]:
+    """Write one dictionary, and the codes of its hashes.
+
+    Raises `InputError` if there are more texts than codes.
+    """
     batches: list[pa.Array] = []
     for shard in range(shards):
         reader = pa.ipc.open_file(pa.memory_map(str(files.run / texts_file(role, shard))))
-        texts = (reader.get_batch(number)["text"] for number in range(reader.num_record_batches))
-        batches += [each for each in texts if len(each)]
-    most = max(1, memory_limit // _TEXT_BYTES)
-    parts = -(-sum(map(len, batches)) // most) or 1
-    scattered = [files.temporary(f"{STAGE_DIRECTORY}/codes-{role}-{part:05d}") for part in range(parts)]
+        for number in range(reader.num_record_batches):
+            texts = reader.get_batch(number)["text"]
+            if len(texts):
+                batches.append(texts)
+    at_once = max(1, memory_limit // _TEXT_BYTES)
+    parts = -(-sum(map(len, batches)) // at_once) or 1
+    parts_paths = []
+    for part in range(parts):
+        path = files.temporary(f"{STAGE_DIRECTORY}/codes-{role}-{part:05d}")
+        with storing(path):
+            path.touch()
+        parts_paths.append(path)
     target = dictionary_file(role)
     temporary = files.temporary(target)
     count = 0
-    for path in scattered:
-        with storing(path):
-            path.touch()
     with HashingFile(temporary) as file:
         with pa.ipc.new_file(file, SCHEMA) as writer:
-            for merged in _merged(batches, most):
+            for merged in _merged(batches, at_once):
                 if count + len(merged) > MOST_TEXTS:
                     raise InputError(
-                        f"column {column!r} has more than {MOST_TEXTS:,} distinct texts, which have no codes"
+                        f"column {column!r} has more than {MOST_TEXTS:,} distinct texts, which have"
+                        " no codes"
                     )
                 table = _as_table(merged)
                 with storing(temporary):
                     writer.write_table(table.combine_chunks())
-                _scatter(hash_ids(table["text"], seed), count, scattered)
+                _scatter(hash_ids(table["text"], seed), count, parts_paths)
                 count += len(merged)
         written = file.holding(count)
     files.finished(temporary, target, written)
-    _gather_codes(files, role, column, scattered)
+    _gather_codes(files, role, column, parts_paths)
     return {"rows_read": count, "digest": written.digest}
 
 
-def _merged(batches: Sequence[pa.Array], most: int) -> Iterator[pl.Series]:
-    """Yield all distinct texts in order, about `most` at a time. batches: sorted, without repeats."""
+def _merged(batches: Sequence[pa.Array], at_once: int) -> Iterator[pl.Series]:
+    """Yield all distinct texts in order, about `at_once` at a time.
+
+    batches: sorted, without repeats.
+    """
     if not batches:
         return
-    some = [pl.Series("text", each.take(pa.array(np.arange(0, len(each), _EVERY)))) for each in batches]
-    borders = pl.concat(some).sort().gather_every(max(1, most // _EVERY)).unique().sort()[1:]
-    cuts = [[0, *pl.Series("text", each).search_sorted(borders).to_list(), len(each)] for each in batches]
-    for number in range(len(borders) + 1):
-        parts = [each[cut[number] : cut[number + 1]] for each, cut in zip(batches, cuts, strict=True)]
-        texts = _distinct(parts)
+    samples = []
+    for batch in batches:
+        rows = np.arange(0, len(batch), _SAMPLE_EVERY)
+        samples.append(pl.Series("text", batch.take(pa.array(rows))))
+    every = max(1, at_once // _SAMPLE_EVERY)
+    boundaries = pl.concat(samples).sort().gather_every(every).unique().sort()[1:]
+    cuts = []
+    for batch in batches:
+        inside = pl.Series("text", batch).search_sorted(boundaries).to_list()
+        cuts.append([0, *inside, len(batch)])
+    for number in range(len(boundaries) + 1):
+        pairs = zip(batches, cuts, strict=True)
+        texts = _distinct([batch[cut[number] : cut[number + 1]] for batch, cut in pairs])
         if len(texts):
             yield texts
 
@@ -153,7 +179,8 @@ def _merged(batches: Sequence[pa.Array], most: int) -> Iterator[pl.Series]:
 def _scatter(hashes: U64, first: int, paths: Sequence[Path]) -> None:
     """Append hashes and their codes to files by equal ranges of hashes."""
     records = np.zeros(len(hashes), _NUMBERED)
-    records["hash"], records["code"] = hashes, first + np.arange(len(hashes))
+    records["hash"] = hashes
+    records["code"] = first + np.arange(len(hashes))
     part = (hashes >> np.uint64(32)) * np.uint64(len(paths)) >> np.uint64(32)
     for number, path in enumerate(paths):
         with storing(path), path.open("ab") as file:
@@ -162,19 +189,23 @@ def _scatter(hashes: U64, first: int, paths: Sequence[Path]) -> None:
 
 def _gather_codes(files: TaskFiles, role: str, column: str, paths: Sequence[Path]) -> None:
     """Write all hashes in order, followed by their codes in the same order."""
-    temporary = files.temporary(_codes_file(role))
+    target = _codes_file(role)
+    temporary = files.temporary(target)
     with HashingFile(temporary) as file:
         for name in ("hash", "code"):
             for path in paths:
                 records = np.fromfile(path, _NUMBERED)
                 records = records[np.argsort(records["hash"], kind="stable")]
                 if (records["hash"][1:] == records["hash"][:-1]).any():
-                    raise InputError(f"two texts of column {column!r} have one hash of 64 bits; give another seed")
+                    raise InputError(
+                        f"two texts of column {column!r} have one hash of 64 bits; give another"
+                        " seed"
+                    )
                 file.write(np.ascontiguousarray(records[name]).tobytes())
         written = file.holding(0)
     for path in paths:
         path.unlink()
-    files.finished(temporary, _codes_file(role), written)
+    files.finished(temporary, target, written)
 
 
 @dataclass(frozen=True)
@@ -187,21 +218,27 @@ class Codes:
     @cached_property
     def _table(self) -> tuple[U64, U32]:
         path = self.run / _codes_file(self.role)
-        data = np.memmap(path, np.uint8, "r").view(np.ndarray) if path.stat().st_size else np.zeros(0, np.uint8)
+        data = np.zeros(0, np.uint8)
+        if path.stat().st_size:
+            data = np.memmap(path, np.uint8, "r").view(np.ndarray)
         count = len(data) // 12
         return data[: 8 * count].view("<u8"), data[8 * count :].view("<u4")
 
     def of(self, hashes: U64) -> I64:
         """Return the codes of hashes. Raises `CorruptShard` for a hash without a code."""
         known, codes = self._table
-        place = np.searchsorted(known, hashes)
-        if len(hashes) and (not len(known) or (known[np.minimum(place, len(known) - 1)] != hashes).any()):
-            raise CorruptShard(f"{self.run}: a text has no code; remove the run's directory and prepare it again")
-        return codes[place].astype(np.int64)
+        index = np.searchsorted(known, hashes)
+        if len(hashes) and (
+            not len(known) or (known[np.minimum(index, len(known) - 1)] != hashes).any()
+        ):
+            raise CorruptShard(
+                f"{self.run}: a text has no code; remove the run's directory and prepare it again"
+            )
+        return codes[index].astype(np.int64)
 
-    def addresses(self, hashed: Addresses) -> Addresses:
+    def addresses(self, placeholders: Addresses) -> Addresses:
         """Replace hashes by codes in entities or peers."""
-        return of_numbers(self.of(hashed.words()[:, 0]))
+        return from_numbers(self.of(placeholders.words()[:, 0]))
 
     @property
     def count(self) -> int:
@@ -218,7 +255,9 @@ class Dictionary:
         try:
             self.texts = pa.ipc.open_file(pa.memory_map(str(path))).read_all()["text"]
         except (OSError, pa.ArrowException, KeyError) as error:
-            raise CorruptShard(f"{path}: cannot be read ({error}); restore it or prepare the run again") from error
+            raise CorruptShard(
+                f"{path}: cannot be read ({error}); restore it or prepare the run again"
+            ) from error
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -230,15 +269,20 @@ class Dictionary:
 
     def hashes(self, seed: int) -> U64:
         """Hash all texts: uint64 [N]."""
-        parts = [hash_ids(chunk, seed) for chunk in self.texts.chunks if len(chunk)]
+        parts = []
+        for chunk in self.texts.chunks:
+            if len(chunk):
+                parts.append(hash_ids(chunk, seed))
         return np.concatenate([np.zeros(0, np.uint64), *parts])
 
     def names(self, addresses: Addresses) -> pa.Array:
         """Return the texts of entities or peers; null for codes that are not in the dictionary."""
-        return self.take(as_numbers(addresses))
+        return self.take(to_numbers(addresses))
 
     def take(self, codes: I64) -> pa.Array:
         """Return the texts of codes; null for codes that are not in the dictionary."""
         known = (codes >= 0) & (codes < len(self))
-        found = self.texts.take(pa.array(codes, mask=~known)).combine_chunks()
-        return (pa.concat_arrays(found.chunks) if isinstance(found, pa.ChunkedArray) else found).cast(pa.string())
+        texts = self.texts.take(pa.array(codes, mask=~known)).combine_chunks()
+        if isinstance(texts, pa.ChunkedArray):
+            texts = pa.concat_arrays(texts.chunks)
+        return texts.cast(pa.string())

@@ -1,9 +1,10 @@
 """Find entities that hold the same measurements under two names, and decide what happens to them.
 
-The content of an entity is all its measurements, in any order. Of each measurement the compared columns count, with the
-time in whole seconds and the latency as its stored code. Hashes of the measurements are summed, so nothing is sorted or
-held, and parts and slabs may come in any order. The contents of all entities are compared in memory, at 8 bytes per
-entity, or 32 if duplicates are grouped or dropped.
+The content of an entity is all its measurements, in any order. Of each measurement the compared
+columns count, with the time in whole seconds and the latency as its stored code. Hashes of the
+measurements are summed, so nothing is sorted or kept, and parts and slices may come in any order.
+The contents of all entities are compared in memory, at 8 bytes per entity, or 32 if duplicates are
+grouped or dropped.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from headrace.dataset.contents import names_told, repeats_told
 from headrace.draws import GAMMA, mix
 from headrace.formats.content import NOTHING, Repeated, tagged
 from headrace.histories.codec.rows import Measurements
-from headrace.histories.codec.values import mixed_values
+from headrace.histories.codec.values import mix_values
 from headrace.histories.config import Histories
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles, read_arrow
 from headrace.run.repeats import keep_words
@@ -30,42 +31,50 @@ _AT_ONCE = 1 << 15  # measurements hashed at a time, so that they stay in the pr
 
 
 def content_sums(
-    settings: Histories, seconds: I64, peer: U64 | None, codes: U16, starts: I64, values: U64 | None = None
+    settings: Histories,
+    seconds: I64,
+    peer: U64 | None,
+    codes: U16,
+    starts: I64,
+    values: U64 | None = None,
 ) -> U64:
     """Sum a hash of the compared columns of each measurement, row by row: uint64 [R].
 
-    seconds, peer, codes: [N], of the measurements, peer from `mixed_peers`.
-    starts: [R], where the rows begin.
+    seconds, peer, codes: [N], of the measurements, peer from `mix_peers`.
+    starts: [R], where the rows start.
     values: [N, K], words of the value columns.
     """
     names = settings.compared()
-    held = [] if values is None else [number for number, name in enumerate(settings.values) if name in names]
+    compared = [number for number, name in enumerate(settings.values) if name in names]
     hashes = np.empty(len(codes), np.uint64)
     for first in range(0, len(codes), _AT_ONCE):
         part = slice(first, first + _AT_ONCE)
-        words = seconds[part].astype(np.uint64) if settings.time in names else np.zeros(len(codes[part]), np.uint64)
-        words <<= np.uint64(16)
+        words = np.zeros(len(codes[part]), np.uint64)
+        if settings.time in names:
+            words = seconds[part].astype(np.uint64) << np.uint64(16)
         if settings.value in names:
             words |= codes[part]
         if peer is not None and settings.peer in names:
             words += peer[part]
-        if values is not None and held:
-            words += mixed_values(values[part][:, held])
+        if values is not None and compared:
+            words += mix_values(values[part][:, compared])
         words += np.uint64(GAMMA)  # a measurement of zeros must change the sum too
         hashes[part] = mix(words)
-    return np.add.reduceat(hashes, starts) if len(starts) else np.zeros(0, np.uint64)
+    if not len(starts):
+        return np.zeros(0, np.uint64)
+    return np.add.reduceat(hashes, starts)
 
 
 def digests(sums: U64, counts: I64) -> U64:
     """Digest the content of entities.
 
-    sums, counts: [E], the sum of the hashes of their measurements, and how many measurements they have. An entity whose
-    rows were all dropped has the digest `NOTHING`.
+    sums, counts: [E], the sum of the hashes of their measurements, and how many measurements they
+    have. An entity whose rows were all dropped has the digest `NOTHING`.
     """
-    found = mix(sums + counts.astype(np.uint64) * np.uint64(GAMMA))
-    found[found == NOTHING] = 1
-    found[counts == 0] = NOTHING
-    return found
+    digest = mix(sums + counts.astype(np.uint64) * np.uint64(GAMMA))
+    digest[digest == NOTHING] = 1
+    digest[counts == 0] = NOTHING
+    return digest
 
 
 class Contents:
@@ -77,14 +86,17 @@ class Contents:
 
     def __init__(self, settings: Histories, entities: int) -> None:
         self._settings = settings
-        self._sums, self.counts = np.zeros(entities, np.uint64), np.zeros(entities, np.int64)
+        self._sums = np.zeros(entities, np.uint64)
+        self.counts = np.zeros(entities, np.int64)
         self.first = np.full(entities, np.iinfo(np.int64).max)
 
-    def add(self, rows: Measurements, entity: I64, peer: U64 | None, values: U64 | None = None) -> None:
+    def add(
+        self, rows: Measurements, entity: I64, peer: U64 | None, values: U64 | None = None
+    ) -> None:
         """Add rows.
 
         entity: [R], the entity of each row.
-        peer: [N], of each measurement, from `mixed_peers`.
+        peer: [N], of each measurement, from `mix_peers`.
         values: [N, K], words of the value columns.
         """
         sums = content_sums(self._settings, rows.times, peer, rows.codes, rows.starts, values)
@@ -99,70 +111,97 @@ class Contents:
 
 @dataclass(frozen=True)
 class Decision:
-    """Record what happens to the entities of a partition, bool [E] in hash order.
+    """What happens to the entities of a partition, bool [E] in hash order.
 
-    trains: in train, else in test.
-    goes: dropped, as a copy.
+    in_train: in train, else in test.
+    dropped: as a copy.
     """
 
-    trains: Bools
-    goes: Bools
+    in_train: Bools
+    dropped: Bools
+
+    def in_split(self, split: str) -> Bools:
+        """Return which entities are written to a split."""
+        if split == "train":
+            return self.in_train & ~self.dropped
+        return ~(self.in_train | self.dropped)
 
 
-def compared_file(number: int) -> str:
+def _compared_file(partition: int) -> str:
     """Return the path of the compared contents of a partition's entities, relative to the run."""
-    return f"{STAGE_DIRECTORY}/compare-{number:05d}.arrow"
+    return f"{STAGE_DIRECTORY}/compare-{partition:05d}.arrow"
 
 
-def keep_compared(files: TaskFiles, number: int, contents: Contents, trains: Bools) -> None:
-    """Write the content digests of a partition's entities, their first times, and whether they would train."""
-    columns = {"content": contents.digests(), "first": contents.first, "trains": pa.array(trains)}
-    files.write_arrow(compared_file(number), pa.table(columns))
+def keep_compared(files: TaskFiles, partition: int, contents: Contents, in_train: Bools) -> None:
+    """Write the content digests of a partition's entities, their first times, and whether they
+    would be in train.
+    """
+    columns = {
+        "content": contents.digests(),
+        "first": contents.first,
+        "in_train": pa.array(in_train),
+    }
+    files.write_arrow(_compared_file(partition), pa.table(columns))
 
 
-def decide(run: Path, partitions: int, asked: Literal["group", "drop"]) -> list[Decision]:
+def decide(run: Path, partitions: int, duplicates: Literal["group", "drop"]) -> list[Decision]:
     """Decide what happens to the entities of each partition, from the files of `keep_compared`.
 
-    Entities are in the order of their keyed hash. With "group", entities with the same content go to the split of the
-    first of them. With "drop", the one that begins first stays; ties go to the first in order.
+    Entities are in the order of their keyed hash. With "group", entities with the same content go
+    to the split of the first of them. With "drop", the one that begins first stays; ties go to the
+    first in order.
     """
-    tables = [read_arrow(run / compared_file(number)) for number in range(partitions)]
-    names = ("content", "first", "trains")
-    content, first, trains = (np.concatenate([each[name].to_numpy() for each in tables]) for name in names)
-    goes = np.zeros(len(content), np.bool_)
-    if asked == "group":
-        _, original, unit = np.unique(content, return_index=True, return_inverse=True)
-        trains = trains[original][unit]
+    tables = [read_arrow(run / _compared_file(partition)) for partition in range(partitions)]
+    everything = pa.concat_tables(tables)
+    content = everything["content"].to_numpy()
+    in_train = everything["in_train"].to_numpy()
+    dropped = np.zeros(len(content), np.bool_)
+    if duplicates == "group":
+        _, original, group = np.unique(content, return_index=True, return_inverse=True)
+        in_train = in_train[original][group]
     else:
-        order = np.lexsort((first, content))
-        goes[order[1:]] = content[order[1:]] == content[order[:-1]]
-    ends = np.cumsum([len(each) for each in tables])[:-1]
-    return [Decision(*each) for each in zip(np.split(trains, ends), np.split(goes, ends), strict=True)]
+        order = np.lexsort((everything["first"].to_numpy(), content))
+        dropped[order[1:]] = content[order[1:]] == content[order[:-1]]
+    ends = np.cumsum([len(table) for table in tables])[:-1]
+    parts = zip(np.split(in_train, ends), np.split(dropped, ends), strict=True)
+    return [Decision(*part) for part in parts]
 
 
-def counted_file(number: int) -> str:
+def counted_file(partition: int) -> str:
     """Return the path of the contents of a partition's written entities, each with its split."""
-    return f"{STAGE_DIRECTORY}/content-{number:05d}.arrow"
+    return f"{STAGE_DIRECTORY}/content-{partition:05d}.arrow"
 
 
-def keep_counted(files: TaskFiles, number: int, contents: Contents, decision: Decision) -> None:
+def keep_counted(files: TaskFiles, partition: int, contents: Contents, decision: Decision) -> None:
     """Write the contents of the entities that were written, with the number of their split."""
-    stays = ~decision.goes
-    words = tagged(contents.digests()[stays], (~decision.trains[stays]).astype(np.uint8))
-    keep_words(files, counted_file(number), words)
+    stays = ~decision.dropped
+    words = tagged(contents.digests()[stays], (~decision.in_train[stays]).astype(np.uint8))
+    keep_words(files, counted_file(partition), words)
 
 
-def facts(settings: Histories, found: Repeated) -> dict[str, Any]:
-    """Return the manifest facts on entities with the same content; none if they are only counted and there are none."""
-    if settings.duplicates == "count" and not sum(found.own.values()) + sum(found.earlier.values()):
+def duplicate_facts(settings: Histories, repeats: Repeated) -> dict[str, Any]:
+    """Return the manifest facts on entities with the same content; none if they are only counted
+    and there are none.
+    """
+    counts = [*repeats.own.values(), *repeats.earlier.values()]
+    if settings.duplicates == "count" and not sum(counts):
         return {}
-    said = {"in_earlier_split": dict(found.earlier), "repeated": dict(found.own)}
-    return {"duplicates": {"are": settings.duplicates, "content": list(settings.compared()), **said}}
+    return {
+        "duplicates": {
+            "are": settings.duplicates,
+            "content": list(settings.compared()),
+            "in_earlier_split": dict(repeats.earlier),
+            "repeated": dict(repeats.own),
+        }
+    }
 
 
-def told(settings: Histories, found: Repeated, entities: dict[str, int]) -> list[str]:
+def duplicate_warnings(
+    settings: Histories, repeats: Repeated, entities: dict[str, int]
+) -> list[str]:
     """Return a warning if the test split repeats content of the train split; else an empty list."""
-    sentence = repeats_told(found.earlier, entities, unit="entities")
+    sentence = repeats_told(repeats.earlier, entities, unit="entities")
     if sentence is None:
         return []
-    return [f'{sentence}, compared by {names_told(settings.compared())}; choose duplicates="group" or "drop"']
+    columns = names_told(settings.compared())
+    return [f'{sentence}, compared by {columns}; choose duplicates="group" or "drop"']

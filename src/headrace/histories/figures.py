@@ -1,4 +1,6 @@
-"""Draw the figures of histories: sizes of entities and rows, their times, and the contexts made of them."""
+"""Draw the figures of histories: sizes of entities and rows, their times, and the contexts made of
+them.
+"""
 
 from __future__ import annotations
 
@@ -31,19 +33,25 @@ def figures(facts: RunFacts) -> list[Figure]:
 
 
 def _rows(facts: RunFacts) -> pl.DataFrame | None:
-    """Read `rows.parquet` without the names; the rows of an entity are adjacent. Times are seconds since 1970.
+    """Read `rows.parquet` without the names; the rows of an entity are adjacent.
+
+    Times are seconds since 1970.
 
     None if there are no rows, or too many for a picture.
     """
     path = facts.run.root / "rows.parquet"
-    if sum(each.rows for each in facts.manifest.splits.values()) > _MOST_ROWS:
+    if sum(totals.rows for totals in facts.manifest.splits.values()) > _MOST_ROWS:
         return None
     names = ["split", "part", "n_measurements", "first_time", "last_time", "bytes"]
     try:
         rows = pl.read_parquet(path, columns=names)
     except (OSError, pl.exceptions.PolarsError) as error:
-        raise CorruptShard(f"{path}: cannot be read ({error}); restore it or prepare the run again") from error
-    return rows if len(rows) else None
+        raise CorruptShard(
+            f"{path}: cannot be read ({error}); restore it or prepare the run again"
+        ) from error
+    if len(rows):
+        return rows
+    return None
 
 
 def _of_splits(facts: RunFacts, rows: pl.DataFrame) -> dict[str, Bools]:
@@ -54,16 +62,18 @@ def _of_splits(facts: RunFacts, rows: pl.DataFrame) -> dict[str, Bools]:
 def _timeline_figures(facts: RunFacts, rows: pl.DataFrame | None) -> list[Figure]:
     if rows is None:
         return []
-    begins, ends = (rows[name].to_numpy().astype(np.float64) * 1e6 for name in ("first_time", "last_time"))
-    edges = time_edges(float(begins.min()), float(ends.max()))
-    parts, lines = {}, []
-    for split, own in _of_splits(facts, rows).items():
-        if own.any():
-            parts[split] = covering(begins[own], ends[own], edges)
-            lines.append(f"{split} from {moment(begins[own].min())} to {moment(ends[own].max())}")
+    starts = rows["first_time"].to_numpy().astype(np.float64) * 1e6
+    ends = rows["last_time"].to_numpy().astype(np.float64) * 1e6
+    edges = time_edges(float(starts.min()), float(ends.max()))
+    parts = {}
+    lines = []
+    for split, mask in _of_splits(facts, rows).items():
+        if mask.any():
+            parts[split] = covering(starts[mask], ends[mask], edges)
+            lines.append(f"{split} from {moment(starts[mask].min())} to {moment(ends[mask].max())}")
     answer = (
-        f"{'; '.join(lines)}. Splits are by entity, so both may cover all times. A row counts in every interval from "
-        "its first measurement to its last."
+        f"{'; '.join(lines)}. Splits are by entity, so both may cover all times. A row counts in"
+        " every interval from its first measurement to its last."
     )
     chart = charts.over_time(edges, parts, of="rows", texts=[moment(edge) for edge in edges])
     return [Figure("timeline", "Which times do the rows cover?", answer, chart, "plain", "full")]
@@ -78,10 +88,14 @@ def _size_figures(facts: RunFacts, rows: pl.DataFrame | None) -> list[Figure]:
     several = int(np.count_nonzero(np.diff(starts, append=len(rows)) > 1))
     names = pl.scan_parquet(facts.run.root / "rows.parquet").select("src_id")
     largest = names.slice(int(starts[np.argmax(sizes)]), 1).collect().item()
+    subject = "None is"
+    if several:
+        subject = many(several, "entity is", "entities are")
+    of_all = share(float(sizes.max()), float(sizes.sum()))
     answer = (
-        f"{many(len(sizes), 'entity', 'entities')}: median {np.median(sizes):,.0f} measurements, "
-        f"{sizes.max():,.0f} at most (of {largest}, {share(float(sizes.max()), float(sizes.sum()))} of all). "
-        f"{many(several, 'entity is', 'entities are') if several else 'None is'} cut into several rows."
+        f"{many(len(sizes), 'entity', 'entities')}: median {np.median(sizes):,.0f} measurements,"
+        f" {sizes.max():,.0f} at most (of {largest}, {of_all} of all). {subject} cut into several"
+        " rows."
     )
     long = (rows["last_time"] - rows["first_time"]).to_numpy().astype(np.float64)
     long_answer = (
@@ -90,16 +104,17 @@ def _size_figures(facts: RunFacts, rows: pl.DataFrame | None) -> list[Figure]:
         f"takes {size(float(np.median(rows['bytes'].to_numpy())))}."
     )
     of_rows = _of_splits(facts, rows)
-    of_entities = {split: own[starts] for split, own in of_rows.items()}
     edges, grows = edges_for(sizes)
-    parts = {name: counted(sizes[own], edges) for name, own in of_entities.items()}
+    parts = {split: counted(sizes[mask[starts]], edges) for split, mask in of_rows.items()}
     title = "measurements of an entity"
     of_sizes = charts.histogram(edges, parts, of="entities", title=title, grows=grows)
     long = np.maximum(long, 1.0)
     edges, grows = span_edges(long)
-    parts = {name: counted(long[own], edges) for name, own in of_rows.items()}
+    parts = {split: counted(long[mask], edges) for split, mask in of_rows.items()}
     texts = [span(float(edge)) for edge in edges]
-    of_spans = charts.histogram(edges, parts, of="rows", title="from first to last", grows=grows, texts=texts)
+    of_spans = charts.histogram(
+        edges, parts, of="rows", title="from first to last", grows=grows, texts=texts
+    )
     return [
         Figure("entities", "How large are the entities?", answer, of_sizes),
         Figure("time-spans", "How much time does a row cover?", long_answer, of_spans),
@@ -109,39 +124,50 @@ def _size_figures(facts: RunFacts, rows: pl.DataFrame | None) -> list[Figure]:
 def _context_figures(facts: RunFacts) -> list[Figure]:
     """Describe the contexts of an epoch with the default options."""
     question = "What will training see of it?"
-    rows = {split: facts.manifest.splits[split].rows for split in facts.splits if facts.manifest.splits[split].rows}
+    rows = {
+        split: facts.manifest.splits[split].rows
+        for split in facts.splits
+        if facts.manifest.splits[split].rows
+    }
     if not rows:
         return []
     if max(rows.values()) > _MOST_CONTEXT_ROWS:
         answer = (
-            f"There are too many rows to make contexts for a picture; `headrace histories plan {facts.run.root}` does."
+            "There are too many rows to make contexts for a picture; `headrace histories plan"
+            f" {facts.run.root}` does."
         )
         return [Figure("contexts", question, answer)]
     shares: dict[str, list[float]] = {"trained": [], "empty": []}
-    per_row, lines = {}, []
+    per_row = {}
+    lines = []
     for split in rows:
-        contexts = open_contexts(facts.run.root, split, kernel="numpy", verify="never")
+        contexts = open_contexts(facts.run.root, split, verify="never")
         plan = contexts.plan(sample=_SAMPLE)
         per_row[split] = np.diff(contexts.index.ends, prepend=0).astype(np.float64)
         tokens = plan.contexts * contexts.options.context_tokens
         shares["trained"].append((1 - plan.padding) * tokens)
         shares["empty"].append(plan.padding * tokens)
         lines.append(
-            f"{split}: {many(plan.contexts, 'context')} of {contexts.options.context_tokens:,} tokens an epoch, "
-            f"{share(plan.coverage, 1)} of the measurements seen, {share(plan.padding, 1)} padding"
+            f"{split}: {many(plan.contexts, 'context')} of"
+            f" {contexts.options.context_tokens:,} tokens an epoch, {share(plan.coverage, 1)} of"
+            f" the measurements seen, {share(plan.padding, 1)} padding"
         )
     answer = f"With the usual options, estimated from {_SAMPLE} contexts: {'; '.join(lines)}."
     names = {"trained": "measurements", "empty": "padding"}
-    found = [Figure("contexts", question, answer, charts.stacked_bars(list(rows), shares, unit="tokens", names=names))]
-    sampled = {split: each for split, each in per_row.items() if len(each)}
+    chart = charts.stacked_bars(list(rows), shares, unit="tokens", names=names)
+    drawn = [Figure("contexts", question, answer, chart)]
+    sampled = {split: counts for split, counts in per_row.items() if len(counts)}
     every = np.concatenate([np.empty(0), *sampled.values()])
     if len(every) and every.min() < every.max():
         edges, grows = edges_for(every)
-        said = (
-            f"{many(len(every), 'row')} larger than a context {verb(len(every), 'is', 'are')} sampled: "
-            f"{every.mean():,.1f} contexts a row on average, {every.max():,.0f} at most. Smaller rows share contexts."
+        answer = (
+            f"{many(len(every), 'row')} larger than a context"
+            f" {verb(len(every), 'is', 'are')} sampled: {every.mean():,.1f} contexts a row on"
+            f" average, {every.max():,.0f} at most. Smaller rows share contexts."
         )
-        parts = {split: counted(each, edges) for split, each in sampled.items()}
-        chart = charts.histogram(edges, parts, of="rows", title="contexts of a row in an epoch", grows=grows)
-        found.append(Figure("contexts-of-rows", "How many contexts does a large row give?", said, chart))
-    return found
+        parts = {split: counted(counts, edges) for split, counts in sampled.items()}
+        title = "contexts of a row in an epoch"
+        chart = charts.histogram(edges, parts, of="rows", title=title, grows=grows)
+        question = "How many contexts does a large row give?"
+        drawn.append(Figure("contexts-of-rows", question, answer, chart))
+    return drawn

@@ -1,8 +1,9 @@
-"""Write and read shards of rows: ArrayRecord files of one row per record, or Arrow files to be memory-mapped.
+"""Write and read shards of rows: ArrayRecord files of one row per record, or Arrow files to be
+memory-mapped.
 
-ArrayRecord files are uncompressed with groups of one record, which suits random access. Writer options are fixed, so
-the same rows give the same bytes. Arrow files have the row's facts as columns beside its blob. A record batch ends with
-the row that brings it to 8 MiB or to 4,096 rows.
+ArrayRecord files are uncompressed with groups of one record, which suits random access. Writer
+options are fixed, so the same rows give the same bytes. Arrow files have the row's facts as columns
+beside its blob. A record batch ends with the row that brings it to 8 MiB or to 4,096 rows.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.arrays import I64, U8
+from headrace.arrays import I64, U8, borders_of
 from headrace.digest import digest_file
 from headrace.errors import CorruptShard, MissingExtra
 from headrace.formats.write import HashingFile, Written
@@ -35,71 +36,85 @@ ROW_SCHEMA = pa.schema(
     ]
 )
 _OPTIONS = "group_size:1,uncompressed,max_parallelism:1"
-_BATCH_BYTES, _BATCH_ROWS = 8 << 20, 4096
+_BATCH_BYTES = 8 << 20
+_BATCH_ROWS = 4096
 
 
 FACTS_SCHEMA = pa.schema([*list(ROW_SCHEMA)[:-1], pa.field("bytes", pa.int64(), nullable=False)])
 
 
 def open_shard(path: Path, format_: str) -> _ArrowFile | _ArrayRecordFile:
-    """Open a new shard under a temporary name. Raises `MissingExtra` without the array-record package.
+    """Open a new shard under a temporary name.
 
-    Its `write` takes the next rows, those at the indices `places`, and their facts, of `FACTS_SCHEMA`. `finish` closes
-    the file; then `batches` has the number of rows of each part that can be read alone.
+    Raises `MissingExtra` without the array-record package.
+
+    Its `write` takes the next rows by their indices, and their facts, of `FACTS_SCHEMA`. `finish`
+    closes the file; then `batches` has the number of rows of each part that can be read alone.
     """
-    return _ArrowFile(path) if format_ == "arrow" else _ArrayRecordFile(path)
+    if format_ == "arrow":
+        return _ArrowFile(path)
+    return _ArrayRecordFile(path)
 
 
 @dataclass(frozen=True)
 class Blobs:
-    """Rows that were read together. data: their blobs end to end, uint8; sizes int64 [R]: bytes of each."""
+    """Rows that were read together.
+
+    data: their blobs end to end, uint8. sizes: int64 [R], bytes of each.
+    """
 
     data: U8
     sizes: I64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Most:
+class ReadLimit:
     """Limits of one read: rows, and bytes unless a single row has more."""
 
     rows: int
     bytes: int
 
     def cut(self, sizes: I64) -> list[tuple[int, int]]:
-        """Cut rows of these sizes into pieces, as (first row, last row + 1) of each."""
-        ends = np.cumsum(sizes)
-        pieces, first = [], 0
+        """Cut rows of these sizes into reads, as (first row, last row + 1) of each."""
+        ends = borders_of(sizes)
+        reads = []
+        first = 0
         while first < len(sizes):
-            before = int(ends[first - 1]) if first else 0
-            fitting = int(np.searchsorted(ends, before + self.bytes, side="right"))
+            fitting = int(np.searchsorted(ends, ends[first] + self.bytes, side="right")) - 1
             last = max(first + 1, min(fitting, first + self.rows))
-            pieces.append((first, last))
+            reads.append((first, last))
             first = last
-        return pieces
+        return reads
 
 
-MOST = Most(rows=8192, bytes=2 << 20)
+READ_LIMIT = ReadLimit(rows=8192, bytes=2 << 20)
 
 
-def read_pieces(path: Path, expected: I64 | None = None, most: Most = MOST) -> Iterator[Blobs]:
-    """Read the rows of a shard of either format, in pieces of many rows. Raises `CorruptShard` if it cannot be read.
+def read_blobs(
+    path: Path, expected: I64 | None = None, limit: ReadLimit = READ_LIMIT
+) -> Iterator[Blobs]:
+    """Read the rows of a shard of either format, many at a time.
 
-    expected: bytes of the rows that the shard should have, so that no piece exceeds the limit when a few rows are
-    large. Without it, pieces have that size on average. If a row cannot be read, those before it are yielded first.
+    Raises `CorruptShard` if it cannot be read.
+
+    expected: bytes of the rows that the shard should have, so that no read exceeds the limit when a
+    few rows are large. Without it, reads have that size on average. If a row cannot be read, those
+    before it are yielded first.
     """
     if path.name.endswith(EXTENSION["arrow"]):
-        yield from _read_arrow(path, most)
+        yield from _read_arrow(path, limit)
         return
     reader = open_array_record(path, max_parallelism=1)
     try:
-        if not reader.ok() or not reader.num_records():  # a truncated file opens as one without records
+        # a truncated file opens as one without records
+        if not reader.ok() or not reader.num_records():
             raise unreadable(path, ValueError("it has no records"))
         rows = reader.num_records()
         average = -(-path.stat().st_size // rows)
         sizes = np.full(rows, average, np.int64)
         if expected is not None:
             sizes[: len(expected)] = expected[:rows]
-        for first, last in most.cut(sizes):
+        for first, last in limit.cut(sizes):
             yield from _read(reader, path, first, last)
     finally:
         with suppress(RuntimeError):  # closing a damaged file raises again
@@ -107,17 +122,19 @@ def read_pieces(path: Path, expected: I64 | None = None, most: Most = MOST) -> I
 
 
 def _read(reader: Any, path: Path, first: int, last: int) -> Iterator[Blobs]:
-    """Read rows of an ArrayRecord file together; if one of them cannot be read, those before it one by one."""
+    """Read rows of an ArrayRecord file together; if one of them cannot be read, those before it one
+    by one.
+    """
     try:
-        found = reader.read(first, last)  # one call costs as much as a hundred small rows
+        blobs = reader.read(first, last)  # one call costs as much as a hundred small rows
     except (ValueError, RuntimeError, OSError, IndexError) as error:
         if last - first == 1:
             raise unreadable(path, error) from error
         for row in range(first, last):
             yield from _read(reader, path, row, row + 1)
     else:
-        sizes = np.fromiter(map(len, found), np.int64, len(found))
-        yield Blobs(np.frombuffer(b"".join(found), np.uint8), sizes)
+        sizes = np.fromiter(map(len, blobs), np.int64, len(blobs))
+        yield Blobs(np.frombuffer(b"".join(blobs), np.uint8), sizes)
 
 
 class _ArrayRecordFile:
@@ -125,12 +142,13 @@ class _ArrayRecordFile:
         module = _array_record()
         self._path = path
         with storing(path):
-            path.touch(exist_ok=False)  # raises clear errors of permission or space; the library does not
+            # raises clear errors of permission or space; the library does not
+            path.touch(exist_ok=False)
         self._writer = module.ArrayRecordWriter(str(path), _OPTIONS)
 
-    def write(self, facts: pa.RecordBatch, rows: Encoded, places: I64) -> None:  # noqa: ARG002 - blobs contain them
+    def write(self, facts: pa.RecordBatch, encoded: Encoded, rows: I64) -> None:  # noqa: ARG002 - blobs contain them
         try:
-            for blob in rows.blobs(places):
+            for blob in encoded.blobs(rows):
                 self._writer.write(blob)
         except RuntimeError as error:
             raise failed(self._path, error) from error
@@ -158,21 +176,25 @@ class _ArrowFile:
         self.batches: list[int] = []
         self._bytes = 0
 
-    def write(self, facts: pa.RecordBatch, rows: Encoded, places: I64) -> None:
-        blobs, ends = rows.column(places), np.cumsum(rows.offsets[places + 1] - rows.offsets[places])
-        start = before = 0
-        while start < len(places):
+    def write(self, facts: pa.RecordBatch, encoded: Encoded, rows: I64) -> None:
+        blobs = encoded.column(rows)
+        ends = borders_of(encoded.offsets[rows + 1] - encoded.offsets[rows])
+        start = 0
+        while start < len(rows):
             room = _BATCH_ROWS - sum(map(len, self._blobs))
-            full = start + 1 + int(np.searchsorted(ends[start:], before + _BATCH_BYTES - self._bytes))
-            stop = min(start + room, full, len(places))
+            free = ends[start] + _BATCH_BYTES - self._bytes
+            full = start + 1 + int(np.searchsorted(ends[start + 1 :], free))
+            stop = min(start + room, full, len(rows))
             self._facts.append(facts.slice(start, stop - start))
             self._blobs.append(blobs.slice(start, stop - start))
-            self._bytes += int(ends[stop - 1]) - before
-            if stop == start + room or stop == full:
+            self._bytes += int(ends[stop] - ends[start])
+            if stop in (start + room, full):
                 self._flush()
-            start, before = stop, int(ends[stop - 1])
-        if self._blobs:  # the rest of the rows need not stay in memory
-            self._blobs = [pa.concat_arrays(self._blobs).take(pa.array(np.arange(sum(map(len, self._blobs)))))]
+            start = stop
+        if self._blobs:  # the other rows need not stay in memory
+            self._blobs = [
+                pa.concat_arrays(self._blobs).take(pa.array(np.arange(sum(map(len, self._blobs)))))
+            ]
 
     def finish(self, rows: int) -> Written:
         if self._blobs:
@@ -192,10 +214,12 @@ class _ArrowFile:
         with storing(self._path):
             self._writer.write_batch(batch)
         self.batches.append(len(batch))
-        self._facts, self._blobs, self._bytes = [], [], 0
+        self._facts = []
+        self._blobs = []
+        self._bytes = 0
 
 
-def _read_arrow(path: Path, most: Most) -> Iterator[Blobs]:
+def _read_arrow(path: Path, limit: ReadLimit) -> Iterator[Blobs]:
     try:
         with pa.memory_map(str(path)) as source:
             reader = pa.ipc.open_file(source)
@@ -203,9 +227,11 @@ def _read_arrow(path: Path, most: Most) -> Iterator[Blobs]:
                 blobs = reader.get_batch(number).column("measurements")
                 blobs.validate(full=True)
                 _, offsets, values = blobs.buffers()
-                ends = np.frombuffer(offsets, np.int64)[blobs.offset : blobs.offset + len(blobs) + 1]
+                ends = np.frombuffer(offsets, np.int64)[
+                    blobs.offset : blobs.offset + len(blobs) + 1
+                ]
                 data = np.frombuffer(values or b"", np.uint8)
-                for first, last in most.cut(np.diff(ends)):
+                for first, last in limit.cut(np.diff(ends)):
                     yield Blobs(data[ends[first] : ends[last]], np.diff(ends[first : last + 1]))
     except FileNotFoundError as error:
         raise CorruptShard(f"{path}: is missing; restore it or prepare the run again") from error
@@ -214,7 +240,8 @@ def _read_arrow(path: Path, most: Most) -> Iterator[Blobs]:
 
 
 def open_array_record(path: Path, *, max_parallelism: int) -> Any:
-    """Open an ArrayRecord file without read-ahead: the package's defaults read 16 MB and start threads.
+    """Open an ArrayRecord file without read-ahead: the package's defaults read 16 MB and start
+    threads.
 
     Raises `CorruptShard`, `MissingExtra`.
     """

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from headrace.histories.config import Histories
 from headrace.histories.measurements import decode_shard
-from headrace.histories.shard_file import Blobs, read_pieces
+from headrace.histories.shard_file import Blobs, read_blobs
 from headrace.run.prepare import Prepared, prepare
 
 SPLITS = ("train", "test")
@@ -113,7 +113,7 @@ def decoded(prepared: Prepared) -> dict[str, list[Measurement]]:
 
 def blobs_of(path: Path) -> list[bytes]:
     """The rows of a shard, as they are stored."""
-    return [blob for piece in read_pieces(path) for blob in blobs_in(piece)]
+    return [blob for piece in read_blobs(path) for blob in blobs_in(piece)]
 
 
 def blobs_in(piece: Blobs) -> list[bytes]:

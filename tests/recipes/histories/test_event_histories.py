@@ -11,7 +11,6 @@ from events import event_histories, expected_events, random_events, read_back, r
 import headrace
 from headrace.contexts import decode_context, open_contexts, read_measurements
 from headrace.errors import InputError, SettingsError
-from headrace.histories import recipe
 from headrace.histories.config import Histories
 from headrace.histories.dictionary import Dictionary
 from headrace.run.prepare import prepare
@@ -48,15 +47,12 @@ def _rows(run: Path) -> list[pa.RecordBatch]:
 
 
 @pytest.mark.slow
-def test_shards_workers_memory_and_compiling_change_no_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_workers_and_memory_change_no_byte(tmp_path: Path) -> None:
     plain = shards_of(event_histories(write_events(tmp_path / "in", EVENTS, 3), tmp_path / "out").run)
     many = event_histories(write_events(tmp_path / "many", EVENTS[::-1], 7), tmp_path / "many_out", workers=2)
     merged = event_histories(tmp_path / "in", tmp_path / "merged", memory_limit=1 << 20)
-    monkeypatch.setattr(recipe, "WORTH_COMPILING", 0)
-    compiled = event_histories(tmp_path / "in", tmp_path / "compiled")
-    compiled_merged = event_histories(tmp_path / "in", tmp_path / "compiled_merged", memory_limit=1 << 20)
 
-    for other in (many, merged, compiled, compiled_merged):
+    for other in (many, merged):
         assert plain == shards_of(other.run)
 
 
@@ -83,11 +79,10 @@ def test_a_text_keeps_its_side_when_others_come(tmp_path: Path) -> None:
     assert sides(few).items() <= sides(many).items()
 
 
-@pytest.mark.parametrize("kernel", ["numpy", "numba"])
 @pytest.mark.parametrize("settings", [{}, {"value": "count", "values": {"kind": "category"}}])
-def test_contexts_show_what_was_measured(tmp_path: Path, kernel: str, settings: dict[str, object]) -> None:
+def test_contexts_show_what_was_measured(tmp_path: Path, settings: dict[str, object]) -> None:
     prepared = event_histories(write_events(tmp_path / "in", EVENTS, 2), tmp_path / "out", **settings)
-    contexts = open_contexts(tmp_path / "out", "train", kernel=kernel, shuffle="none", context_tokens=512)
+    contexts = open_contexts(tmp_path / "out", "train", shuffle="none", context_tokens=512)
     known = {role: Dictionary(prepared.run / "dictionaries" / f"{role}.arrow").texts for role in ("entity", "peer")}
     names = list(contexts.rows.values)
     held = read_back(prepared).with_columns(pl.col("kind").cast(pl.String))
@@ -228,17 +223,15 @@ def test_failures_are_told_by_reason_with_place_and_values(tmp_path: Path) -> No
     for number, values in enumerate((["1.5", "", "-3", "-4"], ["-3", "0", "-5", "2"])):
         lines = [f"10.0.0.1,2024-01-01,{value}" for value in values]
         (tmp_path / "in" / f"part-{number}.csv").write_text("\n".join(["src_addr,event_time,rtt", *lines]) + "\n")
-    told = []
-    for compiled in (1 << 22, 0):
-        settings = Histories(source=tmp_path / "in", format="arrow", zero="failed", seed=compiled % 5)
-        told.append(prepare(settings, tmp_path / f"out {compiled}").manifest.facts["failed_by"])
+    settings = Histories(source=tmp_path / "in", format="arrow", zero="failed")
+    told = prepare(settings, tmp_path / "out").manifest.facts["failed_by"]
 
     expected = {
         "missing": {"rows": 1, "first": "part-0.csv: row 2", "values": []},
         "negative": {"rows": 4, "first": "part-0.csv: row 3", "values": [-3.0, -4.0, -5.0]},
         "zero": {"rows": 1, "first": "part-1.csv: row 2", "values": []},
     }
-    assert [expected, expected] == told
+    assert expected == told
     assert json.dumps(told)
 
 
@@ -248,7 +241,7 @@ def test_texts_out_of_core_are_those_in_memory(tmp_path: Path, monkeypatch: pyte
     source = write_events(tmp_path / "in", events, 3)
     plain = shards_of(event_histories(source, tmp_path / "out").run)
     monkeypatch.setattr("headrace.histories.dictionary._TEXT_BYTES", 1 << 18)
-    monkeypatch.setattr("headrace.histories.dictionary._EVERY", 3)
+    monkeypatch.setattr("headrace.histories.dictionary._SAMPLE_EVERY", 3)
     monkeypatch.setattr("headrace.histories.dictionary._BATCH", 100)
     merged = event_histories(source, tmp_path / "merged", memory_limit=1 << 24)
 

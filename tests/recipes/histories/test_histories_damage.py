@@ -17,7 +17,7 @@ import headrace
 from headrace.dataset.index import IndexRow, index_bytes, read_index
 from headrace.digest import checksum_file, sha256_file
 from headrace.histories.codec.rows import HEADER, HEADER_BYTES
-from headrace.histories.shard_file import read_pieces
+from headrace.histories.shard_file import read_blobs
 from headrace.run.prepare import Prepared
 
 PINGS = random_pings(11, 600, entities=12)
@@ -150,7 +150,7 @@ def test_a_cut_shard_is_an_error_and_not_an_empty_one(prepared: Prepared) -> Non
     path.write_bytes(path.read_bytes()[:70_000])
 
     with pytest.raises(headrace.errors.CorruptShard, match=r"part-00000\.array_record"):
-        list(read_pieces(path))
+        list(read_blobs(path))
 
 
 def test_rows_parquet_is_ordinary_parquet(prepared: Prepared) -> None:

@@ -127,13 +127,9 @@ def test_entities_with_one_content_are_counted_share_a_split_or_go(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("word", ["count", "group", "drop"])
-def test_workers_shards_memory_and_compiling_change_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str
-) -> None:
-    pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
+def test_workers_shards_and_memory_change_nothing(tmp_path: Path, word: str) -> None:
     pings = with_twins(4)
     one = histories(write_pings(tmp_path / "one", [pings]), tmp_path / "out_one", duplicates=word, max_row_bytes=300)
-    monkeypatch.setattr(recipe, "WORTH_COMPILING", 0)
     source = write_pings(tmp_path / "many", dealt(pings[::-1], 4))
     settings = {"max_row_bytes": 300, "memory_limit": 1 << 20}
     many = histories(source, tmp_path / "out_many", workers=2, duplicates=word, **settings)
@@ -172,7 +168,7 @@ def test_verify_finds_a_group_on_the_side_of_another_entity(tmp_path: Path, monk
     source = write_pings(tmp_path / "raw", dealt(with_twins(6), 2))
 
     def all_train(run: Path, partitions: int, asked: Any) -> list[duplicates.Decision]:
-        return [replace(each, trains=np.ones_like(each.trains)) for each in right(run, partitions, asked)]
+        return [replace(each, in_train=np.ones_like(each.in_train)) for each in right(run, partitions, asked)]
 
     monkeypatch.setattr(recipe, "decide", all_train)
     histories(source, tmp_path / "out", duplicates="group")

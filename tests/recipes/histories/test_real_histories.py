@@ -20,8 +20,8 @@ import pytest
 from pings import SPLITS, blobs_of, decoded, rounded_ms, shards_of
 
 import headrace
-from headrace.histories.codec.latencies import decode_latencies
-from headrace.histories.codec.rows import decode_row
+from headrace.histories.codec.rows import decode_rows
+from headrace.histories.codec.values import decode_latencies
 from headrace.histories.config import Histories
 from headrace.run.prepare import Prepared, prepare
 
@@ -77,7 +77,7 @@ def test_ripe_histories_hold_every_ping_in_time_order(tmp_path: Path) -> None:
     found: dict[str, list[tuple[int, int]]] = {}
     for path in sorted((prepared.run / "histories").rglob("part-*")):
         for blob in blobs_of(path):
-            row = decode_row(blob, str(path))
+            (row,) = decode_rows([blob], [str(path)])
             probe = str(int.from_bytes(row.entity_bytes[:4].tobytes(), "big"))
             found[probe] = list(
                 zip(

@@ -1,55 +1,32 @@
 """Order inside a partition: what a plain sort gives, also where hashes meet and where words are too short."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.histories.codec.addresses import Addresses
-from headrace.histories.codec.rows import LARGEST_SPAN, blob_bytes
-from headrace.histories.piece import ENTITY, EntityHashes, multiset_sum, partition_of
-from headrace.histories.sort import distinct_entities, distinct_peers, measurement_order
+from headrace.histories.codec.rows import LARGEST_SPAN, lay_out
+from headrace.histories.sort import distinct_addresses, find_entities, number_peers
+from headrace.histories.spill import ENTITY, EntityHashes, multiset_sum, partition_of
 from headrace.histories.write import cut_rows
 
 WORDS = st.integers(0, 2**64 - 1)
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.integers(0, 3), st.integers(0, 3)), max_size=60),
-    st.sampled_from([1, 10**6, 2**59]),
-    st.booleans(),
-)
-def test_measurements_are_in_order_of_entity_time_peer_and_code(
-    rows: list[tuple[int, int, int, int]], step: int, peers: bool
-) -> None:
-    entity, time, peer, code = np.array(rows, np.int64).reshape(-1, 4).T
-    place = measurement_order(entity.astype(np.uint32), time * step, peer if peers else None, code.astype(np.uint16))
-
-    assert sorted(place.tolist()) == list(range(len(rows)))
-    keys = [(e, t, p, c) if peers else (e, t, c) for e, t, p, c in rows]
-    assert sorted(keys) == [keys[each] for each in place.tolist()]
-
-
-@pytest.mark.parametrize("how", ["plain", "compiled"])
 @given(rows=st.lists(st.tuples(st.sampled_from([4, 6]), st.integers(0, 3), st.integers(0, 3)), max_size=40))
-def test_peers_are_each_once_and_ascending(how: str, rows: list[tuple[int, int, int]]) -> None:
-    if how == "compiled":
-        pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
+def test_peers_are_each_once_and_ascending(rows: list[tuple[int, int, int]]) -> None:
     records = np.zeros(len(rows), ENTITY)
     records["family"], records["word0"], records["word1"] = np.array(rows, np.uint64).reshape(-1, 3).T
-    peers, of_record = distinct_peers(records, compiled=how == "compiled")
+    peers = number_peers(*distinct_addresses(records))
 
-    words = peers.words().tolist()
-    got = [(int(kind), *pair) for kind, pair in zip(peers.family.tolist(), words, strict=True)]
+    words = peers.addresses.words().tolist()
+    got = [(int(kind), *pair) for kind, pair in zip(peers.addresses.family.tolist(), words, strict=True)]
     assert sorted(set(rows)) == got
-    assert rows == [got[each] for each in of_record.rank[of_record.place].tolist()]
+    assert rows == [got[each] for each in peers.rank[peers.index].tolist()]
 
 
-@pytest.mark.parametrize("how", ["plain", "compiled"])
 @given(entities=st.lists(st.tuples(st.sampled_from([4, 6]), st.integers(0, 5)), min_size=1, max_size=40))
-def test_entities_are_each_once_in_hash_order_also_where_hashes_meet(how: str, entities: list[tuple[int, int]]) -> None:
-    if how == "compiled":
-        pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
+def test_entities_are_each_once_in_hash_order_also_where_hashes_meet(entities: list[tuple[int, int]]) -> None:
 
     def hashed(addresses: Addresses) -> EntityHashes:
         order = (addresses.family * np.uint64(5) + addresses.words()[:, 0] * np.uint64(3)) % np.uint64(4)
@@ -58,7 +35,7 @@ def test_entities_are_each_once_in_hash_order_also_where_hashes_meet(how: str, e
     rows = [((family * 5 + word0 * 3) % 4, family, word0) for family, word0 in entities]
     records = np.zeros(len(rows), ENTITY)
     records["family"], records["word0"] = zip(*entities, strict=True)
-    found, place = distinct_entities(records, hashed, compiled=how == "compiled")
+    found, place = find_entities(records, hashed)
 
     words = found.addresses.words()[:, 0].tolist()
     got = list(zip(found.hashes.order.tolist(), found.addresses.family.tolist(), words, strict=True))
@@ -88,7 +65,7 @@ def test_rows_are_cut_where_a_plain_loop_cuts_them(
         four, six = sum(each < 4 for each in held), sum(each >= 4 for each in held)
         if at == len(rows):
             break
-        size = int(blob_bytes(*(np.array([each]) for each in (at + 1 - begin, four, six)))[0])
+        size = int(lay_out(*(np.array([each]) for each in (at + 1 - begin, four, six))).length[0])
         if entity[at] != entity[begin] or size > max_bytes or time[order][at] - time[order][begin] > LARGEST_SPAN:
             expected.append(at)
             begin = at

@@ -19,15 +19,17 @@ from pings import blobs_in, blobs_of, dealt, histories, random_pings, write_ping
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.errors import CorruptShard
 from headrace.histories.codec.addresses import Addresses, render
-from headrace.histories.codec.latencies import is_canonical
-from headrace.histories.codec.rows import HEADER, HEADER_BYTES, Measurements, RowColumns, decode_row, encode_rows
+from headrace.histories.codec.rows import HEADER, HEADER_BYTES, Measurements, RowColumns, decode_rows, encode_rows
+from headrace.histories.codec.values import is_canonical
 from headrace.histories.config import Histories
-from headrace.histories.piece import hash_entities, partition_of
-from headrace.histories.shard_file import ROW_SCHEMA, Most, read_pieces
-from headrace.histories.verify import FACTS, Found, Partition, check_shard, verify_histories
+from headrace.histories.shard_file import ROW_SCHEMA, ReadLimit, read_blobs
+from headrace.histories.spill import hash_entities, partition_of
+from headrace.histories.verify import FACTS, ShardContext, ShardResult, check_shard, verify_histories
 
 FORMATS = ["array_record", "arrow"]
-MOSTS = st.builds(Most, rows=st.sampled_from([2, 3, 7, 20, 1000]), bytes=st.sampled_from([300, 3000, 1 << 20, 1 << 20]))
+MOSTS = st.builds(
+    ReadLimit, rows=st.sampled_from([2, 3, 7, 20, 1000]), bytes=st.sampled_from([300, 3000, 1 << 20, 1 << 20])
+)
 WORD = (1 << 64) - 1
 
 
@@ -42,7 +44,7 @@ class Rows:
 @dataclass(frozen=True)
 class Case:
     directory: Path
-    partition: Partition
+    partition: ShardContext
     blobs: list[bytes]
     facts: pa.Table
 
@@ -90,10 +92,10 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     assert len(blobs) > 30
     assert max(row["part"] for row in facts.to_pylist()) > 2
     config = Histories(source=source, **settings)
-    return Case(directory, Partition(config, 1, 2), blobs, facts)
+    return Case(directory, ShardContext(config, 1, 2), blobs, facts)
 
 
-def first_problem(rows: list[RowColumns], partition: Partition, facts: list[dict]) -> tuple[int, str] | None:
+def first_problem(rows: list[RowColumns], partition: ShardContext, facts: list[dict]) -> tuple[int, str] | None:
     """The laws compared row by row: the place of the first that is wrong, and what is wrong with it."""
     before: tuple[str, int, int, int] | None = None
     for place, row in enumerate(rows):
@@ -102,7 +104,7 @@ def first_problem(rows: list[RowColumns], partition: Partition, facts: list[dict
         address = Addresses(np.array([row.entity_family], np.uint8), row.entity_bytes.reshape(1, 16))
         (name,) = render(address, partition.settings.entity_kind).to_pylist()
         hashes = hash_entities(address, partition.settings.entity_kind, partition.settings.seed)
-        split = "train" if hashes.train(partition.settings.train_ratio)[0] else "test"
+        split = "train" if hashes.in_train(partition.settings.train_ratio)[0] else "test"
         told = tuple(facts[place][each] for each in FACTS)
         holds = (name, row.part, row.n, row.first_time, row.first_time + int(row.offsets[-1]), split)
         if told != holds:
@@ -131,13 +133,13 @@ def out_of_order(row: RowColumns, name: str, order: int, before: tuple[str, int,
     return None if row.first_time >= before[3] else f"begins at {row.first_time}, the part before ends at {before[3]}"
 
 
-def told_one_by_one(case: Case, path: Path, shard: Rows) -> Found:
+def told_one_by_one(case: Case, path: Path, shard: Rows) -> ShardResult:
     """What is found row by row, without pieces."""
     rows = []
     problem = None
     for number, blob in enumerate(shard.blobs, 1):
         try:
-            rows.append(decode_row(bytes(blob), f"{path}: row {number}"))
+            rows += decode_rows([bytes(blob)], [f"{path}: row {number}"])
         except CorruptShard as error:
             problem = str(error)
             break
@@ -147,19 +149,19 @@ def told_one_by_one(case: Case, path: Path, shard: Rows) -> Found:
     elif problem is None and len(rows) < len(shard.facts):
         problem = f"{path}: has {len(rows)} rows, rows.parquet has {len(shard.facts)} of it"
     if problem is not None:
-        return Found(0, 0, problem)
+        return ShardResult(0, 0, problem)
     addresses = Addresses(
         np.array([row.entity_family for row in rows], np.uint8), np.stack([row.entity_bytes for row in rows])
     )
     orders = hash_entities(addresses, case.partition.settings.entity_kind, case.partition.settings.seed).order.tolist()
     total = sum(sum_of(bytes(blob), order) for blob, order in zip(shard.blobs, orders, strict=True))
-    return Found(sum(row.n for row in rows), total % (1 << 64), None)
+    return ShardResult(sum(row.n for row in rows), total % (1 << 64), None)
 
 
 @cache
 def sum_of(blob: bytes, order: int) -> int:
     """The sum of hashes of the row's measurements, one by one in whole numbers."""
-    row = decode_row(blob, "")
+    (row,) = decode_rows([blob], [""])
     total = 0
     for place in range(row.n):
         value = order + mixed(row.first_time + int(row.offsets[place]) << 16 | int(row.codes[place]))
@@ -178,7 +180,7 @@ def mixed(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def same(expected: Found, found: Found) -> None:
+def same(expected: ShardResult, found: ShardResult) -> None:
     assert expected.problem == found.problem
     if expected.problem is None:
         assert (expected.measurements, expected.sum) == (found.measurements, found.sum % (1 << 64))
@@ -286,7 +288,7 @@ def cut(rows: Rows, place: int, number: int, agrees: bool) -> None:
 
 
 def without_peers(rows: Rows, place: int, number: int, agrees: bool) -> None:
-    row = decode_row(bytes(rows.blobs[place]), "")
+    (row,) = decode_rows([bytes(rows.blobs[place])], [""])
     none = Addresses(np.zeros(0, np.uint8), np.zeros((0, 16), np.uint8))
     entity = Addresses(np.array([row.entity_family], np.uint8), row.entity_bytes.reshape(1, 16))
     alone = Measurements(
@@ -338,7 +340,7 @@ def test_every_damage_is_found_at_every_row(case: Case, change: Callable[[Rows, 
             change(rows, place, 11 * place + 1, agrees)
             path, facts = case.written(rows, "array_record")
             expected = told_one_by_one(case, path, rows)
-            found = check_shard(path, case.partition, facts, Most(rows=4, bytes=1 << 20))
+            found = check_shard(path, case.partition, facts, ReadLimit(rows=4, bytes=1 << 20))
             same(expected, found)
             problems += expected.problem is not None or expected.sum != whole.sum
     changes_nothing = change in (other_peer, without_peers) and case.partition.settings.peer is None
@@ -358,31 +360,21 @@ def test_other_settings_are_found_in_the_first_row_they_do_not_fit(case: Case) -
         expected = told_one_by_one(replace(case, partition=other), path, case.rows())
         assert expected.problem is not None
         for rows in (1, 5, 1000):
-            same(expected, check_shard(path, other, facts, Most(rows=rows, bytes=1 << 20)))
-
-
-def test_what_is_compiled_tells_the_same(case: Case) -> None:
-    pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
-    compiled = replace(case.partition, compiled=True)
-    path, facts = case.written(case.rows(), "array_record")
-    same(told_one_by_one(case, path, case.rows()), check_shard(path, compiled, facts))
-
-    rows = case.rows()
-    other_entity(rows, 9, 3, agrees=False)
-    path, facts = case.written(rows, "array_record")
-    same(told_one_by_one(case, path, rows), check_shard(path, compiled, facts))
+            same(expected, check_shard(path, other, facts, ReadLimit(rows=rows, bytes=1 << 20)))
 
 
 @pytest.mark.parametrize("format_", FORMATS)
 @given(st.lists(st.integers(0, 40), max_size=30), MOSTS, st.sampled_from(["none", "right", "short", "long"]))
-def test_pieces_are_the_rows_in_order(tmp_path: Path, format_: str, sizes: list[int], most: Most, expects: str) -> None:
+def test_pieces_are_the_rows_in_order(
+    tmp_path: Path, format_: str, sizes: list[int], most: ReadLimit, expects: str
+) -> None:
     blobs = [bytearray([number % 256]) * 8 * size for number, size in enumerate(sizes, 1)] or [bytearray(8)]
     path = tmp_path / f"pieces.{format_}"
     path.unlink(missing_ok=True)
     write(path, blobs)
     told = np.array([len(blob) for blob in blobs], np.int64)
     expected = {"none": None, "right": told, "short": told[: len(told) // 2], "long": np.append(told, [8, 8])}[expects]
-    pieces = [blobs_in(piece) for piece in read_pieces(path, expected, most)]
+    pieces = [blobs_in(piece) for piece in read_blobs(path, expected, most)]
 
     assert [bytes(blob) for blob in blobs] == [blob for piece in pieces for blob in piece]
     assert all(1 <= len(piece) <= most.rows for piece in pieces)
@@ -397,10 +389,10 @@ def test_rows_before_one_that_cannot_be_read_are_given(case: Case) -> None:
     data[at + 70] ^= 1
     path.write_bytes(data)
     for rows in (1, 6, 1000):
-        most = Most(rows=rows, bytes=1 << 20)
+        most = ReadLimit(rows=rows, bytes=1 << 20)
         read: list[bytes] = []
         with pytest.raises(CorruptShard, match="cannot be read"):
-            read += [blob for piece in read_pieces(path, None, most) for blob in blobs_in(piece)]
+            read += [blob for piece in read_blobs(path, None, most) for blob in blobs_in(piece)]
         found = check_shard(path, case.partition, facts, most)
         assert "cannot be read" in (found.problem or "")
         assert sum(facts["n_measurements"].to_pylist()[:20]) == found.measurements

@@ -1,1 +1,4 @@
-"""Encode and decode histories: latency codes, addresses, the row blob. Pure: arrays and bytes in and out."""
+"""Encode and decode histories: latency codes, addresses, the row blob.
+
+Pure: arrays and bytes in and out.
+"""

@@ -1,6 +1,6 @@
-"""Turn addresses and measurements into records in numba, with the same results as numpy in `piece` and `sort`.
+"""Encode latencies, hash addresses, find distinct ones, and group measurements by partition.
 
-Hashes addresses, finds distinct ones, and groups entities and measurements by partition. Extra `histories`.
+Extra `histories`.
 """
 
 from __future__ import annotations
@@ -9,41 +9,47 @@ from typing import Any, Literal
 
 import numpy as np
 
-from headrace.arrays import F64, I8, U8, U16, U32, U64
+from headrace.arrays import U8, U32, U64
 from headrace.compiled import compiled, kernel
 from headrace.draws import GAMMA, MIX_A, mix
-from headrace.histories.codec.latencies import LARGEST_US
+from headrace.histories.codec.values import LARGEST_US
 
 _SIZE = np.uint64(24 << 56)  # the number of hashed bytes, in the format of the last word of SipHash
-_INITIAL_A, _INITIAL_B = np.uint64(0x736F6D6570736575), np.uint64(0x646F72616E646F6D ^ 0xEE)
-_INITIAL_C, _INITIAL_D = np.uint64(0x6C7967656E657261), np.uint64(0x7465646279746573)
-_FINISH_HIGH, _FINISH_LOW = np.uint64(0xEE), np.uint64(0xDD)
-_8, _13, _16, _17, _21, _29, _32, _48, _64 = (np.uint64(each) for each in (8, 13, 16, 17, 21, 29, 32, 48, 64))
-_EVERY_8, _EVERY_16 = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF)
-_ONE, _WORD, _BYTE = np.uint64(1), np.uint64(0xFFFFFFFF), np.uint64(0xFF)
-_GAMMA, _MIX_A = np.uint64(GAMMA), np.uint64(MIX_A)
-_SECOND, _MOST = np.uint64(1_000_000), 2.0**62
-_HALF, _FOUR = np.uint64(0xFFFF), np.uint64(4 << 48)  # the family of IPv4 in the last word of `piece.WITH_PEER`
-
-
-def codes_of(values: F64, factor: int, rules: tuple[int, int, int, int], reason: I8) -> tuple[U16, int]:
-    """Encode values × factor microseconds as `encode_latencies` does, uint16 [N], and count the clamped.
-
-    NaN is missing. Only rows without a reason are read. A row that gets a reason has it in `reason` (int8 [N], 0:
-    none).
-    rules: for infinite, missing, negative and 0, the reason, or 0 if it is a value, or −1 if it failed.
-    """
-    codes, clamped = _codes(values, float(factor), *rules, reason)
-    return codes, clamped
+_INITIAL_A = np.uint64(0x736F6D6570736575)
+_INITIAL_B = np.uint64(0x646F72616E646F6D ^ 0xEE)
+_INITIAL_C = np.uint64(0x6C7967656E657261)
+_INITIAL_D = np.uint64(0x7465646279746573)
+_FINISH_HIGH = np.uint64(0xEE)
+_FINISH_LOW = np.uint64(0xDD)
+_8, _13, _16, _17, _21, _29, _32, _48, _64 = (
+    np.uint64(each) for each in (8, 13, 16, 17, 21, 29, 32, 48, 64)
+)
+_EVERY_8 = np.uint64(0x00FF00FF00FF00FF)
+_EVERY_16 = np.uint64(0x0000FFFF0000FFFF)
+_ONE = np.uint64(1)
+_WORD = np.uint64(0xFFFFFFFF)
+_BYTE = np.uint64(0xFF)
+_GAMMA = np.uint64(GAMMA)
+_MIX_A = np.uint64(MIX_A)
+_SECOND = np.uint64(1_000_000)
+_MOST = 2.0**62
+# the family of IPv4 in the last word of `spill.WITH_PEER`
+_HALF = np.uint64(0xFFFF)
+_FOUR = np.uint64(4 << 48)
 
 
 def hash_addresses(
-    key: tuple[int, int], family: U8, data: U8, above: int, *, half: Literal["both", "high"] = "both"
+    key: tuple[int, int],
+    family: U8,
+    data: U8,
+    above: int,
+    *,
+    half: Literal["both", "high"] = "both",
 ) -> tuple[U64, U64]:
     """Hash addresses as `digest.hash_words` hashes three words each; two uint64 arrays [N].
 
-    The hash is SipHash-2-4-128 of three words: the family with `above` in the bits over it, and the 16 bytes as two
-    words with the first byte uppermost.
+    The hash is SipHash-2-4-128 of three words: the family with `above` in the bits over it, and the
+    16 bytes as two words with the first byte uppermost.
     family: uint8 [N].
     data: uint8 [N, 16].
     half: with "high" the second array is empty, which saves a quarter of the work.
@@ -53,11 +59,13 @@ def hash_addresses(
     return high, low
 
 
-def distinct(words: U64, families: U64, *, column: int = 0, family_column: int = 0, shift: int = 0) -> tuple[U32, U64]:
+def distinct(
+    words: U64, families: U64, *, column: int = 0, family_column: int = 0, shift: int = 0
+) -> tuple[U32, U64]:
     """Find distinct addresses.
 
-    Returns the index of each address among the distinct ones, uint32 [N], and the distinct ones in order of first
-    appearance, as both words and the family, uint64 [D, 3].
+    Returns the index of each address among the distinct ones, uint32 [N], and the distinct ones in
+    order of first appearance, as both words and the family, uint64 [D, 3].
     words: uint64 [N, W]; both words of an address are in `column` and the next.
     families: uint64 [N, F]; the family is a byte in `family_column`, `shift` bits above the lowest.
     """
@@ -67,14 +75,33 @@ def distinct(words: U64, families: U64, *, column: int = 0, family_column: int =
 
 
 @kernel("reason")
-def _codes(values: Any, factor: Any, infinite: Any, missing: Any, negative: Any, zero: Any, reason: Any) -> Any:
-    codes, clamped = np.zeros(len(values), np.uint16), 0
+def encode_latencies(
+    values: Any, factor: Any, infinite: Any, missing: Any, negative: Any, zero: Any, reason: Any
+) -> Any:
+    """Encode values × factor microseconds as latency codes, uint16 [N], and count those above
+    `LARGEST_US`.
+
+    values: float64 [N]; NaN is missing. factor: float.
+    infinite, missing, negative, zero: for such values, the reason to drop the row, or 0 if it is a
+    value, or −1 if the measurement failed. Only rows without a reason are read. A row that gets a
+    reason has it in `reason` (int8 [N], 0: none).
+    """
+    codes = np.zeros(len(values), np.uint16)
+    clamped = 0
     for row in range(len(values)):
         if reason[row] != 0:
             continue
-        value, rule = values[row], 0
+        value = values[row]
+        rule = 0
         if not 0 < value < np.inf:
-            rule = missing if np.isnan(value) else infinite if np.isinf(value) else negative if value < 0 else zero
+            if np.isnan(value):
+                rule = missing
+            elif np.isinf(value):
+                rule = infinite
+            elif value < 0:
+                rule = negative
+            else:
+                rule = zero
         if rule != 0:
             reason[row] = max(rule, 0)
             continue
@@ -84,7 +111,10 @@ def _codes(values: Any, factor: Any, infinite: Any, missing: Any, negative: Any,
             micros = np.float64(LARGEST_US)
         if micros < 1024.0:
             codes[row] = np.uint16(micros)
-        else:  # see `encode_latencies`
+        else:
+            # The bits of a float are its exponent above its mantissa. Rounded to 10 bits of
+            # mantissa (the first one is implied) they are the code up to one bit and a constant,
+            # because a mantissa rounded up to 2 carries into the exponent.
             rounded = ((np.float64(micros).view(np.int64) + (1 << 41)) >> 42) - (1033 << 10)
             codes[row] = rounded + (rounded & -1024) + 1024
     return codes, clamped
@@ -93,9 +123,13 @@ def _codes(values: Any, factor: Any, infinite: Any, missing: Any, negative: Any,
 @kernel()
 def _hash(k0: Any, k1: Any, family: Any, above: Any, words: Any, both: Any) -> Any:
     """Compute SipHash-2-4-128 of each row: three words, and their size."""
-    high, low = np.empty(len(family), np.uint64), np.empty(len(family) if both else 0, np.uint64)
+    high = np.empty(len(family), np.uint64)
+    low = np.empty(len(family) if both else 0, np.uint64)
     for row in range(len(family)):
-        a, b, c, d = k0 ^ _INITIAL_A, k1 ^ _INITIAL_B, k0 ^ _INITIAL_C, k1 ^ _INITIAL_D
+        a = k0 ^ _INITIAL_A
+        b = k1 ^ _INITIAL_B
+        c = k0 ^ _INITIAL_C
+        d = k1 ^ _INITIAL_D
         for number in range(4):
             if number == 0:
                 word = np.uint64(family[row]) | above
@@ -116,10 +150,16 @@ def _hash(k0: Any, k1: Any, family: Any, above: Any, words: Any, both: Any) -> A
 
 @compiled
 def _round(a: Any, b: Any, c: Any, d: Any) -> Any:
-    a, c = a + b, c + d
-    b, d, a = _turned(b, _13) ^ a, _turned(d, _16) ^ c, _turned(a, _32)
-    a, c = a + d, c + b
-    d, b, c = _turned(d, _21) ^ a, _turned(b, _17) ^ c, _turned(c, _32)
+    a = a + b
+    c = c + d
+    b = _turned(b, _13) ^ a
+    d = _turned(d, _16) ^ c
+    a = _turned(a, _32)
+    a = a + d
+    c = c + b
+    d = _turned(d, _21) ^ a
+    b = _turned(b, _17) ^ c
+    c = _turned(c, _32)
     return a, b, c, d
 
 
@@ -137,26 +177,37 @@ def _swapped(word: Any) -> Any:
 
 
 @kernel("slots")
-def _distinct(words: Any, column: Any, families: Any, family_column: Any, shift: Any, slots: Any) -> Any:
+def _distinct(
+    words: Any, column: Any, families: Any, family_column: Any, shift: Any, slots: Any
+) -> Any:
     """Put addresses into an open-addressing hash table.
 
     slots: half a hash above an index that counts from 1; 0 for an empty slot.
     """
-    # Copies of the fields to compare, close together, because the records do not fit in a processor's cache.
-    place, known = np.empty(len(words), np.uint32), np.empty((len(words), 3), np.uint64)
-    mask, found = np.uint64(len(slots) - 1), 0
+    # Copies of the fields to compare, close together, because the records do not fit in a
+    # processor's cache.
+    place = np.empty(len(words), np.uint32)
+    known = np.empty((len(words), 3), np.uint64)
+    mask = np.uint64(len(slots) - 1)
+    found = 0
     for row in range(len(words)):
-        word0, word1 = words[row, column], words[row, column + 1]
+        word0 = words[row, column]
+        word1 = words[row, column + 1]
         family = (families[row, family_column] >> shift) & _BYTE
         mixed = (word0 ^ (word1 * _MIX_A) ^ family) * _GAMMA
         mixed = (mixed ^ (mixed >> _29)) * _MIX_A
         mixed ^= mixed >> _32
-        slot, half = mixed & mask, mixed >> _32
+        slot = mixed & mask
+        half = mixed >> _32
         number: Any = -1
         while slots[slot] != 0:
             if slots[slot] >> _32 == half:
                 other = np.int64(slots[slot] & _WORD) - 1
-                if known[other, 0] == word0 and known[other, 1] == word1 and known[other, 2] == family:
+                if (
+                    known[other, 0] == word0
+                    and known[other, 1] == word1
+                    and known[other, 2] == family
+                ):
                     number = other
                     break
             slot = (slot + _ONE) & mask
@@ -173,14 +224,15 @@ _mix = compiled(mix)
 
 
 @kernel()
-def placed(partition: Any, family: Any, words: Any, partitions: Any) -> Any:
+def group_entities(partition: Any, family: Any, words: Any, partitions: Any) -> Any:
     """Group entities by partition, keeping their order within each.
 
-    Returns records of `piece.ENTITY`, uint64 [E, 3]; the index of each entity in its partition, int64 [E]; and the
-    number of entities in each partition.
+    Returns records of `spill.ENTITY`, uint64 [E, 3]; the index of each entity in its partition,
+    int64 [E]; and the number of entities in each partition.
     words: the bytes of addresses, uint64 [E, 2].
     """
-    records, local = np.empty((len(family), 3), np.uint64), np.empty(len(family), np.int64)
+    records = np.empty((len(family), 3), np.uint64)
+    local = np.empty(len(family), np.int64)
     counts = np.zeros(partitions, np.int64)
     for entity in range(len(partition)):
         counts[partition[entity]] += 1
@@ -199,26 +251,30 @@ def placed(partition: Any, family: Any, words: Any, partitions: Any) -> Any:
 
 
 @kernel()
-def grouped(
+def group_measurements(
     partition: Any, local: Any, order: Any, entity: Any, micros: Any, codes: Any, peer: Any, peer_family: Any,
-    peer_words: Any, more: Any, mixed: Any, base: Any, partitions: Any,
+    peer_words: Any, values: Any, mixed: Any, base: Any, partitions: Any,
 ) -> Any:  # fmt: skip
     """Group measurements by partition, keeping their order within each.
 
-    Returns records of `piece.NARROW` and records of `piece.ALONE` or `piece.WITH_PEER`, uint64 [N, W] each, with the
-    words of values appended; how many of both each partition has, int64 [2, P]; and their `piece.multiset_sum`.
-    partition, local, order: for each entity its partition, its index there, and its hash [E].
+    Returns records of `spill.NARROW` and records of `spill.ALONE` or `spill.WITH_PEER`, uint64 [N,
+    W] each, with the words of values appended; how many of both each partition has, int64 [2, P];
+    and their `spill.multiset_sum`. partition, local, order: for each entity its partition, its
+    index there, and its hash [E].
     entity, micros, codes: [N].
-    peer: the index of each measurement's peer [N]; peer_family, peer_words: of each peer, [P] and its bytes as uint64
-    [P, 2]; empty without peers.
-    more, mixed: the words of values [N, K], and mixed to one word each [N]; empty without values.
+    peer: the index of each measurement's peer [N]; peer_family, peer_words: of each peer, [P] and
+    its bytes as uint64 [P, 2]; empty without peers.
+    values, mixed: the words of values [N, K], and mixed to one word each [N]; empty without values.
     base: the time that narrow records count from; −1 if there are none.
     """
-    counts, kinds = np.zeros((2, partitions), np.int64), np.ones(len(entity), np.uint8)
+    counts = np.zeros((2, partitions), np.int64)
+    kinds = np.ones(len(entity), np.uint8)
     for row in range(len(entity)):
         if len(peer) and base >= 0:
             other = peer[row]
-            first, second = peer_words[other, 0], peer_words[other, 1]  # the first byte lowermost
+            # the first byte lowermost
+            first = peer_words[other, 0]
+            second = peer_words[other, 1]
             if peer_family[other] == 4 and first >> _32 == 0 and second == 0:
                 kinds[row] = 0
         counts[kinds[row], partition[entity[row]]] += 1
@@ -226,19 +282,25 @@ def grouped(
     for kind in range(2):
         for number in range(1, partitions):
             at[kind, number] = at[kind, number - 1] + counts[kind, number - 1]
-    values = more.shape[1]
-    narrow = np.empty((counts[0].sum(), 2 + values), np.uint64)
-    wide = np.empty((counts[1].sum(), (4 if len(peer) else 2) + values), np.uint64)
-    last = wide.shape[1] - 1 - values
+    columns = values.shape[1]
+    narrow = np.empty((counts[0].sum(), 2 + columns), np.uint64)
+    wide = np.empty((counts[1].sum(), (4 if len(peer) else 2) + columns), np.uint64)
+    last = wide.shape[1] - 1 - columns
     total = np.uint64(0)
     for row in range(len(entity)):
-        mine, code = entity[row], np.uint64(codes[row])
-        micro, in_partition = np.uint64(micros[row]), np.uint64(local[mine])
+        mine = entity[row]
+        code = np.uint64(codes[row])
+        micro = np.uint64(micros[row])
+        in_partition = np.uint64(local[mine])
         value = order[mine] + _mix((micro // _SECOND) << _16 | code)
-        kind, word0, word1, family = kinds[row], np.uint64(0), np.uint64(0), np.uint64(0)
+        kind = kinds[row]
+        word0 = np.uint64(0)
+        word1 = np.uint64(0)
+        family = np.uint64(0)
         if len(peer):
             other = peer[row]
-            word0, word1 = _swapped(peer_words[other, 0]), _swapped(peer_words[other, 1])
+            word0 = _swapped(peer_words[other, 0])
+            word1 = _swapped(peer_words[other, 1])
             family = np.uint64(peer_family[other])
             value ^= _mix(_mix(word0 + family) ^ word1)
         to = at[kind, partition[mine]]
@@ -246,34 +308,38 @@ def grouped(
         if kind == 0:
             narrow[to, 0] = (micro - np.uint64(base)) << _16 | code
             narrow[to, 1] = word0 & ~_WORD | in_partition
-            for number in range(values):
-                narrow[to, 2 + number] = more[row, number]
+            for number in range(columns):
+                narrow[to, 2 + number] = values[row, number]
         else:
             wide[to, 0] = micro
             if len(peer):
                 wide[to, 1], wide[to, 2] = word0, word1
             wide[to, last] = in_partition | (code << _32) | (family << _48)
-            for number in range(values):
-                wide[to, last + 1 + number] = more[row, number]
-        if values:
+            for number in range(columns):
+                wide[to, last + 1 + number] = values[row, number]
+        if columns:
             value ^= mixed[row]
         total += _mix(value + _GAMMA)
     return narrow, wide, counts, total
 
 
 @kernel("out")
-def widened(narrow: Any, held: Any, first: Any, base: Any, places: Any, out: Any) -> None:
-    """Write records of `piece.NARROW` as those of `piece.WITH_PEER`, with entities by their index in the partition.
+def widen_records(narrow: Any, held: Any, first: Any, base: Any, places: Any, out: Any) -> None:
+    """Write records of `spill.NARROW` as those of `spill.WITH_PEER`, with entities by their index
+    in the partition.
 
-    held, first, base: for each part [S] its number of records, its first entity in `places`, and the time that its
-    records count from. places: the index of each entity.
+    held, first, base: for each part [S] its number of records, its first entity in `places`, and
+    the time that its records count from. places: the index of each entity.
     """
     end = 0
     for part in range(len(held)):
-        begin, end = end, end + held[part]
-        own, zero = places[first[part] :], np.uint64(base[part])
+        begin = end
+        end = end + held[part]
+        own = places[first[part] :]
+        zero = np.uint64(base[part])
         for row in range(begin, end):
-            since, tail = narrow[row, 0], narrow[row, 1]
+            since = narrow[row, 0]
+            tail = narrow[row, 1]
             out[row, 0] = (since >> _16) + zero
             out[row, 1], out[row, 2] = tail & ~_WORD, np.uint64(0)
             out[row, 3] = np.uint64(own[tail & _WORD]) | (since & _HALF) << _32 | _FOUR
@@ -282,11 +348,14 @@ def widened(narrow: Any, held: Any, first: Any, base: Any, places: Any, out: Any
 
 
 @kernel("out")
-def entities_placed(out: Any, last: Any, held: Any, first: Any, places: Any) -> None:
-    """Replace the entities of records, in word `last`, by their index in the partition; see `widened`."""
+def replace_entities(out: Any, last: Any, held: Any, first: Any, places: Any) -> None:
+    """Replace the entities of records, in word `last`, by their index in the partition; see
+    `widen_records`.
+    """
     end = 0
     for part in range(len(held)):
-        begin, end = end, end + held[part]
+        begin = end
+        end = end + held[part]
         own = places[first[part] :]
         for row in range(begin, end):
             out[row, last] = (out[row, last] & ~_WORD) | np.uint64(own[out[row, last] & _WORD])

@@ -1,13 +1,17 @@
-"""Run pass 2 in numba: measurements in the order of `sort`, and rows with the bytes of `rows`. Extra `histories`.
+"""Sort the measurements of a partition and write the columns of rows, compiled by numba.
 
-Entities are in order already. Measurements are distributed to their entities, and each entity is sorted by itself. Few
-measurements are sorted by insertion. More are first spread by the uppermost bits of their times. Times that crowd
-together are sorted digit by digit from the lowest, and measurements of equal time are sorted afterwards. A measurement
-moves as two words: its time, and its peer above its code. O(N) for any data.
+Extra `histories`.
 
-The peers of a row are found in order without sorting. Each sets a bit, and bits are read from the lowest on; a second
-bit set marks the words of the first that hold any. The cost is O(N), plus one read per 4,096 peers for each row. Peers
-of a row with few measurements are sorted by insertion instead.
+Entities are in order already. Measurements are distributed to their entities, and each entity is
+sorted by itself. Few measurements are sorted by insertion. More are first spread by the uppermost
+bits of their times. Times that crowd together are sorted digit by digit from the lowest, and
+measurements of equal time are sorted afterwards. A measurement moves as two words: its time, and
+its peer above its code. O(N) for any data.
+
+The peers of a row are found in order without sorting. Each sets a bit, and bits are read from the
+lowest on; a second bit set marks the words of the first that hold any. The cost is O(N), plus one
+read per 4,096 peers for each row. Peers of a row with few measurements are sorted by insertion
+instead.
 """
 
 from __future__ import annotations
@@ -16,17 +20,21 @@ from typing import Any
 
 import numpy as np
 
-from headrace.arrays import I32, I64, U8, U16, U32, U64, Ints
+from headrace.arrays import I32, I64, U16, U32, U64
 from headrace.compiled import compiled, kernel
 from headrace.histories.codec.text_kernels import lowest_bit
 
 _FEW = 16  # at most this many are sorted by insertion; in rows, the peers are compared pairwise
 _MANY = 1 << 10  # from here on, digits have 11 bits instead of 8
-_SPREAD_BITS, _MANY_SPREAD = 12, 1 << 14  # more than this many are spread twice before insertion
+# more than this many are spread twice before insertion
+_SPREAD_BITS = 12
+_MANY_SPREAD = 1 << 14
 _CROWDED = 16  # bucket size at which digits are faster than insertion
-_NARROW, _WIDE = np.uint64(8), np.uint64(11)
+_NARROW = np.uint64(8)
+_WIDE = np.uint64(11)
 _ONE, _16, _32 = (np.uint64(each) for each in (1, 16, 32))
-_HALF, _WORD = np.uint64(0xFFFF), np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(0xFFFF)
+_WORD = np.uint64(0xFFFFFFFF)
 
 
 def in_order(
@@ -35,50 +43,38 @@ def in_order(
     """Sort measurements by entity, time, peer and code.
 
     Returns entity int32 [N], micros int64 [N], peer int32 [N], codes uint16 [N].
-    held: a list with one array of records, uint64 [N, W], of `piece.ALONE`, `piece.WITH_PEER` or `sort.RUN`. The array
-    is removed from the list, so that its memory is free while measurements are sorted. Times, from 1970 on, are in the
-    first word; entity (below `entities`) and code are in word `tail`.
+    held: a list with one array of records, uint64 [N, W], of `spill.ALONE`, `spill.WITH_PEER` or
+    `sort.RUN`. The array is removed from the list, so that its memory is free while measurements
+    are sorted. Times, from 1970 on, are in the first word; entity (below `entities`) and code are
+    in word `tail`.
     peer: indices [N], and the peer of each index; None without peers.
     """
     records = held.pop()
     n = len(records)
-    place, rank = (np.zeros(0, np.uint32),) * 2 if peer is None else peer
-    keys, tails, starts = np.empty(n, np.uint64), np.empty(n, np.uint64), np.zeros(entities + 1, np.int64)
+    if peer is None:
+        place, rank = (np.zeros(0, np.uint32),) * 2
+    else:
+        place, rank = peer
+    keys = np.empty(n, np.uint64)
+    tails = np.empty(n, np.uint64)
+    starts = np.zeros(entities + 1, np.int64)
     _deal(records, tail, place, rank, starts, keys, tails)
     del records, place
     _sort_all(starts, keys, tails)
-    entity, codes = np.empty(n, np.int32), np.empty(n, np.uint16)
+    entity = np.empty(n, np.int32)
+    codes = np.empty(n, np.uint16)
     peers = np.empty(0 if peer is None else n, np.int32)
     _taken_apart(starts, tails, entity, peers, codes)
     return entity, keys.view(np.int64), None if peer is None else peers, codes
 
 
-def fill_rows(
-    data: U8,
-    starts: I64,
-    columns: tuple[I64, U16, Ints],
-    places: tuple[I64, ...],
-    width: I64,
-    peers: tuple[Ints, I64, int, U8],
-) -> None:
-    """Write the columns of rows.
-
-    columns: times, codes and peer indices [N]; the last is empty without peers.
-    places: the bytes where these and the peers begin [R].
-    width: bytes of a peer index [R].
-    peers: the peers of the rows [M], the number in each row [R], how many of all peers are IPv4, and the bytes of all
-    [P, 16].
-    """
-    held, count, fours, peer_bytes = peers
-    words = np.ascontiguousarray(peer_bytes).view("<u4").reshape(-1, 4)
-    index, held = (each.astype(np.uint32, copy=False) for each in (columns[2], held))
-    views = (data, data.view("<u2"), data.view("<u4"))
-    _fill(*views, fours, starts, *columns[:2], index, *places, width, held, count, words)
-
-
 @kernel("starts", "keys", "tails")
-def _deal(records: Any, last: Any, place: Any, rank: Any, starts: Any, keys: Any, tails: Any) -> None:
-    """Distribute times, and peers above codes, to their entities, in the order of the records; fill `starts`."""
+def _deal(
+    records: Any, last: Any, place: Any, rank: Any, starts: Any, keys: Any, tails: Any
+) -> None:
+    """Distribute times, and peers above codes, to their entities, in the order of the records; fill
+    `starts`.
+    """
     for row in range(len(records)):
         starts[np.int64(records[row, last] & _WORD) + 1] += 1
     for number in range(1, len(starts)):
@@ -102,12 +98,15 @@ def _sort_all(starts: Any, keys: Any, tails: Any) -> None:
     longest = 0
     for number in range(len(starts) - 1):
         longest = max(longest, starts[number + 1] - starts[number])
-    spare_keys, spare_tails = np.empty(longest, np.uint64), np.empty(longest, np.uint64)
+    spare_keys = np.empty(longest, np.uint64)
+    spare_tails = np.empty(longest, np.uint64)
     counts = np.empty((8, 1 << 11), np.int64)
     borders = np.empty((2, (1 << _SPREAD_BITS) + 1), np.int64)
     for number in range(len(starts) - 1):
-        start, stop = starts[number], starts[number + 1]
-        mine, behind = keys[start:stop], tails[start:stop]
+        start = starts[number]
+        stop = starts[number + 1]
+        mine = keys[start:stop]
+        behind = tails[start:stop]
         n = stop - start
         if n <= _FEW:
             _insert(mine, behind, mine, behind)
@@ -120,10 +119,13 @@ def _sort_all(starts: Any, keys: Any, tails: Any) -> None:
                 _by_all(mine, behind, spare_keys, spare_tails, counts)
             continue
         for bucket in range(1 << _SPREAD_BITS):
-            begin, end = borders[0, bucket], borders[0, bucket + 1]
+            begin = borders[0, bucket]
+            end = borders[0, bucket + 1]
             many = end - begin
-            part_keys, part_tails = spare_keys[begin:end], spare_tails[begin:end]
-            to_keys, to_tails = mine[begin:end], behind[begin:end]
+            part_keys = spare_keys[begin:end]
+            part_tails = spare_tails[begin:end]
+            to_keys = mine[begin:end]
+            to_tails = behind[begin:end]
             if many <= _FEW:
                 _insert(part_keys, part_tails, to_keys, to_tails)
             elif _spread(part_keys, part_tails, to_keys, to_tails, borders[1]) <= _CROWDED * many:
@@ -134,18 +136,22 @@ def _sort_all(starts: Any, keys: Any, tails: Any) -> None:
 
 @compiled
 def _spread(keys: Any, tails: Any, to_keys: Any, to_tails: Any, borders: Any) -> Any:
-    """Sort both by the uppermost bits in which keys differ, two buckets per key; fill in where buckets begin.
+    """Sort both by the uppermost bits in which keys differ, two buckets per key; fill in where
+    buckets begin.
 
-    Returns the sum of the squared bucket sizes, which is the cost of sorting the buckets by insertion.
+    Returns the sum of the squared bucket sizes, which is the cost of sorting the buckets by
+    insertion.
     """
     n = len(keys)
     low = high = keys[0]
     for row in range(n):
-        low, high = min(low, keys[row]), max(high, keys[row])
+        low = min(low, keys[row])
+        high = max(high, keys[row])
     bits = 1
     while bits < _SPREAD_BITS and (1 << bits) < 2 * n:
         bits += 1
-    shift, span = np.uint64(0), (high - low) >> np.uint64(bits)
+    shift = np.uint64(0)
+    span = (high - low) >> np.uint64(bits)
     while span > 0:
         span >>= _ONE
         shift += _ONE
@@ -171,11 +177,16 @@ def _spread(keys: Any, tails: Any, to_keys: Any, to_tails: Any, borders: Any) ->
 
 @compiled
 def _insert(keys: Any, tails: Any, to_keys: Any, to_tails: Any) -> None:
-    """Sort both by keys and then tails, into other arrays or in place; fast if they are nearly in order."""
+    """Sort both by keys and then tails, into other arrays or in place; fast if they are nearly in
+    order.
+    """
     for row in range(len(keys)):
-        key, tail = keys[row], tails[row]
+        key = keys[row]
+        tail = tails[row]
         at = row
-        while at > 0 and (to_keys[at - 1] > key or (to_keys[at - 1] == key and to_tails[at - 1] > tail)):
+        while at > 0 and (
+            to_keys[at - 1] > key or (to_keys[at - 1] == key and to_tails[at - 1] > tail)
+        ):
             to_keys[at], to_tails[at] = to_keys[at - 1], to_tails[at - 1]
             at -= 1
         to_keys[at], to_tails[at] = key, tail
@@ -201,10 +212,12 @@ def _by_digits(keys: Any, tails: Any, spare_keys: Any, spare_tails: Any, counts:
     n = len(keys)
     low = high = keys[0]
     for row in range(n):
-        low, high = min(low, keys[row]), max(high, keys[row])
+        low = min(low, keys[row])
+        high = max(high, keys[row])
     bits = _WIDE if n >= _MANY else _NARROW
     mask = (_ONE << bits) - _ONE
-    digits, span = 0, high - low
+    digits = 0
+    span = high - low
     while span > 0:
         span >>= bits
         digits += 1
@@ -217,7 +230,8 @@ def _by_digits(keys: Any, tails: Any, spare_keys: Any, spare_tails: Any, counts:
             key >>= bits
     here = True
     for digit in range(digits):
-        count, shift = counts[digit], bits * np.uint64(digit)
+        count = counts[digit]
+        shift = bits * np.uint64(digit)
         total = 0
         for value in range(np.int64(mask) + 1):
             held = count[value]
@@ -235,7 +249,15 @@ def _by_digits(keys: Any, tails: Any, spare_keys: Any, spare_tails: Any, counts:
 
 @compiled
 def _move(
-    keys: Any, tails: Any, to_keys: Any, to_tails: Any, n: Any, low: Any, shift: Any, mask: Any, count: Any
+    keys: Any,
+    tails: Any,
+    to_keys: Any,
+    to_tails: Any,
+    n: Any,
+    low: Any,
+    shift: Any,
+    mask: Any,
+    count: Any,
 ) -> None:
     for row in range(n):
         key = keys[row]
@@ -259,11 +281,14 @@ def _taken_apart(starts: Any, tails: Any, entity: Any, peer: Any, codes: Any) ->
 def peers_of_rows(peer: Any, starts: Any, peers: Any, fours: Any) -> Any:
     """Find the peers of rows; peer [N]: below `peers`.
 
-    Returns the index of each measurement's peer among those of its row, uint32 [N]; the peers of the rows, ascending in
-    each row, uint32 [M]; and per row the number of peers and how many of them are not the first `fours`, int64 [R].
+    Returns the index of each measurement's peer among those of its row, uint32 [N]; the peers of
+    the rows, ascending in each row, uint32 [M]; and per row the number of peers and how many of
+    them are not the first `fours`, int64 [R].
     """
-    index, held = np.empty(len(peer), np.uint32), np.empty(len(peer), np.uint32)
-    count, sixes = np.empty(len(starts), np.int64), np.zeros(len(starts), np.int64)
+    index = np.empty(len(peer), np.uint32)
+    held = np.empty(len(peer), np.uint32)
+    count = np.empty(len(starts), np.int64)
+    sixes = np.zeros(len(starts), np.int64)
     words = np.zeros((peers >> 6) + 1, np.uint64)
     groups = np.zeros((peers >> 12) + 1, np.uint64)
     rank = np.empty(peers, np.uint32)
@@ -304,10 +329,13 @@ def peers_of_rows(peer: Any, starts: Any, peers: Any, fours: Any) -> Any:
 
 @compiled
 def _few_peers(peer: Any, start: Any, stop: Any, held: Any, total: Any) -> Any:
-    """Insert the peers of one row into `held`, ascending and each once; return the number of distinct ones."""
+    """Insert the peers of one row into `held`, ascending and each once; return the number of
+    distinct ones.
+    """
     found = 0
     for at in range(start, stop):
-        this, place = peer[at], total + found
+        this = peer[at]
+        place = total + found
         while place > total and held[place - 1] > this:
             place -= 1
         if place > total and held[place - 1] == this:
@@ -320,15 +348,26 @@ def _few_peers(peer: Any, start: Any, stop: Any, held: Any, total: Any) -> Any:
 
 
 @kernel("data", "halves", "words")
-def _fill(
-    data: Any, halves: Any, words: Any, fours: Any, starts: Any, times: Any, codes: Any, index: Any, at_times: Any,
-    at_codes: Any, at_index: Any, at_peers: Any, width: Any, held: Any, count: Any, peer_words: Any,
+def fill_rows(
+    data: Any, halves: Any, words: Any, ipv4_peers: Any, starts: Any, times: Any, codes: Any, index: Any, at_times: Any,
+    at_codes: Any, at_index: Any, at_peers: Any, width: Any, row_peers: Any, peer_counts: Any, peer_words: Any,
 ) -> None:  # fmt: skip
+    """Write the columns of rows.
+
+    data, halves, words: the bytes of all rows, and views of them as uint16 and uint32.
+    ipv4_peers: how many of all peers are IPv4; they come first.
+    times, codes, index: [N]; index, of each measurement's peer in its row, is empty without peers.
+    at_times, at_codes, at_index, at_peers: the bytes where the columns start [R]. width: bytes of a
+    peer index [R]. row_peers, peer_counts: the peers of the rows [M], and the number in each row
+    [R].
+    peer_words: the bytes of all peers as uint32 [P, 4].
+    """
     first_peer = 0
     for row in range(len(starts)):
         start = starts[row]
         n = (starts[row + 1] if row + 1 < len(starts) else len(times)) - start
-        first, to = times[start], at_times[row] >> 2
+        first = times[start]
+        to = at_times[row] >> 2
         for place in range(n):
             words[to + place] = times[start + place] - first
         to = at_codes[row] >> 1
@@ -349,13 +388,13 @@ def _fill(
             for place in range(n):
                 words[to + place] = index[start + place]
         to = at_peers[row] >> 2
-        for number in range(first_peer, first_peer + count[row]):
-            peer = held[number]
-            if peer < fours:
+        for number in range(first_peer, first_peer + peer_counts[row]):
+            peer = row_peers[number]
+            if peer < ipv4_peers:
                 words[to] = peer_words[peer, 0]
                 to += 1
             else:
                 for word in range(4):
                     words[to + word] = peer_words[peer, word]
                 to += 4
-        first_peer += count[row]
+        first_peer += peer_counts[row]

@@ -1,22 +1,25 @@
-"""Make contexts from prepared histories, as a stream for the ranks of a job or by position, singly or in batches.
+"""Make contexts from prepared histories, as a stream for the ranks of a job or by position, singly
+or in batches.
 
     contexts = open_contexts("out", "train", seed=7)
-    for batch in contexts.stream(batch_size=32): ...     # int32 [32, 1024]; ranks, epochs, state as of every stream
-    contexts.batch(range(32))["inputs"]                  # the first 32 of the same contexts
+    for batch in contexts.stream(batch_size=32): ...     # int32 [32, 1024]; ranks, epochs, state as
+    of every stream contexts.batch(range(32))["inputs"]                  # the first 32 of the same
+    contexts
 
-Position p of an endless run is in epoch p div N, where N = len(contexts). The context at p depends only on the run, the
-options and p, so any process can make any part. `Contexts` is picklable and thread-safe.
+Position p of an endless run is in epoch p div N, where N = len(contexts). The context at p depends
+only on the run, the options and p, so any process can make any part. `Contexts` is picklable and
+thread-safe.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, Unpack
+from typing import TYPE_CHECKING, Any, SupportsIndex, Unpack
 
 import numpy as np
 
@@ -24,14 +27,13 @@ from headrace.arrays import I32, I64
 from headrace.dataset.indexed import Verify
 from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
 from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import CorruptShard, MissingExtra, SettingsError
+from headrace.errors import CorruptShard, SettingsError
 from headrace.histories.contexts.index import ContextIndex, index_rows
-from headrace.histories.contexts.options import ContextOptions, Kernel, Keys
-from headrace.histories.contexts.reading import HistoryRows, open_rows
-from headrace.histories.contexts.results import longest_measurement
-from headrace.histories.contexts.sample import IN_NUMPY, Candidates, Sampling, Segments, candidates
-from headrace.histories.contexts.tokens import Tokens, batch_of, tokens_in_python
-from headrace.histories.contexts.vocabulary import SIZE, Vocabulary
+from headrace.histories.contexts.options import ContextOptions
+from headrace.histories.contexts.reading import HistoryRows, find_histories
+from headrace.histories.contexts.sample import Segments, find_candidates
+from headrace.histories.contexts.tokens import Tokens, make_tokens, to_arrays
+from headrace.histories.contexts.vocabulary import SIZE, longest_measurement
 from headrace.stream.loader.items import ItemArguments, item_source
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.source import StreamSource
@@ -50,13 +52,13 @@ if TYPE_CHECKING:
 class ContextPlan:
     """Describe an epoch before it runs. `dataclasses.asdict` is JSON.
 
-    rows, measurements: totals of the split. Small rows appear whole, once per epoch, in small_contexts; large rows are
-    sampled in large_contexts.
-    context_bytes: size of the arrays of one context. The rest is estimated from `sampled` contexts that were actually
-    made.
-    padding: share of tokens that are padding.
+    rows, measurements: totals of the split. Small rows appear whole, once per epoch, in
+    small_contexts; large rows are sampled in large_contexts.
+    context_bytes: size of the arrays of one context. The rest is estimated from `sampled` contexts
+    that were actually made.
+    padding: fraction of tokens that are padding.
     measurements_per_context: mean over the sampled contexts.
-    coverage: share of all measurements that an epoch is expected to show at least once.
+    coverage: fraction of all measurements that an epoch is expected to show at least once.
     """
 
     rows: int
@@ -75,12 +77,19 @@ class ContextPlan:
     def __str__(self) -> str:
         return "\n".join(
             [
-                f"{self.rows:,} rows with {self.measurements:,} measurements; {self.small_rows:,} rows are smaller than"
-                " a context",
-                f"{self.contexts:,} contexts an epoch: {self.small_contexts:,} of whole small rows,"
-                f" {self.large_contexts:,} sampled from large ones",
-                f"{self.coverage:.1%} of the measurements seen at least once an epoch, {self.padding:.1%} padding,"
-                f" {self.measurements_per_context:.1f} measurements a context (from {self.sampled:,} contexts)",
+                (
+                    f"{self.rows:,} rows with {self.measurements:,} measurements;"
+                    f" {self.small_rows:,} rows are smaller than a context"
+                ),
+                (
+                    f"{self.contexts:,} contexts an epoch: {self.small_contexts:,} of whole small"
+                    f" rows, {self.large_contexts:,} sampled from large ones"
+                ),
+                (
+                    f"{self.coverage:.1%} of the measurements seen at least once an epoch,"
+                    f" {self.padding:.1%} padding, {self.measurements_per_context:.1f} measurements"
+                    f" a context (from {self.sampled:,} contexts)"
+                ),
             ]
         )
 
@@ -88,8 +97,9 @@ class ContextPlan:
 class Contexts:
     """The contexts of some rows; `stream` divides an epoch among ranks.
 
-    `contexts[p]` is the context at position p, as int32 [L] arrays. `batch(positions)` makes several, int32 [B, L].
-    Grain and MaxText need this random access, because they manage reading order, ranks and checkpoints themselves.
+    `contexts[p]` is the context at position p, as int32 [L] arrays. `batch(positions)` makes
+    several, int32 [B, L]. Grain and MaxText need this random access, because they manage reading
+    order, ranks and checkpoints themselves.
     """
 
     def __init__(self, rows: HistoryRows, options: ContextOptions) -> None:
@@ -111,25 +121,30 @@ class Contexts:
     @property
     def vocabulary_size(self) -> int:
         """The number of token ids: the vocabulary, plus one for each value column."""
-        return SIZE[self.options.vocab] + len(self.rows.values)
+        return SIZE + len(self.rows.values)
 
     def __getitem__(self, position: SupportsIndex) -> dict[str, I32]:
-        """Return the context at a position of an endless run, 0 or more, as int32 [L] arrays. Raises as `batch`."""
+        """Return the context at a position of an endless run, 0 or more, as int32 [L] arrays.
+
+        Raises as `batch`.
+        """
         return {name: array[0] for name, array in self.batch([position]).items()}
 
     def batch(self, positions: Sequence[SupportsIndex] | range | I64) -> dict[str, I32]:
         """Return the contexts at these positions, in this order.
 
-        Each row is opened once, even if several contexts use it. The arrays of a batch may share one block of memory,
-        which is freed once none of them is in use. Raises `IndexError` for negative positions and if an epoch has no
-        contexts, `CorruptShard` for damaged rows.
+        Each row is opened once, even if several contexts use it. The arrays of a batch may share
+        one block of memory, which is freed once none of them is in use. Raises `IndexError` for
+        negative positions and if an epoch has no contexts, `CorruptShard` for damaged rows.
         """
-        asked = np.fromiter(map(int, positions), np.int64, len(positions))
-        if len(asked) and (int(asked.min()) < 0 or not len(self)):
-            raise IndexError(f"contexts: position {asked.min()}; an epoch has {len(self)} contexts, counted from 0")
-        built = build(self.index, self.rows, asked)
-        made = chosen_kernels(self.options.kernel).batch
-        return made(built.tokens, built.segments, self.options.vocab, self.options.keys)
+        requested = np.fromiter(map(int, positions), np.int64, len(positions))
+        if len(requested) and (int(requested.min()) < 0 or not len(self)):
+            raise IndexError(
+                f"contexts: position {requested.min()}; an epoch has {len(self)} contexts, counted"
+                " from 0"
+            )
+        built = build(self.index, self.rows, requested)
+        return to_arrays(built.tokens, built.segments, self.options.keys)
 
     def stream(
         self,
@@ -139,13 +154,13 @@ class Contexts:
         topology: Topology | None = None,
         **options: Unpack[ItemArguments],
     ) -> StreamLoader:
-        """Stream batches of this rank's share of an epoch.
+        """Stream batches of this rank's part of an epoch.
 
-        Over all ranks every context comes once, and all ranks make the same number of steps. Epoch e has the positions
-        e·N … e·N + N - 1, in this order. A batch has the arrays of `batch` and `valid`, bool [B], which is False for
-        contexts that only fill the last step. Contexts are made ahead of the loop in `read_threads` threads.
-        workers: processes that run the transform. Members, state and the other options are those of a stream of rows,
-        see `StreamOptions`.
+        Over all ranks every context comes once, and all ranks make the same number of steps. Epoch
+        e has the positions e·N … e·N + N - 1, in this order. A batch has the arrays of `batch` and
+        `valid`, bool [B], which is False for contexts that only fill the last step. Contexts are
+        made ahead of the loop in `read_threads` threads. workers: processes that run the transform.
+        Members, state and the other options are those of a stream of rows, see `StreamOptions`.
         Raises `SettingsError`, `InputError`, `StreamError`.
         """
         return self._source(batch_size, options).stream(workers=workers, topology=topology)
@@ -158,35 +173,44 @@ class Contexts:
         topology: Topology | None = None,
         **options: Unpack[ItemArguments],
     ) -> StreamingDataset:
-        """Return the stream as a torch `IterableDataset` of whole batches, for `DataLoader(dataset, batch_size=None)`.
+        """Return the stream as a torch `IterableDataset` of whole batches, for `DataLoader(dataset,
+        batch_size=None)`.
 
         num_workers: that of the DataLoader. Raises as `stream`, and `MissingExtra` without torch.
         """
-        return self._source(batch_size, options).torch_dataset(num_workers=num_workers, topology=topology)
+        return self._source(batch_size, options).torch_dataset(
+            num_workers=num_workers, topology=topology
+        )
 
     def _source(self, batch_size: int, options: ItemArguments) -> StreamSource:
         shuffled = self.options.shuffle != "none"
-        return item_source(ContextItems(self), batch_size, options, shuffle=shuffled, seed=self.options.seed)
+        return item_source(
+            ContextItems(self), batch_size, options, shuffle=shuffled, seed=self.options.seed
+        )
 
     def plan(self, *, sample: int = 512) -> ContextPlan:
         """Describe an epoch before it runs.
 
-        Estimates are based on at most `sample` contexts, spread evenly over an epoch. Raises `CorruptShard` for damaged
-        rows.
+        Estimates are based on at most `sample` contexts, spread evenly over an epoch. Raises
+        `CorruptShard` for damaged rows.
         """
-        index, n = self.index, self.rows.n
-        ids = np.unique(np.linspace(0, max(len(self) - 1, 0), min(sample, len(self))).astype(np.int64))
-        taken, used, large_taken = [0], [0], [0]
-        for part in np.array_split(ids, max(1, len(ids) // 64)):
+        index = self.index
+        n = self.rows.n
+        last = max(len(self) - 1, 0)
+        positions = np.unique(np.linspace(0, last, min(sample, len(self))).astype(np.int64))
+        count = max(len(positions), 1)
+        shown = large_shown = large_segments = tokens = 0
+        for part in np.array_split(positions, max(1, len(positions) // 64)):
             built = build(index, self.rows, part)
-            used.extend(np.minimum((built.tokens.tokens_BT > 0).sum(axis=1), self.options.context_tokens).tolist())
-            taken.extend(np.bincount(built.segments.context, built.tokens.taken, len(part)).tolist())
-            large_taken.extend(built.tokens.taken[built.segments.sampled].tolist())
-        count = max(len(ids), 1)
+            inputs = built.tokens.tokens_BT[:, : self.options.context_tokens]
+            tokens += int(np.count_nonzero(inputs))
+            shown += int(built.tokens.taken.sum())
+            large_shown += int(built.tokens.taken[built.segments.sampled].sum())
+            large_segments += int(built.segments.sampled.sum())
         per_row = np.diff(index.ends, prepend=0)
-        per_context = sum(large_taken) / max(len(large_taken) - 1, 1)
+        per_context = large_shown / max(large_segments, 1)
         large = n[index.large_rows]
-        seen = large * -np.expm1(-per_row * per_context / np.maximum(large, 1)) if len(large) else np.zeros(1)
+        seen = large * -np.expm1(-per_row * per_context / np.maximum(large, 1))
         total = int(n.sum())
         return ContextPlan(
             rows=len(n),
@@ -195,65 +219,40 @@ class Contexts:
             contexts=len(index),
             small_contexts=index.small_contexts,
             large_contexts=index.large_contexts,
-            contexts_per_row={
-                "least": float(per_row.min(initial=per_row[0] if len(per_row) else 0)),
-                "mean": float(per_row.mean()) if len(per_row) else 0.0,
-                "most": float(per_row.max(initial=0)),
-            },
+            contexts_per_row=_summary(per_row),
             context_bytes=self.options.context_bytes,
-            sampled=len(ids),
-            padding=1 - sum(used) / (count * self.options.context_tokens),
-            measurements_per_context=sum(taken) / count,
+            sampled=len(positions),
+            padding=1 - tokens / (count * self.options.context_tokens),
+            measurements_per_context=shown / count,
             coverage=float((n[index.small_rows].sum() + seen.sum()) / max(total, 1)),
         )
 
 
-class Built(NamedTuple):
-    """The intermediate results of a batch, and its tokens."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Built:
+    """The segments of a batch, and its tokens."""
 
     segments: Segments
-    candidates: Candidates
     tokens: Tokens
 
 
-class Kernels(NamedTuple):
-    """The steps that exist both in numba and in numpy, with bit-identical results."""
-
-    sampling: Sampling
-    tokens: Callable[[Segments, Candidates, int, int], Tokens]
-    batch: Callable[[Tokens, Segments, Vocabulary, Keys], dict[str, I32]]
-
-
-@cache
-def chosen_kernels(kernel: Kernel) -> Kernels:
-    """Choose the numba or the numpy steps. Raises `MissingExtra` if numba is requested but not installed."""
-    if kernel != "numpy":
-        try:
-            from headrace.histories.contexts.draw_kernels import IN_NUMBA
-            from headrace.histories.contexts.token_kernels import batch_in_numba, tokens_in_numba
-        except MissingExtra:
-            if kernel == "numba":
-                raise
-        else:
-            return Kernels(IN_NUMBA, tokens_in_numba, batch_in_numba)
-    return Kernels(IN_NUMPY, tokens_in_python, batch_of)
-
-
 def build(index: ContextIndex, rows: HistoryRows, positions: I64) -> Built:
-    """Build the contexts at these positions of an endless run; each row is opened once for all of them.
+    """Build the contexts at these positions of an endless run; each row is opened once for all of
+    them.
 
     Raises `CorruptShard` if a row has changed since the index was made.
     """
-    kernels = chosen_kernels(index.options.kernel)
-    segments = index.segments(*index.at(positions, kernels.sampling), kernels.sampling)
+    segments = index.segments(index.at(positions))
     opened = rows.open(np.unique(segments.row).tolist())
-    found = candidates(segments, opened, index.options.room, kernels.sampling)
-    tokens = kernels.tokens(segments, found, len(positions), index.options.room)
+    candidates = find_candidates(segments, opened, index.options.room)
+    tokens = make_tokens(segments, candidates, len(positions), index.options.room)
     lost = ~segments.sampled & (tokens.taken != segments.count)
     if lost.any():
         row = int(segments.row[lost.argmax()])
-        raise CorruptShard(f"row {row} of the split is longer than it was when it was indexed; open the run again")
-    return Built(segments, found, tokens)
+        raise CorruptShard(
+            f"row {row} of the split is longer than it was when it was indexed; open the run again"
+        )
+    return Built(segments, tokens)
 
 
 class ContextItems:
@@ -262,7 +261,8 @@ class ContextItems:
     lanes = Lanes(1, 1, 1)  # one lane: `ContextOptions.shuffle` decides the order
 
     def __init__(self, contexts: Contexts) -> None:
-        self.contexts, self.split = contexts, contexts.rows.split
+        self.contexts = contexts
+        self.split = contexts.rows.split
         options = {name: getattr(contexts.options, name) for name in _OF_ORDER}
         self.identity = sha256_hex(canonical_json([contexts.rows.identity, options]))
 
@@ -280,27 +280,46 @@ class ContextItems:
     def batches(
         self, state: StreamState, positions: Iterator[I64], options: StreamOptions
     ) -> Generator[dict[str, Any], None, None]:
-        """Make batches in threads, several at a time: at least one, and no more than fit in `prefetch_bytes`."""
-        size, first = options.batch_size, state.epoch * state.rows
-        held = options.prefetch_bytes // (size * self.contexts.options.context_bytes)
-        ahead = max(1, min(options.threads, held))
-        threads, coming = start_threads(ahead, name="headrace-contexts"), deque[Future[dict[str, I32]]]()
+        """Make batches in threads, several at a time: at least one, and no more than fit in
+        `prefetch_bytes`.
+        """
+        size = options.batch_size
+        first = state.epoch * state.rows
+        most = options.prefetch_bytes // (size * self.contexts.options.context_bytes)
+        ahead = max(1, min(options.threads, most))
+        threads = start_threads(ahead, name="headrace-contexts")
+        pending = deque[Future[dict[str, I32]]]()
         end = end_threads  # module globals may be gone when the interpreter exits
         try:
-            for piece in positions:
-                for begin in range(0, len(piece), size):
-                    if len(coming) > ahead:
-                        yield in_format(coming.popleft().result(), options.batch_format)
-                    coming.append(threads.submit(self.contexts.batch, first + piece[begin : begin + size]))
-            while coming:
-                yield in_format(coming.popleft().result(), options.batch_format)
+            for chunk in positions:
+                for begin in range(0, len(chunk), size):
+                    if len(pending) > ahead:
+                        yield in_format(pending.popleft().result(), options.batch_format)
+                    batch = first + chunk[begin : begin + size]
+                    pending.append(threads.submit(self.contexts.batch, batch))
+            while pending:
+                yield in_format(pending.popleft().result(), options.batch_format)
         finally:
-            coming.clear()
+            pending.clear()
             end(threads)
 
 
+def _summary(counts: I64) -> dict[str, float]:
+    """Return the least, the mean and the most of some counts, 0 if there are none."""
+    if not len(counts):
+        return {"least": 0.0, "mean": 0.0, "most": 0.0}
+    return {"least": float(counts.min()), "mean": float(counts.mean()), "most": float(counts.max())}
+
+
 # The options that, with the rows and the seed, decide the contexts of an epoch and their order.
-_OF_ORDER = ("context_tokens", "rows", "measurements_per_context", "contexts_per_row", "shuffle", "max_segments")
+_OF_ORDER = (
+    "context_tokens",
+    "rows",
+    "measurements_per_context",
+    "contexts_per_row",
+    "shuffle",
+    "max_segments",
+)
 
 
 def open_contexts(
@@ -316,18 +335,21 @@ def open_contexts(
     """Open the contexts of a split of prepared histories. options: see `ContextOptions`.
 
     run: a run_id, to choose another run.
-    verify: "first_touch" compares each shard with its checksum when a process first uses it; "never" does not. If the
-    run is in an object store, its shards are copied to cache_dir (None: ~/.cache/headrace). The copies take up to
-    disk_bytes, are verified, and are shared by the processes of a machine.
+    verify: "first_touch" compares each shard with its checksum when a process first uses it;
+    "never" does not. If the run is in an object store, its shards are copied to cache_dir (None:
+    ~/.cache/headrace). The copies take up to disk_bytes, are verified, and are shared by the
+    processes of a machine.
     Raises `InputError` if there are no histories, `SettingsError` for invalid options.
     """
     checked = ContextOptions(**options)
     files = LocalFiles(verify=verify, cache_dir=cache_dir, disk_bytes=disk_bytes)
-    rows = open_rows(path, split, run=run, cache_bytes=checked.cache_bytes, files=files)
-    longest = longest_measurement(rows.values) if rows.values else 0
-    if longest > checked.context_tokens:
+    rows = HistoryRows(
+        *find_histories(path, split, run), cache_bytes=checked.cache_bytes, files=files
+    )
+    longest = longest_measurement(rows.values)
+    if rows.values and longest > checked.context_tokens:
         raise SettingsError(
-            f"contexts: context_tokens is {checked.context_tokens}, and a measurement of {len(rows.values)} value "
-            f"columns takes up to {longest} tokens; give at least as many"
+            f"contexts: context_tokens is {checked.context_tokens}, and a measurement of"
+            f" {len(rows.values)} value columns takes up to {longest} tokens; give at least as many"
         )
     return Contexts(rows, checked)

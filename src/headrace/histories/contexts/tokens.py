@@ -1,49 +1,74 @@
-"""Make tokens from candidates in plain Python. This defines the tokens, and serves for a few contexts or without numba.
+"""Make tokens from candidates, and training arrays from tokens.
 
-`token_kernels` makes the same tokens a hundred times faster.
+Compiled by numba, extra `histories`.
 
-A segment takes the longest prefix of its candidates whose tokens fit into the rest of its context. Prefixes of a random
-order are random subsets. Another candidate never reduces the number of tokens (a gap cut in two saves at most one
-token, a measurement has seven), so candidates are taken until one does not fit. The candidates taken are laid out by
-mode:
+A segment takes the longest prefix of its candidates whose tokens fit into what is free in its
+context. Prefixes of a random order are random subsets. Another candidate never reduces the number
+of tokens (a gap cut in two saves at most one token, a measurement has seven), so candidates are
+taken until one does not fit. The candidates taken are laid out by mode:
 
     full      by time, every one with its timestamp: absolute, then the distance to the one before
-    partial   ⌈fraction × taken⌉ of them lose their timestamp and stand in random order, at random positions between
-              the others, which stay in order of time; distances skip measurements without a timestamp
+    partial   ⌈fraction × taken⌉ of them lose their timestamp and stand in random order, at random
+              positions between the others, which stay in order of time; distances skip measurements
+              without a timestamp
     none      in random order, without timestamps
 
 Each measurement draws the order of its fields: source, destination, result and timestamp.
 
-`batch_of` turns tokens into the arrays of training loops. L + 1 tokens are drawn for a context of L, so that the last
-position has a target too. Inputs are the first L; the target of a position is the next token *in the same segment*. The
-last token of a segment has no target: there the target is pad and `targets_segmentation` is 0, so mask the loss there.
-Segments are numbered 1, 2, … in a context and 0 is padding; positions count from 0 in each segment. Nothing is masked
-by the value of a token.
+The first step finds what a segment takes. It counts the first candidates that would fit if every
+time distance were short, and sorts those with a timestamp by time, in buckets. Then it drops the
+last candidate until the others fit; each time, two distances in a chain become one. So the work is
+proportional to what is taken. The second step writes the tokens, measurement after measurement.
+Inside a measurement no branch depends on the field order, which no processor could predict: the
+start of each field is the sum of the lengths of the fields before it. Nothing stays in memory
+between segments, and the interpreter lock is released.
+
+`to_arrays` turns tokens into the arrays of training loops. L + 1 tokens are drawn for a context of
+L, so that the last position has a target too. Inputs are the first L; the target of a position is
+the next token *in the same segment*. The last token of a segment has no target: there the target is
+pad and `targets_segmentation` is 0, so mask the loss there. Segments are numbered 1, 2, … in a
+context and 0 is padding; positions count from 0 in each segment. Nothing is masked by the value of
+a token.
 """
 
 from __future__ import annotations
 
-from bisect import bisect
 from dataclasses import dataclass
-from itertools import pairwise, permutations
+from itertools import permutations
+from typing import Any
 
 import numpy as np
 
-from headrace.arrays import I32, I64, U8
-from headrace.draws import FIELDS, POSITIONS, below, draw
+from headrace.arrays import I32, I64
+from headrace.compiled import compiled
+from headrace.draws import FIELDS, POSITIONS
 from headrace.histories.contexts import vocabulary as v
 from headrace.histories.contexts.options import ARRAYS, Keys
-from headrace.histories.contexts.sample import ADDRESS_BYTES, FULL, PARTIAL, Candidates, Segments
-from headrace.histories.contexts.vocabulary import Vocabulary, in_vocabulary
+from headrace.histories.contexts.sample import FULL, NONE, Candidates, Segments, draw_word
 
-FIELD_ORDERS = np.array(list(permutations(range(4))), np.int64)  # source, destination, result, time
+FIELD_ORDERS = tuple(permutations(range(4)))  # source, destination, result, time
+_0, _1, _2, _4, _5, _8, _9 = (np.uint64(number) for number in (0, 1, 2, 4, 5, 8, 9))
+_16, _17, _24, _32 = (np.uint64(number) for number in (16, 17, 24, 32))
+_LOW = np.uint64((1 << 32) - 1)
+_ONES = np.uint64(0x01010101)
+_BYTE = np.uint64(255)
+
+
+def _bytes_before(order: tuple[int, ...], field: int) -> int:
+    """Return a mask of the fields before one, where field f is byte f of a word."""
+    return sum(0xFF << (8 * earlier) for earlier in order[: order.index(field)])
+
+
+_BEFORE = np.array(
+    [[_bytes_before(order, field) for field in range(4)] for order in FIELD_ORDERS], np.uint64
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tokens:
     """Tokens of contexts, and how much each segment takes.
 
-    tokens_BT: int32 [B, T], standard ids, 0 behind the last measurement.
+    tokens_BT: int32 [B, T], 0 behind the last measurement.
     lengths: int64 [S], tokens of each segment.
     taken: int64 [S], measurements of each segment, a prefix of its candidates.
     """
@@ -53,129 +78,367 @@ class Tokens:
     taken: I64
 
 
-def tokens_in_python(segments: Segments, found: Candidates, contexts: int, room: int) -> Tokens:
-    """Write the contexts of the segments. contexts: B; room: T, at least as long as any measurement."""
+def make_tokens(segments: Segments, candidates: Candidates, contexts: int, room: int) -> Tokens:
+    """Write the contexts of the segments.
+
+    contexts: B; room: T, at least as long as any measurement.
+    """
     tokens = np.zeros((contexts, room), np.int32)
-    lengths, taken = np.zeros(len(segments.row), np.int64), np.zeros(len(segments.row), np.int64)
-    used = [0] * contexts
-    for number, context in enumerate(segments.context.tolist()):
-        begin = used[context]
-        made, taken[number] = _segment(segments, found, number, room - begin)
-        lengths[number] = len(made)
-        used[context] += len(made)
-        tokens[context, begin : used[context]] = made
+    order, timed, lengths, taken = _fit(
+        segments.context, segments.mode, segments.fraction, candidates.offsets, candidates.index,
+        candidates.time, candidates.result_sizes, candidates.family, candidates.source_family, room,
+    )  # fmt: skip
+    _build(
+        segments.context, segments.key, candidates.offsets, order, timed, lengths, taken, candidates.time,
+        candidates.code, candidates.family, candidates.address, candidates.source_family,
+        candidates.source, candidates.result_sizes, candidates.results, tokens,
+    )  # fmt: skip
     return Tokens(tokens, lengths, taken)
 
 
-def _segment(segments: Segments, found: Candidates, number: int, room: int) -> tuple[list[int], int]:
-    """Return the tokens of a segment, and the number of candidates in them."""
-    mine = slice(found.offsets[number], found.offsets[number + 1])
-    place, time = found.index[mine].tolist(), found.time[mine].tolist()
-    source = _address(v.SOURCE_V4, int(found.source_family[number]), found.source[number])
-    peers = zip(found.family[mine].tolist(), found.address[mine], strict=True)
-    if found.results.shape[1]:
-        sizes = found.result_sizes[mine].tolist()
-        results = [row[:size] for row, size in zip(found.results[mine].tolist(), sizes, strict=True)]
-    else:
-        results = [_value(v.ROUND_TRIP, code, 2) if code else [v.FAILED] for code in found.code[mine].tolist()]
-    fields = [
-        (source, _address(v.DESTINATION_V4, family, address), result)
-        for (family, address), result in zip(peers, results, strict=True)
-    ]
-    mode, fraction = int(segments.mode[number]), int(segments.fraction[number])
+def to_arrays(tokens: Tokens, segments: Segments, keys: Keys) -> dict[str, I32]:
+    """Return int32 [B, L] arrays: the six of MaxText, or "inputs", "targets", "segmentation",
+    "positions".
 
-    by_time: list[tuple[int, int]] = []  # (index in the row, number) of the candidates taken with a timestamp
-    at_random: list[int] = []  # the numbers of the candidates without
-    for candidate, three in enumerate(fields):
-        room -= 1 + sum(map(len, three))
-        at = bisect(by_time, (place[candidate], candidate))
-        if mode == FULL or (mode == PARTIAL and not loses_time(fraction, candidate)):
-            before, after = ([time[each] for _, each in some] for some in (by_time[:at][-1:], by_time[at : at + 1]))
-            room += _stamps([*before, *after]) - _stamps([*before, time[candidate], *after])
-            if room < 0:
-                break
-            by_time.insert(at, (place[candidate], candidate))
-        elif room < 0:
-            break
-        else:
-            at_random.append(candidate)
-    taken = len(by_time) + len(at_random)
-
-    places = np.arange(taken)
-    orders = FIELD_ORDERS[below(draw(segments.key[number : number + 1], FIELDS + places), 24)].tolist()
-    chances = below(draw(segments.key[number : number + 1], POSITIONS + places), taken - places).tolist()
-    without, with_time = iter(at_random), (each for _, each in by_time)
-    left, previous, tokens = len(at_random), -1, list[int]()
-    for order, chance in zip(orders, chances, strict=True):  # selection sampling of the positions without a timestamp
-        stamp: list[int] = []
-        if chance < left:
-            left -= 1
-            candidate = next(without)
-        else:
-            candidate = next(with_time)
-            stamp, previous = _stamp(previous, time[candidate]), time[candidate]
-        four = (*fields[candidate], stamp)
-        tokens.append(v.START)
-        for field in order:
-            tokens += four[field]
-    return tokens, taken
-
-
-def loses_time(fraction: int, place: int) -> bool:
-    """Check if an index of a random order loses its timestamp; of any first n indices, ⌈fraction × n⌉ do."""
-    ceiling = (1 << 32) - 1
-    return ((place + 1) * fraction + ceiling) >> 32 > (place * fraction + ceiling) >> 32
-
-
-def _stamps(times: list[int]) -> int:
-    """Count the tokens of the timestamps of neighbours."""
-    return sum(len(_stamp(before, time)) for before, time in pairwise([-1, *times]))
-
-
-def _stamp(previous: int, time: int) -> list[int]:
-    """Return the tokens of a timestamp that follows another; previous: −1 for none."""
-    if previous < 0:
-        return _value(v.TIME_ABSOLUTE, time, 8)
-    delta = time - previous
-    return _value(v.TIME_DELTA, delta, 1) if delta < 256 else _value(v.TIME_LONG_DELTA, delta, 4)
-
-
-def _address(role: int, family: int, address: U8) -> list[int]:
-    """Return the tokens of an address. role: the role for IPv4; the next id is that for IPv6."""
-    return [role + (family == 6), *(v.BYTE + each for each in address[: ADDRESS_BYTES[family]].tolist())] * (family > 0)
-
-
-def _value(role: int, value: int, size: int) -> list[int]:
-    return [role, *(v.BYTE + each for each in value.to_bytes(size, "big"))]
-
-
-def batch_of(tokens: Tokens, segments: Segments, vocab: Vocabulary, keys: Keys) -> dict[str, I32]:
-    """Return int32 [B, L] arrays: the six of MaxText, or "inputs", "targets", "segmentation", "positions".
-
-    targets_position is that of the inputs. Among the four, segmentation is 1, 2, … at tokens and 0 in padding. The four
-    have no mask of targets. With the standard vocabulary a position has a target if its target is not 0. With "compat",
-    0 is a token too: a position has a target if the next position is in the same segment, except for the last position.
+    targets_position is that of the inputs. Among the four, segmentation is 1, 2, … at tokens and 0
+    in padding, and a position has a target if its target is not 0.
+    The arrays lie in one block. Several separate arrays would be returned to the system after every
+    batch, and page faults on each of their pages in the next batch would cost more than filling
+    them.
     """
-    segment_BT, position_BT = numbered(tokens, segments)  # noqa: N806 - B contexts, T positions
-    drawn = in_vocabulary(tokens.tokens_BT, vocab)
-    inputs, segment, position = drawn[:, :-1], segment_BT[:, :-1], position_BT[:, :-1]
-    has_target = (segment > 0) & (segment_BT[:, 1:] == segment)
-    targets = np.where(has_target, drawn[:, 1:], np.int32(0))
-    arrays: tuple[I32, ...] = (inputs, targets, segment, position)
-    if keys == "maxtext":
-        arrays = (inputs, position, segment, targets, position, np.where(has_target, segment, np.int32(0)))
-    return {name: array.copy() for name, array in zip(ARRAYS[keys], arrays, strict=True)}
-
-
-def numbered(tokens: Tokens, segments: Segments) -> tuple[I32, I32]:
-    """Return the segment number (0 in padding) of every token and its position in the segment; int32 [B, T]."""
     contexts, room = tokens.tokens_BT.shape
-    begin = np.cumsum(tokens.lengths) - tokens.lengths  # offsets in the tokens of all contexts, without padding
-    first = np.searchsorted(segments.context, segments.context)
-    number = np.arange(len(first)) - first + 1
-    used = np.bincount(segments.context, tokens.lengths, contexts).astype(np.int64)
-    real = np.arange(room)[None, :] < used[:, None]
-    segment, position = np.zeros((contexts, room), np.int32), np.zeros((contexts, room), np.int32)
-    segment[real] = np.repeat(number, tokens.lengths)
-    position[real] = np.arange(int(used.sum())) - np.repeat(begin, tokens.lengths)
-    return segment, position
+    block = np.empty((len(ARRAYS[keys]), contexts, room - 1), np.int32)
+    _fill_arrays(tokens.tokens_BT, segments.context, tokens.lengths, block)
+    return dict(zip(ARRAYS[keys], block, strict=True))
+
+
+@compiled
+def _fit(
+    context: Any, mode: Any, fraction: Any, offsets: Any, index: Any, time: Any, results: Any, family: Any,
+    source_family: Any, room: Any,
+) -> Any:  # fmt: skip
+    """Find the longest prefixes of the candidates that fit; return (order, timed, lengths, taken).
+
+    Segment s takes the first taken[s] of offsets[s] : offsets[s + 1]; timed[s] of them have a
+    timestamp; they make lengths[s] tokens; int64 [S].
+    order: uint64 [M], per segment the numbers of the candidates with a timestamp, by time, then of
+    those without, in their order; counted from the segment's first candidate.
+    """
+    order = np.empty(len(index), np.uint64)
+    timed_of = np.zeros(len(context), np.int64)
+    lengths = np.zeros(len(context), np.int64)
+    taken = np.zeros(len(context), np.int64)
+    most = 1
+    for s in range(len(context)):
+        most = max(most, offsets[s + 1] - offsets[s])
+    sizes = np.empty(most + 1, np.int64)  # tokens of a candidate without its timestamp
+    # of candidates with a timestamp: index in the row × 2**32 + number
+    positions = np.empty(most + 1, np.uint64)
+    by_time = np.empty(most + 1, np.uint64)
+    at_random = np.empty(most + 1, np.uint64)  # numbers of the candidates without
+    chain = np.empty((3, most + 1), np.int64)
+    used = 0
+    last = -1
+    for s in range(len(context)):
+        if context[s] != last:
+            used = 0
+            last = context[s]
+        limit = room - used
+        part = slice(offsets[s], offsets[s + 1])
+        count, timed, total = _first(
+            mode[s], fraction[s], limit, 18 if source_family[s] == 6 else 6, index[part], results[part], family[part],
+            sizes, positions, at_random,
+        )  # fmt: skip
+        if timed:
+            _sort(positions, timed, chain[0], by_time)
+            total += _stamps(by_time, timed, time[part])
+            if total > limit:
+                count, total = _shorten(
+                    by_time, timed, count, total, limit, sizes, time[part], chain
+                )
+            timed = _keep(by_time, timed, count, order[part])
+        for q in range(count - timed):
+            order[offsets[s] + timed + q] = at_random[q]
+        used += total
+        timed_of[s] = timed
+        lengths[s] = total
+        taken[s] = count
+    return order, timed_of, lengths, taken
+
+
+@compiled
+def _first(
+    mode: Any, fraction: Any, limit: Any, base: Any, index: Any, results: Any, family: Any, sizes: Any, positions: Any,
+    at_random: Any,
+) -> Any:  # fmt: skip
+    """Count the candidates that fit if every timestamp is short, those with a timestamp, and the
+    tokens of all but timestamps.
+    """
+    total = timed = untimed = 0
+    lost = _0
+    for j in range(len(index)):
+        now = (np.uint64(j + 1) * fraction + _LOW) >> _32
+        has_time = int(mode == FULL or (mode != NONE and now == lost))
+        lost = now
+        size = base + results[j] + _peer_tokens(family[j])
+        stamps = timed + has_time
+        if total + size + 2 * stamps + (7 if stamps else 0) > limit:
+            return j, timed, total
+        total += size
+        sizes[j] = size
+        # Write to both lists; only one count advances.
+        positions[timed] = (np.uint64(index[j]) << _32) | np.uint64(j)
+        at_random[untimed] = np.uint64(j)
+        timed += has_time
+        untimed += 1 - has_time
+    return len(index), timed, total
+
+
+@compiled
+def _peer_tokens(family: Any) -> Any:
+    if family == 0:
+        return 0
+    if family == 6:
+        return 17
+    return 5
+
+
+@compiled
+def _sort(positions: Any, count: Any, ends: Any, out: Any) -> None:
+    """Sort indices, ascending. They are uniform, so `count` buckets hold about one each."""
+    low = high = positions[0]
+    for q in range(count):
+        low = min(low, positions[q])
+        high = max(high, positions[q])
+    low >>= _32
+    scale = (np.uint64(count) << _32) // ((high >> _32) - low + np.uint64(1))
+    ends[: count + 1] = 0
+    for q in range(count):
+        ends[(((positions[q] >> _32) - low) * scale >> _32) + _1] += 1
+    for q in range(count):
+        ends[q + 1] += ends[q]
+    for q in range(count):
+        bucket = ((positions[q] >> _32) - low) * scale >> _32
+        out[ends[bucket]] = positions[q]
+        ends[bucket] += 1
+    for q in range(1, count):
+        value = out[q]
+        p = q
+        while p > 0 and out[p - 1] > value:
+            out[p] = out[p - 1]
+            p -= 1
+        out[p] = value
+
+
+@compiled
+def _stamp(earlier: Any, later: Any, time: Any) -> Any:
+    if time[later & _LOW] - time[earlier & _LOW] < 256:
+        return 2
+    return 5
+
+
+@compiled
+def _stamps(by_time: Any, timed: Any, time: Any) -> Any:
+    total = 9
+    for q in range(1, timed):
+        total += _stamp(by_time[q - 1], by_time[q], time)
+    return total
+
+
+@compiled
+def _shorten(
+    by_time: Any, timed: Any, count: Any, total: Any, limit: Any, sizes: Any, time: Any, chain: Any
+) -> Any:
+    """Drop the last candidates until the rest fits; return how many are left, and their tokens."""
+    before = chain[0]
+    after = chain[1]
+    where = chain[2]
+    where[:count] = -1
+    for q in range(timed):
+        before[q] = q - 1
+        after[q] = q + 1
+        where[by_time[q] & _LOW] = q
+    while total > limit:
+        count -= 1
+        total -= sizes[count]
+        q = where[count]
+        if q < 0:
+            continue
+        p = before[q]
+        r = after[q]
+        if p >= 0:
+            total -= _stamp(by_time[p], by_time[q], time)
+            after[p] = r
+        if r < timed:
+            total -= _stamp(by_time[q], by_time[r], time)
+            before[r] = p
+        if p >= 0 and r < timed:
+            total += _stamp(by_time[p], by_time[r], time)
+        elif p < 0 and r == timed:
+            total -= 9
+    return count, total
+
+
+@compiled
+def _keep(by_time: Any, timed: Any, count: Any, out: Any) -> Any:
+    """Write the numbers by time, without the dropped candidates; return how many there are."""
+    count_kept = 0
+    for q in range(timed):
+        number = by_time[q] & _LOW
+        out[count_kept] = number
+        count_kept += int(number < np.uint64(count))
+    return count_kept
+
+
+@compiled
+def _build(
+    context: Any, key: Any, offsets: Any, order: Any, timed: Any, lengths: Any, taken: Any, times: Any, codes: Any,
+    family: Any, address: Any, source_family: Any, source: Any, result_sizes: Any, results: Any, tokens: Any,
+) -> None:  # fmt: skip
+    used = 0
+    last = -1
+    for s in range(len(context)):
+        if context[s] != last:
+            used = 0
+            last = context[s]
+        out = tokens[last, used : used + lengths[s]]
+        first = offsets[s]
+        numbers = order[first : offsets[s + 1]]
+        used += lengths[s]
+        at = _0
+        with_time = without = 0
+        previous = np.int64(-1)
+        untimed = taken[s] - timed[s]
+        for position in range(taken[s]):
+            has_time = untimed == 0
+            if timed[s] and untimed:  # else there is nothing to draw
+                chance = (
+                    (draw_word(key[s], POSITIONS + position) >> _32)
+                    * np.uint64(taken[s] - position)
+                ) >> _32
+                has_time = np.int64(chance) >= untimed - without
+            m = first + np.int64(numbers[with_time if has_time else timed[s] + without])
+            with_time += has_time
+            without += not has_time
+
+            stamp = _0
+            value = times[m]
+            if has_time:
+                stamp = _9
+                if previous >= 0:
+                    value = times[m] - previous
+                    stamp = _2 if value < 256 else _5
+                previous = times[m]
+            code = codes[m]
+            result = np.uint64(result_sizes[m])
+            peer = np.uint64(_peer_tokens(family[m]))
+            entity = _17 if source_family[s] == 6 else _5
+            sizes = entity | peer << _8 | result << _16 | stamp << _24
+            fields = ((draw_word(key[s], FIELDS + position) >> _32) * _24) >> _32
+            out[at] = v.START
+            at += _1
+            _address(
+                out, at + _sum(sizes & _BEFORE[fields, 0]), v.SOURCE_V4, source_family[s], source[s]
+            )
+            if peer:
+                _address(
+                    out,
+                    at + _sum(sizes & _BEFORE[fields, 1]),
+                    v.DESTINATION_V4,
+                    family[m],
+                    address[m],
+                )
+            to = at + _sum(sizes & _BEFORE[fields, 2])
+            if results.shape[1]:
+                for q in range(result):
+                    out[to + np.uint64(q)] = results[m, q]
+            elif code == 0:
+                out[to] = v.FAILED
+            else:
+                out[to] = v.ROUND_TRIP
+                out[to + _1] = v.BYTE + (code >> 8)
+                out[to + _2] = v.BYTE + (code & 255)
+            if has_time:
+                _time(out, at + _sum(sizes & _BEFORE[fields, 3]), stamp, value)
+            at += entity + peer + result + stamp
+
+
+@compiled
+def _sum(lengths: Any) -> Any:
+    """Sum the four bytes of a word; the sum is below 256."""
+    return (lengths * _ONES >> _24) & _BYTE
+
+
+@compiled
+def _address(out: Any, at: Any, role: Any, family: Any, address: Any) -> None:
+    if family == 6:
+        out[at] = role + 1
+        for q in range(_16):
+            out[at + _1 + q] = v.BYTE + np.int32(address[q])
+    else:
+        out[at] = role
+        for q in range(_4):
+            out[at + _1 + q] = v.BYTE + np.int32(address[q])
+
+
+@compiled
+def _time(out: Any, at: Any, size: Any, value: Any) -> None:
+    """Write a role and the bytes of a time, big-endian: 8 for an absolute time, 1 or 4 for a
+    distance.
+    """
+    if size == _2:
+        out[at] = v.TIME_DELTA
+        out[at + _1] = v.BYTE + value
+        return
+    if size == _5:
+        out[at] = v.TIME_LONG_DELTA
+    else:
+        out[at] = v.TIME_ABSOLUTE
+    for q in range(_1, size):
+        out[at + q] = v.BYTE + ((value >> np.int64(_8 * (size - _1 - q))) & 255)
+
+
+@compiled
+def _fill_arrays(tokens: Any, context: Any, lengths: Any, block: Any) -> None:
+    """Fill int32 [B, L] arrays, those of `ARRAYS` in their order."""
+    arrays, contexts, width = block.shape
+    all_six = arrays == 6
+    inputs = block[0]
+    segment = block[2]
+    if all_six:
+        position, targets = (block[1], block[3])
+    else:
+        position, targets = (block[3], block[1])
+    target_position = block[4 % arrays]  # used only if there are six
+    target_segment = block[5 % arrays]
+    s = 0
+    for b in range(contexts):
+        inputs[b] = tokens[b, :width]
+        used = number = 0
+        while s < len(context) and context[s] == b:
+            number += 1
+            end = min(used + lengths[s], width)
+            # the last token of a segment has no target
+            last = max(used, min(used + lengths[s] - 1, width))
+            targets[b, used:last] = tokens[b, used + 1 : last + 1]
+            targets[b, last:end] = 0
+            segment[b, used:end] = number
+            _count(position[b, used:end])
+            if all_six:
+                target_segment[b, used:last] = number
+                target_segment[b, last:end] = 0
+                _count(target_position[b, used:end])
+            used = end
+            s += 1
+        targets[b, used:] = 0
+        segment[b, used:] = 0
+        position[b, used:] = 0
+        if all_six:
+            target_segment[b, used:] = 0
+            target_position[b, used:] = 0
+
+
+@compiled
+def _count(out: Any) -> None:
+    for t in range(len(out)):
+        out[t] = t

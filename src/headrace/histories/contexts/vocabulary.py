@@ -1,40 +1,39 @@
-"""Define the token ids, and decode tokens to measurements.
+"""Define the token ids, encode results, and decode tokens to measurements.
 
-| id      | compat  | token                 | what follows                                            |
-|---------|---------|-----------------------|---------------------------------------------------------|
-| 0       | 0       | pad                   | nothing; fills the end of a context                     |
-| 1       | 0       | start                 | a measurement: the fields below, each once, any order   |
-| 2       | 1       | source, IPv4          | 4 bytes (or a number as 4 bytes, big-endian)            |
-| 3       | 2       | source, IPv6          | 16 bytes                                                |
-| 4       | 3       | destination, IPv4     | 4 bytes                                                 |
-| 5       | 4       | destination, IPv6     | 16 bytes                                                |
-| 6       | 5       | timestamp, absolute   | 8 bytes: seconds since 1970, big-endian                 |
-| 7       | 6       | timestamp, delta      | 1 byte: seconds since the timestamp before, below 256   |
-| 8       | 7       | timestamp, long delta | 4 bytes: the same from 256 on, big-endian               |
-| 9       | 8       | round-trip time       | 2 bytes: the latency code, big-endian                   |
-| 10      | 9       | throughput            | reserved, never made                                    |
-| 11      | 10      | failed                | nothing: the measurement failed                         |
-| 12..267 | 11..266 | byte 0..255           |                                                         |
-| 268 + k | 267 + k | value column k        | 1 to 8 bytes, as the column's type has, big-endian      |
+| id      | token                 | what follows                                            |
+|---------|-----------------------|---------------------------------------------------------|
+| 0       | pad                   | nothing; fills the end of a context                     |
+| 1       | start                 | a measurement: the fields below, each once, any order   |
+| 2       | source, IPv4          | 4 bytes (or a number as 4 bytes, big-endian)            |
+| 3       | source, IPv6          | 16 bytes                                                |
+| 4       | destination, IPv4     | 4 bytes                                                 |
+| 5       | destination, IPv6     | 16 bytes                                                |
+| 6       | timestamp, absolute   | 8 bytes: seconds since 1970, big-endian                 |
+| 7       | timestamp, delta      | 1 byte: seconds since the timestamp before, below 256   |
+| 8       | timestamp, long delta | 4 bytes: the same from 256 on, big-endian               |
+| 9       | round-trip time       | 2 bytes: the latency code, big-endian                   |
+| 10      | throughput            | reserved, never made                                    |
+| 11      | failed                | nothing: the measurement failed                         |
+| 12..267 | byte 0..255           |                                                         |
+| 268 + k | value column k        | 1 to 8 bytes, as the column's type has, big-endian      |
 
-Value columns follow the result, in the order of their names; a missing value has no token. A category is its index in
-its dictionary, an integer its two's complement, a float its IEEE 754 bits. Without a latency there is no result.
-
-"compat" is the older layout of 267 ids, in which pad and start share 0, so only the segment ids mark padding. "The
-timestamp before" is the last one in the same segment; measurements without a timestamp may lie between.
+Value columns follow the result, in the order of their names; a missing value has no token. A
+category is its index in its dictionary, an integer its two's complement, a float its IEEE 754 bits.
+Without a latency there is no result. "The timestamp before" is the last one in the same segment;
+measurements without a timestamp may lie between.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from headrace.arrays import I32, I64, U16, Bools
 from headrace.errors import InputError
-
-Vocabulary = Literal["standard", "compat"]
+from headrace.histories.codec.values import Values, is_missing
 
 PAD = 0
 START = 1
@@ -49,7 +48,7 @@ ROUND_TRIP = 9
 FAILED = 11
 BYTE = 12
 VALUE = 268
-SIZE: dict[Vocabulary, int] = {"standard": 268, "compat": 267}
+SIZE = 268  # of the vocabulary without value columns
 
 _FIELDS = {  # the field of each role, and the number of bytes that follow it
     SOURCE_V4: ("source", 4),
@@ -62,6 +61,54 @@ _FIELDS = {  # the field of each role, and the number of bytes that follow it
     ROUND_TRIP: ("result", 2),
     FAILED: ("result", 0),
 }
+_OTHER_TOKENS = 1 + 17 + 17 + 9 + 3  # at most: start, source, destination, timestamp, latency
+
+
+def longest_measurement(values: Mapping[str, str]) -> int:
+    """Return the largest number of tokens of any measurement.
+
+    values: names and types of the value columns.
+    """
+    sizes = [1 + np.dtype(type_name).itemsize for type_name in values.values()]
+    return _OTHER_TOKENS + sum(sizes)
+
+
+def result_sizes(codes: U16, values: Values, has_latency: bool | Bools) -> I64:
+    """Count the tokens of each result: int64 [M]. has_latency: one bool for all, or bool [M]."""
+    sizes = np.where(codes == 0, 1, 3) * has_latency
+    for column in values:
+        sizes += np.where(is_missing(column), 0, 1 + column.dtype.itemsize)
+    return sizes.astype(np.int64)
+
+
+def result_tokens(codes: U16, values: Values, *, has_latency: bool) -> I32:
+    """Write the tokens of each result, the latency and then the values, from the left: int32 [M,
+    W].
+
+    W = 0 if there is only a latency, which `tokens` writes.
+    """
+    if not values and has_latency:
+        return np.zeros((len(codes), 0), np.int32)
+    width = 3 * has_latency + sum(1 + column.dtype.itemsize for column in values)
+    tokens = np.zeros((len(codes), width), np.int32)
+    at = np.zeros(len(codes), np.int64)
+    if has_latency:
+        tokens[:, 0] = np.where(codes == 0, FAILED, ROUND_TRIP)
+        tokens[:, 1] = BYTE + (codes >> 8)
+        tokens[:, 2] = BYTE + (codes & 255)
+        at += np.where(codes == 0, 1, 3)
+    for number, column in enumerate(values):
+        rows = np.flatnonzero(~is_missing(column))
+        present: Any = column[rows]
+        if column.dtype.kind == "u":
+            present = present - 1  # codes in rows count from 1
+        size = column.dtype.itemsize
+        data = present.astype(column.dtype.newbyteorder(">")).view(np.uint8)
+        tokens[rows, at[rows]] = VALUE + number
+        columns = at[rows][:, None] + 1 + np.arange(size)
+        tokens[rows[:, None], columns] = BYTE + data.reshape(len(rows), size).astype(np.int32)
+        at[rows] += 1 + size
+    return tokens
 
 
 class Measurement(NamedTuple):
@@ -79,94 +126,114 @@ class Measurement(NamedTuple):
     values: tuple[int | float | None, ...] = ()
 
 
-def in_vocabulary(tokens: npt.NDArray[np.int32], vocabulary: Vocabulary) -> npt.NDArray[np.int32]:
-    """Map standard ids to ids of this vocabulary; same shape, int32."""
-    return tokens if vocabulary == "standard" else np.maximum(tokens - 1, 0)
-
-
 def decode(
     tokens: npt.ArrayLike,
     segments: npt.ArrayLike | None = None,
     *,
-    vocabulary: Vocabulary = "standard",
     values: Mapping[str, str] | None = None,
 ) -> list[list[Measurement]]:
-    """Decode the measurements of one context, as a list for each segment, in the order of the tokens.
+    """Decode the measurements of one context, as a list for each segment, in the order of the
+    tokens.
 
     tokens: integers [T].
-    segments: integers [T], 0 = padding, as in `inputs_segmentation`. None: everything before the padding is one
-    segment; compat padding cannot be recognised then, so every token counts.
-    values: names and types of the value columns, as in `Contexts.rows.values`. For a context from a loader see
-    `decode_context`. Raises `InputError` for tokens that are not measurements, and names the position.
+    segments: integers [T], 0 = padding, as in `inputs_segmentation`. None: everything before the
+    padding is one segment. values: names and types of the value columns, as in
+    `Contexts.rows.values`. For a context from a loader see `decode_context`. Raises `InputError`
+    for tokens that are not measurements, and names the position.
     """
-    ids = np.asarray(tokens, np.int64) + (vocabulary == "compat")
-    if segments is None:
-        numbers = np.ones(len(ids), np.int64) if vocabulary == "compat" else (ids != PAD).astype(np.int64)
-    else:
-        numbers = np.asarray(segments, np.int64)
-    types = [np.dtype(each).newbyteorder(">") for each in (values or {}).values()]
-    return [
-        _segment(ids[numbers == each].tolist(), int(np.argmax(numbers == each)), types)
-        for each in range(1, int(numbers.max(initial=0)) + 1)
-    ]
+    ids = np.asarray(tokens, np.int64)
+    segment_of_token = (
+        (ids != PAD).astype(np.int64) if segments is None else np.asarray(segments, np.int64)
+    )
+    types = [np.dtype(type_name).newbyteorder(">") for type_name in (values or {}).values()]
+    decoded = []
+    for number in range(1, int(segment_of_token.max(initial=0)) + 1):
+        mask = segment_of_token == number
+        decoded.append(_decode_segment(ids[mask].tolist(), int(np.argmax(mask)), types))
+    return decoded
 
 
 def decode_context(
-    context: Mapping[str, npt.ArrayLike],
-    *,
-    vocabulary: Vocabulary = "standard",
-    values: Mapping[str, str] | None = None,
+    context: Mapping[str, npt.ArrayLike], *, values: Mapping[str, str] | None = None
 ) -> list[list[Measurement]]:
-    """Decode the measurements of one context from `Contexts` or its loaders, as a list for each segment, in order.
+    """Decode the measurements of one context from `Contexts` or its loaders, as a list for each
+    segment, in order.
 
-    context: integers [L] by name, six or four arrays. L + 1 tokens were drawn, and in a full context the last of them
-    is only a target, so the last measurement would be cut if the inputs alone were decoded. Raises `InputError` as
-    `decode` does, and if arrays are missing.
+    context: integers [L] by name, six or four arrays. L + 1 tokens were drawn, and in a full
+    context the last of them is only a target, so the last measurement would be cut if the inputs
+    alone were decoded. Raises `InputError` as `decode` does, and if arrays are missing.
     """
-    names = ("inputs", "inputs_segmentation") if "inputs_segmentation" in context else ("inputs", "segmentation")
-    missing = [name for name in (*names, "targets") if name not in context]
-    if missing:
-        raise InputError(f"context: has no {missing[0]}, only {', '.join(context)}; give a context as it was delivered")
-    tokens, segments, targets = (np.asarray(context[name], np.int64) for name in (*names, "targets"))
-    if len(tokens) and targets[-1]:  # no measurement ends with token 0, which is pad, or start too in compat
-        tokens, segments = np.append(tokens, targets[-1]), np.append(segments, segments[-1])
-    return decode(tokens, segments, vocabulary=vocabulary, values=values)
+    segment_name = "segmentation"
+    if "inputs_segmentation" in context:
+        segment_name = "inputs_segmentation"
+    for name in ("inputs", segment_name, "targets"):
+        if name not in context:
+            raise InputError(
+                f"context: has no {name}, only {', '.join(context)}; give a context as it was"
+                " delivered"
+            )
+    tokens = np.asarray(context["inputs"], np.int64)
+    segments = np.asarray(context[segment_name], np.int64)
+    targets = np.asarray(context["targets"], np.int64)
+    if len(tokens) and targets[-1]:  # no measurement ends with token 0, which is pad
+        tokens = np.append(tokens, targets[-1])
+        segments = np.append(segments, segments[-1])
+    return decode(tokens, segments, values=values)
 
 
-def _segment(ids: list[int], begin: int, types: Sequence[np.dtype[Any]]) -> list[Measurement]:
-    known = _FIELDS | {VALUE + number: (f"value {number}", each.itemsize) for number, each in enumerate(types)}
-    found: list[Measurement] = []
+def _decode_segment(
+    ids: list[int], start: int, types: Sequence[np.dtype[Any]]
+) -> list[Measurement]:
+    """Decode the tokens of a segment. start: the position of the first, for errors."""
+    known = dict(_FIELDS)
+    for number, dtype in enumerate(types):
+        known[VALUE + number] = (f"value {number}", dtype.itemsize)
+    measurements: list[Measurement] = []
     previous: int | None = None
     at = 0
     while at < len(ids):
         if ids[at] != START:
-            raise InputError(f"tokens: position {begin + at} has id {ids[at]}, a measurement begins with {START}")
+            raise InputError(
+                f"tokens: position {start + at} has id {ids[at]}, a measurement begins with {START}"
+            )
         at += 1
         fields: dict[str, tuple[int, bytes]] = {}
         while at < len(ids) and ids[at] != START:
             role = ids[at]
             name, size = known.get(role, ("", 0))
             body = ids[at + 1 : at + 1 + size]
-            if not name or len(body) != size or not all(BYTE <= each < BYTE + 256 for each in body):
+            if not name or len(body) != size or not all(BYTE <= token < VALUE for token in body):
                 raise InputError(
-                    f"tokens: position {begin + at} has id {role} with {body} after it, which is not a field;"
-                    " give whole measurements of one segment"
+                    f"tokens: position {start + at} has id {role} with {body} after it, which is"
+                    " not a field; give complete measurements of one segment"
                 )
             if name in fields:
-                raise InputError(f"tokens: position {begin + at} has a second {name} in one measurement")
-            fields[name] = (role, bytes(each - BYTE for each in body))
+                raise InputError(
+                    f"tokens: position {start + at} has a second {name} in one measurement"
+                )
+            fields[name] = (role, bytes(token - BYTE for token in body))
             at += 1 + size
-        measurement = _measurement(fields, previous, begin + at, types)
-        previous = previous if measurement.time is None else measurement.time
-        found.append(measurement)
-    return found
+        measurement = _measurement(fields, previous, start + at, types)
+        if measurement.time is not None:
+            previous = measurement.time
+        measurements.append(measurement)
+    return measurements
 
 
 def _measurement(
-    fields: dict[str, tuple[int, bytes]], previous: int | None, end: int, types: Sequence[np.dtype[Any]]
+    fields: dict[str, tuple[int, bytes]],
+    previous: int | None,
+    end: int,
+    types: Sequence[np.dtype[Any]],
 ) -> Measurement:
+    """Make a measurement from its fields.
+
+    previous: the timestamp before; end: its position, for errors.
+    """
     if "source" not in fields or ("result" not in fields and not types):
-        raise InputError(f"tokens: the measurement before position {end} has only {sorted(fields)}; it is cut")
+        raise InputError(
+            f"tokens: the measurement before position {end} has only {sorted(fields)}; it is cut"
+        )
     time: int | None = None
     if "time" in fields:
         role, body = fields["time"]
@@ -174,13 +241,19 @@ def _measurement(
         if role != TIME_ABSOLUTE:
             if previous is None:
                 raise InputError(
-                    f"tokens: the measurement before position {end} has a delta without an earlier timestamp"
+                    f"tokens: the measurement before position {end} has a delta without an earlier"
+                    " timestamp"
                 )
             time += previous
-    destination = fields["destination"][1] if "destination" in fields else None
-    code = int.from_bytes(fields["result"][1], "big") if "result" in fields else None
-    values = (fields.get(f"value {number}", (0, b""))[1] for number in range(len(types)))
-    read = tuple(
-        np.frombuffer(body, each)[0].item() if body else None for body, each in zip(values, types, strict=True)
-    )
-    return Measurement(time, fields["source"][1], destination, code, read)
+    destination = code = None
+    if "destination" in fields:
+        destination = fields["destination"][1]
+    if "result" in fields:
+        code = int.from_bytes(fields["result"][1], "big")
+    values: list[int | float | None] = []
+    for number, dtype in enumerate(types):
+        value = None
+        if f"value {number}" in fields:
+            value = np.frombuffer(fields[f"value {number}"][1], dtype)[0].item()
+        values.append(value)
+    return Measurement(time, fields["source"][1], destination, code, tuple(values))
