@@ -140,8 +140,8 @@ def run_headrace(path: Path) -> Callable[[], dict[str, Any]]:
     import pyarrow.json
 
     from headrace.near.shingles import shingles_of_texts
+    from headrace.near.stages import Part, find_near
     from headrace.run.context import RunContext
-    from headrace.run.near import Part, find_near
 
     def read(texts: pl.Series, wanted: Any) -> Iterator[Any]:
         asked = texts if wanted is None else texts.gather(wanted)

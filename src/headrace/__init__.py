@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headrace.bins.pack import OnlinePacker
     from headrace.dataset.verify import certify, verify
     from headrace.errors import HeadraceError, InputError, SettingsError
+    from headrace.folds.settings import GroupKFold, Rolling
     from headrace.histories.config import Histories
     from headrace.packing.config import PackedSequences
     from headrace.packing.on_the_fly.settings import PackRows
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from headrace.packing.storage.packed_parquet import ParquetShardWriter
     from headrace.rewriting.settings import Rewrite, rewrite
     from headrace.run.collect import collect
-    from headrace.run.folds import GroupKFold, Rolling
     from headrace.run.forget import forget
     from headrace.run.prepare import prepare
     from headrace.series.config import Series, SeriesBuilder
@@ -52,6 +52,7 @@ _NAMES = {
     "bins.pack": "OnlinePacker",
     "dataset.verify": "certify verify",
     "errors": "HeadraceError InputError SettingsError",
+    "folds.settings": "GroupKFold Rolling",
     "histories.config": "Histories",
     "packing.config": "PackedSequences",
     "packing.on_the_fly.settings": "PackRows",
@@ -60,7 +61,6 @@ _NAMES = {
     "packing.storage.packed_parquet": "ParquetShardWriter",
     "rewriting.settings": "Rewrite rewrite",
     "run.collect": "collect",
-    "run.folds": "GroupKFold Rolling",
     "run.forget": "forget",
     "run.prepare": "prepare",
     "series.config": "Series SeriesBuilder",

@@ -23,8 +23,8 @@ from headrace.formats.content import NOTHING, Repeated, tagged
 from headrace.histories.codec.rows import Measurements
 from headrace.histories.codec.values import mix_values
 from headrace.histories.config import Histories
+from headrace.near.repeats import keep_words
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles, read_arrow
-from headrace.run.repeats import keep_words
 
 REASON = "duplicate"
 _AT_ONCE = 1 << 15  # measurements hashed at a time, so that they stay in the processor's cache

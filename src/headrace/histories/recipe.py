@@ -39,12 +39,12 @@ from headrace.histories.write import (
     write_partition,
     write_rows,
 )
+from headrace.near.repeats import count_kept
 from headrace.report.words import many, many_entities
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.events import Note
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
-from headrace.run.repeats import count_kept
 from headrace.run.tally import ShardRecord, tally
 from headrace.storage import local
 

@@ -8,7 +8,7 @@ index of their sets of shingles, shared ÷ all. MinHash signatures propose pairs
     numbers         → pairs that share one, a bounded number per document
     pairs           → their exact Jaccard index
 
-`shingles` has these steps. `headrace.run.near` does them out of core, as stages of a run.
+`shingles` has these steps. `stages` does them out of core, as stages of a run.
 """
 
 LEAST_NEAR = 0.5  # the least threshold: below it, bands have few rows and make most documents candidates

@@ -40,7 +40,7 @@ from headrace.packing.sequences import Origins
 from headrace.settings import Duplicates
 
 if TYPE_CHECKING:
-    from headrace.run.near import Near
+    from headrace.near.stages import Near
 
 Value = TypeVar("Value", bound=np.generic)
 

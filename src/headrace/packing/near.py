@@ -17,12 +17,12 @@ from headrace.bins.bins import padded_lengths
 from headrace.bins.rows import PackedRows
 from headrace.errors import CorruptShard, InputError
 from headrace.near.shingles import Shingles, shingles_of_tokens, take_sequences
+from headrace.near.stages import Part
 from headrace.packing.config import PackedSequences
 from headrace.packing.encode import EncodeTask
 from headrace.packing.storage.legacy import read_legacy
 from headrace.packing.storage.packed_parquet import read_parquet
 from headrace.packing.storage.spool import Spool
-from headrace.run.near import Part
 from headrace.storage.places import place_of
 
 _BATCH_TOKENS = 1 << 20

@@ -13,6 +13,7 @@ import numpy as np
 from headrace.arrays import I64
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError, SettingsError
+from headrace.near.stages import find_near
 from headrace.packing.blend import SPLITS
 from headrace.packing.capability import PackedSequencesRecipe
 from headrace.packing.chats.tokenise import ChatEncoder
@@ -37,7 +38,6 @@ from headrace.packing.shards import (
 from headrace.packing.storage.packed_parquet import schema_of
 from headrace.packing.tokenised import Tokenised, check_conserved, summed, tell_splits, tokenise
 from headrace.run.context import RunContext, Task, TaskFiles
-from headrace.run.near import find_near
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
 from headrace.run.tally import ShardRecord, tally

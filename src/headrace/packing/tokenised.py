@@ -12,6 +12,7 @@ from typing import Any
 
 from headrace.errors import HeadraceError, InputError, StoreError
 from headrace.machine import library_version
+from headrace.near.stages import Near
 from headrace.packing.blend import SPLITS, Dataset
 from headrace.packing.chat_recipe import ChatRecipe
 from headrace.packing.chats.hub import record_of
@@ -22,7 +23,6 @@ from headrace.packing.encode import NOT_BAD, EncodeTask, encode_tasks
 from headrace.packing.sequences import Origins
 from headrace.run.context import RunContext, TaskFiles, read_arrow
 from headrace.run.events import Note
-from headrace.run.near import Near
 from headrace.run.receipts import Receipt
 from headrace.stream.audit.exclude import read_excluded
 from headrace.stream.audit.overlap import Benchmarks

@@ -37,6 +37,7 @@ from headrace.dataset.verify import Check
 from headrace.digest import sha256_file
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, MissingExtra
+from headrace.near.stages import find_near
 from headrace.packing.blend import SPLITS
 from headrace.packing.chats.hub import cached_directory, digests_in
 from headrace.packing.config import PackedSequences
@@ -46,7 +47,6 @@ from headrace.packing.preferences.settings import id_columns
 from headrace.packing.sequences import sequence_prints
 from headrace.packing.shards import BLEND, Linked, blend_json, links_of, split_directory
 from headrace.run.context import RunContext
-from headrace.run.near import find_near
 from headrace.storage.places import place_of
 
 

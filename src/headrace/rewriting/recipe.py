@@ -35,11 +35,11 @@ from headrace.formats.registry import FileType, stem_of_name
 from headrace.formats.source import file_type_of_word
 from headrace.formats.types import few
 from headrace.formats.write import ShardWriter
+from headrace.near.repeats import count_kept, keep_words
 from headrace.recipe import recipe_of_run
 from headrace.rewriting.settings import Rewrite
 from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles, read_arrow
 from headrace.run.prepare import Outcome
-from headrace.run.repeats import count_kept, keep_words
 from headrace.run.tally import ShardRecord, tally
 from headrace.storage import local
 from headrace.storage.places import expanded

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_v
 from headrace.checks import instant_us
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import SettingsError
-from headrace.run.folds import Folds
+from headrace.folds.settings import Folds
 from headrace.series.arrays.calendar import CALENDAR, calendar_names
 from headrace.series.parts import DIVIDE, Division, undividable
 from headrace.series.pipelines.settings import Preprocessing, Resolved

@@ -21,10 +21,10 @@ import pyarrow as pa
 from headrace.arrays import I64
 from headrace.checks import duration_us, instant_us
 from headrace.errors import SettingsError
+from headrace.folds.settings import GroupKFold, Rolling
+from headrace.folds.times import FoldTimes
 from headrace.formats.dates import DAY_US, moment
 from headrace.formats.text_columns import as_text
-from headrace.run.fold_times import FoldTimes
-from headrace.run.folds import GroupKFold, Rolling
 
 if TYPE_CHECKING:
     from headrace.series.config import Series

@@ -18,8 +18,8 @@ from headrace.dataset.open import FinishedRun, find_run
 from headrace.dataset.verify import Check, read_receipt
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, HeadraceError
+from headrace.folds.settings import Rolling
 from headrace.report.words import many, many_entities
-from headrace.run.folds import Rolling
 from headrace.series.arrays.axis import DAY_US
 from headrace.series.clean import required_targets
 from headrace.series.config import Series

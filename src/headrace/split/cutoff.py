@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 from zoneinfo import ZoneInfo
 
-from headrace.run.folds import Rolling
+from headrace.folds.settings import Rolling
 
 if TYPE_CHECKING:
     from headrace.arrays import I64, Bools

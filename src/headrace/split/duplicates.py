@@ -20,8 +20,8 @@ import numpy as np
 from headrace.arrays import I64, U64, least_of_component
 from headrace.dataset.contents import names_told, repeats_told
 from headrace.formats.content import NOTHING, among, count_repeats, tagged
+from headrace.near.repeats import count_kept
 from headrace.run.context import RunContext
-from headrace.run.repeats import count_kept
 from headrace.split.allocate import Hashes, allocate
 from headrace.split.content import Leave, row_numbers
 from headrace.split.scan import Scanned, read_scan

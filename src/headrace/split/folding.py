@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 
 from headrace.arrays import I64
 from headrace.errors import InputError
+from headrace.folds.settings import GroupKFold, Rolling
 from headrace.formats.dates import moment
 from headrace.run.context import RunContext, read_arrow
 from headrace.run.events import Note
-from headrace.run.folds import GroupKFold, Rolling
 from headrace.split import duplicates
 from headrace.split.allocate import Allocation, EntitySet, Hashes, allocate
 from headrace.split.cutoff import cutoffs

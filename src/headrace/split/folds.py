@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.arrays import F64, I64, Bools
-from headrace.run.fold_times import FoldTimes
-from headrace.run.folds import Rolling
+from headrace.folds.settings import Rolling
+from headrace.folds.times import FoldTimes
 from headrace.split.allocate import TRAIN, UNSEEN, VAL
 from headrace.split.cutoff import cutoffs
 

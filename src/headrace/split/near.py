@@ -16,9 +16,9 @@ from headrace.formats.content import NOTHING
 from headrace.formats.shard import Shard
 from headrace.formats.source import read_chunks
 from headrace.near.shingles import Shingles
+from headrace.near.stages import Part, find_near
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.events import Note
-from headrace.run.near import Part, find_near
 from headrace.split.content import Content
 from headrace.split.scan import alike_file, read_scan
 from headrace.split.shards import SplitPlan

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from headrace.errors import InputError, SettingsError
+from headrace.folds.settings import GroupKFold
 from headrace.formats.common_schema import common_schema, with_content
 from headrace.formats.partitions import partition_types
 from headrace.formats.registry import Compression, FileType
@@ -22,7 +23,6 @@ from headrace.formats.types import few, hint, is_text, type_named
 from headrace.report.words import many
 from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles
 from headrace.run.events import Note
-from headrace.run.folds import GroupKFold
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
 from headrace.run.tally import ShardRecord, tally

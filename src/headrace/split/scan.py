@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from headrace.arrays import I64, U64, Bools
 from headrace.dataset.index import text_array
 from headrace.errors import InputError
+from headrace.folds.settings import GroupKFold, Rolling
 from headrace.formats.date_words import advice
 from headrace.formats.dates import EPOCHS, INSTANTS, MISSING, Dates, look_like_hours, parse_dates
 from headrace.formats.shard import Chunk, Shard
@@ -29,7 +30,6 @@ from headrace.formats.source import read_chunks
 from headrace.formats.text_columns import MEANS_MISSING, as_text, nulled
 from headrace.printable import shown
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles, read_arrow
-from headrace.run.folds import GroupKFold, Rolling
 from headrace.split import columns
 from headrace.split.allocate import Hashes, hash_entities
 from headrace.split.content import Content

@@ -11,10 +11,10 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from headrace.checks import duration_us
 from headrace.errors import InputError
+from headrace.folds.settings import Folds, GroupKFold, Rolling
 from headrace.formats.time_formats import DATE_WORDS
 from headrace.formats.type_words import TypeWords
 from headrace.near import LEAST_NEAR
-from headrace.run.folds import Folds, GroupKFold, Rolling
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Duplicates, Names, known_duration
 from headrace.split.cutoff import Cutoff, cutoffs

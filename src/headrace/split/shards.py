@@ -32,9 +32,9 @@ from headrace.formats.shard import Dialect, Shard, unchanged
 from headrace.formats.source import copied_records, read_chunks
 from headrace.formats.text_columns import nulled, typed
 from headrace.formats.write import Piece, ShardWriter, Written
+from headrace.near.repeats import keep_words
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.run.receipts import FileRecord, Receipt
-from headrace.run.repeats import keep_words
 from headrace.split import columns
 from headrace.split.allocate import TRAIN, UNSEEN, VAL, Allocation, Hashes
 from headrace.split.content import Content, Leave

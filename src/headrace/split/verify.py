@@ -23,10 +23,10 @@ from headrace.dataset.contents import KeptDigests, content_check, first_repeat, 
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.engine.local import default_workers, run_tasks
+from headrace.folds.settings import Rolling
 from headrace.formats.content import NOTHING, row_digests
 from headrace.formats.dates import MISSING, Dates
 from headrace.formats.text_columns import as_text
-from headrace.run.folds import Rolling
 from headrace.split.allocate import EntitySet, Hashes, hash_entities, hash_nobody
 from headrace.split.cutoff import DateBins, cutoffs
 from headrace.split.folds import FoldCells, fold_cells

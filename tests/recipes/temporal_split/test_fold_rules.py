@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import SettingsError
-from headrace.run.folds import GroupKFold, Rolling
+from headrace.folds.settings import GroupKFold, Rolling
 from headrace.split.folds import NO_CELL, TESTS, TRAINS, cell_of, deal, deal_stratified, fold_cells, fold_times
 from headrace.split.settings import TemporalSplit
 from laws import examples

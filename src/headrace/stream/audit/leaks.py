@@ -30,8 +30,8 @@ from headrace.errors import InputError, SettingsError
 from headrace.formats.content import NOTHING, content_columns, row_digests
 from headrace.formats.dates import MISSING, parse_dates
 from headrace.formats.text_columns import as_text, nulled
+from headrace.near.stages import check_near
 from headrace.recipe import recipe_of_run
-from headrace.run.near import check_near
 from headrace.stream.audit.near import STARTS, TOKEN_IDS, NearDuplicates, SplitBlocks, near_duplicates, sequence_digests
 from headrace.stream.audit.overlap import (
     Benchmark,

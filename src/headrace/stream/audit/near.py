@@ -1,7 +1,7 @@
 """Find near duplicates across and inside the splits of a dataset; sequences of packed rows are compared by tokens.
 
 A row's document is all its texts in the compared columns, end to end. Signatures and the shingles of compared documents
-are in a directory of temporary files while this runs; see `headrace.run.near`.
+are in a directory of temporary files while this runs; see `headrace.near.stages`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from headrace.dataset.contents import map_blocks
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import IndexedDataset
 from headrace.near.shingles import Shingles, shingles_of_texts, shingles_of_tokens, take_sequences
+from headrace.near.stages import Near, Part, find_near
 from headrace.run.context import RunContext
-from headrace.run.near import Near, Part, find_near
 from headrace.stream.audit.overlap import texts_of
 from headrace.stream.order.whereabouts import row_in_shard
 

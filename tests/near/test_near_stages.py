@@ -14,12 +14,11 @@ import pytest
 
 from headrace.engine.local import LocalEngine
 from headrace.errors import SettingsError
-from headrace.near import shingles
+from headrace.near import shingles, stages
 from headrace.near.shingles import Shingles, shingles_of_texts
-from headrace.run import near as stages
+from headrace.near.stages import Near, Part, check_near, find_near
 from headrace.run.context import RunContext
 from headrace.run.events import Event, TaskDone
-from headrace.run.near import Near, Part, check_near, find_near
 
 
 def planted(pairs: int, size: int = 102) -> list[str]:

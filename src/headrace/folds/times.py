@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.arrays import I64
-from headrace.run.folds import Rolling
+from headrace.folds.settings import Rolling
 
 
 @dataclass(frozen=True)

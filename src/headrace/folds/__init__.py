@@ -1,0 +1,1 @@
+"""Folds: their settings, and the times of folds whose cuts roll."""
