@@ -10,7 +10,7 @@ wall seconds do not.
 
 The loop renders a conversation once by plain Jinja, cuts the text where an assistant's turn begins and ends, and
 encodes every part on its own, as the systems do that mask by turns. Its ids and masks are compared with ours on every
-conversation. fastokens is measured where it is installed.
+conversation. headrace uses fastokens where it is installed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -144,14 +143,12 @@ def run_loop(tokenizer: str, chats: list[str]) -> dict[str, Any]:
 WORDS = {
     "loop": "turn by turn, a loop",
     "whole": "headrace, whole conversations",
-    "fastokens": 'headrace, `tokenizer_backend="fastokens"`',
     "tokenizers": 'headrace, `tokenizer_backend="tokenizers"`',
     "encode": "of it the tokenizer, all texts in batches",
 }
 WAYS = {
     "loop": run_loop,
     "whole": run_whole,
-    "fastokens": partial(run_whole, backend="fastokens"),
     "tokenizers": partial(run_whole, backend="tokenizers"),
     "encode": run_encode,
 }
@@ -179,7 +176,7 @@ def tables(asked: argparse.Namespace) -> Iterator[Table]:
     """All rounds; what was tokenised is said by the title."""
     with tempfile.TemporaryDirectory() as folder:
         tokenizer, chats = (asked.tokenizer, asked.chats) if asked.chats else packaged(Path(folder))
-        ways = [way for way in WAYS if way != "loop" and (way != "fastokens" or find_spec(way))]
+        ways = [way for way in WAYS if way != "loop"]
         plan = [("loop", 1), *((way, threads) for threads in asked.threads for way in ways)]
         runs: dict[tuple[str, int], list[dict[str, Any]]] = {each: [] for each in plan}
         for _ in range(asked.rounds):

@@ -76,12 +76,6 @@ def chat_pack() -> None:
     headrace.prepare(headrace.PackedSequences(blend="chats.jsonl", tokenizer="tokenizer", pack_size=16), "out")
 
 
-def image_size() -> None:
-    from headrace.packing.chats.images import Image, size_of
-
-    size_of(Image(data=b"GIF89a\x01\x00\x01\x00\x00\x00\x00"), None)
-
-
 def fastokens_pack() -> None:
     words = {"type": "BPE", "vocab": {"a": 0, "<e>": 1}, "merges": []}
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)

@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from headrace.arrays import I32, I64, U8
 from headrace.bins.bins import offsets_of
@@ -27,11 +26,6 @@ ALIGNMENT_KEY = "headrace.loss_mask_alignment"
 
 TRACES = ("source", "source_row")
 """The columns of bins that name, for each of their sequences, a source and the row in it."""
-
-
-IMAGE_COLUMNS = ("images", "image_start", "image_tokens")
-"""The columns of bins that name the images of their sequences, where the first placeholder of each stands, and how many
-it has."""
 
 
 def shift_left(mask: U8, ends: I64) -> U8:
@@ -49,7 +43,7 @@ class PackedRows:
     ids: int32 [tokens], int64 on the way into a batch; mask: uint8 [tokens]; starts: int32 or int64 [sequences];
     token_offsets, start_offsets: int64 [bins + 1] from 0. Arrays may be read-only.
     sources, source_rows: int64 [sequences], where each sequence comes from, as a number of a source and of a row in it;
-    None where that is not kept. beside: further columns, a row for each bin; None where there are none.
+    None where that is not kept.
     """
 
     ids: npt.NDArray[Any]
@@ -59,7 +53,6 @@ class PackedRows:
     start_offsets: I64
     sources: I64 | None = None
     source_rows: I64 | None = None
-    beside: pa.Table | None = None
 
     def __len__(self) -> int:
         return len(self.token_offsets) - 1
@@ -80,7 +73,6 @@ class PackedRows:
             self.start_offsets[first : stop + 1] - start,
             None if self.sources is None else self.sources[start:start_end],
             None if self.source_rows is None else self.source_rows[start:start_end],
-            None if self.beside is None else self.beside.slice(first, stop - first),
         )
 
     def bin(self, number: int) -> tuple[npt.NDArray[Any], U8, I32 | I64]:
@@ -127,7 +119,6 @@ class PackedRows:
     def concatenate(cls, parts: Sequence[PackedRows]) -> PackedRows:
         """Copy the bins of all parts end to end."""
         sources = [part.sources for part in parts if part.sources is not None]
-        beside = [part.beside for part in parts if part.beside is not None]
         source_rows = [part.source_rows for part in parts if part.source_rows is not None]
         return cls(
             np.concatenate([np.empty(0, np.int32), *(part.ids for part in parts)]),
@@ -137,7 +128,6 @@ class PackedRows:
             offsets_of(np.concatenate([np.empty(0, np.int64), *(part.counts for part in parts)])),
             np.concatenate(sources) if sources else None,
             np.concatenate(source_rows) if source_rows else None,
-            pa.concat_tables(beside) if beside else None,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -22,8 +22,6 @@ _splits = partial(Field, json_schema_extra={"panel": "Splits"})
 class ChatRecipe(RecipeSettings, ChatSettings):
     """Rows of chats from a blend of datasets, split by what they ask."""
 
-    later: ClassVar[Sequence[tuple[str, ...]]] = (("images", "image_values"),)
-
     blend: Annotated[SourceBlend, BeforeValidator(blend_of)] = Field(
         description="What to prepare: a blend file, a path to data, or their contents as values."
     )
@@ -31,18 +29,11 @@ class ChatRecipe(RecipeSettings, ChatSettings):
     train_ratio: float = _splits(
         0.98, ge=0, le=1, description="Exact share of units that train. Not for blends per split."
     )
-    val_ratio: float = Field(
-        0.01,
-        ge=0,
-        le=1,
-        json_schema_extra={"panel": "Splits", "former": ["valid_ratio"]},
-        description="Share of units that validate.",
-    )
+    val_ratio: float = _splits(0.01, ge=0, le=1, description="Share of units that validate.")
     test_ratio: float = _splits(0.01, ge=0, le=1, description="Share of units that test.")
-    entity: str | None = Field(
+    entity: str | None = _splits(
         None,
         min_length=1,
-        json_schema_extra={"panel": "Splits", "former": ["split_key"]},
         description="Field whose rows share a split: a task, a conversation. By default, every row is independent.",
     )
     duplicates: Duplicates | None = _splits(
@@ -118,7 +109,7 @@ class ChatRecipe(RecipeSettings, ChatSettings):
         commit.
         """
         settings = self.identity_without(
-            *("tokenizer", "chat_template", "tokenizer_backend", "image_directory"),
+            *("tokenizer", "chat_template", "tokenizer_backend"),
             *("max_bad_share", "exclude", "exclude_ngram"),
         )
         for sources in settings["blend"].values():

@@ -27,7 +27,7 @@ class PackedSequences(ChatRecipe):
     """
 
     recipe_name: ClassVar[str] = "packed_sequences"
-    later: ClassVar[Sequence[tuple[str, ...]]] = (*ChatRecipe.later, ("near",), ("trace",))
+    later: ClassVar[Sequence[tuple[str, ...]]] = (("near",), ("trace",))
 
     pack_size: int = _packing(4096, ge=2, description="Tokens that a bin may hold.")
     pack_across: Literal["split", "dataset"] = _packing(
@@ -103,16 +103,6 @@ class PackedSequences(ChatRecipe):
                 f"pad_multiple is {self.pad_multiple} and capacity is 'stored', but that reader wants the tokens it "
                 f"trains on, one less than are stored, to be a multiple; give capacity='runtime', or reader='headrace'"
             )
-        if self.images != "refuse" and self.near is not None:
-            raise ValueError(
-                f"images is {self.images!r} and near is {self.near:g}, which compares tokens, and all images have the "
-                "same; leave near out"
-            )
-        if self.images != "refuse" and self.packed_storage != "parquet":
-            raise ValueError(
-                f"images is {self.images!r} and packed_storage is {self.packed_storage!r}, which has no columns for "
-                "them; give packed_storage='parquet'"
-            )
         if self.near is not None and self.duplicates == "allow":
             raise ValueError(
                 f"near is {self.near:g} and duplicates is 'allow', which looks for none; give group, drop or count"
@@ -156,12 +146,11 @@ class PackedSequences(ChatRecipe):
             "compression_level": level,
             "declared": "required" if own else "nullable",
             "traced": self.traced,
-            "images": self.images != "refuse",
         }
 
     def identity_settings(self) -> dict[str, Any]:
         """Return the settings that can change a byte of output."""
         settings = super().identity_settings()
-        if not self.packs_across:  # the only form of older runs
+        if not self.packs_across:
             del settings["pack_across"]
         return settings

@@ -29,14 +29,12 @@ from headrace.keyed_hash import hash_texts, hash_words
 from headrace.packing.blend import Dataset
 from headrace.packing.chat_recipe import ChatRecipe
 from headrace.packing.chats.backends import BackendDiffers
-from headrace.packing.chats.images import PlacedImage
 from headrace.packing.chats.layouts import digest_of_texts, layout_of
 from headrace.packing.chats.reader import BrokenRow, RowBatch, read_rows
 from headrace.packing.chats.settings import RowForm
 from headrace.packing.chats.tokenise import ChatEncoder, Encoded
 from headrace.packing.chats.words import CHOSEN, RowRejected
 from headrace.packing.config import PackedSequences
-from headrace.packing.placed_images import Images
 from headrace.packing.sequences import Origins, cut_at_borders, fit, label_counts, sequence_prints
 from headrace.packing.storage.spool import SpoolWriter
 from headrace.run.context import RunContext, Task, TaskFiles, read_arrow
@@ -48,13 +46,11 @@ NOT_BAD = frozenset(
     (*CHOSEN, TOO_LONG, SAMPLED_OUT, IN_BENCHMARK)
 )  # rows that are left out on request; rows with other reasons are bad
 
-IMAGES = ".images.arrow"
-
 _TASK_BYTES = 8 << 20
 _COUNTED = (
     *("rows_read", "rows", "sequences", "tokens", "labels", "truncated", "too_long_dropped", "divided"),
     *("special_text_rows", "encoded_sequences", "encoded_tokens", "encoded_labels"),
-    *("repeated_tokens", "backend_compared", "backend_instead", "backend_different"),
+    *("repeated_tokens", "backend_compared", "backend_different"),
 )
 
 
@@ -232,9 +228,8 @@ class Chosen:
 class Encoding:
     """The running state of one task.
 
-    excluded: rows by benchmark. messages: by role and weight. rows_of: rows by file. images: images of each batch of
-    sequences, with the number of these sequences. blank: a token that fingerprints ignore. aligned: whether
-    fingerprints cover tokens and labels, or tokens alone.
+    excluded: rows by benchmark. messages: by role and weight. rows_of: rows by file. blank: a token that
+    fingerprints ignore. aligned: whether fingerprints cover tokens and labels, or tokens alone.
     """
 
     settings: ChatRecipe
@@ -247,7 +242,6 @@ class Encoding:
     excluded: Counter[str] = field(default_factory=Counter)
     messages: Counter[tuple[str, int]] = field(default_factory=Counter)
     origins: list[Origins] = field(default_factory=list)
-    images: list[tuple[Images, int]] = field(default_factory=list)
     rejected: list[dict[str, Any]] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
@@ -262,16 +256,13 @@ class Encoding:
     def encoded(self, rows: Sequence[Mapping[str, Any]], form: RowForm, **options: Any) -> Encoded:
         """Encode rows, and count what the encoder reports. options: see `ChatEncoder.encode`."""
         encoded = self.encoder.encode(rows, form, **options)
-        self.count.update(encoded.tally, special_text_rows=encoded.special_text)
+        self.count.update(backend_compared=encoded.compared, special_text_rows=encoded.special_text)
         self.messages.update(encoded.messages)
         return encoded
 
     def written(self, files: TaskFiles) -> dict[str, Any]:
         """Write the files beside the spool and return the task's result."""
         files.write_arrow(self.task.file(".origins.arrow"), pa.table(vars(Origins.joined(self.origins))))
-        if self.settings.images != "refuse":
-            images = Images.joined([each for each, _ in self.images], [size for _, size in self.images])
-            files.write_arrow(self.task.file(IMAGES), pa.table(vars(images)))
         lines = (json.dumps(each, ensure_ascii=True, sort_keys=True) + "\n" for each in self.rejected)
         files.write(self.task.file(".rejected.jsonl"), "".join(lines).encode())
         return {
@@ -339,12 +330,11 @@ class Encoding:
         mask: U8,
         sizes: I64,
         labels: I64,
-        images: Sequence[PlacedImage] = (),
     ) -> None:
         """Write sequences that lie end to end to the spool, with their origins.
 
         rows: index among the chosen rows, per sequence. contents: digest of its content, see `content_of`. sizes:
-        tokens. labels: tokens that are labels. images: images of these sequences, in their order.
+        tokens. labels: tokens that are labels.
         """
         settings, part = self.settings, chosen.part
         self.count.update(
@@ -363,9 +353,6 @@ class Encoding:
         digests = [chosen.named[row] or content for row, content in zip(rows.tolist(), contents, strict=True)]
         halves = np.frombuffer(b"".join(digests), "<u8").astype(np.uint64).reshape(-1, 2)
         aligned = shift_left(mask, np.cumsum(sizes)) if self.aligned else None
-        file = self.task.dataset.names[part.file]
-        placed = Images.of(images, [f"{file}#{numbers[image.sequence]}" for image in images])
-        self.images.append((placed, len(sizes)))
         self.origins.append(
             Origins(
                 file=np.full(len(sizes), part.file, np.int32),
@@ -376,7 +363,7 @@ class Encoding:
                 content_low=halves[:, 1],
                 lengths=sizes,
                 labels=labels,
-                prints=sequence_prints(tokens, aligned, sizes, self.blank) + placed.prints(len(sizes)),
+                prints=sequence_prints(tokens, aligned, sizes, self.blank),
             )
         )
 
@@ -401,8 +388,7 @@ class _Cutting(Encoding):
     def encode(self, chosen: Chosen) -> None:
         settings, longest, batch, places = self.settings, self.settings.longest, chosen.batch, chosen.places
         cut_over = longest if settings.too_long == "turns" else None
-        directory = self.task.dataset.paths[chosen.part.file].parent
-        encoded = self.encoded(chosen.rows, self.task.dataset.source, cut_over=cut_over, directory=directory)
+        encoded = self.encoded(chosen.rows, self.task.dataset.source, cut_over=cut_over)
         for each in encoded.rejected:
             self.reject(batch, int(places[each.row]), each.reason, each.detail)
         lengths = encoded.lengths
@@ -425,9 +411,7 @@ class _Cutting(Encoding):
                 f"{where}: gives a sequence of {lengths[over[0]]:,} tokens, a bin holds {longest:,}; choose what "
                 "becomes of such rows with too_long='truncate', 'drop', 'split' or 'turns', or a larger pack_size"
             )
-        with_images = np.zeros(len(lengths), np.bool_)
-        with_images[[image.sequence for image in encoded.images]] = True
-        pieces = fit(encoded.mask, lengths, longest, settings.too_long, uncut=with_images)
+        pieces = fit(encoded.mask, lengths, longest, settings.too_long)
         short = pieces.lengths < 2
         kept = np.flatnonzero(~short)
         rows, sizes, labels = encoded.rows[pieces.sequence[kept]], pieces.lengths[kept], pieces.labels[kept]
@@ -443,6 +427,4 @@ class _Cutting(Encoding):
             at = np.arange(sizes.sum()) + np.repeat(pieces.starts[kept] - (np.cumsum(sizes) - sizes), sizes)
             tokens, mask = tokens[at], mask[at]
         contents = [encoded.contents[each] for each in pieces.sequence[kept].tolist()]
-        place = {sequence: number for number, sequence in enumerate(pieces.sequence[kept].tolist())}
-        images = [image._replace(sequence=place[image.sequence]) for image in encoded.images if image.sequence in place]
-        self.store(chosen, rows, contents, tokens, mask, sizes, labels, images)
+        self.store(chosen, rows, contents, tokens, mask, sizes, labels)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -49,9 +48,6 @@ class MaskOptions:
         ),
     ] = None
     reasoning: Annotated[str, typer.Option(help="With --mask: template, or every_user_turn.")] = "template"
-    images: Annotated[
-        str, typer.Option(help="With --mask: what counts the tokens of images, such as qwen2_vl; refuse: nothing.")
-    ] = "refuse"
 
 
 _BATCH_ROWS = 16
@@ -79,7 +75,6 @@ def show_masks(source: str, rows: int, asked: MaskOptions, *, as_json: bool) -> 
             chat_template=asked.chat_template,
             template_values=load_yaml(asked.template_values or "{}"),
             reasoning=asked.reasoning,
-            images=asked.images,
         )
     )
     records = _records(source, rows, encoder, form)
@@ -88,7 +83,7 @@ def show_masks(source: str, rows: int, asked: MaskOptions, *, as_json: bool) -> 
         return
     console = printer(soft_wrap=True, highlight=False)
     for record in records:
-        _print(console, record, None if encoder.images is None else encoder.images.token)
+        _print(console, record)
 
 
 def _records(source: str, rows: int, encoder: ChatEncoder, form: RowForm) -> Iterator[dict[str, Any]]:
@@ -102,7 +97,7 @@ def _records(source: str, rows: int, encoder: ChatEncoder, form: RowForm) -> Ite
     for path, file in find_files([source]):
         for batch in read_rows(path, name=file, batch_rows=min(left, _BATCH_ROWS)):
             taken = batch.rows[:left]
-            encoded = encoder.encode(taken, form, directory=path.parent)
+            encoded = encoder.encode(taken, form)
             texts, bounds = encoder.texts(encoded), encoded.offsets
             rejected = {each.row: each for each in encoded.rejected}
             for index, number in enumerate(batch.numbers[: len(taken)]):
@@ -124,11 +119,8 @@ def _records(source: str, rows: int, encoder: ChatEncoder, form: RowForm) -> Ite
                 return
 
 
-def _print(console: Console, record: dict[str, Any], placeholder: str | None) -> None:
-    """Print trained text in bold green, or in brackets if there are no colours.
-
-    placeholder: the token of images; a run of it is printed once with its number.
-    """
+def _print(console: Console, record: dict[str, Any]) -> None:
+    """Print trained text in bold green, or in brackets if there are no colours."""
     from rich.text import Text
 
     (unit, number) = list(record.items())[1]
@@ -143,9 +135,6 @@ def _print(console: Console, record: dict[str, Any], placeholder: str | None) ->
         share = f"{trained:,} of {tokens:,} tokens trained ({100 * trained / max(1, tokens):.0f} %)"
         console.print(Text.assemble((where, "bold"), f": {share}"))
         for text, mask in ((part["text"], part["trained"]) for part in parts):
-            if placeholder is not None:
-                repeated = f"(?:{re.escape(placeholder)}){{2,}}"
-                text = re.sub(repeated, lambda run: f"{placeholder} × {len(run[0]) // len(placeholder):,} ", text)
             if plain:
                 console.print(Text(f"⟦{text}⟧" if mask else text), end="")
             else:

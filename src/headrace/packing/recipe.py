@@ -46,7 +46,6 @@ from headrace.stream.audit.exclude import exclusion_identity
 _KINDS = ("sequences", "tokens", "labels")
 _NOT_OF_GROUPS = {
     *("blend", "pack_across", "tokenizer", "chat_template", "max_bad_share", "exclude", "exclude_ngram"),
-    *("images", "image_values", "image_directory"),
 }
 _BIN_WITHOUT_LABEL = "bin_without_label"
 _ENCODED = ("encoded_sequences", "encoded_tokens", "encoded_labels")
@@ -99,7 +98,7 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
     records, made, tallied = _records(settings, groups, packed, shards, written)
     index, totals = tally(tallied, settings.asked_splits)
     return Outcome(
-        schema=schema_of(settings.parquet["declared"], traced=settings.traced, images=settings.parquet["images"]),
+        schema=schema_of(settings.parquet["declared"], traced=settings.traced),
         index=index,
         splits=totals,
         dropped={reason: dropped[reason] for reason in sorted(PackedSequencesRecipe.reasons)},

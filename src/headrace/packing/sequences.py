@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pyarrow as pa
 
-from headrace.arrays import I32, I64, U8, U64, Bools, borders_of
-from headrace.packing.chats.images import PlacedImage
+from headrace.arrays import I32, I64, U8, U64, borders_of
 from headrace.packing.chats.turns import Piece, cut_at_turns
 
 if TYPE_CHECKING:
@@ -63,33 +62,30 @@ def label_counts(mask: U8, starts: I64, lengths: I64) -> I64:
     return np.asarray(sums[starts + lengths] - sums[np.minimum(starts + 1, starts + lengths)], np.int64)
 
 
-def fit(mask: U8, lengths: I64, longest: int, policy: Policy, uncut: Bools | None = None) -> Pieces:
+def fit(mask: U8, lengths: I64, longest: int, policy: Policy) -> Pieces:
     """Cut sequences into pieces of at most `longest` tokens. mask: flat. lengths [N]: lengths of the sequences in it.
 
     truncate: keeps the first `longest` tokens. A sequence that had labels and keeps none is dropped, because it would
     train nothing. drop, turns, error: drops the whole sequence; `cut_at_borders` comes before this. split: makes pieces
     of `longest` tokens. A last piece of one token has no label and is left out.
-    uncut: sequences [N] that are dropped instead of cut, because half an image is useless.
     """
     ends = np.cumsum(lengths)
     starts = ends - lengths
     before = label_counts(mask, starts, lengths)
     over = lengths > longest
-    out = np.zeros(len(over), np.bool_) if uncut is None else over & uncut
-    cut = over & ~out
     sequence = np.arange(len(lengths))
     divided = truncated = dropped = 0
     if policy == "split":
-        counts = np.where(cut, -(-lengths // longest), 1)
+        counts = np.where(over, -(-lengths // longest), 1)
         sequence = np.repeat(sequence, counts)
         place = np.arange(len(sequence)) - np.repeat(np.cumsum(counts) - counts, counts)
         starts = starts[sequence] + place * longest
         kept = np.minimum(longest, ends[sequence] - starts)
-        whole = ((kept > 1) | ~cut[sequence]) & ~out[sequence]
-        divided, dropped = int(cut.sum()), int(out.sum())
+        whole = (kept > 1) | ~over[sequence]
+        divided = int(over.sum())
     elif policy == "truncate":
         kept = np.minimum(lengths, longest)
-        whole = ~(over & (before > 0) & (label_counts(mask, starts, kept) == 0)) & ~out
+        whole = ~(over & (before > 0) & (label_counts(mask, starts, kept) == 0))
         dropped = int((~whole).sum())
         truncated = int(over.sum()) - dropped
     else:
@@ -117,10 +113,6 @@ def cut_at_borders(encoded: Encoded, longest: int) -> tuple[Encoded, int, int, d
     """
     tokens, masks, sources, divided, repeated = list[I32](), list[U8](), list[int](), 0, 0
     lost = {"tokens": 0, "labels": 0}
-    images: list[PlacedImage] = []
-    images_of: dict[int, list[PlacedImage]] = {}
-    for image in encoded.images:
-        images_of.setdefault(image.sequence, []).append(image)
     for number, (begin, end) in enumerate(pairwise(encoded.offsets.tolist())):
         ids, mask, turns = encoded.tokens[begin:end], encoded.mask[begin:end], encoded.turns.get(number)
         head, pieces = (turns[0].at, cut_at_turns(mask, turns, longest)) if turns else (0, [])
@@ -130,11 +122,6 @@ def cut_at_borders(encoded: Encoded, longest: int) -> tuple[Encoded, int, int, d
         used = np.zeros(len(ids), np.bool_)
         used[:head] = True
         for piece in pieces:
-            for image in images_of.get(number, ()):
-                if image.start < head:
-                    images.append(image._replace(sequence=len(tokens)))
-                elif piece.begin <= image.start < piece.end:
-                    images.append(image._replace(sequence=len(tokens), start=image.start + head - piece.begin))
             tokens.append(np.concatenate([ids[:head], ids[piece.begin : piece.end]]))
             masks.append(np.concatenate([np.zeros(head, np.uint8), mask[piece.begin : piece.end]]))
             masks[-1][head : head + piece.trained - piece.begin] = 0
@@ -152,7 +139,6 @@ def cut_at_borders(encoded: Encoded, longest: int) -> tuple[Encoded, int, int, d
         rows=encoded.rows[sources],
         contents=[encoded.contents[number] for number in sources],
         turns={},
-        images=images,
     )
     return whole, divided, repeated, lost
 

@@ -35,8 +35,7 @@ from headrace.digest import digest_file, sha256_hex
 from headrace.formats.write import Block, Written
 from headrace.packing.blend import SPLITS, Dataset, Split
 from headrace.packing.config import PackedSequences
-from headrace.packing.encode import IMAGES, EncodeTask
-from headrace.packing.placed_images import Images
+from headrace.packing.encode import EncodeTask
 from headrace.packing.sequences import Origins, set_print
 from headrace.packing.storage.legacy import LegacyPickleWriter
 from headrace.packing.storage.packed_parquet import ParquetShardWriter
@@ -198,10 +197,7 @@ def write_shard(
     encoder, for the footer.
     """
     spools = [Spool.open(files.run / task.file()) for task in tasks]
-    joined, images = JoinedSpool(spools), None
-    if settings.parquet["images"]:
-        parts = [Images.of_table(read_arrow(files.run / task.file(IMAGES))) for task in tasks]
-        images = Images.joined(parts, [len(spool) for spool in spools])
+    joined = JoinedSpool(spools)
     counted = Counter(bins=0, sequences=0, stored_tokens=0, mask_sum=0)
     table = read_arrow(files.run / shard.group.bins_file)  # mapped, not read
     lists = {name: table[name].combine_chunks() for name in table.column_names}
@@ -227,8 +223,6 @@ def write_shard(
             if settings.traced:
                 own = slice(offsets[start], offsets[stop])
                 rows = replace(rows, sources=held["sources"][own], source_rows=held["rows"][own])
-            if images is not None:
-                rows = images.beside(rows, bins[start:stop].sequences)
             yield rows
 
     temporary = files.temporary(shard.target)

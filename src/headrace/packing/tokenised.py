@@ -106,8 +106,6 @@ class Tokenised:
         }
         if isinstance(settings.tokenizer, str):
             made_with["tokenizer"] = record_of(settings.tokenizer)
-        if (images := encoder.images) is not None:
-            made_with["images"] = {"rule": images.rule, "token": images.token, "id": encoder.image_id, **images.numbers}
         messages: dict[str, dict[str, int]] = {}  # by role: trained, and only read
         for role, weight, count in sorted(chain.from_iterable(each.result["messages"] for each in self.receipts)):
             own = messages.setdefault(role, {"trained": 0, "context": 0})
@@ -123,21 +121,25 @@ class Tokenised:
 
     def _backend_facts(self) -> dict[str, Any]:
         """Count how often a library that made the ids was compared with `tokenizers`, and warn if it ever differed."""
-        name = self.settings.tokenizer_backend
-        if name in ("auto", "tokenizers"):
+        name = self.encoder.backend
+        if name is None:
             return {}
-        words = ("compared", "different", "instead")
-        summed = self.summed(*(f"backend_{word}" for word in words))
-        counts = {word: summed[f"backend_{word}"] for word in words}
-        if counts["different"]:
-            what = f"{name} gave other ids than tokenizers in {counts['different']} tasks"
-            again = f"tokenizers did them again, {counts['instead']:,} conversations in all"
-            cure = (
-                "to be certain of the others, which were compared in part, delete the run and give "
-                "tokenizer_backend='auto'"
+        counts = self.summed("backend_compared", "backend_different")
+        if counts["backend_different"]:
+            self.context.warn(
+                [
+                    f"{name} gave other ids than tokenizers in {counts['backend_different']} tasks; tokenizers did "
+                    "them and all later ones; to be certain of the others, which were compared in part, delete the run "
+                    "and give tokenizer_backend='tokenizers'"
+                ]
             )
-            self.context.warn([f"{what}; {again}; {cure}"])
-        return {"backend": {"name": name, **counts}}
+        return {
+            "backend": {
+                "name": name,
+                "compared": counts["backend_compared"],
+                "different": counts["backend_different"],
+            }
+        }
 
 
 def summed(receipts: Sequence[Receipt], *names: str) -> dict[str, int]:

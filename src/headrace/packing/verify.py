@@ -42,7 +42,6 @@ from headrace.packing.blend import SPLITS
 from headrace.packing.chats.hub import cached_directory, digests_in
 from headrace.packing.config import PackedSequences
 from headrace.packing.near import of_shard, read_bins_of
-from headrace.packing.placed_images import Images
 from headrace.packing.preferences.settings import id_columns
 from headrace.packing.sequences import sequence_prints
 from headrace.packing.shards import BLEND, Linked, blend_json, links_of, split_directory
@@ -280,7 +279,6 @@ def _look_at(run: FinishedRun, settings: PackedSequences, name: str) -> _Seen:
                     seen.tokens += len(rows.ids)
                     seen.labels += int(np.sum(rows.mask, dtype=np.int64))
                     prints = sequence_prints(rows.ids, rows.mask if aligned else None, rows.sequence_lengths, blank)
-                    prints += Images.of_bins(rows).prints(len(prints))
                     long = rows.sequence_lengths >= settings.least_compared
                     seen.compared = np.concatenate([seen.compared, prints[long]])
                     seen.prints += int(prints.sum(dtype=np.uint64))

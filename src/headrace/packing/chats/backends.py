@@ -1,99 +1,106 @@
-"""Choose the encoder of texts: headrace's own word-by-word encoder, or a requested library whose ids are checked.
+"""Encode with fastokens, which gives ids without offsets, and compare its ids with those of `tokenizers`.
 
-All of them give ids end to end, and only for byte-level BPE. Every other tokenizer encodes with `tokenizers` and its
-offsets. A library is compared with `tokenizers` on one text in `_ONE_IN`, chosen by a hash of the text. After the first
-difference it is not used again, and `BackendDiffers` lets a run repeat the task.
+fastokens is used for byte-level BPE only, whose masks do not need offsets (see `account`). Before it is used, it
+encodes all triples of kinds of characters and ASCII. Then one text in `_ONE_IN`, chosen by a hash of the text, is
+compared. After the first difference it is not used again, and `BackendDiffers` lets a run repeat the task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import numpy as np
 
 from headrace.arrays import I64
 from headrace.errors import MissingExtra, SettingsError
-from headrace.packing.chats.byte_level import ByteLevel, Ids, WordEncoder, word_encoder_of
+from headrace.packing.chats.account import FlatIds, TokenBytes
 from headrace.packing.chats.words import BackendName
 
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
 _ONE_IN = 64
+_CHARACTERS = ("a", "B", "7", " ", "\n", "\r", "'", ".", "é", "\u3000", "'s", "\t")
 
 
 class BackendDiffers(Exception):
-    """A library gave ids that differ from those of `tokenizers`."""
+    """fastokens gave ids that differ from those of `tokenizers`."""
 
 
-@dataclass(frozen=True)
-class Plain:
-    """`tokenizers` itself, without offsets."""
+class Fastokens:
+    """fastokens for one tokenizer. trusted: False after a difference from `tokenizers`."""
 
-    level: ByteLevel
+    def __init__(self, library: Any, tokenizer: Tokenizer) -> None:
+        self._library, self._tokenizer = library, tokenizer
+        self.trusted = True
 
-    def encode(self, texts: Sequence[str]) -> Ids:
-        """Encode texts."""
-        found = [each.ids for each in self.level.tokenizer.encode_batch_fast([*texts], add_special_tokens=False)]
-        counts = np.array([len(ids) for ids in found], np.int64)
-        return Ids(np.fromiter(chain.from_iterable(found), np.int32, int(counts.sum())), counts)
+    def encode(self, texts: Sequence[str]) -> FlatIds:
+        """Encode texts. Raises `BackendDiffers` at the first difference."""
+        encoded = self._encode(texts)
+        sample = [index for index, text in enumerate(texts) if crc32(text.encode()) % _ONE_IN == 0]
+        if not self._agrees(encoded, texts, sample):
+            self.trusted = False
+            raise BackendDiffers
+        return FlatIds(encoded.ids, encoded.counts, len(sample))
+
+    def agrees_on_probes(self) -> bool:
+        """Return whether both libraries cut all triples of kinds of characters, and ASCII, in the same way."""
+        probes = ["".join(map(chr, range(128)))]
+        for first in _CHARACTERS:
+            triples = (f"{first}{second}{third}x" for second, third in product(_CHARACTERS, _CHARACTERS))
+            probes.append("".join(triples))
+        return self._agrees(self._encode(probes), probes, range(len(probes)))
+
+    def _encode(self, texts: Sequence[str]) -> FlatIds:
+        ids, offsets = self._library.encode_batch_flat([*texts], False)
+        borders: I64 = np.frombuffer(offsets, np.int64)
+        return FlatIds(np.frombuffer(ids, np.int32), np.diff(borders))
+
+    def _agrees(self, encoded: FlatIds, texts: Sequence[str], indices: Sequence[int]) -> bool:
+        expected = self._tokenizer.encode_batch([texts[index] for index in indices], add_special_tokens=False)
+        ends = encoded.ends
+        for index, encoding in zip(indices, expected, strict=True):
+            ids = encoded.ids[ends[index] - encoded.counts[index] : ends[index]]
+            if not np.array_equal(ids, encoding.ids):
+                return False
+        return True
 
 
-@dataclass
-class Checked:
-    """A library whose ids are compared with `tokenizers` on a hashed sample. trusted: False after a difference."""
+def backend_of(
+    name: BackendName, tokenizer: Tokenizer, token_bytes: TokenBytes | None, json_text: str
+) -> Fastokens | None:
+    """Choose the backend; None for `tokenizers`. "auto" uses fastokens if it is installed and fits this tokenizer.
 
-    ask: Callable[[list[str]], Ids]
-    plain: Plain
-    trusted: bool = True
-
-    def encode(self, texts: Sequence[str]) -> Ids:
-        """Encode texts. Raises `BackendDiffers` at the first difference; later calls use `tokenizers`."""
-        if not self.trusted:
-            return self.plain.encode(texts)._replace(instead=len(texts))
-        found = self.ask([*texts])
-        sample = [place for place, text in enumerate(texts) if crc32(text.encode()) % _ONE_IN == 0]
-        ends = np.cumsum(found.counts)
-        expected = self.plain.encode([texts[place] for place in sample])
-        for place, own in zip(sample, np.split(expected.ids, np.cumsum(expected.counts)[:-1]), strict=False):
-            if not np.array_equal(found.ids[ends[place] - found.counts[place] : ends[place]], own):
-                self.trusted = False
-                raise BackendDiffers
-        return found._replace(compared=len(sample))
-
-
-Backend = WordEncoder | Plain | Checked
-"""An encoder of texts, special tokens included."""
-
-
-def backend_of(name: BackendName, level: ByteLevel | None, json_text: str) -> Backend | None:
-    """Choose the encoder; None if this is not byte-level BPE and the offsets of `tokenizers` are needed.
-
-    Raises `SettingsError` for a library that cannot encode with this tokenizer, `MissingExtra`.
+    Raises `SettingsError` if fastokens is requested and cannot encode with this tokenizer, `MissingExtra`.
     """
-    if name in ("auto", "tokenizers"):
-        if level is None:
-            return None
-        return (word_encoder_of(level) if name == "auto" else None) or Plain(level)
-    if level is None:
-        raise SettingsError(
-            f"tokenizer_backend {name!r}: encodes byte-level BPE whose added tokens take nothing beside them, which "
-            "this tokenizer is not; give tokenizer_backend='auto'"
-        )
+    if name == "tokenizers":
+        return None
+    required = name == "fastokens"
+    if token_bytes is None:
+        if required:
+            raise _unusable("encodes byte-level BPE whose added tokens take nothing beside them, which this is not")
+        return None
     try:
-        from fastokens import Tokenizer
+        from fastokens import Tokenizer as Library
     except ModuleNotFoundError:
-        raise MissingExtra("fastokens", "fastokens") from None
+        if required:
+            raise MissingExtra("fastokens", "fastokens") from None
+        return None
     try:
-        library = Tokenizer.from_json_str(json_text)
+        backend = Fastokens(Library.from_json_str(json_text), tokenizer)
     except Exception as error:
-        raise SettingsError(
-            f"tokenizer_backend {name!r}: cannot load this tokenizer ({error}); give tokenizer_backend='auto'"
-        ) from error
+        if required:
+            raise _unusable(f"cannot load this tokenizer ({error})") from error
+        return None
+    if not backend.agrees_on_probes():
+        if required:
+            raise _unusable("gives other ids than tokenizers with this tokenizer")
+        return None
+    return backend
 
-    def encode(texts: list[str]) -> Ids:
-        ids, offsets = library.encode_batch_flat(texts, False)
-        begins: I64 = np.frombuffer(offsets, np.int64)
-        return Ids(np.frombuffer(ids, np.int32), begins[1:] - begins[:-1])
 
-    return Checked(encode, Plain(level))
+def _unusable(why: str) -> SettingsError:
+    return SettingsError(f"tokenizer_backend 'fastokens': {why}; give tokenizer_backend='auto'")

@@ -19,9 +19,8 @@ A normalised message has `role` (system, developer, user, assistant, tool) and `
 also has `reasoning_content` (text), `tool_calls` ({"type": "function", "function": {"name", "arguments": an object}})
 and the fields that templates may read (name, tool_call_id and any other).
 
-Parts of a content that are images, and tags `<image>` in texts of rows with a column `images` or `image`, become images
-of the conversation (see `images`). Images of the column are assigned to parts that name none, or else to tags. If there
-are neither, `images` go before the first user turn.
+Images, audio and video are refused: parts of a content, columns `images`, `audios` and `videos`, and a column `image`
+beside a text with the tag `<image>`.
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ import numpy.typing as npt
 
 from headrace.arrays import I64
 from headrace.formats.strict_json import loads
-from headrace.packing.chats.images import IMAGE, Image, image_of, placed_images, uncounted
 from headrace.packing.chats.preference_columns import preference_column, refuse_preference
 from headrace.packing.chats.words import Layout, RowRejected, shown
 
@@ -56,8 +54,10 @@ REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
 _OWN_KEYS = frozenset({"role", "content", "tool_calls", "function_call", *WEIGHT_KEYS})
 _TEXT_PARTS = ("text", "input_text", "output_text")
 _REASONING_PARTS = ("reasoning", "thinking", "reasoning_content")
-_IMAGE_PARTS = ("image", "image_url", "input_image")
-_OTHER_MEDIA = ("audio", "audio_url", "input_audio", "video", "video_url")
+_MEDIA_PARTS = frozenset(
+    ("image", "image_url", "input_image", "audio", "audio_url", "input_audio", "video", "video_url")
+)
+_MEDIA_COLUMNS = ("images", "audios", "videos")
 _CALL_PARTS = ("tool_call", "function_call", "tool_use")
 
 _ANSWERS = frozenset(("messages", "conversations", "assistant", "output", "completion", "answer", "text", "input_ids"))
@@ -66,16 +66,12 @@ _NO_COLUMNS: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Normalised messages. weights: per message 1 (trained) or 0. values: additional variables for the template.
-
-    images: one for each `IMAGE` in the contents, in their order.
-    """
+    """Normalised messages. weights: per message 1 (trained) or 0. values: additional variables for the template."""
 
     messages: list[Message]
     weights: list[int]
     tools: list[dict[str, Any]] | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
-    images: Sequence[Image] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +108,7 @@ def content_of(sample: Sample) -> bytes:
         return digest_of_texts([sample.text[: sample.trained_from].strip() or sample.text])
     asked = [message["content"] for message in sample.messages if message["role"] == "user"]
     texts = [text for text in asked if text.strip()] or [message["content"] for message in sample.messages]
-    return digest_of_texts([*texts, *(image.identity for image in sample.images)])
+    return digest_of_texts(texts)
 
 
 def sample_of(
@@ -203,29 +199,30 @@ def listed(cells: Cells, value: object, role: str = "role", content: str = "cont
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise RowRejected("bad_content", f"messages are {shown(value)}; give a list")
     keys = cells.columns.get("role", role), cells.columns.get("content", content)
-    messages, weights, images = [], [], list[Image | None]()
+    messages, weights = [], []
     for raw in value:
         own = keys
         if isinstance(raw, Mapping) and keys[0] not in raw:  # some files name the keys of the other layout
             own = ("from", "value") if "from" in raw else ("role", "content")
-        message, weight = message_of(raw, *own, images)
+        message, weight = message_of(raw, *own)
         messages.append(message)
         weights.append(weight)
-    return _conversation(cells, messages, weights, images)
+    return _conversation(cells, messages, weights)
 
 
-def _conversation(
-    cells: Cells, messages: list[Message], weights: list[int], images: Sequence[Image | None] = ()
-) -> Conversation:
-    """Build a conversation of messages and the columns beside them. images: of its parts, None if a part names none."""
+def _conversation(cells: Cells, messages: list[Message], weights: list[int]) -> Conversation:
+    """Build a conversation of messages and the columns beside them. Raises `RowRejected` for images and the like."""
+    for name in _MEDIA_COLUMNS:
+        if cells.row.get(name):
+            raise RowRejected("media", f"column {name} holds {shown(cells.row[name])}")
+    if cells.row.get("image") and any("<image>" in message["content"] for message in messages):
+        raise RowRejected("media", f"column image holds {shown(cells.row['image'])}, for the tag <image> in a message")
     system = cells.get("system")
     if isinstance(system, str) and system.strip() and messages and messages[0]["role"] != "system":
         messages, weights = [{"role": "system", "content": system}, *messages], [0, *weights]
     values = cells.get("values") if "values" in cells.columns else cells.row.get("chat_template_kwargs")
     values = values if values is not None and isinstance(values, Mapping) else {}
-    return Conversation(
-        messages, weights, tools_of(cells.get("tools")), values, placed_images(cells.row, messages, images)
-    )
+    return Conversation(messages, weights, tools_of(cells.get("tools")), values)
 
 
 def _pairs(cells: Cells, *pairs: tuple[str, str]) -> Conversation:
@@ -322,8 +319,8 @@ NAMES = frozenset(
 """Columns that a mapping may give other names."""
 
 
-def message_of(raw: object, role_key: str, content_key: str, images: list[Image | None]) -> tuple[Message, int]:
-    """Normalise a message and return it with its weight, 1 or 0. Appends to `images`. Raises `RowRejected`."""
+def message_of(raw: object, role_key: str, content_key: str) -> tuple[Message, int]:
+    """Normalise a message and return it with its weight, 1 or 0. Raises `RowRejected`."""
     if type(raw) is not dict and not isinstance(raw, Mapping):
         raise RowRejected("bad_content", f"a message is {shown(raw)}; it must be an object")
     word = raw.get(role_key)
@@ -334,7 +331,7 @@ def message_of(raw: object, role_key: str, content_key: str, images: list[Image 
         role = ROLES.get(word) if isinstance(word, str) else None
         if role is None:
             raise RowRejected("unknown_role", f"{role_key} is {shown(word)}")
-        message = {"role": role, "content": content} if type(content) is str else _with_content(role, content, images)
+        message = {"role": role, "content": content} if type(content) is str else _with_content(role, content)
     for key, value in raw.items():
         if value is None or key in _OWN_KEYS or key in (role_key, content_key):
             continue
@@ -421,8 +418,8 @@ def parsed(text: str, reason: str, what: str) -> Any:
     return value
 
 
-def _with_content(role: str, content: object, images: list[Image | None]) -> Message:
-    """Return a message with a text as content, if that is absent or a list of typed parts; append to `images`."""
+def _with_content(role: str, content: object) -> Message:
+    """Return a message with a text as content, if that is absent or a list of typed parts."""
     if content is None:
         return {"role": role, "content": ""}
     if not isinstance(content, Sequence) or isinstance(content, str):
@@ -437,13 +434,8 @@ def _with_content(role: str, content: object, images: list[Image | None]) -> Mes
         if kind in _CALL_PARTS:
             calls += calls_of(next((part[key] for key in ("value", kind) if part.get(key) is not None), part))
             continue
-        if kind in _IMAGE_PARTS:
-            named = next((part[key] for key in ("image", "image_url", "url", "path", "bytes") if part.get(key)), None)
-            images.append(None if named is None else image_of(part, {}))
-            texts.append(IMAGE)
-            continue
-        if kind in _OTHER_MEDIA:
-            raise uncounted(f"a part of the content of {role} is {shown(part)}; audio and video are not counted")
+        if kind in _MEDIA_PARTS:
+            raise RowRejected("media", f"a part of the content of {role} is {shown(part)}")
         if kind not in _TEXT_PARTS and kind not in _REASONING_PARTS:
             raise RowRejected("bad_content", f"a part of the content of {role} is {shown(part)}")
         text = next((part[key] for key in ("text", "value", "content", kind) if isinstance(part.get(key), str)), None)

@@ -23,7 +23,6 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
-from headrace.packing.chats.images import IMAGE
 from headrace.packing.chats.layouts import REASONING_KEYS, Conversation, Message
 from headrace.packing.chats.words import RowRejected, shown
 
@@ -88,13 +87,8 @@ class AnyOf:
 
 def tags_of(template: str) -> re.Pattern[str]:
     """Build a pattern of the tags that a template mentions, and may therefore look for in a message."""
-    found = sorted(tags_in(template), key=lambda tag: (-len(tag), tag))
-    return re.compile("(" + "|".join(map(re.escape, found)) + ")")
-
-
-def tags_in(template: str) -> set[str]:
-    """List the tags that a template mentions, and the placeholder of an image, which it treats as a tag."""
-    return {*_TAG.findall(template), IMAGE}
+    found = sorted({*_TAG.findall(template)}, key=lambda tag: (-len(tag), tag))
+    return re.compile(f"({'|'.join(map(re.escape, found)) or '(?!)'})")
 
 
 def shape_of(messages: Sequence[Message], tags: re.Pattern[str]) -> tuple[list[Any], list[str]]:
@@ -118,7 +112,7 @@ def shape_of(messages: Sequence[Message], tags: re.Pattern[str]) -> tuple[list[A
                 key.append((name, None))
             elif name == "content" or name in REASONING_KEYS:
                 core = value.strip()
-                if core and "<" not in core and IMAGE not in core:
+                if core and "<" not in core:
                     texts.append(core)
                     key.append(name if len(core) == len(value) else (name, value.replace(core, _HOLE, 1)))
                 else:
@@ -246,11 +240,6 @@ class Skeleton(NamedTuple):
             return None
         starts = [*accumulate(map(len, filled), initial=0)]
         return "".join(filled), [(starts[a] + begin, starts[b] + end) for a, begin, b, end in self.turns]
-
-    def with_jsons(self, jsons: Sequence[str]) -> Skeleton:
-        """Make the JSON of a rendering part of the literal texts."""
-        parts = [part if isinstance(part, str) or part >= 0 else jsons[-1 - part] for part in self.parts]
-        return Skeleton(parts, self.turns)
 
 
 def skeleton_of(

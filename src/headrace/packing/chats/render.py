@@ -24,14 +24,12 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from headrace.packing.chats.images import IMAGE
 from headrace.packing.chats.layouts import Conversation, Message
 from headrace.packing.chats.marks import (
     BEGIN,
     JSON_BEGIN,
     JSON_END,
     RESERVED,
-    AnyOf,
     Found,
     Skeleton,
     Span,
@@ -40,7 +38,6 @@ from headrace.packing.chats.marks import (
     parts_of,
     shape_of,
     skeleton_of,
-    tags_in,
     tags_of,
     without_generated,
     without_marks,
@@ -68,13 +65,11 @@ class Rendered:
     """A text and its trained spans: [begin, end) in characters, in order, none empty.
 
     borders: of turns, if they were requested; see `turn_borders`.
-    skeleton: with the JSON of this rendering filled in; None if there is no skeleton.
     """
 
     text: str
     spans: list[Span]
     borders: list[Border] = field(default_factory=list)
-    skeleton: Skeleton | None = None
 
 
 class ChatRenderer:
@@ -86,23 +81,12 @@ class ChatRenderer:
         self._reasoning = reasoning
         self._turns = {name: Turns(template, specials) for name, template in templates.items()}
 
-    def looked_for(self) -> dict[str, list[str] | None]:
-        """List the texts that each template may look for in contents; None if its source does not show them."""
-        found = {name: turns.template.looked_for for name, turns in self._turns.items()}
-        return {
-            name: None if texts is None else sorted({*texts, *tags_in(self._turns[name].template.source)})
-            for name, texts in found.items()
-        }
-
     def render(self, chat: Conversation, *, borders: bool = False) -> list[Rendered]:
         """Render a conversation as one sequence, or one per answered user turn with reasoning="every_user_turn".
 
         borders: whether to find the borders of turns, which takes several renderings. A conversation with nothing to
         train on has a text without spans. Raises `RowRejected`.
         """
-        contents = [message["content"] for message in chat.messages]
-        if sum(content.count(IMAGE) for content in contents) != len(chat.images):
-            raise RowRejected("reserved_character", f"U+{ord(IMAGE):04X} in a message, which stands for images here")
         turns = self._turns["tool_use" if chat.tools and "tool_use" in self._turns else "default"]
         return [turns.render(part, borders=borders) for part in sequences_of(chat, self._reasoning)]
 
@@ -129,7 +113,6 @@ class Turns:
         self.template, self.specials, self.tags = template, specials, tags_of(template.source)
         asks = _ASKS_FOR_NONE.search(template.source) is not None
         self._forms = sorted(_FORMS, key=lambda form: asks and form[0] is not None)
-        self._looked_for = AnyOf(template.looked_for or ())
         self._skeletons: dict[Any, list[Skeleton]] = {}
         self._remembered: dict[Any, int | None] = {}
 
@@ -175,7 +158,7 @@ class Turns:
             raise RowRejected("template_error", f"the template writes an object, not a text: {shown(before)}")
         if self.template.has_generation_blocks:
             own = json.dumps([chat.messages, chat.tools], ensure_ascii=False, default=str)
-            _check_reserved(own.replace(IMAGE, ""))  # `render` has checked their number
+            _check_reserved(own)
             text, spans = without_generated(text)
             answers = [place for place, message in enumerate(chat.messages) if message["role"] == "assistant"]
             if any(not chat.weights[place] for place in answers):  # blocks must be matched with messages
@@ -191,37 +174,33 @@ class Turns:
         wanted = [place for place, weight in enumerate(chat.weights) if weight]
         if not wanted:
             return Rendered(text, [])
-        spans, skeleton = self._find(chat, text, trace, wanted)
+        spans = self._find(chat, text, trace, wanted)
         for (_, last), (begin, end) in pairwise([(0, 0), *spans]):
             if not last <= begin < end:
                 raise RowRejected("uncertain_mask", f"the turns found overlap or are empty: {sorted(spans)}")
-        return Rendered(text, spans, skeleton=None if skeleton is None else skeleton.with_jsons(trace.texts))
+        return Rendered(text, spans)
 
-    def _find(
-        self, chat: Conversation, text: str, trace: Trace, wanted: list[int]
-    ) -> tuple[list[Span], Skeleton | None]:
+    def _find(self, chat: Conversation, text: str, trace: Trace, wanted: list[int]) -> list[Span]:
         """Find the trained spans of the `wanted` messages in `text`, the plain rendering, and learn a skeleton.
 
         Raises `RowRejected` (not_rendered, uncertain_mask, template_error).
         """
         shape, texts = shape_of(chat.messages, self.tags)
-        held = self._looked_for.stands_in("\0".join(message["content"] or "" for message in chat.messages))
-        key = (*shape, *chat.weights, held, bool(chat.tools), repr(chat.values) if chat.values else "")
+        key = (*shape, *chat.weights, bool(chat.tools), repr(chat.values) if chat.values else "")
         for skeleton in self._skeletons.get(key, ()):
             if (known := skeleton.filled(texts, trace.texts)) is not None and known[0] == text:
-                return known[1], skeleton
+                return known[1]
         rendering = Rendering(self, chat, text)
         if not rendering.takes_marks():
             turns = [rendering.turn_by_difference(place) for place in wanted]
             rendering.check_by_difference()
-            return turns, None
+            return turns
         rendering.check_marks()
         owners = set(rendering.owner)
         turns = [
             rendering.turn_by_marks(place) if place in owners else rendering.turn_by_difference(place)
             for place in wanted
         ]
-        learnt = None
         if self.template.fixed_prompt and owners.issuperset(wanted):
             learnt = skeleton_of(text, rendering.found, rendering.pieces, trace.texts, turns)
             if learnt is not None:
@@ -229,7 +208,7 @@ class Turns:
                     self._skeletons.clear()
                 kept = self._skeletons.setdefault(key, [])
                 kept[:] = [*kept[-_MOST_SKELETONS + 1 :], learnt]
-        return turns, learnt
+        return turns
 
     def remembered(self, key: Any, find: Callable[[], int | None]) -> int | None:
         """Return the cached result for this key. Use it only if nothing but the key decides the result."""

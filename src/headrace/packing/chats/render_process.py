@@ -9,9 +9,6 @@ A process reads a batch of conversations from its standard input and answers on 
 than rendering itself, and lets threads render in parallel. Batches to the child are pickled, because the child can
 trust the parent. Answers are JSON, because a template that escaped from the sandbox could write them. The environment
 of the process holds nothing to leak.
-
-Most conversations never reach a process. Once a process has reported what the template looks for in contents, and the
-skeleton of a shape, the parent writes the conversations of that shape itself (`Predictions`).
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
@@ -38,14 +35,12 @@ from typing import Any
 
 from headrace.errors import EngineError, SettingsError
 from headrace.packing.chats.layouts import Conversation
-from headrace.packing.chats.marks import RESERVED, AnyOf, Skeleton, Span, Specials
+from headrace.packing.chats.marks import Specials
 from headrace.packing.chats.render import ChatRenderer, Rendered
 from headrace.packing.chats.template import Template
 from headrace.packing.chats.turns import Border
 from headrace.packing.chats.words import Reasoning, RowRejected
 
-_MOST_SHAPES = 4096
-_MOST_CHARACTERS = 1 << 20  # of a predicted conversation; the template has limits for longer ones
 _MOST_OVERRUNS = 3  # consecutive conversations at the time limit before the template is rejected
 _FRAME_BYTES = 1 << 18  # answers are sent in parts of about this size, to bound memory on both sides
 _INHERITED = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # may locate the interpreter's own library
@@ -86,58 +81,6 @@ class RenderSettings:
         return ChatRenderer(templates, self.specials, self.reasoning)
 
 
-class Predictions:
-    """Write conversations from the skeletons of others, without running the template. Pure.
-
-    The skeleton of a shape is learnt from the first rendered conversation of that shape. `template_reads` finds in the
-    source what a template looks for in contents. A conversation without any of that is written like all others of its
-    shape, so its text is the skeleton's literals with its own contents between them. All others are rendered.
-    wanted: texts that the template looks for in contents.
-    """
-
-    def __init__(self, wanted: Iterable[str]) -> None:
-        self._wanted = AnyOf(wanted)
-        self._shapes: dict[Any, Skeleton] = {}
-
-    def shape_of(self, chat: Conversation) -> tuple[Any, list[str]] | None:
-        """Return the key of a conversation's shape and its texts; None if the template must render it."""
-        contents: list[str] = []
-        texts: list[str] = []
-        key: list[Any] = [*chat.weights]
-        for message in chat.messages:
-            content = message["content"]
-            text = content.strip()
-            if len(message) != 2 or not text:
-                return None
-            contents.append(content)
-            texts.append(text)
-            key.append(message["role"])
-            if len(text) != len(content):
-                begin = content.index(text)
-                key += (content[:begin], content[begin + len(text) :])
-        joined = "\0".join(contents)
-        if len(joined) > _MOST_CHARACTERS or self._wanted.stands_in(joined):
-            return None
-        if not joined.isascii() and RESERVED.search(joined):
-            return None
-        if chat.tools or chat.values:
-            key.append(repr((chat.tools, chat.values)))
-        return tuple(key), texts
-
-    def written(self, key: Any, texts: Sequence[str]) -> tuple[str, list[Span]] | None:
-        """Write a conversation of a known shape; return its text and trained spans, or None if the shape is unknown."""
-        known = self._shapes.get(key)
-        return None if known is None else known.filled(texts)
-
-    def learn(self, key: Any, texts: Sequence[str], parts: Sequence[Any], turns: Sequence[Sequence[int]]) -> None:
-        """Store the skeleton of a shape, if it fits these texts."""
-        numbers = [part for part in parts if not isinstance(part, str)]
-        if all(type(part) is int and 0 <= part < len(texts) for part in numbers):
-            if len(self._shapes) >= _MOST_SHAPES:
-                self._shapes.clear()
-            self._shapes[key] = Skeleton([*parts], [(a, begin, b, end) for a, begin, b, end in turns])
-
-
 class ProcessRenderer:
     """Renderer in child processes, at most one for each thread that calls at the same time.
 
@@ -147,7 +90,6 @@ class ProcessRenderer:
     def __init__(self, settings: RenderSettings) -> None:
         self.settings = settings
         self._overruns = 0
-        self._predictions: dict[str, Predictions] | None = None  # by template; None until a process has compiled them
         self._begin()
 
     def render(self, chats: Sequence[Conversation], *, borders: bool = False) -> list[list[Rendered] | RowRejected]:
@@ -157,27 +99,6 @@ class ProcessRenderer:
         date, or reaches the time limit on several conversations in a row; `EngineError` if processes are killed from
         outside.
         """
-        found: dict[int, list[Rendered] | RowRejected] = {}
-        unknown: dict[int, tuple[Predictions, Any, list[str]]] = {}
-        known = {} if self._predictions is None or borders else self._predictions
-        for place, chat in enumerate(chats if known else ()):
-            predictions = known.get("tool_use" if chat.tools and "tool_use" in self.settings.templates else "default")
-            shape = None if predictions is None else predictions.shape_of(chat)
-            if predictions is None or shape is None:
-                continue
-            if (written := predictions.written(*shape)) is not None:
-                found[place] = [Rendered(*written)]
-            else:
-                unknown[place] = (predictions, *shape)
-        left = [place for place in range(len(chats)) if place not in found]
-        for place, outcome in zip(left, self._in_processes([chats[each] for each in left], borders), strict=True):
-            found[place] = outcome
-            if place in unknown and isinstance(outcome, list) and outcome[0].skeleton:
-                predictions, key, texts = unknown[place]
-                predictions.learn(key, texts, *outcome[0].skeleton)
-        return [found[place] for place in range(len(chats))]
-
-    def _in_processes(self, chats: Sequence[Conversation], borders: bool) -> list[list[Rendered] | RowRejected]:
         found: list[list[Rendered] | RowRejected] = []
         killed = -1  # the conversation at which a process died, apparently through no fault of the template
         while len(found) < len(chats):
@@ -188,8 +109,6 @@ class ProcessRenderer:
             except IndexError:  # another thread may have taken the last
                 process = _Process(self.settings)
             try:
-                if self._predictions is None:
-                    self._predictions = process.compiled()
                 for outcome in process.render(chats[len(found) :], borders):
                     self._overruns = 0
                     found.append(outcome)
@@ -197,7 +116,7 @@ class ProcessRenderer:
                 process.end()
                 before = min(max(died.at, 0), len(chats) - len(found) - 1)
                 if before:  # finished but not answered: render again without the fatal conversation
-                    found += self._in_processes(chats[len(found) : len(found) + before], borders)
+                    found += self.render(chats[len(found) : len(found) + before], borders=borders)
                 if died.signal == signal.SIGXCPU:
                     limit = f"more than {self.settings.limits.seconds} s of processor time"
                     self._overruns += 1
@@ -264,31 +183,16 @@ class _Process:
         assert self._popen.stdin is not None
         assert self._popen.stdout is not None
         self._to, self._from = self._popen.stdin, self._popen.stdout
-        self._looked_for: dict[str, Any] | None = None  # until it has compiled the templates
+        self._compiled = False
         self._send(settings)
-
-    def compiled(self) -> dict[str, Predictions]:
-        """Wait until the templates are compiled; return predictions for those that allow it. Raises `SettingsError`."""
-        if self._looked_for is None:
-            answer = self._answer(0)
-            self._check(answer)
-            self._looked_for = answer["looked_for"]
-        return {name: Predictions(texts) for name, texts in self._looked_for.items() if texts is not None}
 
     def render(self, chats: Sequence[Conversation], borders: bool) -> Iterator[list[Rendered] | RowRejected]:
         """Yield outcomes, in order. Raises `_Died`; after any error the process must not be used again."""
-        self.compiled()
+        if not self._compiled:
+            self._check(self._answer(0))
+            self._compiled = True
         self._finished[:8] = bytes(8)
-        fields = [  # without the bytes of images, which the template does not need
-            (
-                chat.messages,
-                chat.weights,
-                chat.tools,
-                dict(chat.values),
-                [each._replace(data=None) for each in chat.images],
-            )
-            for chat in chats
-        ]
+        fields = [(chat.messages, chat.weights, chat.tools, dict(chat.values)) for chat in chats]
         self._send((borders, fields))
         done = 0
         while done < len(chats):
@@ -296,10 +200,8 @@ class _Process:
                 done += 1
                 if isinstance(outcome, list):
                     yield [
-                        Rendered(
-                            text, [(begin, end) for begin, end in spans], [Border(*each) for each in found], skeleton
-                        )
-                        for text, spans, found, skeleton in outcome
+                        Rendered(text, [(begin, end) for begin, end in spans], [Border(*each) for each in found])
+                        for text, spans, found in outcome
                     ]
                 else:
                     self._check(outcome)
@@ -324,7 +226,7 @@ class _Process:
         if line.endswith(b"\n"):
             return json.loads(line.decode("utf-8", "surrogatepass"))
         code = self._popen.wait()
-        if self._looked_for is None and code == -signal.SIGXCPU:
+        if not self._compiled and code == -signal.SIGXCPU:
             raise SettingsError(
                 f"the chat template takes more than {self._seconds} s of processor time to compile; give another with "
                 "chat_template="
@@ -345,10 +247,9 @@ def serve(finished_fd: int) -> None:
     settings: RenderSettings = pickle.load(receive)
     finished = mmap.mmap(finished_fd, mmap.PAGESIZE)
     limited = _Limited(settings.limits)
-    compiled: dict[str, Any] = {}
+    compiled: dict[str, str] = {}
     try:
         renderer = settings.renderer()
-        compiled = {"looked_for": renderer.looked_for()}
     except SettingsError as error:
         compiled = {"settings": str(error)}
     except MemoryError:
@@ -379,7 +280,7 @@ def _answer_of(renderer: ChatRenderer, chat: Conversation, borders: bool) -> byt
     found: dict[str, Any]
     try:
         rendered = renderer.render(chat, borders=borders)
-        return _encoded([(each.text, each.spans, each.borders, each.skeleton) for each in rendered])
+        return _encoded([(each.text, each.spans, each.borders) for each in rendered])
     except RowRejected as wrong:
         found = {"rejected": [wrong.reason, wrong.detail]}
     except SettingsError as error:

@@ -19,9 +19,8 @@ from pydantic import BeforeValidator, Field, field_validator
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError, MissingExtra, SettingsError
 from headrace.packing.chats import hub
-from headrace.packing.chats.images import ImageCounter, counter_of
 from headrace.packing.chats.layouts import NAMES
-from headrace.packing.chats.words import BackendName, ImageRule, Layout, Reasoning
+from headrace.packing.chats.words import BackendName, Layout, Reasoning
 from headrace.settings import Names, Settings
 from headrace.storage.settings import PathOrTemplate
 
@@ -31,10 +30,7 @@ if TYPE_CHECKING:
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 ROWS: dict[str, Any] = {"panel": "Rows and tokens"}
 _rows = partial(Field, json_schema_extra=ROWS)
-_IMAGES = ("images", "image_values", "image_directory")
-# Not in the digest as they are: two count by content, two not at all, and those of images by their counter.
-_NOT_ALL = {"tokenizer", "chat_template", "tokenizer_backend", *_IMAGES}
-_DROP: dict[str, Any] = {**ROWS, "former_words": {"reject": "drop"}}
+_NOT_IN_DIGEST = {"tokenizer", "chat_template", "tokenizer_backend"}  # two by content, one not at all
 
 
 def _as_tokenizer(value: object) -> object:
@@ -68,31 +64,17 @@ class ChatSettings(Settings):
         "user turn, trained on that turn's answer, so that all reasoning is kept.",
     )
     eos: Literal["append", "none"] = _rows("append", description="Whether rows of plain text end with the end token.")
-    nothing_trained: Literal["drop", "keep"] = Field(
-        "drop", json_schema_extra=_DROP, description="Rows without a token to train on."
-    )
-    special_text: Literal["text", "drop", "control"] = Field(
+    nothing_trained: Literal["drop", "keep"] = _rows("drop", description="Rows without a token to train on.")
+    special_text: Literal["text", "drop", "control"] = _rows(
         "text",
-        json_schema_extra=_DROP,
         description="What to do with the text of a special token in a message, such as <|im_end|>; drop: drop the "
         "row; control: encode it as the token. Such rows are always counted. Rows without a template are encoded as "
         "written.",
     )
-    images: ImageRule = _rows(
-        "refuse",
-        description="How to count the placeholder tokens of images in chats; refuse: leave such rows out and "
-        "count them; processor: use preprocessor_config.json next to the tokenizer; or name the rule of a model.",
-    )
-    image_values: Mapping[str, Any] = _rows(
-        default_factory=dict, description="Numbers that override the processor's, e.g. {max_pixels: 1003520}."
-    )
-    image_directory: Path | None = _rows(
-        None, description="Directory that relative paths of images start from. Default: that of the data file."
-    )
     tokenizer_backend: BackendName = _rows(
         "auto",
-        description="Which code makes the ids, which are the same with any; auto: headrace's own where it is exact, "
-        "else tokenizers; fastokens: that library, compared with tokenizers on a sample. For byte-level BPE.",
+        description="Which library makes the ids, which are the same with either; fastokens: compared with "
+        "tokenizers on a sample, for byte-level BPE; auto: fastokens where it is installed and fits the tokenizer.",
     )
 
 
@@ -125,20 +107,10 @@ def fingerprint_of(settings: ChatSettings) -> str:
     """Digest the tokenizer's files, the template and every setting that can change a token. Loads no tokenizer."""
     if settings.tokenizer is None:
         return sha256_hex(canonical_json(["tokens", settings.nothing_trained]))
-    values = settings.model_dump(mode="json", include=set(ChatSettings.model_fields) - _NOT_ALL)
-    form = {"layout": "auto", "columns": {}, "filters": {}}  # older digests include the form of rows, always this one
+    values = settings.model_dump(mode="json", include=set(ChatSettings.model_fields) - _NOT_IN_DIGEST)
     template = None if settings.chat_template is None else template_text(settings.chat_template)
     files = read_tokenizer(settings.tokenizer)
-    counter = image_counter(settings, files)
-    images = {} if counter is None else {"images": [counter.rule, counter.token, dict(counter.numbers)]}
-    return sha256_hex(canonical_json([files.digest, template, {**values, **form, **images}]))
-
-
-def image_counter(settings: ChatSettings, files: TokenizerFiles) -> ImageCounter | None:
-    """Build the counter of image tokens; None if images are refused. Raises `SettingsError`."""
-    if settings.images == "refuse":
-        return None
-    return counter_of(settings.images, settings.image_values, files.processor(), files.path)
+    return sha256_hex(canonical_json([files.digest, template, values]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,12 +129,6 @@ class TokenizerFiles:
     def digest(self) -> str:
         """The SHA-256 of everything here except the path."""
         return sha256_hex(canonical_json([self.json_text, dict(self.templates), dict(self.special)]))
-
-    def processor(self) -> dict[str, Any]:
-        """Read the settings of an image processor from the files beside; its own file wins over an older one."""
-        beside = _json_beside(self.path, "processor_config.json")
-        inner = beside.pop("image_processor", None)
-        return {**_json_beside(self.path, "preprocessor_config.json"), **(inner or {}), **beside}
 
 
 def read_tokenizer(place: Path | str) -> TokenizerFiles:
@@ -226,18 +192,16 @@ def _templates(main: Path, config: Mapping[str, Any]) -> dict[str, str]:
     return {"default": named.pop("default"), **named} if named else {}
 
 
-def load_tokenizer(
-    files: TokenizerFiles, special: Literal["control", "text"] = "control", *, extra: str = "chat"
-) -> Tokenizer:
+def load_tokenizer(files: TokenizerFiles, special: Literal["control", "text"] = "control") -> Tokenizer:
     """Load the tokenizer without truncation and padding, with offsets that cover every character.
 
     special: "control" turns a special token in a text into the token; "text" treats it as ordinary text.
-    extra: the extra to name if the library is missing. Raises `InputError`, `MissingExtra`.
+    Raises `InputError`, `MissingExtra`.
     """
     try:
         from tokenizers import Tokenizer
     except ModuleNotFoundError:
-        raise MissingExtra("tokenizers", extra) from None
+        raise MissingExtra("tokenizers", "chat") from None
     text = files.json_text
     if '"trim_offsets":true' in text.replace(" ", ""):
         text = json.dumps(_untrimmed(json.loads(text)), ensure_ascii=False)

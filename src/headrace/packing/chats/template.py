@@ -25,9 +25,7 @@ from types import BuiltinMethodType
 from typing import Any
 
 from headrace.errors import MissingExtra, SettingsError
-from headrace.packing.chats.images import IMAGE
 from headrace.packing.chats.marks import GENERATED_BEGIN, GENERATED_END, json_mark
-from headrace.packing.chats.template_reads import texts_looked_for
 from headrace.packing.chats.words import RowRejected, shown
 
 try:
@@ -240,17 +238,10 @@ class Template:
         generation_prompt: bool = False,
     ) -> str:
         """Render a conversation. Raises `RowRejected` (template_error, template_limit)."""
-        images = any(IMAGE in (message.get("content") or "") for message in messages)
-        if images or self._reads_only_parts:
+        if self._reads_only_parts:
             messages = [{**message, "content": _parts(message.get("content"))} for message in messages]
         prompt = {_PROMPT: generation_prompt, _TRACE: trace}
-        try:
-            return self._rendered({"messages": messages, "tools": tools, **values, **prompt})
-        except RowRejected as wrong:
-            if images and wrong.reason == "template_error":
-                told = "the template may take texts only, give that of a model with images with chat_template"
-                raise RowRejected(wrong.reason, f"{wrong.detail}; the row holds images: {told}") from None
-            raise
+        return self._rendered({"messages": messages, "tools": tools, **values, **prompt})
 
     def _rendered(self, variables: Mapping[str, Any]) -> str:
         try:
@@ -310,19 +301,13 @@ class Template:
         )
 
     @cached_property
-    def looked_for(self) -> frozenset[str] | None:
-        """The texts that the template looks for in contents; None if more may matter. See `template_reads`."""
-        return None if self.has_generation_blocks else texts_looked_for(self._tree)
-
-    @cached_property
     def _tree(self) -> nodes.Template:
         return self._environment.parse(self.source)
 
 
 def _parts(content: str | None) -> list[dict[str, Any]]:
-    """Return the parts of a content in the form that templates read: texts, with images between them."""
-    texts = [[{"type": "text", "text": text}] if text else [] for text in (content or "").split(IMAGE)]
-    return [part for number, text in enumerate(texts) for part in ([{"type": "image"}] if number else []) + text]
+    """Return a content as the list of parts that some templates read."""
+    return [{"type": "text", "text": content}] if content else []
 
 
 def _all(node: nodes.Node, kinds: Any) -> Iterator[Any]:

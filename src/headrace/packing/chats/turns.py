@@ -21,7 +21,6 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from headrace.arrays import U8
-from headrace.packing.chats.images import IMAGE
 from headrace.packing.chats.layouts import Conversation, Message, reasons
 from headrace.packing.chats.marks import Span
 from headrace.packing.chats.words import Reasoning
@@ -56,9 +55,7 @@ def sequences_of(chat: Conversation, reasoning: Reasoning) -> list[Conversation]
     for begin, end in pairwise([0, *users[1:], len(chat.messages)]):
         weights = [0] * begin + chat.weights[begin:end]
         if any(weights):
-            messages = chat.messages[:end]
-            images = sum(message["content"].count(IMAGE) for message in messages) if chat.images else 0
-            found.append(replace(chat, messages=messages, weights=weights, images=chat.images[:images]))
+            found.append(replace(chat, messages=chat.messages[:end], weights=weights))
     return found or [chat]
 
 

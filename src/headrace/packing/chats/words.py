@@ -24,9 +24,6 @@ Reasoning = Literal["template", "every_user_turn"]
 BackendName = Literal["auto", "tokenizers", "fastokens"]
 """Encoders of texts; see `backends`."""
 
-ImageRule = Literal["refuse", "processor", "qwen2_vl", "llava", "llava_next"]
-"""Rules that count the tokens of images; see `images`."""
-
 REASONS = {
     "broken_json": "the line, or a text that must be JSON, is not valid JSON",
     "repeated_key": "an object has a key twice, and readers disagree on its value",
@@ -38,7 +35,7 @@ REASONS = {
     "no_messages": "the conversation is empty",
     "unknown_role": "a role other than system, developer, user, assistant, tool or their aliases",
     "bad_content": "content that is neither text nor a list of known parts",
-    "uncounted_media": "an image, audio or video whose placeholder tokens cannot be counted",
+    "media": "an image, audio or video; chats are packed as text alone",
     "bad_tools": "tools that are not a list of JSON objects",
     "bad_tool_call": "a tool call without a name, or whose arguments are not a JSON object",
     "bad_weight": "a loss weight other than 0 and 1",
@@ -59,8 +56,8 @@ CHOSEN = frozenset(("filtered",))  # rows left out on request
 # Cures for reasons that usually hit all rows, because the source, the tokenizer or a setting is wrong.
 CURES = {
     "unknown_layout": "say which column is which with mapping, e.g. user=question,assistant=answer",
-    "bad_content": "leave out parts that are neither text nor images",
-    "uncounted_media": "say how images are counted with images, give sizes or files, or leave such rows out",
+    "bad_content": "leave out parts that are not text",
+    "media": "leave such rows out, or remove what is not text from them",
     "not_rendered": "give a template that writes them with chat_template",
     "template_error": "make the rows what the template takes, or give another with chat_template",
 }

@@ -21,7 +21,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headrace.packing.chats.images import uncounted
 from headrace.packing.chats.layouts import LAYOUTS, Cells, Conversation, Message, listed
 from headrace.packing.chats.settings import RowForm
 from headrace.packing.chats.words import Layout, RowRejected, shown
@@ -88,7 +87,6 @@ def _turns(cells: Cells, value: object) -> list[Message]:
         return [{"role": "assistant", "content": value}]
     own = Cells({"messages": [value] if isinstance(value, Mapping) else value}, cells.columns)
     chat = listed(own, own.row["messages"])
-    _check_text(chat)
     turns = chat.messages
     if not turns:
         raise RowRejected("no_messages", "an answer has no message")
@@ -143,7 +141,6 @@ def _raw(cells: Cells, kind: Kind, label: bool | None) -> Question:
 
 
 def _question(chat: Conversation, answers: Sequence[list[Message]], label: bool | None) -> Question:
-    _check_text(chat)
     if not chat.messages:
         raise RowRejected("no_messages", "there is no prompt")
     if chat.messages[-1]["role"] == "assistant":
@@ -153,11 +150,6 @@ def _question(chat: Conversation, answers: Sequence[list[Message]], label: bool 
             roles = ", ".join(each["role"] for each in turns) or "nothing"
             raise RowRejected("several_turns", f"an answer is {roles}; it must be one turn of the assistant")
     return Question(chat.messages, [*answers], label, chat.tools, chat.values)
-
-
-def _check_text(chat: Conversation) -> None:
-    if chat.images:
-        raise uncounted("the row holds images; preferences and prompts are of texts alone")
 
 
 def _without_last(chat: Conversation) -> Conversation:

@@ -53,8 +53,6 @@ class Preferences(ChatRecipe):
     def _has_a_tokenizer(self) -> Preferences:
         if self.tokenizer is None:
             raise ValueError("tokenizer is not given; preferences and prompts are texts, which it makes tokens of")
-        if self.images != "refuse":
-            raise ValueError(f"images is {self.images!r}; preferences and prompts are of texts alone, leave it out")
         for _, sources in self.blend.groups():
             for source in sources:
                 if source.layout in ("tokens", "text"):

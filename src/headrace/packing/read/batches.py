@@ -6,9 +6,6 @@ A packed row is a bin: several sequences end to end in `input_ids`, a `loss_mask
     form="varlen"   all bins of the batch end to end as one row, [1, tokens], with cu_seqlens and max_seqlen
     form="padded"   one row per bin, [bins, width], padded; the same cu_seqlens over the flattened tokens
 
-Bins with images give three more arrays: `images`, their names in the rows; `image_start`, the position of the first
-placeholder of each in the flattened tokens; `image_tokens`, the number of placeholders.
-
 Both forms have position_ids that begin at 0 in each sequence, and labels that never cross into the next one. Padding is
 a sequence of its own, so that cu_seqlens end at the last token and no row of an attention matrix is empty.
 
@@ -30,7 +27,7 @@ import pyarrow as pa
 
 from headrace.arrays import I64
 from headrace.bins.bins import offsets_of
-from headrace.bins.rows import IMAGE_COLUMNS, TRACES, PackedRows
+from headrace.bins.rows import TRACES, PackedRows
 from headrace.checks import check_integer, check_word
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
@@ -180,9 +177,8 @@ class PackedBatches:
         """Yield batches of `batch_size` bins, the last with the rest; other columns are added, one value per bin."""
         ids, mask, starts = (cast(Ragged, columns[name]) for name in PACKED_COLUMNS)
         rest = {name: column for name, column in columns.items() if name not in PACKED_COLUMNS}
-        images = [rest.pop(name) for name in IMAGE_COLUMNS] if set(IMAGE_COLUMNS) <= set(rest) else None
         valid = cast(Any, rest.get(VALID))
-        made = packed_batches(ids, mask, starts, valid=valid, batch_size=batch_size, settings=self, images=images)
+        made = packed_batches(ids, mask, starts, valid=valid, batch_size=batch_size, settings=self)
         beside = make_batches(rest, batch_size, batch_format) if rest else ({} for _ in range(0, len(ids), batch_size))
         for batch, more in zip(made, beside, strict=True):
             yield {**in_format(batch, batch_format), **cast(dict[str, Any], more)}
@@ -243,12 +239,10 @@ def packed_batches(
     valid: Bool | None,
     batch_size: int,
     settings: PackedBatches,
-    images: Sequence[Any] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yield batches of `batch_size` bins as arrays, the last one with the rest; bins that are not valid train nothing.
 
     ids, mask, starts: the packed columns of the same rows, as `normal_rows` makes them. valid: bool [rows]; None: all.
-    images: the columns of `IMAGE_COLUMNS`, if there are any.
     Raises `StreamError` if a row is wider than pad_to, or a batch has more than most_sequences.
     """
     for start in range(0, len(ids), batch_size):
@@ -258,21 +252,15 @@ def packed_batches(
             trained[np.repeat(~valid[part], ids.lengths[part])] = 0
         tokens, sequences = offsets_of(ids.lengths[part]), offsets_of(starts.lengths[part])
         bins = PackedRows(_flat(ids[part], np.int64), trained, _flat(starts[part], np.int64), tokens, sequences)
-        if images is None:
-            yield make_packed_batch(bins, settings)
-            continue
-        names, first, counts = (column[part] for column in images)
-        places = np.repeat(tokens[:-1], first.lengths) + _flat(first, np.int64)
-        batch = make_packed_batch(bins, settings, places)
-        yield {**batch, "images": names.flatten().to_pylist(), "image_tokens": _flat(counts, np.int32)}
+        yield make_packed_batch(bins, settings)
 
 
-def make_packed_batch(bins: PackedRows, settings: PackedBatches, images: I64 | None = None) -> dict[str, Any]:
+def make_packed_batch(bins: PackedRows, settings: PackedBatches) -> dict[str, Any]:
     """Make one batch of bins whose ids are int64 and whose masks are aligned with labels, 0 at each sequence's end.
 
     input_ids, labels, position_ids: int64 [rows, width]. loss_mask: uint8 [rows, width]. cu_seqlens: int32 [sequences +
     1, or most_sequences + 1] over the flattened tokens. max_seqlen: int. attention_mask, if requested: [rows, 1, width,
-    width]. images: positions in the tokens of all bins, which become image_start: int64, over the flattened tokens.
+    width].
     """
     filling = settings.pad_id if settings.ignore_index is None else settings.ignore_index
     ids, mask, lengths = bins.ids, bins.mask, bins.sequence_lengths
@@ -290,7 +278,6 @@ def make_packed_batch(bins: PackedRows, settings: PackedBatches, images: I64 | N
     if settings.last_token == "drop":
         kept = np.ones(len(ids), np.bool_)
         kept[last] = False
-        images = None if images is None else (np.cumsum(kept) - 1)[images]
         ids, labels, mask = ids[kept], labels[kept], mask[kept]
         tokens, lengths = tokens - sequences, lengths - 1
         sequences = np.diff(offsets_of(lengths > 0)[bins.start_offsets])
@@ -322,10 +309,6 @@ def make_packed_batch(bins: PackedRows, settings: PackedBatches, images: I64 | N
         "cu_seqlens": np.pad(borders, (0, unused), mode="edge").astype(np.int32),
         "max_seqlen": int(lengths.max(initial=0)),
     }
-    if images is not None:
-        ends = np.cumsum(tokens)
-        row = np.searchsorted(ends, images, "right")
-        batch["image_start"] = images - (ends - tokens)[row] + row * width
     if settings.attention_mask != "none":
         sequence = np.repeat(np.arange(len(lengths)), lengths).reshape(len(tokens), 1, width)
         allowed: Bool = np.tril(

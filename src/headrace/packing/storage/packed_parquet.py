@@ -9,8 +9,6 @@ If bins hold sequences of several datasets, or the settings ask for it, two more
     source         list<string>  the dataset and file that each sequence comes from
     source_row     list<int64>   its row or line there, from 1
 
-Bins with images have three more columns, see `headrace.packing.placed_images`.
-
 Flat buffers become columns through their offsets, without a Python list or array per bin. Dictionaries are off, because
 packed dictionary indices hide repeated tokens from the codec, and cost time. Pages are large (8 MiB), so that the codec
 sees more repetition, and have checksums. On chats, zstd's level 3 saves a tenth of the bytes for about a fifth more
@@ -23,7 +21,6 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, Self, get_args
 
@@ -34,7 +31,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
 from headrace.arrays import I64
-from headrace.bins.rows import IMAGE_COLUMNS, TRACES, PackedRows, as_type
+from headrace.bins.rows import TRACES, PackedRows, as_type
 from headrace.errors import CorruptShard, InputError, SettingsError, StoreError
 from headrace.formats.write import Block, HashingFile, Written
 from headrace.storage import local
@@ -54,8 +51,6 @@ SCHEMA = pa.schema(
 )
 _TRACED = pa.schema(zip(TRACES, (pa.list_(pa.string()), pa.list_(pa.int64())), strict=True))
 
-_IMAGES = pa.schema(zip(IMAGE_COLUMNS, map(pa.list_, (pa.string(), pa.int32(), pa.int32())), strict=True))
-
 _PAGE_BYTES = 8 << 20
 _BATCH_VALUES = 1 << 14  # values encoded at a time
 _MOST_TOKENS = (1 << 31) - 1  # of a row group: its offsets are int32
@@ -71,7 +66,7 @@ class ParquetShardWriter:
     compression_level: of zstd (1 unless given; higher is smaller and slower) or gzip.
     declared: "required" declares in the schema that there are no nulls, and decodes a quarter faster; the
     specification's schema is "nullable". traced: whether bins hold the origins of their sequences. sources: the names
-    that source numbers refer to. images: whether bins have columns of images.
+    that source numbers refer to.
     metadata: key-value texts for the footer, such as pack size, seed and mask alignment.
     temporary: a new local path to write to, for callers that publish the file themselves after `finish`.
     Raises `ValueError` for a row group size below 1, an unknown codec or a level it does not have, `SettingsError` for
@@ -91,7 +86,6 @@ class ParquetShardWriter:
         declared: Declared = "nullable",
         traced: bool = False,
         sources: Sequence[str] = (),
-        images: bool = False,
         metadata: Mapping[str, str] | None = None,
         temporary: Path | None = None,
     ) -> None:
@@ -111,7 +105,7 @@ class ParquetShardWriter:
             raise ValueError(f"row_group_size is {row_group_size}; give the bins of a row group, at least 1")
         self.row_group_size = row_group_size
         self.compression = checked_codec(compression, compression_level)
-        self.schema = schema_of(declared, traced=traced, images=images)
+        self.schema = schema_of(declared, traced=traced)
         self.sources = pa.array(sources, pa.string())
         self.filesystem = filesystem
         self.bins = self.tokens = self.sequences = 0
@@ -297,8 +291,6 @@ def columns(rows: PackedRows, schema: pa.Schema = SCHEMA, sources: pa.Array | No
         pa.ListArray.from_arrays(offsets, values, type=field.type)
         for (offsets, values), field in zip(parts, schema, strict=False)
     ]
-    if rows.beside is not None:
-        lists += rows.beside.cast(pa.schema([schema.field(name) for name in rows.beside.column_names])).columns
     return pa.Table.from_arrays(lists, schema=schema)
 
 
@@ -337,23 +329,21 @@ def read_parquet(path: Path) -> Iterator[PackedRows]:
                 kind = kinds.get(field.name, pa.null())
                 if not pa.types.is_list(kind) or kind.value_type != field.type.value_type:
                     raise InputError(f"column {field.name} is {kind}, not lists of {field.type.value_type}")
-            beside = [name for name in IMAGE_COLUMNS if set(IMAGE_COLUMNS) <= {*kinds}]
             for group in range(file.metadata.num_row_groups):
                 where = f"{path}: row group {group}"
-                table = file.read_row_group(group, columns=[*SCHEMA.names, *beside], use_threads=False)
-                yield replace(rows_of(table), beside=table.select(beside) if beside else None)
+                yield rows_of(file.read_row_group(group, columns=SCHEMA.names, use_threads=False))
     except (OSError, pa.ArrowException, InputError) as error:
         raise CorruptShard(f"{where}: cannot be read ({error}); restore it or prepare the run again") from error
 
 
-def schema_of(declared: Declared, *, traced: bool = False, images: bool = False) -> pa.Schema:
-    """Return the schema so declared, with `bins.rows.TRACES` and `IMAGE_COLUMNS` if requested.
+def schema_of(declared: Declared, *, traced: bool = False) -> pa.Schema:
+    """Return the schema so declared, with `bins.rows.TRACES` if requested.
 
     Raises `ValueError` for another word.
     """
     if declared not in get_args(Declared):
         raise ValueError(f"declared is {declared!r}; choose one of {', '.join(get_args(Declared))}")
-    schema = pa.schema([*SCHEMA, *(_TRACED if traced else ()), *(_IMAGES if images else ())])
+    schema = pa.schema([*SCHEMA, *(_TRACED if traced else ())])
     if declared == "nullable":
         return schema
     return pa.schema(

@@ -1,0 +1,153 @@
+"""Account for the characters that every token covers, and so for the tokens that are trained. Pure.
+
+Offsets of `tokenizers` say it for any tokenizer. A backend without offsets needs a tokenizer whose tokens are bytes: a
+token of byte-level BPE has as many bytes as its name has characters, so adding up the lengths of the tokens shows where
+each one begins.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from unicodedata import is_normalized
+
+import numpy as np
+
+from headrace.arrays import I32, I64, U8, borders_of
+from headrace.packing.chats.marks import Span
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding, Tokenizer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FlatIds:
+    """Ids of several texts, end to end. counts: tokens of each text. compared: texts whose ids were checked."""
+
+    ids: I32
+    counts: I64
+    compared: int = 0
+
+    @property
+    def ends(self) -> I64:
+        """Return where the ids of each text end."""
+        return np.cumsum(self.counts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenBytes:
+    """The bytes that tokens of a byte-level BPE cover. lengths: int64 by id. nfc: whether texts are normalised."""
+
+    lengths: I64
+    nfc: bool
+
+    def cover(self, text: str) -> bool:
+        """Return whether tokens cover the bytes of this very text, which normalising may change."""
+        return not self.nfc or text.isascii() or is_normalized("NFC", text)
+
+
+def token_bytes_of(tokenizer: Tokenizer) -> TokenBytes | None:
+    """Read the bytes of tokens from a tokenizer; None if it is not byte-level BPE, or if bytes may not add up."""
+    model = tokenizer.model
+    inexact = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
+    if type(model).__name__ != "BPE" or any(getattr(model, name) for name in inexact):
+        return None
+    normalizer = _definition(tokenizer.normalizer)
+    if normalizer not in ({}, {"type": "Sequence", "normalizers": []}, {"type": "NFC"}):
+        return None
+    splitting = _definition(tokenizer.pre_tokenizer)
+    steps = splitting["pretokenizers"] if splitting.get("type") == "Sequence" else [splitting]
+    if not steps or steps[-1].get("type") != "ByteLevel" or steps[-1].get("add_prefix_space", True):
+        return None
+    if any(step["type"] not in ("Split", "Digits") for step in steps[:-1]):
+        return None
+    added = tokenizer.get_added_tokens_decoder().values()
+    if any(token.lstrip or token.rstrip or token.single_word or token.normalized for token in added):
+        return None
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    literal, alphabet = {token.content for token in added}, frozenset(ByteLevel.alphabet())
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    lengths = np.zeros(1 + max(vocabulary.values(), default=-1), np.int64)
+    for name, number in vocabulary.items():
+        if name in literal:
+            lengths[number] = len(name.encode())
+        elif alphabet.issuperset(name):
+            lengths[number] = len(name)
+    return TokenBytes(lengths, nfc=normalizer == {"type": "NFC"})
+
+
+def _definition(part: Any) -> dict[str, Any]:
+    """Return the definition of a tokenizer's part as in tokenizer.json; empty if there is no such part."""
+    if part is None:
+        return {}
+    definition: dict[str, Any] = json.loads(part.__getstate__())
+    return definition
+
+
+def masks_by_bytes(
+    token_bytes: TokenBytes, texts: Sequence[str], spans: Sequence[Sequence[Span]], encoded: FlatIds
+) -> list[tuple[I32, U8] | None]:
+    """Return ids and mask of each text; None if bytes do not decide, as when a token straddles the border of a span."""
+    if not texts:
+        return []
+    ids = encoded.ids
+    starts = borders_of(token_bytes.lengths[ids])  # of tokens, in bytes of all texts
+    positions: list[int] = []  # borders of each text's spans, then its end
+    first_byte = 0
+    for text, text_spans in zip(texts, spans, strict=True):
+        borders = [border for span in text_spans for border in span]
+        size = len(text)
+        if not text.isascii():
+            borders = [len(text[:border].encode()) for border in borders]
+            size = len(text.encode())
+        positions += [first_byte + border for border in borders]
+        first_byte += size
+        positions.append(first_byte)
+    tokens = np.searchsorted(starts, positions)
+    exact = starts[np.minimum(tokens, len(ids))] == positions
+    mask = np.zeros(len(ids), np.uint8)
+    results: list[tuple[I32, U8] | None] = []
+    position, first = 0, 0
+    for text, text_spans, last in zip(texts, spans, encoded.ends.tolist(), strict=True):
+        end = position + 2 * len(text_spans)
+        if tokens[end] == last and exact[position : end + 1].all() and token_bytes.cover(text):
+            for begin in range(position, end, 2):
+                mask[tokens[begin] : tokens[begin + 1]] = 1
+            results.append((ids[first:last], mask[first:last]))
+        else:
+            results.append(None)
+        position, first = end + 1, last
+    return results
+
+
+def runs_by_offsets(encoding: Encoding, spans: Sequence[Span], characters: int) -> list[Span] | None:
+    """Find the tokens of each span; None if a token straddles a border or has no characters there."""
+    count = len(encoding.ids)
+    runs = []
+    for begin, end in spans:
+        first = encoding.char_to_token(begin)
+        last = encoding.char_to_token(end) if end < characters else count
+        if first is None or last is None:
+            return None
+        if not _begins_at(encoding, first, begin) or not _begins_at(encoding, last, end):
+            return None
+        runs.append((first, last))
+    return runs
+
+
+def _begins_at(encoding: Encoding, token: int, character: int) -> bool:
+    if token == len(encoding.ids):
+        return True
+    span = encoding.token_to_chars(token)
+    return span is not None and span[0] == character
+
+
+def mask_of_runs(runs: Sequence[Span], size: int) -> U8:
+    """Return a mask of `size` tokens that is 1 in these runs; uint8."""
+    mask = np.zeros(size, np.uint8)
+    for first, last in runs:
+        mask[first:last] = 1
+    return mask
