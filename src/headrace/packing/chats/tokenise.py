@@ -335,9 +335,11 @@ class ChatEncoder:
         return [first for first, _ in runs[len(draft.spans) :]]
 
     def _encode(self, texts: list[str]) -> FlatIds | list[Encoding]:
+        if not texts:  # there may be no tokenizer
+            return []
         if self._backend is not None and self._backend.trusted:
             return self._backend.encode(texts)
-        return self.tokenizer.encode_batch(texts, add_special_tokens=False) if texts else []
+        return self.tokenizer.encode_batch(texts, add_special_tokens=False)
 
     def _finish(self, drafts: Sequence[_Draft], future: Future[FlatIds | list[Encoding]]) -> int:
         """Set ids and masks of texts. Returns the number of texts that the backend compared."""
