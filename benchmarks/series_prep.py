@@ -62,7 +62,7 @@ def make_data(directory: Path, basins: int, years: int) -> None:
 def run_headrace(data: Path, out: Path) -> None:
     """The recipe, with a scaler for each basin."""
     from headrace.run.prepare import prepare
-    from headrace.series.config import Series
+    from headrace.series.settings import Series
 
     series = Series(source=data, target="streamflow", features=FEATURES, max_imputation_gap_size=GAP, batch_size=BATCH)
     prepare(series, out, workers=1)

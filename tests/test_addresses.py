@@ -164,7 +164,7 @@ def test_no_setting_that_names_a_file_takes_a_secret(secret: str) -> None:
         lambda: headrace.TemporalSplit(**split_settings, signature=secret),
         lambda: headrace.PackedSequences(blend="x", tokenizer=secret),
         lambda: headrace.PackedSequences(blend="x.jsonl", chat_template=secret),
-        lambda: headrace.Series(source="x", target="q", entities_file=secret),
+        lambda: headrace.Series(source="x", target="q", entities=f"@{secret}"),
         lambda: headrace.Rewrite(source="x", cache_dir=secret),
     ):
         with pytest.raises(SettingsError) as raised:

@@ -100,7 +100,7 @@ def test_a_configuration_file_and_flags_are_the_same_run(raw: Path, tmp_path: Pa
         (("split", "raw", "--out", "out", *NEEDED, "--train-ratio", "1.5"), "--train-ratio is 1.5"),
         (("split", "raw", "--out", "out", *NEEDED, "--layout", "flat"), "layout"),
         (("split", "raw", "--out", "out", *NEEDED, "--types", "x"), "--types"),
-        (("split", "raw", "--out", "out", *NEEDED, "--timezone", "Mars/Olympus"), "Mars/Olympus"),
+        (("split", "raw", "--out", "out", *NEEDED, "--time-zone", "Mars/Olympus"), "Mars/Olympus"),
         (("run", "missing.yaml"), "missing.yaml"),
         (("nonsense",), "nonsense"),
     ],

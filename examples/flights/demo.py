@@ -73,7 +73,7 @@ def split_flights(raw: Path, out: Path, console: Console) -> headrace.types.Prep
         time="time_hour",
         entity="tailnum",
         split_date="2013-10-01",
-        timezone="America/New_York",
+        time_zone="America/New_York",
         label="late",
         null_values=["NA"],
         null_entity="drop",

@@ -31,10 +31,9 @@ if TYPE_CHECKING:
     from headrace.run.collect import collect
     from headrace.run.forget import forget
     from headrace.run.prepare import prepare
-    from headrace.series.config import Series, SeriesBuilder
-    from headrace.series.pipelines.grouped import GroupedPipeline
+    from headrace.series.pipelines.frames import GroupedPipeline, UnifiedPipeline
     from headrace.series.pipelines.save import load_pipelines
-    from headrace.series.pipelines.unified import UnifiedPipeline
+    from headrace.series.settings import Series
     from headrace.split.settings import TemporalSplit
     from headrace.stream.audit.leaks import find_leaks
     from headrace.stream.audit.rows import audit
@@ -63,10 +62,9 @@ _NAMES = {
     "run.collect": "collect",
     "run.forget": "forget",
     "run.prepare": "prepare",
-    "series.config": "Series SeriesBuilder",
-    "series.pipelines.grouped": "GroupedPipeline",
+    "series.settings": "Series",
+    "series.pipelines.frames": "GroupedPipeline UnifiedPipeline",
     "series.pipelines.save": "load_pipelines",
-    "series.pipelines.unified": "UnifiedPipeline",
     "split.settings": "TemporalSplit",
     "stream.audit.leaks": "find_leaks",
     "stream.audit.rows": "audit",
@@ -98,7 +96,6 @@ __all__ = [
     "Rewrite",
     "Rolling",
     "Series",
-    "SeriesBuilder",
     "SettingsError",
     "TemporalSplit",
     "Topology",

@@ -2,14 +2,15 @@
 
     module = HeadraceDataModule("out", batch_size=256, num_workers=2)
     Trainer(strategy="ddp", devices=2).fit(model, datamodule=module)
-    Trainer(strategy="ddp", devices=4).fit(model, datamodule=module, ckpt_path="last.ckpt")  # the rest, then on
+    Trainer(strategy="ddp", devices=4).fit(model, datamodule=module, ckpt_path="last.ckpt")  # the
+    rest, then on
 
-The epoch is read with the first batch of a pass, because Lightning makes iterators before it sets the epoch. The
-position counts the batches that the training loop received, so prefetching workers do not move it. On the same
-topology, a resumed run gets the batches of the uninterrupted run. After a stop in the middle of a round of worker
-processes, it gets the same remaining rows in other batches. The loaders are not `DataLoader`s, so Lightning adds no
-sampler: the stream alone decides what a rank reads. `SeriesDataModule` serves windows of series. Needs the extra
-`lightning`.
+The epoch is read with the first batch of a pass, because Lightning makes iterators before it sets
+the epoch. The position counts the batches that the training loop received, so prefetching workers
+do not move it. On the same topology, a resumed run gets the batches of the uninterrupted run. After
+a stop in the middle of a round of worker processes, it gets the same remaining rows in other
+batches. The loaders are not `DataLoader`s, so Lightning adds no sampler: the stream alone decides
+what a rank reads. `SeriesDataModule` serves windows of series. Needs the extra `lightning`.
 """
 
 from __future__ import annotations
@@ -42,13 +43,16 @@ class PassLoader(CountedLoader[StreamingDataset]):
 
     def __iter__(self) -> Iterator[Batch]:
         if self._trainer is not None:
-            if self._trainer.overfit_batches and (self._begun or self.ended):  # the same batches again and again
+            # the same batches again and again
+            if self._trainer.overfit_batches and (self._begun or self.ended):
                 self.stream.load_state_dict(self.stream.epoch_start())
                 self.begin()
             else:
                 self.stream.set_epoch(self.begin())
         workers = self.stream.num_workers
-        yield from WatchedLoader(self.stream, batch_size=None, num_workers=workers, collate_fn=whole_batch)
+        yield from WatchedLoader(
+            self.stream, batch_size=None, num_workers=workers, collate_fn=whole_batch
+        )
 
     def follow(self) -> None:
         """Set the dataset to the epoch of the next pass, so that its length is known."""
@@ -57,13 +61,14 @@ class PassLoader(CountedLoader[StreamingDataset]):
 
 
 class HeadraceDataModule(ResumedModule[PassLoader]):
-    """Train, validate and test on the splits of a dataset directory, every row once per epoch over all ranks.
+    """Train, validate and test on the splits of a dataset directory, every row once per epoch over
+    all ranks.
 
-    path: as for `headrace.open`. batch_size: rows in a batch of one rank; val_batch_size: the same outside training,
-    default batch_size. Validation and testing are unshuffled and padded, with batch["valid"] false on padding rows.
-    num_workers: worker processes of each loader; 0 for threads of the training process. columns: None for all.
-    options: others of the training stream, see `StreamOptions`. The first loader that is made raises `SettingsError`
-    and `InputError`.
+    path: as for `headrace.open`. batch_size: rows in a batch of one rank; val_batch_size: the same
+    outside training, default batch_size. Validation and testing are unshuffled and padded, with
+    batch["valid"] false on padding rows. num_workers: worker processes of each loader; 0 for
+    threads of the training process. columns: None for all. options: others of the training stream,
+    see `StreamOptions`. The first loader that is made raises `SettingsError` and `InputError`.
     """
 
     def __init__(
@@ -82,9 +87,17 @@ class HeadraceDataModule(ResumedModule[PassLoader]):
         super().__init__()
         self.path = Path(path)
         self.batch_size = batch_size
-        self.val_batch_size = batch_size if val_batch_size is None else val_batch_size
+        if val_batch_size is None:
+            self.val_batch_size = batch_size
+        else:
+            self.val_batch_size = val_batch_size
         self.num_workers = num_workers
-        self._train_options: StreamArguments = {**(options or {}), "shuffle": shuffle, "seed": seed, "columns": columns}
+        self._train_options: StreamArguments = {
+            **(options or {}),
+            "shuffle": shuffle,
+            "seed": seed,
+            "columns": columns,
+        }
         self._run = run
         self._opened: Dataset | None = None
 
@@ -96,13 +109,16 @@ class HeadraceDataModule(ResumedModule[PassLoader]):
         return self._opened
 
     def train_dataloader(self) -> PassLoader:
-        """Return the training stream, from a loaded position if there is one, else from the start of the epoch."""
+        """Return the training stream, from a loaded position if there is one, else from the start
+        of the epoch.
+        """
         dataset = self._stream("train", self.batch_size, self._train_options)
         earlier = self._train
         if self._loaded is not None:
             dataset.load_state_dict(self._loaded["stream"])
             self._train = PassLoader(dataset, self.trainer)
-            self._train.resumed(self._loaded)  # its length stays that of the loaded epoch, as Lightning's counters do
+            # its length stays that of the loaded epoch, as Lightning's counters do
+            self._train.resumed(self._loaded)
             self._train.count_anew()
             self._loaded = None
         else:
@@ -113,7 +129,9 @@ class HeadraceDataModule(ResumedModule[PassLoader]):
             self._train.follow()
         differ = self._train_options.get("pack") is not None  # every epoch has bins of its own
         if dataset.partial_epoch and not differ:
-            differ = len(self._stream("train", self.batch_size, self._train_options)) != len(self._train)
+            differ = len(self._stream("train", self.batch_size, self._train_options)) != len(
+                self._train
+            )
         self._ask_lengths_again(differ=differ)
         return self._train
 
@@ -139,19 +157,27 @@ class HeadraceDataModule(ResumedModule[PassLoader]):
 
     def _stream(self, split: str, batch_size: int, options: StreamArguments) -> StreamingDataset:
         return self.dataset.torch_dataset(
-            split, batch_size=batch_size, num_workers=self.num_workers, topology=self._topology(), **options
+            split,
+            batch_size=batch_size,
+            num_workers=self.num_workers,
+            topology=self._topology(),
+            **options,
         )
 
 
 class EpochCallback(Callback):
-    """Tells datasets the epoch before each pass begins, for a trainer that has loaders of its own over them.
+    """Tells datasets the epoch before each pass begins, for a trainer that has loaders of its own
+    over them.
 
     datasets: whatever has `set_epoch`: one, or several.
     """
 
     def __init__(self, datasets: Any) -> None:
         super().__init__()
-        self._datasets = list(datasets) if isinstance(datasets, list | tuple) else [datasets]
+        if isinstance(datasets, list | tuple):
+            self._datasets = list(datasets)
+        else:
+            self._datasets = [datasets]
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:  # noqa: ARG002 - the hook's signature
         """Set the epoch before the first iterator."""
@@ -171,7 +197,9 @@ class EpochCallback(Callback):
         self._tell(checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"])
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002 - the hook's signature
-        """Set the epoch before the next iterator, which Lightning makes before it announces the epoch."""
+        """Set the epoch before the next iterator, which Lightning makes before it announces the
+        epoch.
+        """
         self._tell(trainer.current_epoch + 1)
 
     def _tell(self, epoch: int) -> None:

@@ -1,4 +1,5 @@
-"""Windows of prepared series: which, in which order, for which rank; as torch tensors or numpy arrays.
+"""Windows of prepared series: which, in which order, for which rank; as torch tensors or numpy
+arrays.
 
 import headrace.windows
 
@@ -17,7 +18,9 @@ from headrace.series.windows.windows import WindowCounts, WindowOptions, Windows
 
 if TYPE_CHECKING:
     from headrace.series.windows.torch import WindowDataset, arrays_of
-    from headrace.series.windows.torch import open_dataset as open  # noqa: A004 - the name of what it does, as headrace.open
+    from headrace.series.windows.torch import (
+        open_dataset as open,  # noqa: A004 - the name of what it does, as headrace.open
+    )
 
 _IN_TORCH = {"WindowDataset": "WindowDataset", "arrays_of": "arrays_of", "open": "open_dataset"}
 

@@ -18,8 +18,8 @@ from series_sources import frame_of, write_source
 
 from headrace.cli import main
 from headrace.cli.init.commented import Aside, Section, commented_yaml, settings_of
-from headrace.series.config import Series
 from headrace.series.init import sentinels_of
+from headrace.series.settings import Series
 from laws import examples
 
 CARAVAN = Path(__file__).parents[2] / "../shared/data/job4-caravan"

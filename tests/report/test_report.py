@@ -211,22 +211,6 @@ def test_holes_are_counted_in_the_values(entities: int, tmp_path: Path) -> None:
     assert least == min(values / steps for steps, values in drawn.values())
 
 
-def test_entities_with_degrees_are_on_a_map(tmp_path: Path) -> None:
-    names = [f"probe_{n:03d}" for n in range(6)]
-    places = {name: (45 + n, 7 - 2 * n) for n, name in enumerate(names)}
-    lines = [f"{name},{north},{east}" for name, (north, east) in places.items()]
-    (tmp_path / "static.csv").write_text("\n".join(["gauge,gauge_lat,lon", *lines]) + "\n")
-    static = {"static": [tmp_path / "static.csv"], "static_entity": "gauge"}
-    out = series_run(tmp_path / "run", **static, static_features=("gauge_lat", "lon"))
-    found, there = figure(page_of(read_run(out)), "map"), holes_of(out)
-
-    assert found.chart is not None
-    shown = {name: (float(north), float(east)) for name, north, east, _ in found.chart.rows}
-    assert {name: pytest.approx(places[name], abs=1e-3) for name in there} == shown
-    most = min(there, key=lambda name: there[name][1] / there[name][0])
-    assert f"most of all {most}: " in found.answer
-
-
 def test_folds_have_no_tiles_or_colours_of_their_cells(tmp_path: Path) -> None:
     page = page_of(read_run(split_run(tmp_path / "run", folds=headrace.Rolling(n=2, step="30d"))))
 

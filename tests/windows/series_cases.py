@@ -11,6 +11,8 @@ from headrace.dataset.manifest import Manifest
 from headrace.digest import checksum_file, sha256_file, sha256_hex
 
 TARGET, FEATURES, MASKS = "flow", ("rain", "warmth"), ("flow_was_filled",)
+SPLITS = ("train", "val", "test")
+RANGES = {"train": (0, 1), "val": (1, 2), "test": (2, 3)}
 RUN_ID = "11111111-2222-5333-8444-555555555555"
 
 
@@ -45,7 +47,14 @@ def write_run(
     columns = [TARGET, *FEATURES, *masks]
     metadata = {
         b"headrace.series": json.dumps(
-            {"columns": columns, "target": TARGET, "masks": list(masks), "frequency": frequency}
+            {
+                "columns": columns,
+                "targets": [TARGET],
+                "future": FEATURES,
+                "masks": list(masks),
+                "frequency": frequency,
+                "days": [],
+            }
         ).encode()
     }
     values = []
@@ -75,6 +84,7 @@ def write_run(
                     "first_row": first,
                     "rows": rows,
                     "first_time": np.datetime64(first_time, "us") + np.timedelta64(number, "D"),
+                    "edges": cuts,
                     "val_row": cuts[0],
                     "test_row": cuts[1],
                     **dict(
@@ -104,7 +114,7 @@ def write_run(
         digests["processed_static_features.parquet"] = sha256_file(run / "processed_static_features.parquet")
     manifest = Manifest(
         run_id=run_id, recipe="series", libraries={}, source={}, schema=[],
-        splits={}, dropped={}, index_digest=sha256_hex(b""), config_digest=sha256_hex(b""), facts={"series_files": digests},
+        splits={}, dropped={}, index_digest=sha256_hex(b""), config_digest=sha256_hex(b""), facts={"series_files": digests, "pipelines": {}, "parts": {"names": SPLITS, "ranges": [RANGES]}},
     )  # fmt: skip
     (run / "manifest.json").write_bytes(manifest.to_json())
     return values

@@ -181,19 +181,6 @@ def test_a_data_module_serves_them_in_training_in_chunks_and_in_prediction(runs:
     np.testing.assert_allclose(raw[first + 1 : first + 25], unscaled[0], atol=1e-6)
 
 
-def test_the_memory_of_chunks_includes_the_rows_of_finer_runs(runs: Path) -> None:
-    own = {"input_length": 5, "output_length": 1, "is_autoregressive": True, "future": "none"}
-    days, hours = open_windows(runs / "weekdays", **own), open_windows(runs / "hours", **FINER)
-    both = aligned(days, hourly=hours)
-    held = both.in_memory(np.array([0, 1]))
-    kept = [
-        held.matrices.rows * held.matrices.columns * 4,
-        *(own.matrices.rows * own.matrices.columns * 4 for own in held.finer.values()),
-    ]
-
-    assert sum(kept) == both.entity_bytes.sum() == days.entity_bytes.sum() + hours.entity_bytes.sum()
-
-
 def test_a_finer_run_without_a_source_is_refused(runs: Path) -> None:
     with pytest.raises(headrace.SettingsError, match=r"finer\['hourly'\] is .*; give a mapping with source"):
         module_of(runs, finer={"hourly": {"input_length": 2, "output_length": 1}})

@@ -208,7 +208,7 @@ def test_workers_are_warned_of_and_not_started(run):
             {"validation_chunk_size": 12, "validation": "entity"},
             r"leaves none of them; choose a smaller validation_chunk_size",
         ),
-        ({"chunk_size": 2, "memory_limit_mib": 3}, "give one of them"),
+        ({"chunk_size": 0}, "chunk_size is 0"),
         ({"chunk_size": "3"}, "chunk_size is '3'"),
         ({"input_length": 0}, "input_length is 0"),
     ],

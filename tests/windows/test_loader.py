@@ -64,7 +64,7 @@ ORDERS = st.one_of(
     st.fixed_dictionaries({"shuffle": st.sampled_from(["everywhere", "none"])}),
     st.fixed_dictionaries({"shuffle": st.just("nearby"), "lanes": st.integers(1, 7), "stretch": st.integers(1, 30)}),
 )
-CHUNKS = st.sampled_from([{}, {"chunk_size": 3}, {"memory_limit_mib": 1}])
+CHUNKS = st.sampled_from([{}, {"chunk_size": 3}])
 
 
 @settings(max_examples=examples(60))
@@ -340,8 +340,7 @@ def test_a_state_of_other_chunks_is_refused(dataset):
         ({"batch_size": 0}, "batch_size is 0"),
         ({"shuffle": True}, "shuffle is True; expected one of everywhere, nearby, none"),
         ({"chunk_size": 0}, "chunk_size is 0"),
-        ({"memory_limit_mib": 1.5}, "memory_limit_mib is 1.5"),
-        ({"chunk_size": 1, "memory_limit_mib": 5}, "give one of them"),
+        ({"chunk_size": 1.5}, "chunk_size is 1.5"),
         ({"remainder": "repeat"}, "remainder is 'repeat'"),
         ({"batch_format": "jax"}, "expected one of torch, numpy"),
         ({"lanes": 0}, "lanes is 0"),

@@ -11,8 +11,6 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Literal
 
-import numpy as np
-
 from headrace.arrays import F64
 from headrace.dataset.manifest import in_usual_order
 from headrace.report.figure import Chart
@@ -23,7 +21,6 @@ Mark = tuple[float, str]
 HALF, FULL, _NARROW = 440, 940, 340
 SPLITS = frozenset(("train", "val", "valid", "test", "all"))  # roles that the page has a colour for
 _HEIGHT, _BAR = 190, 26
-_INSIDE = 380  # width of a half picture without its axis
 _LEFT_OUT = {"ticks": False, "domain": False}
 # Each number on its own: Vega would write 0k and 0.2k beside 1k, and d3's ~s writes 500m for a half.
 _SHORT = "datum.value && abs(datum.value) < 1 ? format(datum.value, '~g') : format(datum.value, '~s')"
@@ -279,65 +276,6 @@ def quantiles(rows: Sequence[tuple[str, str, Sequence[float]]]) -> Chart:
     return Chart(
         _spec(data, HALF, _BAR * len(rows), layer=layers), ["", "5 %", "25 %", "median", "75 %", "95 %"], table
     )
-
-
-def places(
-    names: Sequence[str],
-    easts: F64,
-    norths: F64,
-    shares: F64,
-    *,
-    axes: tuple[str, str],
-    what: str,
-    hints: Sequence[str],
-) -> Chart:
-    """Draw a map without a background: a dot for each place, larger and darker the larger its share, 0 to 1, is.
-
-    easts, norths: degrees. A degree is as long in both directions as it is at the middle latitude. axes: titles of the
-    horizontal and the vertical axis. what: has a share above 0.
-    """
-    degree = max(0.1, float(np.cos(np.deg2rad(np.mean(norths)))))
-    wide, high = max(1e-3, float(np.ptp(easts)) * 1.1 * degree), max(1e-3, float(np.ptp(norths)) * 1.1)
-    tall = int(np.clip(_INSIDE * high / wide, 150, 420))
-    unit = max(wide / _INSIDE, high / tall)  # degrees of latitude for each pixel
-    middles = ((float(each.max()) + float(each.min())) / 2 for each in (easts, norths))
-    halves = (_INSIDE * unit / degree / 2, tall * unit / 2)
-    domains = [[middle - half, middle + half] for middle, half in zip(middles, halves, strict=True)]
-    x, y = (
-        {
-            "field": field,
-            "type": "quantitative",
-            "title": title,
-            "scale": {"domain": domain, "nice": False, "zero": False},
-        }
-        for field, title, domain in zip(("east", "north"), axes, domains, strict=True)
-    )
-    other = f"no {what}"
-    order = np.argsort(shares, kind="stable").tolist()  # the largest shares are drawn last, on top
-    data = [
-        {
-            "east": float(easts[place]),
-            "north": float(norths[place]),
-            "role": what if shares[place] else other,
-            "size": 60 + 540 * float(shares[place]),
-            "weight": 0.6 + 0.4 * float(shares[place]),
-            "hint": hints[place],
-        }
-        for place in order
-    ]
-    roles = ["dropped" if share else "trained" for share in shares]
-    colour = _colour(sorted(roles), {"dropped": what, "trained": other})
-    encoding = {
-        "x": x,
-        "y": y,
-        "color": colour,
-        "size": {"field": "size", "type": "quantitative", "scale": None},
-        "opacity": {"field": "weight", "type": "quantitative", "scale": None},
-        "description": {"field": "hint"},
-    }
-    mark = {"type": "circle", "stroke": "var(--card)", "strokeWidth": 0.7}
-    rows = [[names[place], f"{norths[place]:.4f}", f"{easts[place]:.4f}", hints[place]] for place in reversed(order)]
-    return Chart(_spec(data, HALF, tall, mark=mark, encoding=encoding), ["", axes[1], axes[0], ""], rows)
 
 
 _TIME_AXIS = {"labelOverlap": True, "labelSeparation": 8, "tickCount": 8}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from headrace.recipe import Recipe
+from headrace.series.reasons import REASONS
 
 if TYPE_CHECKING:
     from headrace.cli.init.commented import Section
@@ -34,28 +35,23 @@ class SeriesRecipe(Recipe):
         "write": ("scale and write series", "batches"),
         "finish": ("write reports and scalers", "steps"),
     }
-    reasons: ClassVar = {
-        "null_entity": "has no entity",
-        "entity_failed": "its entity does not pass",
-        "in_no_split": "too close before a cut, of a held-out entity in the part of others, or needed by no fold",
-        "bad_time": "time cannot be read",
-        "off_grid": "time is between two steps",
-        "duplicate_time": "another row has its time",
-        "trimmed": "before the first or after the last value",
-        "not_listed": "its entity was not requested",
-        "duplicate": "its entity has the values and times of an earlier one",
-    }
+    reasons: ClassVar = {reason.word: reason.sentence for reason in REASONS}
     unproved = (
         "An entity may occur under two names; only exact copies are found.",
-        "Entities may overlap in calendar time across splits; the check of calendar time counts them and is not a law.",
+        (
+            "Entities may overlap in calendar time across splits; the check of calendar time counts"
+            " them and is not a law."
+        ),
     )
 
     def settings(self) -> Any:
-        from headrace.series.config import Series
+        from headrace.series.settings import Series
 
         return Series
 
-    def execute(self, settings: Any, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
+    def execute(
+        self, settings: Any, context: RunContext, files: Sequence[tuple[Path, str]]
+    ) -> Outcome:
         from headrace.series.recipe import execute
 
         return execute(settings, context, files)
@@ -85,12 +81,19 @@ class SeriesRecipe(Recipe):
 
         return figures(facts)
 
-    def summary(self, console: Any, manifest: Manifest, run: Path, detail: Detail, common: Callable[[], None]) -> None:
+    def summary(
+        self,
+        console: Any,
+        manifest: Manifest,
+        run: Path,
+        detail: Detail,
+        common: Callable[[], None],
+    ) -> None:
         from headrace.series.command import print_series
 
         print_series(console, manifest, run, detail)
 
     def roles(self, config: Mapping[str, Any]) -> dict[str, str]:
-        from headrace.series.config import output_roles
+        from headrace.series.settings import output_roles
 
         return output_roles(config)

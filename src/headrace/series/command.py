@@ -24,10 +24,13 @@ _SHOWN = 5  # left-out entities in the summary
 
 
 def series(
-    config: Annotated[Path, typer.Argument(help="YAML or JSON file with the settings of `Series`, and out.")],
+    config: Annotated[
+        Path, typer.Argument(help="YAML or JSON file with the settings of `Series`, and out.")
+    ],
     *,
     out: Annotated[
-        Path | None, typer.Option(help="Output directory; overrides the file's.", show_default=False)
+        Path | None,
+        typer.Option(help="Output directory; overrides the file's.", show_default=False),
     ] = None,
     settings: Settings = None,
     given: PartlyGiven,
@@ -35,28 +38,23 @@ def series(
 ) -> None:
     """Clean, split and scale the time series of many entities, for training on windows of them.
 
-    Flags override the file's settings. `headrace run CONFIG` does the same for a file with `recipe: series`. A run that
-    was killed resumes.
+    Flags override the file's settings. `headrace run CONFIG` does the same for a file with `recipe:
+    series`. A run that was killed resumes.
 
     Example:  headrace series config.yaml --out out --min-train-years 3
     """
-    # Imported late: it loads pydantic, which a list of commands does not need.
-    from headrace.settings import former_names
-
     record = read_config(config)
     if record.pop("recipe", "series") != "series":
         raise SettingsError(f"{config}: is of another recipe; use `headrace run {config}`")
-    # A flag overrides the file's setting under any name, former ones too; either list of entities overrides the other.
-    same = {**former_names(given.model), "entities_file": "entities"}
-    flags = {same.get(name, name) for name in given.values}
-    record = {name: value for name, value in record.items() if same.get(name, name) not in flags} | given.values
-    record = with_settings(record, settings or ())
+    record = with_settings(record | given.values, settings or ())
     target, about = about_the_run(config, record, out=out, flags=about)
     execute(given.model(**record), target, about)
 
 
 def print_series(console: Console, manifest: Manifest, run: Path, detail: Detail) -> None:
-    """Print rows, entities and the frequency, and the reasons for the first entities that are left out."""
+    """Print rows, entities and the frequency, and the reasons for the first entities that are left
+    out.
+    """
     from rich.table import Table
 
     from headrace.cli.tables import print_manifest
@@ -66,13 +64,15 @@ def print_series(console: Console, manifest: Manifest, run: Path, detail: Detail
     print_manifest(console, manifest, run, detail)
     entities = manifest.facts["entities"]
     console.print(
-        f"{entities['passed']:,} of {many_entities(entities['original'])} on steps of {manifest.facts['frequency']}, "
-        f"columns {listed(manifest.facts['columns'], 8)}",
+        f"{entities['passed']:,} of {many_entities(entities['original'])} on steps of"
+        f" {manifest.facts['frequency']}, columns {listed(manifest.facts['columns'], 8)}",
         highlight=False,
     )
     if "pipelines_from" in manifest.facts:
         fitted = manifest.facts["pipelines_from"]["run"]
-        console.print(f"scaled by the pipelines of run {fitted}, nothing was fitted", highlight=False)
+        console.print(
+            f"scaled by the pipelines of run {fitted}, nothing was fitted", highlight=False
+        )
     if not entities["failed"]:
         return
     excluded = read_summary(run)["excluded_basins"]

@@ -21,7 +21,17 @@ from headrace.arrays import F64
 from headrace.cli.derived import described
 from headrace.cli.init.asked import AskedSeries
 from headrace.cli.init.commented import Aside, Section, settings_of
-from headrace.cli.init.look import FILES, ROWS, Look, evenly, known, look, look_of, named, number_share
+from headrace.cli.init.look import (
+    FILES,
+    ROWS,
+    Look,
+    evenly,
+    known,
+    look,
+    look_of,
+    named,
+    number_share,
+)
 from headrace.cli.init.times import number_time_format, time_format, time_forms
 from headrace.errors import InputError, SettingsError
 from headrace.formats import grids
@@ -31,34 +41,68 @@ from headrace.formats.text_columns import as_text, with_points
 from headrace.formats.types import is_text
 from headrace.report.words import many, many_entities
 from headrace.series.arrays.axis import DAY_US, Frequency, agreed, infer, place
-from headrace.series.config import Series
 from headrace.series.readers.camels import FLOW, FORCING, basin_files, read_basin
 from headrace.series.readers.text import GRDC_NAME, grdc_table
-from headrace.series.source_settings import FILE_NAME
+from headrace.series.settings import FILE_NAME, Series
 from headrace.series.sources import STATIC, entity_of, files_of, parse, shards_of
 from headrace.series.statics import static_table
 from headrace.storage.places import expanded
 
 _TIME_NAMES = ("date", "time", "datetime", "timestamp", "valid_time", "ds", "day")
-_STEP_NAMES = ("step", "time_step", "timestep", "time_idx", "time_index", "t", "tick", "index", "idx")
-_NUMBER_NAMES = (*_TIME_NAMES, "year", "ts", "epoch", *_STEP_NAMES)  # of times that may be whole numbers
+_STEP_NAMES = (
+    "step",
+    "time_step",
+    "timestep",
+    "time_idx",
+    "time_index",
+    "t",
+    "tick",
+    "index",
+    "idx",
+)
+# of times that may be whole numbers
+_NUMBER_NAMES = (*_TIME_NAMES, "year", "ts", "epoch", *_STEP_NAMES)
 _TIME_WORDS = ("date", "time", "epoch")  # in names of numbers that are dates or epochs
 _YEARS = ("%Y%m", "%Y")
 _ENTITY_NAMES = (
-    *("entity", "entity_id", "unique_id", "gauge_id", "gauge", "basin", "basin_id", "station", "station_id"),
-    *("site", "site_id", "series_id", "item", "item_id", "sku", "shop", "sensor", "sensor_id", "id"),
+    *(
+        "entity",
+        "entity_id",
+        "unique_id",
+        "gauge_id",
+        "gauge",
+        "basin",
+        "basin_id",
+        "station",
+        "station_id",
+    ),
+    *(
+        "site",
+        "site_id",
+        "series_id",
+        "item",
+        "item_id",
+        "sku",
+        "shop",
+        "sensor",
+        "sensor_id",
+        "id",
+    ),
 )
 # A pandas index written as a column, or an id such as CustomerID or user_id.
 _ROW_NUMBERS = re.compile(r"|Unnamed: \d+|__index_level_\d+__|(.*[a-z])?(ID|Id)|(.*_)?id")
 _SENTINELS = (-999.0, -9999.0, -99999.0, -999.99, -9999.9, -99.99, -99.9, -1e20, -1e34)
-_DAYS_A_YEAR, _WEEK = 366, 7
+_DAYS_A_YEAR = 366
+_WEEK = 7
 _FEW = 0.05  # share of rows whose time may repeat by mistake
 _MANY = 10_000  # files per split; with more entities they are packed
 
 
 @dataclass
 class _Draft:
-    """The settings found so far, in file order, and observations to print beside their descriptions."""
+    """The settings found so far, in file order, and observations to print beside their
+    descriptions.
+    """
 
     settings: dict[str, Any] = field(default_factory=dict)
     seen: dict[str, str] = field(default_factory=dict)
@@ -68,15 +112,25 @@ class _Draft:
 
 
 def series_sections(asked: AskedSeries) -> tuple[list[Section], str]:
-    """Make the sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
+    """Make the sections of the configuration, and a line about the data.
+
+    Raises `SettingsError`, `InputError`.
+    """
     root = expanded(Path(asked.source[0]))
-    if len(asked.source) == 1 and (root / "basin_mean_forcing").is_dir() and (root / "usgs_streamflow").is_dir():
+    if (
+        len(asked.source) == 1
+        and (root / "basin_mean_forcing").is_dir()
+        and (root / "usgs_streamflow").is_dir()
+    ):
         draft = _camels(asked, root)
     else:
         draft = _tables(asked)
-    encoded = _static(draft, asked) if asked.static else []
+    encoded = []
+    if asked.static:
+        encoded = _static(draft, asked)
     pipelines: dict[str, Any] = {
-        role: {"strategy": "per_group", "pipeline": [{"step": "StandardScaler"}]} for role in ("target", "features")
+        role: {"strategy": "per_group", "pipeline": [{"step": "StandardScaler"}]}
+        for role in ("target", "features")
     }
     numbers = [name for name in draft.settings.get("static_features", ()) if name not in encoded]
     static = [
@@ -85,7 +139,13 @@ def series_sections(asked: AskedSeries) -> tuple[list[Section], str]:
         if names
     ]
     fields = Series.model_fields
-    for name in ("train_ratio", "val_ratio", "test_ratio", "min_train_years", "max_imputation_gap_size"):
+    for name in (
+        "train_ratio",
+        "val_ratio",
+        "test_ratio",
+        "min_train_years",
+        "max_imputation_gap_size",
+    ):
         draft.settings.setdefault(name, fields[name].default)
     draft.settings |= {
         "filled_mask": Aside("columns"),
@@ -94,22 +154,35 @@ def series_sections(asked: AskedSeries) -> tuple[list[Section], str]:
         "layout": "packed" if len(draft.entities) > _MANY else "files",
     }
     draft.seen["preprocessing_configs"] = (
-        "Fitted on train rows only; per_group: one fit per entity; unified: one fit for all, on fit_on_n_basins "
-        "of them. Steps and their parameters are in docs/series_pipelines.md."
+        "Fitted on train rows only; per_group: one fit per entity; unified: one fit for all, on"
+        " fit_on_n_basins of them. Steps and their parameters are in docs/series_pipelines.md."
     )
     head = f"Written by `headrace init series` after a look at the data: {draft.about}."
     sections = [
-        Section(f"{head}\nPaths are relative to where the command is run.", {"recipe": "series", "out": asked.out})
+        Section(
+            f"{head}\nPaths are relative to where the command is run.",
+            {"recipe": "series", "out": asked.out},
+        )
     ]
     for name, value in draft.settings.items():
-        sections.append(Section(f"{described(fields[name])} {draft.seen.get(name, '')}".strip(), {name: value}))
-    Series(**{name: value for name, value in settings_of(sections).items() if name not in ("recipe", "out")})
+        sections.append(
+            Section(f"{described(fields[name])} {draft.seen.get(name, '')}".strip(), {name: value})
+        )
+    Series(
+        **{
+            name: value
+            for name, value in settings_of(sections).items()
+            if name not in ("recipe", "out")
+        }
+    )
     return sections, draft.about
 
 
 def _camels(asked: AskedSeries, root: Path) -> _Draft:
     products = sorted(each.name for each in (root / "basin_mean_forcing").iterdir())
-    features = [known(each, (*FLOW, *FORCING), "feature") for each in asked.feature_names or FORCING]
+    features = [
+        known(each, (*FLOW, *FORCING), "feature") for each in asked.feature_names or FORCING
+    ]
     settings = {
         "source": asked.source,
         "reader": "camels_us",
@@ -118,11 +191,16 @@ def _camels(asked: AskedSeries, root: Path) -> _Draft:
         "features": features,
     }
     draft = _Draft(settings)
-    draft.entities = sorted({path.name[:8] for path in (root / "usgs_streamflow").rglob("*_streamflow_qc.txt*")})
-    shaped, counts = Series(**settings, min_train_years=0), []
+    draft.entities = sorted(
+        {path.name[:8] for path in (root / "usgs_streamflow").rglob("*_streamflow_qc.txt*")}
+    )
+    shaped = Series(**settings, min_train_years=0)
+    counts = []
     files = basin_files(root, shaped.forcing, may_lack_flow=True)
     for basin in (draft.entities[at] for at in evenly(len(draft.entities), FILES)):
-        _, values = read_basin(shaped, [path for path, _ in files if path.name[:8] == basin], [shaped.target])
+        _, values = read_basin(
+            shaped, [path for path, _ in files if path.name[:8] == basin], [shaped.target]
+        )
         counts.append(np.isfinite(values).sum())
     _require_train_years(draft, np.array(counts), Frequency.parse("1d"))
     draft.about = f"{many(len(draft.entities), 'basin')} of CAMELS-US"
@@ -137,38 +215,61 @@ def _tables(asked: AskedSeries) -> _Draft:
     def holds_decimal_commas(name: str) -> bool:
         return all(number_share(with_points(each, ",")) is not None for each in _parts(found, name))
 
-    time = known(_find_time(asked, found) if asked.time is None else asked.time, found.columns, "time")
+    time = known(
+        _find_time(asked, found) if asked.time is None else asked.time, found.columns, "time"
+    )
     for name, table in found.tables:
         if time not in table.column_names:
             raise SettingsError(
-                f"{name}: has no column {time!r}, which is the time in other files; give the files of the series "
-                "alone, and files of static attributes with --static"
+                f"{name}: has no column {time!r}, which is the time in other files; give the files"
+                " of the series alone, and files of static attributes with --static"
             )
-    commas = [name for name in found.everywhere("text") if name != time and holds_decimal_commas(name)]
-    numbers = [name for name in found.columns if name in (*found.everywhere("number"), *commas) and name != time]
+    commas = [
+        name for name in found.everywhere("text") if name != time and holds_decimal_commas(name)
+    ]
+    numbers = [
+        name
+        for name in found.columns
+        if name in (*found.everywhere("number"), *commas) and name != time
+    ]
     if asked.target is None:
         raise SettingsError(
-            f"target is not given; add --target with the column to be predicted, one of {', '.join(numbers[:40])}"
+            "target is not given; add --target with the column to be predicted, one of"
+            f" {', '.join(numbers[:40])}"
         )
     target = known(asked.target, found.columns, "target")
     if entity is None:
-        repeated = max(1 - len(table[time].unique()) / max(1, len(table)) for _, table in found.tables)
+        repeated = max(
+            1 - len(table[time].unique()) / max(1, len(table)) for _, table in found.tables
+        )
         named = [lower[name] for name in _ENTITY_NAMES if name in lower and lower[name] != time]
         if repeated >= _FEW and not named:
             raise SettingsError(
-                f"{found.names[0]}: {time} repeats, and no column is named like an entity; give --entity COLUMN, or "
-                f"--entity {FILE_NAME} if a file is one entity"
+                f"{found.names[0]}: {time} repeats, and no column is named like an entity; give"
+                f" --entity COLUMN, or --entity {FILE_NAME} if a file is one entity"
             )
-        entity = FILE_NAME if repeated < _FEW else named[0]
+        if repeated < _FEW:
+            entity = FILE_NAME
+        else:
+            entity = named[0]
     entity = known(entity, (*found.columns, FILE_NAME), "entity")
     features = [known(name, found.columns, "feature") for name in asked.feature_names]
     draft = _Draft(
-        {"source": asked.source, **reader, **({"decimal": ","} if commas else {}), "entity": entity, "time": time}
+        {
+            "source": asked.source,
+            **reader,
+            **({"decimal": ","} if commas else {}),
+            "entity": entity,
+            "time": time,
+        }
     )
     form = found.columns[time].time_format
     if found.columns[time].kind == "number":
-        form = number_time_format(_parts(found, time), () if time.lower() in _STEP_NAMES else _YEARS)
-        draft.counted, form = form is None, form or "epoch_s"
+        form = number_time_format(
+            _parts(found, time), () if time.lower() in _STEP_NAMES else _YEARS
+        )
+        draft.counted = form is None
+        form = form or "epoch_s"
     if (form := form or time_format(_parts(found, time))) not in (None, "iso"):
         draft.settings["time_format"] = form
     if asked.time_zone is not None:
@@ -176,13 +277,20 @@ def _tables(asked: AskedSeries) -> _Draft:
     notes = []
     if not features:
         notes.append("All numeric columns; take out what is not known when predicting.")
-        left = [name for name in numbers if _ROW_NUMBERS.fullmatch(name) or found.columns[name].missing == 1]
+        left = [
+            name
+            for name in numbers
+            if _ROW_NUMBERS.fullmatch(name) or found.columns[name].missing == 1
+        ]
         features = [name for name in numbers if name not in (entity, target, *left)]
-        notes += (
-            [f"Left out, because they number things or hold no value: {', '.join(map(repr, left))}."] if left else []
-        )
+        if left:
+            notes += [
+                "Left out, because they number things or hold no value:"
+                f" {', '.join(map(repr, left))}."
+            ]
     absent = [name for name in features if found.columns[name].in_files < len(found.tables)]
-    notes += [f"Not every file has {', '.join(absent)}: entities without a feature fail."] if absent else []
+    if absent:
+        notes += [f"Not every file has {', '.join(absent)}: entities without a feature fail."]
     draft.seen["features"] = " ".join(notes)
     draft.settings |= {"frequency": "infer", "target": target, "features": features}
     _look_at_rows(draft, found)
@@ -193,13 +301,19 @@ def _tables(asked: AskedSeries) -> _Draft:
 
 
 def _find_time(asked: AskedSeries, found: Look) -> str:
-    """Choose the time column: times by name, any times, or whole numbers by name. Raises `SettingsError`."""
+    """Choose the time column: times by name, any times, or whole numbers by name.
+
+    Raises `SettingsError`.
+    """
 
     def holds_times(name: str) -> bool:  # and not numbers such as days of a month
         form = time_format(_parts(found, name))
-        return form is not None and (not form.startswith("epoch") or time_forms(_parts(found, name)) is not None)
+        return form is not None and (
+            not form.startswith("epoch") or time_forms(_parts(found, name)) is not None
+        )
 
-    lower, times = {name.lower(): name for name in found.columns}, found.everywhere("time")
+    lower = {name.lower(): name for name in found.columns}
+    times = found.everywhere("time")
     likely = [lower[name] for name in _TIME_NAMES if name in lower]
     likely = [name for name in likely if name in times or holds_times(name)] or times
     if likely:
@@ -207,24 +321,40 @@ def _find_time(asked: AskedSeries, found: Look) -> str:
     taken = {asked.target, asked.entity, *asked.feature_names}
     numbers = [name for name in found.everywhere("number") if name not in taken]
     likely = [lower[name] for name in _NUMBER_NAMES if lower.get(name) in numbers]
-    likely += [name for name in numbers if named(name, _TIME_WORDS) and number_time_format(_parts(found, name))]
-    entities = [asked.entity] if asked.entity else [lower[name] for name in _ENTITY_NAMES if name in lower]
+    likely += [
+        name
+        for name in numbers
+        if named(name, _TIME_WORDS) and number_time_format(_parts(found, name))
+    ]
+    if asked.entity:
+        entities = [asked.entity]
+    else:
+        entities = [lower[name] for name in _ENTITY_NAMES if name in lower]
     for name in likely:
-        if all(_grows(table, name, [each for each in entities if each != name]) for _, table in found.tables):
+        if all(
+            _grows(table, name, [each for each in entities if each != name])
+            for _, table in found.tables
+        ):
             return name
-    raise SettingsError(f"no column of {found.names[0]} holds times; give --time, one of {', '.join(found.columns)}")
+    raise SettingsError(
+        f"no column of {found.names[0]} holds times; give --time, one of {', '.join(found.columns)}"
+    )
 
 
 def _grows(table: pa.Table, name: str, entities: list[str]) -> bool:
-    """Return whether all values of a column are whole and greater than the one before, of the same entity if any.
+    """Return whether all values of a column are whole and greater than the one before, of the same
+    entity if any.
 
-    A column that never repeats although there are several entities numbers the rows, and is no time.
+    A column that never repeats although there are several entities numbers the rows, and is no
+    time.
     """
     if not (is_text(table[name].type) or pa.types.is_integer(table[name].type)):
         return False
     entity = next((each for each in entities if each in table.column_names), None)
     values = pl.Series("value", table[name]).cast(pl.Int64, strict=False)
-    rows = pl.DataFrame(values).with_columns(entity=pl.lit("") if entity is None else pl.Series(table[entity]))
+    rows = pl.DataFrame(values).with_columns(
+        entity=pl.lit("") if entity is None else pl.Series(table[entity])
+    )
     if rows["entity"].n_unique() > 1 and values.is_unique().all():
         return False
     steps = rows.select(pl.col("value").diff().over("entity"))["value"]
@@ -250,7 +380,14 @@ def _look(asked: AskedSeries) -> tuple[dict[str, str], Look]:
     files = shards_of(shaped, shaped.source_files())
     chosen = [files[at] for at in evenly(len(files), FILES)]
     tables = [
-        (name, grids.first_rows(path, ROWS) if reader == "xarray" else grdc_table(path, "date").slice(0, ROWS))
+        (
+            name,
+            (
+                grids.first_rows(path, ROWS)
+                if reader == "xarray"
+                else grdc_table(path, "date").slice(0, ROWS)
+            ),
+        )
         for path, name in chosen
     ]
     size = sum(path.stat().st_size for path, _ in files)
@@ -261,34 +398,45 @@ def _look(asked: AskedSeries) -> tuple[dict[str, str], Look]:
 
 def _look_at_rows(draft: _Draft, found: Look) -> None:
     """Complete the draft from the first rows of some files, read as the run reads them."""
-    settings, seen = draft.settings, draft.seen
+    settings = draft.settings
+    seen = draft.seen
     asked = Series(**settings, min_train_years=0)
     rows = _rows(asked, found)
     looked_at = rows["entity"].unique(maintain_order=True).to_list()
     to_their_end = all(len(table) < ROWS for _, table in found.tables)
     files = asked.entity == FILE_NAME
-    draft.entities = [_file_entity(name) for name in found.names] if files else looked_at
+    if files:
+        draft.entities = [_file_entity(name) for name in found.names]
+    else:
+        draft.entities = looked_at
     times = rows["time"].to_numpy()
     steps = Counter[str]()
     for _, part in rows.group_by("entity", maintain_order=True):
         inferred = infer(part["time"].to_numpy())
         steps.update([] if inferred is None else [inferred.word])
     if not steps:
-        raise InputError(f"{found.names[0]}: no entity has three times; correct the source, or give --time")
+        raise InputError(
+            f"{found.names[0]}: no entity has three times; correct the source, or give --time"
+        )
     settings["frequency"] = agreed(steps, "infer")
     step = Frequency.parse(settings["frequency"])
     irregular = []  # entities of which most rows share their time with another or lie between steps
     for _, part in rows.group_by("entity", maintain_order=True):
-        irregular.append(len(np.unique(place(part["time"].to_numpy(), step).positions)) * 2 < len(part))
+        irregular.append(
+            len(np.unique(place(part["time"].to_numpy(), step).positions)) * 2 < len(part)
+        )
     uneven = 2 * sum(irregular) > len(irregular)
     if uneven and draft.counted:
         settings["frequency"] = "1s"
     elif uneven:  # these are events
         counts = rows["0"].drop_nans()
-        rule = "total" if (counts == counts.round()).all() else "mean"
+        rule = "mean"
+        if (counts == counts.round()).all():
+            rule = "total"
         settings |= {"frequency": "1d", "resample": {"*": "mean", asked.target: rule}}
         seen["resample"] = (
-            "Times are those of events, not of steps. These rules make days of them; total is for counts."
+            "Times are those of events, not of steps. These rules make days of them; total is for"
+            " counts."
         )
         rows = rows.with_columns(pl.col("time") // DAY_US * DAY_US)
     elif (
@@ -298,38 +446,62 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
     ):
         settings["frequency"], seen["frequency"] = "1b", "No row looked at is on a weekend."
     if len(steps) > 1:
-        seen["frequency"] = f"Entities differ: {', '.join(f'{word} in {n}' for word, n in steps.items())}."
+        seen["frequency"] = (
+            f"Entities differ: {', '.join(f'{word} in {n}' for word, n in steps.items())}."
+        )
     twice = len(rows) - len(rows.unique(["entity", "time"]))
-    if twice and asked.time_zone is None and Frequency.parse(settings["frequency"]).steps_per_year > _DAYS_A_YEAR:
+    if (
+        twice
+        and asked.time_zone is None
+        and Frequency.parse(settings["frequency"]).steps_per_year > _DAYS_A_YEAR
+    ):
         seen["time"] = (
-            f"{many(twice, 'time comes', 'times come')} twice: if they are of clocks that change, give time_zone."
+            f"{many(twice, 'time comes', 'times come')} twice: if they are of clocks that change,"
+            " give time_zone."
         )
     sentinels: dict[float, list[str]] = {}
     missing = []
-    for at, name in enumerate(asked.columns()):
+    for at, name in enumerate(asked.columns):
         values = rows[str(at)]
         marks = sentinels_of(values.drop_nans().unique().sort().to_numpy())
         for number in marks:
             sentinels.setdefault(number, []).append(name)
         share = (values.is_nan() | values.is_in(marks)).sum() / len(values)
-        missing += [f"{name} {share:.1%}"] if share else []
+        if share:
+            missing += [f"{name} {share:.1%}"]
     if sentinels:
         settings["missing_numbers"] = sorted(sentinels, reverse=True)
-        told = [f"{number:g} in {', '.join(names)}" for number, names in sorted(sentinels.items(), reverse=True)]
+        told = [
+            f"{number:g} in {', '.join(names)}"
+            for number, names in sorted(sentinels.items(), reverse=True)
+        ]
         seen["missing_numbers"] = f"Seen: {'; '.join(told)}."
     if to_their_end:
-        _known_ahead(draft, rows.select(pl.all().exclude("^\\d+$"), pl.col("^\\d+$").replace([*sentinels], np.nan)))
-    seen["max_imputation_gap_size"] = f"Missing in the rows looked at: {', '.join(missing) or 'nothing'}."
+        _known_ahead(
+            draft,
+            rows.select(pl.all().exclude("^\\d+$"), pl.col("^\\d+$").replace([*sentinels], np.nan)),
+        )
+    seen["max_imputation_gap_size"] = (
+        f"Missing in the rows looked at: {', '.join(missing) or 'nothing'}."
+    )
     if to_their_end:
         observed = ~(pl.col("0").is_nan() | pl.col("0").is_in([*sentinels]))
-        targets = rows.group_by("entity").agg(pl.col("time").filter(observed).n_unique())["time"].to_numpy()
+        targets = (
+            rows.group_by("entity")
+            .agg(pl.col("time").filter(observed).n_unique())["time"]
+            .to_numpy()
+        )
         _require_train_years(draft, targets, Frequency.parse(settings["frequency"]))
     else:
-        seen["min_train_years"] = "How many entities have is not known: only first rows were looked at."
+        seen["min_train_years"] = (
+            "How many entities have is not known: only first rows were looked at."
+        )
     whole = files or (to_their_end and len(found.tables) == len(found.names))
     count = f"{many_entities(len(draft.entities))}{'' if whole else ' in the first rows'}"
     seen["source"] = f"{count}, e.g. {draft.entities[0]}; {len(looked_at)} were looked at."
-    first, last = np.array([times.min(), times.max()]).astype("datetime64[us]").astype("datetime64[D]")
+    first, last = (
+        np.array([times.min(), times.max()]).astype("datetime64[us]").astype("datetime64[D]")
+    )
     span = f"{settings['frequency']} steps, {first} to {last}"
     if draft.counted:
         span = f"steps {times.min() // 1_000_000} to {times.max() // 1_000_000}"
@@ -337,19 +509,31 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
 
 
 def _require_train_years(draft: _Draft, targets: NDArray[Any], frequency: Frequency) -> None:
-    """Require as many years to train as nine of ten entities have. targets: observed ones of those looked at."""
-    train_ratio, enough = (Series.model_fields[name].default for name in ("train_ratio", "min_train_years"))
+    """Require as many years to train as nine of ten entities have.
+
+    targets: observed ones of those looked at.
+    """
+    train_ratio, enough = (
+        Series.model_fields[name].default for name in ("train_ratio", "min_train_years")
+    )
     years = train_ratio * targets / frequency.steps_per_year
-    draft.settings["min_train_years"] = min(enough, float(np.floor(np.quantile(years, 0.1) * 10) / 10))
-    draft.seen["min_train_years"] = f"The {len(years)} looked at have {years.min():.1f} to {years.max():.1f}."
+    draft.settings["min_train_years"] = min(
+        enough, float(np.floor(np.quantile(years, 0.1) * 10) / 10)
+    )
+    draft.seen["min_train_years"] = (
+        f"The {len(years)} looked at have {years.min():.1f} to {years.max():.1f}."
+    )
 
 
 def _known_ahead(draft: _Draft, rows: pl.DataFrame) -> None:
     """Add to the draft the features that have values after the last target, if others have none."""
-    features = Series(**draft.settings, min_train_years=0).feature_names()
+    features = Series(**draft.settings, min_train_years=0).feature_names
     last = pl.col("time").filter(pl.col("0").is_not_nan()).max().over("entity")
     later = rows.filter(pl.col("time") > last)
-    ahead = [name for at, name in enumerate(features, 1) if later[str(at)].is_not_nan().any()]
+    ahead = []
+    for at, name in enumerate(features, 1):
+        if later[str(at)].is_not_nan().any():
+            ahead.append(name)
     if 0 < len(ahead) < len(features):
         draft.settings |= {"future_features": ahead, "trim": "none"}
         draft.seen["future_features"] = (
@@ -358,22 +542,31 @@ def _known_ahead(draft: _Draft, rows: pl.DataFrame) -> None:
 
 
 def _rows(settings: Series, found: Look) -> pl.DataFrame:
-    """Return the rows looked at that have an entity and a time, sorted by entity; value columns are named by number."""
-    names, parts = settings.columns(), []
+    """Return the rows looked at that have an entity and a time, sorted by entity; value columns are
+    named by number.
+    """
+    names = settings.columns
+    parts = []
     for name, table in found.tables:
         if len(table) and {settings.time, *names} <= set(table.column_names):
-            times, values, _ = parse(settings, names, table, 0, name)
+            parsed = parse(settings, names, table, 0, name)
+            times = parsed.times
+            values = parsed.values
             entity: Any = pl.lit(_file_entity(name))
             if settings.entity != FILE_NAME:
                 texts = as_text(table[settings.entity], (), settings.entity)
                 entity = pl.Series(texts, dtype=pl.String)
             frame = pl.DataFrame(values, [str(at) for at in range(len(names))])
             parts.append(frame.with_columns(time=times, entity=entity))
-    rows = pl.concat(parts) if parts else pl.DataFrame(schema={"entity": pl.String, "time": pl.Int64})
+    if parts:
+        rows = pl.concat(parts)
+    else:
+        rows = pl.DataFrame(schema={"entity": pl.String, "time": pl.Int64})
     rows = rows.filter(pl.col("entity").is_not_null() & (pl.col("time") != MISSING)).sort("entity")
     if not len(rows):
         raise InputError(
-            f"{found.names[0]}: no row has a time and all columns; correct the source, --time or --features"
+            f"{found.names[0]}: no row has a time and all columns; correct the source, --time or"
+            " --features"
         )
     return rows
 
@@ -383,9 +576,16 @@ def _file_entity(name: str) -> str:
 
 
 def sentinels_of(values: F64) -> list[float]:
-    """Find values that mean missing: common sentinels, far below the others. values: distinct, ascending."""
+    """Find values that mean missing: common sentinels, far below the others.
+
+    values: distinct, ascending.
+    """
     found: list[float] = []
-    while len(values) > 1 and values[0] in _SENTINELS and values[1] - values[0] > values[-1] - values[1]:
+    while (
+        len(values) > 1
+        and values[0] in _SENTINELS
+        and values[1] - values[0] > values[-1] - values[1]
+    ):
         found.append(float(values[0]))
         values = values[1:]
     return found
@@ -393,36 +593,60 @@ def sentinels_of(values: F64) -> list[float]:
 
 def _static(draft: _Draft, asked: AskedSeries) -> list[str]:
     """Add the static features to the draft; return the names of those that are texts."""
-    shape = {**draft.settings, "static": asked.static, "static_entity": "?", "static_features": ["?"]}
+    shape = {
+        **draft.settings,
+        "static": asked.static,
+        "static_entity": "?",
+        "static_features": ["?"],
+    }
     shaped = Series(**shape)
     files = files_of(STATIC, shaped.source_files())
     tables = [(path, static_table(shaped, path, name)) for path, name in files]
     shared = Counter[str]()  # how many entities a column names
     for _, table in tables:
         for name in table.column_names:
-            shared[name] += len(set(pc.cast(table[name], pa.string()).to_pylist()) & set(draft.entities))
+            shared[name] += len(
+                set(pc.cast(table[name], pa.string()).to_pylist()) & set(draft.entities)
+            )
     key = max(shared, key=lambda name: shared[name], default="")
     if not shared[key]:
-        raise SettingsError("no column of the static files names the entities; correct --static, or rename the files")
+        raise SettingsError(
+            "no column of the static files names the entities; correct --static, or rename the"
+            " files"
+        )
     parts: dict[str, list[pa.ChunkedArray | None]] = {}
     signatures: set[str] = set()
     for path, table in tables:
         if key in table.column_names:
-            table = table.filter(pc.is_in(pc.cast(table[key], pa.string()), value_set=pa.array(draft.entities)))
+            table = table.filter(
+                pc.is_in(pc.cast(table[key], pa.string()), value_set=pa.array(draft.entities))
+            )
         for name in (each for each in table.column_names if each != key):
             parts.setdefault(name, []).append(number_share(table[name]))
-            if path.name.startswith("camels_hydro"):  # computed from streamflow, val and test included
+            # computed from streamflow, val and test included
+            if path.name.startswith("camels_hydro"):
                 signatures.add(name)
     numbers = [name for name, each in parts.items() if all(column is not None for column in each)]
     names = [known(name, parts, "static feature") for name in asked.static_names]
     if not names:
-        partial = {name for name, each in parts.items() if any(column is None or column.null_count for column in each)}
+        partial = {
+            name
+            for name, each in parts.items()
+            if any(column is None or column.null_count for column in each)
+        }
         names = [name for name in numbers if name not in partial | signatures]
         if not names:
-            raise SettingsError(f"{files[0][0]}: has no column of numbers for all entities; leave --static out")
+            raise SettingsError(
+                f"{files[0][0]}: has no column of numbers for all entities; leave --static out"
+            )
         left = [name for name in parts if name not in names]
-        told = f"Left out: {', '.join(left[:30])}{', …' if len(left) > 30 else ''}; --static-features takes them."
-        draft.seen["static_features"] = f"The numbers that all entities have. {told if left else ''}"
+        told = (
+            f"Left out: {', '.join(left[:30])}{', …' if len(left) > 30 else ''}; --static-features"
+            " takes them."
+        )
+        draft.seen["static_features"] = (
+            f"The numbers that all entities have. {told if left else ''}"
+        )
     draft.settings |= {"static": asked.static, "static_entity": key, "static_features": names}
     draft.settings["missing_static"] = "drop_entity"
     return [name for name in names if name not in numbers]

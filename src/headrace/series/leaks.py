@@ -1,13 +1,18 @@
-"""Prove that no row after a cut influenced rows before it, and name features that are the target in disguise.
+"""Prove that no row after a cut influenced rows before it, and name features that are the target in
+disguise.
 
-Three checks. Memory is O(shard), O(an entity's rows) and O(rows that unified pipelines are fitted on).
-- *refit*: the train rows of the store are converted back to their units, pipelines are fitted on them again, and must
-  scale them to the stored values. Statistics that were measured on other rows too do not.
-- *later rows*: some entities are read from the source and prepared again. After each cut, every value is changed,
-  deleted or added, and rows are removed and added. Rows before the cut, the masks of filled values and the scalers
-  must come out byte for byte the same. The cuts themselves may depend on later rows (the number of targets, the end of
-  a column), so they are held fixed, except if only values change: then they are computed again.
-- *target among the features*: correlation of every feature with the target, entity by entity, on train rows.
+Three checks. Memory is O(shard), O(an entity's rows) and O(rows that unified pipelines are fitted
+on).
+- *refit*: the train rows of the store are converted back to their units, pipelines are fitted on
+  them again, and must scale them to the stored values. Statistics that were measured on other rows
+  too do not.
+- *later rows*: some entities are read from the source and prepared again. After each cut, every
+  value is changed, deleted or added, and rows are removed and added. Rows before the cut, the masks
+  of filled values and the scalers must come out byte for byte the same. The cuts themselves may
+  depend on later rows (the number of targets, the end of a column), so they are held fixed, except
+  if only values change: then they are computed again.
+- *target among the features*: correlation of every feature with the target, entity by entity, on
+  train rows.
 """
 
 from __future__ import annotations
@@ -40,187 +45,304 @@ from headrace.series.arrays.encoders import Encoder, fit_encoder
 from headrace.series.arrays.scalers import Scalers
 from headrace.series.arrays.statistics import suspects, tally, warning
 from headrace.series.clean import Cleaned, LeftOut, clean
-from headrace.series.config import Series
-from headrace.series.pipelines.fitted import Fitted, fit, join, to_bytes
+from headrace.series.pipelines.fitted import Fitted, Part, fit, join, to_bytes
 from headrace.series.pipelines.save import FACT, Pipelines
 from headrace.series.pipelines.save import load as load_pipelines
 from headrace.series.pipelines.settings import PipelineSettings, Strategy, chosen_entities
+from headrace.series.settings import Series
 from headrace.series.spread import open_source
-from headrace.series.store import Entity, stacked, stored_entities, stored_settings, train_rows
+from headrace.series.store import (
+    Entity,
+    stacked,
+    stored_entities,
+    stored_settings,
+    train_rows,
+)
 from headrace.series.times import Observed
 from headrace.series.windows.store import STATICS, map_store
 
-_LATER = "later rows change nothing"
 SAMPLE = 32  # entities whose later rows are changed in every way
+
+_LATER = "later rows change nothing"
 _WAYS = ("changed", "deleted", "thinned", "removed", "added")
 _ADDED_STEPS = 50  # after the last row
 _TOLERANCE = 1e-3  # float32 error of a refit from the store, in scaled units
 
 
 def leak_checks(run: FinishedRun) -> list[Check]:
-    """Run the three checks. A feature that looks like the target gives a warning in its check's detail."""
-    settings, shards = stored_settings(run), stored_entities(run.root)
-    names = [each.entity for entities in shards.values() for each in entities]
-    trained = [name for name in names if settings.division.trains(name)]
-    once = chosen_entities(trained, settings.resolved.unified_entities, settings.seed)
-    proof = _Proof(run, settings, load_pipelines(run.root, run.manifest.facts[FACT]), shards, once)
-    refit, near_target = proof.of_train_rows()
-    return [refit, proof.of_later_rows(chosen_entities(names, SAMPLE, settings.seed + 1)), near_target]
+    """Run the three checks. A feature that looks like the target gives a warning in its check's
+    detail.
+    """
+    settings = stored_settings(run)
+    shards = stored_entities(run.root)
+    names = [entity.entity for entities in shards.values() for entity in entities]
+    trained = list(filter(settings.division.trains, names))
+    chosen = chosen_entities(trained, settings.resolved.unified_entities, settings.seed)
+    pipelines = load_pipelines(run.root, run.manifest.facts[FACT])
+    proof = _Proof(run, settings, pipelines, shards, chosen)
+    sample = chosen_entities(names, SAMPLE, settings.seed + 1)
+    refit = _Refit()
+    near_target = proof.refit(refit)
+    return [proof.check_refit(refit), proof.check_later_rows(sample), near_target]
 
 
 def same_source(run: FinishedRun, settings: Series) -> list[tuple[Path, str]] | str:
-    """Find the files that a run was made from, or return the reason why they cannot be read again."""
+    """Find the files that a run was made from, or return the reason why they cannot be read
+    again.
+    """
     try:
         files = settings.source_files()
         known = (fingerprint(files, "stat"), fingerprint(files, "content"))
     except (HeadraceError, OSError) as error:
         return f"the source cannot be read: {error}"
-    return files if run.manifest.source["fingerprint"] in known else "the source has changed"
+    if run.manifest.source["fingerprint"] not in known:
+        return "the source has changed"
+    return files
 
 
-def cleaned_again(
+def clean_again(
     settings: Series, files: Sequence[tuple[Path, str]], entities: Set[str]
 ) -> Iterator[tuple[str, Cleaned]]:
     """Clean some entities of the source again, in order; those that do not pass are omitted."""
-    for entity, read in _entities_again(settings, files, entities):
+    for entity, read in _read_again(settings, files, entities):
         with suppress(InputError):
             yield entity, clean(settings, read(), entity)
 
 
-def _entities_again(
+def _read_again(
     settings: Series, files: Sequence[tuple[Path, str]], entities: Set[str]
 ) -> Iterator[tuple[str, Callable[[], Observed]]]:
     """Yield these entities of the source, in order, each with a function that reads its rows."""
     with tempfile.TemporaryDirectory() as directory:
-        source, _, _ = open_source(settings, RunContext(Path(directory), 1, silent), files)
+        context = RunContext(Path(directory), 1, silent)
+        source = open_source(settings, context, files).source
         for number, entity in enumerate(source.names):
             if entity in entities:
-                yield entity, partial(source.read_timed, number, settings)
+                yield entity, partial(source.read_instants, number, settings)
+
+
+class _Differs(Exception):
+    """An entity or a scaler changes with later rows."""
 
 
 @dataclass(frozen=True)
 class _Proof:
-    """The checks of one run. shards: entities of each shard; once: entities that unified pipelines were fitted on."""
+    """The checks of one run.
+
+    shards: entities of each shard.
+    chosen: entities that unified pipelines were fitted on.
+    """
 
     run: FinishedRun
     settings: Series
     pipelines: Pipelines
     shards: Mapping[str, Sequence[Entity]]
-    once: Sequence[str]
+    chosen: Sequence[str]
 
-    def of_train_rows(self) -> tuple[Check, Check]:
-        """Run the checks on train rows in their own units: the refit, and the target among the features."""
-        columns, asked, fitted = self.settings.columns(), self.settings.resolved, self.pipelines.time_series
-        kept: dict[str, Any] = dict.fromkeys(self.once)
-        refit, tallies = _Refit(), []
-        for shard, every in self.shards.items():
-            entities = [each for each in every if self.settings.division.trains(each.entity)]
+    def _matrix(self, shard: str) -> F32:
+        return map_store(self.run.root / shard)[0]
+
+    def refit(self, refit: _Refit) -> Check:
+        """Fit all pipelines again, and return the check for the target among the features, which
+        needs the train rows in their own units too.
+        """
+        settings = self.settings
+        columns = settings.columns
+        pipelines = settings.resolved.time_series
+        fitted = self.pipelines.time_series
+        chosen_rows: dict[str, Any] = dict.fromkeys(self.chosen)
+        tallies = []
+        for shard, members in self.shards.items():
+            entities = [entity for entity in members if settings.division.trains(entity.entity)]
             if not entities:
                 continue
-            scaled, offsets = train_rows(entities, map_store(self.run.root / shard)[0])
-            own = [each.entity for each in entities]
-            rows = refit.compare(asked.time_series, fitted, columns, scaled, offsets, own, "per_group")
+            scaled, offsets = train_rows(entities, self._matrix(shard))
+            names = [entity.entity for entity in entities]
+            group = _Group(columns, scaled, offsets, names, "per_group")
+            rows = refit.compare(pipelines, fitted, group)
             tallies.append(tally(columns, rows, offsets))
-            for at, entity in enumerate(own):
-                if entity in kept:
-                    kept[entity] = scaled[offsets[at] : offsets[at + 1]]
-        if kept:
-            scaled, offsets = stacked(list(kept.values()))
-            refit.compare(asked.time_series, fitted, columns, scaled, offsets, self.once, "unified")
-        if self.settings.static_features:
-            table = pq.read_table(self.run.root / STATICS)
-            trains = map(self.settings.division.trains, table[self.settings.entity_column].to_pylist())
-            table = table.filter(pa.array(list(trains)))
-            stored = {name: table[name].to_numpy().astype(np.float64) for name in table.column_names[1:]}
-            for encoder in self.pipelines.static_encoders:
-                refit.problem = refit.problem or _encoded_again(encoder, stored)
-            if names := sorted(set(self.settings.static_features) - asked.encoded):
-                scaled, offsets = np.column_stack([stored[name] for name in names]), np.arange(len(table) + 1)
-                own, statics = table[self.settings.entity_column].to_pylist(), self.pipelines.static_features
-                refit.compare(asked.static_scaling, statics, names, scaled, offsets, own, "unified")
-        left = f"; not {', '.join(sorted(refit.skipped))}, whose rounding cannot be undone" if refit.skipped else ""
-        count = sum(self.settings.division.trains(each.entity) for own in self.shards.values() for each in own)
-        told = f"fitted again on the train rows of {many_entities(count)}: {refit.worst:.1e} apart at most{left}"
-        found = warning(self.settings.target, suspects(tallies))
-        return (
-            Check("scalers are of train rows", told, refit.problem),
-            Check("no feature is the target", "none is" if found is None else f"warning: {found}"),
-        )
+            for name, (start, stop) in zip(names, pairwise(offsets.tolist()), strict=True):
+                if name in chosen_rows:
+                    chosen_rows[name] = scaled[start:stop]
+        if chosen_rows:
+            scaled, offsets = stacked(list(chosen_rows.values()))
+            group = _Group(columns, scaled, offsets, self.chosen, "unified")
+            refit.compare(pipelines, fitted, group)
+        if settings.static_features:
+            self._refit_statics(refit)
+        message = warning(settings.target, suspects(tallies))
+        detail = "none is" if message is None else f"warning: {message}"
+        return Check("no feature is the target", detail)
 
-    def of_later_rows(self, sample: Sequence[str]) -> Check:
-        """Prepare entities again with other later rows; "unchecked" if the source is gone or has changed."""
-        settings, files = self.settings, same_source(self.run, self.settings)
+    def _refit_statics(self, refit: _Refit) -> None:
+        settings = self.settings
+        table = pq.read_table(self.run.root / STATICS)
+        names = table[settings.entity_column].to_pylist()
+        table = table.filter(pa.array([settings.division.trains(name) for name in names]))
+        names = table[settings.entity_column].to_pylist()
+        stored = {
+            name: table[name].to_numpy().astype(np.float64) for name in table.column_names[1:]
+        }
+        for encoder in self.pipelines.static_encoders:
+            if refit.problem is None:
+                refit.problem = encoding_problem(encoder, stored)
+        numbers = sorted(set(settings.static_features) - settings.resolved.encoded)
+        if numbers:
+            scaled = np.column_stack([stored[name] for name in numbers])
+            offsets = np.arange(len(table) + 1)
+            group = _Group(numbers, scaled, offsets, names, "unified")
+            pipelines = settings.resolved.static_scaling
+            refit.compare(pipelines, self.pipelines.static_features, group)
+
+    def check_refit(self, refit: _Refit) -> Check:
+        """Return the check of the refit."""
+        count = 0
+        for entities in self.shards.values():
+            count += sum(self.settings.division.trains(entity.entity) for entity in entities)
+        detail = (
+            f"fitted again on the train rows of {many_entities(count)}: {refit.worst:.1e} apart at"
+            " most"
+        )
+        if refit.skipped:
+            names = ", ".join(sorted(refit.skipped))
+            detail += f"; not {names}, whose rounding cannot be undone"
+        return Check("scalers are of train rows", detail, refit.problem)
+
+    def check_later_rows(self, sample: Sequence[str]) -> Check:
+        """Prepare entities again with other later rows; "unchecked" if the source is gone or has
+        changed.
+        """
+        files = same_source(self.run, self.settings)
         if isinstance(files, str):
             return Check(_LATER, f"not checked, {files}", kind="unchecked")
         detail = (
-            f"{many_entities(len(sample))} prepared again with the rows after each cut {', '.join(_WAYS)}: same rows, "
-            f"masks and scalers"
+            f"{many_entities(len(sample))} prepared again with the rows after each cut"
+            f" {', '.join(_WAYS)}: same rows, masks and scalers"
         )
-        found: dict[str, Cleaned] = {}
         try:
-            wanted = {*sample, *self.once}
-            for entity, read in _entities_again(settings, files, wanted):
-                try:
-                    found[entity] = _again(settings, read(), entity, _WAYS if entity in sample else _WAYS[:1])
-                except InputError as error:
-                    raise _Differs(f"entity {entity!r}: cannot be read again: {error}") from error
-                except _Differs as error:
-                    raise _Differs(f"entity {entity!r}: {error}") from error
-            for entity in sorted(wanted - found.keys()):
-                raise _Differs(f"entity {entity!r}: is no longer in the source")
-            unified = self._fitted(found, self.once, "unified")
+            cleaned = self._prepare_again(files, sample)
+            unified = self._fit(cleaned, self.chosen, "unified")
             for part in unified.parts:
                 if to_bytes(part) != to_bytes(self.pipelines.time_series.part(part.columns[0])):
-                    raise _Differs(f"columns {', '.join(part.columns)}: the scaler for all entities changed")
-            for shard, entities in self.shards.items():
-                own = [each for each in entities if each.entity in sample]
-                if own:
-                    self._compare(map_store(self.run.root / shard)[0], own, found, unified)
+                    raise _Differs(
+                        f"columns {', '.join(part.columns)}: the scaler for all entities changed"
+                    )
+            for shard, members in self.shards.items():
+                entities = [entity for entity in members if entity.entity in sample]
+                if entities:
+                    self._compare(self._matrix(shard), entities, cleaned, unified)
         except _Differs as error:
             return Check(_LATER, detail, str(error))
         return Check(_LATER, detail)
 
-    def _fitted(self, found: Mapping[str, Cleaned], entities: Sequence[str], strategy: Strategy) -> Fitted:
-        """Fit the pipelines of this strategy on the train rows of entities that were prepared again."""
+    def _prepare_again(
+        self, files: Sequence[tuple[Path, str]], sample: Sequence[str]
+    ) -> dict[str, Cleaned]:
+        """Clean the sample, and the entities that unified pipelines were fitted on, again."""
+        wanted = {*sample, *self.chosen}
+        cleaned: dict[str, Cleaned] = {}
+        for entity, read in _read_again(self.settings, files, wanted):
+            ways = _WAYS if entity in sample else _WAYS[:1]
+            try:
+                cleaned[entity] = _clean_in_ways(self.settings, read(), entity, ways)
+            except InputError as error:
+                raise _Differs(f"entity {entity!r}: cannot be read again: {error}") from error
+            except _Differs as error:
+                raise _Differs(f"entity {entity!r}: {error}") from error
+        for entity in sorted(wanted - cleaned.keys()):
+            raise _Differs(f"entity {entity!r}: is no longer in the source")
+        return cleaned
+
+    def _fit(
+        self, cleaned: Mapping[str, Cleaned], entities: Sequence[str], strategy: Strategy
+    ) -> Fitted:
+        """Fit the pipelines of this strategy on the train rows of entities that were prepared
+        again.
+        """
         if not entities:
             return Fitted(())
-        cuts = {each: found[each].cut for each in entities}
-        rows = [found[each].values[cuts[each].train_row : cuts[each].train_stop] for each in entities]
+        rows = []
+        for name in entities:
+            cut = cleaned[name].cut
+            rows.append(cleaned[name].values[cut.train_row : cut.train_stop])
         matrix, offsets = stacked(rows)
-        pipelines, columns = self.settings.resolved.time_series, self.settings.columns()
-        return fit(pipelines, columns, matrix, offsets, entities, strategy=strategy)
+        pipelines = self.settings.resolved.time_series
+        return fit(pipelines, self.settings.columns, matrix, offsets, entities, strategy=strategy)
 
-    def _compare(self, stored: F32, own: Sequence[Entity], found: Mapping[str, Cleaned], unified: Fitted) -> None:
-        """Raise `_Differs` if a shard's scalers or rows differ from those of entities that were prepared again."""
-        columns, names = self.settings.columns(), [each.entity for each in own]
-        fitted = self._fitted(found, [each for each in names if self.settings.division.trains(each)], "per_group")
+    def _compare(
+        self,
+        matrix: F32,
+        entities: Sequence[Entity],
+        cleaned: Mapping[str, Cleaned],
+        unified: Fitted,
+    ) -> None:
+        """Raise `_Differs` if a shard's scalers or rows differ from those of entities that were
+        prepared again.
+        """
+        names = [entity.entity for entity in entities]
+        trained = list(filter(self.settings.division.trains, names))
+        fitted = self._fit(cleaned, trained, "per_group")
         for part in fitted.parts:
-            kept = self.pipelines.time_series.part(part.columns[0])
-            if isinstance(part, Scalers) and isinstance(kept, Scalers):  # objects are compared by their results below
-                one, other = (canonical_json(each.select(names).to_json()) for each in (part, kept))
-                if one != other:
-                    raise _Differs(
-                        f"columns {', '.join(part.columns)}: scalers of {', '.join(names[:3])} changed with later rows"
-                    )
-        scalers = join([unified, fitted])
-        unmasked = len(columns) - len(self.settings.mask_columns())
-        for each in own:
-            again, borders = found[each.entity], each.borders
-            told, last = f"entity {each.entity!r}:", max(edge for edge in borders if edge < each.rows)
-            if borders[1:-1] != list(again.cut.edges):
+            if not _same_scalers(part, self.pipelines.time_series.part(part.columns[0]), names):
                 raise _Differs(
-                    f"{told} is cut at rows {borders[1:-1]}, and at {list(again.cut.edges)} by other later rows"
+                    f"columns {', '.join(part.columns)}: scalers of {', '.join(names[:3])} changed"
+                    " with later rows"
                 )
-            rows = stored[each.first_row : each.first_row + last]
-            for start, stop in pairwise(borders):
-                if start < stop <= last:
-                    edges = np.array([0, stop - start], np.int64)
-                    scaled = scalers.transform(columns, again.values[start:stop], edges, [each.entity])
-                    if not same_bytes(rows[start:stop, : len(columns)], scaled):
-                        raise _Differs(f"{told} its rows {start} to {stop} changed with later rows")
-            made = rows[:, len(columns) + len(self.settings.calendar_columns()) :]
-            if not np.array_equal(made, again.filled[:last, unmasked:]):
-                raise _Differs(f"{told} its masks of filled values changed with later rows")
+        scalers = join([unified, fitted])
+        for entity in entities:
+            rows = entity.of_batch(matrix)
+            self._compare_rows(entity, rows, cleaned[entity.entity], scalers)
+
+    def _compare_rows(self, entity: Entity, rows: F32, again: Cleaned, scalers: Fitted) -> None:
+        columns = self.settings.columns
+        width = len(columns)
+        boundaries = entity.boundaries
+        if boundaries[1:-1] != list(again.cut.edges):
+            raise _Differs(
+                f"entity {entity.entity!r}: is cut at rows {boundaries[1:-1]}, and at"
+                f" {list(again.cut.edges)} by other later rows"
+            )
+        last = max(row for row in boundaries if row < entity.rows)
+        for start, stop in pairwise(boundaries):
+            if start < stop <= last:
+                offsets = np.array([0, stop - start], np.int64)
+                segment = again.values[start:stop]
+                scaled = scalers.transform(columns, segment, offsets, [entity.entity])
+                if not same_bytes(rows[start:stop, :width], scaled):
+                    raise _Differs(
+                        f"entity {entity.entity!r}: its rows {start} to {stop} changed with later"
+                        " rows"
+                    )
+        masks = rows[:last, width + len(self.settings.calendar_columns) :]
+        unmasked = width - len(self.settings.mask_columns)
+        if not np.array_equal(masks, again.filled[:last, unmasked:]):
+            raise _Differs(
+                f"entity {entity.entity!r}: its masks of filled values changed with later rows"
+            )
+
+
+def _same_scalers(part: Part, stored: Part, entities: Sequence[str]) -> bool:
+    """Return whether two fits of some entities are the same; objects are compared by their results
+    only.
+    """
+    if not isinstance(part, Scalers) or not isinstance(stored, Scalers):
+        return True
+    one = canonical_json(part.select(entities).to_json())
+    return one == canonical_json(stored.select(entities).to_json())
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Stored train rows of several entities.
+
+    scaled: floats [R, C].
+    """
+
+    columns: Sequence[str]
+    scaled: Any
+    offsets: I64
+    entities: Sequence[str]
+    strategy: Strategy
 
 
 @dataclass
@@ -237,79 +359,87 @@ class _Refit:
     skipped: set[str] = field(default_factory=set)
 
     def compare(
-        self,
-        asked: Sequence[PipelineSettings],
-        fitted: Fitted,
-        columns: Sequence[str],
-        scaled: Any,
-        offsets: I64,
-        entities: Sequence[str],
-        strategy: Strategy,
+        self, pipelines: Sequence[PipelineSettings], fitted: Fitted, group: _Group
     ) -> F64:
-        """Compare the columns of the pipelines of this strategy; return all rows in units, NaN without an inverse.
-
-        scaled: stored train rows, as floats [R, C].
+        """Compare the columns of the pipelines of the group's strategy; return all rows in units,
+        NaN without an inverse.
         """
-        place_of = {name: at for at, name in enumerate(columns)}
-        rows, gone = np.full(scaled.shape, np.nan), set[str]()
-        for part in fitted.parts:
-            at = [place_of[name] for name in part.columns]
-            try:
-                rows[:, at] = part.invert(scaled[:, at], offsets, entities)
-            except SettingsError:
-                gone |= set(part.columns)
-            # rank steps jump if float32 rounding breaks a tie, and a root may get a negative number
-            if not isinstance(part, Scalers) or np.any(np.isnan(rows[:, at]) & ~np.isnan(scaled[:, at])):
-                gone |= set(part.columns)
-        self.skipped |= gone
-        for each in asked:
-            names = each.columns or ()
-            if each.strategy != strategy or self.skipped.intersection(names):
-                continue
-            try:
-                (part,) = fit([each], columns, rows, offsets, entities, strategy=strategy).parts
-            except InputError:  # rounding made a value invalid for a step
-                self.skipped |= set(names)
-                continue
-            at = [place_of[name] for name in names]
-            made = part.apply(rows[:, at], offsets, entities, np.float64)
-            stored = np.asarray(scaled[:, at], np.float64)
-            apart = np.where(np.isnan(stored), 0, np.abs(made - stored) / (1 + np.abs(stored)))
-            if not apart.size:
-                continue
-            row, column = np.unravel_index(int(np.argmax(apart)), apart.shape)
-            self.worst = max(self.worst, float(apart[row, column]))
-            if self.problem is None and not apart[row, column] <= _TOLERANCE:
-                entity = entities[int(np.searchsorted(offsets, row, "right")) - 1]
-                self.problem = (
-                    f"entity {entity!r}, column {names[int(column)]!r}: a scaler fitted on train rows gives "
-                    f"{made[row, column]:.6g} where {stored[row, column]:.6g} is stored; other rows reached its fit"
-                )
+        rows = self._invert(fitted, group)
+        for pipeline in pipelines:
+            names = pipeline.columns or ()
+            if pipeline.strategy == group.strategy and self.skipped.isdisjoint(names):
+                self._compare_pipeline(pipeline, rows, group)
         return rows
 
+    def _invert(self, fitted: Fitted, group: _Group) -> F64:
+        """Convert stored rows back to their units, and note the columns where that is not exact."""
+        rows = np.full(group.scaled.shape, np.nan)
+        for part in fitted.parts:
+            numbers = [group.columns.index(name) for name in part.columns]
+            scaled = group.scaled[:, numbers]
+            exact = isinstance(part, Scalers)
+            try:
+                rows[:, numbers] = part.invert(scaled, group.offsets, group.entities)
+            except SettingsError:
+                exact = False
+            # Rank steps jump if float32 rounding breaks a tie, and a root may get a negative
+            # number.
+            if not exact or np.any(np.isnan(rows[:, numbers]) & ~np.isnan(scaled)):
+                self.skipped |= set(part.columns)
+        return rows
 
-def _encoded_again(encoder: Encoder, stored: dict[str, F64]) -> str | None:
-    """Compare the fitted categories with those of the stored entities only; return None if they are the same."""
+    def _compare_pipeline(self, pipeline: PipelineSettings, rows: F64, group: _Group) -> None:
+        names = pipeline.columns or ()
+        offsets = group.offsets
+        entities = group.entities
+        strategy = group.strategy
+        try:
+            fitted = fit([pipeline], group.columns, rows, offsets, entities, strategy=strategy)
+        except InputError:  # rounding made a value invalid for a step
+            self.skipped |= set(names)
+            return
+        numbers = [group.columns.index(name) for name in names]
+        again = fitted.parts[0].apply(rows[:, numbers], offsets, entities, np.float64)
+        stored = np.asarray(group.scaled[:, numbers], np.float64)
+        distance = np.where(np.isnan(stored), 0, np.abs(again - stored) / (1 + np.abs(stored)))
+        if not distance.size:
+            return
+        row, column = np.unravel_index(int(np.argmax(distance)), distance.shape)
+        self.worst = max(self.worst, float(distance[row, column]))
+        if self.problem is None and not distance[row, column] <= _TOLERANCE:
+            entity = entities[int(np.searchsorted(offsets, row, "right")) - 1]
+            self.problem = (
+                f"entity {entity!r}, column {names[int(column)]!r}: a scaler fitted on train rows"
+                f" gives {again[row, column]:.6g} where {stored[row, column]:.6g} is stored; other"
+                " rows reached its fit"
+            )
+
+
+def encoding_problem(encoder: Encoder, stored: dict[str, F64]) -> str | None:
+    """Compare the fitted categories with those of the stored entities only; return None if they are
+    the same.
+    """
     if encoder.step["categories"] != "auto" or not encoder.names:
         return None  # no learned categories, or nothing stored
-    block = np.column_stack([stored[name] for name in encoder.names])
-    texts = encoder.inverse_transform(block)
+    names = ", ".join(encoder.columns)
+    codes = np.column_stack([stored[name] for name in encoder.names])
+    texts = encoder.inverse_transform(codes)
     again = fit_encoder(encoder.step, encoder.columns, texts)
     if again.categories != encoder.categories:
         return (
-            f"static features {', '.join(encoder.columns)}: the categories are not those of the retained entities; "
-            f"others reached the fit"
+            f"static features {names}: the categories are not those of the retained entities;"
+            " others reached the fit"
         )
-    same = np.array_equal(again.transform(texts), block)
-    return None if same else f"static features {', '.join(encoder.columns)}: are not encoded as by their fit"
+    if not np.array_equal(again.transform(texts), codes):
+        return f"static features {names}: are not encoded as by their fit"
+    return None
 
 
-class _Differs(Exception):
-    """An entity or a scaler changes with later rows."""
-
-
-def _again(settings: Series, observed: Observed, entity: str, ways: Sequence[str]) -> Cleaned:
-    """Clean the entity with other rows after its cuts, in all these ways, and compare the rows before the cuts.
+def _clean_in_ways(
+    settings: Series, observed: Observed, entity: str, ways: Sequence[str]
+) -> Cleaned:
+    """Clean the entity with other rows after its cuts, in all these ways, and compare the rows
+    before the cuts.
 
     Returns the entity with other values after the last cut. Raises `_Differs`.
     """
@@ -317,33 +447,46 @@ def _again(settings: Series, observed: Observed, entity: str, ways: Sequence[str
         honest = clean(settings, observed, entity)
     except LeftOut as error:
         raise _Differs(f"does not pass again: {error}") from error
-    # Most rows decide the axis, later ones included, so rows off the axis are removed before later rows change.
+    # Most rows decide the axis, later ones included, so rows off the axis are removed before later
+    # rows change.
     known = observed.times != MISSING
     on_axis = place(observed.times[known], settings.step).rows
     observed = Observed(observed.times[known][on_axis], observed.values[known][on_axis])
-    edges, returned = honest.cut.edges, honest
-    beyond = Axis(settings.step, honest.axis.first, honest.axis.rows + _ADDED_STEPS, honest.axis.anchor).times()
-    for cut in sorted({edge for edge in edges if max(1, honest.cut.train_stop) <= edge < honest.axis.rows}):
-        at = [min(edge, cut) for edge in edges]
-        for word, changed in zip(ways, _others(observed, observed.times >= beyond[cut], beyond[cut:]), strict=False):
-            behind = f"with the rows from its step {cut + 1} on {word}"
+    axis = honest.axis
+    steps = Axis(settings.step, axis.first, axis.rows + _ADDED_STEPS, axis.anchor).times()
+    earliest = max(1, honest.cut.train_stop)
+    result = honest
+    for cut in sorted({edge for edge in honest.cut.edges if earliest <= edge < axis.rows}):
+        edges = [min(edge, cut) for edge in honest.cut.edges]
+        others = _other_rows(observed, observed.times >= steps[cut], steps[cut:])
+        for way, changed in zip(ways, others, strict=False):
+            where = f"with the rows from its step {cut + 1} on {way}"
             try:
-                # changed values move no cut, so it is computed again
-                again = clean(settings, changed, entity, at=None if word == "changed" else at)
+                # Changed values move no cut, so it is computed again.
+                fixed = None if way == "changed" else edges
+                again = clean(settings, changed, entity, edges=fixed)
             except LeftOut as error:
-                raise _Differs(f"does not pass ({error}) {behind}") from error
-            if again.axis.first != honest.axis.first or [min(each, cut) for each in again.cut.edges] != at:
-                raise _Differs(f"begins or is cut elsewhere {behind}")
-            left = min(cut, len(again.values))  # the last steps before the cut may have had no row
-            rest = honest.values[left:cut]
-            if not np.array_equal(rest, np.broadcast_to(settings.empty_step(), rest.shape), equal_nan=True):
-                raise _Differs(f"has other rows before a cut {behind}")
-            for one, other in ((honest.values, again.values), (honest.filled, again.filled)):
-                if not same_bytes(one[:left], other[:left]):
-                    raise _Differs(f"has other rows before a cut {behind}")
-            if word == "changed":
-                returned = again
-    return returned
+                raise _Differs(f"does not pass ({error}) {where}") from error
+            moved = [min(edge, cut) for edge in again.cut.edges] != edges
+            if moved or again.axis.first != axis.first:
+                raise _Differs(f"begins or is cut elsewhere {where}")
+            if not _same_before(settings, honest, again, cut):
+                raise _Differs(f"has other rows before a cut {where}")
+            if way == "changed":
+                result = again
+    return result
+
+
+def _same_before(settings: Series, honest: Cleaned, again: Cleaned, cut: int) -> bool:
+    """Return whether the rows before a cut are the same."""
+    left = min(cut, len(again.values))  # the last steps before the cut may have had no row
+    remaining = honest.values[left:cut]
+    empty = np.broadcast_to(settings.empty_step, remaining.shape)
+    return (
+        np.array_equal(remaining, empty, equal_nan=True)
+        and same_bytes(honest.values[:left], again.values[:left])
+        and same_bytes(honest.filled[:left], again.filled[:left])
+    )
 
 
 def same_bytes(one: Any, other: Any) -> bool:
@@ -351,21 +494,25 @@ def same_bytes(one: Any, other: Any) -> bool:
     return np.ascontiguousarray(one).tobytes() == np.ascontiguousarray(other).tobytes()
 
 
-def _others(observed: Observed, later: Bools, times: I64) -> Iterator[Observed]:
+def _other_rows(observed: Observed, later: Bools, times: I64) -> Iterator[Observed]:
     """Yield the rows with other rows after a cut, in all `_WAYS`.
 
-    later: which rows are after the cut; times: of all steps after it.
+    later: which rows are after the cut.
+    times: of all steps after it.
     """
-    before, values = observed.times[~later], observed.values
+    before = observed.times[~later]
+    values = observed.values
 
     def with_later(others: Any) -> Observed:
         return Observed(observed.times, np.where(later[:, None], others, values))
 
     yield with_later(17.0 - 3.0 * values)
     yield with_later(np.nan)
-    # Each column keeps other values, in runs of one to a few steps.
-    step, column = np.searchsorted(times, observed.times)[:, None], np.arange(values.shape[1])
-    yield with_later(np.where((step + column) % (column + 3) == column % 2 + 1, 1.0 + column, np.nan))
+    # Each column retains other values, in runs of one to a few steps.
+    step = np.searchsorted(times, observed.times)[:, None]
+    column = np.arange(values.shape[1])
+    thinned = (step + column) % (column + 3) == column % 2 + 1
+    yield with_later(np.where(thinned, 1.0 + column, np.nan))
     yield Observed(before, values[~later])
     # Every step gets a row with all values, and steps are added.
     dense = np.full((len(times), values.shape[1]), 2.0) + np.arange(len(times))[:, None]

@@ -1,8 +1,8 @@
-"""Find the finished run whose fitted pipelines another run reuses, and load them. Nothing is fitted here.
+"""Find the finished run whose fitted pipelines another run reuses, and load them.
 
-The reusing run has byte-identical copies of the pipelines' files, so it can be read after the named run is gone. Its
-identity holds the id of the run that fitted them and the digests of these files, but not their path. The named run may
-itself reuse pipelines; the run that fitted them counts.
+The reusing run has byte-identical copies of the pipelines' files, so it can be read after the named
+run is gone. Its identity holds the id of the run that fitted them and the digests of these files,
+but not their path. The named run may itself reuse pipelines; the run that fitted them counts.
 """
 
 from __future__ import annotations
@@ -18,21 +18,30 @@ from headrace.dataset.manifest import Manifest
 from headrace.dataset.open import find_run
 from headrace.errors import InputError, SettingsError
 from headrace.run.context import TaskFiles
-from headrace.series.parts import DIVIDE
+from headrace.series.division import DIVISION_SETTINGS
 from headrace.series.pipelines.save import FACT, Pipelines, load, read_file
 
 REUSED = "pipelines_from"  # the setting, and the manifest's fact
 
-# Never inherited from another run.
-_OWN = {"source", "region_time_series_base_dirs", "entities", "entities_file", REUSED}
-_STATIC = {"static", "region_static_attributes_base_dirs"}
-_SCALED = ("target", "static_features", "frequency")
-_FEATURES = ("features", "past_features", "future_features")
+_NEVER_INHERITED = {
+    "source",
+    "region_time_series_base_dirs",
+    "entities",
+    "recipe",
+    REUSED,
+    *DIVISION_SETTINGS,
+}
+_STATIC_FILES = {"static", "region_static_attributes_base_dirs"}
+_SAME = ("target", "static_features", "frequency")
 
 
 @dataclass(frozen=True)
 class NamedRun:
-    """A run with fitted pipelines. run_id: of the run that fitted them; digests: file → SHA-256."""
+    """A run with fitted pipelines.
+
+    run_id: of the run that fitted them.
+    digests: file → SHA-256.
+    """
 
     root: Path
     run_id: str
@@ -49,29 +58,42 @@ class NamedRun:
         return config | {"frequency": self.frequency}
 
     def pipelines(self) -> Pipelines:
-        """Load the pipelines, once per process. Raises `CorruptShard` if they differ from those in the manifest."""
-        return _loaded(self.root, tuple(self.digests.items()))
+        """Load the pipelines, once per process.
+
+        Raises `CorruptShard` if they differ from those in the manifest.
+        """
+        return _load_once(self.root, tuple(self.digests.items()))
 
     def copy(self, files: TaskFiles) -> dict[str, str]:
         """Write the files of the pipelines, byte for byte, and return their digests."""
-        return {name: files.write(name, read_file(self.root, name, self.digests)).digest for name in self.digests}
+        digests = {}
+        for name in self.digests:
+            digests[name] = files.write(name, read_file(self.root, name, self.digests)).digest
+        return digests
 
 
 @lru_cache(maxsize=1)
-def _loaded(root: Path, digests: tuple[tuple[str, str], ...]) -> Pipelines:
+def _load_once(root: Path, digests: tuple[tuple[str, str], ...]) -> Pipelines:
     return load(root, dict(digests))
 
 
 def fitted_by(manifest: Manifest) -> dict[str, Any]:
-    """Return the run that fitted a run's pipelines, and their digests. Raises `InputError` for another recipe."""
+    """Return the run that fitted a run's pipelines, and their digests.
+
+    Raises `InputError` for another recipe.
+    """
     facts = manifest.facts
     if not isinstance(facts.get(FACT), dict):
-        raise InputError(f"run {manifest.run_id} of {manifest.recipe} has no fitted pipelines; name a run of series")
+        raise InputError(
+            f"run {manifest.run_id} of {manifest.recipe} has no fitted pipelines; name a run of"
+            " series"
+        )
     return {"run": facts.get(REUSED, {}).get("run", manifest.run_id), "pipelines": facts[FACT]}
 
 
 def named_run(path: Path) -> NamedRun:
-    """Find the run at a path, either a run's directory or a dataset directory, whose newest run is taken.
+    """Find the run at a path, either a run's directory or a dataset directory, whose newest run is
+    used.
 
     Raises `SettingsError` if there is none with fitted pipelines.
     """
@@ -84,40 +106,64 @@ def named_run(path: Path) -> NamedRun:
 
 
 def completed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Complete settings that name a run with those of that run; given settings take precedence.
+    """Complete settings that name a run with those of that run; settings in `values` take
+    precedence.
 
-    The source's files and the choice of entities are never taken over.
+    The source's files and the choice of entities are never inherited.
     """
-    given = {name for name, value in values.items() if (name, value) != ("frequency", "infer")}
-    cut = [name for name in ("train_end", "val_end") if values.get(name) is not None]
-    if cut:
-        told = ", ".join(cut)
-        raise SettingsError(f"{told} with pipelines_from, where nothing trains and all rows test; leave out {told}")
-    own = {*_OWN, *DIVIDE, *(_STATIC if given & _STATIC else ())}
-    named = named_run(Path(values[REUSED]))
-    settings = {name: value for name, value in named.settings().items() if name not in own and name != "recipe"}
-    if settings["missing_static"] in ("mean", "median"):  # no run stores the mean or median of its training entities
-        settings["missing_static"] = "error"
-    return settings | {name: values[name] for name in given} | {REUSED: named.root}
-
-
-def differing(asked: Mapping[str, Any], named: NamedRun) -> str | None:
-    """Return a message about the setting that contradicts the named run's pipelines; None if they fit.
-
-    asked: settings as JSON.
-    """
-    there = named.settings()
-    for name in _SCALED:
-        one, other = (sorted(each[name]) if isinstance(each[name], list) else each[name] for each in (asked, there))
-        if one != other:
-            return f"{name} is {one!r}, and {other!r} in run {named.run_id}, whose pipelines are reused"
-    if sorted(asked["more_targets"]) != sorted(there.get("more_targets", ())):
-        return f"more_targets are {asked['more_targets']!r}, which are not those of run {named.run_id}"
-    one, other = (sorted({name for role in _FEATURES for name in each.get(role, ())}) for each in (asked, there))
-    if one != other:
-        return (
-            f"features are {', '.join(one)}, and {', '.join(other)} in run {named.run_id}, whose pipelines are reused"
+    names = {name for name, value in values.items() if (name, value) != ("frequency", "infer")}
+    cuts = [name for name in ("train_end", "val_end") if values.get(name) is not None]
+    if cuts:
+        words = ", ".join(cuts)
+        raise SettingsError(
+            f"{words} with pipelines_from, where nothing trains and all rows test; leave out"
+            f" {words}"
         )
-    if asked["preprocessing_configs"] != there["preprocessing_configs"]:
-        return f"preprocessing_configs are not those of run {named.run_id}, whose pipelines are reused as they are"
+    not_inherited = set(_NEVER_INHERITED)
+    if not names.isdisjoint(_STATIC_FILES):
+        not_inherited |= _STATIC_FILES
+    named = named_run(Path(values[REUSED]))
+    settings = named.settings()
+    # No run stores the mean or median of its training entities.
+    if settings["missing_static"] in ("mean", "median"):
+        settings["missing_static"] = "error"
+    for name in not_inherited:
+        settings.pop(name, None)
+    return settings | {name: values[name] for name in names} | {REUSED: named.root}
+
+
+def contradiction(settings: Mapping[str, Any], named: NamedRun) -> str | None:
+    """Return a message about the setting that contradicts the named run's pipelines; None if they
+    fit.
+
+    settings: as JSON.
+    """
+    fitted = named.settings()
+    run = f"run {named.run_id}"
+    for name in _SAME:
+        here = settings[name]
+        there = fitted[name]
+        if isinstance(here, list):
+            here = sorted(here)
+            there = sorted(there)
+        if here != there:
+            return f"{name} is {here!r}, and {there!r} in {run}, whose pipelines are reused"
+    if sorted(settings["more_targets"]) != sorted(fitted["more_targets"]):
+        return f"more_targets are {settings['more_targets']!r}, which are not those of {run}"
+    features = _feature_names(settings)
+    fitted_features = _feature_names(fitted)
+    if features != fitted_features:
+        return (
+            f"features are {', '.join(features)}, and {', '.join(fitted_features)} in {run}, whose"
+            " pipelines are reused"
+        )
+    if settings["preprocessing_configs"] != fitted["preprocessing_configs"]:
+        return (
+            f"preprocessing_configs are not those of {run}, whose pipelines are reused as they are"
+        )
     return None
+
+
+def _feature_names(settings: Mapping[str, Any]) -> list[str]:
+    roles = ("features", "past_features", "future_features")
+    return sorted({name for role in roles for name in settings[role]})

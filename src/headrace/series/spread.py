@@ -1,13 +1,15 @@
-"""Spread tables whose rows belong to many entities, so that any batch of entities can be read on its own.
+"""Spread tables whose rows belong to many entities, so that any batch of entities can be read on
+its own.
 
-Rows of a source file are gathered into pieces of about `_PIECE_ROWS`, sorted by entity, and written end to end:
-`stage/spread/part-N.times` int64 and `part-N.values` float64 [rows, C]. `part-N.parquet` lists the runs: entity, first
-row, rows. An entity's rows in source order are its runs in the order of files and positions. Memory is O(piece) and
-O(runs).
+Rows of a source file are gathered into chunks of about `_CHUNK_ROWS`, sorted by entity, and written
+end to end: `stage/spread/part-N.times` int64 and `part-N.values` float64 [rows, C].
+`part-N.parquet` lists the runs: entity, first row, rows. An entity's rows in source order are its
+runs in the order of files and positions. Memory is O(chunk) and O(runs).
 
-A wide table has a time column and a column for each entity, and all its cells are values of one column of the series.
-Its file is named after that column: `flow.csv` and `rain.csv` have the flow and the rain of each entity. With a target
-and no features, every file holds the target, whatever its name.
+A wide table has a time column and a column for each entity, and all its cells are values of one
+column of the series. Its file is named after that column: `flow.csv` and `rain.csv` have the flow
+and the rain of each entity. With a target and no features, every file holds the target, whatever
+its name.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ from headrace.formats.registry import stem_of_name
 from headrace.formats.text_columns import as_text
 from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles
 from headrace.series.arrays.axis import occurrences
-from headrace.series.config import Series
-from headrace.series.source_settings import FILE_NAME
+from headrace.series.reasons import NOT_LISTED, NULL_ENTITY
+from headrace.series.settings import Series
 from headrace.series.sources import (
     EntitySource,
     entity_source,
@@ -45,18 +47,18 @@ from headrace.series.sources import (
     parse_values,
     shards_of,
     tables,
-    tell_time,
     times_of,
+    unread_time,
 )
 from headrace.series.store import publishing
 from headrace.series.times import Observed
 
-_PIECE_ROWS = 1 << 19
+_CHUNK_ROWS = 1 << 19
 _RUNS = pa.schema([("entity", pa.string()), ("first_row", pa.int64()), ("rows", pa.int64())])
 
 
-def _name(number: int, what: str) -> str:
-    return f"{STAGE_DIRECTORY}/spread/part-{number:05d}.{what}"
+def _name(number: int, suffix: str) -> str:
+    return f"{STAGE_DIRECTORY}/spread/part-{number:05d}.{suffix}"
 
 
 @dataclass(frozen=True)
@@ -78,138 +80,201 @@ class _Rows:
     dropped: dict[str, int]
 
 
-def _read_long(
-    settings: Series, path: Path, name: str, wanted: pa.Array | None, partitions: Mapping[str, pa.DataType]
-) -> Iterator[_Rows]:
-    """Yield the rows of a long table, in pieces. wanted: entities; None for all."""
-    read = 0
-    for table in tables(settings, path, name, [settings.entity, settings.time, *settings.columns()], partitions):
-        # null_values apply to values only: an entity may be called NA
-        entities = as_text(table[settings.entity], (), f"{path}: column {settings.entity!r}")
-        entities = entities.combine_chunks() if isinstance(entities, pa.ChunkedArray) else entities
-        keep = np.asarray(entities.is_valid())
-        if settings.null_entity == "error" and not keep.all():
-            row = int(np.argmin(keep))
-            where = f"{path}: row {read + row + 1}: {settings.entity}"
-            raise InputError(f"{where} is missing: correct it, or give null_entity='drop'")
-        dropped = {"null_entity": int((~keep).sum())}
-        if wanted is not None:
-            known = np.asarray(pc.is_in(entities, value_set=wanted))
-            dropped["not_listed"] = int((keep & ~known).sum())
-            keep = keep & known
-        times, values, bad = parse(settings, settings.columns(), table, read, str(path))
-        unread: dict[str, str] = {}
-        for row in sorted(bad):
-            if keep[row]:
-                unread.setdefault(entities[row].as_py(), f"{path}: {bad[row]}")
-        untimed: dict[str, str] = {}
-        for row in np.flatnonzero(keep & (times == MISSING)).tolist():
-            if entities[row].as_py() not in untimed:
-                untimed[entities[row].as_py()] = f"{path}: {tell_time(settings, table, row, read)}"
-        if not keep.all():  # avoid copying if all rows are kept
-            entities, times, values = entities.filter(pa.array(keep)), times[keep], values[keep]
-        yield _Rows(entities, times, values, unread, untimed, table.num_rows, dropped)
-        read += table.num_rows
+@dataclass(frozen=True)
+class _Shard:
+    """A source file to spread.
+
+    types: types of columns in file names.
+    """
+
+    settings: Series
+    path: Path
+    name: str
+    types: Mapping[str, pa.DataType]
+
+    def rows(self) -> Iterator[_Rows]:
+        """Yield the rows of requested entities, in chunks."""
+        if self.settings.reader == "wide":
+            return self._wide_rows()
+        return self._long_rows()
+
+    def _long_rows(self) -> Iterator[_Rows]:
+        settings = self.settings
+        key = settings.entity
+        requested = None
+        if settings.requested_entities is not None:
+            requested = pa.array(settings.requested_entities, pa.large_string())
+        read = 0
+        names = [key, settings.time, *settings.columns]
+        for table in tables(settings, self.path, self.name, names, self.types):
+            # null_values apply to values only: an entity may be called NA
+            entities = as_text(table[key], (), f"{self.path}: column {key!r}")
+            if isinstance(entities, pa.ChunkedArray):
+                entities = entities.combine_chunks()
+            keep = np.asarray(entities.is_valid())
+            if settings.null_entity == "error" and not keep.all():
+                row = read + int(np.argmin(keep)) + 1
+                raise InputError(
+                    f"{self.path}: row {row}: {key} is missing: correct it, or give"
+                    " null_entity='drop'"
+                )
+            dropped = {NULL_ENTITY.word: int((~keep).sum())}
+            if requested is not None:
+                listed = np.asarray(pc.is_in(entities, value_set=requested))
+                dropped[NOT_LISTED.word] = int((keep & ~listed).sum())
+                keep = keep & listed
+            parsed = parse(settings, settings.columns, table, read, str(self.path))
+            times = parsed.times
+            values = parsed.values
+            unread: dict[str, str] = {}
+            for row in sorted(parsed.bad):
+                if keep[row]:
+                    unread.setdefault(entities[row].as_py(), f"{self.path}: {parsed.bad[row]}")
+            untimed: dict[str, str] = {}
+            for row in np.flatnonzero(keep & (times == MISSING)).tolist():
+                entity = entities[row].as_py()
+                if entity not in untimed:
+                    untimed[entity] = f"{self.path}: {unread_time(settings, table, row, read)}"
+            if not keep.all():  # avoid copying if all rows stay
+                entities = entities.filter(pa.array(keep))
+                times = times[keep]
+                values = values[keep]
+            yield _Rows(entities, times, values, unread, untimed, table.num_rows, dropped)
+            read += table.num_rows
+
+    def _wide_rows(self) -> Iterator[_Rows]:
+        """Yield the rows of a table with a column for each entity, whose cells are values of one
+        column.
+        """
+        settings = self.settings
+        path = self.path
+        columns = settings.columns
+        column = wide_column(settings, path)
+        read = 0
+        for table in tables(settings, path, self.name, None, self.types):
+            names = table.column_names
+            if settings.time not in names:
+                words = ", ".join(names[:12])
+                raise InputError(
+                    f"{path}: has no column {settings.time!r}; it has {words}; correct time"
+                )
+            names = [name for name in names if name != settings.time]
+            if settings.requested_entities is not None:
+                names = sorted(set(names).intersection(settings.requested_entities))
+            times = times_of(settings, table, read)
+            message = first_unread(settings, path, table, times, read)
+            size = max(1, _CHUNK_ROWS // max(1, len(times)))  # entities per chunk
+            for start in range(0, len(names), size):
+                chunk = names[start : start + size]
+                values = np.full((len(chunk), len(times), len(columns)), np.nan)
+                unread: dict[str, str] = {}
+                for number, name in enumerate(chunk):
+                    try:
+                        parsed, bad = parse_values(settings, [name], table, read)
+                    except InputError as error:
+                        unread[name] = f"{path}: {error}"
+                        continue
+                    values[number, :, column] = parsed[:, 0]
+                    if bad:
+                        unread[name] = f"{path}: {bad[min(bad)]}"
+                codes = np.repeat(np.arange(len(chunk)), len(times))
+                yield _Rows(
+                    pa.array(chunk, pa.large_string()).take(codes),
+                    np.tile(times, len(chunk)),
+                    values.reshape(-1, len(columns)),
+                    unread,
+                    {} if message is None else dict.fromkeys(chunk, message),
+                    0 if start else len(times),
+                    {},
+                )
+            read += len(times)
 
 
-def _read_wide(
-    settings: Series, path: Path, name: str, wanted: pa.Array | None, partitions: Mapping[str, pa.DataType]
-) -> Iterator[_Rows]:
-    """Yield the rows of a table with a column for each entity, whose cells are values of one column."""
-    columns, column, read = settings.columns(), wide_column(settings, path), 0
-    for table in tables(settings, path, name, None, partitions):
-        known = [each for each in table.column_names if each != settings.time]
-        names = known if wanted is None else sorted({*known}.intersection(wanted.to_pylist()))
-        if settings.time not in table.column_names:
-            shown = ", ".join(table.column_names[:12])
-            raise InputError(f"{path}: has no column {settings.time!r}; it has {shown}; correct time")
-        times = times_of(settings, table, read)
-        untimed = first_unread(settings, path, table, times, read)
-        size = max(1, _PIECE_ROWS // max(1, len(times)))  # entities per piece
-        for begin in range(0, len(names), size):
-            own = names[begin : begin + size]
-            values, unread = np.full((len(own), len(times), len(columns)), np.nan), dict[str, str]()
-            for at, each in enumerate(own):
-                try:
-                    parsed, bad = parse_values(settings, [each], table, read)
-                except InputError as error:
-                    unread[each] = f"{path}: {error}"
-                    continue
-                values[at, :, column] = parsed[:, 0]
-                unread |= {each: f"{path}: {bad[min(bad)]}"} if bad else {}
-            entities = pa.array(own, pa.large_string()).take(np.repeat(np.arange(len(own)), len(times)))
-            told = {} if untimed is None else dict.fromkeys(own, untimed)
-            rows = values.reshape(-1, len(columns))
-            yield _Rows(entities, np.tile(times, len(own)), rows, unread, told, 0 if begin else len(times), {})
-        read += len(times)
+@dataclass(frozen=True)
+class OpenedSource:
+    """A source that can be read entity by entity.
+
+    lost_rows: rows of long tables without an entity in use, by reason.
+    empty: names of tables without rows.
+    """
+
+    source: EntitySource
+    lost_rows: Counter[str]
+    empty: list[str]
 
 
 def open_source(
     settings: Series, context: RunContext, files: Sequence[tuple[Path, str]]
-) -> tuple[EntitySource, Counter[str], list[str]]:
-    """Open the source; also count rows of long tables without an entity in use, and list tables without rows."""
-    if settings.entity == FILE_NAME and settings.reader != "wide":
-        return entity_source(settings, files), Counter(), []
+) -> OpenedSource:
+    """Open the source; tables of many entities are spread first."""
+    if settings.entity_is_file and settings.reader != "wide":
+        return OpenedSource(entity_source(settings, files), Counter(), [])
     shards = shards_of(settings, files)
     types = partition_types(name for _, name in shards)
-    tasks = [
-        Task(name, path.stat().st_size, partial(_spread, settings, path, name, number, types), [path])
-        for number, (path, name) in enumerate(shards)
-    ]
+    tasks = []
+    columns = []
+    for number, (path, name) in enumerate(shards):
+        shard = _Shard(settings, path, name, types)
+        tasks.append(Task(name, path.stat().st_size, partial(_spread, shard, number), [path]))
+        if settings.reader == "wide":
+            columns.append(wide_column(settings, path))
     receipts = context.stage("spread", tasks, durable=False)
-    left_out = sum((Counter(receipt.result["dropped"]) for receipt in receipts), Counter[str]())
+    lost = Counter[str]()
+    for receipt in receipts:
+        lost += Counter(receipt.result["dropped"])
     empty = [receipt.subject for receipt in receipts if not receipt.result["rows_read"]]
-    holds = [wide_column(settings, path) for path, _ in shards] if settings.reader == "wide" else []
-    return _spread_source(settings, context.run, len(shards), holds), left_out, empty
+    source = _spread_source(settings, context.run, len(shards), columns)
+    return OpenedSource(source, lost, empty)
 
 
-def _spread(
-    settings: Series, path: Path, name: str, number: int, partitions: Mapping[str, pa.DataType], files: TaskFiles
-) -> dict[str, Any]:
-    """Spread one source file. A row whose time or values cannot be read fails its entity, not the file.
+def _spread(shard: _Shard, number: int, files: TaskFiles) -> dict[str, Any]:
+    """Spread one source file. A row whose time or values cannot be read fails its entity, not the
+    file.
 
-    partitions: types of columns in file names.
-
-    Raises `InputError` if the file cannot be read at all, or a row has no entity and that is an error.
+    Raises `InputError` if the file cannot be read at all, or a row has no entity and that is an
+    error.
     """
-    read_rows = _read_wide if settings.reader == "wide" else _read_long
-    listed = settings.listed()
-    wanted = None if listed is None else pa.array(listed, pa.large_string())
     dropped: Counter[str] = Counter()
     bad: dict[str, dict[str, str]] = {"values": {}, "time": {}}
     runs = [_RUNS.empty_table()]
-    piece: list[tuple[pa.Array, I64, F64]] = []
-    held = written = read = 0
+    chunk: list[_Rows] = []
+    pending = 0
+    written = 0
+    read = 0
     with (
         publishing(files, _name(number, "times")) as times_file,
         publishing(files, _name(number, "values")) as values_file,
     ):
 
         def flush() -> None:
-            """Write the rows of a piece sorted by entity, with each entity's rows in source order."""
-            nonlocal held, written
-            entities, times, values = zip(*piece, strict=True)
-            encoded = pa.concat_arrays(entities).dictionary_encode()
-            codes = encoded.indices.to_numpy()
+            """Write the rows of a chunk sorted by entity, with each entity's rows in source
+            order.
+            """
+            nonlocal pending, written
+            entities = pa.concat_arrays([rows.entities for rows in chunk]).dictionary_encode()
+            codes = entities.indices.to_numpy()
             order = np.argsort(codes, kind="stable")
-            times_file.write(np.concatenate(times)[order].data)
-            values_file.write(np.concatenate(values)[order].data)
-            counts = np.bincount(codes, minlength=len(encoded.dictionary))
-            columns = [encoded.dictionary.cast(pa.string()), np.cumsum(counts) - counts + written, counts]
-            runs.append(pa.table(columns, schema=_RUNS))
-            piece.clear()
-            held, written = 0, written + held
+            times_file.write(np.concatenate([rows.times for rows in chunk])[order].data)
+            values_file.write(np.concatenate([rows.values for rows in chunk])[order].data)
+            counts = np.bincount(codes, minlength=len(entities.dictionary))
+            starts = np.cumsum(counts) - counts + written
+            names = entities.dictionary.cast(pa.string())
+            runs.append(pa.table([names, starts, counts], schema=_RUNS))
+            chunk.clear()
+            written += pending
+            pending = 0
 
-        for rows in read_rows(settings, path, name, wanted, partitions):
+        for rows in shard.rows():
             dropped.update(rows.dropped)
-            for what, told in (("values", rows.unread), ("time", rows.untimed)):
-                bad[what] = told | bad[what]  # the first message counts
-            piece.append((rows.entities, rows.times, rows.values))
+            # The first message of an entity counts.
+            bad["values"] = rows.unread | bad["values"]
+            bad["time"] = rows.untimed | bad["time"]
+            chunk.append(rows)
             read += rows.read
-            held += len(rows.times)
-            if held >= _PIECE_ROWS:
+            pending += len(rows.times)
+            if pending >= _CHUNK_ROWS:
                 flush()
-        if held:
+        if pending:
             flush()
     with publishing(files, _name(number, "parquet")) as file:
         pq.write_table(pa.concat_tables(runs), file, compression="zstd")
@@ -218,64 +283,85 @@ def _spread(
 
 
 def wide_column(settings: Series, path: Path) -> int:
-    """Return the index, in `Series.columns()`, of the column that a wide file holds. Raises `InputError`."""
-    columns, stem = settings.columns(), stem_of_name(path.name)
+    """Return the index, in `Series.columns`, of the column that a wide file holds.
+
+    Raises `InputError`.
+    """
+    columns = settings.columns
+    name = stem_of_name(path.name)
     if len(columns) == 1:
         return 0
-    if stem not in columns:
+    if name not in columns:
         raise InputError(
-            f"{path}: a wide table is named as the column that it holds, one of {', '.join(columns)}; rename it, or "
-            f"leave it out of source"
+            f"{path}: a wide table is named as the column that it holds, one of"
+            f" {', '.join(columns)}; rename it, or leave it out of source"
         )
-    return columns.index(stem)
+    return columns.index(name)
 
 
-def joined(times: I64, values: F64, holds: I64) -> tuple[I64, F64]:
-    """Join rows of equal time; each row has a value in only one column, and contributes it to the row of its time.
+def _join_times(times: I64, values: F64, columns: I64) -> tuple[I64, F64]:
+    """Join rows of equal time; each row has a value in only one column, and contributes it to the
+    row of its time.
 
-    holds: the column of each row, int64 [N]. A time that repeats within a column stays repeated, so that nothing is
-    lost. Rows come in time order.
+    columns: the column of each row, int64 [N]. A time that repeats within a column stays repeated,
+    so that nothing is lost. Rows come in time order.
     """
-    occurrence = occurrences(times, holds)
+    occurrence = occurrences(times, columns)
     order = np.lexsort((occurrence, times))
-    own, again = times[order], occurrence[order]
-    begins = np.append(True, (own[1:] != own[:-1]) | (again[1:] != again[:-1]))[: len(own)]
-    made = np.full((int(begins.sum()), values.shape[1]), np.nan)
-    made[np.cumsum(begins) - 1, holds[order]] = values[order, holds[order]]
-    return own[begins], made
+    times = times[order]
+    occurrence = occurrence[order]
+    differs = (times[1:] != times[:-1]) | (occurrence[1:] != occurrence[:-1])
+    first = np.append(True, differs)[: len(times)]
+    joined = np.full((int(first.sum()), values.shape[1]), np.nan)
+    columns = columns[order]
+    joined[np.cumsum(first) - 1, columns] = values[order, columns]
+    return times[first], joined
 
 
-def _spread_source(settings: Series, run: Path, parts: int, holds: Sequence[int]) -> EntitySource:
+def _spread_source(
+    settings: Series, run: Path, parts: int, columns: Sequence[int]
+) -> EntitySource:
     """Open `parts` spread files; the source includes requested entities that have no rows.
 
-    holds: for wide tables, the column that each part holds; rows of one time are then joined into one.
+    columns: for wide tables, the column that each part holds; rows of one time are then joined into
+    one.
     """
-    files = (run / _name(number, "parquet") for number in range(parts))
-    runs = pl.concat([pl.read_parquet(path).with_columns(part=pl.lit(number)) for number, path in enumerate(files)])
-    runs = runs.sort("entity", maintain_order=True)  # keeps an entity's runs in source order
-    names = sorted({*runs["entity"].unique(), *(settings.listed() or ())})
-    begins, ends = (
-        runs["entity"].search_sorted(pl.Series(names, dtype=pl.String), side).to_numpy() for side in ("left", "right")
-    )
+    tables = []
     bad: dict[str, dict[str, str]] = {"values": {}, "time": {}}
-    for number in range(parts):
-        for what, told in json.loads((run / _name(number, "json")).read_bytes()).items():
-            bad[what] = told | bad[what]  # the first file's message counts
-    width = len(settings.columns())
+    for part in range(parts):
+        table = pl.read_parquet(run / _name(part, "parquet"))
+        tables.append(table.with_columns(part=pl.lit(part)))
+        messages = json.loads((run / _name(part, "json")).read_bytes())
+        for role in bad:
+            bad[role] = messages[role] | bad[role]  # the first file's message counts
+    # Keeps an entity's runs in source order.
+    runs = pl.concat(tables).sort("entity", maintain_order=True)
+    names = sorted({*runs["entity"].unique(), *(settings.requested_entities or ())})
+    keys = pl.Series(names, dtype=pl.String)
+    starts = runs["entity"].search_sorted(keys, "left").to_list()
+    ends = runs["entity"].search_sorted(keys, "right").to_list()
+    width = len(settings.columns)
 
-    def rows(number: int, columns: Sequence[str]) -> Observed:
+    def rows(number: int, wanted: Sequence[str]) -> Observed:
         name = names[number]
         if name in bad["values"]:
             raise InputError(bad["values"][name])
-        times, values, held = [np.empty(0, np.int64)], [np.empty((0, width))], [np.empty(0, np.int64)]
-        for _, first, count, part in runs[int(begins[number]) : int(ends[number])].iter_rows():
-            times.append(np.fromfile(run / _name(part, "times"), np.int64, count, offset=first * 8))
-            flat = np.fromfile(run / _name(part, "values"), np.float64, count * width, offset=first * width * 8)
+        times = [np.empty(0, np.int64)]
+        values = [np.empty((0, width))]
+        column_of_row = [np.empty(0, np.int64)]
+        for _, first, count, part in runs[starts[number] : ends[number]].iter_rows():
+            path = run / _name(part, "times")
+            times.append(np.fromfile(path, np.int64, count, offset=first * 8))
+            path = run / _name(part, "values")
+            flat = np.fromfile(path, np.float64, count * width, offset=first * width * 8)
             values.append(flat.reshape(count, width))
-            held.append(np.full(count, holds[part] if holds else 0, np.int64))
-        all_times, all_values = np.concatenate(times), np.concatenate(values)
-        if holds:
-            all_times, all_values = joined(all_times, all_values, np.concatenate(held))
-        return Observed(all_times, all_values[:, : len(columns)], bad["time"].get(name))
+            if columns:
+                column_of_row.append(np.full(count, columns[part], np.int64))
+        all_times = np.concatenate(times)
+        all_values = np.concatenate(values)
+        if columns:
+            joined = _join_times(all_times, all_values, np.concatenate(column_of_row))
+            all_times, all_values = joined
+        return Observed(all_times, all_values[:, : len(wanted)], bad["time"].get(name))
 
     return EntitySource(names, rows)

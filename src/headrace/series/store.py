@@ -1,14 +1,17 @@
-"""Lay out a run of series on disk: names and schemas of its files, writing them, and reading them for checks.
+"""Lay out a run of series on disk: names and schemas of its files, writing them, and reading them
+for checks.
 
-Training maps `store/part-N.arrow`: one record batch with one column `values`, fixed-size lists of C float32 without
-nulls. Its buffer is a row-major matrix [rows, C], NaN for missing values. `entities.parquet` lists each entity's rows.
-The Parquet files of the splits hold the same rows for people.
+Training maps `store/part-N.arrow`: one record batch with one column `values`, fixed-size lists of C
+float32 without nulls. Its buffer is a row-major matrix [rows, C], NaN for missing values.
+`entities.parquet` lists each entity's rows. The Parquet files of the splits hold the same rows for
+people.
 """
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from itertools import combinations
@@ -29,28 +32,31 @@ from headrace.formats.dates import moment
 from headrace.formats.write import BLOCK_BYTES, BLOCK_ROWS, HashingFile
 from headrace.report.words import many_entities
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
-from headrace.series.arrays.axis import Anchor, Axis, Frequency, times_at
-from headrace.series.arrays.calendar import calendar_of
-from headrace.series.config import Series
-from headrace.series.parts import PLAIN, SPLITS, Division, Parts
+from headrace.series.arrays.axis import Anchor, Axis, Frequency, calendar_of, times_at
+from headrace.series.division import SPLITS, Division, SplitLayout
+from headrace.series.settings import Series
 from headrace.series.times import wall_of
 from headrace.series.windows.store import ENTITIES, METADATA
 
 STORE = "store"
 SUMMARY = "quality_summary.json"
-REPORTS, REPORTS_TABLE = "quality_reports", "quality_reports.parquet"
+REPORTS = "quality_reports"
+REPORTS_TABLE = "quality_reports.parquet"
 SERIES_DIRECTORY = "processed_time_series"
 
-_NO_FILES: Mapping[str, Any] = {"dates": {}, "held_out": {}}
-_LONGEST_NAME = 150  # characters; file systems allow 255 bytes, including a suffix and a temporary prefix
+# Characters; file systems allow 255 bytes, including a suffix and a temporary prefix.
+_LONGEST_NAME = 150
+_BUFFER_BYTES = 1 << 18
+_GROUP_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
 class Entity:
-    """A retained entity: its rows in its batch, its time axis, the start of its splits, its observed targets.
+    """A retained entity: its rows in its batch, its time axis, the start of its splits, its
+    observed targets.
 
-    edges: the row where each stretch of `Series.parts` but the first begins, empty for the usual three.
-    train_row, train_stop: pipelines were fitted on rows [train_row, train_stop); train_stop -1 means val_row.
+    edges: the row where each segment of `Division.layout` but the first begins.
+    train_row, train_stop: pipelines were fitted on rows [train_row, train_stop).
     """
 
     entity: str
@@ -63,42 +69,46 @@ class Entity:
     train_targets: int
     val_targets: int
     test_targets: int
-    edges: Sequence[int] = ()
-    train_row: int = 0
-    train_stop: int = -1
+    edges: Sequence[int]
+    train_row: int
+    train_stop: int
 
     @property
-    def trains(self) -> tuple[int, int]:
-        """The rows [start, stop) that pipelines were fitted on."""
-        return self.train_row, self.val_row if self.train_stop < 0 else self.train_stop
-
-    @property
-    def borders(self) -> list[int]:
-        """The rows where its stretches begin, and the end of the last one."""
-        return [0, *(self.edges or (self.val_row, self.test_row)), self.rows]
+    def boundaries(self) -> list[int]:
+        """The rows where its segments begin, and the end of the last one."""
+        return [0, *self.edges, self.rows]
 
     def axis(self, frequency: Frequency) -> Axis:
         """Return the time axis."""
         return Axis(frequency, self.first_time, self.rows, self.anchor)
 
-    def bounds(self, parts: Parts) -> dict[str, tuple[int, int]]:
+    def split_ranges(self, layout: SplitLayout) -> dict[str, tuple[int, int]]:
         """Return the entity's rows [start, stop) in each split that is written."""
-        return {name: rows for name, rows in parts.named(self.borders) if name is not None}
+        return dict(layout.named(self.boundaries))
+
+    def of_batch(self, matrix: Any) -> Any:
+        """Return the entity's rows. matrix: [rows, C] of its batch."""
+        return matrix[self.first_row : self.first_row + self.rows]
 
 
 _TYPES = {
-    **{"entity": pa.string(), "shard": pa.string(), "first_time": pa.timestamp("us"), "anchor": pa.string()},
-    **{"static_row": pa.int32(), "edges": pa.list_(pa.field("item", pa.int64(), nullable=False))},
+    "entity": pa.string(),
+    "shard": pa.string(),
+    "first_time": pa.timestamp("us"),
+    "anchor": pa.string(),
+    "static_row": pa.int32(),
+    "edges": pa.list_(pa.field("item", pa.int64(), nullable=False)),
 }
-DIVIDED = ("edges", "train_row", "train_stop")
 
 
 def entities_schema(settings: Series) -> pa.Schema:
-    """Return the schema of entities.parquet, which has `edges` only if rows are not in the usual three stretches."""
-    entity, *names = (each.name for each in fields(Entity) if each.name not in DIVIDED)
-    names = [entity, "shard", *names, "static_row", *(() if settings.division.parts is PLAIN else DIVIDED)]
-    schema = pa.schema([pa.field(name, _TYPES.get(name, pa.int64()), nullable=False) for name in names])
-    return with_metadata(schema, settings)
+    """Return the schema of entities.parquet."""
+    entity, *names = (field.name for field in fields(Entity))
+    schema = [
+        pa.field(name, _TYPES.get(name, pa.int64()), nullable=False)
+        for name in (entity, "shard", *names, "static_row")
+    ]
+    return with_metadata(pa.schema(schema), settings)
 
 
 def split_directory(split: str) -> str:
@@ -107,13 +117,15 @@ def split_directory(split: str) -> str:
 
 
 def file_name(entity: str) -> str:
-    """Return a file name for an entity, without extension; any text gives one, and different texts give different ones.
+    """Return a file name for an entity, without extension; any text gives one, and different texts
+    give different ones.
 
-    Letters, digits and "-_.~" stay unchanged, other characters become %XX; a name never begins with "." or "_".
+    Letters, digits and "-_.~" stay unchanged, other characters become %XX; a name never begins with
+    "." or "_".
     """
-    name = quote(entity, safe="")
-    if name[:1] in ("", ".", "_"):
-        name = f"%{ord(name[0]):02X}{name[1:]}" if name else "%"
+    name = quote(entity, safe="") or "%"
+    if name[0] in "._":
+        name = f"%{ord(name[0]):02X}{name[1:]}"
     if len(name) > _LONGEST_NAME:
         name = f"{name[:_LONGEST_NAME]}%{sha256_hex(entity.encode())[:32]}"
     return name
@@ -124,89 +136,104 @@ def shard_name(number: int) -> str:
     return f"{STORE}/part-{number:05d}.arrow"
 
 
-def stacked(parts: Sequence[Any]) -> tuple[Any, I64]:
-    """Stack matrices end to end, and return the row where each begins, and the end: int64 [parts + 1]."""
-    return np.concatenate(parts), np.cumsum([0, *(len(part) for part in parts)], dtype=np.int64)
+def stacked(matrices: Sequence[Any]) -> tuple[Any, I64]:
+    """Stack matrices end to end, and return the row where each begins, and the end: int64
+    [matrices + 1].
+    """
+    lengths = [len(matrix) for matrix in matrices]
+    return np.concatenate(matrices), np.cumsum([0, *lengths], dtype=np.int64)
 
 
 def train_rows(entities: Sequence[Entity], values: Any) -> tuple[Any, I64]:
     """Stack the train rows of these entities. values: [rows, C] of their batch."""
-    return stacked([values[each.first_row + each.trains[0] : each.first_row + each.trains[1]] for each in entities])
-
-
-def stored_columns(settings: Series) -> list[str]:
-    """List the columns of the store and of the readable files: values, then the calendar, then masks."""
-    return [*settings.columns(), *settings.calendar_columns(), *settings.mask_columns()]
+    rows = []
+    for entity in entities:
+        rows.append(entity.of_batch(values)[entity.train_row : entity.train_stop])
+    return stacked(rows)
 
 
 def calendar_rows(settings: Series, axis: Axis) -> F32:
-    """Return the calendar columns for every row of an entity, in the clock time of `time_zone` if it is given."""
+    """Return the calendar columns for every row of an entity, in the clock time of `time_zone` if
+    there is one.
+    """
     if not settings.calendar:
         return np.empty((axis.rows, 0), np.float32)
     times = axis.times()
-    return calendar_of(settings.calendar, times if settings.time_zone is None else wall_of(times, settings.time_zone))
+    if settings.time_zone is not None:
+        times = wall_of(times, settings.time_zone)
+    return calendar_of(settings.calendar, times)
 
 
 def with_metadata(schema: pa.Schema, settings: Series) -> pa.Schema:
     """Add the metadata about columns that readers need to a schema."""
     metadata = {
-        "columns": stored_columns(settings),
-        "target": settings.target,
-        "masks": settings.mask_columns(),
+        "columns": settings.stored_columns,
+        "targets": list(settings.targets),
+        "future": settings.future_names,
+        "masks": settings.mask_columns,
         "frequency": settings.step.word,
-        **({"days": list(settings.step.days)} if settings.step.days else {}),
+        "days": list(settings.step.days or ()),
         "entity": settings.entity_column,
         "time": settings.time,
     }
-    features = [*settings.feature_names(), *settings.calendar_columns()]
-    if settings.more_targets:
-        metadata["targets"] = list(settings.targets)
-    if settings.future_names() != features:
-        metadata["future"] = settings.future_names()
     return schema.with_metadata({METADATA: canonical_json(metadata)})
 
 
 def readable_schema(settings: Series) -> pa.Schema:
-    """Return the schema of the Parquet files: entity, time, scaled columns without nulls; a missing value is NaN."""
-    fields_ = [
-        pa.field(settings.entity_column, pa.string(), nullable=False),
-        pa.field(settings.time, pa.timestamp("us"), nullable=False),
-        *(pa.field(name, pa.float32(), nullable=False) for name in stored_columns(settings)),
-    ]
-    return with_metadata(pa.schema(fields_), settings)
+    """Return the schema of the Parquet files: entity, time, scaled columns without nulls; a missing
+    value is NaN.
+    """
+    types = {settings.entity_column: pa.string(), settings.time: pa.timestamp("us")}
+    types |= dict.fromkeys(settings.stored_columns, pa.float32())
+    schema = pa.schema([pa.field(name, dtype, nullable=False) for name, dtype in types.items()])
+    return with_metadata(schema, settings)
 
 
 @contextmanager
-def publishing(files: TaskFiles, target: str) -> Iterator[HashingFile]:
-    """Open a file for writing; it becomes one of the task's files if the block ends without an error."""
+def publishing(files: TaskFiles, target: str) -> Iterator[io.BufferedWriter[HashingFile]]:
+    """Open a file for writing; it becomes one of the task's files if the block ends without an
+    error.
+    """
     path = files.temporary(target)
-    with HashingFile(path) as file:
-        yield file
+    file = HashingFile(path)
+    with io.BufferedWriter(file, _BUFFER_BYTES) as buffered:
+        yield buffered
     files.finished(path, target, file.holding(0))
 
 
 def write_store(files: TaskFiles, number: int, matrix: F32, settings: Series) -> None:
     """Write the shard of a batch. matrix: float32 [rows, C], C-contiguous."""
-    kind = pa.list_(pa.field("item", pa.float32(), nullable=False), matrix.shape[1])
-    schema = with_metadata(pa.schema([pa.field("values", kind, nullable=False)]), settings)
-    values = pa.FixedSizeListArray.from_arrays(pa.array(matrix.reshape(-1)), type=kind)
-    with publishing(files, shard_name(number)) as file, pa.ipc.new_file(file, schema) as writer:
+    dtype = pa.list_(pa.field("item", pa.float32(), nullable=False), matrix.shape[1])
+    schema = with_metadata(pa.schema([pa.field("values", dtype, nullable=False)]), settings)
+    values = pa.FixedSizeListArray.from_arrays(pa.array(matrix.reshape(-1)), type=dtype)
+    with (
+        publishing(files, shard_name(number)) as file,
+        pa.ipc.new_file(file, schema) as writer,
+    ):
         writer.write_batch(pa.record_batch([values], schema=schema))
 
 
-def rows_table(settings: Series, schema: pa.Schema, entity: Entity, bounds: tuple[int, int], matrix: F32) -> pa.Table:
-    """Make the readable rows [start, stop) of an entity. matrix: float32 [rows, C] of its batch."""
-    start, stop = bounds
-    columns = np.ascontiguousarray(matrix[entity.first_row + start : entity.first_row + stop].T)
+def rows_table(
+    settings: Series, schema: pa.Schema, entity: Entity, rows: tuple[int, int], matrix: F32
+) -> pa.Table:
+    """Build the table of the readable rows [start, stop) of an entity.
+
+    matrix: float32 [rows, C] of its batch.
+    """
+    start, stop = rows
+    columns = np.ascontiguousarray(entity.of_batch(matrix)[start:stop].T)
+    times = entity.axis(settings.step).times()[start:stop]
     arrays = [
         pa.repeat(entity.entity, stop - start),
-        pa.array(entity.axis(settings.step).times()[start:stop]).view(pa.timestamp("us")),
-        *(pa.array(column) for column in columns),
+        pa.array(times).view(pa.timestamp("us")),
+        *map(pa.array, columns),
     ]
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def write_readable(files: TaskFiles, target: str, schema: pa.Schema, table: pa.Table) -> list[dict[str, Any]]:
+def write_readable(
+    files: TaskFiles, target: str, schema: pa.Schema, table: pa.Table
+) -> list[dict[str, Any]]:
     """Write rows of a split as Parquet and return its blocks as index rows. O(file) of memory."""
     entity, time = schema.names[:2]
     block_rows = max(1, min(BLOCK_ROWS, BLOCK_BYTES // (4 * len(schema))))
@@ -225,100 +252,127 @@ def write_readable(files: TaskFiles, target: str, schema: pa.Schema, table: pa.T
             offset = sink.tell()
             writer.write_table(block, row_group_size=block.num_rows)
             times = block[time].cast(pa.int64()).to_numpy()
-            place = {"first_row": first, "rows": block.num_rows, "offset": offset, "length": sink.tell() - offset}
-            blocks.append(place | {"key_min": int(times.min()), "key_max": int(times.max())})
+            blocks.append(
+                {
+                    "first_row": first,
+                    "rows": block.num_rows,
+                    "offset": offset,
+                    "length": sink.tell() - offset,
+                    "key_min": int(times.min()),
+                    "key_max": int(times.max()),
+                }
+            )
     files.write(target, sink.getvalue())
     return blocks
 
 
 def write_tables(
-    files: TaskFiles, target: str, schema: pa.Schema, tables: Iterator[pa.Table], group_rows: int = 1 << 16
+    files: TaskFiles,
+    target: str,
+    schema: pa.Schema,
+    tables: Iterable[pa.Table],
+    group_rows: int = _GROUP_ROWS,
 ) -> None:
-    """Write small tables as one Parquet file with row groups of about `group_rows`; O(row group) of memory."""
+    """Write small tables as one Parquet file with row groups of about `group_rows`; O(row group) of
+    memory.
+    """
     with (
         publishing(files, target) as file,
         pq.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer,
     ):
-        held: list[pa.Table] = []
+        pending: list[pa.Table] = []
         for table in tables:
-            held.append(table)
-            if sum(each.num_rows for each in held) >= group_rows:
-                writer.write_table(pa.concat_tables(held))
-                held = []
-        if held:
-            writer.write_table(pa.concat_tables(held))
+            pending.append(table)
+            if sum(part.num_rows for part in pending) >= group_rows:
+                writer.write_table(pa.concat_tables(pending))
+                pending = []
+        if pending:
+            writer.write_table(pa.concat_tables(pending))
 
 
-def published_digest(files: Iterable[tuple[str, str]]) -> str:
-    """Digest the paths and SHA-256 of all files that stay in a run, which excludes those of the stage directory."""
-    return sha256_hex(
-        canonical_json(sorted([path, own] for path, own in files if not path.startswith(f"{STAGE_DIRECTORY}/")))
-    )
+def published_digest(digests: dict[str, str]) -> str:
+    """Digest the paths and SHA-256 of all files that stay in a run, which excludes those of the
+    stage directory.
+    """
+    stay = [
+        [path, digest]
+        for path, digest in sorted(digests.items())
+        if not path.startswith(f"{STAGE_DIRECTORY}/")
+    ]
+    return sha256_hex(canonical_json(stay))
 
 
 def stored_entities(run: Path) -> dict[str, list[Entity]]:
-    """Read the entities of each shard, by the shard's path in the run; both in order. O(entities) of memory."""
-    found: dict[str, list[Entity]] = {}
+    """Read the entities of each shard, by the shard's path in the run; both in order. O(entities)
+    of memory.
+    """
+    shards: dict[str, list[Entity]] = {}
     for row in read_entities(run).drop("static_row").iter_rows(named=True):
-        found.setdefault(row.pop("shard"), []).append(Entity(**row))
-    return found
-
-
-def split_rows(table: pl.DataFrame, parts: Parts, fold: int = 0) -> dict[str, tuple[I64, I64]]:
-    """Return the rows [start, stop) of each split of each entity, int64 [E]. table: from entities.parquet."""
-    rows = table["rows"].to_numpy()
-    if "edges" in table.columns:
-        inner = table["edges"].list.to_array(len(parts.names) - 1).to_numpy()
-    else:
-        inner = table.select("val_row", "test_row").to_numpy()
-    borders = np.column_stack([np.zeros(len(rows), np.int64), inner, rows])
-    found = ((split, parts.ranges[fold].get(split, (0, 0))) for split in SPLITS)
-    return {split: (borders[:, first], borders[:, last]) for split, (first, last) in found}
+        shards.setdefault(row.pop("shard"), []).append(Entity(**row))
+    return shards
 
 
 def read_entities(run: Path) -> pl.DataFrame:
     """Read entities.parquet, with first_time in microseconds since 1970."""
-    return pl.DataFrame(read_table(run / ENTITIES)).with_columns(pl.col("first_time").dt.epoch("us"))
+    table = pl.DataFrame(read_table(run / ENTITIES))
+    return table.with_columns(pl.col("first_time").dt.epoch("us"))
+
+
+def split_rows(
+    table: pl.DataFrame, layout: SplitLayout, fold: int = 0
+) -> dict[str, tuple[I64, I64]]:
+    """Return the rows [start, stop) of each split of each entity, int64 [E].
+
+    table: from entities.parquet.
+    """
+    rows = table["rows"].to_numpy()
+    edges = table["edges"].list.to_array(len(layout.names) - 1).to_numpy()
+    boundaries = np.column_stack([np.zeros(len(rows), np.int64), edges, rows])
+    ranges = {}
+    for split in SPLITS:
+        first, last = layout.ranges[fold].get(split, (0, 0))
+        ranges[split] = (boundaries[:, first], boundaries[:, last])
+    return ranges
 
 
 def row_times(settings: Series, table: pl.DataFrame, rows: I64) -> I64:
     """Return the time of one row of each entity, int64 [E]. table: from entities.parquet."""
-    return times_at(settings.step, table["first_time"].to_numpy(), (table["anchor"] == "end").to_numpy(), rows)
+    from_end = (table["anchor"] == "end").to_numpy()
+    return times_at(settings.step, table["first_time"].to_numpy(), from_end, rows)
 
 
 def shared_times(run: Path, settings: Series) -> list[str]:
-    """Describe the splits in which entities overlap in calendar time: a row at or after the first row of a later split.
+    """Describe the splits in which entities overlap in calendar time: a row at or after the first
+    row of a later split.
 
-    Empty if all rows of a split lie before all rows of the next, over all entities. Of folds, only the first is
-    described.
+    Empty if all rows of a split lie before all rows of the next, over all entities. Of folds, only
+    the first is described.
     """
     table = read_entities(run)
-    rows = split_rows(table, settings.division.parts)
-    found = []
-    for one, other in combinations(SPLITS, 2):
-        there = {split: rows[split][1] > rows[split][0] for split in (one, other)}
-        if there[one].any() and there[other].any():
-            last = row_times(settings, table, rows[one][1] - 1)
-            starts = int(row_times(settings, table, rows[other][0])[there[other]].min())
-            behind = there[one] & (last >= starts)
-            if behind.any():
-                reached = moment(int(last[behind].max()))
-                found.append(
-                    f"{one} of {many_entities(behind.sum())} reaches to {reached}, "
-                    f"{other} of others begins {moment(starts)}"
-                )
-    return found
+    lines = []
+    starts: dict[str, int] = {}
+    lasts: dict[str, I64] = {}
+    for split, (start, stop) in split_rows(table, settings.division.layout).items():
+        used = stop > start
+        if used.any():
+            starts[split] = int(row_times(settings, table, start)[used].min())
+            lasts[split] = row_times(settings, table, stop - 1)[used]
+    for earlier, later in combinations(starts, 2):
+        overlap = lasts[earlier][lasts[earlier] >= starts[later]]
+        if len(overlap):
+            lines.append(
+                f"{earlier} of {many_entities(len(overlap))} reaches to"
+                f" {moment(int(overlap.max()))}, {later} of others begins {moment(starts[later])}"
+            )
+    return lines
 
 
 def stored_settings(run: FinishedRun) -> Series:
     """Read the settings that the run was made with, with the frequency that it found."""
     config = json.loads((run.root / "config.json").read_bytes())
     config.pop("recipe", None)
-    # An older run lacks the newest settings. Passing defaults keeps `Series` from taking them from a named run.
-    fields = Series.model_fields.items()
-    usual = {name: each.get_default(call_default_factory=True) for name, each in fields if not each.is_required()}
-    settings = Series(**usual | config | {"frequency": run.manifest.facts["frequency"]})
-    settings.__dict__["division"] = Division.of(settings, run.manifest.facts.get("divided_by", _NO_FILES))
+    settings = Series(**config | {"frequency": run.manifest.facts["frequency"]})
+    settings.__dict__["division"] = Division.from_facts(settings, run.manifest.facts)
     return settings
 
 

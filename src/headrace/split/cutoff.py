@@ -75,7 +75,7 @@ def cutoffs(settings: TemporalSplit) -> list[Cutoff]:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(f"split_date is {settings.split_date!r}; give an ISO date such as 2025-01-01") from None
-    zone, folds = ZoneInfo(settings.timezone), settings.folds
+    zone, folds = ZoneInfo(settings.time_zone), settings.folds
     if not isinstance(folds, Rolling):
         return [cutoff_at(moment, zone)]
     try:

@@ -123,7 +123,7 @@ def _time(found: Look, asked: AskedSplit) -> tuple[Column, Section]:
         section.settings["time_format"] = best.time_format
     if best.missing:
         section.settings["bad_rows"] = "drop"
-    section.settings["timezone"] = Aside("UTC")
+    section.settings["time_zone"] = Aside("UTC")
     return best, section
 
 

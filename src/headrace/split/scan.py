@@ -233,7 +233,7 @@ class _Scan:
             fault = fault_of(column[row], settings.time_format) or "has no date"
             if column[row].is_valid and repeated[row]:
                 fault = (
-                    f"is {shown(_python(column[row]), 80)}, an hour that happens twice in {settings.timezone} around "
+                    f"is {shown(_python(column[row]), 80)}, an hour that happens twice in {settings.time_zone} around "
                     "the split date; give dates an offset"
                 )
             told = f"{self.shard.path}: row {first_row + row + 1}: {name} {fault}"
@@ -428,7 +428,7 @@ def _may_not_mix(forms: Collection[str], time_format: str) -> bool:
 
 def _one_form_advice(forms: Iterable[str]) -> str:
     if set(forms) == _MIXED:
-        return 'give time_format="iso", which reads dates without an offset as times in timezone='
+        return 'give time_format="iso", which reads dates without an offset as times in time_zone='
     return "write one form, or give time_format="
 
 

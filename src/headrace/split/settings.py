@@ -132,7 +132,7 @@ class TemporalSplit(RecipeSettings):
         json_schema_extra={**_ROWS, "former": ["null_date"]},
         description="Rows without a readable time; drop: dropped and counted.",
     )
-    timezone: str = Field(
+    time_zone: str = Field(
         "UTC", json_schema_extra=_COLUMNS, description="Time zone of times without an offset, and of the split date."
     )
     time_format: str = Field(
@@ -196,14 +196,14 @@ class TemporalSplit(RecipeSettings):
         # YAML reads an unquoted date as a date.
         return value.isoformat() if hasattr(value, "isoformat") else value
 
-    @field_validator("timezone")
+    @field_validator("time_zone")
     @classmethod
     def _known_zone(cls, value: str) -> str:
         try:
             ZoneInfo(value)
         except (KeyError, ValueError, OSError):
             raise ValueError(
-                f"timezone is {value!r}, which is not an IANA time zone; give one such as 'Europe/Berlin'"
+                f"time_zone is {value!r}, which is not an IANA time zone; give one such as 'Europe/Berlin'"
             ) from None
         return value
 

@@ -162,7 +162,7 @@ def key_micros(scanned: Scanned, plan: SplitPlan) -> I64:
     """
     if plan.clock != "mixed":
         return scanned.micros
-    return in_utc(scanned.micros, (scanned.flags & INSTANT) == 0, plan.settings.timezone)
+    return in_utc(scanned.micros, (scanned.flags & INSTANT) == 0, plan.settings.time_zone)
 
 
 def settings_of(run: FinishedRun) -> TemporalSplit:
@@ -176,7 +176,7 @@ def times_of(run: FinishedRun, settings: TemporalSplit, table: pa.Table) -> tupl
     """Read the dates of output rows; return them, and their microseconds on the clock of the index."""
     dates = parse_dates(nulled(table[settings.time], ("", *settings.null_values)), settings.time_format)
     mixed = run.manifest.facts["date_form"] == "iso_mixed"
-    return dates, in_utc(dates.micros, ~dates.instant, settings.timezone) if mixed else dates.micros
+    return dates, in_utc(dates.micros, ~dates.instant, settings.time_zone) if mixed else dates.micros
 
 
 def edge_of(scanned: Scanned, plan: SplitPlan) -> np.int64 | I64:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.run.prepare import Prepared, prepare
-from headrace.series.config import Series
+from headrace.series.settings import Series
 
 FEATURES = ("rain", "cold")
 COLUMNS = ("flow", "cold", "rain")  # as they are stored: the target, then the features by name

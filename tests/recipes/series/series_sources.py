@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 
 from headrace.run.prepare import Prepared, prepare
-from headrace.series.config import Series
+from headrace.series.settings import Series
 
 
 def frame_of(entity: str, days: int = 900, seed: int = 0, first: str = "2001-01-01") -> pl.DataFrame:

@@ -178,9 +178,3 @@ def test_dates_that_cannot_cut_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(SettingsError, match=told):
             settings(tmp_path, **wrong)
-
-
-def test_shares_have_the_identity_they_had(tmp_path: Path) -> None:
-    asked = settings(write_basins(tmp_path / "in", {"a": a_basin(1)})).identity_settings()
-
-    assert not {"train_end", "val_end", "pipelines_from"} & asked.keys()

@@ -173,7 +173,7 @@ def test_gaps_that_are_judged_by_later_rows_are_found(tmp_path: Path, monkeypatc
         short.drop("row").write_csv(source / f"{entity}.csv")
     run_of(source, tmp_path / "honest")
     honest = checks_of(tmp_path / "honest")
-    monkeypatch.setattr(Gaps, "inside", lambda gaps, _: np.ones(len(gaps.start), bool))
+    monkeypatch.setattr(Gaps, "on_one_side", lambda gaps, _: np.ones(len(gaps.start), bool))
     run_of(source, tmp_path / "out")
 
     assert [None] * 3 == [check.problem for check in honest.values()]

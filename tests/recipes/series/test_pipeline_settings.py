@@ -26,9 +26,8 @@ from sklearn.preprocessing import (
 from headrace import load_pipelines
 from headrace.errors import SettingsError
 from headrace.run.identity import run_id
-from headrace.series.pipelines.grouped import GroupedPipeline
+from headrace.series.pipelines.frames import GroupedPipeline, UnifiedPipeline
 from headrace.series.pipelines.settings import Preprocessing, as_steps, chosen_entities
-from headrace.series.pipelines.unified import UnifiedPipeline
 
 SAME = [
     (StandardScaler(), "StandardScaler"),

@@ -18,8 +18,8 @@ from basins import SPLITS, readable_rows
 import headrace
 from commands import headrace as run_command
 from headrace.run.prepare import Prepared, prepare
-from headrace.series.config import Series
 from headrace.series.pipelines.save import load_pipelines
+from headrace.series.settings import Series
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
 CARAVAN, CAMELS = DATA / "job4-caravan", DATA / "job4-camels-us"
@@ -148,7 +148,7 @@ def camels(out: Path, forcing: str, **more) -> Prepared:
         "forcing": forcing,
         "target": "qobs",
         "features": ("prcp", "srad", "tmax", "tmin", "vp"),
-        "entities_file": CAMELS / "4_basins_test_set.txt",
+        "entities": f"@{CAMELS / '4_basins_test_set.txt'}",
         "static": CAMELS / "camels_attributes_v2.0",
         "static_entity": "gauge_id",
         "static_features": ("elev_mean", "slope_mean", "area_gages2", "root_depth_50"),

@@ -18,7 +18,7 @@ from headrace.dataset.open import FinishedRun
 from headrace.errors import InputError, SettingsError
 from headrace.run.prepare import Prepared
 from headrace.series.store import stored_entities, stored_settings
-from headrace.series.verify import _named_pipelines, _scaled_again
+from headrace.series.verify import _check_pipelines, _check_scaling
 from headrace.series.windows.store import map_store
 from headrace.windows import open_windows, write_forecasts
 
@@ -276,8 +276,8 @@ def test_verify_finds_pipelines_of_another_run(tmp_path: Path, trained: Prepared
     for name in names:
         shutil.copy(other.run / name, made.run / name)
 
-    assert "not those that it says run" in (_named_pipelines(run, settings).problem or "")
-    assert "are not those of the source, scaled" in (_scaled_again(run, settings).problem or "")
+    assert "not those that it says run" in (_check_pipelines(run, settings).problem or "")
+    assert "are not those of the source, scaled" in (_check_scaling(run, settings).problem or "")
 
 
 def test_verify_says_what_it_cannot_compare(tmp_path: Path, trained: Prepared, next_month: Path) -> None:

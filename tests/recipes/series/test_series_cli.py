@@ -1,17 +1,13 @@
-"""`headrace series`, `headrace run`, `headrace verify` and the builder: one job, said in different ways."""
+"""`headrace series`, `headrace run` and `headrace verify`: one job, said in different ways."""
 
 import json
 from pathlib import Path
 
 import pytest
 import yaml
-from basins import a_basin, files_of, series, settings, write_basins
-from typer.testing import CliRunner
+from basins import a_basin, series, write_basins
 
-import headrace
 from commands import headrace as run_command
-from headrace.cli import app
-from headrace.run.prepare import prepare
 
 
 def configuration(directory: Path, **more) -> Path:
@@ -69,7 +65,7 @@ def test_the_summary_says_what_was_left_out_and_verify_checks_it(tmp_path: Path)
         (["--set", "min_train_years"], "expected NAME=VALUE"),
         (["--set", "min_train_year=1"], "did you mean 'min_train_years'"),
         (["--layout", "wide"], "layout is 'wide'"),
-        (["--entities-file", "no.txt"], "no.txt: cannot be read"),
+        (["--entities", "@no.txt"], "no.txt: cannot be read"),
     ],
 )
 def test_errors_are_one_message_and_an_exit_code(tmp_path: Path, arguments: list[str], message: str) -> None:
@@ -83,7 +79,7 @@ def test_errors_are_one_message_and_an_exit_code(tmp_path: Path, arguments: list
 def test_a_file_of_entities_restricts_the_run(tmp_path: Path) -> None:
     config = configuration(tmp_path)
     (tmp_path / "some.txt").write_text("g2\n\ng0\nnobody\n")
-    done = run_command("series", config, "--entities-file", tmp_path / "some.txt", "--json")
+    done = run_command("series", config, "--entities", f"@{tmp_path / 'some.txt'}", "--json")
 
     summary = json.loads((Path(json.loads(done.stdout)["run"]) / "quality_summary.json").read_bytes())
     assert ["g0", "g2"] == summary["retained_basins"]
@@ -99,67 +95,3 @@ def test_flags_override_the_file(tmp_path: Path) -> None:
     asked = json.loads((Path(json.loads(done.stdout)["run"]) / "config.json").read_bytes())
     assert (["rain"], [-999.0], ["g1", "g2"], "drop") == (asked["features"], asked["missing_numbers"], asked["entities"], asked["bad_rows"])  # fmt: skip
     assert "MinMaxScaler" in json.dumps(asked["preprocessing_configs"]["target"])
-
-
-FORMER = {"train_prop": 0.5, "val_prop": 0.25, "test_prop": 0.25, "bad_times": "fail", "off_grid": "fail", "duplicate_times": "fail"}  # fmt: skip
-NOW = {"train_ratio": 0.5, "val_ratio": 0.25, "test_ratio": 0.25, "bad_rows": "error", "off_grid": "error", "duplicate_times": "error"}  # fmt: skip
-
-
-def test_former_names_and_words_still_work_and_warn(tmp_path: Path) -> None:
-    with pytest.warns(FutureWarning, match="is now") as warned:
-        made = settings(tmp_path, **FORMER)
-
-    assert settings(tmp_path, **NOW) == made
-    assert 7 == len(warned)  # four names, three words
-
-
-def test_a_former_name_as_a_flag_overrides_the_new_one_in_the_file(tmp_path: Path) -> None:
-    config = configuration(tmp_path, train_ratio=0.6)
-    flags = ["--train-prop", "0.5", "--val-prop", "0.3", "--workers", "1", "--json"]
-    with pytest.warns(FutureWarning, match="is now 'train_ratio'|is now 'val_ratio'"):
-        done = CliRunner().invoke(app, ["series", str(config), *flags])
-
-    asked = json.loads((Path(json.loads(done.stdout)["run"]) / "config.json").read_bytes())
-    assert (0.5, 0.3, 0.2) == (asked["train_ratio"], asked["val_ratio"], asked["test_ratio"])
-
-
-def test_the_builder_says_the_same_as_settings(tmp_path: Path) -> None:
-    source = write_basins(tmp_path / "in", {f"g{place}": a_basin(place) for place in range(3)})
-    scaler = {"step": "StandardScaler", "with_mean": False}
-    built = (
-        headrace.SeriesBuilder(source)
-        .target("flow")
-        .features("rain", "cold")
-        .time("date", "iso")
-        .frequency("1d")
-        .split(train=0.5, val=0.25, test=0.25)
-        .quality(min_train_years=0.02, max_imputation_gap_size=3)
-        .scale("features", "MinMaxScaler", strategy="unified", fit_on_n_basins=2, columns=["rain"])
-        .scale("features", scaler, strategy="per_group", columns=["cold"])
-        .where(batch_size=3)
-        .build()
-    )
-    said = settings(
-        source,
-        train_ratio=0.5,
-        val_ratio=0.25,
-        test_ratio=0.25,
-        max_imputation_gap_size=3,
-        preprocessing_configs={
-            "features": [
-                {"strategy": "unified", "pipeline": ["MinMaxScaler"], "fit_on_n_basins": 2, "columns": ["rain"]},
-                {"strategy": "per_group", "pipeline": [scaler], "columns": ["cold"]},
-            ]
-        },
-    )
-
-    assert said == built
-    first, second = prepare(built, tmp_path / "one"), prepare(said, tmp_path / "two")
-    assert files_of(first) == files_of(second)
-
-
-def test_the_builder_refuses_what_settings_refuse(tmp_path: Path) -> None:
-    with pytest.raises(headrace.SettingsError, match="target is required"):
-        headrace.SeriesBuilder(tmp_path).features("rain").build()
-    with pytest.raises(headrace.SettingsError, match="role 'feature'"):
-        headrace.SeriesBuilder(tmp_path).scale("feature", "StandardScaler", strategy="per_group")

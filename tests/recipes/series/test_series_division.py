@@ -291,9 +291,3 @@ def test_cut_dates_name_entities_as_the_source_does_whatever_their_type(source: 
 
     assert 1 == len({made.manifest.run_id for made in runs})
     assert {"4000"} == runs[0].manifest.facts["divided_by"]["dates"].keys()
-
-
-def test_defaults_have_the_identity_they_had(source: Path) -> None:
-    asked = series(source).identity_settings()
-
-    assert not {"cut_dates", "val_entities", "test_entities", "gap", "label_horizon", "folds"} & asked.keys()

@@ -18,8 +18,7 @@ from headrace.dataset.verify import Check
 from headrace.errors import SettingsError
 from headrace.run.identity import run_id
 from headrace.run.prepare import Prepared, prepare
-from headrace.series.clean import clean
-from headrace.series.duplicates import find_copies, series_digest
+from headrace.series.clean import clean, find_copies, series_digest
 from headrace.series.sources import Observed
 from headrace.series.verify import verify_series
 from laws import examples

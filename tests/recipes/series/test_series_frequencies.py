@@ -13,7 +13,7 @@ from basins import SPLITS, a_basin, readable_rows, stored, write_basins
 import headrace
 from headrace.run.events import Event, Note
 from headrace.run.prepare import Prepared, prepare
-from headrace.series.config import Series
+from headrace.series.settings import Series
 
 
 def steps(step: timedelta, count: int) -> list[datetime]:

@@ -21,14 +21,14 @@ from basins import a_basin, files_of, parquet, settings
 import headrace
 from headrace.run.events import Event, StageBegan
 from headrace.run.prepare import prepare
-from headrace.series.config import Series
+from headrace.series.settings import Series
 from places import new_place
 
 STAGES = ("spread", "clean", "fit", "write", "finish")
 
 CHILD = """
 import itertools, json, os, signal, sys, threading, time
-from headrace.series.config import Series
+from headrace.series.settings import Series
 from headrace.run.events import StageBegan, Step
 from headrace.run.prepare import prepare
 

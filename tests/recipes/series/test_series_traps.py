@@ -326,7 +326,6 @@ def test_rows_that_may_be_dropped_are_counted(tmp_path: Path) -> None:
         ({"static": "x.csv", "static_features": ["area"]}, "static_entity is missing"),
         ({"region_time_series_base_dirs": {"a": "x"}}, "either source or region_time_series_base_dirs"),
         ({"entities": []}, "entities is empty"),
-        ({"entities": ["a"], "entities_file": "x"}, "not both"),
         ({"time_format": "dmy"}, "time_format is 'dmy'"),
         ({"reader": "camels_us", "entity": "gauge"}, "takes one source"),
         ({"sourcce": "x"}, "did you mean 'source'"),

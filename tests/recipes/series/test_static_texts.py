@@ -10,7 +10,7 @@ from basins import a_basin, files_of, series, settings, write_basins
 
 import headrace
 from headrace.series.arrays.encoders import fit_encoder
-from headrace.series.leaks import _encoded_again
+from headrace.series.leaks import encoding_problem
 from headrace.series.pipelines.save import load_pipelines
 from headrace.windows import open_windows
 
@@ -117,8 +117,8 @@ def test_an_encoder_that_saw_others_is_found(tmp_path: Path) -> None:
     seen = fit_encoder(step, ("soil",), {"soil": ["clay", "moor", "sand", "silt"]})
 
     stored = {name: np.array(each) for name, each in statics(prepared).items() if name != "gauge"}
-    assert _encoded_again(pipelines.static_encoders[0], stored) is None
-    assert "not those of the retained entities" in str(_encoded_again(seen, stored))
+    assert encoding_problem(pipelines.static_encoders[0], stored) is None
+    assert "not those of the retained entities" in str(encoding_problem(seen, stored))
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_geology_of_camels_us(tmp_path: Path) -> None:
             reader="camels_us",
             target="qobs",
             features=("prcp", "tmax"),
-            entities_file=CAMELS / "4_basins_test_set.txt",
+            entities=f"@{CAMELS / '4_basins_test_set.txt'}",
             static=str(CAMELS / "camels_attributes_v2.0"),
             static_entity="gauge_id",
             static_features=("elev_mean", "geol_1st_class"),

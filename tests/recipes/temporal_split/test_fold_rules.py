@@ -85,7 +85,7 @@ def test_no_entity_trains_and_tests_in_a_fold_and_each_row_tests_at_most_once(
 
 def test_cuts_stay_at_midnight_when_clocks_change_and_each_row_goes_by_its_own_clock() -> None:
     folds = Rolling(n=3, step="30d")
-    asked = TemporalSplit(**NAMES, split_date="2025-02-15", folds=folds, timezone="Europe/Berlin")
+    asked = TemporalSplit(**NAMES, split_date="2025-02-15", folds=folds, time_zone="Europe/Berlin")
     cells = fold_cells(asked)
     cuts = [dt.datetime(2025, 2, 15) + number * dt.timedelta(days=30) for number in range(3)]
     wall = np.array([int(each.replace(tzinfo=dt.UTC).timestamp()) for each in cuts]) * 1_000_000
@@ -220,7 +220,7 @@ def test_stratified_folds_share_classes_evenly() -> None:
         ({"folds": "walk:n=5", "split_date": "2025-01-01"}, "folds of kind 'walk' are not known"),
         ({"folds": "rolling:n=1000,step=999w", "split_date": "9000-01-01"}, "go beyond the year 9999"),
         (
-            {"folds": "rolling:n=9,step=30m", "split_date": "2025-10-26T00:00", "timezone": "Europe/Berlin"},
+            {"folds": "rolling:n=9,step=30m", "split_date": "2025-10-26T00:00", "time_zone": "Europe/Berlin"},
             "happens twice",
         ),
     ],

@@ -148,7 +148,7 @@ def test_naive_and_zoned_iso_dates_mix(tmp_path: Path, extension: str, where: st
     else:
         write_rows(tmp_path / "in" / f"part-0{extension}", HEADER, naive)
         write_rows(tmp_path / "in" / f"part-1{extension}", HEADER, zoned)
-    prepared = split(tmp_path / "in", tmp_path / "out", time_format="iso", timezone="Europe/Berlin")
+    prepared = split(tmp_path / "in", tmp_path / "out", time_format="iso", time_zone="Europe/Berlin")
 
     assert {"e9", "e101"} == {str(row[0]) for row in split_rows(prepared.run, "test")}
     before = {str(row[0]) for name in ("train", "val") for row in split_rows(prepared.run, name)}
@@ -160,7 +160,7 @@ def test_naive_and_zoned_iso_dates_mix(tmp_path: Path, extension: str, where: st
 def test_the_index_of_mixed_dates_is_on_one_clock(tmp_path: Path) -> None:
     rows = rows_of([*EARLY, "2025-01-01 01:00:00", "2025-01-01T00:30:00Z"])
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
-    prepared = split(tmp_path / "in", tmp_path / "out", time_format="iso", timezone="Europe/Berlin")
+    prepared = split(tmp_path / "in", tmp_path / "out", time_format="iso", time_zone="Europe/Berlin")
     index = headrace.open(tmp_path / "out").split_index("test")
     keys = pq.read_table(prepared.run / "index.parquet", columns=["split", "key_min", "key_max"]).to_pylist()
     utc = (dt.datetime(2025, 1, 1) - EPOCH) // dt.timedelta(microseconds=1)
@@ -172,7 +172,7 @@ def test_the_index_of_mixed_dates_is_on_one_clock(tmp_path: Path) -> None:
 def test_a_naive_date_in_a_repeated_hour_is_refused_beside_zoned_ones(tmp_path: Path) -> None:
     rows = rows_of([*EARLY, "2024-10-27T00:30:00Z", "2024-10-27 02:30:00"])
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
-    asked = {"time_format": "iso", "timezone": "Europe/Berlin", "split_date": "2024-10-27T02:30:00+01:00"}
+    asked = {"time_format": "iso", "time_zone": "Europe/Berlin", "split_date": "2024-10-27T02:30:00+01:00"}
 
     with pytest.raises(InputError, match=r"row 10: date is '2024-10-27 02:30:00', an hour that happens twice"):
         split(tmp_path / "in", tmp_path / "out", **asked)
@@ -184,7 +184,7 @@ def test_a_mix_is_refused_without_a_word_of_the_user_and_the_word_is_named(tmp_p
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, naive + zoned if where == "one shard" else naive)
     write_rows(tmp_path / "in" / "part-1.csv", HEADER, zoned)
 
-    with pytest.raises(InputError, match=r"part-[01]\.csv.*time_format=\"iso\".*timezone"):
+    with pytest.raises(InputError, match=r"part-[01]\.csv.*time_format=\"iso\".*time_zone"):
         split(tmp_path / "in", tmp_path / "out")
 
 

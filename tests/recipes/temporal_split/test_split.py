@@ -104,7 +104,7 @@ def test_a_split_date_is_an_instant_and_belongs_to_test(tmp_path: Path) -> None:
 def test_a_split_date_with_offset_is_compared_with_naive_dates_of_the_zone(tmp_path: Path) -> None:
     rows = [(f"{n}", f"2025-01-01 {hour:02d}:00:00", str(n)) for n, hour in enumerate((0, 1, 2, 3))]
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
-    run = split(tmp_path / "in", tmp_path / "out", split_date="2025-01-01T01:00:00+00:00", timezone="Europe/Berlin").run
+    run = split(tmp_path / "in", tmp_path / "out", split_date="2025-01-01T01:00:00+00:00", time_zone="Europe/Berlin").run
 
     assert ["2", "3"] == split_column(run, "test", "row")
 
@@ -112,7 +112,7 @@ def test_a_split_date_with_offset_is_compared_with_naive_dates_of_the_zone(tmp_p
 def test_an_hour_that_happens_twice_around_the_split_date_is_an_error(tmp_path: Path) -> None:
     rows = [(str(n), f"2025-10-26 {hour}:30:00", "0") for n, hour in enumerate(("00", "01", "02", "03"))]
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
-    asked = {"split_date": "2025-10-26T01:00:00Z", "timezone": "Europe/Berlin"}
+    asked = {"split_date": "2025-10-26T01:00:00Z", "time_zone": "Europe/Berlin"}
 
     with pytest.raises(
         InputError,

@@ -218,7 +218,7 @@ def test_naive_dates_fall_on_the_side_that_the_zone_gives_them(tmp_path: Path, z
     sides = []
     for number, rows in enumerate((local, zoned, epoch)):
         write_rows(directory / f"in{number}" / "part-0.csv", HEADER[:3], rows)
-        prepared = attempt(directory / f"in{number}", directory / f"out{number}", timezone=zone)
+        prepared = attempt(directory / f"in{number}", directory / f"out{number}", time_zone=zone)
         sides.append(
             None
             if prepared is None

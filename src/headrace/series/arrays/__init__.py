@@ -1,1 +1,4 @@
-"""Handle time series of many entities as arrays: regular axes, gaps, cuts, windows, scalers. Pure: numpy, no files."""
+"""Handle time series of many entities as arrays: regular axes, gaps, cuts, windows, scalers.
+
+Pure: numpy, no files.
+"""

@@ -1,21 +1,22 @@
 """Build the regular time axis of one entity, and place its observed rows on equal steps.
 
-A series is assumed to have one frequency. Its observed rows get positions on an axis that runs from the first of them
-to the last; positions without a row are missing rows. Steps are a fixed number of microseconds, calendar months, or
-business days. Business days are Monday to Friday, or the days of a list and, after its last day, Monday to Friday
-again. Times are int64 microseconds since 1970 everywhere. All functions are O(rows log rows) and vectorised.
+A series is assumed to have one frequency. Its observed rows get positions on an axis that runs from
+the first of them to the last; positions without a row are missing rows. Steps are a fixed number of
+microseconds, calendar months, or business days. Business days are Monday to Friday, or the days of
+a list and, after its last day, Monday to Friday again. Times are int64 microseconds since 1970
+everywhere. All functions are O(rows log rows) and vectorised.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
-from headrace.arrays import I64, Bools
+from headrace.arrays import F32, F64, I64, Bools
 
 Anchor = Literal["start", "end"]
 
@@ -41,9 +42,11 @@ _SHORTEST_MONTH_US = 28 * DAY_US
 
 @dataclass(frozen=True)
 class Frequency:
-    """The step of an axis: `micros` microseconds, `months` calendar months, or a business day of `days`.
+    """The step of an axis: `micros` microseconds, `months` calendar months, or a business day of
+    `days`.
 
-    The fields that do not apply are 0 or None. days: since 1970-01-01, ascending; empty for Monday to Friday.
+    The fields that do not apply are 0 or None. days: since 1970-01-01, ascending; empty for Monday
+    to Friday.
     """
 
     micros: int
@@ -52,15 +55,23 @@ class Frequency:
 
     @classmethod
     def parse(cls, word: str) -> Frequency:
-        """Parse "1d", "15m", "1h", "1w", "1mo", "1q", "1y", "1b" and the like. Raises `ValueError` for other words."""
+        """Parse "1d", "15m", "1h", "1w", "1mo", "1q", "1y", "1b" and the like.
+
+        Raises `ValueError` for other words.
+        """
         match = _WORD.fullmatch(word.strip())
-        count = int(match[1] or 1) if match else 0
-        unit = match[2].lower() if match else ""
+        count = 0
+        if match:
+            count = int(match[1] or 1)
+        unit = ""
+        if match:
+            unit = match[2].lower()
         if (count, unit) == (1, _BUSINESS):
             return cls(0, days=())
         if count < 1 or unit not in {*_UNITS_US, *_UNITS_MONTHS}:
             raise ValueError(
-                f"{word!r} is not a frequency; give a number and us, ms, s, m, h, d, w, mo, q or y, e.g. 1d, or 1b"
+                f"{word!r} is not a frequency; give a number and us, ms, s, m, h, d, w, mo, q or y,"
+                " e.g. 1d, or 1b"
             )
         if unit in _UNITS_MONTHS:
             return cls(0, count * _UNITS_MONTHS[unit])
@@ -68,7 +79,9 @@ class Frequency:
 
     def on(self, days: Sequence[int]) -> Frequency:
         """Return business days of a list of days since 1970-01-01; without a list, the same step."""
-        return replace(self, days=tuple(sorted(set(days)))) if days else self
+        if days:
+            return replace(self, days=tuple(sorted(set(days))))
+        return self
 
     @property
     def word(self) -> str:
@@ -77,16 +90,22 @@ class Frequency:
             return f"1{_BUSINESS}"
         if self.months:
             return f"{self.months}mo"
-        unit = next(each for each in ("d", "h", "m", "s", "ms", "us") if self.micros % _UNITS_US[each] == 0)
+        unit = next(
+            each for each in ("d", "h", "m", "s", "ms", "us") if self.micros % _UNITS_US[each] == 0
+        )
         return f"{self.micros // _UNITS_US[unit]}{unit}"
 
     @property
     def steps_per_year(self) -> float:
         """Number of steps in 365.25 days."""
         if self.days is not None:
-            span = self.days[-1] - self.days[0] if len(self.days) > 1 else 0
+            span = 0
+            if len(self.days) > 1:
+                span = self.days[-1] - self.days[0]
             return YEAR_US / DAY_US * ((len(self.days) - 1) / span if span else 5 / 7)
-        return 12 / self.months if self.months else YEAR_US / self.micros
+        if self.months:
+            return 12 / self.months
+        return YEAR_US / self.micros
 
 
 @dataclass(frozen=True)
@@ -103,12 +122,18 @@ class Axis:
 
     def times(self) -> I64:
         """Return the time of every row, int64 [rows]."""
-        first, from_end = np.array([self.first], np.int64), np.array([self.anchor == "end"])
+        first = np.array([self.first], np.int64)
+        from_end = np.array([self.anchor == "end"])
         return times_at(self.frequency, first, from_end, np.arange(self.rows, dtype=np.int64))
 
     def tail(self, start: int, stop: int) -> Axis:
         """Return the axis of the rows from `start` to before `stop`."""
-        return Axis(self.frequency, int(self.times()[start]) if start else self.first, stop - start, self.anchor)
+        return Axis(
+            self.frequency,
+            int(self.times()[start]) if start else self.first,
+            stop - start,
+            self.anchor,
+        )
 
 
 def times_at(frequency: Frequency, first: I64, from_end: Bools, steps: I64) -> I64:
@@ -127,13 +152,16 @@ def times_at(frequency: Frequency, first: I64, from_end: Bools, steps: I64) -> I
 
 
 def ends_at(frequency: Frequency, times: I64, from_end: Bools) -> I64:
-    """Return where the steps at these times end: where the next one begins, or the month if it is counted from its end.
+    """Return where the steps at these times end: where the next one begins, or the month if it is
+    counted from its end.
 
     A month that is called by its last day lasts until the end of that month.
     """
     if frequency.months:
         months, since, _ = month_places(times)
-        return np.where(from_end, _start_of(months + 1), _start_of(months + frequency.months) + since)
+        return np.where(
+            from_end, _start_of(months + 1), _start_of(months + frequency.months) + since
+        )
     return times_at(frequency, times, from_end, np.ones(1, np.int64))
 
 
@@ -149,10 +177,11 @@ def slots_of(times: I64, frequency: Frequency) -> I64:
 def steps_until(
     frequency: Frequency, first: I64, from_end: Bools, end: I64, *, weekends: bool = False
 ) -> tuple[I64, Bools]:
-    """Return the number of steps from the first times until `end`, and whether a step ends there; shapes broadcast.
+    """Return the number of steps from the first times until `end`, and whether a step ends there;
+    shapes broadcast.
 
-    Of business days the last one before `end` ends there. weekends: whether their rows were joined with the business
-    day before; then a business day ends where the next one begins.
+    Of business days the last one before `end` ends there. weekends: whether their rows were joined
+    with the business day before; then a business day ends where the next one begins.
     """
     if frequency.months:
         months, since, _ = month_places(end)
@@ -165,15 +194,21 @@ def steps_until(
     day = end - first % DAY_US
     number, there = business_places(frequency.days, day if weekends else day - DAY_US)
     own, _ = business_places(frequency.days, first)
-    return (number - own, there & (day % DAY_US == 0)) if weekends else (number - own + 1, np.ones_like(there))
+    if weekends:
+        return (number - own, there & (day % DAY_US == 0))
+    return (number - own + 1, np.ones_like(there))
 
 
 def divides(fine: Frequency, coarse: Frequency) -> bool:
-    """Return whether a step of `coarse` consists of several of `fine`, so that they can end together."""
+    """Return whether a step of `coarse` consists of several of `fine`, so that they can end
+    together.
+    """
     if fine.months:
         return fine.months < coarse.months and coarse.months % fine.months == 0
     if fine.days is not None:
-        return coarse.days is None and (coarse.months > 0 or (coarse.micros > DAY_US and coarse.micros % DAY_US == 0))
+        return coarse.days is None and (
+            coarse.months > 0 or (coarse.micros > DAY_US and coarse.micros % DAY_US == 0)
+        )
     whole = coarse.micros or DAY_US  # months and business days consist of days
     return whole % fine.micros == 0 and fine.micros != coarse.micros
 
@@ -198,13 +233,18 @@ def place(times: I64, frequency: Frequency) -> Placed:
     anchor: Anchor = "start"
     if frequency.months:
         months, since, until = month_places(times)
-        by_start, by_end = _most_common(since), _most_common(until)
-        starts, ends = since == by_start, until == by_end
+        by_start = _most_common(since)
+        by_end = _most_common(until)
+        starts = since == by_start
+        ends = until == by_end
         more_ends = int(ends.sum()) - int(starts.sum())
         # Days 29 to 31 do not exist in every month, so such times are counted from the month's end.
         if more_ends > 0 or (more_ends == 0 and by_start >= _SHORTEST_MONTH_US):
             anchor = "end"
-        on_grid = starts if anchor == "start" else ends
+        if anchor == "start":
+            on_grid = starts
+        else:
+            on_grid = ends
         phase = months % frequency.months
         on_grid &= phase == _most_common(phase[on_grid])
         number = months // frequency.months
@@ -222,25 +262,31 @@ def place(times: I64, frequency: Frequency) -> Placed:
     numbers = number[rows]
     if (numbers[1:] < numbers[:-1]).any():
         order = np.argsort(numbers, kind="stable")
-        rows, numbers = rows[order], numbers[order]
+        rows = rows[order]
+        numbers = numbers[order]
     axis = Axis(frequency, int(times[rows[0]]), int(numbers[-1] - numbers[0]) + 1, anchor)
     return Placed(axis, rows, numbers - numbers[0], np.flatnonzero(~on_grid))
 
 
 def infer(times: I64) -> Frequency | None:
-    """Return the most common step between distinct times [N], in any order; None for fewer than three of them."""
+    """Return the most common step between distinct times [N], in any order; None for fewer than
+    three of them.
+    """
     distinct = np.unique(times)
     if len(distinct) < 3:
         return None
     steps = np.diff(distinct)
     months, since, until = month_places(distinct)
-    if steps.min() >= _SHORTEST_MONTH_US and (len(np.unique(since)) == 1 or len(np.unique(until)) == 1):
+    if steps.min() >= _SHORTEST_MONTH_US and (
+        len(np.unique(since)) == 1 or len(np.unique(until)) == 1
+    ):
         return Frequency(0, _most_common(np.diff(months)))
     return Frequency(_most_common(steps))
 
 
 def agreed(words: Mapping[str, int], rule: str) -> str:
-    """Return the frequency of most entities, in a tie the longest; or with rule "coarsest" the longest of any entity.
+    """Return the frequency of most entities, in a tie the longest; or with rule "coarsest" the
+    longest of any entity.
 
     words: number of entities by frequency.
     """
@@ -260,7 +306,9 @@ def occurrences(times: I64, groups: I64) -> I64:
 
 
 def business_places(days: Sequence[int], times: I64) -> tuple[I64, Bools]:
-    """Return the number of the last business day that is not after each time, and whether the time is on that day."""
+    """Return the number of the last business day that is not after each time, and whether the time
+    is on that day.
+    """
     own = times // DAY_US
     listed = np.array(days, np.int64)
     weekdays = np.busday_count(_FIRST_MONDAY, (own + 1).astype("datetime64[D]")) - 1
@@ -270,7 +318,9 @@ def business_places(days: Sequence[int], times: I64) -> tuple[I64, Bools]:
     last = np.busday_count(_FIRST_MONDAY, (listed[-1:] + 1).astype("datetime64[D]"))[0] - 1
     behind = own > listed[-1]
     number = np.where(behind, len(listed) - 1 + weekdays - last, found)
-    return number, np.where(behind, np.is_busday(own.astype("datetime64[D]")), (found >= 0) & (listed[found] == own))
+    return number, np.where(
+        behind, np.is_busday(own.astype("datetime64[D]")), (found >= 0) & (listed[found] == own)
+    )
 
 
 def business_days(days: Sequence[int], number: I64) -> I64:
@@ -290,7 +340,9 @@ def _weekdays(number: I64) -> I64:
 
 
 def month_places(times: I64) -> tuple[I64, I64, I64]:
-    """Return months since 1970, microseconds since the month's start, and microseconds until its end."""
+    """Return months since 1970, microseconds since the month's start, and microseconds until its
+    end.
+    """
     months = times.astype("datetime64[us]").astype("datetime64[M]").astype(np.int64)
     return months, times - _start_of(months), _start_of(months + 1) - times
 
@@ -305,3 +357,39 @@ def _most_common(values: I64) -> int:
         return int(values[0])
     distinct, counts = np.unique(values, return_counts=True)
     return int(distinct[np.argmax(counts)])
+
+
+_HOUR_US = DAY_US // 24
+
+
+def _share_of(unit: str) -> Callable[[I64], F64]:
+    """Return the share of its calendar month or year that has passed at each time, 0 to 1."""
+
+    def share(micros: I64) -> F64:
+        whole = micros.view("datetime64[us]").astype(f"datetime64[{unit}]")
+        begin, end = (each.astype("datetime64[us]").view(np.int64) for each in (whole, whole + 1))
+        return np.asarray((micros - begin) / (end - begin), np.float64)
+
+    return share
+
+
+_SHARES: dict[str, Callable[[I64], F64]] = {
+    "hour_of_day": lambda micros: np.asarray(micros % DAY_US // _HOUR_US / 24, np.float64),
+    # 1970 began on a Thursday; Monday is 0
+    "day_of_week": lambda micros: np.asarray((micros // DAY_US + 3) % 7 / 7, np.float64),
+    "day_of_month": _share_of("M"),
+    "day_of_year": _share_of("Y"),
+}
+CALENDAR = tuple(_SHARES)
+
+
+def calendar_names(parts: Sequence[str]) -> list[str]:
+    """Return the column names of these parts of a time."""
+    return [f"{part}_{wave}" for part in parts for wave in ("sin", "cos")]
+
+
+def calendar_of(parts: Sequence[str], micros: I64) -> F32:
+    """Return the columns of these parts at the given times, [N, 2 · parts]."""
+    angles = [2 * np.pi * _SHARES[part](micros) for part in parts]
+    waves = [wave(angle) for angle in angles for wave in (np.sin, np.cos)]
+    return np.stack(waves, axis=1).astype(np.float32)

@@ -1,7 +1,8 @@
-"""Encode texts as numbers: one column (`OrdinalEncoder`), or one column per category (`OneHotEncoder`).
+"""Encode texts as numbers: one column (`OrdinalEncoder`), or one column per category
+(`OneHotEncoder`).
 
-The order of categories, column names and results equal scikit-learn's, without needing it. A fit consists only of its
-lists of categories. Pure.
+The order of categories, column names and results equal scikit-learn's, without needing it. A fit
+consists only of its lists of categories. Pure.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ Texts = Mapping[str, Sequence[str | None]]
 class Encoder:
     """A fitted encoder.
 
-    step: the step as data. columns: columns of texts. categories: of each column, in the order of their numbers.
+    step: the step as data. columns: columns of texts. categories: of each column, in the order of
+    their numbers.
     """
 
     step: StepData
@@ -47,24 +49,32 @@ class Encoder:
     def transform(self, texts: Texts) -> F64:
         """Return numbers [N, len(names)] for the texts of each column.
 
-        Raises `InputError` for a missing text, and for a text that no fitted entity has unless `handle_unknown` covers
-        it.
+        Raises `InputError` for a missing text, and for a text that no fitted entity has unless
+        `handle_unknown` covers it.
         """
         made = []
         for column in self.columns:
-            own, (every, dropped) = texts[column], self._categories(column)
+            own = texts[column]
+            every, dropped = self._categories(column)
             place: dict[str | None, int] = {text: at for at, text in enumerate(every)}
-            codes = np.array([place.get(each, -1 if each is not None else -2) for each in own], np.int64)
+            codes = np.array(
+                [place.get(each, -1 if each is not None else -2) for each in own], np.int64
+            )
             if (codes == -2).any():
                 row = int(np.argmax(codes == -2)) + 1
                 raise InputError(f"static feature {column!r} is missing at row {row}; name it")
             if (codes < 0).any() and self.step["handle_unknown"] == "error":
                 raise InputError(
-                    f"static feature {column!r} is {own[int(np.argmax(codes < 0))]!r}, which is none of the "
-                    f"{len(every)} categories that were fitted; give one of them, or the encoder handle_unknown"
+                    f"static feature {column!r} is {own[int(np.argmax(codes < 0))]!r}, which is"
+                    f" none of the {len(every)} categories that were fitted; give one of them, or"
+                    " the encoder handle_unknown"
                 )
             if self.step["step"] == "OrdinalEncoder":
-                made.append(np.where(codes < 0, self.step["unknown_value"] or 0.0, codes.astype(np.float64))[:, None])
+                made.append(
+                    np.where(
+                        codes < 0, self.step["unknown_value"] or 0.0, codes.astype(np.float64)
+                    )[:, None]
+                )
             else:
                 made.append((codes[:, None] == np.arange(dropped, len(every))).astype(np.float64))
         return np.concatenate(made, axis=1)
@@ -76,16 +86,23 @@ class Encoder:
         for column, part in zip(self.columns, np.split(numbers, borders, axis=1), strict=True):
             every, dropped = self._categories(column)
             if self.step["step"] == "OrdinalEncoder":
-                codes = np.where(np.isin(part[:, 0], np.arange(len(every))), part[:, 0], -1).astype(np.int64)
+                codes = np.where(np.isin(part[:, 0], np.arange(len(every))), part[:, 0], -1).astype(
+                    np.int64
+                )
             else:
                 hot = np.insert(part > 0.5, 0, False, axis=1)  # argmax needs at least one column
-                codes = np.where(hot.any(axis=1), hot.argmax(axis=1) - 1 + dropped, 0 if dropped else -1)
+                codes = np.where(
+                    hot.any(axis=1), hot.argmax(axis=1) - 1 + dropped, 0 if dropped else -1
+                )
             made[column] = [every[code] if code >= 0 else None for code in codes.tolist()]
         return made
 
     def _categories(self, column: str) -> tuple[tuple[str, ...], int]:
-        """Return the categories of a column, and the number of leading ones that get no column of their own."""
-        every, drop = self.categories[self.columns.index(column)], self.step.get("drop")
+        """Return the categories of a column, and the number of leading ones that get no column of
+        their own.
+        """
+        every = self.categories[self.columns.index(column)]
+        drop = self.step.get("drop")
         return every, int(drop == "first" or (drop == "if_binary" and len(every) == 2))
 
     def to_json(self) -> dict[str, Any]:
@@ -98,7 +115,10 @@ class Encoder:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Encoder:
-        """Read an encoder from `to_json`. Raises `ValueError`, `KeyError` or `TypeError` for anything else."""
+        """Read an encoder from `to_json`.
+
+        Raises `ValueError`, `KeyError` or `TypeError` for anything else.
+        """
         step = dict(record["encoder"])
         word = step.pop("step")
         if word not in ENCODERS or len(record["columns"]) != len(record["categories"]):
@@ -118,12 +138,14 @@ def fit_encoder(step: StepData, columns: Sequence[str], texts: Texts) -> Encoder
     given = step["categories"]
     if given != "auto" and len(given) != len(columns):
         raise SettingsError(
-            f"{step['step']}: categories are of {len(given)} columns, and there are {len(columns)}: "
-            f"{', '.join(columns)}; give one list each"
+            f"{step['step']}: categories are of {len(given)} columns, and there are {len(columns)}:"
+            f" {', '.join(columns)}; give one list each"
         )
     categories = given
     if given == "auto":
-        categories = [sorted({text for text in texts[column] if text is not None}) for column in columns]
+        categories = [
+            sorted({text for text in texts[column] if text is not None}) for column in columns
+        ]
     made = Encoder(dict(step), tuple(columns), tuple(map(tuple, categories)))
     made.transform(texts)
     return made

@@ -1,10 +1,12 @@
-"""Fit, apply and invert the scalers of many entities for all rows at once, as plain arrays that are stored as JSON.
+"""Fit, apply and invert the scalers of many entities for all rows at once, as plain arrays that are
+stored as JSON.
 
-One `Scalers` is one pipeline of native steps over some columns, fitted for every entity separately or once for all. It
-stores what a step measured (means, variances, least and greatest values). The numbers used for scaling follow from
-these by scikit-learn's rules, so the results match scikit-learn. Work is in float64, in blocks of rows, so memory in
-addition to the result is bounded. Fitting costs a few passes over the rows per step; `RobustScaler` sorts them, and
-`PowerTransformer` searches its exponent for each group and column with scikit-learn (extra `series`).
+One `Scalers` is one pipeline of native steps over some columns, fitted for every entity separately
+or once for all. It stores what a step measured (means, variances, least and greatest values). The
+numbers used for scaling follow from these by scikit-learn's rules, so the results match
+scikit-learn. Work is in float64, in blocks of rows, so memory in addition to the result is bounded.
+Fitting costs a few passes over the rows per step; `RobustScaler` sorts them, and `PowerTransformer`
+searches its exponent for each group and column with scikit-learn (extra `series`).
 """
 
 from __future__ import annotations
@@ -26,8 +28,22 @@ import pyarrow.compute as pc
 
 from headrace.arrays import F64, I64, Bools
 from headrace.errors import CorruptShard, InputError, MissingExtra, SettingsError
-from headrace.series.arrays.statistics import counts, extremes, means, quantiles, row_groups, variances
-from headrace.series.arrays.steps import NATIVE, FittedStep, StepData, complete, power, why_not_invertible
+from headrace.series.arrays.statistics import (
+    counts,
+    extremes,
+    means,
+    quantiles,
+    row_groups,
+    variances,
+)
+from headrace.series.arrays.steps import (
+    NATIVE,
+    FittedStep,
+    StepData,
+    complete,
+    power,
+    why_not_invertible,
+)
 
 Values = npt.NDArray[np.floating[Any]]
 
@@ -48,14 +64,18 @@ MEASURED = {
 
 @dataclass(frozen=True)
 class Part(ABC):
-    """One fitted pipeline over `columns`: a fit for each of the ascending `entities`, or one for all (None)."""
+    """One fitted pipeline over `columns`: a fit for each of the ascending `entities`, or one for
+    all (None).
+    """
 
     columns: tuple[str, ...]
     entities: tuple[str, ...] | None
     pipeline: tuple[StepData, ...]
 
     @abstractmethod
-    def apply(self, matrix: Values, offsets: I64, entities: Sequence[str], dtype: Any = np.float32) -> Values:
+    def apply(
+        self, matrix: Values, offsets: I64, entities: Sequence[str], dtype: Any = np.float32
+    ) -> Values:
         """Return scaled values [R, C] of `dtype`; NaN stays NaN.
 
         entities: one for each group of rows that `offsets` [len+1] delimits.
@@ -70,40 +90,65 @@ class Part(ABC):
         """
 
     def places(self, entities: Sequence[str] | pa.Array) -> I64:
-        """Return the index of each entity's fit, int64 [len(entities)]. Raises `InputError` for one without a fit."""
+        """Return the index of each entity's fit, int64 [len(entities)].
+
+        Raises `InputError` for one without a fit.
+        """
         if self.entities is None:
             return np.zeros(len(entities), np.int64)
-        if len(entities) * _FEW < len(self.entities):  # `index_in` would build its hash table on each call
-            names = entities.to_pylist() if isinstance(entities, pa.Array) else entities
+        # `index_in` would build its hash table on each call
+        if len(entities) * _FEW < len(self.entities):
+            if isinstance(entities, pa.Array):
+                names = entities.to_pylist()
+            else:
+                names = entities
             at = [bisect_left(self.entities, str(name)) for name in names]
-            if all(self.entities[place : place + 1] == (name,) for place, name in zip(at, names, strict=True)):
+            if all(
+                self.entities[place : place + 1] == (name,)
+                for place, name in zip(at, names, strict=True)
+            ):
                 return np.array(at, np.int64)
-        texts = entities if isinstance(entities, pa.Array) else pa.array(list(entities), pa.string())
+        if isinstance(entities, pa.Array):
+            texts = entities
+        else:
+            texts = pa.array(list(entities), pa.string())
         found = pc.index_in(texts.cast(pa.string()), value_set=pa.array(self.entities, pa.string()))
         if found.null_count:
             stranger = texts.filter(found.is_null())[0].as_py()
             near = difflib.get_close_matches(str(stranger), self.entities[:10_000], n=1)
             raise InputError(
-                f"entity {stranger!r}: no pipeline was fitted for it ({len(self.entities):,} entities have one"
-                f"{f', near: {near[0]!r}' if near else ''}), and unscaled values are never returned; give entities of "
-                f"this run, or prepare with strategy: unified, which fits one pipeline for all"
+                f"entity {stranger!r}: no pipeline was fitted for it"
+                f" ({len(self.entities):,} entities have"
+                f" one{f', near: {near[0]!r}' if near else ''}), and unscaled values are never"
+                " returned; give entities of this run, or prepare with strategy: unified, which"
+                " fits one pipeline for all"
             )
         return np.asarray(found.to_numpy(), np.int64)
 
     def _words(self) -> str:
-        return " -> ".join(str(each.get("func") or each["step"]) for each in self.pipeline) or "no step"
+        return (
+            " -> ".join(str(each.get("func") or each["step"]) for each in self.pipeline)
+            or "no step"
+        )
 
-    def _check_finite(self, made: Values, before: Values, entities: Sequence[str], groups: I64) -> None:
-        """Raise `InputError` if a value has no finite result. groups: index of each row's entity."""
+    def _check_finite(
+        self, made: Values, before: Values, entities: Sequence[str], groups: I64
+    ) -> None:
+        """Raise `InputError` if a value has no finite result.
+
+        groups: index of each row's entity.
+        """
         if (found := _first(~np.isfinite(made) & ~np.isnan(before))) is not None:
             row, column = found
-            # The largest is the cause: in the train rows it makes the results of all others infinite too.
+            # The largest is the cause: in the train rows it makes the results of all others
+            # infinite too.
             rows = np.flatnonzero((groups == groups[row]) & ~np.isfinite(made[:, column]))
             row = int(rows[np.nanargmax(np.abs(before[rows, column]))])
             raise InputError(
-                f"entity {entities[int(groups[row])]!r}, column {self.columns[column]!r}: "
-                f"{float(before[row, column])!r} has no finite value after {self._words()} as {made.dtype}; correct "
-                f"the data or name it in missing_numbers, or choose other steps"
+                f"entity {entities[int(groups[row])]!r}, column {self.columns[column]!r}:"
+                f" {float(before[row, column])!r} has no finite value after {self._words()} as"
+                f" {made.dtype}; correct the data or name it in missing_numbers, or choose other"
+                " steps"
             )
 
 
@@ -117,7 +162,10 @@ class Scalers(Part):
     measured: tuple[Mapping[str, F64], ...]
 
     def __repr__(self) -> str:
-        whom = "one for all" if self.entities is None else f"{len(self.entities):,} entities"
+        if self.entities is None:
+            whom = "one for all"
+        else:
+            whom = f"{len(self.entities):,} entities"
         return f"Scalers({', '.join(self.columns)}: {self._words()}, {whom})"
 
     @cached_property
@@ -125,9 +173,12 @@ class Scalers(Part):
         """The steps, each with its measured numbers."""
         return tuple(map(FittedStep, self.pipeline, self.measured))
 
-    def apply(self, matrix: Values, offsets: I64, entities: Sequence[str], dtype: Any = np.float32) -> Values:
+    def apply(
+        self, matrix: Values, offsets: I64, entities: Sequence[str], dtype: Any = np.float32
+    ) -> Values:
         """Return scaled values; see `Part`."""
-        places, out = self.places(entities), np.empty(matrix.shape, dtype)
+        places = self.places(entities)
+        out = np.empty(matrix.shape, dtype)
         for start in range(0, len(out), _BLOCK):
             stop = min(len(out), start + _BLOCK)
             groups = row_groups(offsets, start, stop)
@@ -145,11 +196,15 @@ class Scalers(Part):
         for step in self.pipeline:
             reason = why_not_invertible(step)
             if reason is not None and not step.get("clip"):
-                raise SettingsError(f"columns {', '.join(self.columns)} cannot be brought back: {reason}")
-        places, out = self.places(entities), np.empty(scaled.shape)
+                raise SettingsError(
+                    f"columns {', '.join(self.columns)} cannot be brought back: {reason}"
+                )
+        places = self.places(entities)
+        out = np.empty(scaled.shape)
         for start in range(0, len(out), _BLOCK):
             stop = min(len(out), start + _BLOCK)
-            y, own = np.asarray(scaled[start:stop], np.float64), places[row_groups(offsets, start, stop)]
+            y = np.asarray(scaled[start:stop], np.float64)
+            own = places[row_groups(offsets, start, stop)]
             for each in reversed(self.steps):
                 y = each.backward(y, own)
             out[start:stop] = y
@@ -163,7 +218,10 @@ class Scalers(Part):
         return self._taken(tuple(columns), self.entities, lambda values: values[:, at])
 
     def select(self, entities: Sequence[str]) -> Scalers:
-        """Return these scalers for some of the entities. Raises `InputError` for one that was not fitted."""
+        """Return these scalers for some of the entities.
+
+        Raises `InputError` for one that was not fitted.
+        """
         if self.entities is None:
             return self
         wanted = tuple(sorted(set(entities)))
@@ -172,7 +230,10 @@ class Scalers(Part):
 
     @classmethod
     def merge(cls, parts: Sequence[Scalers]) -> Scalers:
-        """Join fits of the same pipeline for different entities. Raises `ValueError` if they do not fit together."""
+        """Join fits of the same pipeline for different entities.
+
+        Raises `ValueError` if they do not fit together.
+        """
         first = parts[0]
         if any(part.columns != first.columns or part.pipeline != first.pipeline for part in parts):
             raise ValueError("only fits of the same pipeline over the same columns can be merged")
@@ -184,7 +245,10 @@ class Scalers(Part):
         return cls(first.columns, entities, first.pipeline, joined)._ascending()
 
     def _ascending(self) -> Scalers:
-        """Return these scalers with entities in order. Raises `ValueError` if one was fitted twice."""
+        """Return these scalers with entities in order.
+
+        Raises `ValueError` if one was fitted twice.
+        """
         entities = self.entities or ()
         if len(set(entities)) < len(entities):
             raise ValueError("an entity was fitted twice")
@@ -192,15 +256,19 @@ class Scalers(Part):
         names = tuple(entities[place] for place in order)
         return self._taken(self.columns, names, lambda values: values[order])
 
-    def _taken(self, columns: tuple[str, ...], entities: tuple[str, ...] | None, take: Callable[[F64], F64]) -> Scalers:
-        measured = tuple({name: take(values) for name, values in each.items()} for each in self.measured)
+    def _taken(
+        self, columns: tuple[str, ...], entities: tuple[str, ...] | None, take: Callable[[F64], F64]
+    ) -> Scalers:
+        measured = tuple(
+            {name: take(values) for name, values in each.items()} for each in self.measured
+        )
         return Scalers(columns, entities, self.pipeline, measured)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON; numbers keep all their bits.
 
-        With more than `_READABLE` entities the arrays are base64 of little-endian float64, which takes a tenth of the
-        memory.
+        With more than `_READABLE` entities the arrays are base64 of little-endian float64, which
+        takes a tenth of the memory.
         """
         return {
             "columns": list(self.columns),
@@ -209,7 +277,9 @@ class Scalers(Part):
                 {
                     "step": each.step["step"],
                     "params": {name: value for name, value in each.step.items() if name != "step"},
-                    "fitted": {name: _encoded(values) for name, values in sorted(each.fitted.items())},
+                    "fitted": {
+                        name: _encoded(values) for name, values in sorted(each.fitted.items())
+                    },
                 }
                 for each in self.steps
             ],
@@ -220,17 +290,25 @@ class Scalers(Part):
         """Read scalers from `to_json`. Raises `CorruptShard` for anything else."""
         try:
             columns = tuple(str(each) for each in record["columns"])
-            entities = None if record["entities"] is None else tuple(str(each) for each in record["entities"])
+            if record["entities"] is None:
+                entities = None
+            else:
+                entities = tuple(str(each) for each in record["entities"])
             shape = (1 if entities is None else len(entities), len(columns))
             if entities is not None and list(entities) != sorted(set(entities)):
                 raise ValueError("entities are not ascending")
-            steps, measured = [], []
+            steps = []
+            measured = []
             for each in record["steps"]:
                 word = each["step"]
                 if word not in NATIVE:
                     raise ValueError(f"step {word!r} is not known")
-                fitted = {name: _decoded(values).reshape(shape) for name, values in each["fitted"].items()}
-                if set(fitted) != set(MEASURED[word]) or not all(np.isfinite(each).all() for each in fitted.values()):
+                fitted = {
+                    name: _decoded(values).reshape(shape) for name, values in each["fitted"].items()
+                }
+                if set(fitted) != set(MEASURED[word]) or not all(
+                    np.isfinite(each).all() for each in fitted.values()
+                ):
                     raise ValueError(f"step {word!r} lacks numbers that it needs")
                 steps.append(complete(word, each["params"]))
                 measured.append(fitted)
@@ -262,30 +340,40 @@ def fit_scalers(
 ) -> Scalers:
     """Fit native steps for each entity on its own rows, or once on all rows (entities None).
 
-    matrix: float64 [R, C], NaN is missing; offsets: [len(entities) + 1]. Each step is fitted on the output of the steps
-    before it. Raises `InputError` if a column of an entity has no value, or one that a step cannot take.
+    matrix: float64 [R, C], NaN is missing; offsets: [len(entities) + 1]. Each step is fitted on the
+    output of the steps before it. Raises `InputError` if a column of an entity has no value, or one
+    that a step cannot take.
     """
     matrix = np.asarray(matrix, np.float64)
     if offsets is None or entities is None:
         offsets = np.array([0, len(matrix)], np.int64)
 
     def who(group: int, column: int | None = None) -> str:
-        name = "the entities to fit on" if entities is None else f"entity {entities[group]!r}"
-        return name if column is None else f"{name}, column {columns[column]!r}"
+        if entities is None:
+            name = "the entities to fit on"
+        else:
+            name = f"entity {entities[group]!r}"
+        if column is None:
+            return name
+        return f"{name}, column {columns[column]!r}"
 
     short = np.flatnonzero(np.diff(offsets) < 1)
     if len(short):
         raise InputError(f"{who(int(short[0]))}: has no rows to fit a scaler on; leave it out")
-    groups = row_groups(offsets, 0, len(matrix)) if len(matrix) else np.empty(0, np.int64)
+    if len(matrix):
+        groups = row_groups(offsets, 0, len(matrix))
+    else:
+        groups = np.empty(0, np.int64)
     if (found := _first(np.isinf(matrix))) is not None:
         row, column = found
         raise InputError(
-            f"{who(int(groups[row]), column)}: holds {matrix[row, column]}, which cannot be scaled; "
-            f"correct the data or leave the entity out"
+            f"{who(int(groups[row]), column)}: holds {matrix[row, column]}, which cannot be scaled;"
+            " correct the data or leave the entity out"
         )
     if steps and (found := _first(counts(matrix, offsets) == 0)) is not None:
         raise InputError(
-            f"{who(*found)}: has no value among the rows to fit a scaler on; leave the entity or the column out"
+            f"{who(*found)}: has no value among the rows to fit a scaler on; leave the entity or"
+            " the column out"
         )
     measured: list[Mapping[str, F64]] = []
     for step in steps:
@@ -293,12 +381,14 @@ def fit_scalers(
         now = FittedStep(step, measured[-1])
         if len(measured) == len(steps) and now.is_always_finite:
             break
-        before, matrix = matrix, now.forward(matrix, groups)
+        before = matrix
+        matrix = now.forward(matrix, groups)
         if (found := _first(~np.isfinite(matrix) & ~np.isnan(before))) is not None:
             row, column = found
             raise InputError(
-                f"{who(int(groups[row]), column)}: {float(before[row, column])!r} has no finite value after "
-                f"{step.get('func') or step['step']}; correct the data, or choose a step that is defined for it"
+                f"{who(int(groups[row]), column)}: {float(before[row, column])!r} has no finite"
+                f" value after {step.get('func') or step['step']}; correct the data, or choose a"
+                " step that is defined for it"
             )
     if entities is None:
         return Scalers(tuple(columns), None, tuple(steps), tuple(measured))
@@ -306,7 +396,10 @@ def fit_scalers(
 
 
 def _first(places: Bools) -> tuple[int, int] | None:
-    return divmod(int(np.argmax(places)), places.shape[1]) if places.any() else None
+    if places.any():
+        row, column = divmod(int(np.argmax(places)), places.shape[1])
+        return row, column
+    return None
 
 
 def _measure(step: StepData, matrix: F64, offsets: I64) -> dict[str, F64]:
@@ -321,12 +414,19 @@ def _measure(step: StepData, matrix: F64, offsets: I64) -> dict[str, F64]:
             from sklearn.preprocessing import PowerTransformer
         except ImportError:
             raise MissingExtra("scikit-learn", "series") from None
-        method, exponents = step["method"], np.empty((len(offsets) - 1, matrix.shape[1]))
+        method = step["method"]
+        exponents = np.empty((len(offsets) - 1, matrix.shape[1]))
         for group, (start, stop) in enumerate(pairwise(offsets.tolist())):
             try:
-                exponents[group] = PowerTransformer(method=method, standardize=False).fit(matrix[start:stop]).lambdas_
+                exponents[group] = (
+                    PowerTransformer(method=method, standardize=False)
+                    .fit(matrix[start:stop])
+                    .lambdas_
+                )
             except ValueError as error:
-                raise InputError(f"PowerTransformer({method}): {error}; choose another step") from error
+                raise InputError(
+                    f"PowerTransformer({method}): {error}; choose another step"
+                ) from error
         made = power(method, matrix, exponents[row_groups(offsets, 0, len(matrix))])
         return {"lambda": exponents, **_moments(made, offsets)}
     if word == "StandardScaler":

@@ -1,13 +1,15 @@
-"""Compute statistics of groups of rows, for all groups and columns at once, in float64; NaN is missing.
+"""Compute statistics of groups of rows, for all groups and columns at once, in float64; NaN is
+missing.
 
-Rows are sorted by group: group g has rows offsets[g]..offsets[g+1]-1 of a matrix [rows, columns]. Sums are taken over
-runs of up to `_RUN` rows first and then over the runs, so the rounding error grows with the number of runs instead of
-rows. Memory: a few copies of `_BLOCK` rows, whatever the matrix.
+Rows are sorted by group: group g has rows offsets[g]..offsets[g+1]-1 of a matrix [rows, columns].
+Sums are taken over runs of up to `_RUN` rows first and then over the runs, so the rounding error
+grows with the number of runs instead of rows. Memory: a few copies of `_BLOCK` rows, whatever the
+matrix.
 
-`correlations` finds features that are the target in another unit, which would put the label among the inputs. Within an
-entity such a feature is a x target + b, so their correlation is 1 or -1 to many digits. a and b may differ between
-entities (discharge over the area of each basin). Columns that hardly vary, or have few values in rows with a target,
-are not judged.
+`correlations` finds features that are the target in another unit, which would put the label among
+the inputs. Within an entity such a feature is a x target + b, so their correlation is 1 or -1 to
+many digits. a and b may differ between entities (discharge over the area of each basin). Columns
+that hardly vary, or have few values in rows with a target, are not judged.
 """
 
 from __future__ import annotations
@@ -31,21 +33,26 @@ def counts(matrix: F64, offsets: I64) -> F64:
 
 
 def means(matrix: F64, offsets: I64) -> tuple[F64, F64]:
-    """Return (counts, means) of the values that are not missing, each [G, C]; NaN for the mean of no values."""
+    """Return (counts, means) of the values that are not missing, each [G, C]; NaN for the mean of
+    no values.
+    """
     n = counts(matrix, offsets)
     with np.errstate(invalid="ignore"):
         return n, sums(matrix, offsets, lambda block, _: present(block)) / n
 
 
 def variances(matrix: F64, offsets: I64, n: F64, mean: F64) -> F64:
-    """Return population variances of the values that are not missing, [G, C], by the corrected two-pass algorithm."""
+    """Return population variances of the values that are not missing, [G, C], by the corrected
+    two-pass algorithm.
+    """
     columns = matrix.shape[1]
 
     def deviations_and_squares(block: F64, group: I64) -> F64:
         both = np.empty((len(block), 2 * columns))
         apart = np.subtract(block, mean[group], out=both[:, :columns])
         apart[np.isnan(apart)] = 0.0
-        with np.errstate(over="ignore"):  # a huge value makes the variance infinite, which `Part` refuses
+        # a huge value makes the variance infinite, which `Part` refuses
+        with np.errstate(over="ignore"):
             np.square(apart, out=both[:, columns:])
         return both
 
@@ -57,11 +64,15 @@ def variances(matrix: F64, offsets: I64, n: F64, mean: F64) -> F64:
 def present(block: F64) -> F64:
     """Return the values, with 0 for missing ones."""
     missing = np.isnan(block)
-    return np.where(missing, 0.0, block) if missing.any() else block
+    if missing.any():
+        return np.where(missing, 0.0, block)
+    return block
 
 
 def extremes(matrix: F64, offsets: I64) -> tuple[F64, F64]:
-    """Return (least, greatest) value of each column of each group, each [G, C]; NaN if there is none."""
+    """Return (least, greatest) value of each column of each group, each [G, C]; NaN if there is
+    none.
+    """
     if len(offsets) == 1:
         empty = np.empty((0, matrix.shape[1]))
         return empty, empty.copy()
@@ -70,9 +81,11 @@ def extremes(matrix: F64, offsets: I64) -> tuple[F64, F64]:
 
 
 def quantiles(matrix: F64, offsets: I64, shares: tuple[float, ...]) -> F64:
-    """Return quantiles of the values that are not missing, by linear interpolation; [len(shares), G, C].
+    """Return quantiles of the values that are not missing, by linear interpolation; [len(shares),
+    G, C].
 
-    shares: in [0, 1]. Results are bit-identical to `np.nanquantile`, which takes four times as long.
+    shares: in [0, 1]. Results are bit-identical to `np.nanquantile`, which takes four times as
+    long.
     """
     columns = np.arange(matrix.shape[1])
     found = np.empty((len(shares), len(offsets) - 1, len(columns)))
@@ -82,10 +95,13 @@ def quantiles(matrix: F64, offsets: I64, shares: tuple[float, ...]) -> F64:
         for place, share in enumerate(shares):
             position = share * last
             below = np.floor(position).astype(np.int64)
-            low, high = ordered[below, columns], ordered[np.minimum(below + 1, last), columns]
+            low = ordered[below, columns]
+            high = ordered[np.minimum(below + 1, last), columns]
             part = position - below
             # interpolate from the nearer end, so that both ends are exact
-            found[place, group] = np.where(part < 0.5, low + (high - low) * part, high - (high - low) * (1 - part))
+            found[place, group] = np.where(
+                part < 0.5, low + (high - low) * part, high - (high - low) * (1 - part)
+            )
     return found
 
 
@@ -98,15 +114,20 @@ def row_groups(offsets: I64, start: int, stop: int) -> I64:
 
 
 def sums(matrix: F64, offsets: I64, of: Callable[[F64, I64], npt.NDArray[Any]]) -> F64:
-    """Sum `of(rows, their groups)` [rows, C] over each group, [G, C]; `of` is called block by block."""
+    """Sum `of(rows, their groups)` [rows, C] over each group, [G, C]; `of` is called block by
+    block.
+    """
     if len(_starts(offsets)) == 0:
         return np.asarray(of(matrix[:0], np.empty(0, np.int64)), np.float64)
     runs = [np.arange(start, stop, _RUN) for start, stop in pairwise(offsets.tolist())]
     borders = np.append(np.concatenate(runs), offsets[-1])
-    partial, each = [], _BLOCK // _RUN  # runs per block
+    # runs per block
+    partial = []
+    each = _BLOCK // _RUN
     for begin in range(0, len(borders) - 1, each):
         own = borders[begin : begin + each + 1]
-        start, stop = int(own[0]), int(own[-1])
+        start = int(own[0])
+        stop = int(own[-1])
         block = of(matrix[start:stop], row_groups(offsets, start, stop))
         partial.append(np.add.reduceat(block, own[:-1] - start, axis=0, dtype=np.float64))
     first_run = np.cumsum([0, *map(len, runs)][:-1])
@@ -124,13 +145,17 @@ LEAST_VALUES = 30
 
 
 def correlations(matrix: F64, offsets: I64) -> F64:
-    """Correlate each column with the first, the target, in each group (Pearson's), [G, C]; NaN if it cannot be judged.
+    """Correlate each column with the first, the target, in each group (Pearson's), [G, C]; NaN if
+    it cannot be judged.
 
     Uses the rows where both have a value; at least `LEAST_VALUES` of them.
     """
-    wanted, columns = matrix[:, :1], matrix.shape[1]
+    wanted = matrix[:, :1]
+    columns = matrix.shape[1]
     both = ~np.isnan(matrix) & ~np.isnan(wanted)
-    paired = np.concatenate([np.where(both, matrix, np.nan), np.where(both, wanted, np.nan)], axis=1)
+    paired = np.concatenate(
+        [np.where(both, matrix, np.nan), np.where(both, wanted, np.nan)], axis=1
+    )
     n, mean = means(paired, offsets)
 
     def products(rows: F64, group: I64) -> F64:
@@ -140,28 +165,39 @@ def correlations(matrix: F64, offsets: I64) -> F64:
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         var = variances(paired, offsets, n, mean)
         flat = (var <= 1e-20 * np.square(mean)) | (n < LEAST_VALUES)
-        r = sums(paired, offsets, products) / n[:, :columns] / np.sqrt(var[:, :columns] * var[:, columns:])
+        r = (
+            sums(paired, offsets, products)
+            / n[:, :columns]
+            / np.sqrt(var[:, :columns] * var[:, columns:])
+        )
     return np.where(flat[:, :columns] | flat[:, columns:], np.nan, r)
 
 
 def tally(columns: Sequence[str], matrix: F64, offsets: I64) -> dict[str, list[int]]:
-    """Count, by column, [groups where it is the target in another unit, groups that could be judged].
+    """Count, by column, [groups where it is the target in another unit, groups that could be
+    judged].
 
     The first column is the target, and is left out. Tallies of batches add up.
     """
     r = correlations(matrix, offsets)
-    alike, judged = (np.abs(r) > ALIKE).sum(axis=0).tolist(), (~np.isnan(r)).sum(axis=0).tolist()
+    alike = (np.abs(r) > ALIKE).sum(axis=0).tolist()
+    judged = (~np.isnan(r)).sum(axis=0).tolist()
     return {name: [alike[at], judged[at]] for at, name in enumerate(columns) if at}
 
 
 def add(tallies: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, list[int]]:
     """Add up tallies of different groups."""
     names = sorted({name for each in tallies for name in each})
-    return {name: [sum(each[name][at] for each in tallies if name in each) for at in (0, 1)] for name in names}
+    return {
+        name: [sum(each[name][at] for each in tallies if name in each) for at in (0, 1)]
+        for name in names
+    }
 
 
 def suspects(tallies: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, list[int]]:
-    """Return the columns that are the target in another unit in more than half of the groups that could be judged."""
+    """Return the columns that are the target in another unit in more than half of the groups that
+    could be judged.
+    """
     return {name: counts for name, counts in add(tallies).items() if counts[0] * 2 > counts[1]}
 
 
@@ -169,5 +205,10 @@ def warning(target: str, found: Mapping[str, Sequence[int]]) -> str | None:
     """Return a warning about these suspects; None if there are none."""
     if not found:
         return None
-    told = "; ".join(f"{name} in {alike:,} of {judged:,} entities" for name, (alike, judged) in found.items())
-    return f"looks like {target} in another unit: {told}; leave it out, unless it is known when predicting"
+    told = "; ".join(
+        f"{name} in {alike:,} of {judged:,} entities" for name, (alike, judged) in found.items()
+    )
+    return (
+        f"looks like {target} in another unit: {told}; leave it out, unless it is known when"
+        " predicting"
+    )

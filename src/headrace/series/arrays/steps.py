@@ -1,7 +1,8 @@
-"""Define the native steps, which need no scikit-learn: their parameters, and how a fitted step maps values.
+"""Define the native steps, which need no scikit-learn: their parameters, and how a fitted step maps
+values.
 
-A step is data: a word and its parameters. Words, parameters and results equal scikit-learn's where it has such a
-transformer; it has none for `Log`.
+A step is data: a word and its parameters. Words, parameters and results equal scikit-learn's where
+it has such a transformer; it has none for `Log`.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _EPS = float(np.finfo(np.float64).eps)
 class Function:
     """A function of single values that a pipeline may name.
 
-    inverse: the name of its inverse; None: it has none. above: the result is finite for values greater than this, and
-    at `above` itself only if `closed`.
+    inverse: the name of its inverse; None: it has none. above: the result is finite for values
+    greater than this, and at `above` itself only if `closed`.
     """
 
     call: Callable[..., Any]
@@ -80,7 +81,8 @@ def _pair(low: float, high: float) -> Callable[[Any], list[float]]:
     def convert(value: Any) -> list[float]:
         if not isinstance(value, list | tuple) or len(value) != 2:
             raise ValueError("two numbers")
-        first, second = _number(value[0]), _number(value[1])
+        first = _number(value[0])
+        second = _number(value[1])
         if not low <= first < second <= high:
             raise ValueError(f"two ascending numbers from {low:g} to {high:g}")
         return [first, second]
@@ -101,7 +103,8 @@ def _categories(value: Any) -> Any:
     if isinstance(value, str) and value == "auto":
         return value
     lists = isinstance(value, list | tuple) and all(
-        isinstance(each, list | tuple) and each and all(isinstance(text, str) for text in each) for each in value
+        isinstance(each, list | tuple) and each and all(isinstance(text, str) for text in each)
+        for each in value
     )
     if not lists or any(len(set(each)) < len(each) for each in value):
         raise ValueError("auto, or for each column a list of different texts")
@@ -116,7 +119,8 @@ def _unknown_value(value: Any) -> Any:
 
 _FUNCTION = _one_of(None, *FUNCTIONS)
 
-_PARAMETERS: dict[str, dict[str, tuple[Any, Callable[[Any], Any]]]] = {  # name → default, conversion
+# name → default, conversion
+_PARAMETERS: dict[str, dict[str, tuple[Any, Callable[[Any], Any]]]] = {
     "StandardScaler": {"with_mean": (True, _flag), "with_std": (True, _flag)},
     "MinMaxScaler": {"feature_range": ([0, 1], _pair(-1e30, 1e30)), "clip": (False, _flag)},
     "MaxAbsScaler": {"clip": (False, _flag)},
@@ -148,7 +152,8 @@ NATIVE = tuple(word for word in _PARAMETERS if word not in ENCODERS)
 
 
 def complete(word: str, params: Mapping[str, Any]) -> StepData:
-    """Return the step for a word of `NATIVE` or `ENCODERS` with all its parameters, defaults filled in.
+    """Return the step for a word of `NATIVE` or `ENCODERS` with all its parameters, defaults filled
+    in.
 
     Raises `SettingsError` for an unknown parameter or value.
     """
@@ -156,7 +161,10 @@ def complete(word: str, params: Mapping[str, Any]) -> StepData:
     for name in params:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
+            if near:
+                hint = f"did you mean {near[0]!r}?"
+            else:
+                hint = f"it has {', '.join(known)}"
             raise SettingsError(f"{word}: {name!r} is not a parameter here; {hint}")
     full = {}
     for name, (default, convert) in known.items():
@@ -166,13 +174,17 @@ def complete(word: str, params: Mapping[str, Any]) -> StepData:
         except ValueError as error:
             raise SettingsError(f"{word}: {name} is {value!r}; give {error}") from None
     if word == "Log" and not full["offset"] and not full["mean_share"]:
-        raise SettingsError("Log: offset is 0 and mean_share is 0, so zeros have no logarithm; give offset, e.g. 0.01")
+        raise SettingsError(
+            "Log: offset is 0 and mean_share is 0, so zeros have no logarithm; give offset, e.g."
+            " 0.01"
+        )
     if word == "OrdinalEncoder":
         value = full["unknown_value"]
         if (value is not None) != (full["handle_unknown"] == "use_encoded_value"):
             raise SettingsError(
-                f"{word}: unknown_value is {value!r} and handle_unknown {full['handle_unknown']!r}; give a number, "
-                f"e.g. -1, with handle_unknown: use_encoded_value, and none otherwise"
+                f"{word}: unknown_value is {value!r} and handle_unknown {full['handle_unknown']!r};"
+                " give a number, e.g. -1, with handle_unknown: use_encoded_value, and none"
+                " otherwise"
             )
     return {"step": word, **full}
 
@@ -190,7 +202,8 @@ def why_not_invertible(step: StepData) -> str | None:
 class FittedStep:
     """A step and its measured numbers: arrays [G, C], one row per fit.
 
-    A step is a curve and then a linear part, (x - offset) / scale; most steps have only one of the two.
+    A step is a curve and then a linear part, (x - offset) / scale; most steps have only one of the
+    two.
     """
 
     step: StepData
@@ -199,7 +212,9 @@ class FittedStep:
     @cached_property
     def linear(self) -> tuple[F64, F64] | None:
         """The pair (offset, scale) [G, C]; None for a step without a linear part."""
-        word, step, fitted = self.step["step"], self.step, self.fitted
+        word = self.step["step"]
+        step = self.step
+        fitted = self.fitted
         if word == "StandardScaler":
             return self._standard(with_mean=step["with_mean"], with_std=step["with_std"])
         if word == "PowerTransformer" and step["standardize"]:
@@ -211,7 +226,10 @@ class FittedStep:
         if word == "MaxAbsScaler":
             return np.zeros_like(fitted["max_abs"]), _no_zero(fitted["max_abs"])
         if word == "RobustScaler":
-            offset = fitted["median"] if step["with_centering"] else np.zeros_like(fitted["median"])
+            if step["with_centering"]:
+                offset = fitted["median"]
+            else:
+                offset = np.zeros_like(fitted["median"])
             if not step["with_scaling"]:
                 return offset, np.ones_like(offset)
             scale = _no_zero(fitted["high"] - fitted["low"])
@@ -222,10 +240,15 @@ class FittedStep:
         return None
 
     def _standard(self, *, with_mean: bool = True, with_std: bool = True) -> tuple[F64, F64]:
-        mean, var, seen = self.fitted["mean"], self.fitted["var"], self.fitted["seen"]
+        mean = self.fitted["mean"]
+        var = self.fitted["var"]
+        seen = self.fitted["seen"]
         with np.errstate(over="ignore"):
             constant = var <= seen * _EPS * var + np.square(seen * mean * _EPS)
-        scale = np.where(constant, 1.0, np.sqrt(var)) if with_std else np.ones_like(var)
+        if with_std:
+            scale = np.where(constant, 1.0, np.sqrt(var))
+        else:
+            scale = np.ones_like(var)
         return mean if with_mean else np.zeros_like(mean), scale
 
     @property
@@ -235,7 +258,8 @@ class FittedStep:
 
     def forward(self, x: F64, group: I64) -> F64:
         """Apply the step to values [N, C] of the groups [N]; NaN or infinite if there is no result."""
-        word, step = self.step["step"], self.step
+        word = self.step["step"]
+        step = self.step
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             if word == "PowerTransformer":
                 x = power(step["method"], x, self.fitted["lambda"][group])
@@ -246,11 +270,14 @@ class FittedStep:
             if self.linear is not None:
                 offset, scale = self.linear
                 x = (x - offset[group]) / scale[group]
-            return np.clip(x, *step.get("feature_range", (-1.0, 1.0))) if step.get("clip") else x
+            if step.get("clip"):
+                return np.clip(x, *step.get("feature_range", (-1.0, 1.0)))
+            return x
 
     def backward(self, y: F64, group: I64) -> F64:
         """Invert the step for values [N, C] of the groups [N]."""
-        word, step = self.step["step"], self.step
+        word = self.step["step"]
+        step = self.step
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             if self.linear is not None:
                 offset, scale = self.linear
@@ -269,7 +296,8 @@ def _no_zero(scale: F64) -> F64:
 
 
 def power(method: str, x: F64, exponent: F64) -> F64:
-    """Apply the power transforms of Yeo and Johnson (2000), or Box and Cox (1964), with an exponent for each value.
+    """Apply the power transforms of Yeo and Johnson (2000), or Box and Cox (1964), with an exponent
+    for each value.
 
     NaN stays NaN; Box-Cox of 0 or less is NaN.
     """

@@ -1,9 +1,10 @@
 """Find the complete windows in many entities' rows, as segments instead of a list of windows. Pure.
 
-A window that starts at row s has its inputs in rows s..s+L-1 and its horizon in rows s+L..s+L+H-1. Every run of missing
-rows forbids a range of starts, one range for each role that rows have in a window. One sweep over the borders of these
-ranges finds the starts that an entity's rows allow and no range forbids. It costs O(gaps log gaps + entities), whatever
-the number of windows. Missing values are found by one pass in pieces that stay in the cache.
+A window that starts at row s has its inputs in rows s..s+L-1 and its horizon in rows s+L..s+L+H-1.
+Every run of missing rows forbids a range of starts, one range for each role that rows have in a
+window. One sweep over the borders of these ranges finds the starts that an entity's rows allow and
+no range forbids. It costs O(gaps log gaps + entities), whatever the number of windows. Missing
+values are found by one pass in pieces that stay in the cache.
 """
 
 from __future__ import annotations
@@ -52,11 +53,14 @@ class Missing:
     @classmethod
     def find(cls, matrices: Sequence[F32], columns: int) -> Missing:
         """Find all NaN in row-major matrices [rows, columns] whose rows follow one another."""
-        found, base = [np.empty(0, np.int64)], 0
+        found = [np.empty(0, np.int64)]
+        base = 0
         for matrix in matrices:
             flat = matrix.reshape(-1)
             for begin in range(0, len(flat), _SCAN_VALUES):
-                found.append(np.flatnonzero(np.isnan(flat[begin : begin + _SCAN_VALUES])) + (base + begin))
+                found.append(
+                    np.flatnonzero(np.isnan(flat[begin : begin + _SCAN_VALUES])) + (base + begin)
+                )
             base += len(flat)
         return cls(np.concatenate(found), columns)
 
@@ -73,7 +77,8 @@ class Missing:
 class Segments:
     """Windows by number: segment i holds the count[i] starts first[i], first[i] + stride, ….
 
-    entity: the entity of the rows. All int64 [S], ordered by `first`. Window numbers run through the segments in order.
+    entity: the entity of the rows. All int64 [S], ordered by `first`. Window numbers run through
+    the segments in order.
     """
 
     entity: I64
@@ -89,18 +94,23 @@ class Segments:
     @cached_property
     def _stretches(self) -> tuple[int, I64]:
         """Return a shift, and the segment of the first window of every 2 ** shift windows."""
-        shift = max(0, (len(self) // (_STRETCHES_PER_SEGMENT * max(1, len(self.ends)))).bit_length() - 1)
+        shift = max(
+            0, (len(self) // (_STRETCHES_PER_SEGMENT * max(1, len(self.ends)))).bit_length() - 1
+        )
         return shift, np.searchsorted(self.ends, np.arange(0, len(self), 1 << shift), side="right")
 
     def __len__(self) -> int:
         """Number of all windows."""
-        return int(self.ends[-1]) if len(self.ends) else 0
+        if len(self.ends):
+            return int(self.ends[-1])
+        return 0
 
     def locate(self, numbers: I64) -> tuple[I64, I64]:
         """Return (start row, entity) of each window number 0..len-1; int64, same length."""
         shift, first_of = self._stretches
         segment = first_of[numbers >> shift]
-        # A binary search for numbers in random order costs a tenth of their gather, so only few of them take it.
+        # A binary search for numbers in random order costs a tenth of their gather, so only few of
+        # them take it.
         after = np.flatnonzero(self.ends[segment] <= numbers)
         segment[after] = np.searchsorted(self.ends, numbers[after], side="right")
         inside = numbers - (self.ends[segment] - self.count[segment])
@@ -129,31 +139,40 @@ def find_valid_sequences(
     targets: Targets = "all",
     stride: int = 1,
 ) -> Segments:
-    """Find the windows within the entities' rows, begins[e]..ends[e]-1, that miss nothing they need.
+    """Find the windows within the entities' rows, begins[e]..ends[e]-1, that miss nothing they
+    need.
 
     inputs: runs of rows that may not be among a window's inputs.
     future: runs of rows that may not be in its horizon.
     target: runs of rows without a target.
     targets: whether "all", "any" or "none" of a window's horizons must have a target.
     horizons: the steps 1..output_length that are predicted; None: all.
-    stride: rows between the starts of windows, counted from the first row of an entity's range. Entities' ranges are
-    ascending and do not overlap.
+    stride: rows between the starts of windows, counted from the first row of an entity's range.
+    Entities' ranges are ascending and do not overlap.
     """
     window = input_length + output_length
     blocked = [
         _starts_with(inputs, 0, input_length),
         _starts_with(future, input_length, window),
-        *_without_target(target, targets, input_length, tuple(horizons or range(1, output_length + 1)), output_length),
+        *_without_target(
+            target,
+            targets,
+            input_length,
+            tuple(horizons or range(1, output_length + 1)),
+            output_length,
+        ),
     ]
     last = ends - window + 1  # the first start whose window crosses the entity's end
     entity = np.flatnonzero(last > begins)
     allowed = Runs(begins[entity], last[entity])
     limits = np.iinfo(np.int64)
-    # The empty range between adjacent entities is a border too, so no remaining range crosses from one to the other.
+    # The empty range between adjacent entities is a border too, so no remaining range crosses from
+    # one to the other.
     outside = Runs(np.append(limits.min, allowed.ends), np.append(allowed.begins, limits.max))
     borders, depth = _depth([outside, *blocked])
     free = np.flatnonzero(depth[:-1] == 0)
-    first, stop = borders[free], borders[free + 1]
+    first = borders[free]
+    stop = borders[free + 1]
     owner = np.searchsorted(allowed.begins, first, side="right") - 1
     grid = begins[entity[owner]]
     first = grid + -(-(first - grid) // stride) * stride
@@ -163,12 +182,20 @@ def find_valid_sequences(
 
 
 def _starts_with(rows: Runs, begin: int, end: int) -> Runs:
-    """Return the starts s whose rows s+begin..s+end-1 touch one of these runs; the results may overlap."""
-    return Runs(rows.begins - end + 1, rows.ends - begin) if end > begin else NOTHING
+    """Return the starts s whose rows s+begin..s+end-1 touch one of these runs; the results may
+    overlap.
+    """
+    if end > begin:
+        return Runs(rows.begins - end + 1, rows.ends - begin)
+    return NOTHING
 
 
 def _without_target(
-    missing: Runs, targets: Targets, input_length: int, horizons: tuple[int, ...], output_length: int
+    missing: Runs,
+    targets: Targets,
+    input_length: int,
+    horizons: tuple[int, ...],
+    output_length: int,
 ) -> list[Runs]:
     if targets == "none" or not output_length:
         return []
@@ -177,20 +204,27 @@ def _without_target(
         if len(horizons) == horizons[-1] - horizons[0] + 1:
             return [_starts_with(missing, steps[0], steps[-1] + 1)]
         return [_starts_with(missing, step, step + 1) for step in steps]
-    # A window is blocked if all its steps miss their target, that is, at starts forbidden for every step.
+    # A window is blocked if all its steps miss their target, that is, at starts forbidden for every
+    # step.
     borders, depth = _depth([_starts_with(missing, step, step + 1) for step in steps])
     full = np.flatnonzero(depth == len(steps))
-    return [Runs(borders[full], borders[full + 1])] if len(full) else []
+    if len(full):
+        return [Runs(borders[full], borders[full + 1])]
+    return []
 
 
 def _depth(ranges: list[Runs]) -> tuple[I64, I64]:
-    """Return borders, ascending, and the number of ranges that cover the stretch from each border to the next."""
+    """Return borders, ascending, and the number of ranges that cover the stretch from each border
+    to the next.
+    """
     borders = np.concatenate([part for each in ranges for part in (each.begins, each.ends)])
     deltas = np.repeat(
-        [step for _ in ranges for step in (1, -1)], [len(each.begins) for each in ranges for _ in (1, -1)]
+        [step for _ in ranges for step in (1, -1)],
+        [len(each.begins) for each in ranges for _ in (1, -1)],
     )
     # The parts are ascending, so this is nearly a merge; np.unique is far slower.
     order = np.argsort(borders, kind="stable")
-    borders, deltas = borders[order], deltas[order]
+    borders = borders[order]
+    deltas = deltas[order]
     last = np.append(borders[1:] != borders[:-1], True)[: len(borders)]
     return borders[last], np.cumsum(deltas)[last]

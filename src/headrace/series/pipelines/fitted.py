@@ -1,14 +1,18 @@
-"""Fit pipelines to many entities at once, transform with them, and invert them. The recipe calls this module.
+"""Fit pipelines to many entities at once, transform with them, and invert them.
+
+The recipe calls this module.
 
     plain = preprocessing.resolved(targets=["q"], features=["p", "t"])
     columns = ("q", "p", "t")
-    once = fit(plain.time_series, columns, train, offsets, chosen, strategy="unified")     # chosen_entities(...)
-    batch = fit(plain.time_series, columns, train, offsets, entities, strategy="per_group")
+    once = fit(plain.time_series, columns, train, offsets, chosen, strategy="unified")     #
+    chosen_entities(...) batch = fit(plain.time_series, columns, train, offsets, entities,
+    strategy="per_group")
     scaled = join([once, batch]).transform(rows, offsets, entities)
     everything = join([once, merge([batch, next_batch, ...])])
 
-Matrices are float64 [rows, columns], NaN is missing, and entity e has the rows offsets[e]..offsets[e+1]-1. The caller
-must pass only train rows to `fit`; `headrace verify` proves afterwards that no other row reached it.
+Matrices are float64 [rows, columns], NaN is missing, and entity e has the rows
+offsets[e]..offsets[e+1]-1. The caller must pass only train rows to `fit`; `headrace verify` proves
+afterwards that no other row reached it.
 """
 
 from __future__ import annotations
@@ -44,20 +48,30 @@ class Fitted:
         return tuple(column for part in self.parts for column in part.columns)
 
     def transform(
-        self, columns: Sequence[str], matrix: Values, offsets: I64, entities: Sequence[str], dtype: Any = np.float32
+        self,
+        columns: Sequence[str],
+        matrix: Values,
+        offsets: I64,
+        entities: Sequence[str],
+        dtype: Any = np.float32,
     ) -> Values:
         """Return scaled values [R, C] of these columns, in their order. NaN stays NaN.
 
-        Raises `InputError` for an entity that was not fitted, and for a value without a finite result; `SettingsError`
-        for a column without a pipeline.
+        Raises `InputError` for an entity that was not fitted, and for a value without a finite
+        result; `SettingsError` for a column without a pipeline.
         """
         out = np.empty(matrix.shape, dtype)
         for part, at in self._where(columns):
             out[:, at] = part.apply(matrix[:, at], offsets, entities, dtype)
         return out
 
-    def inverse_transform(self, columns: Sequence[str], scaled: Values, offsets: I64, entities: Sequence[str]) -> F64:
-        """Return the values that `transform` scaled, in the columns' own units. Raises as `transform`."""
+    def inverse_transform(
+        self, columns: Sequence[str], scaled: Values, offsets: I64, entities: Sequence[str]
+    ) -> F64:
+        """Return the values that `transform` scaled, in the columns' own units.
+
+        Raises as `transform`.
+        """
         out = np.empty(scaled.shape)
         for part, at in self._where(columns):
             out[:, at] = part.invert(scaled[:, at], offsets, entities)
@@ -68,7 +82,9 @@ class Fitted:
         for each in self.parts:
             if column in each.columns:
                 return each
-        raise SettingsError(f"column {column!r} has no fitted pipeline; there are {', '.join(self.columns)}")
+        raise SettingsError(
+            f"column {column!r} has no fitted pipeline; there are {', '.join(self.columns)}"
+        )
 
     def _where(self, columns: Sequence[str]) -> list[tuple[Part, list[int]]]:
         place = {column: at for at, column in enumerate(columns)}
@@ -89,10 +105,18 @@ class Fitted:
             if isinstance(part, Scalers):
                 records.append(part.to_json())
                 continue
-            entities = None if part.entities is None else list(part.entities)
+            if part.entities is None:
+                entities = None
+            else:
+                entities = list(part.entities)
             steps = [dict(each) for each in part.pipeline]
             records.append(
-                {"columns": list(part.columns), "entities": entities, "objects": steps, "place": len(objects)}
+                {
+                    "columns": list(part.columns),
+                    "entities": entities,
+                    "objects": steps,
+                    "place": len(objects),
+                }
             )
             objects.append(list(part.objects))
         return records, objects
@@ -106,11 +130,18 @@ class Fitted:
                 if "objects" not in each:
                     parts.append(Scalers.from_json(each))
                     continue
-                entities = None if each["entities"] is None else tuple(map(str, each["entities"]))
+                if each["entities"] is None:
+                    entities = None
+                else:
+                    entities = tuple(map(str, each["entities"]))
                 made = tuple(objects[each["place"]])
                 if len(made) != (1 if entities is None else len(entities)):
                     raise ValueError("there are not as many objects as entities")
-                parts.append(ObjectScalers(tuple(map(str, each["columns"])), entities, tuple(each["objects"]), made))
+                parts.append(
+                    ObjectScalers(
+                        tuple(map(str, each["columns"])), entities, tuple(each["objects"]), made
+                    )
+                )
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise damaged(where, f"is damaged ({error})") from error
         return cls(tuple(parts))
@@ -125,7 +156,9 @@ def to_bytes(part: Part) -> bytes:
 def from_bytes(data: bytes) -> Part:
     """Read a fitted pipeline from `to_bytes`."""
     head, _, tail = data.partition(b"\n")
-    return Fitted.together(json.loads(head), from_skops(tail, "pipeline") if tail else None, "pipeline").parts[0]
+    return Fitted.together(
+        json.loads(head), from_skops(tail, "pipeline") if tail else None, "pipeline"
+    ).parts[0]
 
 
 def fit(
@@ -137,11 +170,12 @@ def fit(
     *,
     strategy: Strategy,
 ) -> Fitted:
-    """Fit the pipelines of this strategy on these train rows; pipelines of the other strategy are skipped.
+    """Fit the pipelines of this strategy on these train rows; pipelines of the other strategy are
+    skipped.
 
     columns: the columns of the matrix.
-    entities: for "unified" in the order of `chosen_entities`; a pipeline is fitted on the first fit_on_n_basins of
-    them.
+    entities: for "unified" in the order of `chosen_entities`; a pipeline is fitted on the first
+    fit_on_n_basins of them.
     Raises `InputError` if a column has nothing to fit on or a step cannot take it.
     """
     parts: list[Part] = []
@@ -149,10 +183,12 @@ def fit(
         if each.strategy != strategy:
             continue
         if each.encoder is not None:
-            raise SettingsError(f"{each.encoder['step']} makes numbers of texts; it is fitted by fit_encoder")
+            raise SettingsError(
+                f"{each.encoder['step']} makes numbers of texts; it is fitted by fit_encoder"
+            )
         names = tuple(each.columns or ())
         rows = matrix[:, [list(columns).index(column) for column in names]]
-        make = fit_scalers if is_native(each.pipeline) else fit_objects
+        make: Any = fit_scalers if is_native(each.pipeline) else fit_objects
         if strategy == "per_group":
             parts.append(make(each.pipeline, names, rows, offsets, entities))
         else:
@@ -164,7 +200,12 @@ def fit(
 
 def merge(batches: Sequence[Fitted]) -> Fitted:
     """Merge several batches' fits of the same pipelines for different entities."""
-    return Fitted(tuple(type(each[0]).merge(each) for each in zip(*(batch.parts for batch in batches), strict=True)))
+    return Fitted(
+        tuple(
+            type(each[0]).merge(each)
+            for each in zip(*(batch.parts for batch in batches), strict=True)
+        )
+    )
 
 
 def join(fits: Sequence[Fitted]) -> Fitted:
@@ -175,11 +216,14 @@ def join(fits: Sequence[Fitted]) -> Fitted:
     return made
 
 
-def reasons(pipelines: Sequence[PipelineSettings], columns: Sequence[str], trains: F64) -> str | None:
-    """Return why an entity cannot be scaled, for the quality report and before any fit; None if it can.
+def reasons(
+    pipelines: Sequence[PipelineSettings], columns: Sequence[str], trains: F64
+) -> str | None:
+    """Return why an entity cannot be scaled, for the quality report and before any fit; None if it
+    can.
 
-    trains: the train rows. Checks infinite values, columns without a value, and values for which the first step has no
-    result.
+    trains: the train rows. Checks infinite values, columns without a value, and values for which
+    the first step has no result.
     """
     outside = without_result(pipelines, columns, trains)
     for each in pipelines:
@@ -189,23 +233,32 @@ def reasons(pipelines: Sequence[PipelineSettings], columns: Sequence[str], train
                 return f"column {name} has no value that trains"
             if outside[:, at].any():
                 value = float(trains[int(np.argmax(outside[:, at])), at])
-                return f"column {name} holds {value!r}, which {each.pipeline[0]['step']} cannot take"
+                return (
+                    f"column {name} holds {value!r}, which {each.pipeline[0]['step']} cannot take"
+                )
     return None
 
 
-def without_result(pipelines: Sequence[PipelineSettings], columns: Sequence[str], rows: F64) -> Bools:
+def without_result(
+    pipelines: Sequence[PipelineSettings], columns: Sequence[str], rows: F64
+) -> Bools:
     """Find the values for which the first step of their pipeline has no result: bool [R, C]."""
     found = np.zeros(rows.shape, np.bool_)
     for each in pipelines:
         if each.pipeline:
             at = [list(columns).index(column) for column in each.columns or ()]
-            first, low, closed = each.pipeline[0], -np.inf, True
+            first = each.pipeline[0]
+            low = -np.inf
+            closed = True
             if first["step"] == "FunctionTransformer" and first["func"]:
-                low, closed = FUNCTIONS[first["func"]].above, FUNCTIONS[first["func"]].closed
+                low = FUNCTIONS[first["func"]].above
+                closed = FUNCTIONS[first["func"]].closed
             elif first["step"] == "PowerTransformer" and first["method"] == "box-cox":
-                low, closed = 0.0, False
+                low = 0.0
+                closed = False
             elif first["step"] == "Log" and not first["mean_share"]:
-                low, closed = -float(first["offset"]), False
+                low = -float(first["offset"])
+                closed = False
             values = rows[:, at]
             found[:, at] = np.isinf(values) | (values < low if closed else values <= low)
     return found

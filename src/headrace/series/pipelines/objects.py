@@ -1,9 +1,11 @@
-"""Hold fits as scikit-learn objects, for steps that only it computes, and make such objects from native fits.
+"""Hold fits as scikit-learn objects, for steps that only it computes, and make such objects from
+native fits.
 
-A pipeline with a step that only scikit-learn computes has an object for every entity, or one for all. This is the slow
-path. Objects are stored with skops, whose files are read without running anything that they name beyond scikit-learn's
-own types. skops numbers what it writes by memory address and zips with timestamps; `canonical` removes both, so equal
-fits give equal bytes (with the same versions of scikit-learn and skops).
+A pipeline with a step that only scikit-learn computes has an object for every entity, or one for
+all. This is the slow path. Objects are stored with skops, whose files are read without running
+anything that they name beyond scikit-learn's own types. skops numbers what it writes by memory
+address and zips with timestamps; `canonical` removes both, so equal fits give equal bytes (with the
+same versions of scikit-learn and skops).
 """
 
 from __future__ import annotations
@@ -31,29 +33,46 @@ _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True)
 class ObjectScalers(Part):
-    """A fitted pipeline of any scikit-learn steps: an object for each entity, in their order, or one for all."""
+    """A fitted pipeline of any scikit-learn steps: an object for each entity, in their order, or
+    one for all.
+    """
 
     objects: tuple[Any, ...]
 
-    def apply(self, matrix: Values, offsets: I64, entities: Sequence[str], dtype: Any = np.float32) -> Values:
+    def apply(
+        self, matrix: Values, offsets: I64, entities: Sequence[str], dtype: Any = np.float32
+    ) -> Values:
         """Return scaled values; see `Part`."""
         return self._each("transform", matrix, offsets, entities, dtype)
 
     def invert(self, scaled: Values, offsets: I64, entities: Sequence[str]) -> F64:
         """Return values in their own units; see `Part`."""
-        return np.asarray(self._each("inverse_transform", scaled, offsets, entities, np.float64), np.float64)
+        return np.asarray(
+            self._each("inverse_transform", scaled, offsets, entities, np.float64), np.float64
+        )
 
-    def _each(self, verb: str, matrix: Values, offsets: I64, entities: Sequence[str], dtype: Any) -> Values:
+    def _each(
+        self, verb: str, matrix: Values, offsets: I64, entities: Sequence[str], dtype: Any
+    ) -> Values:
         out = np.empty(matrix.shape, dtype)
         for group, place in enumerate(self.places(entities).tolist()):
-            start, stop = int(offsets[group]), int(offsets[group + 1])
+            start = int(offsets[group])
+            stop = int(offsets[group + 1])
             if start == stop:
                 continue
-            rows, pipeline = np.asarray(matrix[start:stop], np.float64), self.objects[place]
+            rows = np.asarray(matrix[start:stop], np.float64)
+            pipeline = self.objects[place]
             made_steps = zip(self.pipeline, (made for _, made in pipeline.steps), strict=True)
-            if verb == "inverse_transform" and not all(goes_back(step, made) for step, made in made_steps):
-                raise SettingsError(f"{_words(self.pipeline)} has no inverse_transform; values cannot be brought back")
-            made = _call(getattr(pipeline, verb), rows, entities[group], self.columns, self.pipeline)
+            if verb == "inverse_transform" and not all(
+                goes_back(step, made) for step, made in made_steps
+            ):
+                raise SettingsError(
+                    f"{_words(self.pipeline)} has no inverse_transform; values cannot be brought"
+                    " back"
+                )
+            made = _call(
+                getattr(pipeline, verb), rows, entities[group], self.columns, self.pipeline
+            )
             with np.errstate(over="ignore"):
                 out[start:stop] = made
             if verb == "transform":
@@ -68,16 +87,24 @@ class ObjectScalers(Part):
         if tuple(columns) == self.columns:
             return self
         raise InputError(
-            f"columns {', '.join(self.columns)} are scaled together by scikit-learn; give all of them at once"
+            f"columns {', '.join(self.columns)} are scaled together by scikit-learn; give all of"
+            " them at once"
         )
 
     @classmethod
     def merge(cls, parts: Sequence[ObjectScalers]) -> ObjectScalers:
-        """Join fits of the same pipeline for different entities. Raises `ValueError` for an entity fitted twice."""
+        """Join fits of the same pipeline for different entities.
+
+        Raises `ValueError` for an entity fitted twice.
+        """
         first = parts[0]
         if len(parts) == 1:
             return first
-        made = {entity: each for part in parts for entity, each in zip(part.entities or (), part.objects, strict=True)}
+        made = {
+            entity: each
+            for part in parts
+            for entity, each in zip(part.entities or (), part.objects, strict=True)
+        }
         if len(made) != sum(len(part.objects) for part in parts):
             raise ValueError("an entity was fitted twice")
         order = sorted(made)
@@ -85,24 +112,42 @@ class ObjectScalers(Part):
 
 
 def fit_objects(
-    steps: Sequence[StepData], columns: Sequence[str], matrix: F64, offsets: I64, entities: Sequence[str] | None
+    steps: Sequence[StepData],
+    columns: Sequence[str],
+    matrix: F64,
+    offsets: I64,
+    entities: Sequence[str] | None,
 ) -> ObjectScalers:
-    """Fit a scikit-learn pipeline for each entity on its own rows, or one on all rows (entities None).
+    """Fit a scikit-learn pipeline for each entity on its own rows, or one on all rows (entities
+    None).
 
-    Raises `InputError` for values that a step cannot take, `SettingsError` for a step that changes the columns.
+    Raises `InputError` for values that a step cannot take, `SettingsError` for a step that changes
+    the columns.
     """
     if any(each["step"] == "Log" for each in steps):
         raise SettingsError(
             f"step Log is headrace's and cannot be mixed with {_words(steps)}, which scikit-learn "
             f"computes; give FunctionTransformer, or steps out of {', '.join(NATIVE)} only"
         )
-    names, edges = (["all"], [0, len(matrix)]) if entities is None else (list(entities), offsets.tolist())
+    if entities is None:
+        names, edges = (["all"], [0, len(matrix)])
+    else:
+        names, edges = (list(entities), offsets.tolist())
     made = {}
     for name, start, stop in zip(names, edges[:-1], edges[1:], strict=True):
         made[name] = _pipeline(steps, [build(step) for step in steps])
-        _call(made[name].fit_transform, np.asarray(matrix[start:stop], np.float64), name, columns, steps)
+        _call(
+            made[name].fit_transform,
+            np.asarray(matrix[start:stop], np.float64),
+            name,
+            columns,
+            steps,
+        )
     order = sorted(names)
-    known = None if entities is None else tuple(order)
+    if entities is None:
+        known = None
+    else:
+        known = tuple(order)
     return ObjectScalers(tuple(columns), known, tuple(steps), tuple(made[each] for each in order))
 
 
@@ -111,25 +156,34 @@ def _pipeline(steps: Sequence[StepData], objects: Sequence[Any]) -> Any:
         from sklearn.pipeline import Pipeline
     except ImportError:
         raise MissingExtra("scikit-learn", "series") from None
-    named = [(f"{number}_{step['step']}", made) for number, (step, made) in enumerate(zip(steps, objects, strict=True))]
+    named = [
+        (f"{number}_{step['step']}", made)
+        for number, (step, made) in enumerate(zip(steps, objects, strict=True))
+    ]
     return Pipeline(named or [("as_is", "passthrough")])
 
 
-def _call(verb: Callable[..., Any], rows: F64, who: str, columns: Sequence[str], steps: Sequence[StepData]) -> F64:
-    """Return scikit-learn's result for the rows. Raises `InputError` or `SettingsError` in place of its errors."""
+def _call(
+    verb: Callable[..., Any], rows: F64, who: str, columns: Sequence[str], steps: Sequence[StepData]
+) -> F64:
+    """Return scikit-learn's result for the rows.
+
+    Raises `InputError` or `SettingsError` in place of its errors.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             made = verb(rows)
         except ValueError as error:
             raise InputError(
-                f"entity {who!r}, columns {', '.join(columns)}: {_words(steps)} cannot take its values ({error}); "
-                f"leave the entity out, or choose other steps"
+                f"entity {who!r}, columns {', '.join(columns)}: {_words(steps)} cannot take its"
+                f" values ({error}); leave the entity out, or choose other steps"
             ) from error
     made = np.asarray(made.toarray() if hasattr(made, "toarray") else made, np.float64)
     if made.shape != rows.shape:
         raise SettingsError(
-            f"{_words(steps)} makes {made.shape[-1]} columns of {rows.shape[1]}; choose steps that keep the columns"
+            f"{_words(steps)} makes {made.shape[-1]} columns of {rows.shape[1]}; choose steps that"
+            " keep the columns"
         )
     return made
 
@@ -141,7 +195,8 @@ def _words(steps: Sequence[StepData]) -> str:
 def to_sklearn(part: Part, entity: str | None) -> Any:
     """Return the fitted scikit-learn Pipeline of an entity; None: of the fit for all.
 
-    Raises `InputError` for an entity that was not fitted, `SettingsError` for a step that scikit-learn does not have.
+    Raises `InputError` for an entity that was not fitted, `SettingsError` for a step that
+    scikit-learn does not have.
     """
     place = int(part.places([entity or "all"])[0])
     if isinstance(part, ObjectScalers):
@@ -157,11 +212,18 @@ def _fitted(step: FittedStep, place: int) -> Any:
         from sklearn.preprocessing import FunctionTransformer
 
         if len(set(fitted["offset"].tolist())) > 1:
-            raise SettingsError("Log has no counterpart in scikit-learn if columns have different offsets")
+            raise SettingsError(
+                "Log has no counterpart in scikit-learn if columns have different offsets"
+            )
         value = {"offset": float(fitted["offset"][0])}
-        return FunctionTransformer(func=_log_of, inverse_func=_back, kw_args=value, inv_kw_args=value)
+        return FunctionTransformer(
+            func=_log_of, inverse_func=_back, kw_args=value, inv_kw_args=value
+        )
     made = build(step.step)
-    scale = None if step.linear is None else step.linear[1][place]
+    if step.linear is None:
+        scale = None
+    else:
+        scale = step.linear[1][place]
     if word == "StandardScaler":
         return _standard(made, fitted, scale)
     if fitted:
@@ -174,23 +236,37 @@ def _fitted(step: FittedStep, place: int) -> Any:
         made.n_samples_seen_ = int(fitted["seen"].max())
     if word == "MinMaxScaler":
         assert scale is not None
-        made.data_min_, made.data_max_ = fitted["data_min"], fitted["data_max"]
+        made.data_min_ = fitted["data_min"]
+        made.data_max_ = fitted["data_max"]
         made.data_range_ = made.data_max_ - made.data_min_
         made.scale_ = 1.0 / scale
         made.min_ = made.feature_range[0] - made.data_min_ * made.scale_
     if word == "MaxAbsScaler":
-        made.max_abs_, made.scale_ = fitted["max_abs"], scale
+        made.max_abs_ = fitted["max_abs"]
+        made.scale_ = scale
     if word == "RobustScaler":
-        made.center_ = fitted["median"] if made.with_centering else None
-        made.scale_ = scale if made.with_scaling else None
+        if made.with_centering:
+            made.center_ = fitted["median"]
+        else:
+            made.center_ = None
+        if made.with_scaling:
+            made.scale_ = scale
+        else:
+            made.scale_ = None
     return made
 
 
 def _standard(made: Any, fitted: Mapping[str, F64], scale: F64 | None) -> Any:
     made.mean_, made.n_features_in_ = fitted["mean"], len(fitted["mean"])
-    made.var_, made.scale_ = (fitted["var"], scale) if made.with_std else (None, None)
+    if made.with_std:
+        made.var_, made.scale_ = (fitted["var"], scale)
+    else:
+        made.var_, made.scale_ = (None, None)
     seen = fitted["seen"].astype(np.int64)
-    made.n_samples_seen_ = int(seen[0]) if len(set(seen.tolist())) == 1 else seen
+    if len(set(seen.tolist())) == 1:
+        made.n_samples_seen_ = int(seen[0])
+    else:
+        made.n_samples_seen_ = seen
     return made
 
 
@@ -223,7 +299,10 @@ def from_skops(data: bytes, where: str) -> Any:
     try:
         strange = sorted(set(get_untrusted_types(data=data)) - set(_HARMLESS))
         if strange:
-            raise CorruptShard(f"{where}: names {', '.join(strange)}, which no pipeline needs; do not trust this file")
+            raise CorruptShard(
+                f"{where}: names {', '.join(strange)}, which no pipeline needs; do not trust this"
+                " file"
+            )
         return loads(data, trusted=list(_HARMLESS))
     except CorruptShard:
         raise
@@ -232,10 +311,11 @@ def from_skops(data: bytes, where: str) -> Any:
 
 
 def canonical(data: bytes) -> bytes:
-    """Rewrite a skops archive so that nodes are numbered in document order, each with its own array.
+    """Rewrite a skops archive so that nodes are numbered in document order, each with its own
+    array.
 
-    skops numbers nodes by address and shares those that happen to be one object in memory; members carry the time. None
-    of this belongs to the fit.
+    skops numbers nodes by address and shares those that happen to be one object in memory; members
+    carry the time. None of this belongs to the fit.
     """
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}

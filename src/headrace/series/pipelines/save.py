@@ -1,8 +1,10 @@
-"""Store fitted pipelines in a safe form that is read by default, and as `.joblib` files for users who expect them.
+"""Store fitted pipelines in a safe form that is read by default, and as `.joblib` files for users
+who expect them.
 
-`fitted_pipelines.json` holds native steps as plain numbers, bit for bit. Fits that only scikit-learn computes are
-beside it in `.skops` files. The `.joblib` files are pickles of `GroupedPipeline` and `UnifiedPipeline`. A pickle may
-run any code, so they are read only on request, and only if they have the digest in the manifest.
+`fitted_pipelines.json` holds native steps as plain numbers, bit for bit. Fits that only
+scikit-learn computes are beside it in `.skops` files. The `.joblib` files are pickles of
+`GroupedPipeline` and `UnifiedPipeline`. A pickle may run any code, so they are read only on
+request, and only if they have the digest in the manifest.
 """
 
 from __future__ import annotations
@@ -24,13 +26,14 @@ from headrace.run.context import TaskFiles
 from headrace.series.arrays.encoders import Encoder
 from headrace.series.arrays.scalers import Values
 from headrace.series.pipelines.fitted import Fitted, Part
-from headrace.series.pipelines.grouped import GroupedPipeline
+from headrace.series.pipelines.frames import GroupedPipeline, UnifiedPipeline
 from headrace.series.pipelines.objects import from_skops, to_skops
-from headrace.series.pipelines.unified import UnifiedPipeline
 
 PIPELINES = "fitted_pipelines.json"
-TIME_SERIES_SKOPS, STATIC_SKOPS = "fitted_time_series_pipelines.skops", "fitted_static_pipeline.skops"
-TIME_SERIES_JOBLIB, STATIC_JOBLIB = "fitted_time_series_pipelines.joblib", "fitted_static_pipeline.joblib"
+TIME_SERIES_SKOPS = "fitted_time_series_pipelines.skops"
+STATIC_SKOPS = "fitted_static_pipeline.skops"
+TIME_SERIES_JOBLIB = "fitted_time_series_pipelines.joblib"
+STATIC_JOBLIB = "fitted_static_pipeline.joblib"
 FACT = "pipelines"  # manifest.facts: file name → SHA-256
 
 _PICKLE_PROTOCOL = 4  # only plain data are pickled, so the bytes are the same on every version
@@ -45,8 +48,12 @@ class Pipelines:
     static_features: Fitted
     static_encoders: tuple[Encoder, ...] = ()
 
-    def save(self, files: TaskFiles, *, joblib: Literal["write", "never"] = "write") -> dict[str, str]:
-        """Write the files of all pipelines, and return their SHA-256, the manifest's fact `pipelines`."""
+    def save(
+        self, files: TaskFiles, *, joblib: Literal["write", "never"] = "write"
+    ) -> dict[str, str]:
+        """Write the files of all pipelines, and return their SHA-256, the manifest's fact
+        `pipelines`.
+        """
         digests = {}
         record: dict[str, Any] = {"format": 1, "target": self.target}
         for role, fitted, skops in (
@@ -61,7 +68,10 @@ class Pipelines:
         digests[PIPELINES] = files.write(PIPELINES, _json(record)).digest
         if joblib == "write":
             bundles: dict[str, Any] = {
-                TIME_SERIES_JOBLIB: {"features": _one_or_list(self.features), "target": self.target_pipeline}
+                TIME_SERIES_JOBLIB: {
+                    "features": _one_or_list(self.features),
+                    "target": self.target_pipeline,
+                }
             }
             static = [*map(_frame_pipeline, self.static_features.parts), *self.static_encoders]
             if static:
@@ -73,21 +83,24 @@ class Pipelines:
     def inverse_transform(
         self, values: Values, *, entity: str | int | Sequence[str | int], column: str | None = None
     ) -> Values:
-        """Convert scaled values of one column, by default the target, back to units: float64 of the same shape.
+        """Convert scaled values of one column, by default the target, back to units: float64 of the
+        same shape.
 
         values: [N, ...]. entity: one name for all of them, or one name for each of the N.
 
         Raises `InputError` for an entity that was not fitted.
         """
-        values, column = np.asarray(values), self.target if column is None else column
-        names = (
-            [str(entity)] * len(values)
-            if isinstance(entity, str | int | np.integer)
-            else [str(each) for each in entity]
-        )
+        values = np.asarray(values)
+        if column is None:
+            column = self.target
+        if isinstance(entity, str | int | np.integer):
+            names = [str(entity)] * len(values)
+        else:
+            names = [str(each) for each in entity]
         if len(names) != len(values):
             raise SettingsError(
-                f"entity has {len(names)} names for {len(values)} values; give one name, or one a value"
+                f"entity has {len(names)} names for {len(values)} values; give one name, or one a"
+                " value"
             )
         part = self.time_series.part(column).only([column])
         offsets = np.arange(len(values) + 1, dtype=np.int64) * (values.size // max(1, len(values)))
@@ -96,7 +109,11 @@ class Pipelines:
     @property
     def features(self) -> list[GroupedPipeline | UnifiedPipeline]:
         """The pipelines of features, as objects that transform data frames."""
-        return [_frame_pipeline(part) for part in self.time_series.parts if self.target not in part.columns]
+        result = []
+        for part in self.time_series.parts:
+            if self.target not in part.columns:
+                result.append(_frame_pipeline(part))
+        return result
 
     @property
     def target_pipeline(self) -> GroupedPipeline | UnifiedPipeline:
@@ -104,11 +121,15 @@ class Pipelines:
         return _frame_pipeline(self.time_series.part(self.target))
 
 
-def load_pipelines(path: str | Path, *, run: str | None = None, trust: Literal["safe", "joblib"] = "safe") -> Pipelines:
-    """Load the fitted pipelines of a finished run: the newest in a dataset directory, unless `run` names another.
+def load_pipelines(
+    path: str | Path, *, run: str | None = None, trust: Literal["safe", "joblib"] = "safe"
+) -> Pipelines:
+    """Load the fitted pipelines of a finished run: the newest in a dataset directory, unless `run`
+    names another.
 
-    trust="safe" reads plain numbers, and skops files if scikit-learn objects are needed. trust="joblib" reads the
-    pickles instead, which may run any code of their author. Either way the bytes must match the manifest.
+    trust="safe" reads plain numbers, and skops files if scikit-learn objects are needed.
+    trust="joblib" reads the pickles instead, which may run any code of their author. Either way the
+    bytes must match the manifest.
 
     Raises `InputError` without a finished run of series, `CorruptShard` for other bytes.
     """
@@ -117,12 +138,19 @@ def load_pipelines(path: str | Path, *, run: str | None = None, trust: Literal["
     root, manifest = find_run(Path(path), run)
     digests = manifest.facts.get(FACT)
     if not isinstance(digests, dict):
-        raise InputError(f"{root}: a run of {manifest.recipe} has no fitted pipelines; give a dataset of series")
+        raise InputError(
+            f"{root}: a run of {manifest.recipe} has no fitted pipelines; give a dataset of series"
+        )
     return load(root, digests, trust=trust)
 
 
-def load(run: Path, digests: Mapping[str, str], *, trust: Literal["safe", "joblib"] = "safe") -> Pipelines:
-    """Load the pipelines of a run directory, checking these digests of its files. Raises as `load_pipelines`."""
+def load(
+    run: Path, digests: Mapping[str, str], *, trust: Literal["safe", "joblib"] = "safe"
+) -> Pipelines:
+    """Load the pipelines of a run directory, checking these digests of its files.
+
+    Raises as `load_pipelines`.
+    """
     if trust == "joblib":
         return _from_joblib(run, digests)
     record = _record(read_file(run, PIPELINES, digests), run / PIPELINES)
@@ -132,7 +160,9 @@ def load(run: Path, digests: Mapping[str, str], *, trust: Literal["safe", "jobli
         if not isinstance(stored, list):
             raise damaged(run / PIPELINES, f"has no {role}")
         needs_objects = any("objects" in each for each in stored)
-        objects = from_skops(read_file(run, skops, digests), str(run / skops)) if needs_objects else None
+        objects = None
+        if needs_objects:
+            objects = from_skops(read_file(run, skops, digests), str(run / skops))
         fits[role] = Fitted.together(stored, objects, str(run / PIPELINES))
     try:
         encoders = tuple(Encoder.from_json(each) for each in record.get("static_encoders", ()))
@@ -142,7 +172,9 @@ def load(run: Path, digests: Mapping[str, str], *, trust: Literal["safe", "jobli
 
 
 def save_part(files: TaskFiles, stem: str, fitted: Fitted) -> None:
-    """Write the fits of one batch, an intermediate of the run: `<stem>.json`, and `<stem>.skops` if needed."""
+    """Write the fits of one batch, an intermediate of the run: `<stem>.json`, and `<stem>.skops` if
+    needed.
+    """
     parts, objects = fitted.split()
     files.write(f"{stem}.json", _json({"parts": parts}))
     if objects:
@@ -154,24 +186,37 @@ def load_part(run: Path, stem: str) -> Fitted:
     path = run / f"{stem}.json"
     stored = _record(path.read_bytes(), path)["parts"]
     skops = run / f"{stem}.skops"
-    objects = from_skops(skops.read_bytes(), str(skops)) if any("objects" in each for each in stored) else None
+    objects = None
+    if any("objects" in each for each in stored):
+        objects = from_skops(skops.read_bytes(), str(skops))
     return Fitted.together(stored, objects, str(path))
 
 
 def _frame_pipeline(part: Part) -> GroupedPipeline | UnifiedPipeline:
-    return UnifiedPipeline.of_part(part) if part.entities is None else GroupedPipeline.of_part(part)
+    if part.entities is None:
+        return UnifiedPipeline.of_part(part)
+    return GroupedPipeline.of_part(part)
 
 
 def _one_or_list(values: list[Any]) -> Any:
-    return values[0] if len(values) == 1 else values
+    if len(values) == 1:
+        return values[0]
+    return values
 
 
 def _from_joblib(run: Path, digests: Mapping[str, str]) -> Pipelines:
     if TIME_SERIES_JOBLIB not in digests:
-        raise InputError(f"{run}: was prepared with joblib: never, it has no {TIME_SERIES_JOBLIB}; load the safe form")
+        raise InputError(
+            f"{run}: was prepared with joblib: never, it has no {TIME_SERIES_JOBLIB}; load the safe"
+            " form"
+        )
     bundle = pickle.loads(read_file(run, TIME_SERIES_JOBLIB, digests))
-    loaded = pickle.loads(read_file(run, STATIC_JOBLIB, digests)) if STATIC_JOBLIB in digests else []
-    features, static = (each if isinstance(each, list) else [each] for each in (bundle["features"], loaded))
+    loaded = []
+    if STATIC_JOBLIB in digests:
+        loaded = pickle.loads(read_file(run, STATIC_JOBLIB, digests))
+    features, static = (
+        each if isinstance(each, list) else [each] for each in (bundle["features"], loaded)
+    )
     target = bundle["target"]
     return Pipelines(
         target.columns[0],

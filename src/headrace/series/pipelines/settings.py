@@ -1,9 +1,10 @@
-"""Define pipelines as settings, checked before any work: their steps, who they are fitted for, and their columns.
+"""Define pipelines as settings, checked before any work: their steps, who they are fitted for, and
+their columns.
 
-A step is data: `{"step": "StandardScaler", "with_mean": False}`, from YAML or scikit-learn objects. The data hold
-everything that decides the result, so the run id distinguishes two settings of a scaler. Steps that cannot be written
-as data (user functions, user classes) are refused. So is a pipeline that is fitted already: its data do not hold what
-it learned, so a run would fit it again.
+A step is data: `{"step": "StandardScaler", "with_mean": False}`, from YAML or scikit-learn objects.
+The data hold everything that decides the result, so the run id distinguishes two settings of a
+scaler. Steps that cannot be written as data (user functions, user classes) are refused. So is a
+pipeline that is fitted already: its data do not hold what it learned, so a run would fit it again.
 """
 
 from __future__ import annotations
@@ -20,12 +21,20 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from headrace.digest import derive_key
 from headrace.errors import MissingExtra, SettingsError
 from headrace.keyed_hash import hash_texts
-from headrace.series.arrays.steps import ENCODERS, FUNCTIONS, NATIVE, StepData, complete, why_not_invertible
+from headrace.series.arrays.steps import (
+    ENCODERS,
+    FUNCTIONS,
+    NATIVE,
+    StepData,
+    complete,
+    why_not_invertible,
+)
 from headrace.settings import Names, Settings
 
 _NAN = "nan"  # JSON has no such number
 
-# Parameters without effect on results, left out of the data; the same for encoders; and defaults to be left alone.
+# Parameters without effect on results, left out of the data; the same for encoders; and defaults to
+# be left alone.
 _NO_EFFECT = {"copy", "n_jobs", "verbose", "memory", "transform_input"}
 _NO_EFFECT_ENCODING = {"dtype", "sparse_output", "encoded_missing_value"}
 _LEFT_ENCODING = {"min_frequency": None, "max_categories": None, "feature_name_combiner": "concat"}
@@ -39,15 +48,18 @@ _NOT_LEARNED = {"n_features_in_", "feature_names_in_"}  # even steps that learn 
 
 
 def as_steps(value: Any) -> list[StepData]:
-    """Return a pipeline's steps, given as a word, a mapping, a list of them, or scikit-learn objects.
+    """Return a pipeline's steps, given as a word, a mapping, a list of them, or scikit-learn
+    objects.
 
-    Raises `SettingsError` for steps that cannot be written as data, `MissingExtra` for a step that needs scikit-learn.
+    Raises `SettingsError` for steps that cannot be written as data, `MissingExtra` for a step that
+    needs scikit-learn.
     """
     if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
         return _one(value)
     steps: list[StepData] = []
     for each in value:
-        named = isinstance(each, tuple) and len(each) == 2 and isinstance(each[0], str)  # scikit-learn's (name, step)
+        # scikit-learn's (name, step)
+        named = isinstance(each, tuple) and len(each) == 2 and isinstance(each[0], str)
         steps += _one(each[1] if named else each)
     return steps
 
@@ -56,8 +68,9 @@ def refuse_fitted(value: Any) -> None:
     """Raise `SettingsError` for a fitted pipeline, a pipeline with a fitted step, or a file of one."""
     if isinstance(value, PurePath) or (isinstance(value, str) and value.lower().endswith(_FILES)):
         raise SettingsError(
-            f"pipeline {str(value)!r} is a file with fitted steps, which would be fitted again on this run's train "
-            f"rows; give steps, e.g. [StandardScaler], or pipelines_from to reuse a run's pipelines"
+            f"pipeline {str(value)!r} is a file with fitted steps, which would be fitted again on"
+            " this run's train rows; give steps, e.g. [StandardScaler], or pipelines_from to reuse"
+            " a run's pipelines"
         )
     if isinstance(value, list | tuple):
         for each in value:
@@ -67,8 +80,9 @@ def refuse_fitted(value: Any) -> None:
     told = _fitted_word(value)
     if told is not None:
         raise SettingsError(
-            f"{told} is fitted already, and would be fitted again on this run's train rows; give an unfitted one: "
-            f"sklearn.base.clone(…) of scikit-learn's, the .steps of one of headrace's"
+            f"{told} is fitted already, and would be fitted again on this run's train rows; give an"
+            " unfitted one: sklearn.base.clone(…) of scikit-learn's, the .steps of one of"
+            " headrace's"
         )
 
 
@@ -76,13 +90,18 @@ def _fitted_word(value: Any) -> str | None:
     """Return the name of the fitted object that a pipeline is or holds; None without one."""
     kind = type(value)
     if kind.__module__.partition(".")[0] == "headrace":
-        return kind.__name__ if getattr(value, "is_fitted", True) else None
+        if getattr(value, "is_fitted", True):
+            return kind.__name__
+        return None
     if isinstance(value, type) or not hasattr(value, "get_params"):
         return None
     for each in (value, *value.get_params(deep=True).values()):
-        # the test of scikit-learn's check_is_fitted, ignoring attributes of steps that learn nothing
+        # the test of scikit-learn's check_is_fitted, ignoring attributes of steps that learn
+        # nothing
         if hasattr(each, "get_params") and not isinstance(each, type):
-            learned = {name for name in vars(each) if name.endswith("_") and not name.startswith("__")}
+            learned = {
+                name for name in vars(each) if name.endswith("_") and not name.startswith("__")
+            }
             if learned - _NOT_LEARNED:
                 return type(each).__name__
     return None
@@ -103,7 +122,8 @@ def goes_back(step: StepData, made: Any) -> bool:
 
 def build(step: StepData) -> Any:
     """Return the unfitted scikit-learn object of a step. Raises `MissingExtra`."""
-    word, params = step["step"], _without(step, {"step"})
+    word = step["step"]
+    params = _without(step, {"step"})
     for name, value in params.items():
         if value == _NAN:
             params[name] = float("nan")
@@ -129,7 +149,8 @@ def _one(value: Any) -> list[StepData]:
         word, params = next(iter(value.items()), ("", None))
         if len(value) != 1 or not (params is None or isinstance(params, Mapping)):
             raise SettingsError(
-                f"a step is {dict(value)!r}; write it as {{step: StandardScaler}}, with its parameters beside `step`"
+                f"a step is {dict(value)!r}; write it as {{step: StandardScaler}}, with its"
+                " parameters beside `step`"
             )
         return _from_word(str(word), params or {})
     steps = getattr(value, "steps", None)
@@ -143,8 +164,9 @@ def _one(value: Any) -> list[StepData]:
         raise SettingsError(f"{value.__name__} is a class; give an object, {value.__name__}()")
     if not hasattr(value, "get_params") or kind.__module__.partition(".")[0] != "sklearn":
         raise SettingsError(
-            f"{kind.__module__}.{word} cannot be written as data, so no run id could tell its versions apart; give "
-            f"scikit-learn's transformers or the steps {', '.join(NATIVE)}, or make the column beforehand"
+            f"{kind.__module__}.{word} cannot be written as data, so no run id could tell its"
+            f" versions apart; give scikit-learn's transformers or the steps {', '.join(NATIVE)},"
+            " or make the column beforehand"
         )
     params = _without(value.get_params(deep=False), _NO_EFFECT)
     return _from_word(word, _functions(params) if word == "FunctionTransformer" else params)
@@ -154,11 +176,19 @@ def _from_word(word: str, params: Mapping[str, Any]) -> list[StepData]:
     if word == "passthrough":
         return []
     if word in ENCODERS:
-        left = {name for name, value in _LEFT_ENCODING.items() if name in params and params[name] == value}
+        left = {
+            name
+            for name, value in _LEFT_ENCODING.items()
+            if name in params and params[name] == value
+        }
         return [complete(word, _without(params, left | _NO_EFFECT_ENCODING))]
     if word not in NATIVE:
         return [_checked(word, params)]
-    if word == "FunctionTransformer" and "inverse_func" not in params and params.get("func") in FUNCTIONS:
+    if (
+        word == "FunctionTransformer"
+        and "inverse_func" not in params
+        and params.get("func") in FUNCTIONS
+    ):
         params = {**params, "inverse_func": FUNCTIONS[params["func"]].inverse}
     return [complete(word, _without(params, _NO_EFFECT))]
 
@@ -175,13 +205,15 @@ def _functions(params: Mapping[str, Any]) -> dict[str, Any]:
         named[name] = next((word for word, known in FUNCTIONS.items() if known.call is given), None)
         if given is not None and named[name] is None:
             raise SettingsError(
-                f"FunctionTransformer: {name} is {getattr(given, '__name__', given)!r}, which cannot be written as "
-                f"data; give one of numpy's, e.g. func=numpy.log1p, inverse_func=numpy.expm1, or make the column "
-                f"beforehand"
+                f"FunctionTransformer: {name} is {getattr(given, '__name__', given)!r}, which"
+                " cannot be written as data; give one of numpy's, e.g. func=numpy.log1p,"
+                " inverse_func=numpy.expm1, or make the column beforehand"
             )
     for name in ("kw_args", "inv_kw_args"):
         if params.get(name):
-            raise SettingsError(f"FunctionTransformer: {name} is {params[name]!r}; arguments are not passed on")
+            raise SettingsError(
+                f"FunctionTransformer: {name} is {params[name]!r}; arguments are not passed on"
+            )
     return named
 
 
@@ -190,7 +222,9 @@ def _checked(word: str, params: Mapping[str, Any]) -> StepData:
     try:
         made = _class(word)(**params)
     except TypeError as error:
-        raise SettingsError(f"{word}: {error}; see its page in scikit-learn's documentation") from error
+        raise SettingsError(
+            f"{word}: {error}; see its page in scikit-learn's documentation"
+        ) from error
     full = _without(made.get_params(deep=False), _NO_EFFECT)
     if "random_state" in full and full["random_state"] is None:
         full["random_state"] = 0  # the same bytes on every run
@@ -201,7 +235,8 @@ def _checked(word: str, params: Mapping[str, Any]) -> StepData:
             json.dumps(value)
         except TypeError:
             raise SettingsError(
-                f"{word}: {name} is {value!r}, which cannot be written as data; give numbers, texts or lists"
+                f"{word}: {name} is {value!r}, which cannot be written as data; give numbers, texts"
+                " or lists"
             ) from None
         if isinstance(value, float) and value != value:
             full[name] = _NAN
@@ -219,7 +254,8 @@ def _class(word: str) -> Any:
     except ImportError:
         raise MissingExtra("scikit-learn", "series") from None
     raise SettingsError(
-        f"step is {word!r}; known: {', '.join(NATIVE)} and the transformers of {' and '.join(_ELSEWHERE)}"
+        f"step is {word!r}; known: {', '.join(NATIVE)} and the transformers of"
+        f" {' and '.join(_ELSEWHERE)}"
     )
 
 
@@ -232,10 +268,12 @@ class PipelineSettings(Settings):
     """One pipeline over some columns.
 
     strategy: "per_group" fits every entity on its own train rows, "unified" fits once for all.
-    pipeline: steps, in order: words with parameters (`{step: StandardScaler, with_mean: false}`), or through Python a
-    scikit-learn transformer or Pipeline, a `GroupedPipeline` or a `UnifiedPipeline`. No steps leave values as they are.
-    columns: which it scales; None: all of its role.
-    fit_on_n_basins: how many entities a unified pipeline of time series is fitted on; their train rows are in memory.
+    pipeline: steps, in order: words with parameters (`{step: StandardScaler, with_mean: false}`),
+    or through Python a scikit-learn transformer or Pipeline, a `GroupedPipeline` or a
+    `UnifiedPipeline`. No steps leave values as they are. columns: which it scales; None: all of its
+    role.
+    fit_on_n_basins: how many entities a unified pipeline of time series is fitted on; their train
+    rows are in memory.
     """
 
     strategy: Strategy
@@ -254,14 +292,18 @@ class PipelineSettings(Settings):
                 raise ValueError(f"a pipeline is {value!r}; give strategy and pipeline")
             pipeline = value.get("pipeline")
             for_strategy = getattr(pipeline, "headrace_strategy", None)
-            if pipeline is not None and for_strategy is not None:  # GroupedPipeline, UnifiedPipeline
+            # GroupedPipeline, UnifiedPipeline
+            if pipeline is not None and for_strategy is not None:
                 if value.get("strategy", for_strategy) != for_strategy:
                     raise ValueError(
-                        f"strategy is {value['strategy']!r} and the pipeline is a {type(pipeline).__name__}; "
-                        f"give strategy {for_strategy!r}, or another pipeline"
+                        f"strategy is {value['strategy']!r} and the pipeline is a"
+                        f" {type(pipeline).__name__}; give strategy {for_strategy!r}, or another"
+                        " pipeline"
                     )
                 value = {"columns": pipeline.columns, **value, "pipeline": list(pipeline.steps)}
-            return {**value, "pipeline": tuple(as_steps(value["pipeline"]))} if "pipeline" in value else value
+            if "pipeline" in value:
+                return {**value, "pipeline": tuple(as_steps(value["pipeline"]))}
+            return value
         except SettingsError as error:
             raise ValueError(str(error)) from error
 
@@ -269,7 +311,9 @@ class PipelineSettings(Settings):
     @classmethod
     def _some_columns(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if value is not None and not value:
-            raise ValueError("columns is empty; name at least one, or leave it out for all of the role")
+            raise ValueError(
+                "columns is empty; name at least one, or leave it out for all of the role"
+            )
         if value is not None and len(set(value)) < len(value):
             raise ValueError(f"columns are {', '.join(value)}; name each once")
         return value
@@ -278,11 +322,13 @@ class PipelineSettings(Settings):
     def _fits(self) -> PipelineSettings:
         if self.encoder is None and any(each["step"] in ENCODERS for each in self.pipeline):
             words = " -> ".join(each["step"] for each in self.pipeline)
-            raise ValueError(f"pipeline is {words}; an encoder is the only step of its pipeline, give it its own")
+            raise ValueError(
+                f"pipeline is {words}; an encoder is the only step of its pipeline, give it its own"
+            )
         if self.strategy == "per_group" and self.fit_on_n_basins is not None:
             raise ValueError(
-                f"fit_on_n_basins is {self.fit_on_n_basins} and strategy is per_group, which fits every entity on its "
-                f"own; leave fit_on_n_basins out, or give strategy: unified"
+                f"fit_on_n_basins is {self.fit_on_n_basins} and strategy is per_group, which fits"
+                " every entity on its own; leave fit_on_n_basins out, or give strategy: unified"
             )
         return self
 
@@ -290,18 +336,23 @@ class PipelineSettings(Settings):
     def encoder(self) -> StepData | None:
         """The step that encodes texts as numbers; None if this pipeline scales numbers."""
         alone = len(self.pipeline) == 1 and self.pipeline[0]["step"] in ENCODERS
-        return self.pipeline[0] if alone else None
+        if alone:
+            return self.pipeline[0]
+        return None
 
 
 # Unified, so that it also applies to entities that were not fitted; one entity is enough to fit it.
 _AS_THEY_ARE = PipelineSettings(strategy="unified", pipeline=(), fit_on_n_basins=1)
 Pipelines = Annotated[
-    tuple[PipelineSettings, ...], BeforeValidator(lambda value: value if isinstance(value, list | tuple) else (value,))
+    tuple[PipelineSettings, ...],
+    BeforeValidator(lambda value: value if isinstance(value, list | tuple) else (value,)),
 ]
 
 
 class Preprocessing(Settings):
-    """The pipelines of features, target and static features. Several for one role must name their columns.
+    """The pipelines of features, target and static features.
+
+    Several for one role must name their columns.
 
     joblib: "write" adds `.joblib` files beside the safe form, "never" leaves them out.
     """
@@ -321,37 +372,39 @@ class Preprocessing(Settings):
         static_features: Sequence[str] = (),
         categories: Sequence[str] = (),
     ) -> Resolved:
-        """Return every pipeline with its columns; categories, which are features, get a pipeline without steps.
+        """Return every pipeline with its columns; categories, which are features, get a pipeline
+        without steps.
 
         Raises `SettingsError` if pipelines do not fit the columns.
         """
         for target in set(targets).intersection(features):
             raise SettingsError(
-                f"target {target!r} is among the features, which hands the answer to the model; take it out "
-                f"(earlier values of the target are an input by is_autoregressive)"
+                f"target {target!r} is among the features, which hands the answer to the model;"
+                " take it out (earlier values of the target are an input by is_autoregressive)"
             )
         for role, pipelines in (("features", self.features), ("target", (self.target,))):
             for each in pipelines:
                 where = f"preprocessing_configs.{role}"
                 if each.encoder is not None:
                     raise SettingsError(
-                        f"{where}: {each.encoder['step']} makes numbers of texts, and {role} are numbers; use it in "
-                        f"static_features"
+                        f"{where}: {each.encoder['step']} makes numbers of texts, and {role} are"
+                        " numbers; use it in static_features"
                     )
                 if role == "features" and not set(targets).isdisjoint(each.columns or ()):
                     raise SettingsError(
-                        f"{where}: target {targets[0]!r} is among the columns; take it out, the target has a pipeline "
-                        f"of its own"
+                        f"{where}: target {targets[0]!r} is among the columns; take it out, the"
+                        " target has a pipeline of its own"
                     )
                 if each.strategy == "unified" and each.fit_on_n_basins is None:
                     raise SettingsError(
-                        f"{where}: strategy is unified without fit_on_n_basins; give how many entities it is fitted "
-                        f"on, e.g. fit_on_n_basins: 100 (their train rows are held in memory)"
+                        f"{where}: strategy is unified without fit_on_n_basins; give how many"
+                        " entities it is fitted on, e.g. fit_on_n_basins: 100 (their train rows"
+                        " are held in memory)"
                     )
         if tuple(self.target.columns or targets) != tuple(targets):
             raise SettingsError(
-                f"preprocessing_configs.target: columns are {', '.join(self.target.columns or ())}, the target is "
-                f"{', '.join(targets)}; leave columns out"
+                f"preprocessing_configs.target: columns are {', '.join(self.target.columns or ())},"
+                f" the target is {', '.join(targets)}; leave columns out"
             )
         for step in self.target.pipeline:
             reason = None
@@ -361,18 +414,23 @@ class Preprocessing(Settings):
                 reason = f"{step['step']} has no inverse_transform"
             if reason is not None:
                 raise SettingsError(
-                    f"preprocessing_configs.target: predictions could not be brought back: {reason}, or choose another "
-                    f"step"
+                    "preprocessing_configs.target: predictions could not be brought back:"
+                    f" {reason}, or choose another step"
                 )
         if static_features and any(each.strategy == "per_group" for each in self.static_features):
             raise SettingsError(
-                "preprocessing_configs.static_features: strategy is per_group, but an entity has one row of static "
-                "features, and on its own it would be scaled to nothing; give strategy: unified"
+                "preprocessing_configs.static_features: strategy is per_group, but an entity has"
+                " one row of static features, and on its own it would be scaled to nothing; give"
+                " strategy: unified"
             )
         return Resolved(
             features=(
                 *_covered("features", self.features, sorted(set(features).difference(categories))),
-                *([_AS_THEY_ARE.model_copy(update={"columns": tuple(categories)})] if categories else ()),
+                *(
+                    [_AS_THEY_ARE.model_copy(update={"columns": tuple(categories)})]
+                    if categories
+                    else ()
+                ),
             ),
             target=(self.target.model_copy(update={"columns": tuple(targets)}),),
             static_features=_covered("static_features", self.static_features, static_features),
@@ -408,29 +466,40 @@ class Resolved(Settings):
 
     @property
     def unified_entities(self) -> int:
-        """Number of entities whose train rows the unified pipelines need; 0 without such a pipeline."""
-        return max((each.fit_on_n_basins or 0 for each in self.time_series if each.strategy == "unified"), default=0)
+        """Number of entities whose train rows the unified pipelines need; 0 without such a
+        pipeline.
+        """
+        return max(
+            (each.fit_on_n_basins or 0 for each in self.time_series if each.strategy == "unified"),
+            default=0,
+        )
 
 
 def chosen_entities(entities: Sequence[str], count: int, seed: int) -> list[str]:
     """Choose `count` entities by their keyed hash, in its order; all if there are no more.
 
-    The first n of them equal `chosen_entities(entities, n, seed)`, so pipelines with different counts share the rows
-    that were read.
+    The first n of them equal `chosen_entities(entities, n, seed)`, so pipelines with different
+    counts share the rows that were read.
     """
     names = sorted(set(entities))
     high, low = hash_texts(derive_key(seed, "series.unified"), pa.array(names, pa.string()))
     return [names[place] for place in np.lexsort((low, high))[:count].tolist()]
 
 
-def _covered(role: str, pipelines: Sequence[PipelineSettings], columns: Sequence[str]) -> tuple[PipelineSettings, ...]:
-    """Return the pipelines of a role if together they name each column once. Raises `SettingsError` otherwise."""
+def _covered(
+    role: str, pipelines: Sequence[PipelineSettings], columns: Sequence[str]
+) -> tuple[PipelineSettings, ...]:
+    """Return the pipelines of a role if together they name each column once.
+
+    Raises `SettingsError` otherwise.
+    """
     if not columns:
         return ()
     if len(pipelines) == 1 and pipelines[0].columns is None:
         return (pipelines[0].model_copy(update={"columns": tuple(sorted(columns))}),)
     named = [column for each in pipelines for column in each.columns or ()]
-    unknown, left = sorted(set(named) - set(columns)), sorted(set(columns) - set(named))
+    unknown = sorted(set(named) - set(columns))
+    left = sorted(set(columns) - set(named))
     twice = sorted({column for column in named if named.count(column) > 1})
     wrong = ""
     if any(each.columns is None for each in pipelines):
@@ -442,8 +511,8 @@ def _covered(role: str, pipelines: Sequence[PipelineSettings], columns: Sequence
         wrong = f"columns {', '.join(twice)} are in two pipelines; choose one"
     elif left:
         wrong = (
-            f"columns {', '.join(left)} are in no pipeline; add them, or a pipeline without steps (pipeline: []) that "
-            f"leaves them as they are"
+            f"columns {', '.join(left)} are in no pipeline; add them, or a pipeline without steps"
+            " (pipeline: []) that leaves them as they are"
         )
     if wrong:
         raise SettingsError(f"preprocessing_configs.{role}: {wrong}")

@@ -1,11 +1,12 @@
 """Read the text files of CAMELS-US.
 
-A basin has two text files. A forcing file begins with latitude, elevation (m) and area (m²), one per line, then names,
-then rows with year, month, day and hour; names differ between products in case, unit and separator. A streamflow file
-has no header: gauge, year, month, day, cubic feet per second, quality flag; -999 is missing. The columns are
+A basin has two text files. A forcing file begins with latitude, elevation (m) and area (m²), one
+per line, then names, then rows with year, month, day and hour; names differ between products in
+case, unit and separator. A streamflow file has no header: gauge, year, month, day, cubic feet per
+second, quality flag; -999 is missing. The columns are
 
-    dayl, prcp, srad, swe, tmax, tmin, vp     the forcing's, in its units (s, mm/day, W/m2, mm, C, C, Pa)
-    qobs          streamflow in mm/day over the basin's area
+    dayl, prcp, srad, swe, tmax, tmin, vp     the forcing's, in its units (s, mm/day, W/m2, mm, C,
+    C, Pa) qobs          streamflow in mm/day over the basin's area
     qobs_cfs      streamflow in cubic feet per second
     estimated     1 if the flag marks an estimate (A:e), else 0
 
@@ -24,7 +25,7 @@ import polars as pl
 from headrace.arrays import F64, I64
 from headrace.errors import InputError
 from headrace.formats.detect import open_bytes
-from headrace.series.config import Series
+from headrace.series.settings import Series
 
 FORCING_NAME = re.compile(r"(\d+)_lump_\w+_forcing_leap\.txt(\.gz)?")
 FLOW_NAME = re.compile(r"(\d+)_streamflow_qc\.txt(\.gz)?")
@@ -34,23 +35,40 @@ FLOW = ("qobs", "qobs_cfs", "estimated")
 _HEADER_LINES = 4
 _DATE = ("year", "mnth", "day")
 _CUBIC_FOOT = 0.3048**3
-_DAY_S, _MM = 86_400, 1_000
+_DAY_S = 86_400
+_MM = 1_000
 
 
 def basin_files(root: Path, forcing: str, *, may_lack_flow: bool) -> list[tuple[Path, str]]:
-    """Find the files of all basins below the data set's root, with names relative to it. Raises `InputError`."""
+    """Find the files of all basins below the data set's root, with names relative to it.
+
+    Raises `InputError`.
+    """
     found = []
-    for directory, pattern in ((f"basin_mean_forcing/{forcing}", FORCING_NAME), ("usgs_streamflow", FLOW_NAME)):
-        files = [each for each in (root / directory).rglob("*.txt*") if pattern.fullmatch(each.name)]
+    for directory, pattern in (
+        (f"basin_mean_forcing/{forcing}", FORCING_NAME),
+        ("usgs_streamflow", FLOW_NAME),
+    ):
+        files = []
+        for each in (root / directory).rglob("*.txt*"):
+            if pattern.fullmatch(each.name):
+                files.append(each)
         if not files and (directory != "usgs_streamflow" or not may_lack_flow):
-            raise InputError(f"{root / directory}: holds no files of CAMELS-US; give the data set's root as source")
+            raise InputError(
+                f"{root / directory}: holds no files of CAMELS-US; give the data set's root as"
+                " source"
+            )
         found += [(each, each.relative_to(root).as_posix()) for each in files]
     return found
 
 
 def read_basin(settings: Series, paths: Sequence[Path], asked: Sequence[str]) -> tuple[I64, F64]:
-    """Read times and the requested columns of a basin for all days in either of its files. Raises `InputError`."""
-    flow_path = next((each for each in paths if "streamflow" in each.name), None)  # an ungauged basin has none
+    """Read times and the requested columns of a basin for all days in either of its files.
+
+    Raises `InputError`.
+    """
+    # an ungauged basin has none
+    flow_path = next((each for each in paths if "streamflow" in each.name), None)
     forcing_path = next(each for each in paths if each != flow_path)
     area, forcing = _forcing(forcing_path)
     if flow_path is None:
@@ -59,9 +77,12 @@ def read_basin(settings: Series, paths: Sequence[Path], asked: Sequence[str]) ->
         names = ["gauge", *_DATE, "qobs_cfs", "flag"]
         table = _table(flow_path, _text(flow_path), names, names[:-1], 1)
         cfs = np.where(table["qobs_cfs"] < 0, np.nan, table["qobs_cfs"])
-        mm = cfs * _CUBIC_FOOT * _DAY_S / area * _MM  # in numpy, because polars multiplies by the reciprocal
+        # in numpy, because polars multiplies by the reciprocal
+        mm = cfs * _CUBIC_FOOT * _DAY_S / area * _MM
         estimated = table["flag"].fill_null("").str.ends_with(":e").cast(pl.Float64)
-        flow = pl.DataFrame({"time": table["time"], "qobs": mm, "qobs_cfs": cfs, "estimated": estimated})
+        flow = pl.DataFrame(
+            {"time": table["time"], "qobs": mm, "qobs_cfs": cfs, "estimated": estimated}
+        )
         days = forcing.join(flow, on="time", how="full", coalesce=True).sort("time")
     for name in asked:
         if name not in (*FORCING, *FLOW):
@@ -77,15 +98,22 @@ def _forcing(path: Path) -> tuple[float, pl.DataFrame]:
     """Return the area in m², and the forcing columns by time."""
     lines = _text(path).split(b"\n", _HEADER_LINES)
     if not lines[_HEADER_LINES:] or not lines[-1]:
-        raise InputError(f"{path}: has no rows after its {_HEADER_LINES} header lines; fetch it again")
+        raise InputError(
+            f"{path}: has no rows after its {_HEADER_LINES} header lines; fetch it again"
+        )
     header = lines[_HEADER_LINES - 1].decode("latin-1").split()
     names = [each.partition("(")[0].lower() for each in header]  # without units
     if names[:4] != [*_DATE, "hr"] or set(names[4:]) != set(FORCING):
-        raise InputError(f"{path}: line {_HEADER_LINES} names {', '.join(names)}; this is not a CAMELS-US forcing")
+        raise InputError(
+            f"{path}: line {_HEADER_LINES} names {', '.join(names)}; this is not a CAMELS-US"
+            " forcing"
+        )
     try:
         area = float(lines[2])
     except ValueError:
-        raise InputError(f"{path}: line 3 is {lines[2]!r}, the basin's area in m² was expected") from None
+        raise InputError(
+            f"{path}: line 3 is {lines[2]!r}, the basin's area in m² was expected"
+        ) from None
     return area, _table(path, lines[-1], names, names, _HEADER_LINES + 1).select("time", *names[4:])
 
 
@@ -96,30 +124,50 @@ def _text(path: Path) -> bytes:
     data = data.replace(b"\t", b" ").replace(b"\r\n", b"\n")
     if b"\r" in data:
         line = 1 + data.count(b"\n", 0, data.index(b"\r"))
-        raise InputError(f"{path}: line {line}: a carriage return without a newline; end lines with LF or CRLF")
+        raise InputError(
+            f"{path}: line {line}: a carriage return without a newline; end lines with LF or CRLF"
+        )
     return re.sub(rb"(?m)^ +| +$", b"", re.sub(rb" {2,}", b" ", data)).rstrip(b"\n") + b"\n"
 
 
-def _table(path: Path, rows: bytes, names: Sequence[str], numbers: Sequence[str], first_line: int) -> pl.DataFrame:
-    """Return the columns of all rows, `numbers` as float64 and the others as text, with the day's time as `time`."""
+def _table(
+    path: Path, rows: bytes, names: Sequence[str], numbers: Sequence[str], first_line: int
+) -> pl.DataFrame:
+    """Return the columns of all rows, `numbers` as float64 and the others as text, with the day's
+    time as `time`.
+    """
     try:
-        text = pl.read_csv(rows, separator=" ", has_header=False, infer_schema=False, truncate_ragged_lines=False)
+        text = pl.read_csv(
+            rows, separator=" ", has_header=False, infer_schema=False, truncate_ragged_lines=False
+        )
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         said = str(error).partition("\n")[0]
-        raise InputError(f"{path}: cannot be read from line {first_line} on ({said}); fetch it again") from error
+        raise InputError(
+            f"{path}: cannot be read from line {first_line} on ({said}); fetch it again"
+        ) from error
     if text.width != len(names):
         raise InputError(
-            f"{path}: line {first_line} has {text.width} fields, {len(names)} were expected; fetch it again"
+            f"{path}: line {first_line} has {text.width} fields, {len(names)} were expected; fetch"
+            " it again"
         )
     text.columns = list(names)
     table = text.with_columns(pl.col(numbers).cast(pl.Float64, strict=False))
-    for row in table.with_row_index("row").filter(pl.any_horizontal(pl.col(numbers).is_null()))["row"].head(1):
-        raise InputError(f"{path}: line {first_line + row}: {text.row(row)!r} are not all numbers; correct it")
+    for row in (
+        table.with_row_index("row")
+        .filter(pl.any_horizontal(pl.col(numbers).is_null()))["row"]
+        .head(1)
+    ):
+        raise InputError(
+            f"{path}: line {first_line + row}: {text.row(row)!r} are not all numbers; correct it"
+        )
     date = pl.concat_str(pl.col(_DATE).cast(pl.Int64), separator="-")
-    table = table.with_columns(date=date, time=date.str.to_datetime("%Y-%m-%d", time_unit="us", strict=False))
+    table = table.with_columns(
+        date=date, time=date.str.to_datetime("%Y-%m-%d", time_unit="us", strict=False)
+    )
     wrong = table["time"].is_null() | (table["time"].diff().dt.total_days() <= 0)
     for row in wrong.fill_null(False).arg_true().head(1):
         raise InputError(
-            f"{path}: line {first_line + row}: {table['date'][row]} is not a day after the one before; correct it"
+            f"{path}: line {first_line + row}: {table['date'][row]} is not a day after the one"
+            " before; correct it"
         )
     return table

@@ -1,10 +1,11 @@
 """Read CSV files with comment lines or in another encoding, and GRDC files.
 
-Such a file is read and decoded as a whole, so memory is O(file). Quotes, separators and numbers of fields are checked
-as strictly as in any CSV file.
+Such a file is read and decoded as a whole, so memory is O(file). Quotes, separators and numbers of
+fields are checked as strictly as in any CSV file.
 
-A file of the Global Runoff Data Centre begins with comment lines in Latin-1. Its columns are separated by semicolons: a
-day as YYYY-MM-DD (a month ends in -00), a clock as hh:mm or --:--, then one or several columns of discharge in m³/s.
+A file of the Global Runoff Data Centre begins with comment lines in Latin-1. Its columns are
+separated by semicolons: a day as YYYY-MM-DD (a month ends in -00), a clock as hh:mm or --:--, then
+one or several columns of discharge in m³/s.
 -999 is missing. The file name begins with the station number: 1134100_Q_Day.Cmd.txt.
 """
 
@@ -26,7 +27,9 @@ _GRDC_TIME = ("YYYY-MM-DD", "hh:mm")
 _GRDC_MISSING = r"^\s*-999(\.0*)?\s*$"
 
 
-def text_table(path: Path, name: str, kind: FileType, *, comment: str | None, encoding: str) -> pa.Table:
+def text_table(
+    path: Path, name: str, kind: FileType, *, comment: str | None, encoding: str
+) -> pa.Table:
     """Read a delimited file as text. Raises `InputError`.
 
     comment: lines that begin with it, after blanks, are skipped.
@@ -38,10 +41,13 @@ def text_table(path: Path, name: str, kind: FileType, *, comment: str | None, en
         data = data.decode(encoding).encode()
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{path}: byte {error.start:,} is {data[error.start]:#04x}, which is not {encoding}; give its encoding"
+            f"{path}: byte {error.start:,} is {data[error.start]:#04x}, which is not {encoding};"
+            " give its encoding"
         ) from None
     if comment is not None:
-        data = re.sub(rb"(?m)^[ \t]*" + re.escape(comment.encode()) + rb"[^\n]*(\n|\Z)", b"", data).lstrip(b"\r\n")
+        data = re.sub(
+            rb"(?m)^[ \t]*" + re.escape(comment.encode()) + rb"[^\n]*(\n|\Z)", b"", data
+        ).lstrip(b"\r\n")
     if not data.strip():
         return pa.table({})
     shard = delimited.survey(path, name, kind, text=data)
@@ -50,23 +56,33 @@ def text_table(path: Path, name: str, kind: FileType, *, comment: str | None, en
 
 
 def grdc_table(path: Path, time: str) -> pa.Table:
-    """Read a GRDC file: its times as the column `time`, and its other columns under their names, as text."""
-    compression: Compression = "gz" if path.suffix == ".gz" else "none"
+    """Read a GRDC file: its times as the column `time`, and its other columns under their names, as
+    text.
+    """
+    if path.suffix == ".gz":
+        compression: Compression = "gz"
+    else:
+        compression = "none"
     raw = text_table(path, path.name, FileType.named("csv", compression), comment="#", encoding="latin-1")
     table = raw.rename_columns([each.strip() for each in raw.column_names])
     if _GRDC_TIME[0] not in table.column_names:
         raise InputError(
-            f"{path}: its first line after the comments names {', '.join(table.column_names)}, YYYY-MM-DD "
-            f"was expected; this is not a file of GRDC"
+            f"{path}: its first line after the comments names {', '.join(table.column_names)},"
+            " YYYY-MM-DD was expected; this is not a file of GRDC"
         )
-    times = pc.replace_substring_regex(pc.utf8_trim_whitespace(table[_GRDC_TIME[0]]), r"-00$", "-01")
+    times = pc.replace_substring_regex(
+        pc.utf8_trim_whitespace(table[_GRDC_TIME[0]]), r"-00$", "-01"
+    )
     if _GRDC_TIME[1] in table.column_names:
         clocks = pc.fill_null(pc.utf8_trim_whitespace(table[_GRDC_TIME[1]]), "--:--")
         told = pc.match_substring_regex(clocks, r"^[0-9]{1,2}:")
-        times = pc.if_else(told, pc.binary_join_element_wise(times, clocks, pa.scalar(" ", times.type)), times)
-    values = {
-        each: pc.if_else(pc.match_substring_regex(table[each], _GRDC_MISSING), None, table[each])
-        for each in table.column_names
-        if each not in _GRDC_TIME
-    }
+        times = pc.if_else(
+            told, pc.binary_join_element_wise(times, clocks, pa.scalar(" ", times.type)), times
+        )
+    values = {}
+    for each in table.column_names:
+        if each not in _GRDC_TIME:
+            values[each] = pc.if_else(
+                pc.match_substring_regex(table[each], _GRDC_MISSING), None, table[each]
+            )
     return pa.table({time: times, **values})

@@ -1,1 +1,4 @@
-"""Cut prepared series into windows, order them, and share them among ranks. Users import `headrace.windows`."""
+"""Cut prepared series into windows, order them, and share them among ranks.
+
+Users import `headrace.windows`.
+"""

@@ -1,16 +1,18 @@
-"""Align windows of several frequencies: each window of a run with the windows of finer runs whose inputs end with it.
+"""Align windows of several frequencies: each window of a run with the windows of finer runs whose
+inputs end with it.
 
     days = open_windows("daily", "train", input_length=365, output_length=1)
     hours = open_windows("hourly", "train", input_length=336, output_length=24)
     both = aligned(days, hourly=hours)
     both.batch(range(256))["X_hourly"]      # float32 [256, 336, F], beside "X" [256, 365, F]
 
-A step labelled t lasts from t to the next step, so the last day of the inputs ends with its last hour, and both
-horizons begin at the same moment. Months that are called by their last day end with it. Months also end with their last
-business day, and a Friday with the hours before Monday. Windows without a counterpart in every finer run are left out.
-Each run is scaled by its own train rows, and a window must be in the requested split in every run. So a cut by shares
-may fall at different times in different runs without leaking later values. Finding the counterparts costs O(windows)
-once; a batch is one gather per run.
+A step labelled t lasts from t to the next step, so the last day of the inputs ends with its last
+hour, and both horizons begin at the same moment. Months that are called by their last day end with
+it. Months also end with their last business day, and a Friday with the hours before Monday. Windows
+without a counterpart in every finer run are left out. Each run is scaled by its own train rows, and
+a window must be in the requested split in every run. So a cut by shares may fall at different times
+in different runs without leaking later values. Finding the counterparts costs O(windows) once; a
+batch is one gather per run.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ _PIECE = 1 << 20  # windows looked up at a time
 
 @dataclass(frozen=True, eq=False)
 class AlignedWindows(Windows):
-    """The windows of a run with those of finer runs, whose arrays carry the finer run's name as suffix (`X_hourly`).
+    """The windows of a run with those of finer runs, whose arrays carry the finer run's name as
+    suffix (`X_hourly`).
 
     finer: the finer windows by name.
     numbers: by name, the number of each entity in that finer run, -1 for none; int64 [E].
@@ -47,42 +50,47 @@ class AlignedWindows(Windows):
     @cached_property
     def identity(self) -> str:
         """A digest that changes whenever a window number may refer to another window."""
-        return sha256_hex(canonical_json([super().identity, {name: own.identity for name, own in self.finer.items()}]))
+        return sha256_hex(
+            canonical_json(
+                [super().identity, {name: own.identity for name, own in self.finer.items()}]
+            )
+        )
 
     def gather_values(self, places: Places) -> dict[str, Any]:
-        """Return the values of these windows, and all but `static` of those of finer runs; see `Windows.gather`."""
+        """Return the values of these windows, and all but `static` of those of finer runs; see
+        `Windows.gather`.
+        """
         batch = super().gather_values(places)
         for name, windows in self.finer.items():
             start, entity = self._starts(name, places)
             last = start + windows.options.input_length - 1 - windows.origin[entity]
             end = windows.store.times(entity, last)
             found = windows.gather(Places(windows.matrices.offsets(start), entity, end))
-            batch |= {f"{what}_{name}": values for what, values in found.items() if what != "static"}
+            batch |= {
+                f"{what}_{name}": values for what, values in found.items() if what != "static"
+            }
         return batch
 
-    @cached_property
-    def entity_bytes(self) -> I64:
-        """Bytes of each entity's rows, those of finer runs included; int64 [E]."""
-        sizes = super().entity_bytes.copy()
-        for name, own in self.finer.items():
-            numbers = self.numbers[name]
-            sizes += np.where(numbers >= 0, own.entity_bytes[numbers], 0)
-        return sizes
-
     def in_memory(self, entities: I64) -> AlignedWindows:
-        """Return the windows of these ascending entities over in-memory copies of their rows, for finer runs too."""
-        held = {name: own.in_memory(self.numbers[name][entities]) for name, own in self.finer.items()}
+        """Return the windows of these ascending entities over in-memory copies of their rows, for
+        finer runs too.
+        """
+        held = {
+            name: own.in_memory(self.numbers[name][entities]) for name, own in self.finer.items()
+        }
         whole = super().in_memory(entities)
         assert isinstance(whole, AlignedWindows)
         return replace(whole, finer=held)
 
     def having_all(self) -> AlignedWindows:
         """Return the windows that have a counterpart in every finer run."""
-        starts, owners = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        starts = [np.empty(0, np.int64)]
+        owners = [np.empty(0, np.int64)]
         for begin in range(0, len(self), _PIECE):
             numbers = np.arange(begin, min(begin + _PIECE, len(self)))
             start, entity = self.segments.locate(numbers)
-            places, kept = self.locate(numbers), np.ones(len(numbers), np.bool_)
+            places = self.locate(numbers)
+            kept = np.ones(len(numbers), np.bool_)
             for name, finer in self.finer.items():
                 first, owner = self._starts(name, places)
                 own = finer.segments
@@ -91,19 +99,31 @@ class AlignedWindows(Windows):
                     continue
                 at = np.searchsorted(own.first, first, side="right") - 1
                 number, beside = np.divmod(first - own.first[at], own.stride)
-                kept &= (at >= 0) & (own.entity[at] == owner) & (beside == 0) & (number < own.count[at]) & (owner >= 0)
+                kept &= (
+                    (at >= 0)
+                    & (own.entity[at] == owner)
+                    & (beside == 0)
+                    & (number < own.count[at])
+                    & (owner >= 0)
+                )
             starts.append(start[kept])
             owners.append(entity[kept])
-        first, entity, stride = np.concatenate(starts), np.concatenate(owners), self.segments.stride
+        first = np.concatenate(starts)
+        entity = np.concatenate(owners)
+        stride = self.segments.stride
         breaks = (np.diff(first) != stride) | (np.diff(entity) != 0)
         begins = np.flatnonzero(np.append(True, breaks)[: len(first)])
         count = np.diff(np.append(begins, len(first)))
         return replace(self, segments=Segments(entity[begins], first[begins], count, stride))
 
     def _starts(self, name: str, places: Places) -> tuple[I64, I64]:
-        """Find (start row, entity) of the finer run's windows that end with these; entity is -1 if there is none."""
-        finer, entity = self.finer[name], self.numbers[name][places.entity]
-        frequency, entities = self.store.columns.frequency, finer.store.entities
+        """Find (start row, entity) of the finer run's windows that end with these; entity is -1 if
+        there is none.
+        """
+        finer = self.finer[name]
+        entity = self.numbers[name][places.entity]
+        frequency = self.store.columns.frequency
+        entities = finer.store.entities
         end = ends_at(frequency, places.input_end, self.store.entities.from_end[places.entity])
         steps, there = steps_until(
             finer.store.columns.frequency,
@@ -112,38 +132,56 @@ class AlignedWindows(Windows):
             end,
             weekends=finer.store.joined_rows,
         )
-        return finer.origin[entity] + steps - finer.options.input_length, np.where(there, entity, -1)
+        return finer.origin[entity] + steps - finer.options.input_length, np.where(
+            there, entity, -1
+        )
 
 
 def aligned(windows: Any, **finer: Any) -> Any:
-    """Pair the windows of a run with the windows of finer runs that end with them, named by keyword.
+    """Pair the windows of a run with the windows of finer runs that end with them, named by
+    keyword.
 
-    windows, finer: from `open_windows` or `open`, all of one split. The result has the same type as `windows`.
-    Raises `SettingsError` if the finer steps do not divide the coarser ones, `InputError` if no window is in all runs.
+    windows, finer: from `open_windows` or `open`, all of one split. The result has the same type as
+    `windows`. Raises `SettingsError` if the finer steps do not divide the coarser ones,
+    `InputError` if no window is in all runs.
     """
     coarse: Windows = getattr(windows, "windows", windows)
-    inner: dict[str, Windows] = {name: getattr(each, "windows", each) for name, each in finer.items()}
+    inner: dict[str, Windows] = {
+        name: getattr(each, "windows", each) for name, each in finer.items()
+    }
     if not inner:
-        raise SettingsError("aligned: no finer windows are given; give some by a name, such as hourly=windows")
+        raise SettingsError(
+            "aligned: no finer windows are given; give some by a name, such as hourly=windows"
+        )
     numbers = {}
     for name, own in inner.items():
         if own.split != coarse.split:
-            raise SettingsError(f"aligned: {name}: is of split {own.split!r}, and not {coarse.split!r}; open the same")
-        fine, whole = own.store.columns.frequency, coarse.store.columns.frequency
+            raise SettingsError(
+                f"aligned: {name}: is of split {own.split!r}, and not {coarse.split!r}; open the"
+                " same"
+            )
+        fine = own.store.columns.frequency
+        whole = coarse.store.columns.frequency
         if not divides(fine, whole):
             raise SettingsError(
-                f"aligned: {name}: steps of {fine.word} do not divide those of {whole.word}; give finer ones"
+                f"aligned: {name}: steps of {fine.word} do not divide those of {whole.word}; give"
+                " finer ones"
             )
         places = pc.index_in(coarse.store.entities.names, value_set=own.store.entities.names)
         numbers[name] = np.asarray(places.fill_null(-1).to_numpy(), np.int64)
         if (numbers[name] < 0).all():
-            raise InputError(f"aligned: {name}: {own.store.root} has no entity of {coarse.store.root}; name them alike")
+            raise InputError(
+                f"aligned: {name}: {own.store.root} has no entity of {coarse.store.root}; name them"
+                " alike"
+            )
     fields = {name: getattr(coarse, name) for name in Windows.__dataclass_fields__}
     found = AlignedWindows(**fields, finer=inner, numbers=numbers).having_all()
     if not len(found):
         raise InputError(
-            f"aligned: of {len(coarse):,} windows of {coarse.store.root} none ends with one of each finer run "
-            f"({', '.join(f'{len(own):,} of {name}' for name, own in inner.items())}); cut all runs by the same "
-            f"train_end and val_end, and check that their times overlap"
+            f"aligned: of {len(coarse):,} windows of {coarse.store.root} none ends with one of each"
+            f" finer run ({', '.join(f'{len(own):,} of {name}' for name, own in inner.items())});"
+            " cut all runs by the same train_end and val_end, and check that their times overlap"
         )
-    return found if windows is coarse else type(windows)(found)
+    if windows is coarse:
+        return found
+    return type(windows)(found)

@@ -1,12 +1,15 @@
-"""Provide a Lightning data module over prepared series: windows of chunks of entities, and a validation pool.
+"""Provide a Lightning data module over prepared series: windows of chunks of entities, and a
+validation pool.
 
-    module = SeriesDataModule("out", input_length=365, output_length=7, batch_size=256, chunk_size=100)
-    Trainer(strategy="ddp", devices=2, max_epochs=30).fit(model, datamodule=module)
-    Trainer(strategy="ddp", devices=4, max_epochs=30).fit(model, datamodule=module, ckpt_path="last.ckpt")
+    module = SeriesDataModule("out", input_length=365, output_length=7, batch_size=256,
+    chunk_size=100) Trainer(strategy="ddp", devices=2, max_epochs=30).fit(model, datamodule=module)
+    Trainer(strategy="ddp", devices=4, max_epochs=30).fit(model, datamodule=module,
+    ckpt_path="last.ckpt")
 
-An epoch is a chunk. The epoch number alone decides which one, when the first batch is requested. So loaders that
-Lightning creates and discards, sanity checks and restarts do not advance anything. Every rank finds everything on disk
-by the run's id. A loader here is not a `DataLoader`, so Lightning does not inject a sampler.
+An epoch is a chunk. The epoch number alone decides which one, when the first batch is requested. So
+loaders that Lightning creates and discards, sanity checks and restarts do not advance anything.
+Every rank finds everything on disk by the run's id. A loader here is not a `DataLoader`, so
+Lightning does not inject a sampler.
 
     validation   the pool trains     validation windows are in
     "time"       yes, as all do      val: later times of known entities
@@ -40,10 +43,17 @@ from headrace.series.pipelines.save import Pipelines
 from headrace.series.pipelines.save import load as load_pipelines
 from headrace.series.windows.aligned import aligned
 from headrace.series.windows.forecasts import as_array, in_units
-from headrace.series.windows.loader import Shuffle, WindowLoader, check_chunks
+from headrace.series.windows.loader import Shuffle, WindowLoader, check_chunk_size
 from headrace.series.windows.store import SeriesStore, open_store
 from headrace.series.windows.torch import SLOWER_WORKERS, WindowDataset
-from headrace.series.windows.windows import WindowCounts, WindowOptions, Windows, check_some, count_windows, windows_of
+from headrace.series.windows.windows import (
+    WindowCounts,
+    WindowOptions,
+    Windows,
+    check_some,
+    count_windows,
+    windows_of,
+)
 from headrace.settings import load_yaml
 from headrace.stream.loader.resumed import CountedLoader, ResumedModule
 from headrace.stream.order.remaining import Remainder
@@ -58,20 +68,31 @@ class EpochLoader(CountedLoader[WindowLoader]):
 
     def __iter__(self) -> Iterator[Any]:
         if self._trainer is not None:
-            is_over = self._loaded_ended and not self._begun and self._trainer.current_epoch == self._loaded_epoch
+            is_over = (
+                self._loaded_ended
+                and not self._begun
+                and self._trainer.current_epoch == self._loaded_epoch
+            )
             epoch = self.begin()
-            if is_over:  # saved in its last step: Lightning re-enters the epoch once before counting it
+            # saved in its last step: Lightning re-enters the epoch once before counting it
+            if is_over:
                 self.stream.set_epoch(self._loaded_epoch)
                 return
             self.stream.set_epoch(epoch)
         yield from self.stream
 
     def follow(self) -> None:
-        """Set the stream to the epoch of the next pass, unless it is there already, so that its length is known."""
-        epoch = self.stream.epoch if self._trainer is None else self.next_epoch()
+        """Set the stream to the epoch of the next pass, unless it is there already, so that its
+        length is known.
+        """
+        if self._trainer is None:
+            epoch = self.stream.epoch
+        else:
+            epoch = self.next_epoch()
         if epoch != self.stream.epoch:
             self.stream.set_epoch(epoch)
-            if self._begun:  # the previous pass is over, so this epoch begins next, not the one after it
+            # the previous pass is over, so this epoch begins next, not the one after it
+            if self._begun:
                 self._first = epoch
 
     @property
@@ -81,29 +102,33 @@ class EpochLoader(CountedLoader[WindowLoader]):
 
 
 class SeriesDataModule(ResumedModule[EpochLoader]):
-    """Train, validate, test and predict on windows of prepared series, with every window once per pass over all ranks.
+    """Train, validate, test and predict on windows of prepared series, with every window once per
+    pass over all ranks.
 
-    source: a dataset directory with a run of series, or settings (`headrace.Series`, or a YAML file) that rank 0
-    prepares into `out`, unless they are prepared already.
+    source: a dataset directory with a run of series, or settings (`headrace.Series`, or a YAML
+    file) that rank 0 prepares into `out`, unless they are prepared already.
     run: a run_id, to choose another run of the directory.
-    chunk_size, memory_limit_mib: with one of them, an epoch is a chunk of entities in memory (see `WindowLoader`).
-    Without either, an epoch is all windows, read from the mapped store.
-    validation: "time" validates on the val split of entities that also train, "entity" on the train split of entities
-    that do not train, "both" on the val split of entities that do not train; "none" does not validate.
-    validation_chunk_size: number of entities that validate. Their rows stay in memory throughout.
-    remainder: treatment of the last step in training. Other parts read their windows in order and always pad; the batch
-    array "valid" marks the real windows.
+    chunk_size: entities of a chunk in memory; an epoch is then a chunk (see `WindowLoader`). None:
+    an epoch is all windows, read from the mapped store.
+    validation: "time" validates on the val split of entities that also train, "entity" on the train
+    split of entities that do not train, "both" on the val split of entities that do not train;
+    "none" does not validate. validation_chunk_size: number of entities that validate. Their rows
+    stay in memory throughout. remainder: treatment of the last step in training. Other parts read
+    their windows in order and always pad; the batch array "valid" marks the real windows.
     cache_dir, disk_bytes: for copies of a run in an object store, see `open_windows`.
-    options: see `WindowOptions`. For prediction they are changed: windows need no target, and windows with missing
-    inputs are kept.
-    finer: by name, runs of finer steps whose windows join those of the source, see `headrace.windows.aligned`. Each is
-    a mapping of `source`, optionally `out` and `run`, and `WindowOptions`, such as {"hourly": {"source": "hours",
-    "input_length": 336, "output_length": 24}}.
+    options: see `WindowOptions`. For prediction they are changed: windows need no target, and
+    windows with missing inputs are kept.
+    finer: by name, runs of finer steps whose windows join those of the source, see
+    `headrace.windows.aligned`. Each is a mapping of `source`, optionally `out` and `run`, and
+    `WindowOptions`, such as {"hourly": {"source": "hours", "input_length": 336, "output_length":
+    24}}.
 
-    `setup` prints how many windows each part has and which entities have none; `window_counts` returns it.
+    `setup` prints how many windows each part has and which entities have none; `window_counts`
+    returns it.
 
-    Raises `SettingsError` for settings that cannot work. `setup` raises `InputError` if there are no series, or if a
-    part that the stage needs has no window: train, validate (unless validation="none"), test or predict.
+    Raises `SettingsError` for settings that cannot work. `setup` raises `InputError` if there are
+    no series, or if a part that the stage needs has no window: train, validate (unless
+    validation="none"), test or predict.
     """
 
     def __init__(
@@ -117,7 +142,6 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         out: str | Path | None = None,
         run: str | None = None,
         chunk_size: int | None = None,
-        memory_limit_mib: int | None = None,
         validation: Validation = "both",
         validation_chunk_size: int | None = None,
         is_autoregressive: bool = False,
@@ -132,45 +156,62 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
     ) -> None:
         super().__init__()
         check_word("windows: validation", validation, get_args(Validation))
-        for name, value in (("validation_chunk_size", validation_chunk_size), ("val_batch_size", val_batch_size)):
+        for name, value in (
+            ("validation_chunk_size", validation_chunk_size),
+            ("val_batch_size", val_batch_size),
+        ):
             if value is not None:
                 check_integer(f"windows: {name}", value, least=1)
-        check_chunks(chunk_size, memory_limit_mib)
+        check_chunk_size(chunk_size)
         if num_workers:
-            warnings.warn(f"num_workers={num_workers} is ignored: {SLOWER_WORKERS}", UserWarning, stacklevel=2)
+            warnings.warn(
+                f"num_workers={num_workers} is ignored: {SLOWER_WORKERS}", UserWarning, stacklevel=2
+            )
         given = {**(options or {}), "is_autoregressive": is_autoregressive}
-        self.options = WindowOptions(input_length=input_length, output_length=output_length, **given)
+        self.options = WindowOptions(
+            input_length=input_length, output_length=output_length, **given
+        )
         self._source = _Source.of(source, out, run)
         self._finer: dict[str, tuple[_Source, WindowOptions]] = {}
         for name, own in (finer or {}).items():
             if not isinstance(own, Mapping) or "source" not in own:
                 raise SettingsError(
-                    f"windows: finer[{name!r}] is {own!r}; give a mapping with source, input_length and output_length"
+                    f"windows: finer[{name!r}] is {own!r}; give a mapping with source, input_length"
+                    " and output_length"
                 )
-            shape = {word: value for word, value in own.items() if word not in ("source", "out", "run")}
+            shape = {
+                word: value for word, value in own.items() if word not in ("source", "out", "run")
+            }
             found = _Source.of(own["source"], own.get("out"), own.get("run"))
             self._finer[name] = found, WindowOptions(**shape)
         self._files = LocalFiles(cache_dir=cache_dir, disk_bytes=disk_bytes)
         self.batch_size = batch_size
-        self.val_batch_size = batch_size if val_batch_size is None else val_batch_size
-        self.validation, self.validation_chunk_size = validation, validation_chunk_size
-        self._training = {
-            "shuffle": shuffle, "chunk_size": chunk_size, "memory_limit_mib": memory_limit_mib, "remainder": remainder,
-        }  # fmt: skip
+        if val_batch_size is None:
+            self.val_batch_size = batch_size
+        else:
+            self.val_batch_size = val_batch_size
+        self.validation = validation
+        self.validation_chunk_size = validation_chunk_size
+        self._training = {"shuffle": shuffle, "chunk_size": chunk_size, "remainder": remainder}
         self._seed = seed
         self._parts: dict[str, tuple[Windows, WindowCounts]] = {}
         self._told: set[str] = set()
 
     def prepare_data(self) -> None:
-        """Prepare the runs whose settings were given, unless they exist. Lightning calls this on one rank only."""
+        """Prepare the runs whose settings were given, unless they exist.
+
+        Lightning calls this on one rank only.
+        """
         for each in (self._source, *(source for source, _ in self._finer.values())):
             if each.recipe is not None:
                 prepare(each.recipe, each.out)
 
     def setup(self, stage: str | None = None) -> None:
-        """Open the store on every rank, choose the entities that train and validate, and read the validation pool.
+        """Open the store on every rank, choose the entities that train and validate, and read the
+        validation pool.
 
-        Prints the windows of every part that the stage needs, on rank 0. Raises `InputError` if one of them has none.
+        Prints the windows of every part that the stage needs, on rank 0. Raises `InputError` if one
+        of them has none.
         """
         # Imported late: without the extra, `stream.resumed` raises the clear error.
         from lightning.pytorch.utilities import rank_zero_info
@@ -183,7 +224,8 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
             if part in self._told:
                 continue
             self._told.add(part)
-            counts, asked = self._part(part)[1], self.validation_chunk_size
+            counts = self._part(part)[1]
+            asked = self.validation_chunk_size
             line = f"{part}{str(counts).removeprefix(counts.split)}"
             if part == "pool" and asked is not None and counts.entities < asked:
                 line += f"; validation_chunk_size asks for {asked:,} entities"
@@ -192,7 +234,9 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
     @property
     def window_counts(self) -> dict[str, WindowCounts]:
         """The window counts of "train", "pool" (unless there is none) and "test"."""
-        parts = ("train", "test") if self.validation == "none" else ("train", "pool", "test")
+        parts = ["train", "test"]
+        if self.validation != "none":
+            parts.insert(1, "pool")
         return {part: self._part(part)[1] for part in parts}
 
     @cached_property
@@ -213,12 +257,16 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
     @cached_property
     def finer_pipelines(self) -> dict[str, Pipelines]:
         """The fitted pipelines of the finer runs, by name."""
-        return {name: load_pipelines(own.root, own.pipeline_digests) for name, own in self.finer_stores.items()}
+        return {
+            name: load_pipelines(own.root, own.pipeline_digests)
+            for name, own in self.finer_stores.items()
+        }
 
     def windows(self, part: str) -> Windows:
         """Return the windows of a part: "train", "pool", "test" or "predict".
 
-        Raises `SettingsError` for another word, `InputError` if there are none (except for a pool that is not wanted).
+        Raises `SettingsError` for another word, `InputError` if there are none (except for a pool
+        that is not wanted).
         """
         check_word("windows: part", part, ("train", "pool", "test", "predict"))
         found, _ = self._part(part)
@@ -236,22 +284,29 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         return WindowDataset(self.inference(split))
 
     def inverse_transform(self, scaled: Any, entity: Any, *, finer: str | None = None) -> F64:
-        """Return predictions [B, …] for the batch's entities [B] in the target's unit: float64, same shape.
+        """Return predictions [B, …] for the batch's entities [B] in the target's unit: float64,
+        same shape.
 
-        With several targets the last axis is the target. finer: the finer run that the predictions are of; then
-        `entity` is the batch's `entity_NAME`.
+        With several targets the last axis is the target. finer: the finer run that the predictions
+        are of; then `entity` is the batch's `entity_NAME`.
         """
-        store, pipelines = self.store, self.pipelines
+        store = self.store
+        pipelines = self.pipelines
         if finer is not None:
             check_word("windows: finer", finer, tuple(self._finer))
-            store, pipelines = self.finer_stores[finer], self.finer_pipelines[finer]
+            store = self.finer_stores[finer]
+            pipelines = self.finer_pipelines[finer]
         names = store.entities.names.take(pa.array(as_array(entity))).to_pylist()
         return in_units(pipelines, as_array(scaled), names, store.columns.targets)
 
     def train_dataloader(self) -> EpochLoader:
-        """Return the training stream, the same object on every call; calling it does not advance the stream."""
+        """Return the training stream, the same object on every call; calling it does not advance
+        the stream.
+        """
         if self._train is None:
-            self._train = EpochLoader(self._stream("train", self.batch_size, **self._training), self.trainer)
+            self._train = EpochLoader(
+                self._stream("train", self.batch_size, **self._training), self.trainer
+            )
         if self._loaded is not None:
             self._train.stream.load_state_dict(self._loaded["stream"])
             self._train.resumed(self._loaded)
@@ -260,15 +315,21 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         loader.follow()
         whole = loader.stream.passes.whole(loader.stream.present).steps
         self._ask_lengths_again(differ=loader.stream.epochs is not None or len(loader) != whole)
-        if self.trainer is not None and loader.went_on and self.trainer.fit_loop.epoch_loop.restarting:
-            # After a checkpoint of an epoch's last step Lightning is in the next epoch, but would still count the
-            # batches of the old one in it if it is longer.
+        if (
+            self.trainer is not None
+            and loader.went_on
+            and self.trainer.fit_loop.epoch_loop.restarting
+        ):
+            # After a checkpoint of an epoch's last step Lightning is in the next epoch, but would
+            # still count the batches of the old one in it if it is longer.
             self.trainer.fit_loop.epoch_loop.restarting = False
         return loader
 
     def val_dataloader(self) -> EpochLoader | list[EpochLoader]:
         """Return the pool's windows in order, from memory; an empty list with validation="none"."""
-        return [] if self.validation == "none" else self._evaluation("pool")
+        if self.validation == "none":
+            return []
+        return self._evaluation("pool")
 
     def test_dataloader(self) -> EpochLoader:
         """Return the test windows of all entities in order."""
@@ -283,13 +344,25 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         if part in self._parts:
             return self._parts[part]
         if part in ("test", "predict"):
-            found = self._windows_of("test") if part == "test" else self.inference("test")
+            if part == "test":
+                found = self._windows_of("test")
+            else:
+                found = self.inference("test")
             self._parts[part] = found, count_windows(found)
             return self._parts[part]
         train = self._windows_of("train")
         check_some(train)
-        val = train if self.validation in ("entity", "none") else self._windows_of("val")
-        check_some(val, remedy='pass validation="entity", which validates on other entities\' train rows, or "none"')
+        if self.validation in ("entity", "none"):
+            val = train
+        else:
+            val = self._windows_of("val")
+        check_some(
+            val,
+            remedy=(
+                'pass validation="entity", which validates on other entities\' train rows, or'
+                ' "none"'
+            ),
+        )
         trains, validates = choose_pool(
             self.store.entities.names,
             train.per_entity,
@@ -298,12 +371,20 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
             size=self.validation_chunk_size,
             seed=self._seed,
         )
-        trained, pool = train.of_entities(trains), val.in_memory(np.flatnonzero(validates))  # the pool in memory
-        self._parts |= {"train": (trained, count_windows(train, trained)), "pool": (pool, count_windows(val, pool))}
+        # the pool in memory
+        trained = train.of_entities(trains)
+        pool = val.in_memory(np.flatnonzero(validates))
+        self._parts |= {
+            "train": (trained, count_windows(train, trained)),
+            "pool": (pool, count_windows(val, pool)),
+        }
         return self._parts[part]
 
     def _windows_of(self, split: str, changed: Mapping[str, Any] | None = None) -> Windows:
-        """Return the windows of a split, with those of finer runs. changed: options that differ in all of them."""
+        """Return the windows of a split, with those of finer runs.
+
+        changed: options that differ in all of them.
+        """
         found = windows_of(self.store, split, self.options.model_copy(update=changed))
         if not self._finer or not len(found):
             return found
@@ -316,10 +397,14 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
 
     def _stream(self, part: str, batch_size: int, **options: Any) -> WindowLoader:
         topology = self._topology()
-        return WindowLoader(self.windows(part), batch_size=batch_size, seed=self._seed, topology=topology, **options)
+        return WindowLoader(
+            self.windows(part), batch_size=batch_size, seed=self._seed, topology=topology, **options
+        )
 
     def _evaluation(self, part: str) -> EpochLoader:
-        return EpochLoader(self._stream(part, self.val_batch_size, shuffle="none", remainder="pad"), None)
+        return EpochLoader(
+            self._stream(part, self.val_batch_size, shuffle="none", remainder="pad"), None
+        )
 
 
 def choose_pool(
@@ -327,14 +412,20 @@ def choose_pool(
 ) -> tuple[Bools, Bools]:
     """Return (entities that train, entities that validate), bool [E].
 
-    train, val: number of windows of each entity, [E]. Only entities with windows to validate on are drawn for the pool.
-    A keyed hash draws them, so adding entities changes the pool little.
+    train, val: number of windows of each entity, [E]. Only entities with windows to validate on are
+    drawn for the pool. A keyed hash draws them, so adding entities changes the pool little.
     size: entities in the pool; None: with "time" all, otherwise a tenth, at least one.
     Raises `SettingsError` if no entity would be left to train.
     """
-    able = np.flatnonzero(val) if validation != "none" else np.empty(0, np.int64)
+    if validation != "none":
+        able = np.flatnonzero(val)
+    else:
+        able = np.empty(0, np.int64)
     if size is None:
-        size = len(able) if validation == "time" else max(1, len(able) // _SHARE)
+        if validation == "time":
+            size = len(able)
+        else:
+            size = max(1, len(able) // _SHARE)
     pool = np.zeros(len(names), bool)
     if len(able):
         high, low = hash_texts(derive_key(seed, "validation entities"), names.take(pa.array(able)))
@@ -344,9 +435,9 @@ def choose_pool(
         trains &= ~pool
     if not trains.any():
         raise SettingsError(
-            f"{int((train > 0).sum())} entities have windows to train on, and validation={validation!r} with"
-            f" validation_chunk_size={size} leaves none of them; choose a smaller validation_chunk_size, or"
-            ' validation="time"'
+            f"{int((train > 0).sum())} entities have windows to train on, and"
+            f" validation={validation!r} with validation_chunk_size={size} leaves none of them;"
+            ' choose a smaller validation_chunk_size, or validation="time"'
         )
     return trains, pool
 
@@ -360,8 +451,13 @@ class _Source:
     run: str | None
 
     @classmethod
-    def of(cls, source: str | Path | JobSettings, out: str | Path | None, run: str | None) -> _Source:
-        """Read what the user named as source: a directory, settings, or a file of them. Raises `SettingsError`."""
+    def of(
+        cls, source: str | Path | JobSettings, out: str | Path | None, run: str | None
+    ) -> _Source:
+        """Read what the user named as source: a directory, settings, or a file of them.
+
+        Raises `SettingsError`.
+        """
         if isinstance(source, str | PurePath):
             path = Path(source)
             if path.suffix not in (".yaml", ".yml"):
@@ -373,11 +469,15 @@ class _Source:
             try:
                 record = dict(load_yaml(path.read_text("utf-8")))
             except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, ValueError) as error:
-                raise SettingsError(f"{path}: cannot be read as settings of series ({error}); correct it") from error
+                raise SettingsError(
+                    f"{path}: cannot be read as settings of series ({error}); correct it"
+                ) from error
             for name in ("recipe", "workers"):
                 record.pop(name, None)
             written = record.pop("out", None)
-            source, out = headrace.Series(**record), written if out is None else out
+            source = headrace.Series(**record)
+            if out is None:
+                out = written
         if out is None:
             raise SettingsError("out is missing; give the output directory with out=DIRECTORY")
         return cls(source, Path(out), run)

@@ -31,13 +31,17 @@ _SCHEMA = pa.schema(
 )
 
 
-def write_forecasts(path: str | Path, windows: Any, forecasts: Iterable[tuple[Mapping[str, Any], Any]]) -> int:
-    """Write one row per window, horizon and target, and return the number of rows. O(row group) of memory.
+def write_forecasts(
+    path: str | Path, windows: Any, forecasts: Iterable[tuple[Mapping[str, Any], Any]]
+) -> int:
+    """Write one row per window, horizon and target, and return the number of rows.
+
+    O(row group) of memory.
 
     windows: the windows that the batches come from, from `open_windows` or `open`.
-    forecasts: pairs of a batch and the model's output for it: the scaled target [B, horizons], or several targets [B,
-    horizons, T], as arrays or tensors. Rows follow the order of the batches. Windows that only fill a step (`valid`
-    false) get no rows.
+    forecasts: pairs of a batch and the model's output for it: the scaled target [B, horizons], or
+    several targets [B, horizons, T], as arrays or tensors. Rows follow the order of the batches.
+    Windows that only fill a step (`valid` false) get no rows.
 
     The columns of the file, whose metadata name the run, are
 
@@ -47,11 +51,14 @@ def write_forecasts(path: str | Path, windows: Any, forecasts: Iterable[tuple[Ma
     value: in the unit of the target, by the run's own pipelines; null if the forecast is NaN.
     target: name of the target, present with several targets.
 
-    Raises `SettingsError` if a shape does not fit the windows or the file exists already; `InputError` if the target's
-    pipeline does not know an entity, or if there is no forecast to write.
+    Raises `SettingsError` if a shape does not fit the windows or the file exists already;
+    `InputError` if the target's pipeline does not know an entity, or if there is no forecast to
+    write.
     """
     found: Windows = getattr(windows, "windows", windows)
-    options, store, target = found.options, found.store, Path(local_path_of(path, "write_forecasts"))
+    options = found.options
+    store = found.store
+    target = Path(local_path_of(path, "write_forecasts"))
     if target.exists():
         raise SettingsError(f"{target}: exists; give another path, or remove it")
     steps = np.array(options.horizons or range(1, options.output_length + 1), np.int32)
@@ -60,19 +67,28 @@ def write_forecasts(path: str | Path, windows: Any, forecasts: Iterable[tuple[Ma
         {"run": store.run_id, "target": pipelines.target, "frequency": store.columns.frequency.word}
     )
     targets = store.columns.targets
-    name = [pa.field("target", pa.string(), nullable=False)] if len(targets) > 1 else []
+    name = []
+    if len(targets) > 1:
+        name = [pa.field("target", pa.string(), nullable=False)]
     schema = pa.schema([*_SCHEMA, *name], {METADATA: metadata})
 
     def rows(batch: Mapping[str, Any], said: Any) -> pa.Table:
-        scaled, entity, issued = (as_array(each) for each in (said, batch["entity"], batch["input_end_date"]))
+        scaled, entity, issued = (
+            as_array(each) for each in (said, batch["entity"], batch["input_end_date"])
+        )
         shape = (len(entity), len(steps), len(targets))[: 2 + len(name)]
         if scaled.shape != shape:
-            of = f" and {len(targets)} targets" if name else ""
+            of = ""
+            if name:
+                of = f" and {len(targets)} targets"
             raise SettingsError(
-                f"write_forecasts: a forecast has the shape {scaled.shape}, and its batch {len(entity)} windows of "
-                f"{len(steps)} horizons{of}; give {shape}"
+                f"write_forecasts: a forecast has the shape {scaled.shape}, and its batch"
+                f" {len(entity)} windows of {len(steps)} horizons{of}; give {shape}"
             )
-        kept = as_array(batch["valid"]).astype(bool) if "valid" in batch else np.ones(len(entity), bool)
+        if "valid" in batch:
+            kept = as_array(batch["valid"]).astype(bool)
+        else:
+            kept = np.ones(len(entity), bool)
         names = np.array(found.entity_names(entity[kept]), object)
         values = in_units(pipelines, scaled[kept].astype(np.float64), names.tolist(), targets)
         each = len(steps) * len(targets)
@@ -81,16 +97,22 @@ def write_forecasts(path: str | Path, windows: Any, forecasts: Iterable[tuple[Ma
             pa.array(np.repeat(issued[kept].astype("datetime64[us]"), each), pa.timestamp("us")),
             pa.array(np.tile(np.repeat(steps, len(targets)), len(names)), pa.int32()),
             pa.array(values.reshape(-1), pa.float64(), from_pandas=True),
-            *[pa.array(np.tile(np.array(targets, object), len(names) * len(steps)), pa.string()) for _ in name],
+            *[
+                pa.array(np.tile(np.array(targets, object), len(names) * len(steps)), pa.string())
+                for _ in name
+            ],
         ]
         return pa.Table.from_arrays(columns, schema=schema)
 
     make_directory(target.parent)
-    written, held = 0, [schema.empty_table()]
+    written = 0
+    held = [schema.empty_table()]
     with beside(target) as temporary:
         with (
             storing(target),
-            pq.ParquetWriter(temporary, schema, compression="zstd", write_page_checksum=True) as writer,
+            pq.ParquetWriter(
+                temporary, schema, compression="zstd", write_page_checksum=True
+            ) as writer,
         ):
             for batch, said in forecasts:
                 held.append(rows(batch, said))
@@ -103,11 +125,18 @@ def write_forecasts(path: str | Path, windows: Any, forecasts: Iterable[tuple[Ma
     return written
 
 
-def in_units(pipelines: Pipelines, scaled: Any, names: Sequence[str], targets: Sequence[str]) -> F64:
-    """Convert scaled predictions [B, …] of these entities back to their units; several targets are in the last axis."""
+def in_units(
+    pipelines: Pipelines, scaled: Any, names: Sequence[str], targets: Sequence[str]
+) -> F64:
+    """Convert scaled predictions [B, …] of these entities back to their units; several targets are
+    in the last axis.
+    """
     if len(targets) == 1:
         return np.asarray(pipelines.inverse_transform(scaled, entity=names), np.float64)
-    own = [pipelines.inverse_transform(scaled[..., at], entity=names, column=each) for at, each in enumerate(targets)]
+    own = [
+        pipelines.inverse_transform(scaled[..., at], entity=names, column=each)
+        for at, each in enumerate(targets)
+    ]
     return np.asarray(np.stack(own, axis=-1), np.float64)
 
 
@@ -121,4 +150,6 @@ def _flush(writer: pq.ParquetWriter, held: list[pa.Table]) -> int:
 
 def as_array(values: Any) -> Any:
     """Return a tensor or an array as a numpy array."""
-    return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
+    if hasattr(values, "detach"):
+        return values.detach().cpu().numpy()
+    return np.asarray(values)

@@ -1,21 +1,23 @@
 """Stream windows as items: choose their order, and gather the batches of one rank in this process.
 
-Epoch positions are shared among ranks as those of rows are, see `stream.loader.items`. An epoch has all windows, read
-from the mapped store, or those of a chunk of entities that is copied to memory, see `Chunked`. `shuffle` chooses how
-its order maps positions 0..N-1 to window numbers:
+Epoch positions are shared among ranks as those of rows are, see `stream.loader.items`. An epoch has
+all windows, read from the mapped store, or those of a chunk of entities that is copied to memory,
+see `Chunked`. `shuffle` chooses how its order maps positions 0..N-1 to window numbers:
 
-- "everywhere": one permutation of all windows. It takes 8 bytes a window, or nothing for very large counts.
-- "nearby": groups of entities that are close in the store are permuted, laid end to end and cut into lanes; the next
-  stretches of all lanes are permuted together. At any time an epoch reads in one region per lane, so a store larger
-  than memory is read page after page. It is the order of rows in a stream with one group, see `stream.order`.
+- "everywhere": one permutation of all windows. It takes 8 bytes a window, or nothing for very large
+counts.
+- "nearby": groups of entities that are close in the store are permuted, laid end to end and cut
+  into lanes; the next stretches of all lanes are permuted together. At any time an epoch reads in
+  one region per lane, so a store larger than memory is read page after page. It is the order of
+  rows in a stream with one group, see `stream.order`.
 - "none": in the order of their numbers.
 
-An order depends on the windows, seed and epoch, and for "nearby" on the lanes and stretch. It does not depend on ranks
-or batches, so a state resumes on any number of ranks and with any batch size.
+An order depends on the windows, seed and epoch, and for "nearby" on the lanes and stretch. It does
+not depend on ranks or batches, so a state resumes on any number of ranks and with any batch size.
 
-A pass over chunks permutes the entities with its own key and cuts this sequence into chunks: a fixed number of
-entities, or as many entities as fit within a number of bytes. An epoch is a chunk. Chunks follow from the seed, the
-epoch number and the entities' sizes, so every rank computes the same ones, and resuming needs only the epoch number.
+A pass over chunks permutes the entities with its own key and cuts this sequence into chunks of a
+fixed number of entities. An epoch is a chunk. Chunks follow from the seed and the epoch number, so
+every rank computes the same ones, and resuming needs only the epoch number.
 """
 
 from __future__ import annotations
@@ -55,85 +57,53 @@ from headrace.stream.ranks.topology import Topology, confirm
 from headrace.stream.read.ahead import start_threads
 from headrace.stream.read.batch import Batch, import_torch
 
-_MIB = 1 << 20
-
 
 class ChunkPlan:
-    """The chunks of all epochs.
+    """The chunks of `chunk_size` entities of all epochs; a pass is as many epochs as it takes to
+    see every entity once.
 
-    sizes: bytes of each entity, int64 [E], E ≥ 1.
-    chunk_size: entities per chunk.
-    max_bytes: instead of chunk_size, the most bytes per chunk; at least those of the largest entity.
-    Raises `SettingsError` if there is no entity, or if max_bytes is too small.
+    Raises `SettingsError` if there is no entity.
     """
 
-    def __init__(self, sizes: I64, seed: int, *, chunk_size: int | None = None, max_bytes: int | None = None) -> None:
-        if not len(sizes):
-            raise SettingsError("chunks: there is no entity with a window to train on; prepare more, or ask for less")
-        if max_bytes is not None and max_bytes < sizes.max():
+    def __init__(self, entities: int, seed: int, *, chunk_size: int) -> None:
+        if not entities:
             raise SettingsError(
-                f"chunks: a chunk may take {max_bytes:,} bytes, half of memory_limit_mib, and the largest entity takes "
-                f"{sizes.max():,}; allow more memory"
+                "chunks: there is no entity with a window to train on; prepare more, or ask for"
+                " less"
             )
-        self.sizes, self.seed, self.chunk_size, self.max_bytes = sizes, seed, chunk_size, max_bytes
-        self._before = [0]  # chunks before each pass, computed as far as needed
+        self.seed = seed
+        self.chunk_size = chunk_size
+        self._entities = entities
 
-    def of_pass(self, number: int) -> tuple[I64, I64]:
-        """Return all entities in this pass's order, and the borders of its chunks in that order, including the end."""
-        order = permutation(derive_key(self.seed, "chunks", number), len(self.sizes))
-        if self.chunk_size is not None:
-            return order, np.append(np.arange(0, len(order), self.chunk_size), len(order))
-        assert self.max_bytes is not None
-        ends = np.cumsum(self.sizes[order])
-        borders = [0]
-        while borders[-1] < len(order):
-            held = int(ends[borders[-1] - 1]) if borders[-1] else 0
-            borders.append(int(np.searchsorted(ends, held + self.max_bytes, side="right")))
-        return order, np.array(borders, np.int64)
-
-    def place(self, epoch: int) -> tuple[int, int]:
+    def locate(self, epoch: int) -> tuple[int, int]:
         """Return (pass, chunk within it) of an epoch, both from 0."""
-        if self.chunk_size is not None:
-            return divmod(epoch, -(-len(self.sizes) // self.chunk_size))
-        while self._before[-1] <= epoch:  # the number of chunks of a pass depends on its order
-            self._before.append(self._before[-1] + len(self.of_pass(len(self._before) - 1)[1]) - 1)
-        number = int(np.searchsorted(self._before, epoch, side="right")) - 1
-        return number, epoch - self._before[number]
+        return divmod(epoch, -(-self._entities // self.chunk_size))
 
     def entities(self, epoch: int) -> I64:
         """Return the entities of an epoch's chunk, ascending."""
-        number, chunk = self.place(epoch)
-        order, borders = self.of_pass(number)
-        return np.sort(order[borders[chunk] : borders[chunk + 1]])
+        number, chunk = self.locate(epoch)
+        order = permutation(derive_key(self.seed, "chunks", number), self._entities)
+        return np.sort(order[chunk * self.chunk_size : (chunk + 1) * self.chunk_size])
 
 
-def check_chunks(chunk_size: int | None, memory_limit_mib: int | None) -> None:
-    """Raise `SettingsError` if both are given, or one is not an integer of 1 or more."""
-    for name, value in (("chunk_size", chunk_size), ("memory_limit_mib", memory_limit_mib)):
-        if value is not None:
-            check_integer(f"windows: {name}", value, least=1)
-    if chunk_size is not None and memory_limit_mib is not None:
-        raise SettingsError(
-            f"windows: chunk_size is {chunk_size} and memory_limit_mib is {memory_limit_mib}; give one of them"
-        )
+def check_chunk_size(chunk_size: int | None) -> None:
+    """Raise `SettingsError` unless the setting is None, or an integer of 1 or more."""
+    if chunk_size is not None:
+        check_integer("windows: chunk_size", chunk_size, least=1)
 
 
 class Chunked(ChunkPlan):
-    """A chunk plan that loads each epoch's chunk of windows into memory; a pass has every window once.
+    """A chunk plan that loads each epoch's chunk of windows into memory; a pass has every window
+    once.
 
-    chunk_size: entities per chunk.
-    memory_limit_mib: instead of chunk_size, MiB that this chunk and the next take together, in each process. Entities
-    without a window are in no chunk.
+    Entities without a window are in no chunk.
     """
 
-    def __init__(
-        self, windows: Windows, *, seed: int, chunk_size: int | None = None, memory_limit_mib: int | None = None
-    ) -> None:
-        check_chunks(chunk_size, memory_limit_mib)
-        self._windows, self._able = windows, np.flatnonzero(windows.per_entity)
-        max_bytes = None if memory_limit_mib is None else memory_limit_mib * _MIB // 2
-        super().__init__(windows.entity_bytes[self._able], seed, chunk_size=chunk_size, max_bytes=max_bytes)
-        self.identity = sha256_hex(canonical_json([windows.identity, chunk_size, memory_limit_mib]))
+    def __init__(self, windows: Windows, *, seed: int, chunk_size: int) -> None:
+        self._windows = windows
+        self._able = np.flatnonzero(windows.per_entity)
+        super().__init__(len(self._able), seed, chunk_size=chunk_size)
+        self.identity = sha256_hex(canonical_json([windows.identity, chunk_size]))
         self._held: tuple[int, Windows] | None = None
         self._coming: tuple[int, Future[Windows]] | None = None
 
@@ -146,11 +116,17 @@ class Chunked(ChunkPlan):
         return int(self._windows.per_entity[self.entities(epoch)].sum())
 
     def windows(self, epoch: int) -> Windows:
-        """Return the windows of the epoch's chunk, and start reading the next chunk. Re-raises errors of reading."""
+        """Return the windows of the epoch's chunk, and start reading the next chunk.
+
+        Re-raises errors of reading.
+        """
         if self._held is None or self._held[0] != epoch:
             self._held = None  # release it first, so that memory never holds more than two chunks
-            coming, self._coming = self._coming, None
-            ready = coming[1].result() if coming is not None and coming[0] == epoch else None
+            coming = self._coming
+            self._coming = None
+            ready = None
+            if coming is not None and coming[0] == epoch:
+                ready = coming[1].result()
             self._held = (epoch, self._load(epoch) if ready is None else ready)
         if self._coming is None or self._coming[0] != epoch + 1:
             thread = start_threads(1, name="headrace-chunk")
@@ -175,7 +151,8 @@ log = logging.getLogger("headrace")
 
 Shuffle = Literal["everywhere", "nearby", "none"]
 
-_KEPT = 1 << 22  # windows whose permutation is kept, 32 MiB; above, each position is computed when needed
+# windows whose permutation is kept, 32 MiB; above, each position is computed when needed
+_KEPT = 1 << 22
 _GROUP_ROWS = 1 << 16  # rows of a group of neighbouring entities in "nearby"
 _NAMES = derive_key(0, "entity identity")
 
@@ -190,12 +167,19 @@ def _everywhere(count: int, *, seed: int, epoch: int) -> Callable[[I64], I64]:
 
 
 def _nearby(windows: Windows, state: StreamState) -> Callable[[I64], I64]:
-    names, rows = windows.store.entities.names, windows.store.entities.rows
-    group = np.concatenate([[0], np.cumsum(rows)[:-1] // _GROUP_ROWS]) if len(rows) else np.empty(0, np.int64)
+    names = windows.store.entities.names
+    rows = windows.store.entities.rows
+    if len(rows):
+        group = np.concatenate([[0], np.cumsum(rows)[:-1] // _GROUP_ROWS])
+    else:
+        group = np.empty(0, np.int64)
     begins = np.flatnonzero(np.diff(group, prepend=-1))
     high, low = hash_texts(_NAMES, names.take(pa.array(begins)))
     identities = np.column_stack([high, low, np.zeros(len(high), np.uint64)])
-    counts = np.add.reduceat(windows.per_entity, begins) if len(begins) else np.empty(0, np.int64)
+    if len(begins):
+        counts = np.add.reduceat(windows.per_entity, begins)
+    else:
+        counts = np.empty(0, np.int64)
     first = np.cumsum(counts) - counts
     order = epoch_order(
         counts, identities, seed=state.seed, epoch=state.epoch, lanes=state.lanes, window_rows=state.window_rows,
@@ -216,27 +200,38 @@ class WindowStreamArguments(ItemArguments, total=False):
     shuffle: Shuffle
     seed: int
     chunk_size: int | None
-    memory_limit_mib: int | None
     lanes: int
     stretch: int
     topology: Topology | None
 
 
 class WindowItems:
-    """Windows as stream items: each epoch has all of them, mapped, or a chunk of them. shuffle: their order."""
+    """Windows as stream items: each epoch has all of them, mapped, or a chunk of them.
 
-    def __init__(self, windows: Windows, chunks: Chunked | None, *, shuffle: Shuffle, lanes: Lanes) -> None:
-        self.windows, self.chunks, self.shuffle, self.lanes = windows, chunks, shuffle, lanes
+    shuffle: their order.
+    """
+
+    def __init__(
+        self, windows: Windows, chunks: Chunked | None, *, shuffle: Shuffle, lanes: Lanes
+    ) -> None:
+        self.windows = windows
+        self.chunks = chunks
+        self.shuffle = shuffle
+        self.lanes = lanes
         self.split = windows.split
         self.identity = sha256_hex(canonical_json([(chunks or windows).identity, shuffle]))
 
     def count(self, epoch: int) -> int:
         """Count the windows of an epoch, over all ranks."""
-        return len(self.windows) if self.chunks is None else self.chunks.count(epoch)
+        if self.chunks is None:
+            return len(self.windows)
+        return self.chunks.count(epoch)
 
     def chunk(self, epoch: int) -> tuple[int, int] | None:
         """Return (pass over all entities, chunk within it), or None without chunks."""
-        return None if self.chunks is None else self.chunks.place(epoch)
+        if self.chunks is None:
+            return None
+        return self.chunks.locate(epoch)
 
     def sample(self) -> dict[str, Any]:
         """Return an empty batch."""
@@ -246,8 +241,13 @@ class WindowItems:
         self, state: StreamState, positions: Iterator[I64], options: StreamOptions
     ) -> Generator[dict[str, Any], None, None]:
         """Gather each batch with one copy. Windows are located for many batches at a time."""
-        windows = self.windows if self.chunks is None else self.chunks.windows(state.epoch)
-        made = partial(as_tensors, torch=import_torch()) if options.batch_format == "torch" else dict
+        if self.chunks is None:
+            windows = self.windows
+        else:
+            windows = self.chunks.windows(state.epoch)
+        convert: Callable[[dict[str, Any]], dict[str, Any]] = dict
+        if options.batch_format == "torch":
+            convert = partial(as_tensors, torch=import_torch())
         size = options.batch_size
         order: Callable[[I64], I64] = lambda positions: positions  # noqa: E731 - the identity, unless shuffled
         if self.shuffle == "everywhere":
@@ -259,25 +259,29 @@ class WindowItems:
             parts = [places.part(begin, begin + size) for begin in range(0, len(piece), size)]
             for first in range(0, len(parts), MADE_TOGETHER):
                 group = parts[first : first + MADE_TOGETHER]
-                for part, facts in zip(group, [made(windows.gather_facts(part)) for part in group], strict=True):
-                    # No name holds the values while the loop has them, so their memory is free once it drops them.
-                    yield {**made(windows.gather_values(part)), **facts}
+                for part, facts in zip(
+                    group, [convert(windows.gather_facts(part)) for part in group], strict=True
+                ):
+                    # No name holds the values while the loop has them, so their memory is free once
+                    # it drops them.
+                    yield {**convert(windows.gather_values(part)), **facts}
 
 
 class WindowLoader(StreamLoader):
-    """Batches for one rank: over all ranks, every window of the epoch once, and the same number of batches on each.
+    """Batches for one rank: over all ranks, every window of the epoch once, and the same number of
+    batches on each.
 
-    chunk_size, memory_limit_mib: with one of them, an epoch is a chunk of entities in memory, one of `epochs`, see
-    `Chunked`. Without either, an epoch is all windows, read from the mapped store.
-    shuffle: "everywhere" permutes all windows; "nearby" permutes groups of entities that are close in the store, which
-    suits a store larger than memory; "none" keeps their order.
-    lanes, stretch: for "nearby", the number of lanes that are mixed, and the windows that each contributes at a time.
-    topology: this rank; None: detected now.
+    chunk_size: entities of a chunk in memory; an epoch is then a chunk, one of `epochs`, see
+    `Chunked`. None: an epoch is all windows, read from the mapped store.
+    shuffle: "everywhere" permutes all windows; "nearby" permutes groups of entities that are close
+    in the store, which suits a store larger than memory; "none" keeps their order.
+    lanes, stretch: for "nearby", the number of lanes that are mixed, and the windows that each
+    contributes at a time. topology: this rank; None: detected now.
     options: see `StreamOptions`.
 
-    Batches are dicts of torch tensors (dates as int64 microseconds) or numpy arrays with the shapes of
-    `Windows.gather`. Their array "valid", bool [B], is false for windows that only fill the last step; in that step a
-    rank may have no valid window.
+    Batches are dicts of torch tensors (dates as int64 microseconds) or numpy arrays with the shapes
+    of `Windows.gather`. Their array "valid", bool [B], is false for windows that only fill the last
+    step; in that step a rank may have no valid window.
 
     Raises `SettingsError` for settings that cannot work.
     """
@@ -290,7 +294,6 @@ class WindowLoader(StreamLoader):
         shuffle: Shuffle = "everywhere",
         seed: int = 0,
         chunk_size: int | None = None,
-        memory_limit_mib: int | None = None,
         lanes: int = 16,
         stretch: int = 4096,
         topology: Topology | None = None,
@@ -299,33 +302,49 @@ class WindowLoader(StreamLoader):
         check_integer("windows: lanes", lanes, least=1, most=MOST_LANES)
         check_integer("windows: stretch", stretch, least=1)
         check_word("windows: shuffle", shuffle, get_args(Shuffle))
+        check_chunk_size(chunk_size)
         checked = item_options(batch_size, options, shuffle=shuffle != "none", seed=seed)
         self.epochs: Chunked | None = None
-        if chunk_size is not None or memory_limit_mib is not None:
-            self.epochs = Chunked(windows, seed=seed, chunk_size=chunk_size, memory_limit_mib=memory_limit_mib)
+        if chunk_size is not None:
+            self.epochs = Chunked(windows, seed=seed, chunk_size=chunk_size)
         items = WindowItems(windows, self.epochs, shuffle=shuffle, lanes=Lanes(lanes, stretch, 1))
         super().__init__(item_index(items), no_block, checked, ItemPasses, topology=topology)
         count = items.count(0)
         if self.remainder == "drop" and count and not self.present.steps:
             raise SettingsError(
-                f'windows: remainder="drop" leaves no step: the first epoch has {count} windows, and a step'
-                f" of {self.topology.world_size} ranks takes {self.topology.world_size * batch_size}; give a smaller"
-                ' batch_size or larger chunks, or pass remainder="pad"'
+                f'windows: remainder="drop" leaves no step: the first epoch has {count} windows,'
+                f" and a step of {self.topology.world_size} ranks takes"
+                f" {self.topology.world_size * batch_size}; give a smaller batch_size or larger"
+                ' chunks, or pass remainder="pad"'
             )
 
     def __len__(self) -> int:
-        """Number of batches of the present pass from where it began; after its end, of the next pass."""
+        """Number of batches of the present pass from where it began; after its end, of the next
+        pass.
+        """
         confirm(self.topology)
-        following = self.passes.begin(self.epoch + 1, self.present) if self._received.is_over else self.present
+        if self._received.is_over:
+            following = self.passes.begin(self.epoch + 1, self.present)
+        else:
+            following = self.present
         assert following.steps is not None
         return following.steps
 
     def read(self) -> Generator[Batch, None, None]:
         """Read the batches of the present pass from its beginning, monitored but not counted."""
         present = self.present
-        if isinstance(present, ItemPass) and not present.steps and not present.is_partial and present.dropped_rows:
+        if (
+            isinstance(present, ItemPass)
+            and not present.steps
+            and not present.is_partial
+            and present.dropped_rows
+        ):
             left_out = present.dropped_rows
-            log.warning('epoch %d has no step: remainder="drop" leaves out its %d windows', self.epoch, left_out)
+            log.warning(
+                'epoch %d has no step: remainder="drop" leaves out its %d windows',
+                self.epoch,
+                left_out,
+            )
         yield from super().read()
 
 

@@ -1,8 +1,10 @@
-"""Open the store of a finished run of series: all rows, as one mapped row-major float32 matrix per shard.
+"""Open the store of a finished run of series: all rows, as one mapped row-major float32 matrix per
+shard.
 
-Rows are numbered across all shards. An entity has consecutive rows, one per step of its time axis, so a window is a run
-of rows. Columns: the targets, the forcing, then masks. No values are read before they are requested. Shards are checked
-against their checksums when they are first touched. Thread-safe. Pickling leaves out open resources.
+Rows are numbered across all shards. An entity has consecutive rows, one per step of its time axis,
+so a window is a run of rows. Columns: the targets, the forcing, then masks. No values are read
+before they are requested. Shards are checked against their checksums when they are first touched.
+Thread-safe. Pickling leaves out open resources.
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ from headrace.dataset.sound import damaged
 from headrace.errors import InputError, SettingsError
 from headrace.series.arrays.axis import Frequency, times_at
 
-ENTITIES, STATICS = "entities.parquet", "processed_static_features.parquet"
+ENTITIES = "entities.parquet"
+STATICS = "processed_static_features.parquet"
 METADATA = b"headrace.series"
-USUAL = ({"train": (0, 1), "val": (1, 2), "test": (2, 3)},)
 
 
 @dataclass(frozen=True)
@@ -64,14 +66,15 @@ class Columns:
 
 @dataclass(frozen=True, eq=False)
 class Entities:
-    """The entities of a run, one entry each, in the order of their rows; int64 [E] except names and from_end.
+    """The entities of a run, one entry each, in the order of their rows; int64 [E] except names and
+    from_end.
 
     names: text [E].
     first_row, rows: the range of its rows.
     first_time: microseconds since 1970.
     from_end: whether its calendar months are counted from their end, bool [E].
     static_row: its row of the static features, -1 for none.
-    borders: where its stretches of rows begin and the last one ends, [E, S + 1].
+    boundaries: where its stretches of rows begin and the last one ends, [E, S + 1].
     ranges: for each fold, or for the single split, the stretches [first, last + 1) of each split.
     """
 
@@ -81,36 +84,51 @@ class Entities:
     first_time: I64
     from_end: Bools
     static_row: I64
-    borders: I64
+    boundaries: I64
     ranges: Sequence[Mapping[str, Sequence[int]]]
 
     def __len__(self) -> int:
         return len(self.names)
 
     def bounds(self, split: str, fold: int | None = None) -> tuple[I64, I64]:
-        """Return the range [start, stop) of a split within each entity's rows, int64 [E]; "all" covers all rows."""
-        first, last = (0, -1) if split == "all" else self.ranges[fold or 0][split]
-        return self.borders[:, first], self.borders[:, last]
+        """Return the range [start, stop) of a split within each entity's rows, int64 [E]; "all"
+        covers all rows.
+        """
+        if split == "all":
+            first, last = (0, -1)
+        else:
+            first, last = self.ranges[fold or 0][split]
+        return self.boundaries[:, first], self.boundaries[:, last]
 
 
 class Matrices:
     """Row-major matrices [rows, C] float32 end to end, with rows numbered across them.
 
-    A window of W rows is one contiguous range of memory. So one strided view, whose element i is the range that starts
-    at value i, has all windows among its rows. A batch of windows is then one index into this view, whatever the number
-    of matrices. It costs about a memory copy, and numpy's index is as fast as torch's `index_select`. The view begins
-    at the matrix with the lowest address and spans all of them and any memory between them, but only rows of matrices
-    are ever indexed.
+    A window of W rows is one contiguous range of memory. So one strided view, whose element i is
+    the range that starts at value i, has all windows among its rows. A batch of windows is then one
+    index into this view, whatever the number of matrices. It costs about a memory copy, and numpy's
+    index is as fast as torch's `index_select`. The view begins at the matrix with the lowest
+    address and spans all of them and any memory between them, but only rows of matrices are ever
+    indexed.
     """
 
     def __init__(self, matrices: Sequence[F32]) -> None:
         assert all(each.flags.c_contiguous and each.dtype == np.float32 for each in matrices)
-        self.columns = matrices[0].shape[1] if len(matrices) else 0
+        if len(matrices):
+            self.columns = matrices[0].shape[1]
+        else:
+            self.columns = 0
         self.matrices = [each for each in matrices if each.size]
-        self.bases = np.cumsum([0, *map(len, self.matrices)], dtype=np.int64)  # the first row of each, and the end
+        # the first row of each, and the end
+        self.bases = np.cumsum([0, *map(len, self.matrices)], dtype=np.int64)
         addresses = np.array([each.ctypes.data for each in self.matrices], np.int64)
-        self._lowest = int(np.argmin(addresses)) if len(addresses) else 0
-        self._offset = (addresses - addresses.min(initial=np.iinfo(np.int64).max)) // 4 - self.bases[:-1] * self.columns
+        if len(addresses):
+            self._lowest = int(np.argmin(addresses))
+        else:
+            self._lowest = 0
+        self._offset = (
+            addresses - addresses.min(initial=np.iinfo(np.int64).max)
+        ) // 4 - self.bases[:-1] * self.columns
         self._views: dict[tuple[int, int], Any] = {}
         self._extent = int((self._offset + self.bases[1:] * self.columns).max(initial=0))
 
@@ -123,10 +141,12 @@ class Matrices:
         return int(self.bases[-1])
 
     def offsets(self, starts: I64) -> I64:
-        """Return the offsets of these rows in memory, in values from the start of the view; int64, same length."""
-        if len(self.matrices) == 1:
-            return starts * self.columns
-        offsets: I64 = starts * self.columns + self._offset[np.searchsorted(self.bases, starts, side="right") - 1]
+        """Return the offsets of these rows in memory, in values from the start of the view; int64,
+        same length.
+        """
+        offsets: I64 = starts * self.columns
+        if len(self.matrices) > 1:
+            offsets += self._offset[np.searchsorted(self.bases, starts, side="right") - 1]
         return offsets
 
     def windows(self, offsets: I64, first: int, end: int, columns: slice | list[int]) -> F32:
@@ -137,7 +157,8 @@ class Matrices:
         if isinstance(columns, list):
             return self.windows(offsets, first, end, slice(None))[:, :, columns]
         low, high, _ = columns.indices(self.columns)
-        rows, width = end - first, high - low
+        rows = end - first
+        width = high - low
         if not len(offsets) or not width:
             return np.empty((len(offsets), rows, width), np.float32)
         # A row of the part is one item, as numpy copies an item twice as fast as its values.
@@ -146,7 +167,10 @@ class Matrices:
             flat = self.matrices[self._lowest].reshape(-1)
             self._views[rows, width] = np.lib.stride_tricks.as_strided(
                 flat if whole else flat[:width].view(f"V{4 * width}"),
-                (self._extent - (rows - 1) * self.columns - width + 1, rows * width if whole else rows),
+                (
+                    self._extent - (rows - 1) * self.columns - width + 1,
+                    rows * width if whole else rows,
+                ),
                 (4, 4 if whole else 4 * self.columns),
                 writeable=False,
             )
@@ -159,7 +183,9 @@ class Matrices:
         out = np.empty((int((ends - begins).sum()), self.columns), np.float32)
         at = 0
         numbers = np.searchsorted(self.bases, begins, side="right") - 1
-        for begin, end, number in zip(begins.tolist(), ends.tolist(), numbers.tolist(), strict=True):
+        for begin, end, number in zip(
+            begins.tolist(), ends.tolist(), numbers.tolist(), strict=True
+        ):
             if begin < end:
                 base = int(self.bases[number])
                 out[at : at + end - begin] = self.matrices[number][begin - base : end - base]
@@ -173,20 +199,22 @@ class SeriesStore:
     static: float32 [N, S].
     static_of_entity: static features of each entity, NaN if it has none, [E, S].
     pipeline_digests: file of the fitted pipelines → SHA-256.
-    joined_rows: whether rows were joined to make steps, so that a business day may hold the weekend after it.
+    joined_rows: whether rows were joined to make steps, so that a business day may hold the weekend
+    after it.
     """
 
     joined_rows = False
 
     def __init__(self, root: Path, manifest: Manifest, files: LocalFiles) -> None:
-        self.root, self.run_id = root, manifest.run_id
+        self.root = root
+        self.run_id = manifest.run_id
         self.joined_rows = bool(manifest.facts.get("times", {}).get("joined_rows"))
-        digests: dict[str, str] = manifest.facts.get("series_files", {})
-        self.pipeline_digests: dict[str, str] = manifest.facts.get("pipelines", {})
+        digests: dict[str, str] = manifest.facts["series_files"]
+        self.pipeline_digests: dict[str, str] = manifest.facts["pipelines"]
         table = checked_table(root / ENTITIES, digests.get(ENTITIES, ""))
         self.columns = _columns_of(table.schema, root / ENTITIES)
         self.folds = len(manifest.facts.get("folds", ()))
-        ranges = manifest.facts.get("parts", {}).get("ranges", USUAL)
+        ranges = manifest.facts["parts"]["ranges"]
         self.shards, self.bases, self.entities = _entities_of(table, root / ENTITIES, ranges)
         self.static_names: tuple[str, ...] = ()
         self.static: F32 = np.empty((0, 0), np.float32)
@@ -196,7 +224,9 @@ class SeriesStore:
             self.static = np.empty((statics.num_rows, len(self.static_names)), np.float32)
             for place, name in enumerate(self.static_names):
                 self.static[:, place] = statics[name].to_numpy()
-        self._local = LocalShards(root, {shard: digests.get(shard, "") for shard in self.shards}, files)
+        self._local = LocalShards(
+            root, {shard: digests.get(shard, "") for shard in self.shards}, files
+        )
         self.__setstate__({})
 
     def __getstate__(self) -> dict[str, Any]:
@@ -216,13 +246,17 @@ class SeriesStore:
         """The rows of all shards, read-only, mapped and checked on first use."""
         with self._lock:
             if self._matrices is None:
-                matrices, names = [], self.columns.names
+                matrices = []
+                names = self.columns.names
                 for shard, rows in zip(self.shards, np.diff(self.bases).tolist(), strict=True):
                     path = self._local.place(shard)
                     matrix, _ = map_store(path)
-                    width, kind = matrix.shape[1], matrix.dtype
+                    width = matrix.shape[1]
+                    kind = matrix.dtype
                     if kind != np.float32 or width != len(names):
-                        raise damaged(path, f"has {width} columns of {kind}, not {len(names)} of float32")
+                        raise damaged(
+                            path, f"has {width} columns of {kind}, not {len(names)} of float32"
+                        )
                     if len(matrix) != rows:
                         raise damaged(path, f"has {len(matrix)} rows, {ENTITIES} says {rows}")
                     matrices.append(matrix)
@@ -230,47 +264,67 @@ class SeriesStore:
             return self._matrices
 
     def times(self, entity: I64, position: I64) -> I64:
-        """Return the times, in microseconds since 1970, of rows given by their position in the entity; int64."""
+        """Return the times, in microseconds since 1970, of rows given by their position in the
+        entity; int64.
+        """
         own = self.entities
-        return times_at(self.columns.frequency, own.first_time[entity], own.from_end[entity], position)
+        return times_at(
+            self.columns.frequency, own.first_time[entity], own.from_end[entity], position
+        )
 
     def check_fold(self, split: str, fold: int | None) -> None:
-        """Raise `SettingsError` if the fold does not exist or was not chosen, `InputError` if folds lack the split."""
+        """Raise `SettingsError` if the fold does not exist or was not chosen, `InputError` if folds
+        lack the split.
+        """
         if self.folds and fold is None and split != "all":
-            raise SettingsError(f"{self.root}: is prepared in {self.folds} folds; choose one, such as fold=0")
+            raise SettingsError(
+                f"{self.root}: is prepared in {self.folds} folds; choose one, such as fold=0"
+            )
         if fold is not None and fold >= self.folds:
-            has = f"folds 0 to {self.folds - 1}" if self.folds else "no folds"
+            has = "no folds"
+            if self.folds:
+                has = f"folds 0 to {self.folds - 1}"
             raise SettingsError(f"{self.root}: fold is {fold}, and it has {has}")
         if split != "all" and split not in self.entities.ranges[fold or 0]:
             known = ", ".join(self.entities.ranges[0])
             raise InputError(
-                f"{self.root}: its folds have no {split!r}, only {known}; prepare with val_end to have val"
+                f"{self.root}: its folds have no {split!r}, only {known}; prepare with val_end to"
+                " have val"
             )
 
 
 def open_store(path: str | Path, *, run: str | None, files: LocalFiles) -> SeriesStore:
-    """Open the store behind a path, found as `headrace.open` finds runs. Raises `InputError` if there are no series.
+    """Open the store behind a path, found as `headrace.open` finds runs.
+
+    Raises `InputError` if there are no series.
 
     files: how its shards become local files.
     """
     root, manifest = find_run(path, run)
     if not (root / ENTITIES).is_file():
         raise InputError(
-            f"{root}: was made by {manifest.recipe!r} and holds no series; prepare some with `headrace series CONFIG`"
+            f"{root}: was made by {manifest.recipe!r} and holds no series; prepare some with"
+            " `headrace series CONFIG`"
         )
     return SeriesStore(root, manifest, files)
 
 
 def map_store(path: Path) -> tuple[F32, Mapping[str, Any]]:
-    """Map the rows of a store shard, float32 [rows, C], and read its metadata about columns. Raises `CorruptShard`."""
+    """Map the rows of a store shard, float32 [rows, C], and read its metadata about columns.
+
+    Raises `CorruptShard`.
+    """
     try:
         with pa.memory_map(str(path)) as source:
             reader = pa.ipc.open_file(source)
             if reader.num_record_batches != 1:
                 raise damaged(path, f"has {reader.num_record_batches} record batches, not one")
             batch = reader.get_batch(0)
-        values, metadata = batch.column("values"), json.loads((batch.schema.metadata or {}).get(METADATA, b"{}"))
-        matrix: F32 = values.flatten().to_numpy(zero_copy_only=True).reshape(-1, values.type.list_size)
+        values = batch.column("values")
+        metadata = json.loads((batch.schema.metadata or {}).get(METADATA, b"{}"))
+        matrix: F32 = (
+            values.flatten().to_numpy(zero_copy_only=True).reshape(-1, values.type.list_size)
+        )
     except (OSError, pa.ArrowException, KeyError, AttributeError, ValueError) as error:
         raise damaged(path, f"cannot be read ({error})") from error
     return matrix, metadata
@@ -279,14 +333,17 @@ def map_store(path: Path) -> tuple[F32, Mapping[str, Any]]:
 def _columns_of(schema: pa.Schema, path: Path) -> Columns:
     try:
         record = json.loads((schema.metadata or {})[METADATA])
-        names, masks = record["columns"], tuple(record.get("masks", ()))
-        targets = tuple(record.get("targets", (record["target"],)))
+        names = record["columns"]
+        masks = tuple(record["masks"])
+        targets = tuple(record["targets"])
         features = tuple(name for name in names[len(targets) :] if name not in masks)
-        future = tuple(record.get("future", features))
-        frequency = Frequency.parse(record["frequency"]).on(record.get("days", ()))
+        future = tuple(record["future"])
+        frequency = Frequency.parse(record["frequency"]).on(record["days"])
         columns = Columns(targets, features, masks, frequency, future)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise damaged(path, f"its metadata does not say which columns there are ({error!r})") from None
+        raise damaged(
+            path, f"its metadata does not say which columns there are ({error!r})"
+        ) from None
     if list(columns.names) != list(names) or not set(columns.future) <= set(features):
         raise damaged(path, f"has the columns {names}, expected the target {targets[0]!r} first")
     return columns
@@ -295,27 +352,36 @@ def _columns_of(schema: pa.Schema, path: Path) -> Columns:
 def _entities_of(
     table: pa.Table, path: Path, ranges: Sequence[Mapping[str, Sequence[int]]]
 ) -> tuple[list[str], I64, Entities]:
-    """Return shard names, the first row of each and the end, and the entities with rows numbered across all shards."""
+    """Return shard names, the first row of each and the end, and the entities with rows numbered
+    across all shards.
+    """
     encoded = table["shard"].combine_chunks().cast(pa.string()).dictionary_encode()
-    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks()
     shard = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     rows = _int64(table, "rows")
-    bases = np.concatenate([[0], np.cumsum(np.bincount(shard, rows, len(encoded.dictionary)))]).astype(np.int64)
+    bases = np.concatenate(
+        [[0], np.cumsum(np.bincount(shard, rows, len(encoded.dictionary)))]
+    ).astype(np.int64)
     first_row = _int64(table, "first_row") + bases[shard]
-    if "edges" in table.column_names:
-        edges = table["edges"].combine_chunks().flatten().to_numpy().reshape(len(rows), -1)
-    else:
-        edges = np.column_stack([_int64(table, "val_row"), _int64(table, "test_row")])
-    borders = np.column_stack([np.zeros(len(rows), np.int64), edges, rows]).astype(np.int64)
-    bad = (first_row != np.cumsum(rows) - rows) | (np.diff(borders) < 0).any(axis=1) | (np.diff(shard, prepend=0) < 0)
+    edges = table["edges"].combine_chunks().flatten().to_numpy().reshape(len(rows), -1)
+    boundaries = np.column_stack([np.zeros(len(rows), np.int64), edges, rows]).astype(np.int64)
+    bad = (
+        (first_row != np.cumsum(rows) - rows)
+        | (np.diff(boundaries) < 0).any(axis=1)
+        | (np.diff(shard, prepend=0) < 0)
+    )
     if bad.any():
         which = int(np.flatnonzero(bad)[0])
         name = table["entity"][which].as_py()
         raise damaged(
-            path, f"row {which + 1}, entity {name!r}, does not follow the one before it or is cut outside its rows"
+            path,
+            f"row {which + 1}, entity {name!r}, does not follow the one before it or is cut outside"
+            " its rows",
         )
     names = table["entity"].combine_chunks().cast(pa.large_string())
-    names = names.combine_chunks() if isinstance(names, pa.ChunkedArray) else names
+    if isinstance(names, pa.ChunkedArray):
+        names = names.combine_chunks()
     entities = Entities(
         names,
         first_row,
@@ -323,7 +389,7 @@ def _entities_of(
         first_time=table["first_time"].cast(pa.timestamp("us")).cast(pa.int64()).to_numpy(),
         from_end=np.asarray(pc.equal(table["anchor"], "end").to_numpy(), bool),
         static_row=_int64(table, "static_row"),
-        borders=borders,
+        boundaries=boundaries,
         ranges=ranges,
     )
     return encoded.dictionary.to_pylist(), bases, entities

@@ -1,12 +1,13 @@
 """Provide windows for torch as a map-style dataset and as a stream. Needs the extra `torch`.
 
     train = headrace.windows.open("out", "train", input_length=365, output_length=7)
-    for batch in train.stream(batch_size=256, seed=0):                       # every window once over all ranks
-        ...
-    loader = DataLoader(train, batch_size=256, shuffle=True, collate_fn=arrays_of)         # or by a DataLoader
+    for batch in train.stream(batch_size=256, seed=0):                       # every window once
+        over all ranks ...
+    loader = DataLoader(train, batch_size=256, shuffle=True, collate_fn=arrays_of)         # or by a
+    DataLoader
 
-A batch is one gather in this process. Worker processes are slower, because their batches are copied once more to get
-here.
+A batch is one gather in this process. Worker processes are slower, because their batches are copied
+once more to get here.
 """
 
 from __future__ import annotations
@@ -30,16 +31,17 @@ except ImportError as error:
     raise MissingExtra("torch", "torch") from error
 
 SLOWER_WORKERS = (
-    "windows are gathered at the speed of memory; worker processes copy them once more and are several times slower:"
-    " leave num_workers at 0"
+    "windows are gathered at the speed of memory; worker processes copy them once more and are"
+    " several times slower: leave num_workers at 0"
 )
 
 
 class WindowDataset(TorchDataset[dict[str, Any]]):
-    """The windows of a split by number, as tensors; use `stream` for ordering, ranks, chunks and resuming.
+    """The windows of a split by number, as tensors; use `stream` for ordering, ranks, chunks and
+    resuming.
 
-    One window has X [L, F], y [horizons] and the other arrays of `Windows.gather`, without the first axis; dates are
-    int64 microseconds. Picklable: worker processes map the same store.
+    One window has X [L, F], y [horizons] and the other arrays of `Windows.gather`, without the
+    first axis; dates are int64 microseconds. Picklable: worker processes map the same store.
     """
 
     def __init__(self, windows: Windows) -> None:
@@ -61,22 +63,29 @@ class WindowDataset(TorchDataset[dict[str, Any]]):
         return found
 
     def __getitems__(self, numbers: Sequence[SupportsIndex]) -> ItemBatch:
-        """Return the windows with these numbers, in this order; a DataLoader calls it once per batch."""
+        """Return the windows with these numbers, in this order; a DataLoader calls it once per
+        batch.
+        """
         if not self._warned and get_worker_info() is not None:
             self._warned = True
             warnings.warn(SLOWER_WORKERS, UserWarning, stacklevel=2)
-        return ItemBatch(as_tensors(self.windows.batch(numbers), torch), len(numbers), what="window")
+        return ItemBatch(
+            as_tensors(self.windows.batch(numbers), torch), len(numbers), what="window"
+        )
 
     def stream(self, *, batch_size: int, **options: Unpack[WindowStreamArguments]) -> WindowLoader:
-        """Stream batches for this rank, each with the arrays of `Windows.gather`; options: see `WindowLoader`.
+        """Stream batches for this rank, each with the arrays of `Windows.gather`; options: see
+        `WindowLoader`.
 
-        Raises `SettingsError` for settings that cannot work, and `InputError`, with the reason, if there are no
-        windows.
+        Raises `SettingsError` for settings that cannot work, and `InputError`, with the reason, if
+        there are no windows.
         """
         check_some(self.windows)
         return WindowLoader(self.windows, batch_size=batch_size, **options)
 
 
 def open_dataset(path: str | Path, split: str = "train", **options: Any) -> WindowDataset:
-    """Open the windows of a split of prepared series for torch; the options are those of `open_windows`."""
+    """Open the windows of a split of prepared series for torch; the options are those of
+    `open_windows`.
+    """
     return WindowDataset(open_windows(path, split, **options))

@@ -3,8 +3,9 @@
     windows = open_windows("out", "train", input_length=365, output_length=7)
     windows.batch(range(256))["X"]      # float32 [256, 365, F]
 
-Numbers run through the entities in the order of the store. What a number refers to depends only on the run, the split
-and the options, so any process may request any window. Picklable and thread-safe.
+Numbers run through the entities in the order of the store. What a number refers to depends only on
+the run, the split and the options, so any process may request any window. Picklable and
+thread-safe.
 """
 
 from __future__ import annotations
@@ -28,7 +29,14 @@ from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError
 from headrace.report.words import many, many_entities, verb
-from headrace.series.arrays.windows import NOTHING, Missing, Runs, Segments, Targets, find_valid_sequences
+from headrace.series.arrays.windows import (
+    NOTHING,
+    Missing,
+    Runs,
+    Segments,
+    Targets,
+    find_valid_sequences,
+)
 from headrace.series.windows.store import Matrices, SeriesStore, open_store
 from headrace.settings import Settings
 
@@ -44,15 +52,15 @@ class WindowOptions(Settings):
     horizons: the steps of the horizon in y, from 1 to H, ascending; None: all.
     stride: steps from one window of an entity to the next.
     is_autoregressive: whether X begins with the past of the target, or of each target.
-    history: whether inputs may reach into the rows before the split ("preceding") or not ("within"). Labels never
-    cross: the whole horizon of a window is in the split.
-    targets: "all" horizons of a window must be observed; "any" of them, the others being 0 in y and false in
-    y_observed; "none": no y at all, for predicting beyond the last row.
-    future: the horizon's known-ahead forcing as a separate input; "none": neither required nor returned.
-    static: static attributes if the run has them; "none": not returned.
+    history: whether inputs may reach into the rows before the split ("preceding") or not
+    ("within"). Labels never cross: the whole horizon of a window is in the split.
+    targets: "all" horizons of a window must be observed; "any" of them, the others being 0 in y and
+    false in y_observed; "none": no y at all, for predicting beyond the last row.
+    future: the horizon's known-ahead forcing as a separate input; "none": neither required nor
+    returned. static: static attributes if the run has them; "none": not returned.
     masks: whether X ends with the columns that mark filled values; "none": without them.
-    incomplete: "skip" windows that miss a value; "keep" all windows, for predicting, with NaN in X and future for
-    missing values and `complete` false for such windows.
+    incomplete: "skip" windows that miss a value; "keep" all windows, for predicting, with NaN in X
+    and future for missing values and `complete` false for such windows.
     layout: "views": X, y and future share one block of memory; "contiguous": each has its own.
     fold: the fold of a run that was prepared in folds, from 0.
 
@@ -76,10 +84,17 @@ class WindowOptions(Settings):
     @model_validator(mode="after")
     def _check_horizon(self) -> WindowOptions:
         if not self.output_length and (self.targets != "none" or self.future != "none"):
-            raise ValueError('output_length is 0; give 1 or more, or pass targets="none" and future="none"')
-        steps, last = self.horizons, self.output_length
-        if steps is not None and (not steps or list(steps) != sorted(set(steps).intersection(range(1, last + 1)))):
-            raise ValueError(f"horizons is {steps!r}; give ascending steps from 1 to output_length, {last}")
+            raise ValueError(
+                'output_length is 0; give 1 or more, or pass targets="none" and future="none"'
+            )
+        steps = self.horizons
+        last = self.output_length
+        if steps is not None and (
+            not steps or list(steps) != sorted(set(steps).intersection(range(1, last + 1)))
+        ):
+            raise ValueError(
+                f"horizons is {steps!r}; give ascending steps from 1 to output_length, {last}"
+            )
         return self
 
     @property
@@ -90,7 +105,9 @@ class WindowOptions(Settings):
     @property
     def horizon_rows(self) -> int:
         """Rows of the horizon: H, or 0 if the horizon is not used."""
-        return self.output_length if self.targets != "none" or self.future != "none" else 0
+        if self.targets != "none" or self.future != "none":
+            return self.output_length
+        return 0
 
 
 _NAMED = 5  # names of entities without a window in a message
@@ -106,10 +123,13 @@ class Blockers(NamedTuple):
 
 
 def blockers_of(store: SeriesStore, options: WindowOptions) -> Blockers:
-    """Find the rows that these options block, in one pass over the values; empty if incomplete windows are kept."""
+    """Find the rows that these options block, in one pass over the values; empty if incomplete
+    windows are kept.
+    """
     if options.incomplete != "skip":
         return Blockers()
-    matrices, columns = store.matrices, store.columns
+    matrices = store.matrices
+    columns = store.columns
     missing = Missing.find(matrices.matrices, columns=matrices.columns)
     forcing = missing.runs(slice(len(columns.targets), columns.behind))
     return Blockers(
@@ -120,7 +140,9 @@ def blockers_of(store: SeriesStore, options: WindowOptions) -> Blockers:
 
 
 def row_ranges(store: SeriesStore, split: str, options: WindowOptions) -> tuple[I64, I64]:
-    """Return the range of rows in every entity that the windows of a split may use; begins and ends, int64 [E]."""
+    """Return the range of rows in every entity that the windows of a split may use; begins and
+    ends, int64 [E].
+    """
     entities = store.entities
     low, high = entities.bounds(split, options.fold)
     begins = entities.first_row + low
@@ -129,7 +151,9 @@ def row_ranges(store: SeriesStore, split: str, options: WindowOptions) -> tuple[
     return begins, entities.first_row + high
 
 
-def segments_of(store: SeriesStore, split: str, options: WindowOptions, blockers: Blockers) -> Segments:
+def segments_of(
+    store: SeriesStore, split: str, options: WindowOptions, blockers: Blockers
+) -> Segments:
     """Find the windows of a split that touch no blocked row."""
     begins, ends = row_ranges(store, split, options)
     return find_valid_sequences(
@@ -146,7 +170,8 @@ def segments_of(store: SeriesStore, split: str, options: WindowOptions, blockers
 
 @dataclass(frozen=True)
 class WindowCounts:
-    """The number of windows of a split, and the entities without any; `str` gives a one-line summary.
+    """The number of windows of a split, and the entities without any; `str` gives a one-line
+    summary.
 
     entities: number of entities with windows.
     of: number of entities in the run.
@@ -169,9 +194,14 @@ class WindowCounts:
             return told
         short = self.longest_without < self.window_rows
         return (
-            f"{told}; {len(self.without):,} of {self.of:,} {verb(len(self.without), 'has', 'have')} none, "
-            f"e.g. {', '.join(self.without[:_NAMED])}: "
-            + (f"at most {many(self.longest_without, 'row')} there, " if short else "values are missing there, ")
+            f"{told}; {len(self.without):,} of"
+            f" {self.of:,} {verb(len(self.without), 'has', 'have')} none, e.g."
+            f" {', '.join(self.without[:_NAMED])}: "
+            + (
+                f"at most {many(self.longest_without, 'row')} there, "
+                if short
+                else "values are missing there, "
+            )
             + f"a window takes {self.window_rows:,}"
         )
 
@@ -181,7 +211,10 @@ def count_windows(windows: Windows, used: Windows | None = None) -> WindowCounts
     per_entity = windows.per_entity
     lacking = np.flatnonzero(per_entity == 0)
     rows = (windows.ends - windows.begins)[lacking]
-    served = per_entity if used is None else used.per_entity
+    if used is None:
+        served = per_entity
+    else:
+        served = used.per_entity
     return WindowCounts(
         split=windows.split,
         windows=int(served.sum()),
@@ -194,45 +227,67 @@ def count_windows(windows: Windows, used: Windows | None = None) -> WindowCounts
 
 
 def check_some(windows: Windows, *, remedy: str = "") -> None:
-    """Raise `InputError` if there is no window, with suggestions, because a loop over none would silently do nothing.
+    """Raise `InputError` if there is no window, with suggestions, because a loop over none would
+    silently do nothing.
 
     remedy: a further suggestion for the message.
     """
     if len(windows):
         return
-    store, split, options = windows.store, windows.split, windows.options
+    store = windows.store
+    split = windows.split
+    options = windows.options
     where = f"{store.root}: split {split!r} has no window"
     begins, ends = row_ranges(store, split, options)
     rows = ends - begins
     longest = int(rows.max(initial=0))
     found = blockers_of(store, options)
     if len(segments_of(store, split, options, found)):
-        raise InputError(f"{where} of the entities that were chosen, 0 of {int(np.sum(rows > 0)):,}; choose others")
+        raise InputError(
+            f"{where} of the entities that were chosen, 0 of {int(np.sum(rows > 0)):,}; choose"
+            " others"
+        )
     remedies = _remedies(store, split, options, found)
     if longest < options.window_rows:
         why = f"and the longest of {many_entities(len(rows))} has {longest:,} there"
         # the share of the longest entity's targets that would be a window's rows
-        needed = options.horizon_rows if options.history == "preceding" and split != "train" else options.window_rows
+        if options.history == "preceding" and split != "train":
+            needed = options.horizon_rows
+        else:
+            needed = options.window_rows
         share = math.ceil(100 * needed / max(1, int(store.entities.rows.max(initial=0)))) / 100
         if split != "all" and share < 1:
             remedies.append(f"prepare the series with {split}_ratio of about {share:.2f} or more")
     else:
         fit = len(segments_of(store, split, options, Blockers()))
         kept = {name: Blockers(**{name: runs}) for name, runs in found._asdict().items()}
-        lost = {name: fit - len(segments_of(store, split, options, each)) for name, each in kept.items()}
+        lost = {
+            name: fit - len(segments_of(store, split, options, each)) for name, each in kept.items()
+        }
         words = [f"{count:,} miss a value of the {name}" for name, count in lost.items() if count]
         why = f"{fit:,} would fit, and {', '.join(words) or 'each misses some value'}"
         remedies += [
-            "prepare the series with a larger max_imputation_gap_size or without the columns that miss most",
+            (
+                "prepare the series with a larger max_imputation_gap_size or without the columns"
+                " that miss most"
+            ),
             'pass targets="any", targets="none" to predict without them, or incomplete="keep"',
         ]
-    remedies += [remedy] if remedy else []
-    takes = f"a window takes {many(options.window_rows, 'row')} (input_length {options.input_length:,}"
-    takes += f" and output_length {options.output_length:,})" if options.horizon_rows else ")"
+    if remedy:
+        remedies += [remedy]
+    takes = (
+        f"a window takes {many(options.window_rows, 'row')} (input_length {options.input_length:,}"
+    )
+    if options.horizon_rows:
+        takes += f" and output_length {options.output_length:,})"
+    else:
+        takes += ")"
     raise InputError(f"{where}: {takes}, {why}; {'; or '.join(remedies)}")
 
 
-def _remedies(store: SeriesStore, split: str, options: WindowOptions, blockers: Blockers) -> list[str]:
+def _remedies(
+    store: SeriesStore, split: str, options: WindowOptions, blockers: Blockers
+) -> list[str]:
     """Return options that would give windows; each was tried."""
 
     def count(**changed: Any) -> int:
@@ -244,7 +299,10 @@ def _remedies(store: SeriesStore, split: str, options: WindowOptions, blockers: 
     most = bisect_left(tried, True, key=lambda length: not count(stride=1, input_length=length))
     lengths = range(most, max(0, most - (_TRIED if options.stride > 1 else 1)), -1)
     works = next((length for length in lengths if count(input_length=length)), None)
-    told = [] if works is None else [f"give input_length {works:,}, the longest that gives a window"]
+    if works is None:
+        told = []
+    else:
+        told = [f"give input_length {works:,}, the longest that gives a window"]
     if works is None and not most:
         told.append("no input_length gives a window: give a shorter output_length")
     if options.history == "within" and split in ("val", "test"):
@@ -260,7 +318,9 @@ SPLITS = ("train", "val", "test", "all")
 
 
 class Places(NamedTuple):
-    """The memory offsets of some windows, their entities, and the microsecond their inputs end; int64 [B] each."""
+    """The memory offsets of some windows, their entities, and the microsecond their inputs end;
+    int64 [B] each.
+    """
 
     offset: I64
     entity: I64
@@ -273,7 +333,9 @@ class Places(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """The windows of some entities. `windows[n]` is one window, `batch(numbers)` many, as arrays whose first axis is B.
+    """The windows of some entities.
+
+    `windows[n]` is one window, `batch(numbers)` many, as arrays whose first axis is B.
 
     segments: the rows at which windows start.
     origin: for each entity the row where its time axis begins, int64 [E].
@@ -300,9 +362,15 @@ class Windows:
 
     @cached_property
     def _inputs(self) -> slice:
-        columns, options = self.store.columns, self.options
-        masks = len(columns.masks) if options.masks != "none" else 0
-        return slice(0 if options.is_autoregressive else len(columns.targets), columns.behind + masks)
+        columns = self.store.columns
+        options = self.options
+        if options.masks != "none":
+            masks = len(columns.masks)
+        else:
+            masks = 0
+        return slice(
+            0 if options.is_autoregressive else len(columns.targets), columns.behind + masks
+        )
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -312,22 +380,21 @@ class Windows:
     @property
     def future_names(self) -> tuple[str, ...]:
         """The column names of future."""
-        return self.store.columns.future if self.options.future != "none" else ()
+        if self.options.future != "none":
+            return self.store.columns.future
+        return ()
 
     @property
     def static_names(self) -> tuple[str, ...]:
         """The column names of static."""
-        return self.store.static_names if self.options.static != "none" else ()
+        if self.options.static != "none":
+            return self.store.static_names
+        return ()
 
     @cached_property
     def per_entity(self) -> I64:
         """Number of windows of each entity; int64 [E]."""
         return self.segments.per_entity(len(self.store.entities))
-
-    @cached_property
-    def entity_bytes(self) -> I64:
-        """Bytes of the rows that each entity's windows use; int64 [E]."""
-        return (self.ends - self.begins) * (4 * self.matrices.columns)
 
     @property
     def counts(self) -> WindowCounts:
@@ -337,13 +404,17 @@ class Windows:
     @cached_property
     def identity(self) -> str:
         """A digest that changes whenever a window number may refer to another window."""
-        rules = self.options.model_dump(exclude={"layout", "static", *(["fold"] if self.options.fold is None else [])})
+        rules = self.options.model_dump(
+            exclude={"layout", "static", *(["fold"] if self.options.fold is None else [])}
+        )
         some = sha256_hex(np.packbits(self.per_entity > 0).tobytes())
         return sha256_hex(canonical_json([self.store.run_id, self.split, rules, len(self), some]))
 
     def entity_names(self, entities: Sequence[SupportsIndex] | I64) -> list[str]:
         """Return the names of entity numbers, such as those in `batch["entity"]`."""
-        names: list[str] = self.store.entities.names.take(pa.array(np.asarray(entities, np.int64))).to_pylist()
+        names: list[str] = self.store.entities.names.take(
+            pa.array(np.asarray(entities, np.int64))
+        ).to_pylist()
         return names
 
     def locate(self, numbers: I64) -> Places:
@@ -353,10 +424,16 @@ class Windows:
         return Places(self.matrices.offsets(start), entity, self.store.times(entity, end))
 
     def batch(self, numbers: Sequence[SupportsIndex] | range | I64) -> dict[str, Any]:
-        """Return the windows with these numbers, in this order; see `gather`. Raises `IndexError`, `CorruptShard`."""
+        """Return the windows with these numbers, in this order; see `gather`.
+
+        Raises `IndexError`, `CorruptShard`.
+        """
         asked = np.asarray(numbers, np.int64)
         if len(asked) and not (int(asked.min()) >= 0 and int(asked.max()) < len(self)):
-            raise IndexError(f"window {asked[(asked < 0) | (asked >= len(self))][0]} of {len(self)}, counted from 0")
+            raise IndexError(
+                f"window {asked[(asked < 0) | (asked >= len(self))][0]} of {len(self)}, counted"
+                " from 0"
+            )
         return self.gather(self.locate(asked))
 
     def gather(self, places: Places) -> dict[str, Any]:
@@ -374,21 +451,34 @@ class Windows:
         return {**self.gather_values(places), **self.gather_facts(places)}
 
     def gather_facts(self, places: Places) -> dict[str, Any]:
-        """Return what `gather` says of each window beside its values: static, entity and input_end_date."""
-        static = {"static": self.store.static_of_entity[places.entity]} if self.static_names else {}
-        return {**static, "entity": places.entity, "input_end_date": places.input_end.view("datetime64[us]")}
+        """Return what `gather` says of each window beside its values: static, entity and
+        input_end_date.
+        """
+        static = {}
+        if self.static_names:
+            static = {"static": self.store.static_of_entity[places.entity]}
+        return {
+            **static,
+            "entity": places.entity,
+            "input_end_date": places.input_end.view("datetime64[us]"),
+        }
 
     def gather_values(self, places: Places) -> dict[str, Any]:
         """Return the values of each window, and which of them are observed; see `gather`."""
         options, behind = self.options, self.options.input_length
-        cut: Callable[[int, int, slice | list[int]], F32] = partial(self.matrices.windows, places.offset)
+        cut: Callable[[int, int, slice | list[int]], F32] = partial(
+            self.matrices.windows, places.offset
+        )
         if options.layout == "views":
             block = cut(0, options.window_rows, slice(None))
             cut = lambda first, end, columns: block[:, first:end, columns]  # noqa: E731 - as the function it replaces
         batch: dict[str, Any] = {"X": cut(0, behind, self._inputs)}
         if options.targets != "none":
             targets = cut(behind, options.window_rows, slice(0, len(self.store.columns.targets)))
-            batch["y"] = targets if targets.shape[2] > 1 else targets[:, :, 0]
+            if targets.shape[2] > 1:
+                batch["y"] = targets
+            else:
+                batch["y"] = targets[:, :, 0]
             if options.horizons is not None:
                 batch["y"] = batch["y"][:, np.asarray(options.horizons) - 1]
         if options.future != "none":
@@ -407,15 +497,20 @@ class Windows:
     @property
     def matrices(self) -> Matrices:
         """The rows, mapped or in memory."""
-        return self.store.matrices if self.held is None else self.held
+        if self.held is None:
+            return self.store.matrices
+        return self.held
 
     def of_entities(self, wanted: Bools) -> Windows:
         """Return only the windows of the selected entities, bool [E], numbered from 0 again."""
         return replace(self, segments=self.segments.of_entities(wanted))
 
     def in_memory(self, entities: I64) -> Windows:
-        """Return the windows of these ascending entities over an in-memory copy of their rows, read sequentially."""
-        begins, ends = self.begins[entities], self.ends[entities]
+        """Return the windows of these ascending entities over an in-memory copy of their rows, read
+        sequentially.
+        """
+        begins = self.begins[entities]
+        ends = self.ends[entities]
         wanted = np.zeros(len(self.begins), bool)
         wanted[entities] = True
         shift = np.zeros(len(self.begins), np.int64)
@@ -436,25 +531,31 @@ class Windows:
 def windows_of(store: SeriesStore, split: str, options: WindowOptions) -> Windows:
     """Find the windows of a split, with one pass over the values to find missing ones.
 
-    Raises `InputError` for an unknown split, missing static features, or masks that the run does not have; and as
-    `SeriesStore.check_fold`.
+    Raises `InputError` for an unknown split, missing static features, or masks that the run does
+    not have; and as `SeriesStore.check_fold`.
     """
-    name = split if split in SPLITS else ALIASES.get(split, split)
+    if split in SPLITS:
+        name = split
+    else:
+        name = ALIASES.get(split, split)
     if name not in SPLITS:
         raise InputError(f"{store.root}: has no split {split!r}; choose one of {', '.join(SPLITS)}")
-    entities, columns = store.entities, store.columns
+    entities = store.entities
+    columns = store.columns
     store.check_fold(name, options.fold)
     begins, ends = row_ranges(store, name, options)
     holes = np.isnan(store.static_of_entity).any(axis=1)
     if options.static != "none" and holes.any():  # never fill in values silently
         which = store.entities.names[int(np.argmax(holes))].as_py()
         raise InputError(
-            f"{store.root}: static features of entity {which!r} are missing, and of {int(holes.sum()) - 1} others;"
-            ' prepare with another missing_static=, or pass static="none"'
+            f"{store.root}: static features of entity {which!r} are missing, and of"
+            f" {int(holes.sum()) - 1} others; prepare with another missing_static=, or pass"
+            ' static="none"'
         )
     if options.masks != "none" and not columns.masks:
         raise InputError(
-            f'{store.root}: has no masks of filled values; prepare with filled_mask="columns", or pass masks="none"'
+            f'{store.root}: has no masks of filled values; prepare with filled_mask="columns", or'
+            ' pass masks="none"'
         )
     segments = segments_of(store, name, options, blockers_of(store, options))
     return Windows(store, name, options, segments, entities.first_row, begins, ends)
@@ -474,13 +575,14 @@ def open_windows(
 
     options: see `WindowOptions`.
     run: a run_id.
-    verify: "first_touch" checks shards against their checksums when each process first touches them; "never" does not.
-    cache_dir: for a run in an object store, where its shards are copied and mapped from (None: ~/.cache/headrace). The
-    copies are checked, and shared by the processes of a machine.
+    verify: "first_touch" checks shards against their checksums when each process first touches
+    them; "never" does not. cache_dir: for a run in an object store, where its shards are copied and
+    mapped from (None: ~/.cache/headrace). The copies are checked, and shared by the processes of a
+    machine.
     disk_bytes: the most bytes that these copies take.
 
-    Logs the entities without a window. Raises `InputError` if there are no series or no windows, `SettingsError` for
-    options that cannot work.
+    Logs the entities without a window. Raises `InputError` if there are no series or no windows,
+    `SettingsError` for options that cannot work.
     """
     checked = WindowOptions(**options)
     files = LocalFiles(verify=verify, cache_dir=cache_dir, disk_bytes=disk_bytes)

@@ -1,0 +1,318 @@
+"""Divide the rows of an entity into segments that train, validate, test, or are in no split.
+
+Segments follow one another in time, and all entities have the same ones; some may be empty in an
+entity. Usually there are three, the splits. Rows too close before a cut are segments in no split,
+and so are the rows of held-out entities before and after their period. In rolling folds the
+segments between any two cuts are cells, and the splits of a fold are consecutive cells. Held-out
+entities have their own copy of these segments, so no cell holds rows of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from headrace.arrays import I64
+from headrace.checks import duration_us, instant_us
+from headrace.errors import SettingsError
+from headrace.folds.settings import Rolling
+from headrace.folds.times import FoldTimes
+from headrace.formats.dates import DAY_US, moment
+from headrace.formats.text_columns import as_text
+
+if TYPE_CHECKING:
+    from headrace.series.settings import Series
+
+SPLITS = ("train", "val", "test")
+
+Side = Literal["train", "val", "test"]
+Cuts = tuple[int, int]  # where val and test begin, in microseconds since 1970
+# Settings that divide rows in other ways than by shares, or by dates for all entities.
+DIVISION_SETTINGS = ("cut_dates", "val_entities", "test_entities", "gap", "label_horizon", "folds")
+
+
+@dataclass(frozen=True)
+class SplitLayout:
+    """The segments of every entity.
+
+    names: the split or cell of each segment; None: it is in none.
+    ranges: for each fold, or for the single split, the segments [first, last + 1) of each split.
+    """
+
+    names: tuple[str | None, ...]
+    ranges: tuple[Mapping[str, tuple[int, int]], ...]
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The names of the splits or cells that are written."""
+        return tuple(name for name in self.names if name is not None)
+
+    def rows(self, boundaries: Sequence[int], split: str) -> tuple[int, int]:
+        """Return the rows [start, stop) of a split (in folds, of the first fold), empty if it does
+        not exist.
+
+        boundaries: 0, edges, number of rows.
+        """
+        first, last = self.ranges[0].get(split, (0, 0))
+        return boundaries[first], boundaries[last]
+
+    def named(self, boundaries: Sequence[int]) -> Iterator[tuple[str, tuple[int, int]]]:
+        """Yield the name of each segment in a split, with its rows [start, stop)."""
+        for name, rows in zip(self.names, pairwise(boundaries), strict=True):
+            if name is not None:
+                yield name, rows
+
+
+THREE_SPLITS = SplitLayout(SPLITS, ({"train": (0, 1), "val": (1, 2), "test": (2, 3)},))
+SEPARATED = SplitLayout(
+    ("train", None, "val", None, "test"), ({"train": (0, 1), "val": (2, 3), "test": (4, 5)},)
+)
+
+
+@dataclass(frozen=True)
+class RollingCells:
+    """The cells of rolling folds, the times where they begin, and the cut of each fold; in
+    microseconds.
+
+    sides: whose segments follow one another in `layout`: first those of entities that train, then
+    those of held-out ones.
+    """
+
+    layout: SplitLayout
+    starts: I64
+    cuts: Sequence[int]
+    sides: Sequence[Side]
+
+    @classmethod
+    def of(cls, cuts: Cuts, folds: Rolling, margin_us: int, held: Sequence[Side]) -> RollingCells:
+        """Shift both cuts by a step for each fold.
+
+        margin_us: how long before a cut rows are in no split.
+        held: splits that only held-out entities have rows in.
+        """
+        shifts = np.arange(folds.n) * folds.step_us
+        train_cuts = (cuts[0] + shifts).tolist()
+        train = FoldTimes.of(train_cuts, folds, margin_us)
+        test = FoldTimes.of((cuts[1] + shifts).tolist(), folds, 0)
+        times: dict[Side, tuple[I64, I64]] = {
+            "train": (train.start, train.end),
+            "test": (test.cut, test.stop),
+        }
+        if cuts[0] < cuts[1]:
+            times["val"] = train.cut, np.maximum(train.cut, test.cut - margin_us)
+        earliest = np.array([np.iinfo(np.int64).min])
+        both = [instants for start_stop in times.values() for instants in start_stop]
+        starts = np.unique(np.concatenate([earliest, *both]))
+        sides: list[Side] = ["train", *held]
+        ranges: list[dict[str, tuple[int, int]]] = []
+        used: set[int] = set()
+        for fold in range(folds.n):
+            cells: dict[str, tuple[int, int]] = {}
+            for split, (start, stop) in times.items():
+                # Held-out entities have their own copy of the cells.
+                copy = sides.index(split) if split in held else 0
+                offset = len(starts) * copy
+                first, last = np.searchsorted(starts, [start[fold], stop[fold]]).tolist()
+                cells[split] = (first + offset, last + offset)
+                used.update(range(*cells[split]))
+            ranges.append(cells)
+        width = max(2, len(str(len(used) - 1)))
+        names = {cell: f"cell-{number:0{width}d}" for number, cell in enumerate(sorted(used))}
+        every_cell = range(len(starts) * len(sides))
+        layout = SplitLayout(tuple(map(names.get, every_cell)), tuple(ranges))
+        return cls(layout, starts[1:], train_cuts, sides)
+
+    def edges(self, times: I64, side: Side, train_end: int) -> list[int]:
+        """Return the rows where the segments of an entity begin, except the first.
+
+        train_end: the entity's train_end in fold 0.
+        """
+        rows = np.searchsorted(times, self.starts + (train_end - self.cuts[0])).tolist()
+        before = self.sides.index(side)
+        after = len(self.sides) - 1 - before
+        cells = len(rows) + 1
+        edges = [0] * (before * cells) + [0, *rows] + [len(times)] * (after * cells)
+        return edges[1:]
+
+    def facts(self) -> list[dict[str, Any]]:
+        """Return, for the manifest, each fold's cut and the cells of its splits."""
+        folds = []
+        for cut, ranges in zip(self.cuts, self.layout.ranges, strict=True):
+            cells = {
+                split: [name for name in self.layout.names[first:last] if name is not None]
+                for split, (first, last) in ranges.items()
+            }
+            folds.append({"split_date": moment(cut), "cutoff_us": cut, "splits": cells})
+        return folds
+
+
+@dataclass(frozen=True)
+class Division:
+    """The division of the rows of all entities, from the settings.
+
+    by_dates: whether the cuts are at dates, and not at shares of targets.
+    cuts: the cuts of all entities without dates of their own.
+    dates: the cuts of entities that have their own.
+    margin_us: how long before a cut rows are in no split.
+    held_out: entity → the only split that this held-out entity has rows in.
+    rolling: the cells of folds.
+    layout: the segments of every entity.
+    """
+
+    by_dates: bool
+    cuts: Cuts | None
+    dates: Mapping[str, Cuts]
+    margin_us: int
+    held_out: Mapping[str, Side]
+    rolling: RollingCells | None
+    layout: SplitLayout
+
+    @classmethod
+    def from_settings(cls, settings: Series) -> Division:
+        """Read the files that settings name. Raises `SettingsError`."""
+        dates = {}
+        if settings.cut_dates is not None:
+            dates = read_cut_dates(settings, settings.cut_dates)
+        held_out: dict[str, Side] = dict.fromkeys(read_names(settings.val_entities), "val")
+        for name in read_names(settings.test_entities):
+            if name in held_out:
+                raise SettingsError(
+                    f"entity {name!r} is in val_entities and test_entities; choose one"
+                )
+            held_out[name] = "test"
+        return cls._from_files(settings, dates, held_out)
+
+    @classmethod
+    def from_facts(cls, settings: Series, facts: Mapping[str, Any]) -> Division:
+        """Restore the division of a finished run, whose files may be gone. facts: as in `facts`."""
+        content = facts["divided_by"]
+        dates = {name: (first, second) for name, (first, second) in content["dates"].items()}
+        return cls._from_files(settings, dates, content["held_out"])
+
+    @classmethod
+    def _from_files(
+        cls, settings: Series, dates: Mapping[str, Cuts], held_out: Mapping[str, Side]
+    ) -> Division:
+        margins = {"gap": settings.gap, "label_horizon": settings.label_horizon}
+        margin_us = max(duration_us(name, text) if text else 0 for name, text in margins.items())
+        layout = SEPARATED if margin_us or held_out else THREE_SPLITS
+        cuts = settings.cuts or next(iter(dates.values()), None)
+        rolling = None
+        if isinstance(settings.folds, Rolling) and cuts is not None:
+            period = cuts[1] - cuts[0]
+            for name, (first, second) in dates.items():
+                if second - first != period:  # folds would overlap differently in each entity
+                    raise SettingsError(
+                        f"cut_dates: entity {name!r} validates for"
+                        f" {(second - first) / DAY_US:g} days, others for {period / DAY_US:g} days;"
+                        " folds need the same time between train_end and val_end in all entities"
+                    )
+            held = sorted(set(held_out.values()), reverse=True)
+            rolling = RollingCells.of(cuts, settings.folds, margin_us, held)
+            layout = rolling.layout
+        return cls(
+            settings.cut_by_dates, settings.cuts, dates, margin_us, held_out, rolling, layout
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """Return the manifest's facts about segments and folds, and the content of files, which
+        may be gone later.
+        """
+        facts: dict[str, Any] = {
+            "divided_by": {"dates": dict(self.dates), "held_out": dict(self.held_out)},
+            "parts": {"names": list(self.layout.names), "ranges": list(self.layout.ranges)},
+        }
+        if self.rolling is not None:
+            facts["folds"] = self.rolling.facts()
+        return facts
+
+    def side_of(self, entity: str) -> Side:
+        """Return the only split of a held-out entity; "train" for one that trains."""
+        return self.held_out.get(entity, "train")
+
+    def trains(self, entity: str) -> bool:
+        """Return whether an entity trains, that is, is not held out."""
+        return entity not in self.held_out
+
+    def dates_of(self, entity: str) -> Cuts | None:
+        """Return the cuts of an entity; None if it is cut by shares, or has no dates."""
+        return self.dates.get(entity, self.cuts)
+
+
+def read_names(names: Sequence[str]) -> Sequence[str]:
+    """Return names as given, or those in the file of a single @FILE, one per line.
+
+    Raises `SettingsError`.
+    """
+    if len(names) != 1 or not names[0].startswith("@"):
+        return names
+    path = Path(names[0][1:]).expanduser()
+    try:
+        lines = path.read_text("utf-8-sig").split("\n")  # a name may hold U+2028
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: cannot be read ({error}); check its path") from error
+    listed = sorted({line.strip() for line in lines} - {""})
+    if not listed:
+        raise SettingsError(f"{path}: names no entity; write one name per line")
+    return listed
+
+
+def read_cut_dates(settings: Series, path: Path) -> dict[str, Cuts]:
+    """Read a table of entity, train_end and optionally val_end; return the cuts of each entity.
+
+    The entity column has its name in the output, or is called entity. A missing val_end equals
+    train_end, so nothing validates. Raises `SettingsError`.
+    """
+    from headrace.series.statics import static_table  # imported late: it imports the settings
+
+    where = f"cut_dates {str(path)!r}"
+    if not path.exists():
+        raise SettingsError(f"{where} does not exist; check its path")
+    # A table given as a data frame is stored as a directory of shards.
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    table = pa.concat_tables([static_table(settings, file, file.name) for file in files])
+    names = table.column_names
+    key = settings.entity_column
+    if key not in names and "entity" in names:
+        key = "entity"
+    for name in (key, "train_end"):
+        if name not in names:
+            raise SettingsError(f"{where} has no column {name!r}; it has {', '.join(names[:12])}")
+    entities = as_text(table[key], (), f"{where}: {key}").to_pylist()
+    train_ends = _instants(table, "train_end", where)
+    val_ends = train_ends
+    if "val_end" in names:
+        val_ends = _instants(table, "val_end", where)
+    cuts: dict[str, Cuts] = {}
+    for entity, train_end, val_end in zip(entities, train_ends, val_ends, strict=True):
+        problem = None
+        if entity is None:
+            problem = "has no entity"
+        elif entity in cuts:
+            problem = "comes twice"
+        elif train_end is None:
+            problem = "has no train_end"
+        if problem is not None or train_end is None:
+            raise SettingsError(f"{where}: entity {entity!r} {problem}; correct the table")
+        if val_end is not None and val_end < train_end:
+            raise SettingsError(
+                f"{where}: entity {entity!r} has train_end after val_end; swap them"
+            )
+        cuts[entity] = (train_end, train_end if val_end is None else val_end)
+    return cuts
+
+
+def _instants(table: pa.Table, name: str, where: str) -> list[int | None]:
+    """Return a column of times as microseconds since 1970, None where there is none."""
+    column = pl.Series(table[name])
+    if column.dtype.is_temporal():
+        return column.cast(pl.Datetime("us")).dt.epoch("us").to_list()
+    texts = column.cast(pl.String).to_list()
+    return [instant_us(f"{where}: {name}", text) if text else None for text in texts]

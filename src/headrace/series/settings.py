@@ -1,0 +1,688 @@
+"""Define the settings of series: the source, the columns, the times, the cuts and the pipelines.
+
+`faults` has the rules that connect several settings.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Mapping, Sequence
+from datetime import date
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from headrace.checks import duration_us, instant_us
+from headrace.credentials import refuse_credentials
+from headrace.digest import canonical_json, sha256_hex
+from headrace.errors import SettingsError
+from headrace.folds.settings import Folds
+from headrace.formats.dates import date_word
+from headrace.run.settings import RecipeSettings
+from headrace.series.arrays.axis import CALENDAR, Frequency, calendar_names
+from headrace.series.division import Division, read_names
+from headrace.series.faults import MASK_SUFFIX, find_faults
+from headrace.series.pipelines.settings import Preprocessing, Resolved
+from headrace.settings import Duplicates, Names, known_duration, never_groups
+from headrace.storage.settings import LocalPath, Places
+
+if TYPE_CHECKING:
+    from headrace.series.reuse import NamedRun
+
+FILE_NAME = "file_name"
+
+Rule = Literal["mean", "sum", "total", "min", "max", "first", "last"]
+
+_EPOCH = date(1970, 1, 1).toordinal()
+_INFERRED = ("infer", "coarsest")
+_source = partial(Field, json_schema_extra={"panel": "Source"})
+_column = partial(Field, json_schema_extra={"panel": "Columns and times"})
+_static = partial(Field, json_schema_extra={"panel": "Static features"})
+_rows = partial(Field, json_schema_extra={"panel": "Rows that do not fit"})
+_held_out = partial(Field, json_schema_extra={"panel": "Held-out entities"})
+
+
+def _repeated(*default: str, panel: str, description: str) -> Any:
+    """Declare a setting whose flag may be repeated."""
+    extra: dict[str, Any] = {"panel": panel, "flag": "repeated"}
+    return Field(default, json_schema_extra=extra, description=description)
+
+
+def _as_rules(value: object) -> object:
+    """Read a single rule as the rule of all columns."""
+    if isinstance(value, str):
+        return {"*": value}
+    return value
+
+
+def _as_numbers(value: object) -> object:
+    if isinstance(value, int | float):
+        return (float(value),)
+    if isinstance(value, list):
+        return tuple(value)
+    return value
+
+
+def _as_days(value: object) -> object:
+    """Read @FILE as the days in it, and return a calendar's days sorted.
+
+    Raises `ValueError` if a text is not a day.
+    """
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, list | tuple):
+        return value
+    texts: list[str] = []
+    for text in map(str, value):
+        if not text.startswith("@"):
+            texts.append(text)
+            continue
+        try:
+            texts += Path(text[1:]).expanduser().read_text("utf-8-sig").split()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(
+                f"business_days: {text[1:]} cannot be read ({error}); check its path"
+            ) from None
+    days = set()
+    for text in texts:
+        try:
+            days.add(date.fromisoformat(text).isoformat())
+        except ValueError:
+            raise ValueError(
+                f"business_days names {text!r}, which is not a day; write days as 2024-12-31"
+            ) from None
+    return tuple(sorted(days))
+
+
+def _known_zone(value: str | None) -> str | None:
+    """Return the name of a time zone unchanged. Raises `ValueError` if it is unknown."""
+    import polars as pl  # imported late: settings alone must not load data libraries
+
+    try:
+        pl.Series([0]).cast(pl.Datetime("us")).dt.replace_time_zone(value)
+    except pl.exceptions.PolarsError:
+        raise ValueError(
+            f"time_zone {value!r} is not known; give one such as Europe/Berlin or UTC"
+        ) from None
+    return value
+
+
+def _without_credentials(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """Return names unchanged. Raises `SettingsError` if the path of an @FILE holds a secret."""
+    for name in names or ():
+        if name.startswith("@"):
+            refuse_credentials(name[1:])
+    return names
+
+
+NamesOrFile = Annotated[Names, AfterValidator(_without_credentials)]
+
+
+def _target_or_run(schema: dict[str, Any]) -> None:
+    schema["required"].remove("target")
+    # The named run has the target.
+    schema["anyOf"] = [{"required": ["target"]}, {"required": ["pipelines_from"]}]
+
+
+class Series(RecipeSettings):
+    """Time series of many entities: on a regular axis, cleaned, split by time and scaled by what
+    trains.
+
+    Raises `SettingsError` when built with values that cannot work.
+    """
+
+    model_config = ConfigDict(json_schema_extra=_target_or_run)
+
+    recipe_name: ClassVar[str] = "series"
+
+    source: Places = Field((), description="Files, directories or glob patterns of time series.")
+    region_time_series_base_dirs: Mapping[str, Path] = _source(
+        default_factory=dict,
+        description="Directories of series by region, instead of source. An entity's region is its"
+        " name up to the first _.",
+    )
+    reader: Literal["table", "wide", "xarray", "grdc", "camels_us"] = _source(
+        "table",
+        description="Kind of source; wide: tables with a column per entity, each file named after"
+        " the value it holds; xarray: NetCDF files and Zarr stores; grdc: text files of the Global"
+        " Runoff Data Centre; camels_us: the root of that data set's text files.",
+    )
+    comment: str | None = _source(
+        None, min_length=1, description="Prefix of lines of CSV files to skip, e.g. #."
+    )
+    decimal: Literal[".", ","] = _source(
+        ".", description="Decimal mark of the numbers in CSV files."
+    )
+    encoding: str = _source(
+        "utf-8", description="Encoding of CSV files, e.g. latin-1, utf-16 or cp1252."
+    )
+    forcing: Literal["daymet", "maurer", "maurer_extended", "nldas"] = _source(
+        "daymet", description="Forcing product of camels_us."
+    )
+    entities: NamesOrFile | None = _source(
+        None,
+        description="Prepare only these entities; one without data is left out; @FILE: one name a"
+        " line.",
+    )
+    entity: str = _column(
+        FILE_NAME,
+        min_length=1,
+        description="Column of the entity in long tables; file_name: each file is an entity, named"
+        " by the file without its extension.",
+    )
+    time: str = _column("date", min_length=1, description="Column of the time.")
+    time_format: Names = _repeated(
+        "iso",
+        panel="Columns and times",
+        description="How times are written: iso, an epoch such as epoch_s, or a strptime pattern;"
+        " several are tried in turn. Times without offset are UTC.",
+    )
+    time_zone: Annotated[str | None, AfterValidator(_known_zone)] = _column(
+        None,
+        description="Time zone of times without an offset, e.g. Europe/Berlin; the output is in"
+        " UTC. Default: UTC.",
+    )
+    ambiguous_times: Literal["in_order", "earlier", "later", "error"] = _column(
+        "in_order",
+        description="How to read a time that occurs twice in time_zone; in_order: the first row is"
+        " the earlier, the next the later; error: leave out its entity.",
+    )
+    nonexistent_times: Literal["error", "drop", "forward"] = _column(
+        "error",
+        description="What to do with rows at a time that does not exist in time_zone; forward:"
+        " read it with the offset before the change; error: leave out their entity.",
+    )
+    frequency: str = _column(
+        "infer",
+        description="Step of all series, e.g. 1d, 1h, 15m or 1mo; 1b: business days; infer: the"
+        " step of most entities; coarsest: the longest step of any entity, for resample.",
+    )
+    business_days: Annotated[Names, BeforeValidator(_as_days)] = _column(
+        (),
+        description="Business days of 1b: YYYY-MM-DD, or @FILE with one a line. Default: Monday to"
+        " Friday.",
+    )
+    snap: str | None = _column(
+        None,
+        description="Move times to the nearest step if it is at most this far, e.g. 2m; needs"
+        " frequency.",
+    )
+    resample: Annotated[Mapping[str, Rule], BeforeValidator(_as_rules)] = _column(
+        {},
+        description="Combine the rows of each step by a rule per column: mean, sum, min, max,"
+        " first or last of the values; total: their sum, and 0 in steps without values. * stands"
+        " for all others; one rule alone is for all columns.",
+    )
+    target: str = _column(min_length=1, description="Column to predict.")
+    more_targets: Names = _column(
+        (),
+        description="Further columns to predict, scaled like target; target alone decides where"
+        " shares cut.",
+    )
+    features: Names = _column((), description="Forcing columns.")
+    past_features: Names = _column(
+        (), description="Features known only up to the last input, such as sales."
+    )
+    future_features: Names = _column(
+        (),
+        description="Features known ahead, such as promotions. Default: all but past_features.",
+    )
+    categories: Mapping[str, Names] = _column(
+        {},
+        description="Text features, and the texts that each may hold; stored as positions in this"
+        " list.",
+    )
+    calendar: Names = _column(
+        (),
+        description="Parts of the time as features, each as a sine and a cosine: "
+        + ", ".join(CALENDAR)
+        + ".",
+    )
+    null_values: Names = _column(("NA",), description="Texts that mean missing.")
+    missing_numbers: Annotated[tuple[float, ...], BeforeValidator(_as_numbers)] = _column(
+        (), description="Numbers that mean missing, e.g. -999."
+    )
+    static: Places = _repeated(
+        panel="Static features", description="Files of static attributes, joined on static_entity."
+    )
+    region_static_attributes_base_dirs: Mapping[str, Path] = _static(
+        default_factory=dict,
+        description="Directories of static attributes by region, instead of static.",
+    )
+    static_entity: str | None = _static(
+        None, description="Column of the static files with the entity."
+    )
+    static_features: Names = _static(
+        (),
+        description="Columns of the static files: numbers, or texts that a pipeline of"
+        " preprocessing_configs encodes.",
+    )
+    missing_static: Literal["error", "drop_entity", "mean", "median"] = _static(
+        "error",
+        description="What to do with an entity that lacks a static feature; mean, median: those of"
+        " the retained entities.",
+    )
+    train_ratio: float = Field(
+        0.6,
+        gt=0,
+        le=1,
+        description="Share of each entity's observed targets that train; the three ratios sum"
+        " to 1.",
+    )
+    val_ratio: float = Field(
+        0.2, ge=0, lt=1, description="Share of each entity's observed targets that validate."
+    )
+    test_ratio: float = Field(
+        0.2, ge=0, lt=1, description="Share of each entity's observed targets that test."
+    )
+    train_end: str | None = Field(
+        None,
+        description="Rows before this time train, in every entity, instead of a share of its"
+        " targets; e.g. 2010-10-01, which does not train itself.",
+    )
+    val_end: str | None = Field(
+        None,
+        description="Rows from train_end to before this time validate, and the rest tests."
+        " Default: none validate.",
+    )
+    cut_dates: LocalPath | None = Field(
+        None,
+        description="Table of entity, train_end and val_end (CSV, Parquet) for entities with their"
+        " own dates. Others use train_end and val_end.",
+    )
+    val_entities: NamesOrFile = _held_out(
+        (),
+        description="Entities held out for validation; only they validate; @FILE: one name a line."
+        " With dates they validate between train_end and val_end, with shares in all rows.",
+    )
+    test_entities: NamesOrFile = _held_out(
+        (),
+        description="Entities held out for testing; only they test; @FILE: one name a line. With"
+        " dates they test from val_end, with shares in all rows.",
+    )
+    trim: Literal["all", "target", "none"] = Field(
+        "all",
+        description="Where a series begins and ends; all: at the first and last value of all"
+        " columns; target: at those of the target; none: at its first and last row, which keeps"
+        " warm-up weather and known futures.",
+    )
+    gap: str | None = Field(
+        None, description="Rows closer than this before a cut are in no split, such as 30d."
+    )
+    label_horizon: str | None = Field(
+        None,
+        description="How long after its time a target is known, e.g. 7d: rows whose target is not"
+        " known at a cut are in no split (a purge).",
+    )
+    folds: Folds = Field(
+        None,
+        description="Prepare folds instead of one split: cuts that roll on from train_end and"
+        " val_end, such as rolling:n=5,step=365d. Scalers are those of fold 0.",
+    )
+    min_train_years: float = Field(
+        5.0, ge=0, description="Years of observed targets that an entity needs for training."
+    )
+    duplicate_times: Literal["error", "first", "last", "nearest"] = _rows(
+        "error",
+        description="What to do with several rows of one time; error: leave out their entity;"
+        " others: keep one row; nearest: the one that snap moved least.",
+    )
+    off_grid: Literal["error", "drop"] = _rows(
+        "error",
+        description="What to do with rows between two steps; error: leave out their entity.",
+    )
+    bad_rows: Literal["error", "drop"] = _rows(
+        "error",
+        description="What to do with rows without a readable time; error: leave out their entity.",
+    )
+    null_entity: Literal["error", "drop"] = _rows(
+        "error", description="What to do with rows of long tables that have no entity."
+    )
+    duplicates: Annotated[
+        Duplicates, never_groups("every entity of series is in all splits")
+    ] = _rows(
+        "count",
+        description="Entities with the values and times of an earlier one; drop: keep the first,"
+        " in the order of entities; count: reported; allow: not looked for. Not group: every"
+        " entity is in all splits.",
+    )
+    max_imputation_gap_size: int = Field(
+        5,
+        ge=0,
+        description="Longest gap, in steps, that is filled with the value before it; longer gaps"
+        " stay.",
+    )
+    impute_target: Literal["never", "forward"] = Field(
+        "never", description="How gaps of the target are filled; forward: like those of features."
+    )
+    filled_mask: Literal["off", "columns"] = Field(
+        "off",
+        description="How filled values are marked; columns: a column NAME__filled for each.",
+    )
+    preprocessing_configs: Preprocessing = Field(
+        default_factory=Preprocessing,
+        description="Pipelines for features, target and static_features.",
+    )
+    pipelines_from: LocalPath | None = Field(
+        None,
+        description="Finished run, or its dataset directory, whose fitted pipelines scale this"
+        " run's rows. They are not fitted again, every row is in test, and targets may be missing."
+        " Other settings default to those of that run.",
+    )
+    batch_size: int = Field(
+        50, ge=1, description="Entities processed at a time, which decides memory."
+    )
+    seed: int = Field(
+        42,
+        ge=0,
+        lt=2**63,
+        description="Chooses the entities that unified pipelines are fitted on.",
+    )
+    layout: Literal["files", "packed"] = Field(
+        "files", description="Parquet files of a split: one per entity, or one per batch."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete_from_run(cls, values: Any) -> Any:
+        """Take settings that are not given from the run of `pipelines_from`."""
+        from headrace.series.reuse import completed  # settings alone open no run
+
+        if not isinstance(values, dict) or values.get("pipelines_from") is None:
+            return values
+        if values.keys() >= cls.model_fields.keys():
+            # These are settings of a finished run, and the run that they name may be gone.
+            return values
+        try:
+            return completed(values)
+        except SettingsError as error:
+            raise ValueError(str(error)) from None
+
+    @field_validator("encoding")
+    @classmethod
+    def _known_encoding(cls, value: str) -> str:
+        try:
+            return codecs.lookup(value).name
+        except LookupError:
+            raise ValueError(
+                f"encoding {value!r} is not known; give one such as utf-8, latin-1 or cp1252"
+            ) from None
+
+    @field_validator("time_format")
+    @classmethod
+    def _known_formats(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for word in value:
+            date_word(word, "time_format")
+        return value
+
+    @field_validator("snap", "gap", "label_horizon")
+    @classmethod
+    def _known_duration(cls, value: str | None, field: ValidationInfo) -> str | None:
+        if value is None:
+            return None
+        return known_duration(str(field.field_name), value)
+
+    @field_validator("frequency")
+    @classmethod
+    def _known_frequency(cls, value: str) -> str:
+        if value in _INFERRED:
+            return value
+        return Frequency.parse(value).word
+
+    @field_validator("train_end", "val_end", mode="before")
+    @classmethod
+    def _known_time(cls, value: Any, field: ValidationInfo) -> Any:
+        if hasattr(value, "isoformat"):  # YAML turns an unquoted date into a date object
+            value = value.isoformat()
+        try:
+            if isinstance(value, str):
+                instant_us(field.field_name or "", value)
+        except SettingsError as error:
+            raise ValueError(str(error)) from None
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Series:
+        """Raise `ValueError` for the first inconsistency found."""
+        for message in find_faults(self):
+            raise ValueError(message)
+        try:
+            _ = self.resolved
+        except SettingsError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+    @property
+    def entity_is_file(self) -> bool:
+        """Whether each file is an entity, named by the file."""
+        return self.entity == FILE_NAME
+
+    @property
+    def needs_frequency(self) -> bool:
+        """Whether the frequency is still to be found in the source."""
+        return self.frequency in _INFERRED
+
+    @cached_property
+    def step(self) -> Frequency:
+        """The frequency. Raises `ValueError` if it is still to be inferred."""
+        days = [date.fromisoformat(day).toordinal() - _EPOCH for day in self.business_days]
+        return Frequency.parse(self.frequency).on(days)
+
+    @property
+    def snap_us(self) -> int | None:
+        """The largest distance over which times are moved to a step, in microseconds; None: they
+        are not moved.
+        """
+        if self.snap is None:
+            return None
+        return duration_us("snap", self.snap)
+
+    def rule(self, column: str) -> str:
+        """Return the `resample` rule of a column."""
+        return self.resample.get(column) or self.resample["*"]
+
+    @property
+    def empty_step(self) -> list[float]:
+        """The values of a step without rows: missing, or 0 if `resample` takes the total."""
+        values = [float("nan")] * len(self.columns)
+        if self.resample:
+            for number, name in enumerate(self.columns):
+                if self.rule(name) == "total":
+                    values[number] = 0.0
+        return values
+
+    @property
+    def rewritten_text(self) -> bool:
+        """Whether CSV files are decoded, or stripped of comments, before they are read."""
+        return self.comment is not None or self.encoding != "utf-8"
+
+    @cached_property
+    def requested_entities(self) -> list[str] | None:
+        """The requested entities, sorted and distinct; None for all. Raises `SettingsError`."""
+        if self.entities is None:
+            return None
+        return sorted(set(read_names(self.entities)))
+
+    @cached_property
+    def targets(self) -> tuple[str, ...]:
+        """The columns to predict: the target, then the others sorted by name."""
+        return (self.target, *sorted(self.more_targets))
+
+    @cached_property
+    def feature_names(self) -> list[str]:
+        """The features of all roles, sorted."""
+        return sorted({*self.features, *self.past_features, *self.future_features})
+
+    @cached_property
+    def columns(self) -> list[str]:
+        """The value columns: the target, further targets sorted by name, then the features sorted
+        by name.
+        """
+        return [*self.targets, *self.feature_names]
+
+    @cached_property
+    def calendar_columns(self) -> list[str]:
+        """The columns made from times, which come after the features."""
+        return calendar_names(self.calendar)
+
+    @cached_property
+    def future_names(self) -> list[str]:
+        """The features known ahead, sorted, then the calendar columns, which are always known
+        ahead.
+        """
+        known_ahead = set(self.future_features) or set(self.feature_names) - set(self.past_features)
+        return [*sorted(known_ahead), *self.calendar_columns]
+
+    @property
+    def filled_columns(self) -> list[str]:
+        """The columns that may be filled: all, or all but the targets."""
+        if self.impute_target == "forward":
+            return self.columns
+        return self.feature_names
+
+    @cached_property
+    def mask_columns(self) -> list[str]:
+        """The mask columns, which come last; empty unless masks are requested."""
+        if self.filled_mask == "off":
+            return []
+        return [f"{name}{MASK_SUFFIX}" for name in self.filled_columns]
+
+    @cached_property
+    def stored_columns(self) -> list[str]:
+        """The columns of the store and of the readable files: values, calendar, then masks."""
+        return [*self.columns, *self.calendar_columns, *self.mask_columns]
+
+    @property
+    def entity_column(self) -> str:
+        """The name of the entity column in the output."""
+        if self.entity_is_file:
+            return self.static_entity or "entity"
+        return self.entity
+
+    @property
+    def optional_columns(self) -> tuple[str, ...]:
+        """The columns that a file may lack."""
+        if self.fits:
+            return ()
+        return self.targets
+
+    @property
+    def fits(self) -> bool:
+        """Whether this run fits pipelines, and does not reuse those of another run."""
+        return self.pipelines_from is None
+
+    @cached_property
+    def resolved(self) -> Resolved:
+        """The pipelines, each with its columns."""
+        return self.preprocessing_configs.resolved(
+            targets=self.targets,
+            features=self.feature_names,
+            static_features=sorted(self.static_features),
+            categories=sorted(self.categories),
+        )
+
+    @cached_property
+    def reused(self) -> NamedRun | None:
+        """The run named by pipelines_from; None if pipelines are fitted.
+
+        Raises `SettingsError` if it does not exist, or if these settings contradict its pipelines.
+        """
+        if self.pipelines_from is None:
+            return None
+        from headrace.series.reuse import contradiction, named_run  # settings alone open no run
+
+        named = named_run(self.pipelines_from)
+        message = contradiction(self.model_dump(mode="json"), named)
+        if message is not None:
+            raise SettingsError(
+                f"pipelines_from {str(self.pipelines_from)!r}: {message}; leave the setting out"
+            )
+        return named
+
+    @property
+    def cut_by_dates(self) -> bool:
+        """Whether the cuts are at dates, and not at shares of targets."""
+        return self.train_end is not None or self.cut_dates is not None
+
+    @cached_property
+    def cuts(self) -> tuple[int, int] | None:
+        """The times where val and test begin, in microseconds since 1970; None if the cuts are by
+        shares of targets.
+        """
+        if self.train_end is None:
+            return None
+        first = instant_us("train_end", self.train_end)
+        if self.val_end is None:
+            return first, first
+        return first, instant_us("val_end", self.val_end)
+
+    @cached_property
+    def division(self) -> Division:
+        """The division of rows into segments.
+
+        Raises `SettingsError` for tables and files that do not define it.
+        """
+        return Division.from_settings(self)
+
+    def identity_settings(self) -> dict[str, Any]:
+        """Return the settings that can change a byte of output; of files the names and contents,
+        not the paths.
+        """
+        paths = ("source", "static", "region_static_attributes_base_dirs")
+        settings = self.identity_without(*paths, "past_features", "region_time_series_base_dirs")
+        requested = self.requested_entities
+        if requested is not None:
+            settings["entities"] = sha256_hex("\n".join(requested).encode())
+        held_out = self.division.held_out
+        settings |= {
+            "more_targets": self.targets[1:],
+            "features": self.feature_names,
+            "future_features": self.future_names,
+            "static_features": sorted(self.static_features),
+            "regions": sorted(self.region_time_series_base_dirs),
+            "train_end": self.cuts and self.cuts[0],
+            "val_end": self.val_end and instant_us("val_end", self.val_end),
+            "cut_dates": sha256_hex(canonical_json(dict(self.division.dates))),
+            "val_entities": sorted(name for name in held_out if held_out[name] == "val"),
+            "test_entities": sorted(name for name in held_out if held_out[name] == "test"),
+        }
+        if self.reused is not None:
+            settings["pipelines_from"] = self.reused.record()
+        return settings
+
+    def source_files(self) -> list[tuple[Path, str]]:
+        """Find the files of series and static attributes, with names below `series/` and
+        `static/`, sorted by name.
+        """
+        from headrace.series.sources import source_files  # imported late: it imports the settings
+
+        return source_files(self)
+
+    def source_places(self) -> Sequence[str | Path]:
+        """List the files, directories and patterns of series and static attributes, as given."""
+        return [
+            *self.source,
+            *self.static,
+            *self.region_time_series_base_dirs.values(),
+            *self.region_static_attributes_base_dirs.values(),
+        ]
+
+
+def output_roles(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the name of the entity column, and the time format, in the output of a run with these
+    settings.
+    """
+    entity = config["entity"]
+    if entity == FILE_NAME:
+        entity = config["static_entity"] or "entity"
+    return {"entity": entity, "time_format": "auto"}
