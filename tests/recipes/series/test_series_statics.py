@@ -23,7 +23,7 @@ def test_tables_of_several_kinds_are_one(tmp_path: Path) -> None:
     (tmp_path / "three.txt").write_text("area\tgauge\n2\tb\n1.5\ta\n")
     found = read(tmp_path, "one.csv", "two.txt", "three.txt")
 
-    assert (["007", "a", "b"], ("area", "height"), 1) == (found.entities, tuple(found.table.columns), found.strangers)
+    assert (["007", "a", "b"], ("area", "height"), 1) == (found.entities, tuple(found.table.columns), found.unused)
     np.testing.assert_array_equal([[3, 30], [1.5, 10], [2, 20]], found.table.to_numpy())
     assert {} == found.lacking()
 
