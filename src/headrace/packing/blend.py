@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from headrace.bins.rows import Alignment
 from headrace.credentials import refuse_credentials
 from headrace.dataset.tables import with_paths
 from headrace.errors import InputError, SettingsError
@@ -44,6 +45,7 @@ class Source(RowForm):
     weight: relative share of tokens, 0 or more; see `choose`. Has no unit: 2 and 4 ask for the same as 0.5 and 1.
     repeat: how often weights may take its rows of train, 1 or more; epochs: how often they are taken where weights are
     equal, such as 0.5 or 2.5.
+    alignment: of the loss masks in pickled .npy files of bins, which do not say it.
     """
 
     name: str
@@ -51,14 +53,7 @@ class Source(RowForm):
     weight: float = 1.0
     repeat: float = Field(1, ge=1, le=1000)
     epochs: float = Field(1, gt=0, le=1000)
-
-    @model_serializer(mode="wrap")
-    def _without_later_settings(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        settings: dict[str, Any] = plain(self)
-        for name in ("repeat", "epochs"):  # defaults are left out, so that older runs keep their ids
-            if settings.get(name) == 1:
-                del settings[name]
-        return settings
+    alignment: Alignment | None = None
 
     @field_validator("name")
     @classmethod

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.bins.rows import Alignment
 from headrace.cli.commands import execute
 from headrace.cli.derived import Given, Out
 from headrace.cli.flags import RunOptions, pairs_of
@@ -46,14 +47,27 @@ class OneDataset:
     ] = None
 
 
-def pack(blend: Blend, *, out: Out, dataset: OneDataset, given: Given, about: RunOptions) -> None:
+def pack(
+    blend: Blend,
+    *,
+    out: Out,
+    dataset: OneDataset,
+    alignment: Annotated[
+        Alignment | None,
+        _row(help="Where loss masks stand in a pickled .npy: legacy_roll_right in most. Not with a blend file."),
+    ] = None,
+    given: Given,
+    about: RunOptions,
+) -> None:
     """Render, tokenise and pack chats into bins that trainers read as they are.
 
     BLEND is a JSON file of datasets with weights, or of datasets per split; or a path to data.
 
     Example:  headrace pack blend.json --out out --tokenizer qwen3 --pack-size 4096 --too-long truncate
+
+    Example:  headrace pack bins.npy --out out --alignment legacy_roll_right
     """
-    execute(given.recipe(blend=_blend_given(blend, dataset)), out, about)
+    execute(given.recipe(blend=_blend_given(blend, dataset, alignment)), out, about)
 
 
 def preferences(blend: Blend, *, out: Out, dataset: OneDataset, given: Given, about: RunOptions) -> None:
@@ -68,14 +82,16 @@ def preferences(blend: Blend, *, out: Out, dataset: OneDataset, given: Given, ab
     execute(given.recipe(blend=_blend_given(blend, dataset)), out, about)
 
 
-def _blend_given(paths: list[str], asked: OneDataset) -> Any:
-    """Read the argument BLEND; --layout, --mapping and --filter apply only to the one dataset of plain paths."""
+def _blend_given(paths: list[str], asked: OneDataset, alignment: Alignment | None = None) -> Any:
+    """Read the argument BLEND; the options of a dataset apply only to the one dataset of plain paths."""
     from headrace.packing.blend import blend_of, is_blend_file
     from headrace.storage.places import path_of
 
     if len(paths) == 1 and is_blend_file(path_of(paths[0])):
-        if asked.layout is not None or asked.mapping is not None or asked.filters:
-            raise SettingsError(f"{paths[0]}: is a blend file; write layout, mapping and filters into its datasets")
+        if any((asked.layout, asked.mapping, asked.filters, alignment)):
+            raise SettingsError(
+                f"{paths[0]}: is a blend file; write layout, mapping, filters and alignment into its datasets"
+            )
         return paths[0]
     blend: Any = blend_of(paths)
     (dataset,) = blend["datasets"]
@@ -86,6 +102,8 @@ def _blend_given(paths: list[str], asked: OneDataset) -> Any:
     if asked.filters:
         found = pairs_of("--filter", asked.filters, "COLUMN=WORD,...", "used_in=sft,chat", empty="take")
         dataset["filters"] = {name: words.split(",") for name, words in found.items()}
+    if alignment is not None:
+        dataset["alignment"] = alignment
     return blend
 
 

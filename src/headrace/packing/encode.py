@@ -30,7 +30,7 @@ from headrace.packing.blend import Dataset
 from headrace.packing.chat_recipe import ChatRecipe
 from headrace.packing.chats.backends import BackendDiffers
 from headrace.packing.chats.layouts import digest_of_texts, layout_of
-from headrace.packing.chats.reader import BrokenRow, RowBatch, read_rows
+from headrace.packing.chats.reader import NPY, BrokenRow, RowBatch, read_rows
 from headrace.packing.chats.settings import RowForm
 from headrace.packing.chats.tokenise import ChatEncoder, Encoded
 from headrace.packing.chats.words import CHOSEN, RowRejected
@@ -84,7 +84,8 @@ class EncodeTask:
         """Read the rows of the task in batches."""
         for part in self.parts:
             path, name = self.dataset.paths[part.file], self.dataset.names[part.file]
-            for batch in read_rows(path, name=name, part=(part.remainder, part.modulus)):
+            alignment = self.dataset.source.alignment
+            for batch in read_rows(path, name=name, part=(part.remainder, part.modulus), alignment=alignment):
                 yield part, batch
 
     def hashes(self, seed: int, purpose: str, part: Part, rows: I64) -> tuple[U64, U64]:
@@ -110,6 +111,8 @@ def encode_tasks(settings: ChatRecipe, context: RunContext, datasets: Sequence[D
     tasks: list[EncodeTask] = []
     for owner, dataset in enumerate(datasets):
         shards = settings.num_shards or max(1, -(-sum(dataset.sizes) // _TASK_BYTES))
+        if any(path.suffix == NPY for path in dataset.paths):  # which only one task should have in memory
+            shards = min(shards, len(dataset.paths))
         for parts in assign_files(dataset.sizes, dataset.names, shards):
             tasks.append(EncodeTask(len(tasks), owner, dataset, parts))
     if settings.sample is None:

@@ -19,12 +19,15 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.bins.rows import Alignment
 from headrace.errors import InputError
 from headrace.formats.detect import detect, holds_nothing, open_bytes
 from headrace.formats.registry import FORMATS, FileType, file_type_of_name
 from headrace.formats.strict_json import DECODER, RepeatedKey, loads
 from headrace.packing.chats.words import RowRejected, shown
+from headrace.packing.storage.legacy import read_legacy, sequences_of_bins
 
+NPY = ".npy"  # a pickle of packed bins
 BATCH_ROWS = 1000
 BATCH_BYTES = 16 << 20
 LINE_BYTES = 256 << 20
@@ -67,14 +70,18 @@ def read_rows(
     batch_rows: int = BATCH_ROWS,
     batch_bytes: int = BATCH_BYTES,
     line_bytes: int = LINE_BYTES,
+    alignment: Alignment | None = None,
 ) -> Iterator[RowBatch]:
     """Read the rows of a file in order, in batches; blank lines are not rows.
 
     name: the file's name in messages; the path if None. part: (k, n) gives every n-th row from the k-th on, 0-based.
-    The n parts together are all rows, each once. Lines of other parts are not parsed. Raises `InputError` for other
-    formats and for damaged files.
+    The n parts together are all rows, each once. Lines of other parts are not parsed. alignment: of the masks in a
+    pickled .npy of bins. Raises `InputError` for other formats and for damaged files.
     """
     name = name or str(path)
+    if path.suffix == NPY:
+        yield from _sequences_of_bins(path, name, part, alignment, batch_rows)
+        return
     try:
         file_type = detect(path)
     except InputError:  # a text that does not begin with JSON may be JSON lines whose first lines are broken
@@ -109,6 +116,29 @@ def read_rows(
             numbers, rows, size = [], [], 0
     if rows:
         yield RowBatch(name, unit, numbers, rows)
+
+
+def _sequences_of_bins(
+    path: Path, name: str, part: tuple[int, int], alignment: Alignment | None, batch_rows: int
+) -> Iterator[RowBatch]:
+    """Read the sequences of pickled bins as rows of tokens. Memory: O(file)."""
+    if alignment is None:
+        raise InputError(
+            f"{path}: a pickled .npy does not say where its loss masks stand; say it with alignment=, which is "
+            "legacy_roll_right for most older files, or shift_left"
+        )
+    remainder, modulus = part
+    first = 0
+    for bins in read_legacy(path, bins_at_once=batch_rows):
+        sequences = sequences_of_bins(bins, alignment)
+        indices = range((remainder - first) % modulus, len(sequences), modulus)
+        rows: list[Row] = []
+        for index in indices:
+            ids, mask = sequences[index]
+            rows.append({"input_ids": ids, "loss_mask": mask})
+        if rows:
+            yield RowBatch(name, "row", [first + index + 1 for index in indices], rows)
+        first += len(sequences)
 
 
 def row_of_line(line: bytes) -> Row:

@@ -3,7 +3,7 @@
     [{"input_ids": [...], "loss_mask": [...], "seq_start_id": [...]}, …]
 
 It takes about five times the bytes of Parquet and ten times the time, and all of it is in memory at once, about 40
-bytes per token. It is written for trainers that read nothing else, and read to convert it.
+bytes per token. It is written for trainers that read nothing else, and read as a source of `headrace pack`.
 
 A pickle is a program: it may import any name and call it. So only a short list of names is allowed, and each gets a
 stand-in that records its arguments; the real function is never called. Arrays are then made from the recorded shape,
@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -22,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib import format as npy
 
-from headrace.bins.rows import PackedRows, as_type, first_fault
+from headrace.arrays import U8
+from headrace.bins.rows import Alignment, PackedRows, as_type, first_fault
 from headrace.errors import InputError
 from headrace.packing.storage.packed_parquet import SCHEMA, ParquetShardWriter
 from headrace.storage import local
@@ -98,6 +100,22 @@ def read_legacy(path: Path | str, *, bins_at_once: int = 1000) -> Iterator[Packe
         if fault is not None:
             raise InputError(f"{where}: bin {first + fault[0]}: {fault[1]}")
         yield rows
+
+
+def sequences_of_bins(rows: PackedRows, alignment: Alignment) -> list[tuple[npt.NDArray[Any], U8]]:
+    """Return the ids of each sequence in bins, and a mask that is 1 on the trained tokens themselves.
+
+    The value that alignment lost, of the first token of a sequence or the last of a bin, is 0.
+    """
+    mask = np.zeros(len(rows.ids), np.uint8)
+    if alignment == "shift_left":
+        mask[1:] = rows.mask[:-1]
+        mask[rows.sequence_begins] = 0
+    else:
+        mask[:-1] = rows.mask[1:]
+        mask[rows.token_offsets[1:] - 1] = 0
+    borders = np.append(rows.sequence_begins, len(rows.ids)).tolist()
+    return [(rows.ids[begin:end], mask[begin:end]) for begin, end in pairwise(borders)]
 
 
 def convert_legacy_to_parquet(
