@@ -158,3 +158,27 @@ def test_a_broken_law_is_found_even_if_all_digests_fit(
     assert len(found) == 1
     assert f"{shard}: row {row}:" in found[0]
     assert says in found[0]
+
+
+@pytest.mark.parametrize("layout", ["sharded", "single"])
+def test_a_shard_of_test_among_those_of_train_is_not_of_the_run_whatever_its_name(tmp_path: Path, layout: str) -> None:
+    run = prepared(tmp_path, layout=layout).run
+    assert [] == problems(tmp_path)
+    copy = run / "training_data/train/test_processed_data_extra.csv"
+    copy.write_bytes(first(run, "test").read_bytes())
+
+    assert [f"{copy}: is not part of this run"] == problems(tmp_path)
+
+
+def test_the_file_of_an_empty_test_split_is_of_the_run_and_of_one_without_some_entities(tmp_path: Path) -> None:
+    source = tmp_path / "raw"
+    source.mkdir()
+    rows = [f"e{n % 20:02d},2024-05-{n % 28 + 1:02d},{n}" for n in range(200)]
+    (source / "part-0.csv").write_text("\n".join(["id,date,x", *rows]) + "\n")
+    recipe = headrace.TemporalSplit(source=source, time="date", entity="id", split_date="2025-01-01", layout="single")
+    run = headrace.prepare(recipe, tmp_path / "out").run
+    assert (run / "training_data/test/test_processed_data.csv").is_file()
+    assert [] == problems(tmp_path)
+    headrace.forget(tmp_path / "out", ["e03"])
+
+    assert [] == problems(tmp_path)

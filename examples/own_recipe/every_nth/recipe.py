@@ -1,4 +1,4 @@
-"""The recipe, as headrace finds it. This module imports little, because every command imports it."""
+"""The recipe, as headrace finds it. Every command imports this module, so it imports little."""
 
 from headrace.recipe import Recipe
 
@@ -10,7 +10,7 @@ class EveryNthRecipe(Recipe):
     commands = ("thin",)
     help = "Keep every n-th row of each file.\n\nExample:  headrace thin raw --out thinned --step 10"
     init_word = "thin"
-    stages = {"thin": ("thin out files", "files")}
+    stages = {"split": ("thin out files", "files")}
     reasons = {"between": "is between two rows that are kept"}
     row = "kept row"
 
@@ -28,12 +28,6 @@ class EveryNthRecipe(Recipe):
         from every_nth.stages import verify
 
         return verify(run)
-
-    def figures(self, facts, common):
-        from headrace.report.figure import Figure
-
-        step = facts.manifest.facts["step"]
-        return [Figure("thinned", "How much is left?", f"One row of {step}."), *common(facts)]
 
     def init_options(self):
         from every_nth.settings import ThinOptions

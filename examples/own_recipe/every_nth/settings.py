@@ -1,7 +1,7 @@
 """The settings of the recipe, and the flags of its `headrace init`."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import typer
 from pydantic import Field
@@ -18,17 +18,11 @@ class EveryNth(RecipeSettings):
 
     source: Places = Field(min_length=1, description="Files, directories or glob patterns of tables.")
     step: int = Field(10, ge=1, description="Keep one row in this many.")
-    first: int = Field(0, ge=0, description="Row of each file to begin with.")
-    codec: Literal["none", "zstd"] = Field("none", description="Compression of the output.")
     columns: Names | None = Field(None, description="Columns to keep.")
 
 
 @dataclass(frozen=True)
 class ThinOptions:
-    """Look at files, and write a configuration that thins them out.
-
-    Example:  headrace init thin raw --out thinned --config thin.yaml
-    """
-
+    """Look at files, and write a configuration that thins them out."""
     source: Annotated[list[str], typer.Argument(help="Files, directories or glob patterns of tables.")]
     out: Annotated[str, typer.Option(help="Output directory of the run.")]

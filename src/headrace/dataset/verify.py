@@ -153,7 +153,7 @@ def _files(run: FinishedRun, workers: int) -> list[Check]:
     checks.append(Check("digests", detail, next(filter(None, found), None)))
 
     whole = [receipt for receipt in receipts.values() if receipt is not None]
-    return [*checks, _beside(run, indexed, whole), _counts(run, whole), _strangers(run, indexed)]
+    return [*checks, _beside(run, indexed, whole), _counts(run, whole), _strangers(run, indexed, whole)]
 
 
 def _beside(run: FinishedRun, indexed: Mapping[str, str], receipts: Sequence[Mapping[str, Any]]) -> Check:
@@ -198,30 +198,35 @@ def _counts(run: FinishedRun, receipts: Sequence[Mapping[str, Any]]) -> Check:
         rows = run.split_index(split).total_rows
         if problem is None and rows != totals.rows:
             problem = f"split {split} has {totals.rows:,} rows by the manifest, {rows:,} by the index"
-    results = [record["result"] for record in receipts if record.get("stage") == "split"]
-    counted = sum(sum(each["rows"].values()) + sum(each["dropped"].values()) for each in results)
-    if problem is None and results and counted != read:
+    counting = [receipt for receipt in receipts if receipt["rows_by_split"] or receipt["dropped_by_reason"]]
+    counted = sum(
+        sum(receipt["rows_by_split"].values()) + sum(receipt["dropped_by_reason"].values()) for receipt in counting
+    )
+    if problem is None and counting and counted != read:
         problem = f"the receipts count {counted:,} rows, the manifest {read:,}"
     detail = f"{read:,} rows read = {in_splits:,} in splits + {dropped:,} dropped"
     return Check("rows conserved", detail, problem and f"{run.root}: {problem}")
 
 
-def _strangers(run: FinishedRun, indexed: Mapping[str, str]) -> Check:
-    """Check that a split's directory holds only the split's files, because other programs list directories."""
+def _strangers(run: FinishedRun, indexed: Mapping[str, str], receipts: Sequence[Mapping[str, Any]]) -> Check:
+    """Check that a split's directory holds only the run's files, because other programs list directories.
+
+    A file without rows has no blocks in the index, but a receipt names it.
+    """
     real_root = place_of(run.root).real()
+    published = {str(file["path"]) for receipt in receipts for file in receipt["files"]} | indexed.keys()
 
     def is_known(path: Path) -> bool:
-        """Return whether the index has a file, or for a link its target."""
+        """Return whether the run has published a file, or for a link its target."""
         real, root = (path.resolve(), real_root) if path.is_symlink() else (path, run.root)
-        return real.is_relative_to(root) and real.relative_to(root).as_posix() in indexed
+        return real.is_relative_to(root) and real.relative_to(root).as_posix() in published
 
     directories = [run.root / run.manifest.facts["directories"][split] for split in run.manifest.splits]
     strange = sorted(
         path
         for directory in directories
         for path in directory.rglob("*")
-        # A file without rows has no blocks: the single layout writes one for an empty test split.
-        if path.is_file() and not path.name.startswith((TEMP_PREFIX, "test_processed_data")) and not is_known(path)
+        if path.is_file() and not path.name.startswith(TEMP_PREFIX) and not is_known(path)
     )
     problem = f"{strange[0]}: is not part of this run" if strange else None
     return Check("nothing else", "split directories hold the run's shards only", problem)

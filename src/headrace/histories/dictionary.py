@@ -149,7 +149,7 @@ def merge_texts(
         written = file.holding(count)
     files.finished(temporary, target, written)
     _gather_codes(files, role, column, parts_paths)
-    return {"rows_read": count, "digest": written.digest}
+    return {"rows_in": count, "digest": written.digest}
 
 
 def _merged(batches: Sequence[pa.Array], at_once: int) -> Iterator[pl.Series]:

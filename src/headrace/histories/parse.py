@@ -585,7 +585,7 @@ class _Gatherer:
         self._batch_rows = batch_rows
         self._waiting: list[Parsed] = []
         self._latest: int | None = None
-        names = ("rows_read", "measurements", "failed", "clamped", "backwards", "sum")
+        names = ("rows_in", "measurements", "failed", "clamped", "backwards", "sum")
         self.counts = dict.fromkeys(names, 0)
 
     def add(self, parsed: Parsed) -> None:
@@ -636,7 +636,7 @@ def gather_shard(
         writer = SpillWriter(file, partitions)
         gatherer = _Gatherer(settings, writer, temporary, batch_rows)
         for first_row, table in _read_tables(shard, settings):
-            gatherer.counts["rows_read"] += table.num_rows
+            gatherer.counts["rows_in"] += table.num_rows
             rows = np.arange(first_row, first_row + table.num_rows)
             if settings.sample_rate < 1:
                 mask = sample_rows(

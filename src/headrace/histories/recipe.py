@@ -88,9 +88,9 @@ def execute(settings: Histories, context: RunContext, files: Sequence[tuple[Path
     _report_dropped(context, dropped, facts["first_dropped"])
     context.warn(_empty_splits(settings.train_ratio, entities))
     if settings.duplicates == "drop":
-        dropped[REASON] = sum(receipt.result["dropped"] for receipt in written)
+        dropped[REASON] = sum(receipt.extra["dropped"] for receipt in written)
     index, totals = tally(_shard_records(settings, written), SPLITS)
-    empty = [receipt.subject for receipt in gathered if not receipt.result["rows_read"]]
+    empty = [receipt.subject for receipt in gathered if not receipt.rows_in]
     return Outcome(
         schema=ROW_SCHEMA,
         index=index,
@@ -99,7 +99,7 @@ def execute(settings: Histories, context: RunContext, files: Sequence[tuple[Path
         source={
             "files": len(files),
             "bytes": sum(path.stat().st_size for path, _ in files),
-            "rows": receipts.total("rows_read"),
+            "rows": sum(receipt.rows_in for receipt in gathered),
             "empty_shards": empty,
         },
         directories={split: directory_of(split) for split in SPLITS},
@@ -204,11 +204,11 @@ def _list_rows(settings: Histories, context: RunContext, written: Sequence[Recei
     shards = [
         (split, number)
         for number, receipt in enumerate(written)
-        for split in receipt.result["splits"]
+        for split in receipt.extra["splits"]
     ]
 
     def list_rows(files: TaskFiles) -> dict[str, Any]:
-        return {"rows_read": write_rows(files, shards, settings.format)}
+        return {"rows_in": write_rows(files, shards, settings.format)}
 
     (listed,) = context.stage("rows", [Task("rows.parquet", 0, list_rows)])
     return listed
@@ -223,13 +223,13 @@ class _Receipts:
 
     def total(self, name: str) -> int:
         """Return a count of all shards."""
-        return sum(receipt.result[name] for receipt in self.gathered)
+        return sum(receipt.extra[name] for receipt in self.gathered)
 
     def by_split(self, name: str) -> dict[str, int]:
         """Return a count of each split."""
         counts = dict.fromkeys(SPLITS, 0)
         for receipt in self.written:
-            for split, result in receipt.result["splits"].items():
+            for split, result in receipt.extra["splits"].items():
                 counts[split] += result[name]
         return counts
 
@@ -237,7 +237,7 @@ class _Receipts:
         """Return how many rows of the source were dropped, by reason."""
         counts = dict.fromkeys((*REASONS, "not_sampled"), 0)
         for receipt in self.gathered:
-            for word, count in receipt.result["dropped"].items():
+            for word, count in receipt.extra["dropped"].items():
                 counts[word] += count
         return counts
 
@@ -245,20 +245,20 @@ class _Receipts:
         """Return the first dropped row of each reason."""
         first: dict[str, str] = {}
         for receipt in self.gathered:
-            first = {**receipt.result["first_dropped"], **first}
+            first = {**receipt.extra["first_dropped"], **first}
         return first
 
     def failed(self) -> dict[str, Failed]:
         """Return the failed measurements by reason."""
         failed: dict[str, Failed] = {}
         for receipt in self.gathered:
-            for word, counted in receipt.result["failed_by"].items():
+            for word, counted in receipt.extra["failed_by"].items():
                 add_failed(failed, word, counted)
         return failed
 
     def multiset_sum(self) -> int:
         """Return the sum of all measurements that were written, see `spill.multiset_sum`."""
-        dropped: int = sum(receipt.result["dropped_sum"] for receipt in self.written)
+        dropped: int = sum(receipt.extra["dropped_sum"] for receipt in self.written)
         return (self.total("sum") - dropped) % (1 << 64)
 
 
@@ -271,11 +271,11 @@ def _value_facts(settings: Histories, receipts: Sequence[Receipt]) -> dict[str, 
     if receipts:
         facts["dictionaries"] = {}
     for (role, column), receipt in zip(settings.dictionaries().items(), receipts, strict=True):
-        texts[column] = receipt.result["rows_read"]
+        texts[column] = receipt.rows_in
         facts["dictionaries"][role] = {
             "column": column,
             "texts": texts[column],
-            "digest": receipt.result["digest"],
+            "digest": receipt.extra["digest"],
         }
     if settings.values:
         facts["values"] = {
@@ -290,7 +290,7 @@ def _shard_records(settings: Histories, written: Sequence[Receipt]) -> list[Shar
     records = []
     for number, receipt in enumerate(written):
         files = {file.path: file for file in receipt.files}
-        for split, result in receipt.result["splits"].items():
+        for split, result in receipt.extra["splits"].items():
             keys = {
                 "key_min": result["first_time"] * 1_000_000,
                 "key_max": result["last_time"] * 1_000_000,

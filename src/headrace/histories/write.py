@@ -120,7 +120,7 @@ def compare_partition(
     for chunk in _complete_rows(partition, settings, files.run):
         contents.add(chunk.rows, chunk.entity, chunk.peer, chunk.values)
     keep_compared(files, number, contents, partition.entities.hashes.in_train(settings.train_ratio))
-    return {"rows_read": partition.rows}
+    return {"rows_in": partition.rows}
 
 
 def write_partition(
@@ -170,7 +170,7 @@ def write_partition(
     if settings.duplicates != "allow":
         keep_counted(files, number, contents, decision)
     return {
-        "rows_read": partition.rows,
+        "rows_in": partition.rows,
         "dropped": int(contents.counts[decision.dropped].sum()),
         "dropped_sum": dropped_sum,
         "splits": {split: outputs[split].finish(files) for split in SPLITS if split in outputs},

@@ -102,7 +102,7 @@ def find_near(context: RunContext, parts: Sequence[Part], near: float) -> Near:
         return context.stage(name, tasks, durable=False)
 
     signed = of_parts("near_sign", partial(_sign, bands=bands))
-    counts = [int(receipt.result["rows_read"]) for receipt in signed]
+    counts = [receipt.rows_in for receipt in signed]
     documents, firsts = sum(counts), np.cumsum([0, *counts])
     if documents > MOST_DOCUMENTS:
         raise InputError(f"near: {documents:,} documents are too many to compare; split them, at {MOST_DOCUMENTS:,}")
@@ -112,10 +112,10 @@ def find_near(context: RunContext, parts: Sequence[Part], near: float) -> Near:
     work = partial(_propose, parts=len(parts), bands=bands, shares=shares)
     stage("near_propose", [(f"band {band}", partial(work, band=band, share=share)) for band, share in asked])
     (gathered,) = stage("near_candidates", [("pairs", partial(_gather, proposals=len(asked)))])
-    compared = int(gathered.result["pairs"])
+    compared = int(gathered.extra["pairs"])
     kept = of_parts("near_shingles", partial(_keep_shingles, firsts=firsts))
-    shingles = sum(int(receipt.result["shingles"]) for receipt in kept)
-    size = max(1, _COMPARE_SHINGLES * int(gathered.result["documents"]) // max(1, 2 * shingles))
+    shingles = sum(int(receipt.extra["shingles"]) for receipt in kept)
+    size = max(1, _COMPARE_SHINGLES * int(gathered.extra["documents"]) // max(1, 2 * shingles))
     batches = range(0, compared, size)
     compare = partial(_compare, size=size, parts=len(parts), near=near)
     stage("near_compare", [(f"pairs from {begin:,}", partial(compare, number=at)) for at, begin in enumerate(batches)])
@@ -138,7 +138,7 @@ def _sign(files: TaskFiles, part: Part, number: int, bands: Bands) -> dict[str, 
     numbers: U32 = np.concatenate([np.empty((bands.bands, 0), np.uint32), *(each.bands for each in made)], axis=1)
     columns = {"digest": digest, **{str(band): numbers[band] for band in range(bands.bands)}}
     files.write_arrow(_file("signed", number), pa.table(columns))
-    return {"rows_read": len(digest)}
+    return {"rows_in": len(digest)}
 
 
 def _column(run: Path, what: str, name: str, files: int, kind: type[np.generic]) -> Any:
@@ -183,7 +183,7 @@ def _keep_shingles(files: TaskFiles, part: Part, number: int, firsts: I64) -> di
     kept = [each.lists() for each in part.shingles(needed[begin:end] - firsts[number])] if end > begin else []
     lists = pa.concat_arrays([pa.array([], pa.large_list(pa.uint64())), *kept])
     files.write_arrow(_file("shingles", number), pa.table({"shingles": lists}))
-    return {"rows_read": len(lists), "shingles": len(lists.flatten())}
+    return {"rows_in": len(lists), "shingles": len(lists.flatten())}
 
 
 def _compare(files: TaskFiles, number: int, size: int, parts: int, near: float) -> dict[str, Any]:
@@ -202,4 +202,4 @@ def _compare(files: TaskFiles, number: int, size: int, parts: int, near: float) 
     near_enough = found >= near
     columns = {"pair": pairs[near_enough], "jaccard": found[near_enough]}
     files.write_arrow(_file("compared", number), pa.table(columns))
-    return {"rows_read": len(pairs)}
+    return {"rows_in": len(pairs)}

@@ -48,7 +48,7 @@ NOT_BAD = frozenset(
 
 _TASK_BYTES = 8 << 20
 _COUNTED = (
-    *("rows_read", "rows", "sequences", "tokens", "labels", "truncated", "too_long_dropped", "divided"),
+    *("rows_in", "rows", "sequences", "tokens", "labels", "truncated", "too_long_dropped", "divided"),
     *("special_text_rows", "encoded_sequences", "encoded_tokens", "encoded_labels"),
     *("repeated_tokens", "backend_compared", "backend_different"),
 )
@@ -163,13 +163,13 @@ def row_hashes(seed: int, purpose: str, name_digest: int, rows: I64) -> tuple[U6
 
 def _sample(task: EncodeTask, files: TaskFiles, settings: ChatRecipe) -> dict[str, Any]:
     """Keep the `sample` smallest sample hashes of a task's rows in a file. Tokenises nothing."""
-    found, rows_read = [np.empty(0, np.uint64)], 0
+    found, rows_in = [np.empty(0, np.uint64)], 0
     for part, batch in task.batches():
-        rows_read += len(batch.rows)
+        rows_in += len(batch.rows)
         found.append(task.hashes(settings.seed, "sample", part, np.array(batch.numbers, np.int64))[0])
     smallest = np.sort(np.concatenate(found))[: settings.sample]
     files.write_arrow(task.file(".sample.arrow"), pa.table({"hash": smallest}))
-    return {"rows_read": rows_read}
+    return {"rows_in": rows_in}
 
 
 def encode(
@@ -282,7 +282,7 @@ class Encoding:
 
     def take(self, part: Part, batch: RowBatch) -> None:
         """Encode the wanted rows of a batch that have a key."""
-        self.count["rows_read"] += len(batch.rows)
+        self.count["rows_in"] += len(batch.rows)
         self.rows_of[self.task.dataset.names[part.file]] += len(batch.rows)
         numbers, entity = np.array(batch.numbers, np.int64), self.settings.entity
         taken = np.ones(len(numbers), np.bool_)

@@ -151,14 +151,14 @@ def _records(
         {
             "split": group.split,
             "dataset": group.name,
-            **{name: value for name, value in receipt.result.items() if name not in ("rows_read", "dropped")},
+            **{name: value for name, value in receipt.extra.items() if name != "dropped"},
             "shards": [shard.target for shard in shards if shard.group == group],
         }
         for group, receipt in zip(groups, packed, strict=True)
     ]
     made, tallied = [], []
     for shard, receipt in zip(shards, written, strict=True):
-        split, result, word = shard.group.split, receipt.result, EXTENSIONS[settings.packed_storage]
+        split, result, word = shard.group.split, receipt.extra, EXTENSIONS[settings.packed_storage]
         made.append(Linked(split, shard.group.name, shard.target, result["stored_tokens"]))
         tallied.append(ShardRecord(split, receipt.files[0], result["blocks"], word))
     return records, made, tallied
@@ -179,7 +179,7 @@ def _check_conserved(
     """
     counts, kept = tokenised.summed(*_ENCODED), summed(packed, *_PACKED)
     held = summed(written, "bins", "sequences", "stored_tokens", "mask_sum")
-    conserved = [("rows", tokenised.rows_read, sum(receipt.result["rows"] for receipt in packed), dropped.total())]
+    conserved = [("rows", tokenised.rows_read, sum(receipt.extra["rows"] for receipt in packed), dropped.total())]
     for name in ("tokens", "labels"):
         before = counts[f"encoded_{name}"] + sum(more[name] for more in repeated.values())
         conserved.append((name, before, kept[name], sum(loss[name] for loss in lost.values())))
@@ -217,13 +217,13 @@ def _shards(settings: PackedSequences, groups: Sequence[Group], packed: Sequence
     counts: dict[int, int] = {}
     for directory in dict.fromkeys(group.directory for group in groups):
         own = [group for group in groups if group.directory == directory]
-        bins = {group.split: packed[group.number].result["bins"] for group in own}
-        tokens = {group.split: packed[group.number].result["stored_tokens"] for group in own}
+        bins = {group.split: packed[group.number].extra["bins"] for group in own}
+        tokens = {group.split: packed[group.number].extra["stored_tokens"] for group in own}
         shares = shard_counts(bins, tokens, settings.num_shards)
         counts |= {group.number: shares[group.split] for group in own}
     shards, used = [], Counter[str]()
     for group, receipt in zip(groups, packed, strict=True):
-        bins, tokens = receipt.result["bins"], receipt.result["stored_tokens"]
+        bins, tokens = receipt.extra["bins"], receipt.extra["stored_tokens"]
         for start, stop in even_cuts(bins, counts[group.number]):
             name = f"shard_{used[group.directory]:06d}.{EXTENSIONS[settings.packed_storage]}"
             used[group.directory] += 1
@@ -240,9 +240,9 @@ def _left_out(
     dropped = tokenised.dropped(choice)
     lost: dict[str, Counter[str]] = {}
     for receipt in tokenised.receipts:
-        for reason, loss in receipt.result["lost"].items():
+        for reason, loss in receipt.extra["lost"].items():
             lost.setdefault(reason, Counter()).update(loss)
     lost |= {reason: Counter(each) for reason, each in choice.left_out.items()}
-    lost[_BIN_WITHOUT_LABEL] = sum((Counter(receipt.result["dropped"]) for receipt in packed), Counter[str]())
+    lost[_BIN_WITHOUT_LABEL] = sum((Counter(receipt.extra["dropped"]) for receipt in packed), Counter[str]())
     dropped[_BIN_WITHOUT_LABEL] += lost[_BIN_WITHOUT_LABEL]["rows"]
     return dropped, {reason: {name: loss[name] for name in _KINDS} for reason, loss in lost.items()}

@@ -145,7 +145,7 @@ def pack_group(files: TaskFiles, settings: PackedSequences, group: Group, sequen
     lists = {name: pa.LargeListArray.from_arrays(offsets, pa.array(values)) for name, values in columns.items()}
     files.write_arrow(group.bins_file, pa.table(lists))
     return {
-        "rows_read": len(sequences),
+        "rows_in": len(sequences),
         "bins": len(bins),
         **held,
         "stored_tokens": int(stored[kept].sum()),
@@ -252,7 +252,7 @@ def write_shard(
                 writer.write_bins(rows)
             written = writer.finish()
     files.finished(temporary, shard.target, written)
-    return {"rows_read": counted["bins"], **counted, "blocks": [asdict(block) for block in written.blocks]}
+    return {"rows_in": counted["bins"], **counted, "blocks": [asdict(block) for block in written.blocks]}
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class Tokenised:
     @property
     def rows_read(self) -> int:
         """Count the rows of all files."""
-        return self.summed("rows_read")["rows_read"]
+        return sum(receipt.rows_in for receipt in self.receipts)
 
     @property
     def whole_origins(self) -> Origins:
@@ -75,7 +75,7 @@ class Tokenised:
         """Count the rows that were left out before splits were chosen, by reason."""
         dropped: Counter[str] = Counter()
         for receipt in self.receipts:
-            dropped.update(receipt.result["dropped"])
+            dropped.update(receipt.extra["dropped"])
         for reason, each in choice.left_out.items():
             dropped[reason] += each["rows"]
         return dropped
@@ -86,7 +86,7 @@ class Tokenised:
 
     def source_facts(self, files: Sequence[tuple[Path, str]]) -> dict[str, Any]:
         """Return the manifest's facts about the source: files, bytes, rows, and the files without a row."""
-        holding = {name for receipt in self.receipts for name in receipt.result["rows_of"]}
+        holding = {name for receipt in self.receipts for name in receipt.extra["rows_of"]}
         return {
             "files": len(files),
             "bytes": sum(path.stat().st_size for path, _ in files),
@@ -107,10 +107,10 @@ class Tokenised:
         if isinstance(settings.tokenizer, str):
             made_with["tokenizer"] = record_of(settings.tokenizer)
         messages: dict[str, dict[str, int]] = {}  # by role: trained, and only read
-        for role, weight, count in sorted(chain.from_iterable(each.result["messages"] for each in self.receipts)):
+        for role, weight, count in sorted(chain.from_iterable(each.extra["messages"] for each in self.receipts)):
             own = messages.setdefault(role, {"trained": 0, "context": 0})
             own["trained" if weight else "context"] += count
-        excluded = [each.result["excluded"] for each in self.receipts]
+        excluded = [each.extra["excluded"] for each in self.receipts]
         return {
             "encoder": {**made_with, **self._backend_facts()},
             "duplicates": choice.duplicates,
@@ -144,7 +144,7 @@ class Tokenised:
 
 def summed(receipts: Sequence[Receipt], *names: str) -> dict[str, int]:
     """Add up counts of receipts."""
-    return {name: sum(receipt.result[name] for receipt in receipts) for name in names}
+    return {name: sum(receipt.extra[name] for receipt in receipts) for name in names}
 
 
 def check_conserved(counts: Iterable[tuple[str, int, int, int]]) -> None:
@@ -189,11 +189,11 @@ def tokenise(
 
 def _refuse_bad(settings: ChatRecipe, context: RunContext, encoded: Sequence[Receipt]) -> None:
     """Raise `InputError` if more rows are bad than `max_bad_share` allows, or if none is left."""
-    read = sum(receipt.result["rows_read"] for receipt in encoded)
+    read = sum(receipt.rows_in for receipt in encoded)
     dropped, first = Counter[str](), dict[str, str]()
     for receipt in encoded:
-        dropped.update(receipt.result["dropped"])
-        first = receipt.result["first"] | first
+        dropped.update(receipt.extra["dropped"])
+        first = receipt.extra["first"] | first
     counts = {reason: rows for reason, rows in dropped.items() if reason not in NOT_BAD}
     bad = sum(counts.values())
     if bad > settings.max_bad_share * read:
@@ -204,7 +204,7 @@ def _refuse_bad(settings: ChatRecipe, context: RunContext, encoded: Sequence[Rec
             f"listed in {context.run / 'stage'}/*.rejected.jsonl: {CURES.get(most, 'correct them')}, or raise "
             "max_bad_share"
         )
-    if read and not any(receipt.result["sequences"] for receipt in encoded):
+    if read and not any(receipt.extra["sequences"] for receipt in encoded):
         listed = "; ".join(
             f"{reason} {rows:,}" + (f", first {first[reason]}" if reason in first else "")
             for reason, rows in sorted(dropped.items())

@@ -171,9 +171,9 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
 
     made = context.stage("rewrite", _tasks(source, pieces, write))
     shards = [
-        ShardRecord(piece.split, receipt.files[0], receipt.result["blocks"], "parquet", piece.source_shard)
+        ShardRecord(piece.split, receipt.files[0], receipt.extra["blocks"], "parquet", piece.source_shard)
         for piece, receipt in zip(pieces, made, strict=True)
-        if receipt.result["blocks"]
+        if receipt.extra["blocks"]
     ]
     index, totals = tally(shards, source.splits)
     facts["duplicates"] = None
@@ -200,7 +200,7 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
         source={
             "files": len(files),
             "bytes": sum(path.stat().st_size for path, _ in files),
-            "rows": sum(receipt.result["rows_read"] for receipt in made),
+            "rows": sum(receipt.rows_in for receipt in made),
             "empty_shards": _empty_shards(source),
         },
         directories=directories,
@@ -244,7 +244,7 @@ def _choose(
     kept = decide(context.run, rows, [order.index(piece.split) for piece in pieces], drop=drop)
     if sum(len(each.copies) + len(each.in_benchmark) for each in kept) == sum(rows):
         raise InputError(f"all {sum(rows):,} rows hold items of the benchmarks in exclude; there is nothing to rewrite")
-    return kept, [each.result["excluded"] for each in looked]
+    return kept, [each.extra["excluded"] for each in looked]
 
 
 def compared_columns(settings: Rewrite, source: IndexedDataset, names: Sequence[str], *, bins: bool) -> tuple[str, ...]:
@@ -314,7 +314,7 @@ def compare(
     columns |= {} if benchmarks is None else {"holds": pa.array(np.concatenate(holds))}
     files.write_arrow(_COMPARED.format(number), pa.table(columns))
     names = () if benchmarks is None else benchmarks.digests
-    return {"rows_read": rows, "excluded": {name: excluded[name] for name in names}}
+    return {"rows_in": rows, "excluded": {name: excluded[name] for name in names}}
 
 
 def decide(run: Path, rows: Sequence[int], splits: Sequence[int], *, drop: bool) -> list[Kept]:
@@ -354,10 +354,10 @@ def _written_schema(
                     break
                 table = read(block, left)
                 left = [name for name in left if not table[name].null_count]
-            return {"rows_read": piece.rows, "nulls": [name for name in unknown if name not in left]}
+            return {"rows_in": piece.rows, "nulls": [name for name in unknown if name not in left]}
 
         found = context.stage("nulls", _tasks(source, pieces, find), durable=False)
-        holding = {name for receipt in found for name in receipt.result["nulls"]}
+        holding = {name for receipt in found for name in receipt.extra["nulls"]}
     return pa.schema([field.with_nullable(field.name in holding) for field in fields])
 
 
@@ -377,7 +377,7 @@ def _write(
     """
     stays = np.ones(piece.rows, np.bool_) if kept is None else kept.mask(piece.rows)
     if not stays.any():
-        return {"rows_read": piece.rows, "blocks": []}
+        return {"rows_in": piece.rows, "blocks": []}
     read = source.block_reader(piece.split)
     metadata = metadata_of_bins(source.root, source.split_index(piece.split), piece, schema)
     writer = ShardWriter(
@@ -408,7 +408,7 @@ def _write(
                 f"it changed while it was read: run again once it is complete"
             )
         files.finished(writer.path, piece.target, written)
-    return {"rows_read": rows, "blocks": [asdict(block) for block in written.blocks]}
+    return {"rows_in": rows, "blocks": [asdict(block) for block in written.blocks]}
 
 
 def plan_pieces(index: SplitIndex, directory: str, shard_bytes: int | None) -> list[Piece]:

@@ -123,8 +123,10 @@ def read_arrow(path: Path) -> pa.Table:
 class Task:
     """An independent piece of a stage. `work` makes files and returns JSON for the receipt.
 
-    subject: the file or split it is about; rows and bytes of its input are taken from the result's "rows_read" and
-    `input_bytes`, for progress only. reads: the files of the source that it reads, which must not change meanwhile.
+    Of that JSON, "rows_in", "rows_by_split" and "dropped_by_reason" become fields of the receipt, and all else its
+    `extra`.
+    subject: the file or split it is about. input_bytes: read for it, for progress only. reads: the files of the source
+    that it reads, which must not change meanwhile.
     """
 
     subject: str
@@ -214,7 +216,7 @@ def do_task(
         published = files.publish(on_event)
     finally:
         files.discard()
-    receipt = Receipt(stage, number, task.subject, published, result)
+    receipt = Receipt.of(stage, number, task.subject, published, result)
     write_receipt(run, receipt)
     if store is not None:
         publish_task(run, store, receipt)
@@ -225,7 +227,7 @@ def do_task(
 
 def task_done(task: Task, receipt: Receipt) -> TaskDone:
     """Return the event of a finished task."""
-    return TaskDone(receipt.stage, task.subject, int(receipt.result.get("rows_read", 0)), task.input_bytes)
+    return TaskDone(receipt.stage, task.subject, receipt.rows_in, task.input_bytes)
 
 
 def _without_events(task: Callable[[], Result], _: OnEvent) -> Result:

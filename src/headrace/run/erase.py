@@ -92,7 +92,7 @@ class ShardEraser:
                 blocks = [asdict(block) for block in written.blocks]
         count = self.erasure.count
         return {
-            "rows_read": len(gone),
+            "rows_in": len(gone),
             "rows": int((~gone).sum()),
             "forgotten": expected,
             "blocks": blocks,

@@ -41,7 +41,7 @@ from headrace.run.erase import Erased, ShardEraser
 from headrace.run.events import OnEvent
 from headrace.run.in_store import SUCCESS
 from headrace.run.prepare import Outcome, only_writer, prepare
-from headrace.run.receipts import FileRecord
+from headrace.run.receipts import FileRecord, Receipt, parse_receipt, write_receipt
 from headrace.run.tally import ShardRecord, tally
 from headrace.storage import local
 from headrace.storage.cache_room import cache_directory
@@ -232,16 +232,19 @@ class _Without:
         for old, _ in work:
             receipt = written[old.file.path]
             new += [
-                ShardRecord(old.split, file, receipt.result["blocks"], old.format, old.source_shard)
+                ShardRecord(old.split, file, receipt.extra["blocks"], old.format, old.source_shard)
                 for file in receipt.files
             ]
         _link(context, run, {name: [each.path for each in receipt.files] for name, receipt in written.items()}, shards)
+        beside = _files_beside(run, context.store or context.run, shards)
+        if beside:  # no other receipt of the new run names them
+            write_receipt(context.run, Receipt.of("forget", len(work), "files without rows", beside, {}))
         index, totals = tally(new, run.splits)
-        count = sum(receipt.result["forgotten"] for receipt in receipts)
+        count = sum(receipt.extra["forgotten"] for receipt in receipts)
         facts = {name: value for name, value in manifest.facts.items() if name != "directories"}
         if erasure.facts is not None:
             counts = {
-                split: sum((np.array(written[name].result["counts"], np.int64) for name in own), np.zeros(1, np.int64))
+                split: sum((np.array(written[name].extra["counts"], np.int64) for name in own), np.zeros(1, np.int64))
                 for split, own in touched.items()
             }
             facts = {**facts, **erasure.facts(run, self.found, counts, context.workers)}
@@ -274,8 +277,8 @@ class _Without:
         each = [
             {
                 "shard": old.file.path,
-                "rows_before": written[old.file.path].result["rows_read"],
-                "rows": written[old.file.path].result["rows"],
+                "rows_before": written[old.file.path].rows_in,
+                "rows": written[old.file.path].extra["rows"],
                 "bytes_before": old.file.bytes,
                 "bytes": sum(file.bytes for file in written[old.file.path].files),
             }
@@ -354,6 +357,17 @@ def _link(
         linked.add(target.parent)
     for directory in sorted(each for each in linked if each.is_dir()):
         local.sync_directory(directory)
+
+
+def _files_beside(run: FinishedRun, target: Path, shards: Mapping[str, ShardRecord]) -> tuple[FileRecord, ...]:
+    """Return the files that the old run published besides its shards, and the new one at `target` has too."""
+    records = []
+    for fact in place_of(run.root / "receipts").files_below():
+        receipt = parse_receipt((run.root / "receipts" / fact.name).read_bytes())
+        for record in receipt.files:
+            if record.path not in shards and (target / record.path).exists():
+                records.append(record)
+    return tuple(sorted(records, key=lambda record: record.path))
 
 
 def _is_shard(path: Path, shard: ShardRecord) -> bool:

@@ -29,13 +29,31 @@ class FileRecord:
 
 @dataclass(frozen=True)
 class Receipt:
-    """A finished task: the files it made and its result, which is JSON and belongs to the recipe."""
+    """A finished task, and the files it made.
+
+    rows_in: read by the task. rows_by_split, dropped_by_reason: where these rows went, if the task decided it; the
+    tasks that fill them count every row of the source once. extra: JSON that belongs to the recipe.
+    """
 
     stage: str
     number: int
     subject: str
     files: tuple[FileRecord, ...]
-    result: dict[str, Any]
+    rows_in: int
+    rows_by_split: dict[str, int]
+    dropped_by_reason: dict[str, int]
+    extra: dict[str, Any]
+
+    @classmethod
+    def of(
+        cls, stage: str, number: int, subject: str, files: tuple[FileRecord, ...], result: dict[str, Any]
+    ) -> Receipt:
+        """Make the receipt of a task that returned this result."""
+        extra = dict(result)
+        rows_in = int(extra.pop("rows_in", 0))
+        rows_by_split = extra.pop("rows_by_split", {})
+        dropped_by_reason = extra.pop("dropped_by_reason", {})
+        return cls(stage, number, subject, files, rows_in, rows_by_split, dropped_by_reason, extra)
 
 
 def receipt_path(run: Path, stage: str, number: int) -> Path:
@@ -77,8 +95,8 @@ def parse_receipt(data: bytes) -> Receipt:
     record = json.loads(data)
     if record.pop("digest") != sha256_hex(canonical_json(record)):
         raise ValueError("the receipt is damaged")
-    files = tuple(FileRecord(**each) for each in record["files"])
-    return Receipt(record["stage"], record["number"], record["subject"], files, record["result"])
+    files = tuple(FileRecord(**file) for file in record.pop("files"))
+    return Receipt(files=files, **record)
 
 
 def has_recorded_bytes(run: Path, record: FileRecord) -> bool:

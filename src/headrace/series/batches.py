@@ -153,7 +153,7 @@ def clean_batch(
             record["report"] = report
             records.write(canonical_json(record) + b"\n")
     return {
-        "rows_read": rows_read,
+        "rows_in": rows_read,
         "rows": dict(sorted(counts.items())),
         "passed": passed,
         "empty_shards": empty,
@@ -293,7 +293,7 @@ def write_batch(settings: Series, spool: Spool, files: TaskFiles) -> dict[str, A
         for report in spool.reports():
             target = f"{REPORTS}/{file_name(report['entity'])}.json"
             files.write(target, canonical_json(report) + b"\n")
-    return {"rows_read": len(values), "blocks": blocks, "near_target": add(tallies)}
+    return {"rows_in": len(values), "blocks": blocks, "near_target": add(tallies)}
 
 
 def _groups(entities: Sequence[Entity], columns: int) -> Iterator[list[Entity]]:

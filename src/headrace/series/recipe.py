@@ -77,11 +77,11 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
         work = partial(write_batch, settings, spool)
         tasks.append(Task(f"batch {spool.number}", 0, work))
     written = context.stage("write", tasks)
-    near_target = suspects([receipt.result["near_target"] for receipt in written])
+    near_target = suspects([receipt.extra["near_target"] for receipt in written])
     work = partial(finish, settings, retained.spools, statics, near_target, retained.copies)
     (finished,) = context.stage("finish", [Task(SUMMARY, 0, work)])
 
-    facts = dict(finished.result)
+    facts = dict(finished.extra)
     rows = _count_rows(opened.lost_rows, cleaned, retained.left_out)
     unusable = _count_unusable(cleaned, retained.left_out)
     _warn(settings, context, retained, len(source.names))
@@ -89,7 +89,7 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
     records = [record for receipt in written for record in receipt.files]
     blocks: dict[str, Any] = {}
     for receipt in written:
-        blocks |= receipt.result["blocks"]
+        blocks |= receipt.extra["blocks"]
     shards = []
     for record in records:
         if record.path in blocks:
@@ -103,18 +103,18 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
         facts["no_rows"] = empty_splits
     if retained.copies or settings.duplicates == "drop":
         facts["duplicates"] = {"are": settings.duplicates, "entities": len(retained.copies)}
-    changes = +_sum(receipt.result["times"] for receipt in cleaned)  # without zeros
+    changes = +_sum(receipt.extra["times"] for receipt in cleaned)  # without zeros
     if changes:
         facts["times"] = dict(sorted(changes.items()))
     empty = [*opened.empty]
     for receipt in cleaned:
-        empty += receipt.result["empty_shards"]
+        empty += receipt.extra["empty_shards"]
     empty += [f"{STATIC}/{name}" for path, name in static_files if not path.stat().st_size]
     digests = {record.path: record.digest for record in finished.files}
     stores = {
         record.path: record.checksum for record in records if record.path.startswith(STORE)
     }
-    rows_read = sum(int(receipt.result["rows_read"]) for receipt in cleaned)
+    rows_read = sum(receipt.rows_in for receipt in cleaned)
     passed = len(retained.names)
     original = len(source.names)
     return Outcome(
@@ -313,7 +313,7 @@ def _count_rows(
     """Count the rows of all batches by split or reason; those of copies that are left out count
     under that reason.
     """
-    rows = _sum([lost_rows, *(receipt.result["rows"] for receipt in cleaned)])
+    rows = _sum([lost_rows, *(receipt.extra["rows"] for receipt in cleaned)])
     for report in copies:
         rows.subtract(report["source_rows"])
         rows[DUPLICATE.word] += sum(report["source_rows"].values())
@@ -324,7 +324,7 @@ def _count_unusable(
     cleaned: Sequence[Receipt], copies: Sequence[Mapping[str, Any]]
 ) -> dict[str, int]:
     """Return the number of values of each column that could not be scaled."""
-    unusable = _sum(receipt.result["unusable"] for receipt in cleaned)
+    unusable = _sum(receipt.extra["unusable"] for receipt in cleaned)
     for report in copies:
         for column, info in report["imputation_info"].items():
             unusable[column] -= info["unusable_values_count"]
@@ -504,9 +504,9 @@ def _with_frequency(settings: Series, context: RunContext, source: EntitySource)
         return settings
     work = partial(_find_frequencies, settings, source)
     (receipt,) = context.stage("frequency", [Task("frequency", 0, work)])
-    words = Counter[str](receipt.result["words"])
+    words = Counter[str](receipt.extra["words"])
     if not words:
-        reasons = "; ".join(receipt.result["why"]) or "there is none"
+        reasons = "; ".join(receipt.extra["why"]) or "there is none"
         raise InputError(
             f"no time axis in any of {many_entities(len(source.names))}: {reasons}. Correct the"
             " source or the settings time, time_format and entity, or give frequency, e.g. '1d'"
@@ -565,6 +565,6 @@ def _fit_unified(settings: Series, context: RunContext, retained: _Retained) -> 
         pipelines = settings.resolved.time_series
         fitted = fit(pipelines, settings.columns, matrix, offsets, chosen, strategy="unified")
         save_part(files, UNIFIED, fitted)
-        return {"rows_read": len(matrix), "entities": len(chosen)}
+        return {"rows_in": len(matrix), "entities": len(chosen)}
 
     context.stage("fit", [Task("unified pipelines", 0, work)], durable=False)

@@ -221,8 +221,8 @@ def open_source(
     receipts = context.stage("spread", tasks, durable=False)
     lost = Counter[str]()
     for receipt in receipts:
-        lost += Counter(receipt.result["dropped"])
-    empty = [receipt.subject for receipt in receipts if not receipt.result["rows_read"]]
+        lost += Counter(receipt.extra["dropped"])
+    empty = [receipt.subject for receipt in receipts if not receipt.rows_in]
     source = _spread_source(settings, context.run, len(shards), columns)
     return OpenedSource(source, lost, empty)
 
@@ -279,7 +279,7 @@ def _spread(shard: _Shard, number: int, files: TaskFiles) -> dict[str, Any]:
     with publishing(files, _name(number, "parquet")) as file:
         pq.write_table(pa.concat_tables(runs), file, compression="zstd")
     files.write(_name(number, "json"), canonical_json(bad))
-    return {"rows_read": read, "dropped": dict(sorted(dropped.items()))}
+    return {"rows_in": read, "dropped": dict(sorted(dropped.items()))}
 
 
 def wide_column(settings: Series, path: Path) -> int:

@@ -25,7 +25,7 @@ def check_units(settings: TemporalSplit, shards: Sequence[Shard], scans: Sequenc
     declared unit's, all on one side of the cutoff, are of that other unit.
     """
     name = settings.time
-    dated = [(scan.result, shard) for scan, shard in zip(scans, shards, strict=True) if scan.result["forms"]]
+    dated = [(scan.extra, shard) for scan, shard in zip(scans, shards, strict=True) if scan.extra["forms"]]
     if dated and all(result["hours"] for result, _ in dated):
         raise InputError(
             f"{dated[0][1].path}: {name} is written in ten digits, an hour as YYYYMMDDHH and also seconds since "
@@ -33,9 +33,9 @@ def check_units(settings: TemporalSplit, shards: Sequence[Shard], scans: Sequenc
         )
     first: dict[str, Shard] = {}
     for scan, shard in zip(scans, shards, strict=True):
-        for unit in scan.result["units"]:
+        for unit in scan.extra["units"]:
             first.setdefault(unit, shard)
-    if any(scan.result["unusual"] for scan in scans):
+    if any(scan.extra["unusual"] for scan in scans):
         return
     if len(first) > 1:
         told = ", ".join(f"those of {unit} in {first[unit].path}" for unit in sorted(first))
@@ -72,7 +72,7 @@ def few_rows(
             why += f", and {repeated:,} have the content of train or val rows" if repeated else ""
             cure = f"give an earlier split_date={ratio}"
         else:
-            last = max((scan.result["last_us"] for scan in scans if scan.result["forms"]), default=None)
+            last = max((scan.extra["last_us"] for scan in scans if scan.extra["forms"]), default=None)
             why = (
                 f"{many(behind, 'row')} in all are from {date} on"
                 if behind
@@ -101,13 +101,13 @@ def odd_values(settings: TemporalSplit, scans: Sequence[Receipt]) -> Iterator[st
                 f"{name}: {many(count, 'row')} hold the text {text!r}, which is {what}; pandas reads it as missing: "
                 f'if it is, give null_values=["{text}"]'
             )
-    padded = next(((scan.subject, scan.result["padded"]) for scan in scans if scan.result["padded"] is not None), None)
+    padded = next(((scan.subject, scan.extra["padded"]) for scan in scans if scan.extra["padded"] is not None), None)
     if padded is not None:
         yield (
             f"{settings.entity}: texts with surrounding blanks, or not in Unicode form NFC, are separate "
             f"entities, first {padded[1][:_SHOWN]!r} in {padded[0]}; clean them if they mean the same entity"
         )
-    first = next((scan.result["first_unreadable"] for scan in scans if scan.result["first_unreadable"]), None)
+    first = next((scan.extra["first_unreadable"] for scan in scans if scan.extra["first_unreadable"]), None)
     if first is not None:
         yield f"rows with an unreadable date are dropped, first {first}"
 
@@ -117,7 +117,7 @@ def missing_like(scans: Sequence[Receipt]) -> dict[str, dict[str, int]]:
     found = {role: Counter[str]() for role in ("entity", "label")}
     for role, counts in found.items():
         for scan in scans:
-            counts.update(scan.result["missing_like"][role])
+            counts.update(scan.extra["missing_like"][role])
     return {role: dict(sorted(counts.items())) for role, counts in found.items() if counts}
 
 

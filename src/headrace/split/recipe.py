@@ -103,8 +103,8 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
 
     parts = context.stage("split", source.tasks(split), durable=settings.layout == "sharded")
     splits = settings.splits if plan.folding is None else plan.parts
-    rows = {split: sum(part.result["rows"][split] for part in parts) for split in splits}
-    dropped = {reason: sum(part.result["dropped"][reason] for part in parts) for reason in reasons_of(settings)}
+    rows = {split: sum(part.rows_by_split[split] for part in parts) for split in splits}
+    dropped = {reason: sum(part.dropped_by_reason[reason] for part in parts) for reason in reasons_of(settings)}
     if plan.folding is None:
         _refuse_empty(rows, plan)
         context.warn(guidance.few_rows(settings, rows, dropped, scans))
@@ -121,7 +121,7 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
         _alias_test(context, splits)
     optional = {"fold_content": repeats if plan.folding else None}
     if benchmarks is not None:
-        optional["benchmarks"] = benchmarks.facts(each.result["excluded"] for each in scans)
+        optional["benchmarks"] = benchmarks.facts(each.extra["excluded"] for each in scans)
     return Outcome(
         schema=plan.schema,
         index=index,
@@ -130,8 +130,8 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
         source={
             "files": len(source.shards),
             "bytes": sum(shard.size for shard in source.shards),
-            "rows": sum(part.result["rows_read"] for part in parts),
-            "empty_shards": [part.subject for part in parts if not part.result["rows_read"]],
+            "rows": sum(part.rows_in for part in parts),
+            "empty_shards": [part.subject for part in parts if not part.rows_in],
         },
         directories={split: directory_of(split) for split in (*splits, *(() if plan.folding else ("oot",)))},
         facts={
@@ -149,7 +149,7 @@ def _written_shards(
     """Return the shards of the output, after joining them to one file per split if the layout asks for that."""
     if plan.settings.layout == "sharded":
         return [
-            ShardRecord(split, record, part.result["blocks"][split], word_of_output(plan, shard), shard.name)
+            ShardRecord(split, record, part.extra["blocks"][split], word_of_output(plan, shard), shard.name)
             for part, shard in zip(parts, source.shards, strict=True)
             for split in splits
             for record in records_of(part, split)
@@ -164,7 +164,7 @@ def _written_shards(
         )
 
     joined = context.stage("join", [task(split) for split in splits])
-    return [ShardRecord(each.subject, each.files[0], each.result["blocks"], word) for each in joined]
+    return [ShardRecord(each.subject, each.files[0], each.extra["blocks"], word) for each in joined]
 
 
 def directory_of(split: str) -> str:
@@ -300,7 +300,7 @@ def _plan(
     output: Output, content: Content | None, source: Source, scans: Sequence[Receipt], context: RunContext
 ) -> SplitPlan:
     settings = output.settings
-    forms = [(shard.path, scan.result["forms"]) for scan, shard in zip(scans, source.shards, strict=True)]
+    forms = [(shard.path, scan.extra["forms"]) for scan, shard in zip(scans, source.shards, strict=True)]
     clock = clock_of(one_form(forms, settings.time_format, settings.time))
     if settings.split_date is not None:
         guidance.check_units(settings, source.shards, scans)
@@ -309,16 +309,16 @@ def _plan(
         hashes, before = read_entities(context.run, place)
         seen.add(hashes.take(before))
     nobody = hash_nobody(settings.seed)
-    if settings.null_entity == "own" and any(scan.result["nobody_before"] for scan in scans):
+    if settings.null_entity == "own" and any(scan.extra["nobody_before"] for scan in scans):
         seen.add(nobody)
     classes = None
     if settings.label is not None:
-        classes = label_map(sorted({name for scan in scans for name in scan.result["classes"]}))
+        classes = label_map(sorted({name for scan in scans for name in scan.extra["classes"]}))
     edge_us = 0 if settings.split_date is None else cutoff_us(settings, clock)
     # Mixed dates were scanned on two clocks, whose offset is less than a day.
     slack = _DAY_US if clock == "mixed" else 0
-    first = min((each - slack for scan in scans if (each := scan.result["first_us"]) is not None), default=edge_us)
-    last = max((each + slack for scan in scans if (each := scan.result["last_us"]) is not None), default=edge_us)
+    first = min((each - slack for scan in scans if (each := scan.extra["first_us"]) is not None), default=edge_us)
+    last = max((each + slack for scan in scans if (each := scan.extra["last_us"]) is not None), default=edge_us)
     draft = SplitPlan(
         **vars(output),
         schema=source.schema,
@@ -415,7 +415,7 @@ def _facts(
             "train_entities": known.train,
             "val_entities": known.val,
         }
-    forms = sorted({form for scan in scans for form in scan.result["forms"]})
+    forms = sorted({form for scan in scans for form in scan.extra["forms"]})
     return {
         "split_date": settings.split_date,
         "time": settings.time,
@@ -426,5 +426,5 @@ def _facts(
         **({} if plan.folding is None else {"folds": folding.facts(settings, plan.folding, plan.clock, splits)}),
         "missing_like": guidance.missing_like(scans),
         "label_map": None if plan.classes is None else dict(plan.classes),
-        "dates": total((part.result["dates"] for part in parts), plan.bins, splits),
+        "dates": total((part.extra["dates"] for part in parts), plan.bins, splits),
     }

@@ -323,7 +323,7 @@ class _Scan:
         before[entity.compress(is_before & (entity != NOBODY))] = True
         hashes = hash_entities(texts, self.settings.seed)
         result = {
-            "rows_read": len(micros),
+            "rows_in": len(micros),
             "forms": sorted(self.forms),
             "units": sorted(self.units),
             "unusual": self.unusual,

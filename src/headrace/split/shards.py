@@ -314,9 +314,9 @@ def split_shard(
     counts = np.bincount(classes, minlength=len(codes))
     dated = plan.settings.splits if plan.folding is None else list(written)
     return {
-        "rows_read": row,
-        "rows": {name: int(counts[codes[name]]) for name in parts},
-        "dropped": {name: int(counts[codes[name]]) for name in reasons_of(plan.settings)},
+        "rows_in": row,
+        "rows_by_split": {name: int(counts[codes[name]]) for name in parts},
+        "dropped_by_reason": {name: int(counts[codes[name]]) for name in reasons_of(plan.settings)},
         "dates": {name: plan.bins.counts(keys.compress(classes == codes[name])).tolist() for name in dated},
         "blocks": {split: [asdict(block) for block in result.blocks] for split, result in written.items()},
     }
@@ -434,7 +434,7 @@ def join_split(
         put(bytes(compress_block(header, plan.kind.compression)))
         for part in parts:
             for record in records_of(part, split):
-                found = part.result["blocks"][split]
+                found = part.extra["blocks"][split]
                 shift = size - found[0]["offset"]
                 with (files.run / record.path).open("rb") as source:
                     source.seek(found[0]["offset"])  # skips the part's own header
@@ -444,7 +444,7 @@ def join_split(
                     blocks.append({**block, "offset": block["offset"] + shift, "first_row": rows})
                     rows += block["rows"]
     files.finished(temporary, target, Written(rows, size, digest.sha256, (), digest.checksum))
-    return {"rows_read": rows, "blocks": blocks}
+    return {"rows_in": rows, "blocks": blocks}
 
 
 def _join_parquet(
@@ -470,7 +470,7 @@ def _join_parquet(
                         row += table.num_rows
         written = writer.finish()
         files.finished(writer.path, target, written)
-    return {"rows_read": written.rows, "blocks": [asdict(block) for block in written.blocks]}
+    return {"rows_in": written.rows, "blocks": [asdict(block) for block in written.blocks]}
 
 
 def records_of(part: Receipt, split: str) -> list[FileRecord]:

@@ -82,7 +82,7 @@ def execute(settings: Preferences, context: RunContext, files: Sequence[tuple[Pa
     check_conserved([("rows", tokenised.rows_read, kept, dropped.total()), *conserved])
     tell_splits(settings, context, choice)
     tallied = [
-        ShardRecord(shard.split, receipt.files[0], receipt.result["blocks"], "parquet")
+        ShardRecord(shard.split, receipt.files[0], receipt.extra["blocks"], "parquet")
         for shard, receipt in zip(shards, written, strict=True)
     ]
     index, totals = tally(tallied, [record["split"] for record in records])
@@ -194,4 +194,4 @@ def _write(
             counted.update(rows=len(sequences) // answers, tokens=len(ids), labels=int(labels.sum()))
         written = writer.finish()
         files.finished(writer.path, shard.target, written)
-    return {"rows_read": len(rows), **counted, "blocks": [asdict(block) for block in written.blocks]}
+    return {"rows_in": len(rows), **counted, "blocks": [asdict(block) for block in written.blocks]}
