@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.cli import app
-from headrace.cli.flags import null_values_of, types_of
+from headrace.cli.settings_flags import null_values_of, types_of
 from headrace.errors import SettingsError
 
 

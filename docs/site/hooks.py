@@ -48,9 +48,9 @@ def _with_links_inside(text: str) -> str:
 
 def _settings_of(found: re.Match[str]) -> str:
     """Every setting of a recipe with its description, as a table. The settings model is the only place they are in."""
-    from headrace.cli.derived import described
+    from headrace.cli.settings_flags import describe
     from headrace.recipe import find_recipe
 
     fields = find_recipe(found[1]).settings().model_fields
-    rows = [f"| `{name}` | {described(field).replace('|', chr(92) + '|')} |" for name, field in fields.items()]
+    rows = [f"| `{name}` | {describe(field).replace('|', chr(92) + '|')} |" for name, field in fields.items()]
     return "\n".join(["", "| setting | |", "|---|---|", *rows, ""])

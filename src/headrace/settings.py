@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal, Self
@@ -61,16 +60,11 @@ Paths = Annotated[tuple[Path, ...], BeforeValidator(_as_paths)]
 
 
 class Settings(BaseModel):
-    """Base of every recipe's settings. Raises `SettingsError`, never pydantic's own error.
-
-    A renamed field lists its old names in `json_schema_extra={"former": (...)}`, and renamed choices in
-    `{"former_words": {old: new}}`. Both are accepted for one release, with a `FutureWarning` that gives the new one.
-    """
+    """Base of every recipe's settings. Raises `SettingsError`, never pydantic's own error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=False)
 
     def __init__(self, **values: Any) -> None:
-        values = renamed(type(self), values)
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -82,42 +76,6 @@ class Settings(BaseModel):
         for name in copied.__dict__.keys() - type(self).model_fields.keys():
             del copied.__dict__[name]
         return copied
-
-
-def former_names(model: type[BaseModel]) -> dict[str, str]:
-    """Map each old name of a setting to its new one."""
-    extras = {name: field.json_schema_extra for name, field in model.model_fields.items()}
-    return {
-        str(old): name
-        for name, extra in extras.items()
-        if isinstance(extra, Mapping)
-        for old in extra.get("former", ())  # type: ignore[union-attr]  # a tuple of names, by the docstring of Settings
-    }
-
-
-def renamed(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Put old names and words in their new form, with a `FutureWarning` for each.
-
-    Raises `SettingsError` if a setting is given under both names.
-    """
-    former = former_names(model)
-    current: dict[str, Any] = {}
-    for given, value in values.items():
-        name = former.get(given, given)
-        if name in current or (name != given and name in values):
-            raise SettingsError(f"{model.__name__}: {given!r} is the old name of {name!r}; give only {name!r}")
-        if name != given:
-            message = f"{model.__name__}: {given!r} is now {name!r}; the next release no longer takes the old name"
-            warnings.warn(message, FutureWarning, stacklevel=3)
-        field = model.model_fields.get(name)
-        extra = None if field is None else field.json_schema_extra
-        words: Any = extra.get("former_words", {}) if isinstance(extra, Mapping) else {}
-        if isinstance(value, str) and value in words:
-            message = f"{model.__name__}: {name}={value!r} is now {words[value]!r}; the next release no longer takes it"
-            warnings.warn(message, FutureWarning, stacklevel=3)
-            value = words[value]
-        current[name] = value
-    return current
 
 
 def load_yaml(text: str) -> Any:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import headrace
 from headrace.cli import app
-from headrace.cli.commands import estimate
+from headrace.cli.dry_run import estimate
 
 
 def table(rows: int) -> pl.DataFrame:

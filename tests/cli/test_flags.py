@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from headrace.cli.flags import with_groups
+from headrace.cli.settings_flags import with_groups
 
 
 @dataclass(frozen=True, kw_only=True)

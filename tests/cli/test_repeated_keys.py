@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.config_file import one_setting, read_config
+from headrace.cli.settings_file import one_setting, read_config
 from headrace.errors import InputError, SettingsError
 from headrace.packing.blend import blend_of
 from headrace.packing.chats.layouts import sample_of

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from commands import headrace
-from headrace.cli.config_file import check_names, read_config, with_settings
+from headrace.cli.settings_file import check_names, read_config, with_settings
 from headrace.errors import SettingsError
 
 

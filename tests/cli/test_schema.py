@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 import yaml
 
-from headrace.cli.config_file import OF_THE_RUN, schema_of
+from headrace.cli.settings_file import RUN_KEYS, schema_of
 from headrace.recipe import recipes
 
 ROOT = Path(__file__).parents[2]
@@ -92,4 +92,4 @@ def test_what_a_run_refuses_is_refused(change: dict[str, Any], words: str) -> No
 
 def test_every_setting_of_every_recipe_and_of_the_run_is_known() -> None:
     for name, recipe in recipes().items():
-        assert {*recipe.settings().model_fields, "recipe", *OF_THE_RUN} == set(SCHEMA["$defs"][name]["properties"])
+        assert {*recipe.settings().model_fields, "recipe", *RUN_KEYS} == set(SCHEMA["$defs"][name]["properties"])

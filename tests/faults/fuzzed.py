@@ -15,7 +15,7 @@ from forks import limit_memory
 from fuzz_run import fuzz
 from pings import blobs_of
 
-from headrace.cli.config_file import read_config
+from headrace.cli.settings_file import read_config
 from headrace.dataset.index import read_index
 from headrace.dataset.manifest import read_manifest
 from headrace.dataset.sound import index_problem

@@ -16,7 +16,7 @@ from forks import server
 from recipe_runs import recipes_over
 
 import headrace
-from headrace.cli.entities import names_of
+from headrace.cli.entities import entity_names
 from headrace.dataset.open import find_run
 from headrace.errors import InputError, SettingsError
 from headrace.formats.text_columns import as_text
@@ -286,7 +286,7 @@ def test_entities_of_any_type_are_erased_by_their_text_one_or_all(tmp_path, ids)
 def test_an_entity_of_a_file_is_a_whole_line(tmp_path):
     (tmp_path / "gone.txt").write_bytes("a\x0cb\r\nc\u2028d\n\na\x0cb\n".encode())
 
-    assert ["z", "a\x0cb", "c\u2028d"] == names_of(["z"], tmp_path / "gone.txt")
+    assert ["z", "a\x0cb", "c\u2028d"] == entity_names(["z"], tmp_path / "gone.txt")
 
 
 @pytest.mark.slow

@@ -9,8 +9,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from headrace.cli.derived import add_derived, is_derived
 from headrace.cli.output import name_flags_of, usage_errors_kept
+from headrace.cli.settings_flags import add_derived, is_derived
 from headrace.credentials import refuse_credentials
 from headrace.recipe import load, recipe_of_command, recipes
 
@@ -63,28 +63,38 @@ class CommandsOnUse(Mapping[str, Any]):
 def _command_of(word: str) -> Any:
     """Declare one command, whose help text flows. Raises `KeyError` for a word that is not a command."""
     app = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    panel = next((panel for panel, own in _COMMANDS.items() if word in own), None)
-    recipe = recipe_of_command(word) if panel is None else None
+    panel = next((panel for panel, words in _COMMANDS.items() if word in words), None)
     if panel is not None:
-        own = load(_COMMANDS[panel][word])
+        generic = load(_COMMANDS[panel][word])
         if word == "init":
-            app.add_typer(own(), name=word)
+            app.add_typer(generic(), name=word)
         else:
-            app.command(word)(own)
-    elif recipe is None:
-        raise KeyError(word)
-    elif (own := recipe.command(word)) is None:
-        add_derived(app, word, recipe.settings, told=recipe.help)
-    elif isinstance(own, typer.Typer):
-        app.add_typer(own, name=word)
-    elif is_derived(own):
-        add_derived(app, word, recipe.settings, own)
+            app.command(word)(generic)
     else:
-        app.command(word)(own)
+        panel = "Prepare"
+        _add_command_of_recipe(app, word)
     _flow(app)
-    made: Any = typer.main.get_group(app).commands[word]
-    made.rich_help_panel = panel or "Prepare"
-    return made
+    command: Any = typer.main.get_group(app).commands[word]
+    command.rich_help_panel = panel
+    return command
+
+
+def _add_command_of_recipe(app: typer.Typer, word: str) -> None:
+    """Declare a command that belongs to a recipe. Raises `KeyError` for a word that is not a command."""
+    recipe = recipe_of_command(word)
+    if recipe is None:
+        raise KeyError(word)
+    command = recipe.command(word)
+    if command is None:
+        from headrace.cli.commands import prepare_run
+
+        add_derived(app, word, recipe.settings, prepare_run, recipe.help)
+    elif isinstance(command, typer.Typer):
+        app.add_typer(command, name=word)
+    elif is_derived(command):
+        add_derived(app, word, recipe.settings, command)
+    else:
+        app.command(word)(command)
 
 
 class Commands(TyperGroup):

@@ -12,8 +12,8 @@ from typing import Literal
 
 import typer
 
-from headrace.cli.flags import Json
 from headrace.cli.output import emit, printer, table
+from headrace.cli.settings_flags import Json
 from headrace.errors import HeadraceError
 
 _REQUIREMENT = re.compile(r"^\s*([A-Za-z0-9._-]+)\s*(?:\[([^\]]*)\])?")

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.flags import Json, PlainShards, Source, unless_given, with_groups
 from headrace.cli.output import emit, printer, say, table
+from headrace.cli.settings_flags import Json, unless_given, with_groups
+from headrace.cli.stream_flags import PlainShards, Source
 from headrace.errors import HeadraceError
 from headrace.near import LEAST_NEAR
 from headrace.printable import printable

@@ -10,21 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from headrace.cli.flags import (
-    BatchSize,
-    Distribution,
-    Json,
-    PlainShards,
-    Ranks,
-    Samples,
-    Seed,
-    Shuffle,
-    Source,
-    Split,
-    with_groups,
-)
 from headrace.cli.output import emit, printer, table
+from headrace.cli.settings_flags import Json, with_groups
 from headrace.cli.stream_commands import read_state
+from headrace.cli.stream_flags import BatchSize, Distribution, PlainShards, Ranks, Samples, Seed, Shuffle, Source, Split
 
 if TYPE_CHECKING:
     from threading import Barrier

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from headrace.cli.entities import AskedEntities, EntityColumn, answer, index_entities
-from headrace.cli.flags import BatchSize, Json, OneEpoch, PlainShards, Ranks, Source, Split, unless_given, with_groups
+from headrace.cli.entities import EntityAnswer, EntityColumn, EntityQuestion, index_entities
 from headrace.cli.output import cell, emit, fitting_tables, in_flags, printer, say, table
+from headrace.cli.settings_flags import Json, unless_given, with_groups
+from headrace.cli.stream_flags import BatchSize, OneEpoch, PlainShards, Ranks, Source, Split
 from headrace.errors import HeadraceError, InputError, SettingsError, setting, setting_name
 from headrace.formats.strict_json import RepeatedKey, loads
 from headrace.packing.mask_view import MaskOptions, show_masks
@@ -315,7 +316,7 @@ def where(
         str | None,
         unless_given(metavar="SHARD:ROW", help="Path or name of a shard and a row in it, counted from 0."),
     ] = None,
-    entities: AskedEntities,
+    entities: EntityQuestion,
     seen: Annotated[
         Path | None,
         unless_given(metavar="STATE", help="JSON file of a state_dict(): say what this checkpoint has seen."),
@@ -348,7 +349,7 @@ def where(
             )
         _print_seen(seen, shards.open(path), entities, ranks, batch_size, as_json=as_json)
         return
-    if (row is None) == (not entities.given):
+    if (row is None) == (not entities.requested):
         choices = f"{setting('row')} SHARD:ROW, {setting('entity')} NAME or {setting('entities')} FILE"
         raise SettingsError("no row was given", remedy=f"give one of {choices}")
     if ranks is None or batch_size is None:
@@ -363,7 +364,8 @@ def where(
     index = epoch.index_of(dataset)
     rows = entities.rows_in(dataset, index.split)
     sightings = find_rows(epoch.plan(index, ranks=ranks, batch_size=batch_size), rows.rows)
-    answer(index, rows, sightings, "delivered", epoch=epoch.epoch, as_json=as_json)
+    answer = EntityAnswer.of(index, rows, sightings, "delivered", epoch=epoch.epoch)
+    answer.show(as_json=as_json)
 
 
 def _print_row(row: str, dataset: Any, epoch: OneEpoch, ranks: int, batch_size: int, *, as_json: bool) -> None:
@@ -398,7 +400,7 @@ def _print_row(row: str, dataset: Any, epoch: OneEpoch, ranks: int, batch_size: 
 def _print_seen(
     state: Path,
     dataset: Any,
-    entities: AskedEntities,
+    entities: EntityQuestion,
     ranks: int | None,
     batch_size: int | None,
     *,
@@ -411,7 +413,7 @@ def _print_seen(
     saved = StreamState.from_dict(read_state(state))
     index = dataset.split_index(saved.split) if saved.balance is None else dataset.counted_index(saved.split)
     saved.check_index(index)
-    if entities.given:
+    if entities.requested:
         if (ranks is None) != (batch_size is None):
             raise SettingsError(
                 f"{setting('ranks')} and {setting('batch_size')} count steps only together",
@@ -421,7 +423,8 @@ def _print_seen(
         topology = {} if ranks is None or batch_size is None else {"ranks": ranks, "batch_size": batch_size}
         received = find_received(index, saved, rows.rows, **topology)
         detail: Literal["steps", "positions"] = "steps" if topology else "positions"
-        answer(index, rows, received, "received", epoch=saved.epoch, told=detail, as_json=as_json)
+        answer = EntityAnswer.of(index, rows, received, "received", epoch=saved.epoch, detail=detail)
+        answer.show(as_json=as_json)
         return
     counts = seen_per_shard(index, saved).tolist()
     totals = [int(index.rows[index.shard_of_block == shard].sum()) for shard in range(len(index.shards))]

@@ -18,9 +18,8 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from headrace.cli.commands import execute
-from headrace.cli.derived import Given, Out, add_derived
-from headrace.cli.flags import Json, RunOptions
 from headrace.cli.output import emit, in_flags, say
+from headrace.cli.settings_flags import FlagValues, Json, Out, RunOptions, add_derived
 from headrace.cli.tables import Detail, print_manifest
 from headrace.dataset.manifest import Manifest
 from headrace.errors import InputError
@@ -105,7 +104,7 @@ def plan(
         say(line)
 
 
-def prepare(*, given: Given, out: Out, about: RunOptions) -> None:
+def prepare(*, given: FlagValues, out: Out, about: RunOptions) -> None:
     """Gather measurements by entity, order them by time, and write them as big rows.
 
     `headrace histories SOURCE …` is the same. A run that was killed resumes.

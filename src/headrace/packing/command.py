@@ -11,9 +11,8 @@ import typer
 
 from headrace.bins.rows import Alignment
 from headrace.cli.commands import execute
-from headrace.cli.derived import Given, Out
-from headrace.cli.flags import RunOptions, pairs_of
 from headrace.cli.output import table
+from headrace.cli.settings_flags import FlagValues, Out, RunOptions, pairs_of
 from headrace.errors import SettingsError
 from headrace.recipe import recipe_of_run
 from headrace.report.words import size
@@ -56,7 +55,7 @@ def pack(
         Alignment | None,
         _row(help="Where loss masks stand in a pickled .npy: legacy_roll_right in most. Not with a blend file."),
     ] = None,
-    given: Given,
+    given: FlagValues,
     about: RunOptions,
 ) -> None:
     """Render, tokenise and pack chats into bins that trainers read as they are.
@@ -70,7 +69,7 @@ def pack(
     execute(given.recipe(blend=_blend_given(blend, dataset, alignment)), out, about)
 
 
-def preferences(blend: Blend, *, out: Out, dataset: OneDataset, given: Given, about: RunOptions) -> None:
+def preferences(blend: Blend, *, out: Out, dataset: OneDataset, given: FlagValues, about: RunOptions) -> None:
     """Render and tokenise preference pairs, judged answers or prompts, for DPO, KTO and GRPO trainers.
 
     BLEND is a JSON file of datasets with weights, or of datasets per split; or a path to data.

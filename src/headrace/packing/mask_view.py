@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.flags import pairs_of
 from headrace.cli.output import emit, printer
+from headrace.cli.settings_flags import pairs_of
 from headrace.errors import InputError, SettingsError
 
 if TYPE_CHECKING:

@@ -35,7 +35,6 @@ class Rewrite(RecipeSettings):
     )
     compression: Literal["none", "lz4", "zstd"] = Field(
         "none",
-        json_schema_extra={"former": ["codec"]},
         description="none decodes fastest, lz4 takes less disk at twice the decoding time, zstd the least.",
     )
     rows_per_group: int | None = Field(

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli.commands import Settings, execute
-from headrace.cli.config_file import about_the_run, read_config, with_settings
-from headrace.cli.derived import PartlyGiven
-from headrace.cli.flags import RunOptions
 from headrace.cli.output import cell
+from headrace.cli.settings_file import read_config, take_run_options, with_settings
+from headrace.cli.settings_flags import PartialFlagValues, RunOptions
 from headrace.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ def series(
         typer.Option(help="Output directory; overrides the file's.", show_default=False),
     ] = None,
     settings: Settings = None,
-    given: PartlyGiven,
+    given: PartialFlagValues,
     about: RunOptions,
 ) -> None:
     """Clean, split and scale the time series of many entities, for training on windows of them.
@@ -47,7 +46,7 @@ def series(
     if record.pop("recipe", "series") != "series":
         raise SettingsError(f"{config}: is of another recipe; use `headrace run {config}`")
     record = with_settings(record | given.values, settings or ())
-    target, about = about_the_run(config, record, out=out, flags=about)
+    target, about = take_run_options(config, record, out=out, flags=about)
     execute(given.model(**record), target, about)
 
 

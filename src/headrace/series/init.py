@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from headrace.arrays import F64
-from headrace.cli.derived import described
 from headrace.cli.init.asked import AskedSeries
 from headrace.cli.init.commented import Aside, Section, settings_of
 from headrace.cli.init.look import (
@@ -33,6 +32,7 @@ from headrace.cli.init.look import (
     number_share,
 )
 from headrace.cli.init.times import number_time_format, time_format, time_forms
+from headrace.cli.settings_flags import describe
 from headrace.errors import InputError, SettingsError
 from headrace.formats import grids
 from headrace.formats.dates import MISSING
@@ -166,7 +166,7 @@ def series_sections(asked: AskedSeries) -> tuple[list[Section], str]:
     ]
     for name, value in draft.settings.items():
         sections.append(
-            Section(f"{described(fields[name])} {draft.seen.get(name, '')}".strip(), {name: value})
+            Section(f"{describe(fields[name])} {draft.seen.get(name, '')}".strip(), {name: value})
         )
     Series(
         **{

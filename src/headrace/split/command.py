@@ -11,8 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from headrace.cli.commands import execute
-from headrace.cli.derived import PartlyGiven
-from headrace.cli.flags import RunOptions
+from headrace.cli.settings_flags import PartialFlagValues, RunOptions
 from headrace.errors import SettingsError
 
 _SOURCE, _OUT = "/opt/ml/processing/input/data", "/opt/ml/processing/output"  # paths of the container job
@@ -33,7 +32,7 @@ def split(
         bool,
         typer.Option("--lineage", help="Add source_shard and source_row to every row.", rich_help_panel="Output"),
     ] = False,
-    given: PartlyGiven,
+    given: PartialFlagValues,
     about: RunOptions,
 ) -> None:
     """Split shards by time without leaking an entity.

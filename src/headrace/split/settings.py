@@ -52,13 +52,13 @@ class TemporalSplit(RecipeSettings):
     source: Places = Field(min_length=1, description="Files, directories or glob patterns.")
     time: str = Field(
         min_length=1,
-        json_schema_extra={**_COLUMNS, "former": ["date_column"]},
+        json_schema_extra=_COLUMNS,
         description="Column of the time of a row.",
     )
     entity: str | None = Field(
         None,
         min_length=1,
-        json_schema_extra={**_COLUMNS, "former": ["group_column"]},
+        json_schema_extra=_COLUMNS,
         description="Column of the entity: customer, device, aircraft, ... No entity both trains and tests. "
         "By default, time alone decides, and there is no val.",
     )
@@ -124,12 +124,12 @@ class TemporalSplit(RecipeSettings):
     )
     null_entity: Literal["error", "own", "drop"] = Field(
         "error",
-        json_schema_extra={**_ROWS, "former": ["null_group"]},
+        json_schema_extra=_ROWS,
         description="Rows without an entity; own: they form one entity; drop: dropped and counted.",
     )
     bad_rows: Literal["error", "drop"] = Field(
         "error",
-        json_schema_extra={**_ROWS, "former": ["null_date"]},
+        json_schema_extra=_ROWS,
         description="Rows without a readable time; drop: dropped and counted.",
     )
     time_zone: str = Field(
@@ -138,7 +138,7 @@ class TemporalSplit(RecipeSettings):
     time_format: str = Field(
         "auto",
         examples=["auto", *DATE_WORDS],
-        json_schema_extra={**_COLUMNS, "former": ["date_format"]},
+        json_schema_extra=_COLUMNS,
         description="How times are written: a word or a strptime pattern; auto: detect one form for the whole source.",
     )
     val_in_test: Literal["keep", "drop"] = Field(

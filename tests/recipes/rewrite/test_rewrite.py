@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace
-from commands import headrace as command
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.formats import parquet
 from headrace.formats.parquet import READS_MISSING_VECTORS
@@ -297,19 +296,3 @@ def test_a_configuration_file_rewrites_and_inspect_shows_it(tmp_path: Path) -> N
 
     assert "rewrite" in made.stdout
     assert all(word in seen.stdout for word in ("all", "compression", "lz4", "40"))
-
-
-@pytest.mark.filterwarnings("default::FutureWarning")
-def test_the_old_name_of_compression_is_taken_with_a_warning(tmp_path: Path) -> None:
-    with pytest.warns(FutureWarning, match="'codec' is now 'compression'"):
-        made = headrace.Rewrite(source="raw", codec="lz4")
-    (tmp_path / "raw.csv").write_text("a\n1\n")
-    (tmp_path / "c.yaml").write_text("recipe: rewrite\nsource: raw.csv\nout: out\ncodec: lz4\ncache_dir: cache\n")
-    of_file = command("run", "c.yaml", "--json", cwd=tmp_path)
-    of_flag = command("rewrite", "raw.csv", "--out", "o", "--codec", "lz4", "--cache-dir", "c", "--json", cwd=tmp_path)
-
-    assert "lz4" == made.compression
-    for done in (of_file, of_flag):
-        assert "lz4" == json.loads(done.stdout)["facts"]["compression"]
-        assert done.stderr.startswith("warning: Rewrite: 'codec' is now 'compression'; ")
-    assert "--codec" not in command("rewrite", "--help").stdout

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headrace.cli.flags import Json, unless_given, with_groups
 from headrace.cli.output import emit, say
+from headrace.cli.settings_flags import Json, unless_given, with_groups
 from headrace.errors import SettingsError
 from headrace.recipe import Recipe, recipes
 

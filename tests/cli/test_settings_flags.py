@@ -12,8 +12,7 @@ from all_commands import COMMANDS
 from pydantic import BeforeValidator, Field
 from typer.testing import CliRunner
 
-from headrace.cli import derived
-from headrace.errors import SettingsError
+from headrace.cli import commands, settings_flags
 from headrace.recipe import find_recipe
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Names, Settings
@@ -36,11 +35,9 @@ class Every(RecipeSettings):
     recipe_name: ClassVar[str] = "every"
 
     source: Names = Field(description="Files.")
-    number: int = Field(3, ge=1, description="A number.", json_schema_extra={"former": ("count",)})
+    number: int = Field(3, ge=1, description="A number.")
     share: float | None = Field(None, description="A share.")
-    word: Literal["one", "two"] = Field(
-        "two", description="A word.", json_schema_extra={"former_words": {"uno": "one"}}
-    )
+    word: Literal["one", "two"] = Field("two", description="A word.")
     names: Names = Field((), description="Names.")
     forms: Names = Field(("a",), json_schema_extra={"flag": "repeated"}, description="Forms.")
     pairs: dict[str, str] = Field(default_factory=dict, description="Pairs.")
@@ -53,9 +50,9 @@ class Every(RecipeSettings):
 def invoke(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[Settings | None, str]:
     """The settings that a derived command builds from the words, and what it prints."""
     made: list[Settings] = []
-    monkeypatch.setattr(derived, "execute", lambda recipe, out, about: made.append(recipe))
+    monkeypatch.setattr(commands, "execute", lambda recipe, out, about: made.append(recipe))
     app = typer.Typer()
-    derived.add_derived(app, "every", lambda: Every, told="Do every.")
+    settings_flags.add_derived(app, "every", lambda: Every, commands.prepare_run, "Do every.")
     done = CliRunner().invoke(app, list(words), env={"COLUMNS": "200"})
     return (made[0] if made else None), done.output
 
@@ -80,33 +77,3 @@ def test_help_is_the_description_the_words_and_the_default(monkeypatch: pytest.M
 
     for text in ("A number. 3 unless given.", "A word. one | two (default).", "Forms. a unless given.", "Size. 8MiB unless given.", "A share."):  # fmt: skip
         assert text in told
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_the_former_name_of_a_setting_is_taken_as_a_flag_that_help_does_not_show(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    made, _ = invoke(monkeypatch, "raw", "--out", "o", "--count", "5")
-    _, told = invoke(monkeypatch, "--help")
-
-    assert Every(source="raw", number=5) == made
-    assert "--count" not in told
-
-
-def test_former_names_and_words_warn_of_the_new_ones() -> None:
-    with pytest.warns(FutureWarning) as warned:
-        made = Every(source="raw", count=5, word="uno")
-
-    assert Every(source="raw", number=5, word="one") == made
-    assert ["'count' is now 'number'", "word='uno' is now 'one'"] == [
-        next(known for known in ("'count' is now 'number'", "word='uno' is now 'one'") if known in str(each.message))
-        for each in warned
-    ]
-
-
-@pytest.mark.parametrize("order", ["old first", "new first"])
-def test_a_setting_is_not_given_by_both_names(order: str) -> None:
-    given = {"count": 5, "number": 6} if order == "old first" else {"number": 6, "count": 5}
-
-    with pytest.raises(SettingsError, match="'count' is the old name of 'number'; give only 'number'"):
-        Every(source="raw", **given)
