@@ -1,6 +1,9 @@
-"""Check options: a word, an integer, a boolean, a date, a duration. Each check raises `SettingsError`.
+"""Check options: a word, an integer, a boolean, a date, a duration.
 
-name: what the message calls the value. Options that share a name carry their owner, as in "windows: stride".
+Each check raises `SettingsError`.
+
+name: what the message calls the value. Options that share a name carry their owner, as in "windows:
+stride".
 """
 
 from __future__ import annotations
@@ -13,7 +16,13 @@ from datetime import UTC, datetime, timedelta
 from headrace.errors import SettingsError
 
 _DURATION = re.compile(r"(\d{1,9})\s*(s|m|h|d|w)")
-_UNIT_US = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000, "w": 604_800_000_000}
+_UNIT_US = {
+    "s": 1_000_000,
+    "m": 60_000_000,
+    "h": 3_600_000_000,
+    "d": 86_400_000_000,
+    "w": 604_800_000_000,
+}
 
 
 def check_word(name: str, value: object, words: Sequence[str]) -> None:
@@ -22,13 +31,20 @@ def check_word(name: str, value: object, words: Sequence[str]) -> None:
         raise SettingsError(f"{name} is {value!r}; expected one of {', '.join(words)}")
 
 
-def check_integer(name: str, value: object, *, least: int | None = None, most: int | None = None) -> None:
+def check_integer(
+    name: str, value: object, *, least: int | None = None, most: int | None = None
+) -> None:
     """Raise unless the value is an integer, not a boolean, between `least` and `most`."""
     if isinstance(value, int) and most is not None and value > most:
         raise SettingsError(f"{name} is larger than {most:,}; give at most that")
-    if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or (least is not None and value < least)
+    ):
         raise SettingsError(
-            f"{name} is {value!r}; expected an integer" + ("" if least is None else f" of {least} or more")
+            f"{name} is {value!r}; expected an integer"
+            + ("" if least is None else f" of {least} or more")
         )
 
 
@@ -39,12 +55,16 @@ def check_boolean(name: str, value: object) -> None:
 
 
 def instant_us(name: str, text: str) -> int:
-    """Return an ISO date or time as microseconds since 1970; without an offset it is UTC. Raises `SettingsError`."""
+    """Return an ISO date or time as microseconds since 1970; without an offset it is UTC.
+
+    Raises `SettingsError`.
+    """
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
         raise SettingsError(f"{name} is {text!r}; give an ISO date such as 2025-01-01") from None
-    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
@@ -59,4 +79,6 @@ def duration_us(name: str, value: str) -> int:
 def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
     """Suggest the most similar known name ("did you mean …?"); return `otherwise` if none is close."""
     near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else otherwise
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return otherwise

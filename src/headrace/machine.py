@@ -1,4 +1,6 @@
-"""Read facts about this machine: its kernel, its processes (from /proc, on Linux) and its installed packages."""
+"""Read facts about this machine: its kernel, its processes (from /proc, on Linux) and its installed
+packages.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,17 @@ def began(process: int) -> int | None:
     """
     try:
         state, *numbers = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        return None if state in "ZX" else int(numbers[18])
+        if state in "ZX":
+            return None
+        return int(numbers[18])
     except (OSError, ValueError, IndexError):
         return None
 
 
 def library_version(name: str) -> str:
-    """Return the version of an installed distribution; "unknown" if its metadata is missing, as in a zipped copy."""
+    """Return the version of an installed distribution; "unknown" if its metadata is missing, as in
+    a zipped copy.
+    """
     try:
         return version(name)
     except PackageNotFoundError:

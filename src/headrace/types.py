@@ -1,4 +1,7 @@
-"""Types that calls of headrace take or return, for annotations. They are imported when first used."""
+"""Types that calls of headrace take or return, for annotations.
+
+They are imported when first used.
+"""
 
 from __future__ import annotations
 

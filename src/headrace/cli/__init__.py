@@ -2,8 +2,8 @@
 
 Exit codes: 0 done, 1 the data or the run failed, 2 the command was wrong, 130 interrupted.
 
-This module imports very little, so that an interrupt is handled from the first moment on. The commands are in
-`cli.application`, which imports everything they need.
+This module imports very little, so that an interrupt is handled from the first moment on. The
+commands are in `cli.application`, which imports everything they need.
 """
 
 from __future__ import annotations
@@ -28,13 +28,16 @@ def __getattr__(name: str) -> Any:
 
 def command() -> None:
     """Run the command line in its own process, and end the process with the exit code."""
-    gc.set_threshold(50_000)  # objects made by imports stay; collecting among them takes a tenth of the startup time
+    # objects made by imports stay; collecting among them takes a tenth of the startup time
+    gc.set_threshold(50_000)
     with own_process():
         run_guarded(_work, sys.argv[1:])
 
 
 def main() -> None:
-    """Run the command line and raise `SystemExit`; every error ends in a message, never in a traceback."""
+    """Run the command line and raise `SystemExit`; every error ends in a message, never in a
+    traceback.
+    """
     run_guarded(_work, sys.argv[1:])
 
 

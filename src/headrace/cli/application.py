@@ -41,7 +41,8 @@ _COMMANDS = {
 class CommandsOnUse(Mapping[str, Any]):
     """All commands by their words. Each is imported and declared when it is looked up.
 
-    So a command waits for its own imports alone. Lists of all words also read which recipes other packages have.
+    So a command waits for its own imports alone. Lists of all words also read which recipes other
+    packages have.
     """
 
     def __init__(self) -> None:
@@ -61,7 +62,10 @@ class CommandsOnUse(Mapping[str, Any]):
 
 
 def _command_of(word: str) -> Any:
-    """Declare one command, whose help text flows. Raises `KeyError` for a word that is not a command."""
+    """Declare one command, whose help text flows.
+
+    Raises `KeyError` for a word that is not a command.
+    """
     app = typer.Typer(add_completion=False, rich_markup_mode="rich")
     panel = next((panel for panel, words in _COMMANDS.items() if word in words), None)
     if panel is not None:
@@ -80,7 +84,10 @@ def _command_of(word: str) -> Any:
 
 
 def _add_command_of_recipe(app: typer.Typer, word: str) -> None:
-    """Declare a command that belongs to a recipe. Raises `KeyError` for a word that is not a command."""
+    """Declare a command that belongs to a recipe.
+
+    Raises `KeyError` for a word that is not a command.
+    """
     recipe = recipe_of_command(word)
     if recipe is None:
         raise KeyError(word)
@@ -129,15 +136,20 @@ def _name_all_missing(error: Any, arguments: list[str]) -> None:
 
     arguments: of the whole command line, starting with the names of commands.
     """
-    parents, above = 0, error.ctx.parent
+    parents = 0
+    above = error.ctx.parent
     while above is not None:
-        parents, above = parents + 1, above.parent
+        parents = parents + 1
+        above = above.parent
     given, _, _ = error.ctx.command.make_parser(error.ctx).parse_args(arguments[parents:])
-    also = [
-        f"'{each.opts[0]}'"
-        for each in error.ctx.command.get_params(error.ctx)
-        if each.required and each is not error.param and not isinstance(given.get(each.name), str | list | tuple)
-    ]
+    also = []
+    for each in error.ctx.command.get_params(error.ctx):
+        if (
+            each.required
+            and each is not error.param
+            and not isinstance(given.get(each.name), str | list | tuple)
+        ):
+            also.append(f"'{each.opts[0]}'")
     if also:
         error.message = f"Also missing: {', '.join(also)}."
 
@@ -152,13 +164,18 @@ def _flow(app: typer.Typer) -> None:
 
 def flowing(text: str) -> str:
     """Return the text with each paragraph on one line, so that a terminal of any width can wrap it."""
-    return "\n\n".join(" ".join(map(str.strip, each.splitlines())) for each in inspect.cleandoc(text).split("\n\n"))
+    return "\n\n".join(
+        " ".join(map(str.strip, each.splitlines())) for each in inspect.cleandoc(text).split("\n\n")
+    )
 
 
 app = typer.Typer(
     name="headrace",
     cls=Commands,
-    help="Leak-free, checksummed training shards from raw tables, streamed exactly once to every rank.",
+    help=(
+        "Leak-free, checksummed training shards from raw tables, streamed exactly once to every"
+        " rank."
+    ),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",

@@ -114,7 +114,8 @@ def prepare_run(*, flags: FlagValues, out: Out, options: RunOptions) -> None:
 
 
 def execute(recipe: Any, out: Path, options: RunOptions) -> Path:
-    """Prepare a recipe with progress on the terminal, print the result and return the run directory.
+    """Prepare a recipe with progress on the terminal, print the result and return the run
+    directory.
 
     report.html is written as --report says, but not with --json.
     """
@@ -132,7 +133,10 @@ def execute(recipe: Any, out: Path, options: RunOptions) -> Path:
         text = ",".join(pairs) or "none; all text columns stay text"
         line = f"types of all rows  {printable(text, 10_000)}"
         printer("err").print(line, highlight=False, soft_wrap=True)
-    detail: Literal["full", "quiet"] = "quiet" if options.as_json else "full"
+    if options.as_json:
+        detail: Literal["full", "quiet"] = "quiet"
+    else:
+        detail = "full"
     with progress_on(printer("err"), recipe.recipe_name, detail) as on_event:
         prepared = prepare(recipe, out, on_event=on_event, **options.options())
     if options.as_json:
@@ -173,7 +177,8 @@ def _print_prepared(prepared: Prepared, out: Path, options: RunOptions) -> None:
 
 
 def _report_of(prepared: Prepared, console: Console) -> Path | None:
-    """Write the page of a run that has just finished, or say how to get one; a reused run keeps its page.
+    """Write the page of a run that has just finished, or say how to get one; a reused run keeps its
+    page.
 
     A page that cannot be drawn causes only a warning, because the run itself is finished.
     """
@@ -183,7 +188,9 @@ def _report_of(prepared: Prepared, console: Console) -> Path | None:
 
     if prepared.how == "reused":
         page = prepared.run / REPORT
-        return page if page.exists() else None
+        if page.exists():
+            return page
+        return None
     if not can_draw():
         remedy = "pip install 'headrace[report]', then headrace inspect --report"
         console.print(f"for a report with charts: {remedy}", style="dim")
@@ -299,7 +306,9 @@ def verify(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check digests, row counts and the recipe's laws, derived again from the output. Exit 1 if one fails.
+    """Check digests, row counts and the recipe's laws, derived again from the output.
+
+    Exit 1 if one fails.
 
     Example:  headrace verify out
 
@@ -350,12 +359,12 @@ def forget(
     work_dir: WorkDir = None,
     as_json: Json = False,
 ) -> None:
-    """Erase entities from a prepared dataset: a new run, in which only the shards that contain their rows are
-    written again. The other shards are linked, and splits moves to the new run in one step. A run that was killed
-    resumes.
+    """Erase entities from a prepared dataset: a new run, in which only the shards that contain
+    their rows are written again. The other shards are linked, and splits moves to the new run in
+    one step. A run that was killed resumes.
 
-    Without --delete-old the old run stays. Either way the data remains in other runs and copies, caches of decoded
-    blocks and checkpoints, and preparing from the source again brings it back.
+    Without --delete-old the old run stays. Either way the data remains in other runs and copies,
+    caches of decoded blocks and checkpoints, and preparing from the source again brings it back.
 
     Example:  headrace forget C1042 C1077 out
 
@@ -426,7 +435,9 @@ def gc(
     work_dir: WorkDir = None,
     as_json: Json = False,
 ) -> None:
-    """Remove what killed runs left behind: temporary files and intermediate stages. Finished shards are never touched.
+    """Remove what killed runs left behind: temporary files and intermediate stages.
+
+    Finished shards are never touched.
 
     With --tables instead of OUT it removes copies of tables from the cache.
 
@@ -435,7 +446,9 @@ def gc(
     from headrace.run.collect import Swept, collect
 
     if (out is None) == (tables is None):
-        remedy = "give a dataset directory, or --tables TIME to clean the cache, such as --tables 30d"
+        remedy = (
+            "give a dataset directory, or --tables TIME to clean the cache, such as --tables 30d"
+        )
         raise SettingsError("gc: nothing to clean was named", remedy=remedy)
     if out is None:
         from headrace.checks import duration_us
@@ -456,5 +469,7 @@ def gc(
         return
     for path in swept.busy:
         say(f"kept, in use: {path}")
-    noun = "leftover" if tables is None else "table"
+    noun = "table"
+    if tables is None:
+        noun = "leftover"
     say(f"removed {many(len(swept.removed), noun)}, {size(swept.bytes)}")

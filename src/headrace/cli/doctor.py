@@ -33,7 +33,9 @@ class Finding:
 
 
 def doctor(*, as_json: Json = False) -> None:
-    """Print versions, extras, and how the rank of this process was found. Exit 1 if something is wrong.
+    """Print versions, extras, and how the rank of this process was found.
+
+    Exit 1 if something is wrong.
 
     Example:  headrace doctor
     """
@@ -55,11 +57,15 @@ def doctor(*, as_json: Json = False) -> None:
 
 def libraries() -> list[Finding]:
     """Report the versions of Python and the required libraries."""
-    findings = [Finding("python", f"{platform.python_version()} on {platform.platform(terse=True)}")]
+    findings = [
+        Finding("python", f"{platform.python_version()} on {platform.platform(terse=True)}")
+    ]
     for name in ("headrace", "pyarrow", "polars", "numpy", "pydantic"):
         version = _version(name)
         findings.append(
-            Finding(name, version) if version else Finding(name, "missing", "problem", f"pip install {name}")
+            Finding(name, version)
+            if version
+            else Finding(name, "missing", "problem", f"pip install {name}")
         )
     return findings
 
@@ -68,7 +74,8 @@ def extras(requirements: Iterable[str]) -> list[Finding]:
     """Report the installed libraries of each extra. requirements: from the package's metadata."""
     members: dict[str, list[str]] = {}  # of each extra: libraries, and other extras in brackets
     for text in requirements:
-        marker, requirement = _EXTRA.search(text), _REQUIREMENT.match(text)
+        marker = _EXTRA.search(text)
+        requirement = _REQUIREMENT.match(text)
         if marker is None or requirement is None or marker[1] in _FOR_DEVELOPERS:
             continue
         name, inner = requirement.groups()
@@ -80,7 +87,10 @@ def extras(requirements: Iterable[str]) -> list[Finding]:
     def libraries_of(extra: str) -> list[str]:
         names: list[str] = []
         for member in members.get(extra, ()):
-            names += libraries_of(member[1:-1]) if member.startswith("[") else [member]
+            if member.startswith("["):
+                names += libraries_of(member[1:-1])
+            else:
+                names += [member]
         return list(dict.fromkeys(names))
 
     findings: list[Finding] = []

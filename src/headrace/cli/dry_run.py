@@ -1,6 +1,7 @@
 """Say what a run would do before it starts: `headrace run --dry-run`.
 
-This needs only the names, sizes and times of the source files: no row is read, and nothing is written.
+This needs only the names, sizes and times of the source files: no row is read, and nothing is
+written.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from headrace.report.words import size
 _CHUNK = 32 << 20  # bytes of text that a task parses at once
 _COPIES = 4  # of a chunk: its bytes, their parse, columns, output
 _SHARD = 50 << 20  # bytes of histories read while others are written
-_COMPRESSED, _COLUMNAR = 8, 4  # size as text, relative to compressed text and to Parquet
+# size as text, relative to compressed text and to Parquet
+_COMPRESSED = 8
+_COLUMNAR = 4
 _TITLES = {
     "source_bytes": "source",
     "free_bytes": "free",
@@ -74,9 +77,11 @@ def estimate(recipe: Any, sizes: Mapping[Path, int], workers: int) -> dict[str, 
     """
     text_sizes = [size * _text_per_byte(path) for path, size in sizes.items()]
     if getattr(recipe, "format", None) == "same" and recipe.compression is None:
-        out_bytes, out_words = sum(sizes.values()), "the size of the source"
+        out_bytes = sum(sizes.values())
+        out_words = "the size of the source"
     else:
-        out_bytes, out_words = sum(text_sizes), "the size of the source as text"
+        out_bytes = sum(text_sizes)
+        out_words = "the size of the source as text"
     if hasattr(recipe, "memory_limit"):
         memory = int(recipe.memory_limit) + _SHARD
         memory_words = "memory_limit, plus 50 MiB for the shard being read"
@@ -98,7 +103,9 @@ def _text_per_byte(path: Path) -> int:
     file_type = file_type_of_name(path.name)
     if file_type is None or file_type.compression != "none":
         return _COMPRESSED
-    return _COLUMNAR if file_type.format.name == "parquet" else 1
+    if file_type.format.name == "parquet":
+        return _COLUMNAR
+    return 1
 
 
 def show_dry_run(recipe: Any, out: Path, options: RunOptions) -> None:
@@ -112,7 +119,10 @@ def show_dry_run(recipe: Any, out: Path, options: RunOptions) -> None:
     values = {}
     for name, value in record.items():
         if name != "settings" and value is not None:
-            values[_TITLES.get(name, name)] = size(value) if name.endswith("_bytes") else value
+            if name.endswith("_bytes"):
+                values[_TITLES.get(name, name)] = size(value)
+            else:
+                values[_TITLES.get(name, name)] = value
     rows = record_table(f"{record['recipe']}, not run", values)
     free = record["free_bytes"]
     if free is not None and record.get("out_bytes", 0) > free:

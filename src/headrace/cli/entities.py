@@ -66,11 +66,15 @@ class EntityQuestion:
 
 
 def entity_names(arguments: Sequence[str], file: Path | None) -> list[str]:
-    """Return the distinct entities from arguments and a file. Raises `SettingsError` if there are none."""
+    """Return the distinct entities from arguments and a file.
+
+    Raises `SettingsError` if there are none.
+    """
     names = list(arguments)
     if file is not None:
         try:
-            names += file.read_text("utf-8-sig").split("\n")  # splitlines would also split at form feeds
+            # splitlines would also split at form feeds
+            names += file.read_text("utf-8-sig").split("\n")
         except (OSError, UnicodeDecodeError) as error:
             problem = f"cannot be read as UTF-8 text ({error})"
             remedy = "give a file with one entity per line"
@@ -83,7 +87,9 @@ def entity_names(arguments: Sequence[str], file: Path | None) -> list[str]:
 
 
 def report_absent(absent: int, total: int, where: str) -> None:
-    """Report how many entities have no row, because a misspelled name looks the same as an absent one."""
+    """Report how many entities have no row, because a misspelled name looks the same as an absent
+    one.
+    """
     if absent:
         say(
             f"{absent:,} of {total:,} entities have no row in {where}; write entities exactly as "
@@ -120,8 +126,8 @@ def index_entities(dataset: Dataset, column: str | None, *, as_json: bool) -> No
 class EntityAnswer:
     """Where the rows of entities are delivered or were received, sorted by entity and position.
 
-    verb: "delivered" or "received". deliveries: for each, the index of its entity and its row, int64.
-    numbers: int64 columns of the deliveries, by their names in the output.
+    verb: "delivered" or "received". deliveries: for each, the index of its entity and its row,
+    int64. numbers: int64 columns of the deliveries, by their names in the output.
     """
 
     index: SplitIndex
@@ -209,7 +215,8 @@ class EntityAnswer:
     def _print(self) -> None:
         counts = self.counts()
         total = len(self.entity)
-        column, split = self.question.column, self.index.split
+        column = self.question.column
+        split = self.index.split
         title = f"{column} in {split}, epoch {self.epoch}: {total:,} rows {self.verb} of"
         rows = table(
             f"{title} {len(self.question.rows):,}", ("entity", "rows", self.verb), numbers_from=1

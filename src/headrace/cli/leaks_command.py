@@ -31,53 +31,78 @@ class LeakOptions:
 
     content: Annotated[
         list[str] | None,
-        unless_given(help="A column to compare; may be repeated. Default: all but time, entity, label."),
+        unless_given(
+            help="A column to compare; may be repeated. Default: all but time, entity, label."
+        ),
     ] = None
-    entity: Annotated[str | None, unless_given(help="Column that names the entity; default: the one of the run.")] = (
-        None
-    )
-    label: Annotated[str | None, unless_given(help="Column to predict; default: the one of the run.")] = None
-    time: Annotated[str | None, unless_given(help="Column of the time of a row; default: the one of the run.")] = None
+    entity: Annotated[
+        str | None, unless_given(help="Column that names the entity; default: the one of the run.")
+    ] = None
+    label: Annotated[
+        str | None, unless_given(help="Column to predict; default: the one of the run.")
+    ] = None
+    time: Annotated[
+        str | None, unless_given(help="Column of the time of a row; default: the one of the run.")
+    ] = None
     label_horizon: Annotated[
         str | None,
         unless_given(
-            help=("How far past its row a label looks, e.g. 30d; labels that look past the cutoff are counted.")
+            help=(
+                "How far past its row a label looks, e.g. 30d; labels that look past the cutoff are"
+                " counted."
+            )
         ),
     ] = None
     against: Annotated[
         list[Path] | None,
-        unless_given(help="A file or directory of benchmark items that the data should not contain; may be repeated."),
+        unless_given(
+            help=(
+                "A file or directory of benchmark items that the data should not contain; may be"
+                " repeated."
+            )
+        ),
     ] = None
     near: Annotated[
         float | None,
         unless_given(
             min=LEAST_NEAR,
             max=1,
-            help="Also look for near duplicates: rows whose word trigrams have at least this Jaccard index (for "
-            "packed rows, sequences by token 5-grams). 0.8 is usual.",
+            help=(
+                "Also look for near duplicates: rows whose word trigrams have at least this Jaccard"
+                " index (for packed rows, sequences by token 5-grams). 0.8 is usual."
+            ),
         ),
     ] = None
     ngram: Annotated[
-        int, typer.Option(min=3, help=("Length in words of the passages that a benchmark item and a row must share."))
+        int,
+        typer.Option(
+            min=3,
+            help="Length in words of the passages that a benchmark item and a row must share.",
+        ),
     ] = 13
-    html: Annotated[Path | None, unless_given(help="Write the findings as a page to this file.")] = None
+    html: Annotated[
+        Path | None, unless_given(help="Write the findings as a page to this file.")
+    ] = None
     max_share: Annotated[
         float,
         typer.Option(
             min=0,
             max=1,
-            help="Largest share allowed before the command fails: of a split's rows that repeat or nearly repeat an "
-            "earlier split or whose labels look past the cutoff; of its entities that have another name there; "
-            "of a benchmark's items. Shared time and columns that give the label away do not count.",
+            help=(
+                "Largest share allowed before the command fails: of a split's rows that repeat or"
+                " nearly repeat an earlier split or whose labels look past the cutoff; of its"
+                " entities that have another name there; of a benchmark's items. Shared time and"
+                " columns that give the label away do not count."
+            ),
         ),
     ] = 0.001
 
 
 @with_groups
 def leaks(path: Source, *, asked: LeakOptions, shards: PlainShards, as_json: Json = False) -> None:
-    """Look for what splits share: rows of the same content, one entity under several names, a column that gives the
-    label away, calendar time; and for benchmark items in the data. Exit 1 if more than --max-share of a split or
-    benchmark is found.
+    """Look for what splits share: rows of the same content, one entity under several names, a
+    column that gives the label away, calendar time; and for benchmark items in the data. Exit 1 if
+    more than --max-share of a split or benchmark is found.
 
     Of packed rows, sequences are compared; of histories, all that an entity has.
 
@@ -104,9 +129,18 @@ def leaks(path: Source, *, asked: LeakOptions, shards: PlainShards, as_json: Jso
         from headrace.report.leaks import page_of_leaks
         from headrace.report.write import publish
 
-        publish(page_of_leaks(report, path.rstrip("/").rpartition("/")[2] or path, asked.max_share), asked.html)
+        publish(
+            page_of_leaks(report, path.rstrip("/").rpartition("/")[2] or path, asked.max_share),
+            asked.html,
+        )
     if as_json:
-        emit({"ok": report.worst <= asked.max_share, "max_share": asked.max_share, **report.to_dict()})
+        emit(
+            {
+                "ok": report.worst <= asked.max_share,
+                "max_share": asked.max_share,
+                **report.to_dict(),
+            }
+        )
     else:
         _print(report)
     if report.worst > asked.max_share:
@@ -117,28 +151,45 @@ def leaks(path: Source, *, asked: LeakOptions, shards: PlainShards, as_json: Jso
 
 
 def _print(report: LeakReport) -> None:
-    columns = ", ".join(report.content) if len(report.content) <= _NAMED else f"{len(report.content)} columns"
+    if len(report.content) <= _NAMED:
+        columns = ", ".join(report.content)
+    else:
+        columns = f"{len(report.content)} columns"
     first = [[" = ".join(pair.examples[0]) if pair.examples else ""] for pair in report.shared]
     _print_pairs(f"same {report.units}: {columns}", report, report, ["first"], first)
     blank = sum(report.blank.values())
     if blank:
-        say(f"{many(blank, report.unit, report.units)} with no value in these columns: not compared")
+        say(
+            f"{many(blank, report.unit, report.units)} with no value in these columns: not compared"
+        )
     if (near := report.near) is not None:
         pairs = [pair.examples[0] if pair.examples else None for pair in near.shared]
-        examples = [["", ""] if pair is None else [f"{pair[0]} ~ {pair[1]}", f"{pair[2]:.2f}"] for pair in pairs]
+        examples = [
+            ["", ""] if pair is None else [f"{pair[0]} ~ {pair[1]}", f"{pair[2]:.2f}"]
+            for pair in pairs
+        ]
         title = f"near or same {report.units}, Jaccard {near.threshold:g} or more"
         _print_pairs(title, report, near, ["example", "Jaccard"], examples)
         if near.groups:
             say(f"groups of near {report.units}: {near.groups:,}, the largest of {near.largest:,}")
         if near.not_compared:
-            say(f"up to {near.not_compared:,} pairs were not compared: they resemble too many others")
+            say(
+                f"up to {near.not_compared:,} pairs were not compared: they resemble too many"
+                " others"
+            )
     ids = report.near_ids
     if ids is not None and ids.entities:
         names = printable("; ".join(" / ".join(map(repr, each)) for each in ids.examples))
         have = f"{many_entities(ids.entities)} {verb(ids.entities, 'has', 'have')} several names"
-        say(f"{have}, {ids.apart:,} of them in different splits ({ids.share:.2%} of a split's entities): {names}")
+        say(
+            f"{have}, {ids.apart:,} of them in different splits ({ids.share:.2%} of a split's"
+            f" entities): {names}"
+        )
     for each in report.telling:
-        right = f"it is right for {each.accuracy:.2%}, the most frequent class for {each.most_frequent:.2%}"
+        right = (
+            f"it is right for {each.accuracy:.2%}, the most frequent class for"
+            f" {each.most_frequent:.2%}"
+        )
         say(f"{printable(each.column)} alone predicts the label: {right}")
     for period in report.periods:
         if period.unread:
@@ -155,7 +206,10 @@ def _print(report: LeakReport) -> None:
             made.add_row(one.split, one.earlier, f"{one.rows:,}", f"{one.share:.2%}", *span)
         printer().print(made)
     for past in report.past_cut:
-        say(f"labels of {many(past.rows, 'row')} of {past.split} look past the cutoff: {past.share:.2%}")
+        say(
+            f"labels of {many(past.rows, 'row')} of {past.split} look past the cutoff:"
+            f" {past.share:.2%}"
+        )
     for source, count in report.items.items():
         found = [each for each in report.overlaps if each.source == source]
         items = len({each.item for each in found})
@@ -184,11 +238,22 @@ def _print_pairs(
     heads: Sequence[str],
     examples: Sequence[Sequence[str]],
 ) -> None:
-    """Print how many rows of each split repeat rows of it, or of earlier splits. examples: of each pair of splits."""
+    """Print how many rows of each split repeat rows of it, or of earlier splits.
+
+    examples: of each pair of splits.
+    """
     made = table(title, ("split", "also in", report.units, "share", *heads), numbers_from=2)
     for split, count in found.repeated.items():
-        made.add_row(split, "itself", f"{count:,}", f"{count / max(1, report.rows[split]):.2%}", *[""] * len(heads))
-    rows = [(pair.split, pair.earlier, f"{pair.rows:,}", f"{pair.share:.2%}") for pair in found.shared]
+        made.add_row(
+            split,
+            "itself",
+            f"{count:,}",
+            f"{count / max(1, report.rows[split]):.2%}",
+            *[""] * len(heads),
+        )
+    rows = [
+        (pair.split, pair.earlier, f"{pair.rows:,}", f"{pair.share:.2%}") for pair in found.shared
+    ]
     for row, shown in zip(rows, examples, strict=True):
         made.add_row(*row, *map(printable, shown))
     printer().print(made)

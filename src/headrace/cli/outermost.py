@@ -1,6 +1,7 @@
 """Turn whatever ends a command into a message on stderr and an exit code.
 
-Imports only modules that Python has already loaded or loads quickly, so that it is ready before anything can fail.
+Imports only modules that Python has already loaded or loads quickly, so that it is ready before
+anything can fail.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ _RESEND_S = 0.5  # between two interrupts
 
 
 def run_guarded(work: Callable[[], None], arguments: list[str]) -> None:
-    """Run a command; describe any error on stderr, and raise nothing but `SystemExit` with the exit code."""
+    """Run a command; describe any error on stderr, and raise nothing but `SystemExit` with the exit
+    code.
+    """
     try:
         with _warnings_as_lines(), json_errors(arguments, explain), resend_sigint():
             work()
@@ -48,7 +51,9 @@ def run_guarded(work: Callable[[], None], arguments: list[str]) -> None:
                 )
                 if code != _OF_INTERRUPT and not expected:
                     _complain(_report_hint(arguments), label="")
-            elif code == _OF_INTERRUPT:  # typer turns an interrupt inside a command into this code, silently
+            elif (
+                code == _OF_INTERRUPT
+            ):  # typer turns an interrupt inside a command into this code, silently
                 _complain(_INTERRUPTED)
         sys.exit(code)
 
@@ -60,7 +65,8 @@ def _warnings_as_lines() -> Generator[None]:
     def show(message: Warning | str, *_: object, **__: object) -> None:
         _complain(_clean(str(message)), label="warning: ")
 
-    before, warnings.showwarning = warnings.showwarning, show
+    before = warnings.showwarning
+    warnings.showwarning = show
     try:
         yield
     finally:
@@ -85,14 +91,18 @@ def _interrupts_ignored() -> Generator[None]:
 def resend_sigint() -> Generator[None]:
     """Within the block, raise a lost interrupt again every half second, until it ends the command.
 
-    Python raises an interrupt wherever the main thread happens to be. It is lost in a callback of a weak reference, in
-    a finalizer, or in a library that ignores failed imports.
+    Python raises an interrupt wherever the main thread happens to be. It is lost in a callback of a
+    weak reference, in a finalizer, or in a library that ignores failed imports.
     """
     main = threading.main_thread()
-    if threading.current_thread() is not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    if (
+        threading.current_thread() is not main
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
         yield
         return
-    done, again = threading.Event(), threading.Event()
+    done = threading.Event()
+    again = threading.Event()
     begun: list[threading.Thread] = []
 
     def remind() -> None:
@@ -113,7 +123,8 @@ def resend_sigint() -> Generator[None]:
         if not issubclass(lost.exc_type, KeyboardInterrupt):
             report(lost)
 
-    report, sys.unraisablehook = sys.unraisablehook, quietly
+    report = sys.unraisablehook
+    sys.unraisablehook = quietly
     signal.signal(signal.SIGINT, on_interrupt)
     try:
         yield
@@ -139,10 +150,19 @@ def caused_by_interrupt(error: BaseException | None) -> bool:
 def explain(error: BaseException) -> tuple[str, str, int]:
     """Return the kind of an error, its message, and the exit code of a command that it ends."""
     if isinstance(error, SystemExit):
-        code = error.code if isinstance(error.code, int) else int(error.code is not None)
-        return {2: "UsageError", _OF_INTERRUPT: "Interrupted"}.get(code, "Exit"), "interrupted", code
+        if isinstance(error.code, int):
+            code = error.code
+        else:
+            code = int(error.code is not None)
+        return (
+            {2: "UsageError", _OF_INTERRUPT: "Interrupted"}.get(code, "Exit"),
+            "interrupted",
+            code,
+        )
     if isinstance(error, HeadraceError):
-        public = next(each for each in type(error).__mro__ if each.__module__ == HeadraceError.__module__)
+        public = next(
+            each for each in type(error).__mro__ if each.__module__ == HeadraceError.__module__
+        )
         return public.__name__, without_secrets(error.words(in_flags), os.environ), error.exit_code
     if caused_by_interrupt(error):
         return "Interrupted", "interrupted", _OF_INTERRUPT
@@ -150,7 +170,10 @@ def explain(error: BaseException) -> tuple[str, str, int]:
     if isinstance(error, MemoryError):
         return kind, "the machine ran out of memory; use fewer workers, or a machine with more", 1
     if isinstance(error, OSError) and error.strerror:
-        place = "" if error.filename is None else f"{_clean(os.fsdecode(error.filename))}: "
+        if error.filename is None:
+            place = ""
+        else:
+            place = f"{_clean(os.fsdecode(error.filename))}: "
         remedy = "check the path, its permissions and the disk, then run the command again"
         return kind, f"{place}{error.strerror}; {remedy}", 1
     text = _clean(str(error))
@@ -158,14 +181,21 @@ def explain(error: BaseException) -> tuple[str, str, int]:
 
 
 def _report_hint(arguments: Sequence[str]) -> str:
-    """Describe what a bug report needs. Arguments are left out because they may name private paths."""
+    """Describe what a bug report needs.
+
+    Arguments are left out because they may name private paths.
+    """
     import headrace
 
-    words = [word for word in arguments[:1] if _WORD.fullmatch(word)]
+    words = []
+    for word in arguments[:1]:
+        if _WORD.fullmatch(word):
+            words.append(word)
     return (
-        f"This is a bug in headrace. Please report it with the line above and this: headrace {headrace.__version__},"
-        f" command `{' '.join(['headrace', *words])}`, Python {platform.python_version()} on {sys.platform}."
-        f" With {_SWITCH}=1 in the environment, the command shows the whole traceback."
+        "This is a bug in headrace. Please report it with the line above and this: headrace"
+        f" {headrace.__version__}, command `{' '.join(['headrace', *words])}`, Python"
+        f" {platform.python_version()} on {sys.platform}. With {_SWITCH}=1 in the environment, the"
+        " command shows the whole traceback."
     )
 
 
@@ -194,8 +224,9 @@ def _write(text: str) -> None:
 def own_process() -> Generator[None]:
     """Give a process that only runs the command its standard streams and a quiet end.
 
-    If descriptor 0, 1 or 2 were missing, the first opened file would get it, and output of libraries would go into
-    data. Once the command is over, an interrupt ends the process at once, without a traceback.
+    If descriptor 0, 1 or 2 were missing, the first opened file would get it, and output of
+    libraries would go into data. Once the command is over, an interrupt ends the process at once,
+    without a traceback.
     """
     with suppress(OSError):
         while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
@@ -211,12 +242,18 @@ def own_process() -> Generator[None]:
     try:
         yield
     except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, int):
+            code = end.code
+        else:
+            code = int(end.code is not None)
     with suppress(ValueError, OSError):
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         sys.stdout.flush()
-    except (OSError, ValueError):  # the reader has gone; without this, Python would print it on stderr
+    except (
+        OSError,
+        ValueError,
+    ):  # the reader has gone; without this, Python would print it on stderr
         code = code or 1
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

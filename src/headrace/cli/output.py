@@ -1,7 +1,7 @@
 """Print the output of commands: text for people, JSON for machines.
 
-Texts from data, names and paths never control the terminal. With --json, a command prints exactly one JSON object on
-stdout, even if it ends in an error.
+Texts from data, names and paths never control the terminal. With --json, a command prints exactly
+one JSON object on stdout, even if it ends in an error.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ if TYPE_CHECKING:
 
 _QUOTES = re.compile("[\"']")
 _WORD = r"""(?:"\w+"|'\w+')"""
-# Only after a space or bracket, because paths contain parts such as date=2024-01-01; a quoted value is in no path.
+# Only after a space or bracket, because paths contain parts such as date=2024-01-01; a quoted value
+# is in no path.
 _OPTION = re.compile(
     rf"""(?:(?<=[ (])|^(?=\w+=["']))([a-z][a-z_]+)="""
     rf"""(?:({_WORD}(?:(?:,|,? or) {_WORD})*)|(\d[\d.:T-]*)(?=[ ,;:.)]|$)|(?=[ ,;:.)]|$))"""
 )
-_SETTING = re.compile(r"^[A-Z][A-Za-z]*: (\w+)(?= (?:is|are|has|names|and)\b)", re.M)  # from `Settings`
+# from `Settings`
+_SETTING = re.compile(r"^[A-Z][A-Za-z]*: (\w+)(?= (?:is|are|has|names|and)\b)", re.M)
 
 CELL = 300  # characters of one value in a table
 _INTERRUPTED = 130  # the exit code
@@ -47,7 +49,8 @@ def _printer_class() -> type[Console]:
     from rich.console import Console
 
     class Printer(Console):
-        """A console that escapes control characters in everything it renders and ignores markup and emoji.
+        """A console that escapes control characters in everything it renders and ignores markup and
+        emoji.
 
         Styles come only from `Text` and `style=`.
         """
@@ -57,28 +60,39 @@ def _printer_class() -> type[Console]:
 
         def render(self, *given: Any, **options: Any) -> Iterator[Segment]:
             for segment in super().render(*given, **options):
-                yield segment if segment.control else segment._replace(text=escape_lines(segment.text))
+                yield (
+                    segment
+                    if segment.control
+                    else segment._replace(text=escape_lines(segment.text))
+                )
 
     return Printer
 
 
 def printer(stream: Literal["out", "err"] = "out", **options: Any) -> Console:
     """Return the printer of a standard stream. If it is not a terminal, lines are not wrapped."""
-    number = 2 if stream == "err" else 1
-    return _printer_class()(**{"stderr": number == 2, "soft_wrap": not os.isatty(number), **options})
+    number = 1
+    if stream == "err":
+        number = 2
+    return _printer_class()(
+        **{"stderr": number == 2, "soft_wrap": not os.isatty(number), **options}
+    )
 
 
 def table(title: str | None, heads: Sequence[str], *, numbers_from: int | None = None) -> Table:
     """Make a table without rows.
 
-    numbers_from: columns from this one on are right-aligned. heads: if all are "", there is no header.
+    numbers_from: columns from this one on are right-aligned. heads: if all are "", there is no
+    header.
     """
     from rich.table import Table
 
     made = Table(title=title, title_justify="left", header_style="bold", show_header=any(heads))
     for place, head in enumerate(heads):
         made.add_column(
-            head, overflow="fold", justify="left" if numbers_from is None or place < numbers_from else "right"
+            head,
+            overflow="fold",
+            justify="left" if numbers_from is None or place < numbers_from else "right",
         )
     return made
 
@@ -88,24 +102,33 @@ def fitting_tables(
 ) -> Iterator[Table]:
     """Yield rows as one table or, if that is too wide, as tables with a line for each column.
 
-    heads: name and type of each column. A cell may take a few lines, but a column is at least as wide as its name or 12
-    characters. Transposed tables have as many rows side by side as fit with 24 characters each.
+    heads: name and type of each column. A cell may take a few lines, but a column is at least as
+    wide as its name or 12 characters. Transposed tables have as many rows side by side as fit with
+    24 characters each.
     """
     places = [
         max(len(name), len(kind), min(12, *map(len, column), 12))
         for (name, kind), column in zip(heads, columns, strict=True)
     ]
-    rows = len(columns[0]) if columns else 0
+    rows = 0
+    if columns:
+        rows = len(columns[0])
     if not rows or sum(places) + 3 * len(places) + 1 <= width:
         made = table(title, [f"{name}\n{kind}" for name, kind in heads])
         for row in zip(*columns, strict=True):
             made.add_row(*row)
         yield made
         return
-    beside = max(1, (width - max(len(name) for name, _ in heads) - max(len(kind) for _, kind in heads) - 7) // 27)
+    beside = max(
+        1,
+        (width - max(len(name) for name, _ in heads) - max(len(kind) for _, kind in heads) - 7)
+        // 27,
+    )
     for first in range(0, rows, beside):
         numbers = range(first, min(first + beside, rows))
-        made = table(None if first else title, ["column", "type", *(f"row {number}" for number in numbers)])
+        made = table(
+            None if first else title, ["column", "type", *(f"row {number}" for number in numbers)]
+        )
         for (name, kind), column in zip(heads, columns, strict=True):
             made.add_row(name, kind, *(column[number] for number in numbers))
         yield made
@@ -122,11 +145,15 @@ def record_table(title: str, record: Mapping[str, object]) -> Table:
 def in_words(value: object) -> str:
     """Format a JSON value for people: whole numbers grouped, lists and mappings without brackets."""
     if isinstance(value, Mapping):
-        apart = "; " if any(isinstance(each, Mapping | list) for each in value.values()) else ", "
+        apart = ", "
+        if any(isinstance(each, Mapping | list) for each in value.values()):
+            apart = "; "
         return apart.join(f"{name} {in_words(each)}" for name, each in value.items()) or "none"
     if isinstance(value, list | tuple):
         return ", ".join(map(in_words, value)) or "none"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return str(value)
 
 
 def name_flags_of(command: Callable[[], Any]) -> None:
@@ -138,14 +165,19 @@ def in_flags(text: str) -> str:
     """Write the settings of a message as flags of the running command; see `headrace.errors.spell`."""
     marked = "\ufdee" in text
     wanted = _running and (marked or _OPTION.search(text) or _SETTING.search(text))
-    flags = _flags_of(_running[0]()) if wanted else {}
+    flags = {}
+    if wanted:
+        flags = _flags_of(_running[0]())
     text = spell(text, flags)
 
     def flag(found: re.Match[str]) -> str:
-        name, value = found[1], found[2] or found[3]
+        name = found[1]
+        value = found[2] or found[3]
         if not value:
             return flags.get(name, name)
-        return f"{flags[name]} {_QUOTES.sub('', value)}" if name in flags else found[0]
+        if name in flags:
+            return f"{flags[name]} {_QUOTES.sub('', value)}"
+        return found[0]
 
     text = _SETTING.sub(lambda found: flags.get(found[1], found[0]), text)
     return _OPTION.sub(flag, text)
@@ -154,12 +186,17 @@ def in_flags(text: str) -> str:
 def _flags_of(command: Any) -> dict[str, str]:
     inner = getattr(command, "commands", {}).values()
     flags = {name: flag for each in inner for name, flag in _flags_of(each).items()}
-    return flags | {each.name: each.opts[0] for each in command.params if each.opts[0].startswith("--")}
+    return flags | {
+        each.name: each.opts[0] for each in command.params if each.opts[0].startswith("--")
+    }
 
 
 def say(text: str, stream: Literal["out", "err"] = "out") -> None:
     """Print one line."""
-    target = sys.stdout if stream == "out" else sys.stderr
+    if stream == "out":
+        target = sys.stdout
+    else:
+        target = sys.stderr
     target.write(printable(text) + "\n")
     target.flush()
 
@@ -177,7 +214,9 @@ def emit(record: Any, *, indent: int | None = None) -> None:
 
 
 def json_text(record: Any, *, indent: int | None = None) -> str:
-    """Write the record as JSON; NaN and infinities become null, and types that JSON lacks become text."""
+    """Write the record as JSON; NaN and infinities become null, and types that JSON lacks become
+    text.
+    """
     try:
         return json.dumps(record, default=str, indent=indent, allow_nan=False)
     except ValueError:
@@ -186,18 +225,26 @@ def json_text(record: Any, *, indent: int | None = None) -> str:
 
 def _finite(value: Any) -> Any:
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        if math.isfinite(value):
+            return value
+        return None
     if isinstance(value, dict):
         return {name: _finite(each) for name, each in value.items()}
-    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return value
 
 
 @contextmanager
-def json_errors(arguments: list[str], explain: Callable[[BaseException], tuple[str, str, int]]) -> Generator[None]:
-    """Within the block, print an error that ends a command with --json on stdout too, as one JSON object.
+def json_errors(
+    arguments: list[str], explain: Callable[[BaseException], tuple[str, str, int]]
+) -> Generator[None]:
+    """Within the block, print an error that ends a command with --json on stdout too, as one JSON
+    object.
 
-    It has the form `{"error": {"kind", "message"}, "exit_code"}`. It is not printed if the command has printed a record
-    already, which describes the error or is one line of many. explain: returns an error's kind, message and exit code.
+    It has the form `{"error": {"kind", "message"}, "exit_code"}`. It is not printed if the command
+    has printed a record already, which describes the error or is one line of many. explain: returns
+    an error's kind, message and exit code.
     """
     for memory in (_emitted, _usage_errors, _running):
         memory.clear()
@@ -220,7 +267,8 @@ def usage_errors_kept() -> Generator[None]:
     except Exception as error:
         if hasattr(error, "format_message"):
             _usage_errors.append(str(error.format_message()))
-            for name in ("message", "option_name", "param_hint"):  # the texts that typer shows in a panel
+            # the texts that typer shows in a panel
+            for name in ("message", "option_name", "param_hint"):
                 if isinstance(getattr(error, name, None), str):
                     setattr(error, name, printable(getattr(error, name)))
         raise

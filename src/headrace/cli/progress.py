@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def progress_on(console: Console, recipe: str, detail: Literal["full", "quiet"] = "full") -> Iterator[OnEvent]:
-    """Yield a listener that draws bars with rows/s and time left; off a terminal, it prints only warnings."""
+def progress_on(
+    console: Console, recipe: str, detail: Literal["full", "quiet"] = "full"
+) -> Iterator[OnEvent]:
+    """Yield a listener that draws bars with rows/s and time left; off a terminal, it prints only
+    warnings.
+    """
     if not console.is_terminal or detail == "quiet":
         yield lambda event: _note(console, event, "quiet")
         return
@@ -59,12 +63,17 @@ def progress_on(console: Console, recipe: str, detail: Literal["full", "quiet"] 
                 stages[event.stage] = bars.add_task(title, total=event.tasks, of=of, rate="")
                 rows[event.stage] = 0
                 if event.done:
-                    bars.console.print(f"resuming: {event.done} of {event.tasks} {of} of “{title}” are done already")
+                    bars.console.print(
+                        f"resuming: {event.done} of {event.tasks} {of} of “{title}” are done"
+                        " already"
+                    )
             elif isinstance(event, TaskDone):
                 task = stages[event.stage]
                 rows[event.stage] += event.rows
                 elapsed = bars.tasks[task].elapsed or 0.0
-                rate = f"{rows[event.stage] / elapsed:,.0f} rows/s" if rows[event.stage] and elapsed > 0.05 else ""
+                rate = ""
+                if rows[event.stage] and elapsed > 0.05:
+                    rate = f"{rows[event.stage] / elapsed:,.0f} rows/s"
                 bars.update(task, advance=1, rate=rate)
             else:
                 _note(bars.console, event, "full")
@@ -74,14 +83,19 @@ def progress_on(console: Console, recipe: str, detail: Literal["full", "quiet"] 
 
 def _note(console: Console, event: Event, detail: Literal["full", "quiet"]) -> None:
     if isinstance(event, Note) and (detail == "full" or event.kind == "warning"):
-        style = "bold yellow" if event.kind == "warning" else "dim"
-        label = "warning: " if event.kind == "warning" else ""
+        style = "dim"
+        if event.kind == "warning":
+            style = "bold yellow"
+        label = ""
+        if event.kind == "warning":
+            label = "warning: "
         console.print(Text(f"{label}{printable(in_flags(event.text))}", style=style))
 
 
 @contextmanager
 def shard_progress(doing: str) -> Iterator[Callable[[int, int], None]]:
-    """Yield a listener that draws a bar of finished shards from its first call on; off a terminal, nothing.
+    """Yield a listener that draws a bar of finished shards from its first call on; off a terminal,
+    nothing.
 
     It takes (finished, total), from any thread.
     """

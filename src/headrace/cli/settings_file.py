@@ -1,4 +1,6 @@
-"""Read the settings in configuration files, and describe such files to editors: `headrace run --schema`."""
+"""Read the settings in configuration files, and describe such files to editors: `headrace run
+--schema`.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,8 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def with_settings(record: Mapping[str, Any], texts: Sequence[str]) -> dict[str, Any]:
-    """Return the record with each NAME=VALUE set; values are YAML, and dotted names go into nested settings.
+    """Return the record with each NAME=VALUE set; values are YAML, and dotted names go into nested
+    settings.
 
     Raises `SettingsError`.
     """
@@ -168,7 +171,9 @@ def schema_of(recipes: list[str]) -> dict[str, Any]:
 
 
 def _definitions_of(recipe: str) -> dict[str, Any]:
-    """Return the schema of a recipe's settings and of the models they refer to, by names of its own."""
+    """Return the schema of a recipe's settings and of the models they refer to, by names of its
+    own.
+    """
     from pydantic import BeforeValidator
 
     from headrace.recipe import find_recipe
@@ -181,7 +186,8 @@ def _definitions_of(recipe: str) -> dict[str, Any]:
     for name, field in model.model_fields.items():
         for key in ("panel", "flag"):  # used only by the command line
             properties[name].pop(key, None)
-        # Such settings accept more than their type. The schema then only helps completion; the run validates.
+        # Such settings accept more than their type. The schema then only helps completion; the run
+        # validates.
         converts = any(isinstance(rule, BeforeValidator) for rule in field.metadata)
         if converts or "$ref" in json.dumps(properties[name]):
             properties[name] = {"anyOf": [properties[name], _ANYTHING]}

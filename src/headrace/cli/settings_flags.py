@@ -1,11 +1,13 @@
-"""Derive flags from fields: of settings models, and of dataclasses that group the flags of commands.
+"""Derive flags from fields: of settings models, and of dataclasses that group the flags of
+commands.
 
-A setting is written once, as a field with its type, words and description. Here it becomes a flag; in `settings_file`
-it becomes a key of configuration files and of their schema. A command declares parameters of three forms:
+A setting is written once, as a field with its type, words and description. Here it becomes a flag;
+in `settings_file` it becomes a key of configuration files and of their schema. A command declares
+parameters of three forms:
 
     path: Source                a parameter annotated for typer, as usual
-    about: RunOptions           a dataclass: each field is a flag, and the command receives the dataclass
-    flags: FlagValues           the fields of a recipe's settings: each is a flag
+    about: RunOptions           a dataclass: each field is a flag, and the command receives the
+    dataclass flags: FlagValues           the fields of a recipe's settings: each is a flag
 
 The settings model is imported when the command is used, not when the commands are listed.
 """
@@ -21,7 +23,17 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import date
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import typer
 from typer.core import TyperCommand
@@ -39,8 +51,10 @@ Out = Annotated[Path, unless_given(help="Output directory.")]
 WorkDir = Annotated[
     Path | None,
     _machines(
-        help="Local directory with free space where a run for an object store is built; "
-        "~/.cache/headrace unless given."
+        help=(
+            "Local directory with free space where a run for an object store is built; "
+            "~/.cache/headrace unless given."
+        )
     ),
 ]
 Report = Annotated[
@@ -63,22 +77,28 @@ class RunOptions:
     fingerprint_by: Annotated[
         Literal["stat", "content"] | None,
         unless_given(
-            help="How source files are identified: by size and time (stat, the default), or by "
-            "their bytes, which are read once more (content)."
+            help=(
+                "How source files are identified: by size and time (stat, the default), or by "
+                "their bytes, which are read once more (content)."
+            )
         ),
     ] = None
     engine: Annotated[
         Literal["local", "ray"] | None,
         _machines(
-            help="Where tasks run: here (local, the default), or on a Ray cluster over shared "
-            "storage."
+            help=(
+                "Where tasks run: here (local, the default), or on a Ray cluster over shared "
+                "storage."
+            )
         ),
     ] = None
     address: Annotated[
         str | None,
         _machines(
-            help="Address of the Ray cluster; auto: the one this machine belongs to. Unless given, "
-            "Ray is started here."
+            help=(
+                "Address of the Ray cluster; auto: the one this machine belongs to. Unless given, "
+                "Ray is started here."
+            )
         ),
     ] = None
     work_dir: WorkDir = None
@@ -98,7 +118,9 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class FlagValues:
-    """The settings given as flags. A parameter of this type becomes one flag per field of the model.
+    """The settings given as flags.
+
+    A parameter of this type becomes one flag per field of the model.
 
     A field with the name of another parameter of the command gets no flag: the command reads it in
     its own way.
@@ -119,7 +141,8 @@ class PartialFlagValues(FlagValues):
 
 
 def with_groups(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the command with the fields of its groups as keyword parameters, required without a default.
+    """Return the command with the fields of its groups as keyword parameters, required without a
+    default.
 
     Raises `ValueError` if two flags have the same name.
     """
@@ -155,7 +178,8 @@ def add_derived(
     command: Callable[..., Any],
     help_text: str | None = None,
 ) -> None:
-    """Add a command whose parameter of type `FlagValues` is replaced by the fields of a settings model.
+    """Add a command whose parameter of type `FlagValues` is replaced by the fields of a settings
+    model.
 
     settings: returns the model. help_text: instead of the command's docstring.
     """
@@ -185,7 +209,10 @@ def add_derived(
         def callback(self, value: Any) -> None:
             """Ignore the placeholder's own callback."""
 
-    text = inspect.getdoc(command) if help_text is None else inspect.cleandoc(help_text)
+    if help_text is None:
+        text = inspect.getdoc(command)
+    else:
+        text = inspect.cleandoc(help_text)
     app.command(word, cls=Derived, help=text)(lambda: None)
 
 
@@ -195,7 +222,9 @@ def is_derived(command: Callable[..., Any]) -> bool:
 
 
 def _with_flags(model: Any, command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the command with one parameter per setting instead of its parameter of type `FlagValues`."""
+    """Return the command with one parameter per setting instead of its parameter of type
+    `FlagValues`.
+    """
     hints = get_type_hints(command, include_extras=True)
     parameters = inspect.signature(command).parameters
     settings: Mapping[str, FieldInfo] = {
@@ -205,7 +234,8 @@ def _with_flags(model: Any, command: Callable[..., Any]) -> Callable[..., Any]:
     for name, parameter in parameters.items():
         hint = hints[name]
         if hint in (FlagValues, PartialFlagValues):
-            group, values_type = name, hint
+            group = name
+            values_type = hint
             for field_name, field in settings.items():
                 required = field.is_required() and values_type is FlagValues
                 flags.append(_parameter_of(field_name, field, required=required))
@@ -218,7 +248,10 @@ def _with_flags(model: Any, command: Callable[..., Any]) -> Callable[..., Any]:
         for name, field in settings.items():
             value = values.pop(name)
             if value is not None:
-                provided[name] = value if name == "source" else _settings_value(field, value)
+                if name == "source":
+                    provided[name] = value
+                else:
+                    provided[name] = _settings_value(field, value)
         return command(**values, **{group: values_type(model, provided)})
 
     return with_groups(_with_parameters(call, flags))
@@ -226,13 +259,17 @@ def _with_flags(model: Any, command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _parameter_of(name: str, field: FieldInfo, *, required: bool) -> inspect.Parameter:
     """Make the parameter of a setting, annotated for typer."""
-    default = MISSING if required else None
+    default = None
+    if required:
+        default = MISSING
     if name == "source":
         argument = Annotated[list[str], typer.Argument(help=describe(field))]
         return _parameter(name, argument, default)
     form = flag_form(field)
-    metavar = "TEXT" if form.words else _METAVARS.get(form.name)
-    if _extra(field, "flag") == "repeated":
+    metavar = _METAVARS.get(form.name)
+    if form.words:
+        metavar = "TEXT"
+    elif _extra(field, "flag") == "repeated":
         metavar = None
     option = typer.Option(
         f"--{name.replace('_', '-')}",
@@ -296,7 +333,10 @@ def flag_form(field: FieldInfo) -> FlagForm:
     annotation: Any = field.annotation
     while True:
         origin = get_origin(annotation)
-        inner = [part for part in get_args(annotation) if part is not type(None)]
+        inner = []
+        for part in get_args(annotation):
+            if part is not type(None):
+                inner.append(part)
         optional = origin in (Union, types.UnionType) and len(inner) == 1
         if origin is not Annotated and not optional:
             break
@@ -325,7 +365,10 @@ def describe(field: FieldInfo) -> str:
     if isinstance(default, tuple):
         default = ", ".join(map(str, default))
     elif isinstance(default, int) and default and default % (1 << 20) == 0:  # as one would write it
-        default = f"{default >> 20}MiB" if default % (1 << 30) else f"{default >> 30}GiB"
+        if default % (1 << 30):
+            default = f"{default >> 20}MiB"
+        else:
+            default = f"{default >> 30}GiB"
     return f"{text} {default} unless given."
 
 
@@ -335,7 +378,9 @@ def _extra(field: FieldInfo, name: str) -> Any:
     "panel": in the help. "flag": "repeated" if commas are part of the value.
     """
     extra = field.json_schema_extra
-    return extra.get(name) if isinstance(extra, Mapping) else None
+    if isinstance(extra, Mapping):
+        return extra.get(name)
+    return None
 
 
 def _settings_value(field: FieldInfo, value: Any) -> Any:
@@ -344,7 +389,8 @@ def _settings_value(field: FieldInfo, value: Any) -> Any:
     if form == "pairs":
         return types_of(value)
     if form == "yaml":
-        from headrace.settings import load_yaml  # with pydantic, which listing commands does not need
+        # with pydantic, which listing commands does not need
+        from headrace.settings import load_yaml
 
         return load_yaml(value)
     if form == "names" and _extra(field, "flag") != "repeated":

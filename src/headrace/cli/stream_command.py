@@ -13,15 +13,35 @@ import typer
 from headrace.cli.output import emit, printer, table
 from headrace.cli.settings_flags import Json, with_groups
 from headrace.cli.stream_commands import read_state
-from headrace.cli.stream_flags import BatchSize, Distribution, PlainShards, Ranks, Samples, Seed, Shuffle, Source, Split
+from headrace.cli.stream_flags import (
+    BatchSize,
+    Distribution,
+    PlainShards,
+    Ranks,
+    Samples,
+    Seed,
+    Shuffle,
+    Source,
+    Split,
+)
 
 if TYPE_CHECKING:
     from threading import Barrier
 
 _START_TIMEOUT_S = 300.0
-_HEADS = ("batches", "rows", "seconds", "first batch s", "rows/s", "MB/s", "rows/s after it", "wait ms")
+_HEADS = (
+    "batches",
+    "rows",
+    "seconds",
+    "first batch s",
+    "rows/s",
+    "MB/s",
+    "rows/s after it",
+    "wait ms",
+)
 _RANK_WIDTH = 12  # width of a column in characters
-_STATS = ("waited_s", "p50_wait_s", "p95_wait_s", "max_wait_s", "blocks_read")  # fields of `StreamStats`
+# fields of `StreamStats`
+_STATS = ("waited_s", "p50_wait_s", "p95_wait_s", "max_wait_s", "blocks_read")
 _barrier: Barrier | None = None  # in a rank's process, so that all ranks start together
 
 
@@ -33,14 +53,20 @@ class StreamedEpoch:
     ranks: Ranks = 1
     workers: Annotated[
         int,
-        typer.Option(min=0, max=1 << 10, help=("DataLoader workers per rank; 0: threads in the rank's own process.")),
+        typer.Option(
+            min=0,
+            max=1 << 10,
+            help="DataLoader workers per rank; 0: threads in the rank's own process.",
+        ),
     ] = 0
     batch_size: BatchSize = 1024
     shuffle: Shuffle = True
     seed: Seed = 0
     samples_per_epoch: Samples = None
     distribution: Distribution = "balanced"
-    limit_s: Annotated[float | None, typer.Option("--limit-s", min=0.0, help="Stop after this many seconds.")] = None
+    limit_s: Annotated[
+        float | None, typer.Option("--limit-s", min=0.0, help="Stop after this many seconds.")
+    ] = None
     batch_format: Annotated[
         Literal["torch", "numpy", "arrow", "rows"] | None,
         typer.Option(help="The form of batches; default: torch if installed, else numpy."),
@@ -62,23 +88,31 @@ def stream(
     path: Source,
     *,
     asked: StreamedEpoch,
-    state: Annotated[Path | None, typer.Option(help="JSON file of a saved state to continue from.")] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="JSON file of a saved state to continue from.")
+    ] = None,
     shards: PlainShards,
     as_json: Json = False,
 ) -> None:
-    """Stream one epoch, or the rest of one, and say how fast it was: rows/s, MB/s, time to the first batch.
+    """Stream one epoch, or the rest of one, and say how fast it was: rows/s, MB/s, time to the
+    first batch.
 
-    Each of several ranks is a process of its own; workers are DataLoader workers and need torch. Rates count all rows
-    and all seconds, those before the first batch too; the steady rate is that behind the first batch. MB are decoded
-    bytes as the index estimates them. Waits are for one batch, median and 95th percentile.
+    Each of several ranks is a process of its own; workers are DataLoader workers and need torch.
+    Rates count all rows and all seconds, those before the first batch too; the steady rate is that
+    behind the first batch. MB are decoded bytes as the index estimates them. Waits are for one
+    batch, median and 95th percentile.
 
     Example:  headrace stream out --split train --batch-size 4096 --ranks 2
     """
     work = _Work(path, asked, shards, None if state is None else read_state(state))
     if asked.ranks > 1:  # build the index once, before the ranks need it
         shards.open(path)
-    speeds = [_measure(work, 0)] if asked.ranks == 1 else _measure_ranks(work)
-    rows, seconds = sum(each["rows"] for each in speeds), max(each["seconds"] for each in speeds)
+    if asked.ranks == 1:
+        speeds = [_measure(work, 0)]
+    else:
+        speeds = _measure_ranks(work)
+    rows = sum(each["rows"] for each in speeds)
+    seconds = max(each["seconds"] for each in speeds)
     read_bytes = sum(each["bytes_per_s"] * each["seconds"] for each in speeds)
     steady = [each["steady_rows_per_s"] for each in speeds if each["steady_rows_per_s"] is not None]
     record: dict[str, Any] = {
@@ -109,12 +143,17 @@ def stream(
     beside = max(1, (printer().width - max(map(len, _HEADS)) - 4) // (_RANK_WIDTH + 3))
     for first in range(0, len(columns), beside):
         own = columns[first : first + beside]
-        made = table(None, ["", *(f"rank {first + number}" for number in range(len(own)))], numbers_from=1)
+        made = table(
+            None, ["", *(f"rank {first + number}" for number in range(len(own)))], numbers_from=1
+        )
         for name, *values in zip(_HEADS, *own, strict=True):
             made.add_row(name, *values)
         printer().print(made)
     steady_rows = record["steady_rows_per_s"]
-    behind = "" if steady_rows is None else f", {steady_rows:,} rows/s after it"
+    if steady_rows is None:
+        behind = ""
+    else:
+        behind = f", {steady_rows:,} rows/s after it"
     printer().print(
         f"{record['rows']:,} rows, {record['rows_per_s']:,} rows/s, {record['mb_per_s']:,} MB/s,"
         f" first batch after {record['first_batch_s']:.3f} s{behind}",
@@ -129,11 +168,18 @@ def _measure_ranks(work: _Work) -> list[dict[str, Any]]:
     ranks = work.asked.ranks
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(ranks)
-    with ProcessPoolExecutor(ranks, mp_context=context, initializer=_begin, initargs=(barrier,)) as pool:
+    with ProcessPoolExecutor(
+        ranks, mp_context=context, initializer=_begin, initargs=(barrier,)
+    ) as pool:
         futures = [pool.submit(_measure, work, rank) for rank in range(ranks)]
-        errors = [error for error in (future.exception() for future in futures) if error is not None]
+        errors = [
+            error for error in (future.exception() for future in futures) if error is not None
+        ]
         if errors:  # a failed rank breaks the barrier of the others; report the cause instead
-            raise next((error for error in errors if type(error).__name__ != "BrokenBarrierError"), errors[0])
+            raise next(
+                (error for error in errors if type(error).__name__ != "BrokenBarrierError"),
+                errors[0],
+            )
         return [future.result() for future in futures]
 
 
@@ -145,8 +191,9 @@ def _begin(barrier: Barrier) -> None:
 def _measure(work: _Work, rank: int) -> dict[str, Any]:
     """Stream as one rank and return its counts and speeds.
 
-    seconds, first_batch_s: since the start of the pass. rows_per_s, bytes_per_s: over all rows and seconds.
-    steady_rows_per_s: rows after the first batch, over the seconds after it; None if there are none.
+    seconds, first_batch_s: since the start of the pass. rows_per_s, bytes_per_s: over all rows and
+    seconds. steady_rows_per_s: rows after the first batch, over the seconds after it; None if there
+    are none.
     """
     try:
         batches, row_bytes = _batches(work, rank)
@@ -156,7 +203,8 @@ def _measure(work: _Work, rank: int) -> dict[str, Any]:
         if _barrier is not None:
             _barrier.abort()
         raise
-    begin, limit_s = time.perf_counter(), work.asked.limit_s
+    begin = time.perf_counter()
+    limit_s = work.asked.limit_s
     first_s = seconds = 0.0
     count = rows = first_rows = 0
     for batch in batches:
@@ -164,10 +212,13 @@ def _measure(work: _Work, rank: int) -> dict[str, Any]:
         count += 1
         seconds = time.perf_counter() - begin
         if count == 1:
-            first_s, first_rows = seconds, rows
+            first_s = seconds
+            first_rows = rows
         if limit_s is not None and seconds >= limit_s:
             break
-    rate = rows / seconds if seconds else 0.0
+    rate = 0.0
+    if seconds:
+        rate = rows / seconds
     stats = batches.stats()
     return {
         "rank": rank,
@@ -177,9 +228,11 @@ def _measure(work: _Work, rank: int) -> dict[str, Any]:
         "first_batch_s": first_s,
         "rows_per_s": rate,
         "bytes_per_s": rate * row_bytes,
-        "steady_rows_per_s": (rows - first_rows) / (seconds - first_s)
-        if rows > first_rows and seconds > first_s
-        else None,
+        "steady_rows_per_s": (
+            (rows - first_rows) / (seconds - first_s)
+            if rows > first_rows and seconds > first_s
+            else None
+        ),
         **{name: getattr(stats, name) for name in _STATS},
     }
 
@@ -194,7 +247,9 @@ def _batches(work: _Work, rank: int) -> tuple[Any, float]:
     index = dataset.split_index(asked.split)
     row_bytes = float(estimate_block_bytes(index).sum()) / max(1, index.total_rows)
     topology = Topology(rank=rank, world_size=asked.ranks)
-    usual = "torch" if importlib.util.find_spec("torch") is not None else "numpy"
+    usual = "numpy"
+    if importlib.util.find_spec("torch") is not None:
+        usual = "torch"
     options: dict[str, Any] = {
         "packed": "off",  # because rows are counted
         "shuffle": asked.shuffle,
@@ -205,11 +260,10 @@ def _batches(work: _Work, rank: int) -> tuple[Any, float]:
         "batch_size": asked.batch_size,
         "topology": topology,
     }
-    streamed: Any = (
-        dataset.torch_dataset(asked.split, num_workers=asked.workers, **options)
-        if asked.workers
-        else dataset.stream(asked.split, **options)
-    )
+    if asked.workers:
+        streamed: Any = dataset.torch_dataset(asked.split, num_workers=asked.workers, **options)
+    else:
+        streamed = dataset.stream(asked.split, **options)
     if work.state is not None:
         streamed.load_state_dict(work.state)
     return streamed.data_loader() if asked.workers else streamed, row_bytes

@@ -1,4 +1,7 @@
-"""Define the commands around a stream: index, peek, plan, where. The last two read only the index."""
+"""Define the commands around a stream: index, peek, plan, where.
+
+The last two read only the index.
+"""
 
 from __future__ import annotations
 
@@ -26,27 +29,37 @@ if TYPE_CHECKING:
 
 @with_groups
 def index(
-    path: Annotated[str, typer.Argument(metavar="PATH", help="Plain shards: a directory, a file or a glob.")],
+    path: Annotated[
+        str, typer.Argument(metavar="PATH", help="Plain shards: a directory, a file or a glob.")
+    ],
     *,
     entity: Annotated[
-        bool, typer.Option("--entity", help="Also index which rows each entity has, for where, seen and masks.")
+        bool,
+        typer.Option(
+            "--entity", help="Also index which rows each entity has, for where, seen and masks."
+        ),
     ] = False,
     entity_column: EntityColumn = None,
     place: Annotated[
         Literal["beside", "cache"] | None,
-        unless_given(help="Where to keep it: beside (in PATH/.headrace), or cache if PATH is not writable."),
+        unless_given(
+            help="Where to keep it: beside (in PATH/.headrace), or cache if PATH is not writable."
+        ),
     ] = None,
     shards: PlainShards,
     as_json: Json = False,
 ) -> None:
-    """Publish the index of plain shards beside them. Whoever opens PATH afterwards reads no shard to find its blocks.
+    """Publish the index of plain shards beside them.
 
-    The index holds the rows of every block and the columns. It is used while the files keep their names, sizes and
-    times; of files that changed an index is made anew, and the log says so. Give the --types and --null-values that
-    PATH is opened with.
+    Whoever opens PATH afterwards reads no shard to find its blocks.
 
-    With --entity: which rows each entity has, of a prepared dataset or plain shards, from one pass over the entity's
-    column. It is kept in the cache, 4 bytes a row and 24 an entity, and holds hashes instead of names.
+    The index holds the rows of every block and the columns. It is used while the files keep their
+    names, sizes and times; of files that changed an index is made anew, and the log says so. Give
+    the --types and --null-values that PATH is opened with.
+
+    With --entity: which rows each entity has, of a prepared dataset or plain shards, from one pass
+    over the entity's column. It is kept in the cache, 4 bytes a row and 24 an entity, and holds
+    hashes instead of names.
 
     Example:  headrace index raw
 
@@ -60,13 +73,15 @@ def index(
     if entity or entity_column is not None:
         if place == "beside":
             raise SettingsError(
-                "--place: the index of entities is always kept in the cache; leave --place out with --entity"
+                "--place: the index of entities is always kept in the cache; leave --place out with"
+                " --entity"
             )
         index_entities(shards.open(path), entity_column, as_json=as_json)
         return
     if is_prepared(path_of(path)):
         raise InputError(
-            f"{path}: is a prepared dataset, whose runs already have an index; give a directory of plain shards"
+            f"{path}: is a prepared dataset, whose runs already have an index; give a directory of"
+            " plain shards"
         )
     if shards.fold is not None:
         raise SettingsError("--fold: plain shards have no folds; leave it out")
@@ -79,11 +94,24 @@ def index(
             for name, each in splits.items()
         }
         size = found.path.stat().st_size
-        emit({"path": str(found.path), "place": found.place, "how": found.how, "bytes": size, "splits": counts})
+        emit(
+            {
+                "path": str(found.path),
+                "place": found.place,
+                "how": found.how,
+                "bytes": size,
+                "splits": counts,
+            }
+        )
         return
     for name, each in splits.items():
-        say(f"{name}: {each.total_rows:,} rows in {len(each.rows):,} blocks of {len(each.shards):,} shards")
-    kept = ", unchanged because the files are unchanged" if found.how == "kept" else ""
+        say(
+            f"{name}: {each.total_rows:,} rows in {len(each.rows):,} blocks of"
+            f" {len(each.shards):,} shards"
+        )
+    kept = ""
+    if found.how == "kept":
+        kept = ", unchanged because the files are unchanged"
     say(f"index  {found.path}{kept}")
     if place is None and found.place == "cache":
         say("the directory of the shards is not writable, so the index is in this user's cache")
@@ -101,7 +129,8 @@ def peek(
 ) -> None:
     """Print the first rows of a split, in the natural order, with the types that batches have.
 
-    With --mask: the first rows of chat files as a packing run would encode them, trained text in colour.
+    With --mask: the first rows of chat files as a packing run would encode them, trained text in
+    colour.
 
     Example:  headrace peek out --split train --rows 5
 
@@ -111,14 +140,18 @@ def peek(
         show_masks(path, rows, asked, as_json=as_json)
         return
     if asked.tokenizer is not None:
-        raise SettingsError("--tokenizer only works with --mask; add --mask to see chats with their loss mask")
+        raise SettingsError(
+            "--tokenizer only works with --mask; add --mask to see chats with their loss mask"
+        )
     import pyarrow as pa
 
     from headrace.formats.types import describe
 
     dataset = shards.open(path)
-    index, read = dataset.split_index(split), dataset.block_reader(split)
-    tables, left = [index.schema.empty_table()], min(rows, index.total_rows)
+    index = dataset.split_index(split)
+    read = dataset.block_reader(split)
+    tables = [index.schema.empty_table()]
+    left = min(rows, index.total_rows)
     for block in range(len(index.rows)):
         if left <= 0:
             break
@@ -129,12 +162,18 @@ def peek(
     columns = describe(first.schema)
     if as_json:
         names = first.column_names
-        emit({"schema": columns, "rows": [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]})
+        emit(
+            {
+                "schema": columns,
+                "rows": [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)],
+            }
+        )
         return
     from rich.text import Text
 
     shown = [
-        [Text("null", style="dim") if value is None else Text(cell(_cut(value))) for value in each] for each in values
+        [Text("null", style="dim") if value is None else Text(cell(_cut(value))) for value in each]
+        for each in values
     ]
     heads = [(cell(column["name"]), cell(column["type"])) for column in columns]
     title = f"{index.split}: {first.num_rows:,} of {index.total_rows:,} rows"
@@ -147,7 +186,11 @@ _LIST = 12  # most numbers of a list to show
 
 def _cut(value: Any) -> Any:
     """Shorten a long list of numbers to its first ones and the number of others."""
-    if not isinstance(value, list) or len(value) <= _LIST or not all(isinstance(each, int | float) for each in value):
+    if (
+        not isinstance(value, list)
+        or len(value) <= _LIST
+        or not all(isinstance(each, int | float) for each in value)
+    ):
         return value
     return f"[{', '.join(map(str, value[:_LIST]))}, … {len(value) - _LIST:,} more]"
 
@@ -174,29 +217,40 @@ def plan(
     asked: OneEpoch,
     shards: PlainShards,
     state: Annotated[
-        Path | None, unless_given(help="Plan the rest of this saved state instead of a whole epoch.")
+        Path | None,
+        unless_given(help="Plan the rest of this saved state instead of a whole epoch."),
     ] = None,
-    detail: Annotated[bool, typer.Option("--detail", help="Print every figure of the plan.")] = False,
+    detail: Annotated[
+        bool, typer.Option("--detail", help="Print every figure of the plan.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Say who reads how much when, before anything runs. Exit 1 if a row would come twice, be missing, or steps differ.
+    """Say who reads how much when, before anything runs.
 
-    Three lines say whether the plan holds, what it costs, and what would make it cheaper; --detail has all figures.
-    Reads nothing beyond the index, but with --balance the lengths of packed sequences. Bytes are estimates from it.
-    Read amplification is what all ranks decode over each block once; a stream decodes that much or less. Better lanes
-    are other lanes that were computed to decode less. Mixing is computed for a column that is sorted in the order of
-    the files, the worst case, on sampled batches: the share of batches whose rows are all of one of two equal
-    classes, and how many of 100 equal classes a batch meets. What a true permutation gives stands beside it. With
+    Exit 1 if a row would come twice, be missing, or steps differ.
+
+    Three lines say whether the plan holds, what it costs, and what would make it cheaper; --detail
+    has all figures. Reads nothing beyond the index, but with --balance the lengths of packed
+    sequences. Bytes are estimates from it. Read amplification is what all ranks decode over each
+    block once; a stream decodes that much or less. Better lanes are other lanes that were computed
+    to decode less. Mixing is computed for a column that is sorted in the order of the files, the
+    worst case, on sampled batches: the share of batches whose rows are all of one of two equal
+    classes, and how many of 100 equal classes a batch meets. What a true permutation gives stands
+    beside it. With
     --balance: what the slowest rank of a step costs over the mean.
 
-    With --state, a JSON file of what state_dict() gave: what the rest of that epoch costs on these ranks. Epoch, seed
-    and order are those of the state. Read amplification is how many times what is left is decoded.
+    With --state, a JSON file of what state_dict() gave: what the rest of that epoch costs on these
+    ranks. Epoch, seed and order are those of the state. Read amplification is how many times what
+    is left is decoded.
 
     Example:  headrace plan out --split train --ranks 8 --batch-size 1024
 
     Example:  headrace plan out --split train --ranks 7 --batch-size 1024 --state state.json
     """
-    saved = None if state is None else read_state(state)
+    if state is None:
+        saved = None
+    else:
+        saved = read_state(state)
     index = asked.index_of(shards.open(path), saved)
     found = asked.plan(index, ranks=ranks, batch_size=batch_size, state=saved)
     record = _record(asked, index, found, saved)
@@ -211,8 +265,9 @@ def plan(
             _print_record(f"plan of {index.split}", record)
     if not record["ok"]:
         raise HeadraceError(
-            f"{path}: split {index.split}: {record['overlap_rows']} rows would be delivered twice and "
-            f"{record['missing_rows']} not at all; this is a bug in headrace: report it with the output of --json"
+            f"{path}: split {index.split}: {record['overlap_rows']} rows would be delivered twice"
+            f" and {record['missing_rows']} not at all; this is a bug in headrace: report it with"
+            " the output of --json"
         )
 
 
@@ -222,10 +277,17 @@ def _record(asked: OneEpoch, index: Any, found: Plan, saved: Any) -> dict[str, A
     from headrace.stream.order.plan import better_lanes, estimate_peak_bytes
 
     def with_lanes(lanes: int) -> Plan:
-        return replace(asked, lanes=lanes).plan(index, ranks=found.world_size, batch_size=found.batch_size)
+        return replace(asked, lanes=lanes).plan(
+            index, ranks=found.world_size, batch_size=found.batch_size
+        )
 
-    lanes = better_lanes(found, with_lanes) if saved is None else None
-    better = None if lanes is None else {"lanes": lanes[0], "read_amplification": round(lanes[1], 3)}
+    lanes = None
+    if saved is None:
+        lanes = better_lanes(found, with_lanes)
+    if lanes is None:
+        better = None
+    else:
+        better = {"lanes": lanes[0], "read_amplification": round(lanes[1], 3)}
     coverage = found.coverage()
     steps = {found.share(rank).steps for rank in range(found.world_size)}
     delivered = coverage.delivered_rows + coverage.dropped_rows == found.remaining.total
@@ -254,13 +316,17 @@ def _record(asked: OneEpoch, index: Any, found: Plan, saved: Any) -> dict[str, A
         "read_amplification": round(found.read_amplification, 3),
         "decoded_again_bytes": found.decoded_again_bytes,
         "better_lanes": better,
-        **({} if found.imbalance is None else {"slowest_rank_over_mean": round(found.imbalance, 4)}),
+        **(
+            {} if found.imbalance is None else {"slowest_rank_over_mean": round(found.imbalance, 4)}
+        ),
         "peak_memory_bytes_per_rank": estimate_peak_bytes(found),
         "mixing": {
             kind: {name: round(value, 6) for name, value in asdict(mixing).items()}
             for kind, mixing in mixing_of_plan(index, found).items()
         },
-        "ok": not (coverage.overlap_rows or coverage.missing_rows) and delivered and len(steps) == 1,
+        "ok": (
+            not (coverage.overlap_rows or coverage.missing_rows) and delivered and len(steps) == 1
+        ),
     }
 
 
@@ -279,8 +345,15 @@ def _print_record(title: str, record: dict[str, Any]) -> None:
 
     from headrace.report.words import KINDS_OF_BATCHES, share
 
-    title = "mixing of a sorted column: share of single-class batches with 2 classes, and classes seen of 100"
-    made = table(title, ("batches", "rows", "single-class", "permuted", "classes seen", "permuted"), numbers_from=1)
+    title = (
+        "mixing of a sorted column: share of single-class batches with 2 classes, and classes seen"
+        " of 100"
+    )
+    made = table(
+        title,
+        ("batches", "rows", "single-class", "permuted", "classes seen", "permuted"),
+        numbers_from=1,
+    )
     for kind, found in record["mixing"].items():
         made.add_row(
             KINDS_OF_BATCHES[kind],
@@ -298,14 +371,18 @@ def _text(value: Any) -> RenderableType:
     from rich.text import Text
 
     if isinstance(value, bool):
-        return Text("yes", "green") if value else Text("NO", "bold red")
+        if value:
+            return Text("yes", "green")
+        return Text("NO", "bold red")
     if isinstance(value, dict) and "lanes" in value:
         return f"{value['lanes']:,} (amplification {value['read_amplification']:,})"
     if isinstance(value, dict):
         return f"{value['min']:,} … {value['max']:,}"
     if value is None:
         return "none"
-    return f"{value:,}" if isinstance(value, int | float) else cell(value)
+    if isinstance(value, int | float):
+        return f"{value:,}"
+    return cell(value)
 
 
 @with_groups
@@ -314,29 +391,38 @@ def where(
     *,
     row: Annotated[
         str | None,
-        unless_given(metavar="SHARD:ROW", help="Path or name of a shard and a row in it, counted from 0."),
+        unless_given(
+            metavar="SHARD:ROW", help="Path or name of a shard and a row in it, counted from 0."
+        ),
     ] = None,
     entities: EntityQuestion,
     seen: Annotated[
         Path | None,
-        unless_given(metavar="STATE", help="JSON file of a state_dict(): say what this checkpoint has seen."),
+        unless_given(
+            metavar="STATE", help="JSON file of a state_dict(): say what this checkpoint has seen."
+        ),
     ] = None,
     ranks: Annotated[int | None, unless_given(min=1, max=1 << 20, help="World size.")] = None,
-    batch_size: Annotated[int | None, unless_given(min=1, help="Rows per batch of one rank.")] = None,
+    batch_size: Annotated[
+        int | None, unless_given(min=1, help="Rows per batch of one rank.")
+    ] = None,
     epoch: OneEpoch,
     shards: PlainShards,
     as_json: Json = False,
 ) -> None:
-    """Say which step, rank and place in the batch sees a row, or the rows of entities. Steps, ranks and places count
-    from 0.
+    """Say which step, rank and place in the batch sees a row, or the rows of entities. Steps, ranks
+    and places count from 0.
 
-    Rows of entities are found by an index of the entity's column, which the first question makes: see `headrace index`.
+    Rows of entities are found by an index of the entity's column, which the first question makes:
+    see `headrace index`.
 
-    With --seen: what a checkpoint has seen of its epoch, rows and share, by shard or of entities. A state holds
-    positions, not ranks: steps and ranks are told with the --ranks and --batch-size that the run had. Epoch, seed and
-    order are those of the state. What earlier epochs saw is not in it: each whole epoch sees every row.
+    With --seen: what a checkpoint has seen of its epoch, rows and share, by shard or of entities. A
+    state holds positions, not ranks: steps and ranks are told with the --ranks and --batch-size
+    that the run had. Epoch, seed and order are those of the state. What earlier epochs saw is not
+    in it: each whole epoch sees every row.
 
-    Example:  headrace where out --split train --row part-00003.parquet:17 --epoch 2 --ranks 8 --batch-size 1024
+    Example:  headrace where out --split train --row part-00003.parquet:17 --epoch 2 --ranks 8
+    --batch-size 1024
 
     Example:  headrace where out --split train --entity C1042 --ranks 8 --batch-size 1024
 
@@ -345,16 +431,23 @@ def where(
     if seen is not None:
         if row is not None:
             raise SettingsError(
-                f"{setting('seen')} counts rows of shards or of entities", remedy=f"leave {setting('row')} out"
+                f"{setting('seen')} counts rows of shards or of entities",
+                remedy=f"leave {setting('row')} out",
             )
         _print_seen(seen, shards.open(path), entities, ranks, batch_size, as_json=as_json)
         return
     if (row is None) == (not entities.requested):
-        choices = f"{setting('row')} SHARD:ROW, {setting('entity')} NAME or {setting('entities')} FILE"
+        choices = (
+            f"{setting('row')} SHARD:ROW, {setting('entity')} NAME or {setting('entities')} FILE"
+        )
         raise SettingsError("no row was given", remedy=f"give one of {choices}")
     if ranks is None or batch_size is None:
-        name = "ranks" if ranks is None else "batch_size"
-        raise SettingsError(f"{setting_name(name)} is missing", remedy="give those of the training run")
+        name = "batch_size"
+        if ranks is None:
+            name = "ranks"
+        raise SettingsError(
+            f"{setting_name(name)} is missing", remedy="give those of the training run"
+        )
     dataset = shards.open(path)
     if row is not None:
         _print_row(row, dataset, epoch, ranks, batch_size, as_json=as_json)
@@ -368,7 +461,9 @@ def where(
     answer.show(as_json=as_json)
 
 
-def _print_row(row: str, dataset: Any, epoch: OneEpoch, ranks: int, batch_size: int, *, as_json: bool) -> None:
+def _print_row(
+    row: str, dataset: Any, epoch: OneEpoch, ranks: int, batch_size: int, *, as_json: bool
+) -> None:
     """Print which step, rank and place in the batch sees a row. row: as SHARD:ROW."""
     from headrace.stream.order.whereabouts import find_row, row_number
 
@@ -378,14 +473,24 @@ def _print_row(row: str, dataset: Any, epoch: OneEpoch, ranks: int, batch_size: 
         raise SettingsError(setting="row", value=row, remedy=remedy)
     index = epoch.index_of(dataset)
     block, row_of_block = row_number(index, shard, int(number))
-    sighting = find_row(epoch.plan(index, ranks=ranks, batch_size=batch_size), block=block, row=row_of_block)
-    record: dict[str, Any] = {"split": index.split, "row": row, "epoch": epoch.epoch, "seen": sighting is not None}
+    sighting = find_row(
+        epoch.plan(index, ranks=ranks, batch_size=batch_size), block=block, row=row_of_block
+    )
+    record: dict[str, Any] = {
+        "split": index.split,
+        "row": row,
+        "epoch": epoch.epoch,
+        "seen": sighting is not None,
+    }
     if sighting is not None:
         record |= {name: getattr(sighting, name) for name in ("step", "rank", "place", "position")}
     if as_json:
         emit(record)
     elif sighting is not None:
-        total = index.total_rows if epoch.samples_per_epoch is None else epoch.samples_per_epoch
+        if epoch.samples_per_epoch is None:
+            total = index.total_rows
+        else:
+            total = epoch.samples_per_epoch
         say(
             f"{row} in epoch {epoch.epoch}: step {sighting.step} of rank {sighting.rank},"
             f" row {sighting.place} of the batch; position {sighting.position:,} of {total:,}"
@@ -406,12 +511,18 @@ def _print_seen(
     *,
     as_json: bool,
 ) -> None:
-    """Print what a checkpoint has seen of its epoch. ranks, batch_size: both to count steps, or neither."""
+    """Print what a checkpoint has seen of its epoch.
+
+    ranks, batch_size: both to count steps, or neither.
+    """
     from headrace.stream.order.state import StreamState
     from headrace.stream.order.whereabouts import find_received, seen_per_shard
 
     saved = StreamState.from_dict(read_state(state))
-    index = dataset.split_index(saved.split) if saved.balance is None else dataset.counted_index(saved.split)
+    if saved.balance is None:
+        index = dataset.split_index(saved.split)
+    else:
+        index = dataset.counted_index(saved.split)
     saved.check_index(index)
     if entities.requested:
         if (ranks is None) != (batch_size is None):
@@ -420,24 +531,44 @@ def _print_seen(
                 remedy="give both, or neither",
             )
         rows = entities.rows_in(dataset, index.split)
-        topology = {} if ranks is None or batch_size is None else {"ranks": ranks, "batch_size": batch_size}
+        if ranks is None or batch_size is None:
+            topology = {}
+        else:
+            topology = {"ranks": ranks, "batch_size": batch_size}
         received = find_received(index, saved, rows.rows, **topology)
-        detail: Literal["steps", "positions"] = "steps" if topology else "positions"
-        answer = EntityAnswer.of(index, rows, received, "received", epoch=saved.epoch, detail=detail)
+        if topology:
+            detail: Literal["steps", "positions"] = "steps"
+        else:
+            detail = "positions"
+        answer = EntityAnswer.of(
+            index, rows, received, "received", epoch=saved.epoch, detail=detail
+        )
         answer.show(as_json=as_json)
         return
     counts = seen_per_shard(index, saved).tolist()
-    totals = [int(index.rows[index.shard_of_block == shard].sum()) for shard in range(len(index.shards))]
-    share = round(sum(counts) / saved.rows, 6) if saved.rows else 1.0
+    totals = [
+        int(index.rows[index.shard_of_block == shard].sum()) for shard in range(len(index.shards))
+    ]
+    share = 1.0
+    if saved.rows:
+        share = round(sum(counts) / saved.rows, 6)
     if as_json:
         by_shard = {
             name: {"seen_rows": count, "rows": total}
             for name, count, total in zip(index.shards, counts, totals, strict=True)
         }
-        record = {"split": saved.split, "epoch": saved.epoch, "rows": saved.rows, "seen_rows": sum(counts)}
+        record = {
+            "split": saved.split,
+            "epoch": saved.epoch,
+            "rows": saved.rows,
+            "seen_rows": sum(counts),
+        }
         emit({**record, "share": share, "shards": by_shard})
         return
-    title = f"{saved.split}, epoch {saved.epoch}: {sum(counts):,} of {saved.rows:,} rows, {100 * share:.1f} %"
+    title = (
+        f"{saved.split}, epoch {saved.epoch}: {sum(counts):,} of {saved.rows:,} rows,"
+        f" {100 * share:.1f} %"
+    )
     shards = table(title, ("shard", "seen", "rows"), numbers_from=1)
     for name, count, total in zip(index.shards, counts, totals, strict=True):
         shards.add_row(name, f"{count:,}", f"{total:,}")
@@ -456,4 +587,6 @@ def read_state(path: Path) -> Any:
             problem = f"key {shown(error.key)} appears twice"
         elif isinstance(error, RecursionError):
             problem = "it is nested too deep"
-        raise InputError(f"{path}: is not JSON ({problem}); give the file that state_dict() was saved to") from error
+        raise InputError(
+            f"{path}: is not JSON ({problem}); give the file that state_dict() was saved to"
+        ) from error

@@ -39,7 +39,9 @@ Distribution = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class PlainShards:
-    """Options for opening a dataset: how to read plain shards, and which fold of a prepared dataset."""
+    """Options for opening a dataset: how to read plain shards, and which fold of a prepared
+    dataset.
+    """
 
     fold: Annotated[
         int | None,
@@ -49,8 +51,10 @@ class PlainShards:
         list[str] | None,
         unless_given(
             metavar="NAME=TYPE",
-            help="Type of a column of plain CSV or TSV shards, e.g. price=float32; repeat it, or "
-            "use commas.",
+            help=(
+                "Type of a column of plain CSV or TSV shards, e.g. price=float32; repeat it, or "
+                "use commas."
+            ),
         ),
     ] = None
     null_values: Annotated[
@@ -79,7 +83,9 @@ class PlainShards:
         options = self.options()
         with shard_progress("index the shards") as on_progress:
             dataset = open_dataset(path, **options, on_progress=on_progress)
-        return dataset if self.fold is None else dataset.fold(self.fold)
+        if self.fold is None:
+            return dataset
+        return dataset.fold(self.fold)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,16 +115,23 @@ class OneEpoch:
     balance: Annotated[
         Literal["none", "flops"],
         typer.Option(
-            help="flops: give all ranks packed bins of similar cost in each step. Counts the "
-            "tokens of all bins."
+            help=(
+                "flops: give all ranks packed bins of similar cost in each step. Counts the "
+                "tokens of all bins."
+            )
         ),
     ] = "none"
 
     def index_of(self, dataset: Dataset, state: Any = None) -> SplitIndex:
-        """Return the index of the split; if steps are balanced, by flag or state, it has token counts."""
+        """Return the index of the split; if steps are balanced, by flag or state, it has token
+        counts.
+        """
         from headrace.stream.order.state import StreamState
 
-        saved = None if state is None else StreamState.from_dict(state).balance
+        if state is None:
+            saved = None
+        else:
+            saved = StreamState.from_dict(state).balance
         if self.balance == "none" and saved is None:
             return dataset.split_index(self.split)
         return dataset.counted_index(self.split)

@@ -34,27 +34,40 @@ def print_manifest(console: Console, manifest: Manifest, run: Path, detail: Deta
     """Print rows per split and per drop reason; in full also schema, facts, time and libraries."""
     full = detail == "full"
     read = int(manifest.source["rows"])
-    gathered = manifest.facts.get("source_rows", {})  # set by recipes whose rows combine several source rows
-    blank = [""] if gathered else []
+    # set by recipes whose rows combine several source rows
+    gathered = manifest.facts.get("source_rows", {})
+    blank = []
+    if gathered:
+        blank = [""]
     folds = manifest.folds
     heads = ("split", "rows", *(["source rows"] if gathered else []), "share", "shards", "size")
     made = table(f"{manifest.recipe} {manifest.run_id}", heads, numbers_from=1)
     for split in in_usual_order(manifest.splits) if full or not folds else ():
         totals = manifest.splits[split]
-        rows, source = f"{totals.rows:,}", [f"{gathered[split]:,}"] if gathered else []
+        rows = f"{totals.rows:,}"
+        source = []
+        if gathered:
+            source = [f"{gathered[split]:,}"]
         part = percent(gathered.get(split, totals.rows), read)
         made.add_row(split, rows, *source, part, f"{totals.shards:,}", size(totals.bytes))
     if folds and not full:
         every = manifest.splits.values()
-        total, shards, held = (sum(getattr(each, name) for each in every) for name in ("rows", "shards", "bytes"))
+        total, shards, held = (
+            sum(getattr(each, name) for each in every) for name in ("rows", "shards", "bytes")
+        )
         made.add_row("all folds", f"{total:,}", percent(total, read), f"{shards:,}", size(held))
     made.add_section()
     for reason, lost in manifest.dropped.items():
         if lost or full:
-            style = "yellow" if lost else "dim"
-            made.add_row(f"dropped: {reason}", *blank, f"{lost:,}", percent(lost, read), "", "", style=style)
+            style = "dim"
+            if lost:
+                style = "yellow"
+            made.add_row(
+                f"dropped: {reason}", *blank, f"{lost:,}", percent(lost, read), "", "", style=style
+            )
     made.add_section()
-    files, held = f"{manifest.source['files']:,}", size(manifest.source["bytes"])
+    files = f"{manifest.source['files']:,}"
+    held = size(manifest.source["bytes"])
     made.add_row("read", *blank, f"{read:,}", percent(read, read), files, held)
     empty = manifest.source.get("empty_shards", [])
     if empty:
@@ -73,10 +86,14 @@ def print_manifest(console: Console, manifest: Manifest, run: Path, detail: Deta
     if full:
         schema = table("columns", ("name", "type", "nulls"))
         for column in manifest.schema:
-            nulls = "may contain nulls" if column["nullable"] else "none"
+            nulls = "none"
+            if column["nullable"]:
+                nulls = "may contain nulls"
             schema.add_row(cell(column["name"]), cell(column["type"]), nulls)
         console.print(schema)
-        told = {name: value for name, value in manifest.facts.items() if name not in _TOLD_ELSEWHERE}
+        told = {
+            name: value for name, value in manifest.facts.items() if name not in _TOLD_ELSEWHERE
+        }
         told["empty source shards"] = ", ".join(manifest.source["empty_shards"]) or "none"
         print_facts(console, run, told, manifest.libraries)
 
@@ -86,10 +103,16 @@ def folds_table(manifest: Manifest) -> Table:
     folds = [manifest.fold(number) for number in range(len(manifest.folds))]
     every = sum(each.rows for each in manifest.splits.values())
     rolls = "cutoff_us" in manifest.facts["folds"][0]
-    made = table("folds", ("fold", *(["cut"] if rolls else []), *folds[0].splits, "left out"), numbers_from=1 + rolls)
+    made = table(
+        "folds",
+        ("fold", *(["cut"] if rolls else []), *folds[0].splits, "left out"),
+        numbers_from=1 + rolls,
+    )
     for number, fold in enumerate(folds):
         rows = [each.rows for each in fold.splits.values()]
-        cut = [cell(fold.facts["split_date"])] if rolls else []
+        cut = []
+        if rolls:
+            cut = [cell(fold.facts["split_date"])]
         made.add_row(str(number), *cut, *(f"{each:,}" for each in (*rows, every - sum(rows))))
     return made
 
@@ -104,7 +127,9 @@ def folds_record(manifest: Manifest, run: Path) -> dict[str, Any]:
     return {"run": str(run), "folds": folds}
 
 
-def print_facts(console: Console, run: Path, rows: Mapping[str, Any], libraries: Mapping[str, str]) -> None:
+def print_facts(
+    console: Console, run: Path, rows: Mapping[str, Any], libraries: Mapping[str, str]
+) -> None:
     """Print when a run finished, those of the facts that are not None, and the libraries used."""
     facts: dict[str, Any] = {"finished": finished_at(run)}
     for name, value in rows.items():
@@ -112,7 +137,9 @@ def print_facts(console: Console, run: Path, rows: Mapping[str, Any], libraries:
             facts[name.removesuffix("_us")] = _moment(value)
         elif value is not None:
             facts[name] = value
-    facts["libraries"] = ", ".join(f"{name} {version}" for name, version in sorted(libraries.items()))
+    facts["libraries"] = ", ".join(
+        f"{name} {version}" for name, version in sorted(libraries.items())
+    )
     console.print(record_table("facts", facts))
 
 
@@ -126,7 +153,9 @@ def _moment(microseconds: int) -> str:
 
 def percent(rows: int, of: int) -> str:
     """Format a share in percent; "" if the total is 0."""
-    return f"{100 * rows / of:.1f} %" if of else ""
+    if of:
+        return f"{100 * rows / of:.1f} %"
+    return ""
 
 
 def manifest_record(manifest: Manifest, run: Path, how: str) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from headrace.arrays import F64, I64
 
 _STEPS = (1, 2, 2.5, 5, 10)
 _STRETCHES = 72  # number of bins in time, over the width of a page
-_DAY, _YEAR = 86400.0, 365.25 * 86400.0
+_DAY = 86400.0
+_YEAR = 365.25 * 86400.0
 _CLOCK = np.array(
     [
         1,
@@ -33,7 +34,9 @@ def even_edges(low: float, high: float, *, most: int = 24, whole: bool = True) -
     whole: the width is a whole number, 1 or more.
     """
     width = (high - low) / most
-    power = 10.0 ** np.floor(np.log10(width)) if width > 0 else 1.0
+    power = 1.0
+    if width > 0:
+        power = 10.0 ** np.floor(np.log10(width))
     step = next(power * each for each in _STEPS if power * each >= width)
     if whole:
         step = max(1.0, float(np.ceil(step)))
@@ -47,12 +50,17 @@ def even_edges(low: float, high: float, *, most: int = 24, whole: bool = True) -
 
 
 def growing_edges(low: float, high: float) -> F64:
-    """Return edges from 1, 2, 5, 10, 20, … that cover low..high, both above 0; powers of ten over a wide range."""
-    first, last = int(np.floor(np.log10(low))), int(np.floor(np.log10(high))) + 1
+    """Return edges from 1, 2, 5, 10, 20, … that cover low..high, both above 0; powers of ten over a
+    wide range.
+    """
+    first = int(np.floor(np.log10(low)))
+    last = int(np.floor(np.log10(high))) + 1
     wide = last - first > 12
     stride = -(-(last - first) // 36)
     powers = range(first, last + stride, stride)
-    edges = np.array([digit * 10.0**power for power in powers for digit in ((1,) if wide else (1, 2, 5))])
+    edges = np.array(
+        [digit * 10.0**power for power in powers for digit in ((1,) if wide else (1, 2, 5))]
+    )
     begin = max(0, int(np.searchsorted(edges, low, "right")) - 1)
     end = int(np.searchsorted(edges, high, "right"))
     return np.asarray(edges[begin : end + 1], np.float64)
@@ -60,9 +68,12 @@ def growing_edges(low: float, high: float) -> F64:
 
 def span_edges(values: F64) -> tuple[F64, bool]:
     """Return edges like `edges_for`, for seconds of 1 and more, at units of clocks and calendars."""
-    low, high = float(values.min()), float(values.max())
+    low = float(values.min())
+    high = float(values.max())
     if high < 50 * low:
-        unit = max(each for each in (1.0, 60.0, 3600.0, _DAY, _YEAR) if high >= 4 * each or each == 1)
+        unit = max(
+            each for each in (1.0, 60.0, 3600.0, _DAY, _YEAR) if high >= 4 * each or each == 1
+        )
         return even_edges(low / unit, high / unit, whole=unit == 1) * unit, False
     end = int(np.searchsorted(_CLOCK, high, "right"))
     begin = int(np.searchsorted(_CLOCK, low, "right")) - 1
@@ -71,7 +82,9 @@ def span_edges(values: F64) -> tuple[F64, bool]:
 
 def time_edges(low: float, high: float) -> F64:
     """Return edges of even intervals of time that cover low..high."""
-    return np.asarray(low + max((high - low) / _STRETCHES, 1.0) * np.arange(_STRETCHES + 1), np.float64)
+    return np.asarray(
+        low + max((high - low) / _STRETCHES, 1.0) * np.arange(_STRETCHES + 1), np.float64
+    )
 
 
 def edges_for(values: F64) -> tuple[F64, bool]:
@@ -79,7 +92,8 @@ def edges_for(values: F64) -> tuple[F64, bool]:
 
     They grow if the smallest value is above 0 and the largest is at least 50 times the smallest.
     """
-    low, high = float(values.min()), float(values.max())
+    low = float(values.min())
+    high = float(values.max())
     if low > 0 and high >= 50 * low:
         return growing_edges(low, high), True
     return even_edges(low, high), False
@@ -87,36 +101,50 @@ def edges_for(values: F64) -> tuple[F64, bool]:
 
 def counted(values: F64, edges: F64, weights: F64 | None = None) -> F64:
     """Count values, or sum their weights, in each bin [edge, next edge): float64 [bins]."""
-    return np.bincount(_bin_of(values, edges), weights=weights, minlength=len(edges) - 1).astype(np.float64)
+    return np.bincount(_bin_of(values, edges), weights=weights, minlength=len(edges) - 1).astype(
+        np.float64
+    )
 
 
 def _bin_of(values: F64, edges: F64) -> I64:
-    return np.asarray(np.clip(np.searchsorted(edges, values, "right") - 1, 0, len(edges) - 2), np.int64)
+    return np.asarray(
+        np.clip(np.searchsorted(edges, values, "right") - 1, 0, len(edges) - 2), np.int64
+    )
 
 
 def spread(begins: F64, ends: F64, weights: F64, edges: F64) -> F64:
-    """Spread weights evenly over their spans [begin, end] and sum them in bins of time: float64 [bins].
+    """Spread weights evenly over their spans [begin, end] and sum them in bins of time: float64
+    [bins].
 
-    A span of length 0 falls into the bin that contains it. The sum over bins equals the sum of weights if the edges
-    cover all spans. O(spans + edges) time and memory.
+    A span of length 0 falls into the bin that contains it. The sum over bins equals the sum of
+    weights if the edges cover all spans. O(spans + edges) time and memory.
     """
     moments = ends <= begins
     found = counted(begins[moments], edges, weights[moments])
-    begins, ends, weights = begins[~moments], ends[~moments], weights[~moments]
+    begins = begins[~moments]
+    ends = ends[~moments]
+    weights = weights[~moments]
     pace = weights / (ends - begins)
-    # A span adds its rate to all bins from its beginning on, and subtracts it again from its end on.
+    # A span adds its rate to all bins from its beginning on, and subtracts it again from its end
+    # on.
     for at, sign in ((begins, 1.0), (ends, -1.0)):
         at = np.clip(at, edges[0], edges[-1])
         place = _bin_of(at, edges)
-        within = np.bincount(place, weights=pace * (edges[place + 1] - at), minlength=len(edges) - 1)
+        within = np.bincount(
+            place, weights=pace * (edges[place + 1] - at), minlength=len(edges) - 1
+        )
         before = np.cumsum(np.bincount(place + 1, weights=pace, minlength=len(edges)))[:-1]
         found += sign * (within + before * np.diff(edges))
     return np.maximum(found, 0.0)  # rounding may leave sums slightly below 0
 
 
 def covering(begins: F64, ends: F64, edges: F64) -> F64:
-    """Count the spans [begin, end] that touch each bin: float64 [bins]. O(spans + edges) time and memory."""
-    first, last = _bin_of(begins, edges), _bin_of(ends, edges)
+    """Count the spans [begin, end] that touch each bin: float64 [bins].
+
+    O(spans + edges) time and memory.
+    """
+    first = _bin_of(begins, edges)
+    last = _bin_of(ends, edges)
     change = np.bincount(first, minlength=len(edges)) - np.bincount(last + 1, minlength=len(edges))
     return np.cumsum(change)[:-1].astype(np.float64)
 

@@ -1,7 +1,10 @@
-"""Make pictures as Vega-Lite specifications that contain their numbers. Pure; `page.draw` draws them.
+"""Make pictures as Vega-Lite specifications that contain their numbers.
 
-Colours are roles: custom properties of the page's style, so that one drawing works in light and dark mode. Every mark
-has a description, which is its label for screen readers and its text on hovering. `parts` maps a role to its values.
+Pure; `page.draw` draws them.
+
+Colours are roles: custom properties of the page's style, so that one drawing works in light and
+dark mode. Every mark has a description, which is its label for screen readers and its text on
+hovering. `parts` maps a role to its values.
 """
 
 from __future__ import annotations
@@ -18,13 +21,22 @@ from headrace.report.figure import Chart
 Parts = Mapping[str, Sequence[float] | F64]
 Mark = tuple[float, str]
 
-HALF, FULL, _NARROW = 440, 940, 340
+HALF = 440
+FULL = 940
+_NARROW = 340
 SPLITS = frozenset(("train", "val", "valid", "test", "all"))  # roles that the page has a colour for
-_HEIGHT, _BAR = 190, 26
+_HEIGHT = 190
+_BAR = 26
 _LEFT_OUT = {"ticks": False, "domain": False}
-# Each number on its own: Vega would write 0k and 0.2k beside 1k, and d3's ~s writes 500m for a half.
-_SHORT = "datum.value && abs(datum.value) < 1 ? format(datum.value, '~g') : format(datum.value, '~s')"
-_BOTH_ENDS = "length(datum.label) > 28 ? slice(datum.label, 0, 14) + '…' + slice(datum.label, -13) : datum.label"
+# Each number on its own: Vega would write 0k and 0.2k beside 1k, and d3's ~s writes 500m for a
+# half.
+_SHORT = (
+    "datum.value && abs(datum.value) < 1 ? format(datum.value, '~g') : format(datum.value, '~s')"
+)
+_BOTH_ENDS = (
+    "length(datum.label) > 28 ? slice(datum.label, 0, 14) + '…' + slice(datum.label, -13) :"
+    " datum.label"
+)
 
 
 def bars(
@@ -43,10 +55,17 @@ def bars(
     shown = texts or [f"{value:,.0f}" for value in values]
     words = dict(names or {})
     data = [
-        {"label": label, "value": value, "role": words.get(role, role), "text": text, "hint": f"{label}: {text} {unit}"}
+        {
+            "label": label,
+            "value": value,
+            "role": words.get(role, role),
+            "text": text,
+            "hint": f"{label}: {text} {unit}",
+        }
         for label, value, role, text in zip(labels, values, roles, shown, strict=True)
     ]
-    room = max(values, default=0) * (1.15 + max(map(len, shown), default=0) / 30) or 1  # leave room for the texts
+    # leave room for the texts
+    room = max(values, default=0) * (1.15 + max(map(len, shown), default=0) / 30) or 1
     x = {"field": "value", "type": "quantitative", "axis": None, "scale": {"domain": [0, room]}}
     y = _names()
     colour = _colour(roles, words)
@@ -63,14 +82,22 @@ def bars(
         },
     ]
     spec = _spec(data, HALF, _BAR * max(1, len(labels)), layer=layers)
-    return Chart(spec, ["", unit], [[label, text] for label, text in zip(labels, shown, strict=True)])
+    return Chart(
+        spec, ["", unit], [[label, text] for label, text in zip(labels, shown, strict=True)]
+    )
 
 
 def stacked_bars(
     labels: Sequence[str], parts: Parts, *, unit: str, names: Mapping[str, str], shares: bool = True
 ) -> Chart:
-    """Draw a horizontal bar of parts for each label, as shares of its total or as they are. names: of roles."""
-    wholes = [sum(float(values[place]) for values in parts.values()) or 1.0 for place in range(len(labels))]
+    """Draw a horizontal bar of parts for each label, as shares of its total or as they are.
+
+    names: of roles.
+    """
+    wholes = [
+        sum(float(values[place]) for values in parts.values()) or 1.0
+        for place in range(len(labels))
+    ]
     data = _parts_of_labels(labels, parts, unit, names)
     for each in data:
         percent = 100 * each["value"] / wholes[each.pop("place")]
@@ -85,7 +112,12 @@ def stacked_bars(
 
 
 def matrix(
-    cells: Sequence[tuple[str, str, float, str]], *, down: str, across: str, columns: Sequence[str], role: str
+    cells: Sequence[tuple[str, str, float, str]],
+    *,
+    down: str,
+    across: str,
+    columns: Sequence[str],
+    role: str,
 ) -> Chart:
     """Draw a square for each cell (row, column, share, text); a larger share, 0 to 1, is darker.
 
@@ -102,7 +134,13 @@ def matrix(
         for row, column, share, text in cells
     ]
     axis = {**_LEFT_OUT, "labelAngle": 0, "labelLimit": 130}
-    x = {"field": "column", "type": "nominal", "sort": None, "title": across, "axis": {**axis, "orient": "top"}}
+    x = {
+        "field": "column",
+        "type": "nominal",
+        "sort": None,
+        "title": across,
+        "axis": {**axis, "orient": "top"},
+    }
     y = {"field": "row", "type": "nominal", "sort": None, "title": down, "axis": axis}
     square = {
         "x": x,
@@ -113,7 +151,10 @@ def matrix(
     }
     layers = [
         {"mark": {"type": "rect", "stroke": "var(--card)", "strokeWidth": 3}, "encoding": square},
-        {"mark": {"type": "text", "aria": False}, "encoding": {"x": x, "y": y, "text": {"field": "text"}}},
+        {
+            "mark": {"type": "text", "aria": False},
+            "encoding": {"x": x, "y": y, "text": {"field": "text"}},
+        },
     ]
     spec = _spec(data, HALF, 46 * max(1, len({row for row, *_ in cells})), layer=layers)
     return Chart(spec, columns, [[row, column, text] for row, column, _, text in cells])
@@ -124,8 +165,13 @@ def narrow(chart: Chart) -> Chart:
 
     def shorter(part: Any) -> Any:
         if isinstance(part, dict):
-            return {name: min(each, 100) if name == "labelLimit" else shorter(each) for name, each in part.items()}
-        return [shorter(each) for each in part] if isinstance(part, list) else part
+            return {
+                name: min(each, 100) if name == "labelLimit" else shorter(each)
+                for name, each in part.items()
+            }
+        if isinstance(part, list):
+            return [shorter(each) for each in part]
+        return part
 
     return replace(chart, spec={**shorter(chart.spec), "width": _NARROW})
 
@@ -133,7 +179,9 @@ def narrow(chart: Chart) -> Chart:
 _STACKED = {"order": {"field": "order", "type": "quantitative"}, "description": {"field": "hint"}}
 
 
-def _parts_of_labels(labels: Sequence[str], parts: Parts, unit: str, names: Mapping[str, str]) -> list[dict[str, Any]]:
+def _parts_of_labels(
+    labels: Sequence[str], parts: Parts, unit: str, names: Mapping[str, str]
+) -> list[dict[str, Any]]:
     return [
         {
             "label": label,
@@ -160,21 +208,38 @@ def histogram(
 ) -> Chart:
     """Draw how many `of` are in each bin.
 
-    edges: [bins + 1]. parts: counts [bins]. grows: whether the axis is logarithmic. texts: the edges in words. mark: a
-    position on the axis and its name.
+    edges: [bins + 1]. parts: counts [bins]. grows: whether the axis is logarithmic. texts: the
+    edges in words. mark: a position on the axis and its name.
     """
-    shown = list(texts) if texts is not None else [f"{edge:,.6g}" for edge in edges]
-    bounds = edges.tolist()
-    axis: dict[str, Any] = {"grid": False, "labelOverlap": True, "labelSeparation": 8, "tickCount": 6}
     if texts is not None:
-        few = [(bounds[place], shown[place]) for place in range(0, len(bounds), max(1, (len(bounds) + 6) // 7))]
+        shown = list(texts)
+    else:
+        shown = [f"{edge:,.6g}" for edge in edges]
+    bounds = edges.tolist()
+    axis: dict[str, Any] = {
+        "grid": False,
+        "labelOverlap": True,
+        "labelSeparation": 8,
+        "tickCount": 6,
+    }
+    if texts is not None:
+        few = [
+            (bounds[place], shown[place])
+            for place in range(0, len(bounds), max(1, (len(bounds) + 6) // 7))
+        ]
         cases = [f"abs(datum.value-{edge!r})<=1e-9*abs({edge!r}) ? {text!r}" for edge, text in few]
         axis |= {"values": [edge for edge, _ in few], "labelExpr": " : ".join([*cases, "''"])}
     else:
         axis["labelExpr"] = _SHORT
         if grows:
-            tens = [edge for edge in bounds if f"{edge:e}".startswith("1.0")]
-            axis["values"] = tens if len(bounds) > 7 else bounds
+            tens = []
+            for edge in bounds:
+                if f"{edge:e}".startswith("1.0"):
+                    tens.append(edge)
+            if len(bounds) > 7:
+                axis["values"] = tens
+            else:
+                axis["values"] = bounds
     scale = {"type": "log" if grows else "linear", "domain": [bounds[0], bounds[-1]], "nice": False}
     x = {"field": "from", "type": "quantitative", "title": title, "scale": scale, "axis": axis}
     return _binned(x, bounds, parts, shown, of=of, mark=mark, width=HALF, heading=title)
@@ -191,14 +256,26 @@ def over_time(
 ) -> Chart:
     """Draw rows over time, a column for each interval.
 
-    edges: microseconds since 1970, [bins + 1]. behind: (role, name) of the time from the mark on, which is shaded, so
-    that it shows even if its columns are too low to see. Other parameters as in `histogram`.
+    edges: microseconds since 1970, [bins + 1]. behind: (role, name) of the time from the mark on,
+    which is shaded, so that it shows even if its columns are too low to see. Other parameters as in
+    `histogram`.
     """
     bounds = (edges / 1000).tolist()  # Vega uses milliseconds
     scale = {"type": "utc", "domain": [bounds[0], bounds[-1]], "nice": False}
-    x = {"field": "from", "type": "temporal", "title": None, "scale": scale, "axis": {"grid": False, **_TIME_AXIS}}
-    at = None if mark is None else (mark[0] / 1000, mark[1])
-    return _binned(x, bounds, parts, texts, of=of, mark=at, behind=behind, width=FULL, heading="time")
+    x = {
+        "field": "from",
+        "type": "temporal",
+        "title": None,
+        "scale": scale,
+        "axis": {"grid": False, **_TIME_AXIS},
+    }
+    if mark is None:
+        at = None
+    else:
+        at = (mark[0] / 1000, mark[1])
+    return _binned(
+        x, bounds, parts, texts, of=of, mark=at, behind=behind, width=FULL, heading="time"
+    )
 
 
 def spans(
@@ -210,14 +287,23 @@ def spans(
     columns: Sequence[str] = ("", "part", ""),
     names: Mapping[str, str] | None = None,
 ) -> Chart:
-    """Draw a horizontal interval for each row {label, from, to, role, hint}; several may share a label.
+    """Draw a horizontal interval for each row {label, from, to, role, hint}; several may share a
+    label.
 
-    along="time": from and to are milliseconds since 1970. A row may have a weight, its opacity. names: of roles.
+    along="time": from and to are milliseconds since 1970. A row may have a weight, its opacity.
+    names: of roles.
     """
     words = dict(names or {})
     labels = list(dict.fromkeys(str(row["label"]) for row in rows))
-    kind = "temporal" if along == "time" else "quantitative"
-    x: dict[str, Any] = {"field": "from", "type": kind, "title": unit or None, "axis": dict(_TIME_AXIS)}
+    kind = "quantitative"
+    if along == "time":
+        kind = "temporal"
+    x: dict[str, Any] = {
+        "field": "from",
+        "type": kind,
+        "title": unit or None,
+        "axis": dict(_TIME_AXIS),
+    }
     if along == "time":
         x["scale"] = {"type": "utc", "nice": False}
     else:
@@ -235,27 +321,43 @@ def spans(
     layers = [{"mark": {"type": "bar"}, "encoding": encoding}]
     data = [{"weight": 1.0, **row, "role": words.get(row["role"], row["role"])} for row in rows]
     spec = _spec(data, FULL, row_height * max(1, len(labels)), layer=layers)
-    spec["padding"] = {**spec["padding"], "left": 24}  # for long labels, which a wide picture would cut off
+    # for long labels, which a wide picture would cut off
+    spec["padding"] = {**spec["padding"], "left": 24}
     return Chart(spec, columns, [[row["label"], row["role"], row["hint"]] for row in data])
 
 
 def quantiles(rows: Sequence[tuple[str, str, Sequence[float]]]) -> Chart:
-    """Draw the quantiles 5, 25, 50, 75 and 95 % of each row (column, role, quantiles), on a scale of each column.
+    """Draw the quantiles 5, 25, 50, 75 and 95 % of each row (column, role, quantiles), on a scale
+    of each column.
 
-    A scale runs from the lowest to the highest quantile of its column; both are written beside the bars.
+    A scale runs from the lowest to the highest quantile of its column; both are written beside the
+    bars.
     """
-    data, table = [], []
+    data = []
+    table = []
     for column, role, values in rows:
         every = [each for name, _, own in rows if name == column for each in own]
-        low, high = min(every), max(every)
+        low = min(every)
+        high = max(every)
         width = high - low or 1.0
         texts = [f"{value:,.4g}" for value in values]
         at = [(value - low) / width for value in values]
-        told = ", ".join(f"{share} % {value}" for share, value in zip((5, 25, 50, 75, 95), texts, strict=True))
+        told = ", ".join(
+            f"{share} % {value}" for share, value in zip((5, 25, 50, 75, 95), texts, strict=True)
+        )
         hint = f"{column}, {role}: {told}"
         text = f"{texts[0]} … {texts[2]} … {texts[4]}"
         place = dict(zip(("p5", "p25", "p50", "p75", "p95"), at, strict=True))
-        data.append({"label": f"{column} · {role}", "role": role, "text": text, "end": 1.04, "hint": hint, **place})
+        data.append(
+            {
+                "label": f"{column} · {role}",
+                "role": role,
+                "text": text,
+                "end": 1.04,
+                "hint": hint,
+                **place,
+            }
+        )
         table.append([f"{column} · {role}", *texts])
     x = {"type": "quantitative", "axis": None, "scale": {"domain": [0, 1.9], "nice": False}}
     colour = _colour([role for _, role, _ in rows])
@@ -263,7 +365,12 @@ def quantiles(rows: Sequence[tuple[str, str, Sequence[float]]]) -> Chart:
     layers: list[dict[str, Any]] = [
         {
             "mark": {"type": "bar", "height": height, "aria": height > 2},
-            "encoding": {"x": {"field": begin, **x}, "x2": {"field": end}, "color": colour, **described},
+            "encoding": {
+                "x": {"field": begin, **x},
+                "x2": {"field": end},
+                "color": colour,
+                **described,
+            },
         }
         for begin, end, height in (("p5", "p95", 2), ("p25", "p75", 14))
     ]
@@ -271,10 +378,15 @@ def quantiles(rows: Sequence[tuple[str, str, Sequence[float]]]) -> Chart:
     written = {"type": "text", "align": "left", "aria": False}
     layers += [
         {"mark": ink, "encoding": {"x": {"field": "p50", **x}, "y": _names()}},
-        {"mark": written, "encoding": {"x": {"field": "end", **x}, "y": _names(), "text": {"field": "text"}}},
+        {
+            "mark": written,
+            "encoding": {"x": {"field": "end", **x}, "y": _names(), "text": {"field": "text"}},
+        },
     ]
     return Chart(
-        _spec(data, HALF, _BAR * len(rows), layer=layers), ["", "5 %", "25 %", "median", "75 %", "95 %"], table
+        _spec(data, HALF, _BAR * len(rows), layer=layers),
+        ["", "5 %", "25 %", "median", "75 %", "95 %"],
+        table,
     )
 
 
@@ -293,7 +405,9 @@ def _binned(
     heading: str,
     behind: tuple[str, str] | None = None,
 ) -> Chart:
-    """Draw a rectangle for each nonzero part of each bin, stacked, a line at the mark and what is behind it."""
+    """Draw a rectangle for each nonzero part of each bin, stacked, a line at the mark and what is
+    behind it.
+    """
     data = []
     for place in range(len(bounds) - 1):
         below = 0.0
@@ -301,7 +415,12 @@ def _binned(
             value = float(values[place])
             if value > 0:
                 hint = f"{texts[place]} to {texts[place + 1]}, {role}: {value:,.0f} {of}"
-                reach = {"from": bounds[place], "to": bounds[place + 1], "low": below, "high": below + value}
+                reach = {
+                    "from": bounds[place],
+                    "to": bounds[place + 1],
+                    "low": below,
+                    "high": below + value,
+                }
                 data.append({**reach, "role": role, "hint": hint})
                 below += value
     encoding = {
@@ -312,13 +431,21 @@ def _binned(
         "color": _colour(list(parts)),
         "description": {"field": "hint"},
     }
-    layers = [{"mark": {"type": "rect", "stroke": "var(--card)", "strokeWidth": 0.5}, "encoding": encoding}]
+    layers = [
+        {
+            "mark": {"type": "rect", "stroke": "var(--card)", "strokeWidth": 0.5},
+            "encoding": encoding,
+        }
+    ]
     if mark is not None and bounds[0] <= mark[0] <= bounds[-1]:
         if behind is not None and mark[0] < bounds[-1]:
             layers = [*_shade(mark[0], bounds[-1], behind, x["type"]), *layers]
         layers += _ruler(mark, x["type"])
     ranges = [f"{low} – {high}" for low, high in pairwise(texts)]
-    rows = [row for row in _rows(ranges, parts) if any(cell != "0" for cell in row[1:])]
+    rows = []
+    for row in _rows(ranges, parts):
+        if any(cell != "0" for cell in row[1:]):
+            rows.append(row)
     return Chart(_spec(data, width, _HEIGHT, title=of, layer=layers), [heading, *parts], rows)
 
 
@@ -328,9 +455,21 @@ def _shade(begin: float, end: float, named: tuple[str, str], kind: str) -> list[
     data = {"values": [{"begin": begin, "end": end, "name": name}]}
     x = {"field": "begin", "type": kind}
     area = {"type": "rect", "color": f"var(--{role})", "opacity": 0.14}
-    text = {"type": "text", "align": "left", "dx": 5, "baseline": "top", "y": 2, "color": "var(--ink)", "aria": False}
+    text = {
+        "type": "text",
+        "align": "left",
+        "dx": 5,
+        "baseline": "top",
+        "y": 2,
+        "color": "var(--ink)",
+        "aria": False,
+    }
     return [
-        {"data": data, "mark": area, "encoding": {"x": x, "x2": {"field": "end"}, "description": {"field": "name"}}},
+        {
+            "data": data,
+            "mark": area,
+            "encoding": {"x": x, "x2": {"field": "end"}, "description": {"field": "name"}},
+        },
         {"data": data, "mark": text, "encoding": {"x": x, "text": {"field": "name"}}},
     ]
 
@@ -340,14 +479,28 @@ def _ruler(mark: Mark, kind: str) -> list[dict[str, Any]]:
     data = {"values": [{"at": mark[0], "name": mark[1]}]}
     x = {"field": "at", "type": kind}
     line = {"type": "rule", "color": "var(--mark)", "strokeWidth": 1.5, "strokeDash": [5, 3]}
-    text = {"type": "text", "align": "right", "dx": -5, "baseline": "top", "y": 2, "color": "var(--mark)"}
+    text = {
+        "type": "text",
+        "align": "right",
+        "dx": -5,
+        "baseline": "top",
+        "y": 2,
+        "color": "var(--mark)",
+    }
     # The halo keeps the text readable over the marks.
     halo = {**text, "stroke": "var(--card)", "strokeWidth": 4, "strokeJoin": "round"}
     names = [
-        {"data": data, "mark": {**each, "aria": False}, "encoding": {"x": x, "text": {"field": "name"}}}
+        {
+            "data": data,
+            "mark": {**each, "aria": False},
+            "encoding": {"x": x, "text": {"field": "name"}},
+        }
         for each in (halo, text)
     ]
-    return [{"data": data, "mark": line, "encoding": {"x": x, "description": {"field": "name"}}}, *names]
+    return [
+        {"data": data, "mark": line, "encoding": {"x": x, "description": {"field": "name"}}},
+        *names,
+    ]
 
 
 def _names() -> dict[str, Any]:
@@ -370,33 +523,65 @@ def _colour(roles: Sequence[str], names: Mapping[str, str] | None = None) -> dic
         "domain": [words.get(role, role) for role in distinct],
         "range": [f"var(--{role})" for role in distinct],
     }
-    legend = {"orient": "top", "symbolType": "square", "offset": 4, "columnPadding": 18, "labelLimit": 300}
-    shown = legend if len(distinct) > 1 else None
+    legend = {
+        "orient": "top",
+        "symbolType": "square",
+        "offset": 4,
+        "columnPadding": 18,
+        "labelLimit": 300,
+    }
+    shown = None
+    if len(distinct) > 1:
+        shown = legend
     return {"field": "role", "type": "nominal", "title": None, "scale": scale, "legend": shown}
 
 
 def _rows(labels: Sequence[str], parts: Parts) -> list[list[str]]:
-    return [[label, *(f"{values[at]:,.0f}" for values in parts.values())] for at, label in enumerate(labels)]
+    return [
+        [label, *(f"{values[at]:,.0f}" for values in parts.values())]
+        for at, label in enumerate(labels)
+    ]
 
 
-def _spec(data: Sequence[Mapping[str, Any]], width: int, height: int, **rest: Any) -> dict[str, Any]:
-    ink, line = "var(--ink)", "var(--line)"
-    colours = {"labelColor": ink, "titleColor": ink, "gridColor": line, "domainColor": line, "tickColor": line}
+def _spec(
+    data: Sequence[Mapping[str, Any]], width: int, height: int, **rest: Any
+) -> dict[str, Any]:
+    ink = "var(--ink)"
+    line = "var(--line)"
+    colours = {
+        "labelColor": ink,
+        "titleColor": ink,
+        "gridColor": line,
+        "domainColor": line,
+        "tickColor": line,
+    }
     return {
         "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
         "width": width,
         "height": height,
         "background": None,
         "autosize": {"type": "fit-x", "contains": "padding"},
-        "padding": {"left": 12, "right": 14, "top": 4, "bottom": 4},  # fonts may be wider than when it was drawn
+        # fonts may be wider than when it was drawn
+        "padding": {"left": 12, "right": 14, "top": 4, "bottom": 4},
         "data": {"values": list(data)},
         **rest,
         "config": {
             "font": "sans-serif",
             "view": {"stroke": None},
             "text": {"color": ink, "fontSize": 13},
-            "axis": {**colours, "labelFontSize": 13, "titleFontSize": 13, "titleFontWeight": "normal"},
+            "axis": {
+                **colours,
+                "labelFontSize": 13,
+                "titleFontSize": 13,
+                "titleFontWeight": "normal",
+            },
             "legend": {"labelColor": ink, "labelFontSize": 13},
-            "title": {"color": ink, "fontSize": 13, "fontWeight": "normal", "anchor": "start", "offset": 6},
+            "title": {
+                "color": ink,
+                "fontSize": 13,
+                "fontWeight": "normal",
+                "anchor": "start",
+                "offset": 6,
+            },
         },
     }

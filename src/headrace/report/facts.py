@@ -31,15 +31,23 @@ class RunFacts:
 
     @property
     def output(self) -> str:
-        """The name of the dataset directory, or of the run's own directory if it is not in a dataset directory."""
+        """The name of the dataset directory, or of the run's own directory if it is not in a
+        dataset directory.
+        """
         run = place_of(self.run.root).real()
-        return run.parent.parent.name if run.parent.name == "runs" else run.name
+        if run.parent.name == "runs":
+            return run.parent.parent.name
+        return run.name
 
     @property
     def rows_in_splits(self) -> dict[str, int]:
-        """Source rows of each split; if output rows are not source rows, the recipe has counted them."""
+        """Source rows of each split; if output rows are not source rows, the recipe has counted
+        them.
+        """
         counted: dict[str, int] = self.manifest.facts.get("source_rows", {})
-        return {name: counted.get(name, totals.rows) for name, totals in self.manifest.splits.items()}
+        return {
+            name: counted.get(name, totals.rows) for name, totals in self.manifest.splits.items()
+        }
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -52,7 +60,10 @@ class RunFacts:
 
 
 def read_run(path: str | Path, run: str | None = None) -> RunFacts:
-    """Read the facts of the run at a path. Raises `InputError` without a finished run, `CorruptShard` for damage."""
+    """Read the facts of the run at a path.
+
+    Raises `InputError` without a finished run, `CorruptShard` for damage.
+    """
     root, manifest = find_run(path, run)
     finished = FinishedRun(root, manifest)
     blocks = pl.from_arrow(finished.index.table)
@@ -61,5 +72,7 @@ def read_run(path: str | Path, run: str | None = None) -> RunFacts:
     try:
         record = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise CorruptShard(f"{path}: cannot be read ({error}); restore it or prepare the run again") from error
+        raise CorruptShard(
+            f"{path}: cannot be read ({error}); restore it or prepare the run again"
+        ) from error
     return RunFacts(finished, record if isinstance(record, dict) else {}, blocks)

@@ -1,4 +1,6 @@
-"""Define the data of a report: figures that answer a question in words and with a picture, tables, pages."""
+"""Define the data of a report: figures that answer a question in words and with a picture, tables,
+pages.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ class Chart:
 class Figure:
     """A question and its answer, with a picture if there is one.
 
-    key: unique on the page, lower case with dashes. tone: of the answer. chart: None if words are enough; they then
-    take the full width. width: of the picture.
+    key: unique on the page, lower case with dashes. tone: of the answer. chart: None if words are
+    enough; they then take the full width. width: of the picture.
     """
 
     key: str

@@ -1,4 +1,6 @@
-"""Draw the result of `find_leaks` as a page: content, ids, columns, benchmarks and time that splits share. Pure."""
+"""Draw the result of `find_leaks` as a page: content, ids, columns, benchmarks and time that splits
+share. Pure.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ _NAMED = 6  # number of columns named
 
 
 def page_of_leaks(report: LeakReport, name: str, max_share: float) -> Page:
-    """Make the page of a report. name: of the dataset. max_share: the largest share allowed before a warning."""
+    """Make the page of a report.
+
+    name: of the dataset. max_share: the largest share allowed before a warning.
+    """
     figures = [
         content_figure(report, max_share),
         *_near_figures(report, max_share),
@@ -31,12 +36,20 @@ def page_of_leaks(report: LeakReport, name: str, max_share: float) -> Page:
         *_time_figures(report),
         *_horizon_figures(report, max_share),
     ]
-    columns = ", ".join(report.content) if len(report.content) <= _NAMED else f"{len(report.content)} columns"
-    verdict = f"{report.worst:.2%} of a split or benchmark was found elsewhere; at most {max_share:.2%} may be."
+    if len(report.content) <= _NAMED:
+        columns = ", ".join(report.content)
+    else:
+        columns = f"{len(report.content)} columns"
+    verdict = (
+        f"{report.worst:.2%} of a split or benchmark was found elsewhere; at most"
+        f" {max_share:.2%} may be."
+    )
     return Page(
         title=f"leaks: {name}",
         subtitle=f"{report.units.capitalize()} are compared by {columns}. {verdict}",
-        tiles=[(split, many(rows, report.unit, report.units)) for split, rows in report.rows.items()],
+        tiles=[
+            (split, many(rows, report.unit, report.units)) for split, rows in report.rows.items()
+        ],
         figures=figures,
         tables=_tables(report),
     )
@@ -44,55 +57,86 @@ def page_of_leaks(report: LeakReport, name: str, max_share: float) -> Page:
 
 def content_figure(report: LeakReport, max_share: float) -> Figure:
     """Draw how much of each split has the same content as an earlier row or an earlier split."""
-    lines, tone, found = _repeats(report, report, max_share, "in {} too", "in another one", "the same as")
+    lines, tone, found = _repeats(
+        report, report, max_share, "in {} too", "in another one", "the same as"
+    )
     blank = sum(report.blank.values())
     if blank:
         told = many(blank, report.unit, report.units)
-        lines.append(f"{told} without any value in the compared columns {verb(blank, 'is', 'are')} left out.")
+        lines.append(
+            f"{told} without any value in the compared columns {verb(blank, 'is', 'are')} left out."
+        )
     chart = _matrix(report, found, report.units, "also in")
-    return Figure("content", "Is the content of a split in another one?", "\n".join(lines), chart, tone)
+    return Figure(
+        "content", "Is the content of a split in another one?", "\n".join(lines), chart, tone
+    )
 
 
 def _near_figures(report: LeakReport, max_share: float) -> list[Figure]:
     """Draw how much of each split has near duplicates in itself and in the splits before it."""
-    near, units = report.near, report.units
+    near = report.near
+    units = report.units
     if near is None:
         return []
-    lines, tone, found = _repeats(report, near, max_share, "near one of {}", "near one of another", "near")
-    lines.append(f"{units.capitalize()} are near if their shingles have a Jaccard index of {near.threshold:g} or more.")
+    lines, tone, found = _repeats(
+        report, near, max_share, "near one of {}", "near one of another", "near"
+    )
+    lines.append(
+        f"{units.capitalize()} are near if their shingles have a Jaccard index of"
+        f" {near.threshold:g} or more."
+    )
     if near.not_compared:
-        lines.append(f"At most {near.not_compared:,} pairs were not compared, as they look like too many others.")
+        lines.append(
+            f"At most {near.not_compared:,} pairs were not compared, as they look like too many"
+            " others."
+        )
     chart = _matrix(report, found, units, "near or the same in")
     return [Figure("near", f"Are {units} nearly the same?", "\n".join(lines), chart, tone)]
 
 
 def _repeats(
-    report: LeakReport, repeats: LeakReport | NearDuplicates, max_share: float, earlier: str, other: str, own: str
+    report: LeakReport,
+    repeats: LeakReport | NearDuplicates,
+    max_share: float,
+    earlier: str,
+    other: str,
+    own: str,
 ) -> tuple[list[str], Tone, dict[tuple[str, str], tuple[int, float]]]:
-    """Return sentences about rows that repeat others, their tone, and the count and share of each pair of splits.
+    """Return sentences about rows that repeat others, their tone, and the count and share of each
+    pair of splits.
 
     earlier, other, own: how a row is to those of an earlier split, of any other, and of its own.
     """
-    unit, units = report.unit, report.units
+    unit = report.unit
+    units = report.units
     shared = [each for each in repeats.shared if each.rows]
     lines = [
-        f"{many(each.rows, unit, units)} of {each.split} ({share(each.share, 1)}) {verb(each.rows, 'is', 'are')} "
-        f"{earlier.format(each.earlier)}."
+        f"{many(each.rows, unit, units)} of {each.split} ({share(each.share, 1)})"
+        f" {verb(each.rows, 'is', 'are')} {earlier.format(each.earlier)}."
         for each in shared
     ]
     if not shared:
-        lines = [f"No {unit} of a split is {other}." if len(report.rows) > 1 else "There is one split."]
+        lines = [
+            f"No {unit} of a split is {other}." if len(report.rows) > 1 else "There is one split."
+        ]
     again = {split: rows for split, rows in repeats.repeated.items() if rows}
     if again:
         told = listed([f"{many(rows, unit, units)} of {split}" for split, rows in again.items()])
-        lines.append(f"Within a split, {told} {verb(sum(again.values()), 'is', 'are')} {own} an earlier one.")
+        lines.append(
+            f"Within a split, {told} {verb(sum(again.values()), 'is', 'are')} {own} an earlier one."
+        )
     found = {(each.split, each.earlier): (each.rows, each.share) for each in repeats.shared}
-    found |= {(split, split): (rows, rows / max(1, report.rows[split])) for split, rows in repeats.repeated.items()}
+    found |= {
+        (split, split): (rows, rows / max(1, report.rows[split]))
+        for split, rows in repeats.repeated.items()
+    }
     bad = any(each.share > max_share for each in shared)
     return lines, "warning" if bad else "plain" if shared or again else "good", found
 
 
-def _matrix(report: LeakReport, found: Mapping[tuple[str, str], tuple[int, float]], units: str, across: str) -> Chart:
+def _matrix(
+    report: LeakReport, found: Mapping[tuple[str, str], tuple[int, float]], units: str, across: str
+) -> Chart:
     """Draw the counts and shares of pairs of splits, in the order of splits."""
     cells = []
     for split in report.rows:
@@ -101,13 +145,18 @@ def _matrix(report: LeakReport, found: Mapping[tuple[str, str], tuple[int, float
                 count, part = found[split, other]
                 cells.append((split, other, part, f"{count:,} · {share(part, 1)}"))
     return charts.matrix(
-        cells, down=f"{units} of", across=across, columns=[f"{units} of", across, "count"], role="shared"
+        cells,
+        down=f"{units} of",
+        across=across,
+        columns=[f"{units} of", across, "count"],
+        role="shared",
     )
 
 
 def _ids_figures(report: LeakReport, max_share: float) -> list[Figure]:
     """Draw the entities that have several names."""
-    ids, question = report.near_ids, "Does one entity have several names?"
+    ids = report.near_ids
+    question = "Does one entity have several names?"
     if ids is None:
         return []
     if not ids.entities:
@@ -117,8 +166,9 @@ def _ids_figures(report: LeakReport, max_share: float) -> list[Figure]:
     answer = f"{many_entities(ids.entities)} may: {names}."
     if ids.apart:
         answer += (
-            f"\n{ids.apart:,} of them {verb(ids.apart, 'has', 'have')} names in different splits: up to"
-            f" {share(ids.share, 1)} of the entities of a split have another name in an earlier one."
+            f"\n{ids.apart:,} of them {verb(ids.apart, 'has', 'have')} names in different splits:"
+            f" up to {share(ids.share, 1)} of the entities of a split have another name in an"
+            " earlier one."
         )
     chart = charts.bars(
         ["in different splits", "in one split"],
@@ -136,8 +186,9 @@ def _columns_figures(report: LeakReport) -> list[Figure]:
     best = sorted(report.telling, key=lambda each: -each.accuracy)
     usual = best[0].most_frequent
     answer = (
-        f"{listed([each.column for each in best])} {'does' if len(best) == 1 else 'do, each alone'}. The most frequent"
-        f" label is right for {share(usual, 1)}. It may be a legitimate feature, so nothing was left out."
+        f"{listed([each.column for each in best])} {'does' if len(best) == 1 else 'do, each alone'}."
+        f" The most frequent label is right for {share(usual, 1)}. It may be a legitimate feature,"
+        " so nothing was left out."
     )
     chart = charts.bars(
         [*(each.column for each in best), "most frequent label"],
@@ -162,25 +213,38 @@ def _benchmark_figures(report: LeakReport, max_share: float) -> list[Figure]:
     for source, count in report.items.items():
         shares = [value for (own, _), value in best.items() if own == source]
         whole = sum(value == 1 for value in shares)
-        for role, value in zip(_FOUND, (whole, len(shares) - whole, count - len(shares)), strict=True):
+        for role, value in zip(
+            _FOUND, (whole, len(shares) - whole, count - len(shares)), strict=True
+        ):
             parts[role].append(value)
         lines.append(
-            f"{Path(source).name}: {len(shares):,} of {many(count, 'item')} found ({share(len(shares), count)}),"
-            f" {whole:,} of them whole."
+            f"{Path(source).name}: {len(shares):,} of {many(count, 'item')} found"
+            f" ({share(len(shares), count)}), {whole:,} of them whole."
         )
     bad = any(
         count and len([1 for own, _ in best if own == source]) / count > max_share
         for source, count in report.items.items()
     )
     names = [Path(source).name for source in report.items]
-    labels = names if len(set(names)) == len(names) else list(report.items)  # paths, if two files have the same name
+    # paths, if two files have the same name
+    if len(set(names)) == len(names):
+        labels = names
+    else:
+        labels = list(report.items)
     chart = charts.stacked_bars(labels, parts, unit="items", names=_FOUND)
-    tone: Tone = "warning" if bad else "plain" if best else "good"
+    if bad:
+        tone: Tone = "warning"
+    elif best:
+        tone = "plain"
+    else:
+        tone = "good"
     return [Figure("benchmarks", "Are benchmark items in the rows?", "\n".join(lines), chart, tone)]
 
 
 def _time_figures(report: LeakReport) -> list[Figure]:
-    """Draw the period of each split, and its rows at times at which an earlier split has other entities."""
+    """Draw the period of each split, and its rows at times at which an earlier split has other
+    entities.
+    """
     dated = [each for each in report.periods if each.first_us is not None]
     if not dated:
         return []
@@ -196,24 +260,29 @@ def _time_figures(report: LeakReport) -> list[Figure]:
     ]
     lines = [f"{row['label']} from {row['hint']}." for row in rows]
     lines += [
-        f"{many(each.unread, 'row')} of {each.split} {verb(each.unread, 'has', 'have')} no readable time."
+        f"{many(each.unread, 'row')} of {each.split} {verb(each.unread, 'has', 'have')} no readable"
+        " time."
         for each in report.periods
         if each.unread
     ]
-    chart = charts.spans(rows, unit="", along="time", row_height=34, columns=("split", "split", "from and to"))
+    chart = charts.spans(
+        rows, unit="", along="time", row_height=34, columns=("split", "split", "from and to")
+    )
     figures = [Figure("periods", "When are the splits?", "\n".join(lines), chart, width="full")]
     if report.concurrent:
         shared = [each for each in report.concurrent if each.rows]
         told = [
-            f"{many(each.rows, 'row')} of {each.split} ({share(each.share, 1)}) {verb(each.rows, 'is', 'are')} at a"
-            f" time at which {each.earlier} has other entities."
+            f"{many(each.rows, 'row')} of {each.split} ({share(each.share, 1)})"
+            f" {verb(each.rows, 'is', 'are')} at a time at which {each.earlier} has other entities."
             for each in shared
         ]
         told = told or ["No row is at a time at which another split has other entities."]
         found = {(each.split, each.earlier): (each.rows, each.share) for each in report.concurrent}
         chart = _matrix(report, found, "rows", "at the time of other entities in")
         question = "Do splits share calendar time?"
-        figures.append(Figure("concurrent", question, "\n".join(told), chart, "plain" if shared else "good"))
+        figures.append(
+            Figure("concurrent", question, "\n".join(told), chart, "plain" if shared else "good")
+        )
     return figures
 
 
@@ -223,31 +292,62 @@ def _horizon_figures(report: LeakReport, max_share: float) -> list[Figure]:
         return []
     past = [float(each.rows) for each in report.past_cut]
     names = [each.split for each in report.past_cut]
-    rest = [each.rows / each.share - each.rows if each.share else report.rows[each.split] for each in report.past_cut]
-    told = [f"{many(each.rows, 'row')} of {each.split} ({share(each.share, 1)})" for each in report.past_cut]
+    rest = [
+        each.rows / each.share - each.rows if each.share else report.rows[each.split]
+        for each in report.past_cut
+    ]
+    told = [
+        f"{many(each.rows, 'row')} of {each.split} ({share(each.share, 1)})"
+        for each in report.past_cut
+    ]
     answer = f"Labels of {listed(told)} do."
     chart = charts.stacked_bars(names, {"shared": past, "empty": rest}, unit="rows", names=_PAST)
     bad = any(each.share > max_share for each in report.past_cut)
-    tone: Tone = "warning" if bad else "plain" if any(past) else "good"
+    if bad:
+        tone: Tone = "warning"
+    elif any(past):
+        tone = "plain"
+    else:
+        tone = "good"
     return [Figure("horizon", "Do labels look past the cutoff?", answer, chart, tone)]
 
 
 def _tables(report: LeakReport) -> list[Table]:
     """List examples of the findings in tables that are folded away."""
     made = []
-    pairs = [[f"{each.earlier} and {each.split}", *pair] for each in report.shared for pair in each.examples]
+    pairs = [
+        [f"{each.earlier} and {each.split}", *pair]
+        for each in report.shared
+        for pair in each.examples
+    ]
     if pairs:
-        made.append(Table(f"examples of the same {report.units}", ["splits", "first", "second"], pairs))
+        made.append(
+            Table(f"examples of the same {report.units}", ["splits", "first", "second"], pairs)
+        )
     near = () if report.near is None else report.near.shared
-    alike = [[f"{each.earlier} and {each.split}", a, b, f"{j:.2f}"] for each in near for a, b, j in each.examples]
+    alike = [
+        [f"{each.earlier} and {each.split}", a, b, f"{j:.2f}"]
+        for each in near
+        for a, b, j in each.examples
+    ]
     if alike:
         columns = ["splits", "first", "second", "Jaccard"]
         made.append(Table(f"examples of near or the same {report.units}", columns, alike))
     if report.overlaps:
         rows = [
-            [f"{Path(each.source).name}:{each.item}", each.split, each.place, share(each.share, 1), each.text]
+            [
+                f"{Path(each.source).name}:{each.item}",
+                each.split,
+                each.place,
+                share(each.share, 1),
+                each.text,
+            ]
             for each in sorted(report.overlaps, key=lambda each: -each.share)
         ]
         columns = ["item", "split", "row", "share", "text"]
-        made.append(Table(f"{many(len(rows), 'place')} in which a row holds a benchmark item", columns, rows))
+        made.append(
+            Table(
+                f"{many(len(rows), 'place')} in which a row holds a benchmark item", columns, rows
+            )
+        )
     return made

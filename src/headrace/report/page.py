@@ -36,29 +36,38 @@ def can_draw() -> bool:
 
 
 def draw(chart: Chart, key: str, label: str) -> str:
-    """Draw the chart as an `<svg>` element that fills the available width, up to its designed width.
+    """Draw the chart as an `<svg>` element that fills the available width, up to its designed
+    width.
 
-    key: unique on the page; the prefix of all ids inside. label: read first by screen readers. Raises `MissingExtra`.
+    key: unique on the page; the prefix of all ids inside. label: read first by screen readers.
+    Raises `MissingExtra`.
     """
     try:
         import vl_convert
     except ImportError:
         raise MissingExtra("vl-convert-python", "report") from None
     try:
-        drawn: str = vl_convert.vegalite_to_svg(_drawable(chart.spec), vl_version="5.20", allowed_base_urls=[])
+        drawn: str = vl_convert.vegalite_to_svg(
+            _drawable(chart.spec), vl_version="5.20", allowed_base_urls=[]
+        )
     except ValueError as error:  # vl-convert raises it for every internal error
         raise HeadraceError(
-            f"figure {key!r} could not be drawn ({error}); please report it, this is a fault of headrace"
+            f"figure {key!r} could not be drawn ({error}); please report it, this is a fault of"
+            " headrace"
         ) from error
     opening = _SVG.search(drawn)
     if opening is None:
-        raise HeadraceError(f"figure {key!r}: vl-convert gave no SVG; install another vl-convert-python")
+        raise HeadraceError(
+            f"figure {key!r}: vl-convert gave no SVG; install another vl-convert-python"
+        )
     # Make ids unique on the page and independent of earlier drawings.
     names = {name: f"{key}-{number}" for number, name in enumerate(_ID.findall(drawn))}
-    inside = _REFERENCE.sub(lambda found: f"{found[1]}{names.get(found[2], found[2])}", drawn[opening.end() :])
+    inside = _REFERENCE.sub(
+        lambda found: f"{found[1]}{names.get(found[2], found[2])}", drawn[opening.end() :]
+    )
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="group" aria-label="{_shown(label)}" viewBox="{opening[2]}" '
-        f'style="max-width:{float(opening[1]):g}px">{inside}'
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="group" aria-label="{_shown(label)}"'
+        f' viewBox="{opening[2]}" style="max-width:{float(opening[1]):g}px">{inside}'
     )
 
 
@@ -71,26 +80,45 @@ def _drawable(part: Any) -> Any:
         return escape_lines(part)
     if isinstance(part, dict):
         return {escape_lines(name): _drawable(each) for name, each in part.items()}
-    return [_drawable(each) for each in part] if isinstance(part, list | tuple) else part
+    if isinstance(part, list | tuple):
+        return [_drawable(each) for each in part]
+    return part
 
 
 def html_of(page: Page, draw: Draw = draw) -> str:
     """Return the whole page. Every text from the data is escaped."""
     part = files("headrace.report")
     style, script = (part.joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
-    tiles = "".join(f"<div><dt>{_shown(name)}</dt><dd>{_shown(value)}</dd></div>" for name, value in page.tiles)
-    tables = "".join(
-        f'<section class="table">{_folded(each.title, each.columns, each.rows)}</section>' for each in page.tables
+    tiles = "".join(
+        f"<div><dt>{_shown(name)}</dt><dd>{_shown(value)}</dd></div>" for name, value in page.tiles
     )
+    tables = "".join(
+        f'<section class="table">{_folded(each.title, each.columns, each.rows)}</section>'
+        for each in page.tables
+    )
+    figures = "".join(_figure(figure, draw) for figure in page.figures)
+    head = [
+        '<meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        '<meta name="color-scheme" content="light dark">',
+        '<link rel="icon" href="data:,">',
+        f"<title>{_shown(page.title)}</title>",
+        f"<style>{style}</style>",
+    ]
+    body = [
+        "<main>",
+        f"<header><h1>{_shown(page.title)}</h1><p>{_shown(page.subtitle)}</p>",
+        f"<dl>{tiles}</dl></header>",
+        f'<div class="figures">{figures}</div>',
+        tables,
+        "</main>",
+        '<div id="hint" role="status" hidden></div>',
+        f"<script>{script}</script>",
+    ]
     return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
-        f"<title>{_shown(page.title)}</title><style>{style}</style></head><body><main>"
-        f"<header><h1>{_shown(page.title)}</h1><p>{_shown(page.subtitle)}</p><dl>{tiles}</dl></header>"
-        f'<div class="figures">{"".join(_figure(each, draw) for each in page.figures)}</div>{tables}'
-        f'</main><div id="hint" role="status" hidden></div><script>{script}</script></body></html>\n'
+        f'<!doctype html>\n<html lang="en"><head>{"".join(head)}</head>'
+        f"<body>{''.join(body)}</body></html>\n"
     )
 
 
@@ -100,34 +128,48 @@ def _shown(text: str) -> str:
 
 
 def _figure(figure: Figure, draw: Draw) -> str:
-    picture, width = "", "full"  # an answer without a picture takes the full width
+    # an answer without a picture takes the full width
+    picture = ""
+    width = "full"
     if figure.chart is not None:
         width = figure.width
         drawn = f'<div class="picture">{draw(figure.chart, figure.key, figure.question)}</div>'
-        # A full-width picture is drawn again for phones: shrunk it is unreadable, and scrolled its end is missed.
+        # A full-width picture is drawn again for phones: shrunk it is unreadable, and scrolled its
+        # end is missed.
         if width == "full":
             again = draw(narrow(figure.chart), f"{figure.key}-narrow", figure.question)
-            drawn = f'<div class="wide">{drawn}</div><div class="narrow"><div class="picture">{again}</div></div>'
+            drawn = (
+                f'<div class="wide">{drawn}</div><div class="narrow"><div'
+                f' class="picture">{again}</div></div>'
+            )
         picture = f"{drawn}{_folded('numbers', figure.chart.columns, figure.chart.rows)}"
     # Text between backticks in an answer is shown as code.
-    answer = "<br>".join(_CODE.sub(r"<code>\1</code>", _shown(line)) for line in figure.answer.splitlines())
+    answer = "<br>".join(
+        _CODE.sub(r"<code>\1</code>", _shown(line)) for line in figure.answer.splitlines()
+    )
     return (
-        f'<section class="figure {width}" id="{_shown(figure.key)}"><h2>{_shown(figure.question)}</h2>'
-        f'<p class="answer {figure.tone}">{answer}</p>{picture}</section>'
+        f'<section class="figure {width}"'
+        f' id="{_shown(figure.key)}"><h2>{_shown(figure.question)}</h2><p class="answer'
+        f' {figure.tone}">{answer}</p>{picture}</section>'
     )
 
 
 def _folded(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     head = "".join(f"<th>{_shown(str(name))}</th>" for name in columns)
     body = "".join(f"<tr>{''.join(map(_cell, map(str, row)))}</tr>" for row in rows[:_MOST_ROWS])
-    more = f"<p>and {len(rows) - _MOST_ROWS:,} more</p>" if len(rows) > _MOST_ROWS else ""
+    more = ""
+    if len(rows) > _MOST_ROWS:
+        more = f"<p>and {len(rows) - _MOST_ROWS:,} more</p>"
     return (
         f"<details><summary>{_shown(title)}</summary>"
-        f'<div class="grid"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{more}</details>'
+        "<div"
+        f' class="grid"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{more}</details>'
     )
 
 
 def _cell(text: str) -> str:
     """Return a table cell; numbers get a class that keeps them on one line."""
-    kind = ' class="number"' if _NUMBER.fullmatch(text) else ""
+    kind = ""
+    if _NUMBER.fullmatch(text):
+        kind = ' class="number"'
     return f"<td{kind}>{_shown(text)}</td>"

@@ -28,7 +28,9 @@ def many_entities(count: float) -> str:
 
 def verb(count: float, one: str, several: str) -> str:
     """Return the form of a verb that a count of things takes: `has`, `have`."""
-    return one if count == 1 else several
+    if count == 1:
+        return one
+    return several
 
 
 def share(part: float, of: float) -> str:
@@ -55,12 +57,15 @@ def span(seconds: float) -> str:
     """Format a duration in seconds: `2.5 days`."""
     for unit, name in _SPANS:
         if seconds >= unit:
-            return f"{seconds / unit:,.1f} {name}".replace(".0 ", " ").removesuffix("s" if seconds == unit else " ")
+            return f"{seconds / unit:,.1f} {name}".replace(".0 ", " ").removesuffix(
+                "s" if seconds == unit else " "
+            )
     return f"{seconds:,.3g} {'second' if seconds == 1 else 'seconds'}"
 
 
 def moment(microseconds: float) -> str:
-    """Format a time in microseconds since 1970 as a date, with the clock only if it is not midnight.
+    """Format a time in microseconds since 1970 as a date, with the clock only if it is not
+    midnight.
 
     A time outside the calendar is given as its number.
     """
@@ -69,7 +74,9 @@ def moment(microseconds: float) -> str:
     except OverflowError:
         return f"{microseconds:,.0f} µs"
     return when.strftime(
-        "%Y-%m-%d" if not when.time().replace(microsecond=0).isoformat().strip("0:") else "%Y-%m-%d %H:%M"
+        "%Y-%m-%d"
+        if not when.time().replace(microsecond=0).isoformat().strip("0:")
+        else "%Y-%m-%d %H:%M"
     )
 
 

@@ -29,10 +29,12 @@ def page_of(facts: RunFacts) -> Page:
 
 
 def write_report(path: str | Path, *, run: str | None = None, to: str | Path | None = None) -> Path:
-    """Write the report of the finished run at a path; return its location, `report.html` in the run or `to`.
+    """Write the report of the finished run at a path; return its location, `report.html` in the run
+    or `to`.
 
-    The page is published in one step and replaces an older one: it is not part of the run's contents. Raises
-    `InputError` without a finished run, `MissingExtra` without vl-convert, `StoreError` if it cannot be written.
+    The page is published in one step and replaces an older one: it is not part of the run's
+    contents. Raises `InputError` without a finished run, `MissingExtra` without vl-convert,
+    `StoreError` if it cannot be written.
     """
     facts = read_run(path, run)
     return publish(page_of(facts), facts.run.root / REPORT if to is None else to)

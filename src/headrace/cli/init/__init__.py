@@ -1,1 +1,4 @@
-"""Look at data and write a commented configuration for it. `look` and `commented` serve all recipes."""
+"""Look at data and write a commented configuration for it.
+
+`look` and `commented` serve all recipes.
+"""

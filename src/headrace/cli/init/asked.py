@@ -1,7 +1,9 @@
-"""Define `headrace init`: look at data and write a commented configuration that can be run unchanged.
+"""Define `headrace init`: look at data and write a commented configuration that can be run
+unchanged.
 
-One dataclass per recipe holds its flags; fields that are None are determined from the data. The dataclasses' docstrings
-are help texts. entity: the name of a column, or file_name if every file is an entity.
+One dataclass per recipe holds its flags; fields that are None are determined from the data. The
+dataclasses' docstrings are help texts. entity: the name of a column, or file_name if every file is
+an entity.
 """
 
 from __future__ import annotations
@@ -21,15 +23,21 @@ from headrace.recipe import Recipe, recipes
 Config = Annotated[Path, unless_given("--config", help="The YAML file to write.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")]
 Out = Annotated[str, unless_given(help="Output directory of the run.")]
-Entity = Annotated[str | None, unless_given(help="Column of the entity, or file_name; detected unless given.")]
+Entity = Annotated[
+    str | None, unless_given(help="Column of the entity, or file_name; detected unless given.")
+]
 Time = Annotated[str | None, unless_given(help="Column of the time; detected unless given.")]
 Tokenizer = Annotated[
     str | None,
-    unless_given(help="tokenizer.json, its directory, or ORG/NAME; lengths are estimated unless given."),
+    unless_given(
+        help="tokenizer.json, its directory, or ORG/NAME; lengths are estimated unless given."
+    ),
 ]
 Types = Annotated[
     Literal["infer"] | None,
-    unless_given(help="infer: read all rows and write the types that hold every value of the text columns."),
+    unless_given(
+        help="infer: read all rows and write the types that hold every value of the text columns."
+    ),
 ]
 
 
@@ -40,22 +48,30 @@ class AskedSeries:
     Example:  headrace init series data --target streamflow --out out --config series.yaml
     """
 
-    source: Annotated[list[str], typer.Argument(help="Files, directories or glob patterns of time series.")]
+    source: Annotated[
+        list[str], typer.Argument(help="Files, directories or glob patterns of time series.")
+    ]
     out: Out
     target: Annotated[str | None, unless_given(help="Column to predict.")] = None
     features: Annotated[
-        list[str] | None, unless_given(metavar="TEXT,...", help="Comma-separated; all numeric columns unless given.")
+        list[str] | None,
+        unless_given(metavar="TEXT,...", help="Comma-separated; all numeric columns unless given."),
     ] = None
-    static: Annotated[list[str] | None, unless_given(help="Files of static attributes; may be repeated.")] = None
+    static: Annotated[
+        list[str] | None, unless_given(help="Files of static attributes; may be repeated.")
+    ] = None
     static_features: Annotated[
         list[str] | None,
-        unless_given(metavar="TEXT,...", help="Comma-separated; all attributes that every entity has unless given."),
+        unless_given(
+            metavar="TEXT,...",
+            help="Comma-separated; all attributes that every entity has unless given.",
+        ),
     ] = None
     entity: Entity = None
     time: Time = None
-    time_zone: Annotated[str | None, unless_given(help="Time zone of times without an offset; UTC unless given.")] = (
-        None
-    )
+    time_zone: Annotated[
+        str | None, unless_given(help="Time zone of times without an offset; UTC unless given.")
+    ] = None
 
     @property
     def feature_names(self) -> list[str]:
@@ -75,29 +91,43 @@ class AskedSplit:
     Example:  headrace init split raw --out out --config split.yaml
     """
 
-    source: Annotated[list[str], typer.Argument(help="Files, directories or glob patterns of tables.")]
+    source: Annotated[
+        list[str], typer.Argument(help="Files, directories or glob patterns of tables.")
+    ]
     out: Out
     time: Time = None
-    entity: Annotated[str | None, unless_given(help="Column of the entity; detected unless given.")] = None
+    entity: Annotated[
+        str | None, unless_given(help="Column of the entity; detected unless given.")
+    ] = None
     split_date: Annotated[
-        str | None, unless_given(help="The cutoff; about a fifth of the rows becomes the test split unless given.")
+        str | None,
+        unless_given(
+            help="The cutoff; about a fifth of the rows becomes the test split unless given."
+        ),
     ] = None
     types: Types = None
 
 
 @dataclass(frozen=True)
 class AskedHistories:
-    """Look at measurements of many entities, and write a configuration of histories for `headrace run`.
+    """Look at measurements of many entities, and write a configuration of histories for `headrace
+    run`.
 
     Example:  headrace init histories pings --out out --config histories.yaml
     """
 
-    source: Annotated[list[str], typer.Argument(help="Files, directories or glob patterns of measurements.")]
+    source: Annotated[
+        list[str], typer.Argument(help="Files, directories or glob patterns of measurements.")
+    ]
     out: Out
     entity: Entity = None
     time: Time = None
-    peer: Annotated[str | None, unless_given(help="Column of the other endpoint; detected unless given.")] = None
-    value: Annotated[str | None, unless_given(help="Column of the latency; detected unless given.")] = None
+    peer: Annotated[
+        str | None, unless_given(help="Column of the other endpoint; detected unless given.")
+    ] = None
+    value: Annotated[
+        str | None, unless_given(help="Column of the latency; detected unless given.")
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -107,19 +137,27 @@ class AskedPack:
     Example:  headrace init pack chats.jsonl --tokenizer qwen3 --out out --config pack.yaml
     """
 
-    source: Annotated[list[str], typer.Argument(help="Files, directories or glob patterns of chats of one dataset.")]
+    source: Annotated[
+        list[str],
+        typer.Argument(help="Files, directories or glob patterns of chats of one dataset."),
+    ]
     out: Out
     tokenizer: Tokenizer = None
 
 
 @dataclass(frozen=True)
 class AskedPreferences:
-    """Look at preference pairs, judged answers or prompts, and write a configuration for `headrace run`.
+    """Look at preference pairs, judged answers or prompts, and write a configuration for `headrace
+    run`.
 
-    Example:  headrace init preferences pairs.jsonl --tokenizer qwen3 --out out --config preferences.yaml
+    Example:  headrace init preferences pairs.jsonl --tokenizer qwen3 --out out --config
+    preferences.yaml
     """
 
-    source: Annotated[list[str], typer.Argument(help="Files, directories or glob patterns of rows of one dataset.")]
+    source: Annotated[
+        list[str],
+        typer.Argument(help="Files, directories or glob patterns of rows of one dataset."),
+    ]
     out: Out
     tokenizer: Tokenizer = None
     kind: Annotated[
@@ -135,7 +173,10 @@ class AskedRewrite:
     Example:  headrace init rewrite raw --out fast --config rewrite.yaml
     """
 
-    source: Annotated[list[str], typer.Argument(help="A prepared dataset, or plain shards: files, directories, globs.")]
+    source: Annotated[
+        list[str],
+        typer.Argument(help="A prepared dataset, or plain shards: files, directories, globs."),
+    ]
     out: Out
     types: Types = None
 
@@ -158,10 +199,14 @@ def init_app() -> typer.Typer:
 
 
 def _command_for(recipe: Recipe) -> Callable[..., None]:
-    """Make `headrace init WORD` for a recipe: its options become flags, and their docstring the help."""
+    """Make `headrace init WORD` for a recipe: its options become flags, and their docstring the
+    help.
+    """
     options = recipe.init_options()
 
-    def command(config: Config, asked: Any, *, overwrite: Overwrite = False, as_json: Json = False) -> None:
+    def command(
+        config: Config, asked: Any, *, overwrite: Overwrite = False, as_json: Json = False
+    ) -> None:
         from headrace.cli.init.commented import Aside, commented_yaml
         from headrace.run.identity import check_apart
         from headrace.storage.places import local_path_of, path_of
@@ -178,9 +223,15 @@ def _command_for(recipe: Recipe) -> Callable[..., None]:
         except FileExistsError:
             raise there from None
         except OSError as error:
-            raise SettingsError(f"{config}: cannot be written ({error.strerror}); give another --config") from error
+            raise SettingsError(
+                f"{config}: cannot be written ({error.strerror}); give another --config"
+            ) from error
         proposed = [(name, each) for section in sections for name, each in section.settings.items()]
-        needed = [f" --set {name}={each.value}" for name, each in proposed if isinstance(each, Aside) and each.needed]
+        needed = [
+            f" --set {name}={each.value}"
+            for name, each in proposed
+            if isinstance(each, Aside) and each.needed
+        ]
         to_run = f"headrace run {config}{''.join(needed)}"
         if as_json:
             emit({"config": str(config), "about": about, "run": to_run})

@@ -14,7 +14,10 @@ _WIDTH = 112
 
 @dataclass
 class Section:
-    """An explanation and the settings below it. A setting whose value is `Aside` is written as a comment."""
+    """An explanation and the settings below it.
+
+    A setting whose value is `Aside` is written as a comment.
+    """
 
     words: str
     settings: dict[str, Any] = field(default_factory=dict)
@@ -31,7 +34,10 @@ class Aside:
 def settings_of(sections: Sequence[Section]) -> dict[str, Any]:
     """Return the settings of the sections, without proposed ones."""
     return {
-        name: value for section in sections for name, value in section.settings.items() if not isinstance(value, Aside)
+        name: value
+        for section in sections
+        for name, value in section.settings.items()
+        if not isinstance(value, Aside)
     }
 
 
@@ -40,11 +46,16 @@ def commented_yaml(sections: Sequence[Section]) -> str:
     lines: list[str] = []
     for section in sections:
         for part in section.words.splitlines():
-            lines += textwrap.wrap(part, _WIDTH, initial_indent="# ", subsequent_indent="# ") or ["#"]
+            lines += textwrap.wrap(part, _WIDTH, initial_indent="# ", subsequent_indent="# ") or [
+                "#"
+            ]
         for name, value in section.settings.items():
             aside = isinstance(value, Aside)
             own = _setting(name, value.value if aside else value)
-            lines += [f"# {line}" for line in own] if aside else own
+            if aside:
+                lines += [f"# {line}" for line in own]
+            else:
+                lines += own
         lines.append("")
     return "\n".join(lines)
 
@@ -55,7 +66,9 @@ def _setting(name: str, value: Any) -> list[str]:
     flat = f"{name}: {_flat(value)}"
     if len(flat) <= _WIDTH and not isinstance(value, dict):
         return [flat]
-    text = yaml.safe_dump({name: value}, sort_keys=False, allow_unicode=True, width=_WIDTH, default_flow_style=None)
+    text = yaml.safe_dump(
+        {name: value}, sort_keys=False, allow_unicode=True, width=_WIDTH, default_flow_style=None
+    )
     return text.rstrip("\n").split("\n")
 
 

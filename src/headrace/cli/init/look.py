@@ -1,7 +1,8 @@
 """Look at the columns of a source in a few files and rows: their contents, and how much is missing.
 
-Files are chosen evenly over the sorted names, so that repeated looks see the same files. Text columns with only numbers
-count as numbers and those with only times as times, because CSV has no other way to store them.
+Files are chosen evenly over the sorted names, so that repeated looks see the same files. Text
+columns with only numbers count as numbers and those with only times as times, because CSV has no
+other way to store them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from headrace.formats.types import is_text
 
 Kind = Literal["number", "time", "text", "other"]
 
-FILES, ROWS = 16, 1 << 18  # how many files to look at, and rows in each
+# how many files to look at, and rows in each
+FILES = 16
+ROWS = 1 << 18
 NULLS = ("NA",)
 
 
@@ -37,8 +40,8 @@ NULLS = ("NA",)
 class Column:
     """A column in the rows that were looked at.
 
-    in_files: the number of those files that have it. missing: a share of rows. time_format: of a time; None if its type
-    is a time.
+    in_files: the number of those files that have it. missing: a share of rows. time_format: of a
+    time; None if its type is a time.
     """
 
     name: str
@@ -50,7 +53,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Look:
-    """A source. root, names, bytes: of all its files. tables: (name, first rows) of the files looked at."""
+    """A source.
+
+    root, names, bytes: of all its files. tables: (name, first rows) of the files looked at.
+    """
 
     source: tuple[str, ...]
     root: Path
@@ -61,11 +67,19 @@ class Look:
 
     def everywhere(self, kind: Kind) -> list[str]:
         """Return the columns of this kind that all files have, in file order."""
-        return [each.name for each in self.columns.values() if each.kind == kind and each.in_files == len(self.tables)]
+        result = []
+        for each in self.columns.values():
+            if each.kind == kind and each.in_files == len(self.tables):
+                result.append(each.name)
+        return result
 
     def texts(self) -> list[str]:
         """Return the columns that are text in at least one of the files looked at."""
-        return [name for name in self.columns if any(_is_text(table, name) for _, table in self.tables)]
+        result = []
+        for name in self.columns:
+            if any(_is_text(table, name) for _, table in self.tables):
+                result.append(name)
+        return result
 
     def holds(self, name: str, texts: Sequence[str]) -> bool:
         """Return True if one of these texts is a value of a text column."""
@@ -92,18 +106,28 @@ def look(source: Sequence[str | Path], *, files: int = FILES, rows: int = ROWS) 
         (name, first_rows(listing.root / name, name, rows, types))
         for name in (listing.names[place] for place in chosen)
     ]
-    return look_of(tuple(map(str, source)), listing.root, listing.names, int(listing.sizes.sum()), tables)
+    return look_of(
+        tuple(map(str, source)), listing.root, listing.names, int(listing.sizes.sum()), tables
+    )
 
 
 def look_of(
-    source: tuple[str, ...], root: Path, files: list[str], size: int, tables: list[tuple[str, pa.Table]]
+    source: tuple[str, ...],
+    root: Path,
+    files: list[str],
+    size: int,
+    tables: list[tuple[str, pa.Table]],
 ) -> Look:
-    """Describe the columns of tables: (name, first rows) of some of the files. size: bytes of all files."""
+    """Describe the columns of tables: (name, first rows) of some of the files.
+
+    size: bytes of all files.
+    """
     # Empty files have no columns to describe.
     tables = [(name, table) for name, table in tables if table.num_columns] or tables[:1]
     names = list(dict.fromkeys(name for _, table in tables for name in table.column_names))
     columns = {
-        name: _column(name, [table[name] for _, table in tables if name in table.column_names]) for name in names
+        name: _column(name, [table[name] for _, table in tables if name in table.column_names])
+        for name in names
     }
     return Look(source, root, files, size, tables, columns)
 
@@ -111,11 +135,16 @@ def look_of(
 def inferred(seen: Look, keep: Collection[str] = ()) -> list[Section]:
     """Infer the types of the source's text columns from all rows. keep: columns that stay text."""
     nulls = NULLS if any(seen.holds(name, NULLS) for name in seen.texts()) else ()
-    types = infer_types([(seen.root / name, name) for name in seen.names], null_values=nulls, keep=keep)
+    types = infer_types(
+        [(seen.root / name, name) for name in seen.names], null_values=nulls, keep=keep
+    )
     if not types:
         return []
-    words = "Types that hold every value; all rows were read. Columns that are not listed stay text."
-    words += " null_values are the texts that mean missing." if nulls else ""
+    words = (
+        "Types that hold every value; all rows were read. Columns that are not listed stay text."
+    )
+    if nulls:
+        words += " null_values are the texts that mean missing."
     return [Section(words, {"types": types, **({"null_values": list(nulls)} if nulls else {})})]
 
 
@@ -130,7 +159,10 @@ def known(name: str, among: Iterable[str], what: str) -> str:
     if name in names:
         return name
     some = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
-    raise SettingsError(f"{what} {name!r} is not a column of the source; {nearest(name, names, f'there are {some}')}")
+    raise SettingsError(
+        f"{what} {name!r} is not a column of the source;"
+        f" {nearest(name, names, f'there are {some}')}"
+    )
 
 
 def named(name: str, words: Sequence[str]) -> int:
@@ -151,7 +183,9 @@ def number_share(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
         if is_text(column.type):
             text = pl.Series("x", nulled(column, ("", *NULLS)), dtype=pl.String).str.strip_chars()
             read = text.cast(pl.Float64, strict=False)
-            return None if read.null_count() > text.null_count() else pa.chunked_array([read.to_arrow()])
+            if read.null_count() > text.null_count():
+                return None
+            return pa.chunked_array([read.to_arrow()])
         if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
             return None
         return column.cast(pa.float64(), safe=False)
@@ -164,8 +198,13 @@ def _column(name: str, parts: Sequence[pa.ChunkedArray]) -> Column:
     count = len(parts)
     parts = [part for part in parts if len(part)] or parts
     rows = max(1, sum(len(part) for part in parts))
-    absent = sum(nulled(part, ("", *NULLS)).null_count if is_text(part.type) else part.null_count for part in parts)
-    form = time_format(parts) if all(is_text(part.type) or is_typed_time(part) for part in parts) else None
+    absent = sum(
+        nulled(part, ("", *NULLS)).null_count if is_text(part.type) else part.null_count
+        for part in parts
+    )
+    form = None
+    if all(is_text(part.type) or is_typed_time(part) for part in parts):
+        form = time_format(parts)
     if form is not None and form not in NUMBERS:
         return Column(name, "time", count, absent / rows, form if is_text(parts[0].type) else None)
     numbers = [number_share(part) for part in parts]
@@ -177,7 +216,9 @@ def _column(name: str, parts: Sequence[pa.ChunkedArray]) -> Column:
             if each is not None
         )
     else:
-        kind = "text" if any(is_text(part.type) for part in parts) else "other"
+        kind = "other"
+        if any(is_text(part.type) for part in parts):
+            kind = "text"
     return Column(name, kind, count, absent / rows)
 
 
@@ -191,4 +232,6 @@ def first_rows(
         held.append(chunk.table(shard.schema.names))
         if sum(each.num_rows for each in held) >= rows:
             break
-    return pa.concat_tables(held).slice(0, rows) if held else shard.schema.empty_table()
+    if held:
+        return pa.concat_tables(held).slice(0, rows)
+    return shard.schema.empty_table()

@@ -42,7 +42,8 @@ NUMBERS = ("yyyymmdd", *_EPOCHS)
 
 @dataclass(frozen=True)
 class TimeForms:
-    """Formats that read a column's values, to be tried in this order; () if the column's type is a time.
+    """Formats that read a column's values, to be tried in this order; () if the column's type is a
+    time.
 
     unread: a share of the values. doubt: a warning if day and month might be swapped; else "".
     """
@@ -56,22 +57,24 @@ def time_format(columns: Sequence[pa.ChunkedArray]) -> str | None:
     """Return the format that reads all values of these columns; None if there is none, or no value."""
     columns = [_distinct(each) for each in columns if len(each)]
     for form in TIME_FORMATS:
-        if all(_is_time(column, form) for column in columns) and any(len(each) > each.null_count for each in columns):
+        if all(_is_time(column, form) for column in columns) and any(
+            len(each) > each.null_count for each in columns
+        ):
             return form
     return None
 
 
 def number_time_format(columns: Sequence[pa.ChunkedArray], more: Sequence[str] = ()) -> str | None:
-    """Return the format that reads all numbers of these columns as times of plausible years; None if there is none.
+    """Return the format that reads all numbers of these columns as times of plausible years; None
+    if there is none.
 
-    Days are written YYYYMMDD. Seconds since 1970, and finer units, count only if they are large enough.
-    more: strptime patterns to try after these.
+    Days are written YYYYMMDD. Seconds since 1970, and finer units, count only if they are large
+    enough. more: strptime patterns to try after these.
     """
     columns = [_distinct(each).drop_null() for each in columns]
     columns = [each for each in columns if len(each)]
     for form in (*NUMBERS, *more):
-        read = _is_time if form == "yyyymmdd" else lambda column, form: bool(_read(column, form).all())
-        if columns and all(read(column, form) for column in columns):
+        if columns and all(_reads_all(column, form) for column in columns):
             return form
     return None
 
@@ -88,7 +91,8 @@ def day_first_doubt(columns: Sequence[pa.ChunkedArray], form: str | None) -> str
 def time_forms(columns: Sequence[pa.ChunkedArray]) -> TimeForms | None:
     """Find the formats of a column that may mix several; None if half of it or more is left unread.
 
-    Whole numbers count as seconds since 1970, or finer units, only if they are large enough for recent times.
+    Whole numbers count as seconds since 1970, or finer units, only if they are large enough for
+    recent times.
     """
     columns = [each for each in columns if len(each) > each.null_count]
     if not columns:
@@ -100,12 +104,18 @@ def time_forms(columns: Sequence[pa.ChunkedArray]) -> TimeForms | None:
     if all(_is_time(_distinct(each), "yyyymmdd") for each in columns):  # every one is a day
         return TimeForms(("yyyymmdd",), 0.0, "")
     if not all(is_text(each.type) for each in columns):
-        numeric = all(pa.types.is_integer(each.type) or pa.types.is_floating(each.type) for each in columns)
+        numeric = all(
+            pa.types.is_integer(each.type) or pa.types.is_floating(each.type) for each in columns
+        )
         for form in _EPOCHS if numeric else ():
             if all(_read(each.drop_null(), form).all() for each in columns):
                 return TimeForms((form,), 0.0, "")
         return None
-    values = pc.unique(pa.chunked_array([chunk for each in columns for chunk in each.cast(pa.large_string()).chunks]))
+    values = pc.unique(
+        pa.chunked_array(
+            [chunk for each in columns for chunk in each.cast(pa.large_string()).chunks]
+        )
+    )
     left = nulled(pa.chunked_array([values.drop_null()]), ("",)).drop_null()
     total = len(left)
     forms: list[str] = []
@@ -125,7 +135,9 @@ def time_forms(columns: Sequence[pa.ChunkedArray]) -> TimeForms | None:
             forms.append(form)
             left = left.filter(pa.array(~read))
     unread = len(left) / max(1, total)
-    return TimeForms(tuple(forms), unread, " ".join(doubts)) if forms and unread < 0.5 else None
+    if forms and unread < 0.5:
+        return TimeForms(tuple(forms), unread, " ".join(doubts))
+    return None
 
 
 def _read(column: pa.ChunkedArray, form: str) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -133,7 +145,9 @@ def _read(column: pa.ChunkedArray, form: str) -> np.ndarray[tuple[int], np.dtype
     found = parse_dates(column, form)
     ok = (found.micros != MISSING) & _in_years(found)
     if form in _EPOCHS:
-        values = np.asarray(pc.cast(column.filter(pa.array(ok)), pa.float64(), safe=False).to_numpy(), np.float64)
+        values = np.asarray(
+            pc.cast(column.filter(pa.array(ok)), pa.float64(), safe=False).to_numpy(), np.float64
+        )
         ok[np.flatnonzero(ok)[values < _EPOCHS[form]]] = False
     return np.asarray(ok, np.bool_)
 
@@ -142,6 +156,13 @@ def _in_years(dates: Dates) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     shown = np.where(dates.micros == MISSING, 0, dates.micros)
     years = shown.astype("datetime64[us]").astype("datetime64[Y]").astype(np.int64) + 1970
     return np.asarray((years > _YEARS[0]) & (years < _YEARS[1]), np.bool_)
+
+
+def _reads_all(column: pa.ChunkedArray, form: str) -> bool:
+    """Return True if the format reads every value of a column, and the column looks like times."""
+    if form == "yyyymmdd":
+        return _is_time(column, form)
+    return bool(_read(column, form).all())
 
 
 def _is_time(column: pa.ChunkedArray, form: str) -> bool:
@@ -163,18 +184,22 @@ def is_typed_time(column: pa.ChunkedArray) -> bool:
 
 
 def _distinct(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pa.chunked_array([pc.unique(column)]) if is_text(column.type) else column
+    if is_text(column.type):
+        return pa.chunked_array([pc.unique(column)])
+    return column
 
 
 def _swapped(form: str | None) -> str | None:
     """Return the format with day and month swapped; None if it has none."""
     if form is None or ("%d/%m" not in form and "%m/%d/%Y" not in form):
         return None
-    return form.replace("%d/%m", "%m/%d") if "%d/%m" in form else form.replace("%m/%d", "%d/%m")
+    if "%d/%m" in form:
+        return form.replace("%d/%m", "%m/%d")
+    return form.replace("%m/%d", "%d/%m")
 
 
 def _doubt(form: str | None, other: str) -> str:
     return (
-        f"BEWARE: no sampled value tells day from month; {form} is assumed, but {other} would read them as "
-        "well. Ask whoever wrote the data."
+        f"BEWARE: no sampled value tells day from month; {form} is assumed, but {other} would read"
+        " them as well. Ask whoever wrote the data."
     )
