@@ -45,7 +45,7 @@ SMALL, SMALL_ROWS, SMALL_COLUMNS = "4,000,000 rows, kept", 4_000_000, 8
 def first_pool(loader: StreamLoader) -> Pool:
     """What the first batch waits for."""
     plan = loader.plan()
-    share = plan.share(rank=0)
+    share = plan.rank_rows(rank=0)
     return next(plan_pools(plan.order, plan.remaining, share, least_rows=least_pool_rows(plan)))
 
 
@@ -65,7 +65,7 @@ def window_reading(loader: StreamLoader, root: Path) -> Callable[[], int]:
     def read() -> int:
         with ThreadPoolExecutor(2) as threads:
             decoded = dict(zip(pool.blocks, threads.map(decode, pool.blocks), strict=True))
-        table = pa.concat_tables([decoded[block].slice(start, stop - start) for block, start, stop in pool.pieces])
+        table = pa.concat_tables([decoded[block].slice(start, stop - start) for block, start, stop in pool.spans])
         table = table if order is None else table.take(order)
         for column in table.columns:
             torch.from_numpy(np.array(column.to_numpy()))

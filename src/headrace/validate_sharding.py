@@ -2,11 +2,12 @@
 
     torchrun --nproc-per-node 4 -m headrace.validate_sharding --data out --split train
 
-Rows are numbered as they are read, so the proof needs no key column. Ranks count the rows they received, exchange the
-counts, and reach the same verdict: exit 0 if every row came once and all ranks took equal steps, 1 if not or if a rank
-failed, 2 if the command was wrong. Rank 0 prints the counts as one JSON object; each rank prints problems to stderr.
-The process group is nccl if every local rank has a CUDA device, else gloo, unless --backend names one. Without
-torchrun, the single process is validated.
+Rows are numbered as they are read, so the proof needs no key column. Ranks count the rows they
+received, exchange the counts, and reach the same verdict: exit 0 if every row came once and all
+ranks took equal steps, 1 if not or if a rank failed, 2 if the command was wrong. Rank 0 prints the
+counts as one JSON object; each rank prints problems to stderr. The process group is nccl if every
+local rank has a CUDA device, else gloo, unless --backend names one. Without torchrun, the single
+process is validated.
 """
 
 from __future__ import annotations
@@ -38,16 +39,22 @@ ROW = "headrace_row_number"
 _PROMISE = "Stream one epoch on every rank of a job and check that every row came to exactly one."
 
 
-def _numbered(read_block: ReadBlock, first_row: I64, block: int, columns: Sequence[str] | None) -> pa.Table:
+def _numbered(
+    read_block: ReadBlock, first_row: I64, block: int, columns: Sequence[str] | None
+) -> pa.Table:
     """Read the rows of a block and, as one more column, their numbers in the split."""
-    table = read_block(block, None if columns is None else [name for name in columns if name != ROW])
+    table = read_block(
+        block, None if columns is None else [name for name in columns if name != ROW]
+    )
     first = int(first_row[block])
     return table.append_column(ROW, pa.array(np.arange(first, first + table.num_rows)))
 
 
 @dataclass(frozen=True)
 class Launched:
-    """This process as its launcher describes it: rank of world_size, device, and the ranks on its machine."""
+    """This process as its launcher describes it: rank of world_size, device, and the ranks on its
+    machine.
+    """
 
     rank: int
     world_size: int
@@ -56,21 +63,37 @@ class Launched:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Launched | None:
-        """Read torchrun's variables; None without torchrun. Raises `SettingsError` if one is not an integer."""
+        """Read torchrun's variables; None without torchrun.
+
+        Raises `SettingsError` if one is not an integer.
+        """
         if "WORLD_SIZE" not in environ:
             return None
         found = []
-        for name, usual in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")):
+        for name, usual in (
+            ("RANK", "0"),
+            ("WORLD_SIZE", "1"),
+            ("LOCAL_RANK", "0"),
+            ("LOCAL_WORLD_SIZE", "1"),
+        ):
             text = environ.get(name, usual)
             if not text.strip().isdecimal():
-                raise SettingsError(f"{name} is {text!r} in the environment; expected an integer, as torchrun sets it")
+                raise SettingsError(
+                    f"{name} is {text!r} in the environment; expected an integer, as torchrun"
+                    " sets it"
+                )
             found.append(int(text))
         return cls(*found)
 
 
 def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
-    """Run the validation and return the exit code, the same on every rank. environ: holds the launcher's variables."""
-    parser = argparse.ArgumentParser(prog="python -m headrace.validate_sharding", description=_PROMISE)
+    """Run the validation and return the exit code, the same on every rank.
+
+    environ: holds the launcher's variables.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m headrace.validate_sharding", description=_PROMISE
+    )
     parser.add_argument(
         "--data",
         "--data_dir",  # what the script is told that this replaces
@@ -78,7 +101,9 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
         help="a prepared dataset, or plain shards: directory, file or glob",
     )
     parser.add_argument("--split", help="the split; optional if there is only one")
-    parser.add_argument("--batch-size", type=int, default=1024, help="rows in a batch of one rank (of one worker)")
+    parser.add_argument(
+        "--batch-size", type=int, default=1024, help="rows in a batch of one rank (of one worker)"
+    )
     parser.add_argument("--workers", type=int, default=0, help="DataLoader workers of each rank")
     parser.add_argument("--no-shuffle", action="store_true", help="files in order")
     parser.add_argument("--seed", type=int, default=0)
@@ -97,9 +122,13 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
     load = partial(_loader, asked)
     try:
         torch = import_torch()
-        devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        devices = 0
+        if torch.cuda.is_available():
+            devices = torch.cuda.device_count()
         launched = Launched.of(environ)
-        backend = choose_backend(asked.backend, local_ranks=launched.local_ranks if launched else 1, devices=devices)
+        backend = choose_backend(
+            asked.backend, local_ranks=launched.local_ranks if launched else 1, devices=devices
+        )
     except SettingsError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201 - a command prints
         return error.exit_code
@@ -117,25 +146,34 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
 
 
 def choose_backend(asked: str, *, local_ranks: int, devices: int) -> str:
-    """Choose the backend of the process group. Raises `SettingsError` if nccl lacks a CUDA device per local rank."""
+    """Choose the backend of the process group.
+
+    Raises `SettingsError` if nccl lacks a CUDA device per local rank.
+    """
     if asked == "auto":
-        return "nccl" if devices >= local_ranks else "gloo"
+        if devices >= local_ranks:
+            return "nccl"
+        return "gloo"
     if asked == "nccl" and devices < local_ranks:
         raise SettingsError(
-            f"--backend nccl: this node has {devices} CUDA devices for {local_ranks} local ranks, and nccl needs one"
-            " for each; use --backend gloo, which proves the same, or start fewer ranks on a node"
+            f"--backend nccl: this node has {devices} CUDA devices for {local_ranks} local ranks,"
+            " and nccl needs one for each; use --backend gloo, which proves the same, or start"
+            " fewer ranks on a node"
         )
     return asked
 
 
 def validate(load: Callable[[], tuple[Audit, int]], *, rank: int, world_size: int) -> int:
-    """Read all batches of this rank, compare with all other ranks, and return the exit code, the same on every rank.
+    """Read all batches of this rank, compare with all other ranks, and return the exit code, the
+    same on every rank.
 
-    load: returns this rank's audited loader and the expected number of rows; called once. Its errors, and those of the
-    loader, are sent to all ranks, so no rank waits for one that failed. Every rank of the process group must call this.
+    load: returns this rank's audited loader and the expected number of rows; called once. Its
+    errors, and those of the loader, are sent to all ranks, so no rank waits for one that failed.
+    Every rank of the process group must call this.
     """
     watched: Audit | None = None
-    total, problem = 0, None
+    total = 0
+    problem = None
     try:
         watched, total = load()
         for _ in watched:
@@ -155,14 +193,19 @@ def validate(load: Callable[[], tuple[Audit, int]], *, rank: int, world_size: in
     for each in problems:
         text = f"rank {rank} of {world_size}: validation failed: {printable(each)}"
         print(text, file=sys.stderr)  # noqa: T201 - a command prints
-    return 1 if problems else 0
+    if problems:
+        return 1
+    return 0
 
 
 def _problems(report: AuditReport, total: int) -> list[str]:
     """Describe each violation."""
     found = []
     if report.duplicates:
-        examples = f", for example rows {list(report.examples)}" if report.examples else ""
+        if report.examples:
+            examples = f", for example rows {list(report.examples)}"
+        else:
+            examples = ""
         found.append(f"{report.duplicates} of {report.rows} rows came more than once{examples}")
     if report.missing:
         found.append(f"{report.missing} of {total} rows did not come")

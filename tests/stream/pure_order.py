@@ -83,10 +83,10 @@ def left_after(state: dict[str, object]) -> int:
 def rows_of_steps(rows, world_size, batch_size, steps, **settings):
     """The rows of some global batches, each sorted: int64 [steps, G]."""
     plan = make_plan(index_of(rows), world_size=world_size, batch_size=batch_size, shuffle=True, **settings)
-    share = [plan.share(rank=rank) for rank in range(world_size)]
+    share = [plan.rank_rows(rank=rank) for rank in range(world_size)]
     found = []
     for step in steps:
-        places = np.concatenate([each.places(step * batch_size, (step + 1) * batch_size) for each in share])
+        places = np.concatenate([each.indices(step * batch_size, (step + 1) * batch_size) for each in share])
         block, row = plan.order.locate(plan.order.line_of(plan.remaining.positions(places)))
         found.append(np.sort(np.concatenate([[0], np.cumsum(rows)])[block] + row))
     return np.stack(found)

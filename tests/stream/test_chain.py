@@ -120,7 +120,7 @@ def test_steps_are_equal_and_each_has_a_row_in_any_chain(split, passes, remainde
         ]
         begun = [each.begin(1) if state is None else each.resume(state) for each in every]
         plan, steps = begun[0].plan(), begun[0].steps
-        shares = [plan.share(rank) for rank in range(world_size)]
+        shares = [plan.rank_rows(rank) for rank in range(world_size)]
         batches = min(batches, steps)
         states = [each.state_after(batches) for each in begun]
 
@@ -129,7 +129,7 @@ def test_steps_are_equal_and_each_has_a_row_in_any_chain(split, passes, remainde
         assert len({share.items for share in shares}) == 1
         given_rows = 0
         for share in shares:
-            own = plan.remaining.positions(share.places(0, min(share.rows, batches * batch_size)))
+            own = plan.remaining.positions(share.indices(0, min(share.rows, batches * batch_size)))
             found = rows_at(plan.order, own)
             received += found
             given_rows += len(found)
@@ -190,14 +190,14 @@ def test_pools_hold_what_a_rank_takes_of_a_chain(chain, world_size, least_rows):
     rows, cut, states = chain
     plan = passes_of(rows, world_size, **cut).resume(states[-1].to_dict()).plan()
     for rank in range(world_size):
-        share = plan.share(rank)
+        share = plan.rank_rows(rank)
         got = []
         for pool in plan_pools(plan.order, plan.remaining, share, least_rows=least_rows):
-            laid = [(block, row) for block, start, stop in pool.pieces for row in range(start, stop)]
+            laid = [(block, row) for block, start, stop in pool.spans for row in range(start, stop)]
             assert len(set(laid)) == len(laid)
             got += laid if pool.index is None else [laid[item] for item in pool.index.tolist()]
 
-        own = plan.remaining.positions(share.places(0, share.rows))
+        own = plan.remaining.positions(share.indices(0, share.rows))
         assert got[: share.rows] == (rows_at(plan.order, own) if share.rows else [])
         assert len(got) == share.items
 
@@ -356,7 +356,7 @@ def test_where_and_seen_answer_for_a_changed_epoch():
                 block = int(np.searchsorted(np.cumsum(BLOCKS), row, side="right"))
                 found = find_row(plan, block=block, row=row - int(index.first_row[block]))
                 assert found is not None
-                assert (rank, step, place) == (found.rank, found.step, found.place)
+                assert (rank, step, place) == (found.rank, found.step, found.batch_row)
 
 
 def test_after_too_many_changes_the_order_is_kept():

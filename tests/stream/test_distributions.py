@@ -16,7 +16,7 @@ from headrace.stream.loader.passes import RowPasses
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.layout import order_of_state
 from headrace.stream.order.plan import estimate_block_bytes
-from headrace.stream.order.regions import Regions, deal_shards, pack_shards
+from headrace.stream.order.shard_partition import ShardPartition, deal_shards, pack_shards
 from headrace.stream.order.state import StreamState
 from headrace.stream.order.whereabouts import find_row, seen_per_shard
 from headrace.stream.ranks.topology import Topology
@@ -153,7 +153,7 @@ def test_a_resume_elsewhere_delivers_the_rest_once(distribution, then, world_siz
 
     assert sorted(flat(head) + flat(tail)) == list(range(sum(ROWS)))
     assert sorted(flat(after)) == list(range(sum(ROWS)))
-    assert state.get("regions", {}).get("distribution", "balanced") == then
+    assert state.get("shard_partition", {}).get("distribution", "balanced") == then
 
 
 def first_pass(index, options, world_size):
@@ -167,7 +167,7 @@ def test_states_leave_what_the_batches_before_did_not_deliver(distribution, worl
     remaining = begun.after(batches).start.remaining
     received = set()
     for rank in range(world_size):
-        received |= set(plan.remaining.positions(plan.share(rank).places(0, batches * 4)).tolist())
+        received |= set(plan.remaining.positions(plan.rank_rows(rank).indices(0, batches * 4)).tolist())
     left = set(remaining.positions(np.arange(remaining.total)).tolist())
 
     assert received | left == set(range(sum(ROWS)))
@@ -177,7 +177,7 @@ def test_states_leave_what_the_batches_before_did_not_deliver(distribution, worl
 def test_bytes_are_those_of_the_own_shards():
     plan = first_pass(INDEX, options_of("by_size"), 3).plan()
     for rank in range(3):
-        blocks = {each for pool in plan_pools(plan.order, plan.remaining, plan.share(rank)) for each in pool.blocks}
+        blocks = {each for pool in plan_pools(plan.order, plan.remaining, plan.rank_rows(rank)) for each in pool.blocks}
         expected = sum(int(estimate_block_bytes(INDEX)[block]) for block in blocks)
 
         assert expected <= plan.bytes_per_rank[rank] <= 3 * expected  # a lane border may cut any of these few blocks
@@ -208,7 +208,7 @@ def test_where_and_seen_hold(distribution):
                 block = int(np.searchsorted(np.cumsum(INDEX.rows), row, side="right"))
                 found = find_row(plan, block=block, row=row - int(INDEX.first_row[block]))
                 assert found is not None
-                assert (rank, step, place) == (found.rank, found.step, found.place)
+                assert (rank, step, place) == (found.rank, found.step, found.batch_row)
 
 
 def test_fewer_shards_than_ranks_give_everyone_the_same_steps():
@@ -245,16 +245,16 @@ def test_workers_give_whole_shards_and_follow_the_epoch():
 
 
 def test_regions_survive_json_and_damaged_ones_are_refused():
-    regions = Regions(distribution="by_size", rows=(3, 4), assignment=(0, 1, 1))
+    regions = ShardPartition(distribution="by_size", rows=(3, 4), assignment=(0, 1, 1))
 
-    assert Regions.from_dict(json.loads(json.dumps(regions.to_dict()))) == regions
+    assert ShardPartition.from_dict(json.loads(json.dumps(regions.to_dict()))) == regions
     for change in ({"rows": []}, {"rows": "34"}, {"rows": [3, -1]}, {"assignment": [2]}, {"extra": 1}):
         with pytest.raises(StreamError, match="regions are not"):
-            Regions.from_dict({**regions.to_dict(), **change})
+            ShardPartition.from_dict({**regions.to_dict(), **change})
     (loader,) = loaders_of(1, "by_size")
     state = loader.state_dict()
     with pytest.raises(StreamError, match="regions is 'of 5 rows'"):
-        StreamState.from_dict(resealed(state, regions={**state["regions"], "rows": [5]}))
+        StreamState.from_dict(resealed(state, shard_partition={**state["shard_partition"], "rows": [5]}))
 
 
 def test_settings_that_do_not_go_together_are_refused():

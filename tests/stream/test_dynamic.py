@@ -82,7 +82,7 @@ def test_claims_cut_what_remains_into_every_row_once(rows, cuts, batch_size, wor
     delivered = []
     for start, stop in pairwise(borders.tolist()):
         pool = claim_rows(order, identities, remaining.positions(np.arange(start, stop)))
-        pieces = [np.arange(first[block] + low, first[block] + high) for block, low, high in pool.pieces]
+        pieces = [np.arange(first[block] + low, first[block] + high) for block, low, high in pool.spans]
         delivered += np.concatenate(pieces)[pool.index].tolist()
 
     assert borders[0] == 0

@@ -51,9 +51,9 @@ def check_plan(name, world_size, shuffle, remainder):
         epoch=2,
         remainder=remainder,
     )
-    shares = [plan.share(rank) for rank in range(world_size)]
+    shares = [plan.rank_rows(rank) for rank in range(world_size)]
     rows = order_of(name, world_size, shuffle)
-    delivered = np.concatenate([rows[share.places(0, share.rows)] for share in shares])
+    delivered = np.concatenate([rows[share.indices(0, share.rows)] for share in shares])
     times = np.bincount(delivered, minlength=total)
     filled = sum(share.items - share.rows for share in shares)
 
@@ -65,7 +65,7 @@ def check_plan(name, world_size, shuffle, remainder):
     assert {share.steps for share in shares} == {plan.steps_per_rank}
     assert len({share.items for share in shares}) == 1  # equal steps of equal size
     assert remainder == "drop" or all(share.rows > share.batch_size * (share.steps - 1) for share in shares[:1])
-    assert all(0 <= share.place_of(share.items - 1) < total for share in shares if share.items)  # it fills with rows
+    assert all(0 <= share.index_of(share.items - 1) < total for share in shares if share.items)  # it fills with rows
 
 
 @pytest.mark.parametrize("remainder", ["pad", "drop"])

@@ -82,8 +82,8 @@ def test_small_sorted_data_mixes_like_a_permutation(blocks, batch_size):
 def test_every_rank_sees_all_of_sorted_data(world_size):
     for epoch in range(2):
         plan = make_plan(index_of([3000]), batch_size=8, world_size=world_size, shuffle=True, epoch=epoch)
-        share = plan.share(rank=0)
-        _, row = plan.order.locate(plan.order.line_of(share.places(0, share.rows)))
+        share = plan.rank_rows(rank=0)
+        _, row = plan.order.locate(plan.order.line_of(share.indices(0, share.rows)))
 
         assert row.min() < 100
         assert row.max() > 2900

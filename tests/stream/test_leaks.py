@@ -51,7 +51,7 @@ def test_rows_of_the_same_content_are_counted_and_placed(tmp_path):
 
     (found,) = report.shared
     assert (found.earlier, found.split, found.rows) == ("train", "test", 3)
-    assert found.share == pytest.approx(3 / 193) == report.worst
+    assert found.fraction == pytest.approx(3 / 193) == report.worst
     assert found.examples == (
         ("train/part-0.parquet:7", "test/part-1.parquet:90"),
         ("train/part-1.parquet:20", "test/part-1.parquet:91"),
@@ -157,7 +157,7 @@ def test_one_entity_under_several_names_is_found(tmp_path):
     test = [{"who": name, "x": 10 + n} for n, name in enumerate(["ab ", "Zoe\u0308", "c  d", "E", "g"])]
     report = headrace.find_leaks(write(tmp_path, train=train, test=test), entity="who")
 
-    assert (report.near_ids.entities, report.near_ids.apart) == (3, 3)
+    assert (report.near_ids.entities, report.near_ids.separate) == (3, 3)
     assert {frozenset(each) for each in report.near_ids.examples} == {
         frozenset({"AB", "ab "}),
         frozenset({"C D", "c  d"}),
@@ -214,7 +214,7 @@ def test_items_are_found_verbatim_embedded_and_in_part():
         f"say, {SHORT} of all",
         "what is the rarest of colours",
     ]
-    found = {(each.place, each.item): each.share for each in overlaps(rows, [QUESTION, SHORT])}
+    found = {(each.location, each.item): each.fraction for each in overlaps(rows, [QUESTION, SHORT])}
 
     runs = len(words) - 12
     assert found == {("a:1", 0): 1.0, ("a:2", 0): 1.0, ("a:3", 0): 2 / runs, ("a:5", 1): 1.0}
@@ -223,7 +223,7 @@ def test_items_are_found_verbatim_embedded_and_in_part():
 def test_scripts_without_blanks_are_found():
     item = "小明每天卖九个鸡蛋每个两美元他一共赚多少钱"
     found = overlaps([f"问题：{item}？", "小明每天卖鸡蛋"], [item])
-    assert [(each.place, each.share) for each in found] == [("a:0", 1.0)]
+    assert [(each.location, each.fraction) for each in found] == [("a:0", 1.0)]
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -244,7 +244,7 @@ def test_overlaps_are_those_of_a_search_word_by_word(seed, ngram):
             held = other.split()
             if wanted & {tuple(held[i : i + n]) for i in range(len(held) - n + 1)}:
                 expected.add((f"a:{row}", number))
-    assert {(each.place, each.item) for each in overlaps(rows, items, ngram)} == expected
+    assert {(each.location, each.item) for each in overlaps(rows, items, ngram)} == expected
 
 
 def test_texts_inside_lists_and_structs_are_looked_at():
@@ -312,7 +312,7 @@ def test_a_planted_benchmark_is_found_in_the_rows_of_a_dataset(tmp_path):
     report = headrace.find_leaks(dataset, content=["text"], against=[tmp_path / "items.txt"])
 
     (found,) = report.overlaps
-    assert (found.place, found.item, found.share) == ("train/part-1.parquet:31", 0, 1.0)
+    assert (found.location, found.item, found.fraction) == ("train/part-1.parquet:31", 0, 1.0)
     assert found.text == " ".join(QUESTION.split()[:13])
     assert report.items == {str(tmp_path / "items.txt"): 2}
     assert report.worst == 0.5
@@ -340,8 +340,8 @@ def test_names_of_one_entity_count_where_an_earlier_split_has_another(tmp_path_f
         apart |= {each.strip().lower() for each in hit}
         shares.append(len(hit) / max(1, len(set(ids))))
 
-    assert (report.near_ids.share, report.near_ids.apart) == (max(shares), len(apart))
-    assert report.worst >= report.near_ids.share
+    assert (report.near_ids.fraction, report.near_ids.separate) == (max(shares), len(apart))
+    assert report.worst >= report.near_ids.fraction
 
 
 def test_the_command_says_what_it_found_and_exits_by_the_threshold(tmp_path):
@@ -416,7 +416,7 @@ def test_benchmarks_lie_at_any_depth_and_count_once(tmp_path, monkeypatch):
     assert sorted(found.values()) == ["eval/a/b/x.txt", "eval/a/x.txt"]
     report = headrace.find_leaks(write(tmp_path / "data", train=[{"text": f"Say {item}"}]), against=["eval"])
     assert {str(path): 1 for path in find_benchmarks(["eval"])} == report.items
-    assert {(each.source, each.item, each.share) for each in report.overlaps} == {(path, 0, 1) for path in report.items}
+    assert {(each.source, each.item, each.fraction) for each in report.overlaps} == {(path, 0, 1) for path in report.items}
 
 
 def test_items_of_a_text_file_are_its_lines(tmp_path):
@@ -425,4 +425,4 @@ def test_items_of_a_text_file_are_its_lines(tmp_path):
     rows = pa.array(["one two three four five", "six seven eight nine ten"])
     found = find_overlaps({"items": items}, [("all", "rows", 0, texts_of(pa.table({"text": rows})))])
 
-    assert [(each.item, each.place) for each in found] == [(0, "rows:0"), (1, "rows:1")]
+    assert [(each.item, each.location) for each in found] == [(0, "rows:0"), (1, "rows:1")]

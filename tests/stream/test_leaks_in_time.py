@@ -81,10 +81,10 @@ def test_a_dataset_says_when_its_splits_are(tmp_path: Path) -> None:
         1,
     )
     (pair,) = report.concurrent
-    assert (pair.earlier, pair.split, pair.rows, pair.share) == ("train", "test", 1, 0.5)
+    assert (pair.earlier, pair.split, pair.rows, pair.fraction) == ("train", "test", 1, 0.5)
     assert (pair.first_us, pair.last_us) == (micros("2025-02-01"),) * 2
     (past,) = report.past_cut
-    assert (past.split, past.rows, past.share) == ("train", 2, 0.5)
+    assert (past.split, past.rows, past.fraction) == ("train", 2, 0.5)
     assert report.worst == 1  # both numbers of test are in train
     assert test.unread == 0
 

@@ -52,7 +52,7 @@ def deliveries(dataset, world_size, epoch, steps=None, **options):
 
 
 def told(sightings, rows):
-    columns = (rows[sightings.row], sightings.rank, sightings.step, sightings.place)
+    columns = (rows[sightings.row], sightings.rank, sightings.step, sightings.batch_row)
     return sorted(zip(*(each.tolist() for each in columns), strict=True))
 
 

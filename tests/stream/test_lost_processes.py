@@ -144,7 +144,7 @@ def test_only_who_ends_in_the_midst_of_a_pass_is_lost_and_told_of_once(children)
     assert f"(PID {children[0].pid}) died during epoch 7" in lost.message
     assert [[]] * 4 == [each.lost() for each in (second, first) * 2]
     assert self_of is not other
-    assert outside.place == 4
+    assert outside.number == 4
 
 
 @linux
@@ -153,7 +153,7 @@ def test_another_process_of_the_same_number_does_not_stand_for_a_lost_one(childr
     first = LocalProcesses.join(store, process=0)
     second = LocalProcesses.join(store, process=1, pid=children[0].pid)
     second.enter(store, Topology(rank=1, world_size=2), epoch=0)
-    key = f"{second.prefix}/{second.place}"
+    key = f"{second.prefix}/{second.number}"
     process, pid, began = json.loads(store[key])
     store.set(key, json.dumps([process, pid, 10 * began]))  # as if the number had been another process's before
 

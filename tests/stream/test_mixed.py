@@ -225,7 +225,7 @@ def test_where_says_the_step_that_delivers_a_row():
             found = find_row(make_plan_of(loader), block=block, row=row)
             steps = [(step, batch.index(number)) for step, batch in enumerate(batches) if number in batch]
 
-            assert steps == ([] if found is None else [(found.step, found.place)])
+            assert steps == ([] if found is None else [(found.step, found.batch_row)])
 
 
 def make_plan_of(loader):

@@ -144,7 +144,7 @@ def test_batches_of_one_rank_are_those_of_the_plan():
     plan = make_plan(index_of([1000]), batch_size=7, world_size=3, shuffle=True)
     sampled = sample_batches(plan.order, batch_rows=7, ranks=3)
     given = {
-        tuple(plan.share(rank=rank).places(step * 7, step * 7 + 7).tolist()) for rank in range(3) for step in range(47)
+        tuple(plan.rank_rows(rank=rank).indices(step * 7, step * 7 + 7).tolist()) for rank in range(3) for step in range(47)
     }
 
     assert given == set(map(tuple, sampled.tolist()))
@@ -155,7 +155,7 @@ def test_whole_shards_are_measured_by_what_ranks_receive(distribution):
     rows = [300, 300, 300, 300]
     index, plan = planned(rows, 2, distribution=distribution, batch_size=10)
     found = mixing_of_plan(index, plan)
-    order, bases = plan.order, plan.regions.bases
+    order, bases = plan.order, plan.shard_partition.bases
     batches = [natural_rows(index, order, np.arange(base, base + 600)).reshape(-1, 10) for base in bases[:2].tolist()]
 
     assert ["rank_batch", "global_batch"] == list(found)

@@ -74,7 +74,7 @@ def test_counts_are_those_of_sets_of_words(
     for shared, (early, late) in zip(found.shared, combinations(names, 2), strict=True):
         expected = [any(near(a, b, threshold) for b in sets[early]) for a in sets[late]]
         assert (shared.earlier, shared.split, shared.rows) == (early, late, sum(expected))
-        assert shared.share == sum(expected) / len(sets[late])
+        assert shared.fraction == sum(expected) / len(sets[late])
         assert bool(shared.examples) == any(expected)
         for a, b, jaccard in shared.examples:
             one, other = (sets[place.split("/")[0]][int(place.rpartition(":")[2])] for place in (a, b))
@@ -122,7 +122,7 @@ def test_sequences_of_packed_rows_are_compared_by_tokens(tmp_path: Path) -> None
 
     assert report.near is not None
     (shared,) = report.near.shared
-    assert (report.unit, shared.rows, shared.share) == ("sequence", 10, 0.5)
+    assert (report.unit, shared.rows, shared.fraction) == ("sequence", 10, 0.5)
     assert shared.examples[1][:2] == ("train/part.parquet:10:2", "test/part.parquet:0:2")
 
 

@@ -70,7 +70,7 @@ def test_every_row_is_delivered_where_it_was_said_to_be(remainder, shuffle):
         block = int(np.searchsorted(index.first_row, number, side="right")) - 1
         found = find_row(plan, block=block, row=number - int(index.first_row[block]))
         if found is not None:
-            said[number] = (found.rank, found.step, found.place)
+            said[number] = (found.rank, found.step, found.batch_row)
 
     assert delivered == said
     assert len(said) == index.total_rows - plan.dropped_rows
@@ -100,7 +100,7 @@ def test_every_row_has_a_place_of_its_own():
     plan = make_plan(index, batch_size=3, world_size=8, shuffle=True)
     found = [find_row(plan, block=block, row=row) for block in range(2) for row in range(50)]
 
-    assert 100 == len({(each.rank, each.step, each.place) for each in found})
+    assert 100 == len({(each.rank, each.step, each.batch_row) for each in found})
     assert plan.steps_per_rank > max(each.step for each in found)
 
 

@@ -53,7 +53,7 @@ def test_bytes_are_an_upper_bound_of_what_is_read(rows, world_size, lanes, steps
         index_of(rows), batch_size=3, world_size=world_size, lanes=lanes, window_rows=4, shuffle=True, remaining=done
     )
     for rank in range(world_size):
-        share = rest.share(rank)
+        share = rest.rank_rows(rank)
         if not share.rows:
             continue  # it only repeats a row of another rank
         blocks = {block for pool in plan_pools(rest.order, rest.remaining, share) for block in pool.blocks}
@@ -66,7 +66,7 @@ def test_a_small_split_is_decoded_once_by_each_rank(rows, world_size, spread, sh
     lanes = world_size * spread
     plan = make_plan(index_of(rows), batch_size=3, world_size=world_size, lanes=lanes, window_rows=64, shuffle=shuffle)
     for rank in range(world_size):
-        share = plan.share(rank)
+        share = plan.rank_rows(rank)
         if share.rows:
             pools = [pool.blocks for pool in plan_pools(plan.order, plan.remaining, share)]
             blocks = {block for pool in pools for block in pool}

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headrace.stream.order.epoch import epoch_order
 from headrace.stream.order.plan import plan_pools
-from headrace.stream.order.remaining import Remaining, advance, share_of
+from headrace.stream.order.remaining import Remaining, advance, rank_rows_of
 
 
 @st.composite
@@ -48,7 +48,7 @@ def laid(starts, stops):
 
 def first_places(order, pool):
     """Where the block of each piece begins on the line."""
-    return [int(order.line[np.flatnonzero(order.blocks == block)[0]]) for block, _, _ in pool.pieces]
+    return [int(order.line[np.flatnonzero(order.blocks == block)[0]]) for block, _, _ in pool.spans]
 
 
 @given(orders(), st.data())
@@ -57,15 +57,15 @@ def test_pieces_hold_the_places_of_the_line(order, data):
         return
     positions = np.array(sorted(data.draw(st.sets(st.integers(0, order.rows - 1), min_size=1))), np.int64)
 
-    found = order.pieces_of(positions)
+    found = order.pool_of(positions)
     firsts = first_places(order, found)
     places = laid(
-        [first + start for first, (_, start, _) in zip(firsts, found.pieces, strict=True)],
-        [first + stop for first, (_, _, stop) in zip(firsts, found.pieces, strict=True)],
+        [first + start for first, (_, start, _) in zip(firsts, found.spans, strict=True)],
+        [first + stop for first, (_, _, stop) in zip(firsts, found.spans, strict=True)],
     )
     got = places if found.index is None else places[found.index]
     assert got.tolist() == order.line_of(positions).tolist()
-    assert all(start < stop for _, start, stop in found.pieces)
+    assert all(start < stop for _, start, stop in found.spans)
     assert len(places) == found.rows == len(np.unique(places))
 
 
@@ -87,19 +87,19 @@ def test_pools_rebuilt_from_pieces_and_index_are_the_share(order, data, least_ro
     remainder = data.draw(st.sampled_from(["pad", "drop"]))
     received = []
     for rank in range(ranks):
-        share = share_of(remaining.total, rank=rank, ranks=ranks, batch_size=batch_size, remainder=remainder)
+        share = rank_rows_of(remaining.total, rank=rank, ranks=ranks, batch_size=batch_size, remainder=remainder)
         got = []
         for pool in plan_pools(order, remaining, share, least_rows=least_rows):
             firsts = first_places(order, pool)
             places = laid(
-                [first + start for first, (_, start, _) in zip(firsts, pool.pieces, strict=True)],
-                [first + stop for first, (_, _, stop) in zip(firsts, pool.pieces, strict=True)],
+                [first + start for first, (_, start, _) in zip(firsts, pool.spans, strict=True)],
+                [first + stop for first, (_, _, stop) in zip(firsts, pool.spans, strict=True)],
             )
             taken = places if pool.index is None else places[pool.index]
             assert len(taken) == pool.items > 0
-            assert all(0 <= start < stop for _, start, stop in pool.pieces)
+            assert all(0 <= start < stop for _, start, stop in pool.spans)
             got += taken.tolist()
-        own = order.line_of(remaining.positions(share.places(0, share.rows))).tolist()
+        own = order.line_of(remaining.positions(share.indices(0, share.rows))).tolist()
         received += own
 
         assert got[: share.rows] == own

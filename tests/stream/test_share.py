@@ -9,7 +9,7 @@ from reference import deliver
 from stream_cases import index_of
 
 from headrace.errors import SettingsError, StreamError
-from headrace.stream.order.remaining import Remaining, advance, count_steps, resolve_remainder, share_of
+from headrace.stream.order.remaining import Remaining, advance, count_steps, rank_rows_of, resolve_remainder
 
 
 def shard_rows(shards: int) -> list[int]:
@@ -29,9 +29,9 @@ def test_every_row_once_and_equal_steps_for_all_numbers_of_ranks(quarter):
 def check_shares(total, ranks, batch_size, remainder):
     remaining = Remaining.everything(total)
     shares = [
-        share_of(total, rank=rank, ranks=ranks, batch_size=batch_size, remainder=remainder) for rank in range(ranks)
+        rank_rows_of(total, rank=rank, ranks=ranks, batch_size=batch_size, remainder=remainder) for rank in range(ranks)
     ]
-    positions = remaining.positions(np.concatenate([share.places(0, share.rows) for share in shares]))
+    positions = remaining.positions(np.concatenate([share.indices(0, share.rows) for share in shares]))
     times = np.bincount(positions, minlength=total)
     left_out = total % (ranks * batch_size) if remainder == "drop" else 0
 

@@ -30,7 +30,7 @@ def order(seed, epoch, *, world_size=1):
 def shards_of_rank(rank, epoch):
     """The shards that rank `rank` of 8 reads in an epoch."""
     plan = make_plan(INDEX, batch_size=4, world_size=8, epoch=epoch, shuffle=True, lanes=16, window_rows=8)
-    pools = plan_pools(plan.order, plan.remaining, plan.share(rank))
+    pools = plan_pools(plan.order, plan.remaining, plan.rank_rows(rank))
     return {block for pool in pools for block in pool.blocks}
 
 
@@ -38,7 +38,7 @@ def test_a_hundred_shards_are_no_whole_number_for_eight_ranks_and_steps_are_equa
     by_striding = [sum(HUNDRED[rank::8]) for rank in range(8)]
     for batch_size, remainder in product((1, 4, 16), ("pad", "drop")):
         plan = make_plan(INDEX, batch_size=batch_size, world_size=8, shuffle=True, remainder=remainder)
-        steps = {plan.share(rank).steps for rank in range(8)}
+        steps = {plan.rank_rows(rank).steps for rank in range(8)}
         rows = plan.rows_per_rank
 
         assert {plan.steps_per_rank} == steps

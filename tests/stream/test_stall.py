@@ -19,7 +19,7 @@ from headrace.stream.ranks.stats import Progress, Snapshot, complaints, due
 
 
 def moment(phase="loop", *, seconds=0.1, batches=100, waited=1.0, elapsed=100.0, place=""):
-    return Snapshot(phase=phase, seconds=seconds, batches=batches, waited=waited, elapsed=elapsed, place=place)
+    return Snapshot(phase=phase, seconds=seconds, batches=batches, waited=waited, elapsed=elapsed, reading=place)
 
 
 def test_nothing_is_said_while_all_is_well():
@@ -78,8 +78,8 @@ def test_progress_names_the_block_that_has_been_read_for_longest():
         seen.append(progress.snapshot())
 
     progress.noted(read_block)(2, None)
-    assert (seen[0].phase, seen[0].place) == ("decode", "part-00002.parquet block 0")
-    assert progress.snapshot().place == ""
+    assert (seen[0].phase, seen[0].reading) == ("decode", "part-00002.parquet block 0")
+    assert progress.snapshot().reading == ""
 
     progress.got()
     assert progress.snapshot().batches == 1

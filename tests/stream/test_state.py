@@ -75,7 +75,7 @@ def test_another_epoch_has_the_lanes_that_this_one_began_with():
         ({"window_rows": 1 << 61}, "rows in a round"),
         ({"changes": [{"position": 64, "lanes": 6, "window_rows": 1 << 61, "groups": 3}]}, "rows in a round"),
         ({"changes": [{"position": 63, "lanes": 6, "window_rows": 1, "groups": 3}]}, "borders of rounds, not at 63"),
-        ({"changes": [{"position": 4, "ranks": 2}], "regions": {"distribution": "by_size", "rows": [100]}}, "regions"),
+        ({"changes": [{"position": 4, "ranks": 2}], "shard_partition": {"distribution": "by_size", "rows": [100]}}, "shard_partition"),
     ],
 )
 def test_a_state_whose_numbers_cannot_be_is_refused_whatever_its_digest(change, message):

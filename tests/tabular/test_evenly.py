@@ -9,8 +9,8 @@ from stream_cases import index_of
 from headrace.errors import StreamError
 from headrace.stream.order.epoch import epoch_order
 from headrace.stream.order.plan import Plan
-from headrace.stream.order.regions import Regions
 from headrace.stream.order.remaining import Remaining
+from headrace.stream.order.shard_partition import ShardPartition
 from headrace.tabular.distribution import left_after
 
 
@@ -22,14 +22,14 @@ def plan_of(rows, ranks, remainder, regions=None, ranges=None):
     remaining = Remaining.everything(rows) if ranges is None else Remaining(rows=rows, ranges=ranges)
     return Plan(
         index=index_of([rows]), order=order, remaining=remaining, world_size=ranks, batch_size=1, remainder=remainder,
-        regions=regions,
+        shard_partition=regions,
     )  # fmt: skip
 
 
 def batches_of_rank(plan, rank, *, workers, batch_size, piece_rows):
     """The positions of each batch, as a DataLoader takes workers in turn that each batch the rows of their pieces."""
-    share = plan.share(rank)
-    own = plan.remaining.positions(share.places(0, share.rows)).tolist()
+    share = plan.rank_rows(rank)
+    own = plan.remaining.positions(share.indices(0, share.rows)).tolist()
     items = [own[item] if item < share.rows else None for item in range(plan.steps_per_rank)]
     pieces = [items[begin : begin + piece_rows] for begin in range(0, len(items), piece_rows)]
     queues = []
@@ -54,7 +54,7 @@ def test_what_is_left_is_what_no_rank_received(
     of_ranks, in_regions, workers, batch_size, piece_rows, remainder, before, data
 ):
     ranks, rows = len(of_ranks), sum(of_ranks)
-    regions = Regions(distribution="by_size", rows=tuple(of_ranks)) if in_regions else None
+    regions = ShardPartition(distribution="by_size", rows=tuple(of_ranks)) if in_regions else None
     begin = min(before, rows)
     plan = plan_of(rows, ranks, remainder, regions, ((begin, rows),) if begin < rows else ())
     settings = {"workers": workers, "batch_size": batch_size, "piece_rows": piece_rows}

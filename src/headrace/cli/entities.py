@@ -162,7 +162,7 @@ class EntityAnswer:
         if detail == "steps":
             numbers["step"] = sightings.step
             numbers["rank"] = sightings.rank
-            numbers["place"] = sightings.place
+            numbers["place"] = sightings.batch_row
         return cls(
             index=index,
             question=question,

@@ -182,7 +182,7 @@ def _print(report: LeakReport) -> None:
         names = printable("; ".join(" / ".join(map(repr, each)) for each in ids.examples))
         have = f"{many_entities(ids.entities)} {verb(ids.entities, 'has', 'have')} several names"
         say(
-            f"{have}, {ids.apart:,} of them in different splits ({ids.share:.2%} of a split's"
+            f"{have}, {ids.separate:,} of them in different splits ({ids.fraction:.2%} of a split's"
             f" entities): {names}"
         )
     for each in report.telling:
@@ -203,27 +203,27 @@ def _print(report: LeakReport) -> None:
         )
         for one in same:
             span = (moment(at) for at in (one.first_us, one.last_us) if at is not None)
-            made.add_row(one.split, one.earlier, f"{one.rows:,}", f"{one.share:.2%}", *span)
+            made.add_row(one.split, one.earlier, f"{one.rows:,}", f"{one.fraction:.2%}", *span)
         printer().print(made)
     for past in report.past_cut:
         say(
             f"labels of {many(past.rows, 'row')} of {past.split} look past the cutoff:"
-            f" {past.share:.2%}"
+            f" {past.fraction:.2%}"
         )
     for source, count in report.items.items():
         found = [each for each in report.overlaps if each.source == source]
         items = len({each.item for each in found})
-        whole = len({each.item for each in found if each.share == 1})
+        whole = len({each.item for each in found if each.fraction == 1})
         say(f"{printable(source)}: {items:,} of {count:,} items found, {whole:,} of them whole")
     if report.overlaps:
         made = table("items in rows", ("item", "split", "row", "share", "text"))
-        for overlap in sorted(report.overlaps, key=lambda each: -each.share)[:_SHOWN]:
+        for overlap in sorted(report.overlaps, key=lambda each: -each.fraction)[:_SHOWN]:
             place = f"{Path(overlap.source).name}:{overlap.item}"
             made.add_row(
                 printable(place),
                 overlap.split,
-                printable(overlap.place),
-                f"{overlap.share:.0%}",
+                printable(overlap.location),
+                f"{overlap.fraction:.0%}",
                 printable(overlap.text),
             )
         printer().print(made)
@@ -252,7 +252,7 @@ def _print_pairs(
             *[""] * len(heads),
         )
     rows = [
-        (pair.split, pair.earlier, f"{pair.rows:,}", f"{pair.share:.2%}") for pair in found.shared
+        (pair.split, pair.earlier, f"{pair.rows:,}", f"{pair.fraction:.2%}") for pair in found.shared
     ]
     for row, shown in zip(rows, examples, strict=True):
         made.add_row(*row, *map(printable, shown))

@@ -289,7 +289,7 @@ def _record(asked: OneEpoch, index: Any, found: Plan, saved: Any) -> dict[str, A
     else:
         better = {"lanes": lanes[0], "read_amplification": round(lanes[1], 3)}
     coverage = found.coverage()
-    steps = {found.share(rank).steps for rank in range(found.world_size)}
+    steps = {found.rank_rows(rank).steps for rank in range(found.world_size)}
     delivered = coverage.delivered_rows + coverage.dropped_rows == found.remaining.total
     return {
         "split": index.split,
@@ -483,7 +483,8 @@ def _print_row(
         "seen": sighting is not None,
     }
     if sighting is not None:
-        record |= {name: getattr(sighting, name) for name in ("step", "rank", "place", "position")}
+        record |= {"step": sighting.step, "rank": sighting.rank}
+        record |= {"place": sighting.batch_row, "position": sighting.position}
     if as_json:
         emit(record)
     elif sighting is not None:
@@ -493,7 +494,7 @@ def _print_row(
             total = epoch.samples_per_epoch
         say(
             f"{row} in epoch {epoch.epoch}: step {sighting.step} of rank {sighting.rank},"
-            f" row {sighting.place} of the batch; position {sighting.position:,} of {total:,}"
+            f" row {sighting.batch_row} of the batch; position {sighting.position:,} of {total:,}"
         )
     else:
         reason = "another epoch delivers it, or it is dropped"

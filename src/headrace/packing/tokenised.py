@@ -115,7 +115,7 @@ class Tokenised:
             "encoder": {**made_with, **self._backend_facts()},
             "duplicates": choice.duplicates,
             **({"messages": messages} if messages else {}),
-            **({} if self.benchmarks is None else {"benchmarks": self.benchmarks.facts(excluded)}),
+            **({} if self.benchmarks is None else {"benchmarks": self.benchmarks.metadata(excluded)}),
             "units": [{"of": what, **units} for what, units in choice.units],
         }
 

@@ -111,7 +111,7 @@ def _repeats(
     units = report.units
     shared = [each for each in repeats.shared if each.rows]
     lines = [
-        f"{many(each.rows, unit, units)} of {each.split} ({share(each.share, 1)})"
+        f"{many(each.rows, unit, units)} of {each.split} ({share(each.fraction, 1)})"
         f" {verb(each.rows, 'is', 'are')} {earlier.format(each.earlier)}."
         for each in shared
     ]
@@ -125,12 +125,12 @@ def _repeats(
         lines.append(
             f"Within a split, {told} {verb(sum(again.values()), 'is', 'are')} {own} an earlier one."
         )
-    found = {(each.split, each.earlier): (each.rows, each.share) for each in repeats.shared}
+    found = {(each.split, each.earlier): (each.rows, each.fraction) for each in repeats.shared}
     found |= {
         (split, split): (rows, rows / max(1, report.rows[split]))
         for split, rows in repeats.repeated.items()
     }
-    bad = any(each.share > max_share for each in shared)
+    bad = any(each.fraction > max_share for each in shared)
     return lines, "warning" if bad else "plain" if shared or again else "good", found
 
 
@@ -164,19 +164,19 @@ def _ids_figures(report: LeakReport, max_share: float) -> list[Figure]:
         return [Figure("ids", question, answer, tone="good")]
     names = "; ".join(" = ".join(map(repr, each)) for each in ids.examples)
     answer = f"{many_entities(ids.entities)} may: {names}."
-    if ids.apart:
+    if ids.separate:
         answer += (
-            f"\n{ids.apart:,} of them {verb(ids.apart, 'has', 'have')} names in different splits:"
-            f" up to {share(ids.share, 1)} of the entities of a split have another name in an"
+            f"\n{ids.separate:,} of them {verb(ids.separate, 'has', 'have')} names in different splits:"
+            f" up to {share(ids.fraction, 1)} of the entities of a split have another name in an"
             " earlier one."
         )
     chart = charts.bars(
         ["in different splits", "in one split"],
-        [ids.apart, ids.entities - ids.apart],
+        [ids.separate, ids.entities - ids.separate],
         ["shared", "empty"],
         unit="entities",
     )
-    return [Figure("ids", question, answer, chart, "warning" if ids.share > max_share else "plain")]
+    return [Figure("ids", question, answer, chart, "warning" if ids.fraction > max_share else "plain")]
 
 
 def _columns_figures(report: LeakReport) -> list[Figure]:
@@ -207,7 +207,7 @@ def _benchmark_figures(report: LeakReport, max_share: float) -> list[Figure]:
         return []
     best: dict[tuple[str, int], float] = {}
     for each in report.overlaps:
-        best[each.source, each.item] = max(each.share, best.get((each.source, each.item), 0.0))
+        best[each.source, each.item] = max(each.fraction, best.get((each.source, each.item), 0.0))
     parts: dict[str, list[float]] = {role: [] for role in _FOUND}
     lines = []
     for source, count in report.items.items():
@@ -272,12 +272,12 @@ def _time_figures(report: LeakReport) -> list[Figure]:
     if report.concurrent:
         shared = [each for each in report.concurrent if each.rows]
         told = [
-            f"{many(each.rows, 'row')} of {each.split} ({share(each.share, 1)})"
+            f"{many(each.rows, 'row')} of {each.split} ({share(each.fraction, 1)})"
             f" {verb(each.rows, 'is', 'are')} at a time at which {each.earlier} has other entities."
             for each in shared
         ]
         told = told or ["No row is at a time at which another split has other entities."]
-        found = {(each.split, each.earlier): (each.rows, each.share) for each in report.concurrent}
+        found = {(each.split, each.earlier): (each.rows, each.fraction) for each in report.concurrent}
         chart = _matrix(report, found, "rows", "at the time of other entities in")
         question = "Do splits share calendar time?"
         figures.append(
@@ -293,16 +293,16 @@ def _horizon_figures(report: LeakReport, max_share: float) -> list[Figure]:
     past = [float(each.rows) for each in report.past_cut]
     names = [each.split for each in report.past_cut]
     rest = [
-        each.rows / each.share - each.rows if each.share else report.rows[each.split]
+        each.rows / each.fraction - each.rows if each.fraction else report.rows[each.split]
         for each in report.past_cut
     ]
     told = [
-        f"{many(each.rows, 'row')} of {each.split} ({share(each.share, 1)})"
+        f"{many(each.rows, 'row')} of {each.split} ({share(each.fraction, 1)})"
         for each in report.past_cut
     ]
     answer = f"Labels of {listed(told)} do."
     chart = charts.stacked_bars(names, {"shared": past, "empty": rest}, unit="rows", names=_PAST)
-    bad = any(each.share > max_share for each in report.past_cut)
+    bad = any(each.fraction > max_share for each in report.past_cut)
     if bad:
         tone: Tone = "warning"
     elif any(past):
@@ -338,11 +338,11 @@ def _tables(report: LeakReport) -> list[Table]:
             [
                 f"{Path(each.source).name}:{each.item}",
                 each.split,
-                each.place,
-                share(each.share, 1),
+                each.location,
+                share(each.fraction, 1),
                 each.text,
             ]
-            for each in sorted(report.overlaps, key=lambda each: -each.share)
+            for each in sorted(report.overlaps, key=lambda each: -each.fraction)
         ]
         columns = ["item", "split", "row", "share", "text"]
         made.append(

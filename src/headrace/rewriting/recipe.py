@@ -155,7 +155,7 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
     kept: Sequence[Kept] | None = None
     if settings.duplicates == "drop" or benchmarks is not None:
         kept, excluded = _choose(settings, context, source, pieces, compared, benchmarks)
-        facts |= {} if benchmarks is None else {"benchmarks": benchmarks.facts(excluded)}
+        facts |= {} if benchmarks is None else {"benchmarks": benchmarks.metadata(excluded)}
     repeats = None if kept is not None else known_repeats(source, order, compared)
     schema = _written_schema(context, source, pieces, settings.columns or names)
     for directory in directories.values():

@@ -121,7 +121,7 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
         _alias_test(context, splits)
     optional = {"fold_content": repeats if plan.folding else None}
     if benchmarks is not None:
-        optional["benchmarks"] = benchmarks.facts(each.extra["excluded"] for each in scans)
+        optional["benchmarks"] = benchmarks.metadata(each.extra["excluded"] for each in scans)
     return Outcome(
         schema=plan.schema,
         index=index,

@@ -1,4 +1,4 @@
-"""Rows and batches of text, categories and numbers for people who have the sharded iterable dataset; over `stream`."""
+"""Rows and batches of text, categories and numbers for users of sharded iterable datasets, over `stream`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Offer the sharded iterable dataset that people know, over headrace's stream: every row exactly once.
+"""Offer the sharded iterable dataset that people know, over headrace's stream: every row exactly
+once.
 
     dataset = PipelineIterableDataset(config, file_dir="/data/train", shuffle_shards=True)
     dataset.add_pipeline("text", strip >> tokenize)
@@ -7,12 +8,13 @@
         dataset.set_epoch(epoch)
         for batch in loader: ...
 
-Rows come one by one as dicts, or in whole batches with `batch_size=`, which does no work per row. Either way a
-`StreamingDataset` divides the rows: each row once over all ranks and workers, equal numbers on every rank, a new order
-and new shares in each epoch, and `set_epoch` reaches the workers.
+Rows come one by one as dicts, or in whole batches with `batch_size=`, which does no work per row.
+Either way a `StreamingDataset` divides the rows: each row once over all ranks and workers, equal
+numbers on every rank, a new order and new shares in each epoch, and `set_epoch` reaches the
+workers.
 
-Each rank has ceil(N / ranks) rows for any number of workers, and marks the rows that it repeats. The workers of a rank
-take pieces of 256 rows in turn.
+Each rank has ceil(N / ranks) rows for any number of workers, and marks the rows that it repeats.
+The workers of a rank take pieces of 256 rows in turn.
 """
 
 from __future__ import annotations
@@ -35,7 +37,14 @@ from headrace.stream.order.remaining import resolve_remainder
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.ranks.watch import Watch
 from headrace.tabular.distribution import distribution_info, left_after, verify_no_shard_overlap
-from headrace.tabular.fields import BadNumbers, DeclaredBlocks, Fields, NumberType, of_frame, open_files
+from headrace.tabular.fields import (
+    BadNumbers,
+    DeclaredBlocks,
+    Fields,
+    NumberType,
+    of_frame,
+    open_files,
+)
 from headrace.tabular.processors import Processor, as_processor, batch_of, processed, rows_of
 
 try:
@@ -50,24 +59,29 @@ except ImportError as error:
 
 _SEED = 42  # the default
 _PIECE_ROWS = 1 << 8  # rows that a worker takes at a time when rows are yielded one by one
-_OWN = ("shard_files", "batch_size", "_blocks", "_format", "_row_remainder", "_processors")  # sent to workers
+# sent to workers
+_OWN = ("shard_files", "batch_size", "_blocks", "_format", "_row_remainder", "_processors")
 
 
 class PipelineIterableDataset(StreamingDataset):
-    """Rows of one rank as dicts, or batches of them; every row of the source once over all ranks and workers.
+    """Rows of one rank as dicts, or batches of them; every row of the source once over all ranks
+    and workers.
 
-    config: declares the columns, see `Fields`; other keys are ignored. The source is `file_dir`, with `filename` or
-    `shard_pattern`, or a prepared dataset and its `split`; or a `dataframe` (pandas, polars, Arrow).
-    processor_pipelines: processors by column, as with `add_pipeline`.
-    shuffle_shards: reshuffle the rows in each epoch, by `seed` (default 42); else read shards in order.
-    batch_size: None yields rows; a number yields whole batches, for DataLoader(dataset, batch_size=None).
-    num_workers: for `data_loader()`; a DataLoader of your own may have any number of workers.
-    number_type, bad_numbers, null_values: the type of declared numbers, what to do with a text that is not a number
-    ("error" or "missing"), and which texts mean missing. Others: see `StreamOptions`; batch_format needs batch_size.
+    config: declares the columns, see `Fields`; other keys are ignored. The source is `file_dir`,
+    with `filename` or `shard_pattern`, or a prepared dataset and its `split`; or a `dataframe`
+    (pandas, polars, Arrow). processor_pipelines: processors by column, as with `add_pipeline`.
+    shuffle_shards: reshuffle the rows in each epoch, by `seed` (default 42); else read shards in
+    order. batch_size: None yields rows; a number yields whole batches, for DataLoader(dataset,
+    batch_size=None). num_workers: for `data_loader()`; a DataLoader of your own may have any number
+    of workers.
+    number_type, bad_numbers, null_values: the type of declared numbers, what to do with a text that
+    is not a number ("error" or "missing"), and which texts mean missing. Others: see
+    `StreamOptions`; batch_format needs batch_size.
 
-    Every row and every batch has "valid", which is false for a row that only pads a rank to the length of the others.
-    remainder="drop" leaves out less than one row per rank instead. Everything else is as in `StreamingDataset`.
-    Raises `SettingsError` and `InputError` for data that cannot be read as declared.
+    Every row and every batch has "valid", which is false for a row that only pads a rank to the
+    length of the others. remainder="drop" leaves out less than one row per rank instead. Everything
+    else is as in `StreamingDataset`. Raises `SettingsError` and `InputError` for data that cannot
+    be read as declared.
     """
 
     def __init__(
@@ -91,7 +105,10 @@ class PipelineIterableDataset(StreamingDataset):
     ) -> None:
         _refuse_options_of_streams(options)
         if (file_dir is None) == (dataframe is None):
-            raise SettingsError("PipelineIterableDataset: give either file_dir or dataframe, the one place of the rows")
+            raise SettingsError(
+                "PipelineIterableDataset: give either file_dir or dataframe, the one place of the"
+                " rows"
+            )
         if file_dir is not None:
             source = open_files(
                 file_dir,
@@ -116,7 +133,8 @@ class PipelineIterableDataset(StreamingDataset):
         check_word("batch_format", self._format, get_args(BatchFormat))
         self._row_remainder = options.get("remainder")
         if batch_size is None:
-            options["remainder"] = None  # rows are cut here, so that every rank has as many: see `plan`
+            # rows are cut here, so that every rank has as many: see `plan`
+            options["remainder"] = None
         options["columns"] = self._columns(options.get("columns"))
         options["batch_format"] = "arrow"
         options.setdefault("shuffle", shuffle_shards)
@@ -128,10 +146,11 @@ class PipelineIterableDataset(StreamingDataset):
             num_workers=num_workers or 0,
             topology=topology,
         )
-        if self._row_remainder == "exact" and self.topology.world_size > 1:  # of batches the stream refuses it
+        # of batches the stream refuses it
+        if self._row_remainder == "exact" and self.topology.world_size > 1:
             raise SettingsError(
-                f'remainder="exact" gives ranks unequal numbers of rows; here are {self.topology.world_size}:'
-                ' use "pad" (nothing lost, see row["valid"]) or "drop"'
+                'remainder="exact" gives ranks unequal numbers of rows; here are'
+                f' {self.topology.world_size}: use "pad" (nothing lost, see row["valid"]) or "drop"'
             )
         self._processors: dict[str, Processor] = {}
         for name, processor in (processor_pipelines or {}).items():
@@ -147,10 +166,15 @@ class PipelineIterableDataset(StreamingDataset):
         """The processors by column."""
         return dict(self._processors)
 
-    def add_pipeline(self, field_name: str, processor_pipeline: Processor | Callable[[Any], Any]) -> None:
-        """Run a processor, or a function of one value, over a column. It replaces the column's earlier one.
+    def add_pipeline(
+        self, field_name: str, processor_pipeline: Processor | Callable[[Any], Any]
+    ) -> None:
+        """Run a processor, or a function of one value, over a column.
 
-        Raises `SettingsError` if there is no such column, or the argument is neither a processor nor a function.
+        It replaces the column's earlier one.
+
+        Raises `SettingsError` if there is no such column, or the argument is neither a processor
+        nor a function.
         """
         self._known(field_name, "add_pipeline")
         self._processors[field_name] = as_processor(processor_pipeline)
@@ -164,10 +188,12 @@ class PipelineIterableDataset(StreamingDataset):
         text: str = "",
         columns: Mapping[str, Any] | None = None,
     ) -> None:
-        """Fill missing values of the columns declared as numbers, texts and categories; of others only if named.
+        """Fill missing values of the columns declared as numbers, texts and categories; of others
+        only if named.
 
-        number, text: the values to fill with. columns: other values for some columns, of their type. label_name,
-        column_cat_name: declare these first. A missing label is filled only if `columns` names it.
+        number, text: the values to fill with. columns: other values for some columns, of their
+        type. label_name, column_cat_name: declare these first. A missing label is filled only if
+        `columns` names it.
         """
         if label_name is not None:
             self.set_label_field_name(label_name)
@@ -182,13 +208,19 @@ class PipelineIterableDataset(StreamingDataset):
         self._reread(self._asked)
 
     def set_text_field_name(self, text_name: str | Sequence[str]) -> None:
-        """Declare the text column, or the primary and the secondary one. Raises `SettingsError` for other numbers."""
-        names = (text_name,) if isinstance(text_name, str) else tuple(text_name)
+        """Declare the text column, or the primary and the secondary one.
+
+        Raises `SettingsError` for other numbers.
+        """
+        names = [text_name] if isinstance(text_name, str) else list(text_name)
         if not 1 <= len(names) <= 2:
-            raise SettingsError(f"set_text_field_name: got {len(names)} names, {list(names)}; give one or two")
-        primary, secondary = names if len(names) == 2 else (None, None)
-        only = names[0] if len(names) == 1 else None
-        self._declare(text_name=only, primary_text_name=primary, secondary_text_name=secondary)
+            raise SettingsError(
+                f"set_text_field_name: got {len(names)} names, {names}; give one or two"
+            )
+        if len(names) == 1:
+            self._declare(text_name=names[0], primary_text_name=None, secondary_text_name=None)
+        else:
+            self._declare(text_name=None, primary_text_name=names[0], secondary_text_name=names[1])
 
     def set_label_field_name(self, label_name: str) -> None:
         """Declare the label column. Raises `SettingsError` if the data has none of this name."""
@@ -200,12 +232,18 @@ class PipelineIterableDataset(StreamingDataset):
         self._declare(cat_field_list=cat_field_list)
 
     def set_full_field_list(self, full_field_list: Sequence[str]) -> None:
-        """Deliver these columns, in this order. Raises `SettingsError` for one that the data does not have."""
+        """Deliver these columns, in this order.
+
+        Raises `SettingsError` for one that the data does not have.
+        """
         self._declare(full_field_list=full_field_list)
 
     def _known(self, name: str, where: str) -> None:
         if name not in self.index.schema.names:
-            raise SettingsError(f"{where}: column {name!r} is not in the data; it has {list(self.index.schema.names)}")
+            raise SettingsError(
+                f"{where}: column {name!r} is not in the data; it has"
+                f" {list(self.index.schema.names)}"
+            )
 
     def _declare(self, **values: Any) -> None:
         self._blocks.declare(replace(self._blocks.fields, **values))
@@ -217,7 +255,9 @@ class PipelineIterableDataset(StreamingDataset):
         self.passes.declare(self._blocks.schema, columns)
 
     def _columns(self, columns: Sequence[str] | None) -> tuple[str, ...]:
-        return self._blocks.fields.columns(self._blocks.schema.names) if columns is None else tuple(columns)
+        if columns is None:
+            return self._blocks.fields.columns(self._blocks.schema.names)
+        return tuple(columns)
 
     @property
     def _asked(self) -> tuple[str, ...]:
@@ -248,24 +288,31 @@ class PipelineIterableDataset(StreamingDataset):
         return replace(plan, batch_size=1, remainder=remainder)
 
     def __len__(self) -> int:
-        """Return the rows of a pass on this rank over all workers, or batches with `batch_size`; equal on all ranks.
+        """Return the rows of a pass on this rank over all workers, or batches with `batch_size`;
+        equal on all ranks.
 
-        A DataLoader over rows divides this by its batch size. With workers it may yield up to num_workers - 1 batches
-        more than its len, because each worker ends with a partial batch. With `batch_size` set here, len is exact.
+        A DataLoader over rows divides this by its batch size. With workers it may yield up to
+        num_workers - 1 batches more than its len, because each worker ends with a partial batch.
+        With `batch_size` set here, len is exact.
         """
-        return super().__len__() if self.batch_size is not None else self.plan().steps_per_rank
+        if self.batch_size is not None:
+            return super().__len__()
+        return self.plan().steps_per_rank
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over one pass of this worker, or of the rank without workers.
 
-        Raises `StreamError` as `StreamingDataset` does, and if a processor fails. Raises `SettingsError` in a
-        DataLoader that would batch batches, and in a wrapper that would divide this rank's rows again.
+        Raises `StreamError` as `StreamingDataset` does, and if a processor fails. Raises
+        `SettingsError` in a DataLoader that would batch batches, and in a wrapper that would divide
+        this rank's rows again.
         """
         caller = sys._getframe(1)  # torch passes a dataset no other hint of who reads it
         refuse_sharing_again(self, world_size=self.topology.world_size, caller=caller)
         info = get_worker_info()
         if self.batch_size is not None:
-            refuse_batches_of_batches(caller, self.batch_size, "PipelineIterableDataset(batch_size=…)")
+            refuse_batches_of_batches(
+                caller, self.batch_size, "PipelineIterableDataset(batch_size=…)"
+            )
             return self._iterate_batches(in_worker=info is not None)
         if info is not None:
             return self._rows_of_pieces(self.batches(), worker=info.id, workers=info.num_workers)
@@ -284,8 +331,11 @@ class PipelineIterableDataset(StreamingDataset):
     def _rows_of_pieces(
         self, pieces: Generator[Any, None, None], *, worker: int = 0, workers: int = 1
     ) -> Generator[dict[str, Any], None, None]:
-        """Yield the rows of every `workers`-th piece of this rank, up to the number of rows that every rank has."""
-        rows, begin = None, worker * self.options.batch_size
+        """Yield the rows of every `workers`-th piece of this rank, up to the number of rows that
+        every rank has.
+        """
+        rows = None
+        begin = worker * self.options.batch_size
         with closing(pieces):
             for table in pieces:
                 if rows is None:  # a worker learns its pass with the first piece
@@ -302,14 +352,24 @@ class PipelineIterableDataset(StreamingDataset):
             raise
 
     def data_loader(
-        self, *, method: str = "spawn", memory: Memory = "pageable", persistent_workers: bool = False
+        self,
+        *,
+        method: str = "spawn",
+        memory: Memory = "pageable",
+        persistent_workers: bool = False,
     ) -> WatchedLoader:
-        """Make a DataLoader over these batches with as many workers as were declared. method: how workers start.
+        """Make a DataLoader over these batches with as many workers as were declared.
 
-        What a worker raises on one rank is known on all. Raises `SettingsError` where rows are given one by one.
+        method: how workers start.
+
+        What a worker raises on one rank is known on all. Raises `SettingsError` where rows are
+        given one by one.
         """
         if self.batch_size is None:
-            raise SettingsError("data_loader: the dataset gives rows; build it with batch_size=, or wrap it yourself")
+            raise SettingsError(
+                "data_loader: the dataset gives rows; build it with batch_size=, or wrap it"
+                " yourself"
+            )
         return WatchedLoader(
             self,
             batch_size=None,
@@ -321,33 +381,48 @@ class PipelineIterableDataset(StreamingDataset):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the stream is: see `StreamingDataset.state_dict`. Of rows, use `state_after`."""
+        """Return where the stream is: see `StreamingDataset.state_dict`.
+
+        Of rows, use `state_after`.
+        """
         if self.batch_size is not None:
             return super().state_dict()
         raise StreamError(
-            "state: a DataLoader batches these rows, and only the loop knows how many batches it received; call"
-            " state_after(batches, batch_size=…, num_workers=…), or build the dataset with batch_size="
+            "state: a DataLoader batches these rows, and only the loop knows how many batches it"
+            " received; call state_after(batches, batch_size=…, num_workers=…), or build the"
+            " dataset with batch_size="
         )
 
-    def state_after(self, batches: int, *, batch_size: int | None = None, num_workers: int = 0) -> dict[str, Any]:
-        """Return the state after this many batches of the present pass on every rank, for `load_state_dict`.
+    def state_after(
+        self, batches: int, *, batch_size: int | None = None, num_workers: int = 0
+    ) -> dict[str, Any]:
+        """Return the state after this many batches of the present pass on every rank, for
+        `load_state_dict`.
 
-        batch_size, num_workers: of the DataLoader that batches the rows; batches of a dataset's own need neither.
-        Raises `SettingsError` where rows are given and batch_size is not, `StreamError` if a pass has fewer batches.
+        batch_size, num_workers: of the DataLoader that batches the rows; batches of a dataset's own
+        need neither. Raises `SettingsError` where rows are given and batch_size is not,
+        `StreamError` if a pass has fewer batches.
         """
         if self.batch_size is not None:
             return super().state_after(batches)
         if batch_size is None:
-            raise SettingsError("state_after: give the batch_size and num_workers of the DataLoader over these rows")
-        present, piece_rows = self.present, self.options.batch_size
+            raise SettingsError(
+                "state_after: give the batch_size and num_workers of the DataLoader over these rows"
+            )
+        present = self.present
+        piece_rows = self.options.batch_size
         assert isinstance(present, RowPass)
-        left = left_after(self.plan(), batches, batch_size=batch_size, workers=num_workers, piece_rows=piece_rows)
+        left = left_after(
+            self.plan(), batches, batch_size=batch_size, workers=num_workers, piece_rows=piece_rows
+        )
         return present.start.at(left).to_dict()
 
     # diagnostics
 
     def get_shard_distribution_info(self) -> dict[str, Any]:
-        """Return which shards this rank or worker takes rows from in the present pass; see `distribution_info`."""
+        """Return which shards this rank or worker takes rows from in the present pass; see
+        `distribution_info`.
+        """
         info = get_worker_info()
         return distribution_info(
             self.index,
@@ -373,6 +448,7 @@ def _refuse_options_of_streams(options: StreamArguments) -> None:
     for name in ("transform", "memory", "device", "mask_entities"):
         if name in options:
             raise SettingsError(
-                f"PipelineIterableDataset: {name}= is of headrace.open(...).stream and .torch_dataset; here"
-                " add_pipeline changes columns, and DataLoader(pin_memory=True) pins"
+                f"PipelineIterableDataset: {name}= is of headrace.open(...).stream and"
+                " .torch_dataset; here add_pipeline changes columns, and"
+                " DataLoader(pin_memory=True) pins"
             )

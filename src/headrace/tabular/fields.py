@@ -1,9 +1,11 @@
 """Find the rows and read their blocks by the columns that a configuration declares.
 
-    config = {"label_name": "label", "text_name": "text", "cat_field_list": ["sky"], "tab_field_list": ["height"]}
+    config = {"label_name": "label", "text_name": "text", "cat_field_list": ["sky"],
+    "tab_field_list": ["height"]}
 
-Only declared columns are changed: an undeclared one keeps its type and its values. A training configuration has
-many other keys, which are left alone. Blocks are done whole, in the threads that decode them.
+Only declared columns are changed: an undeclared one keeps its type and its values. A training
+configuration has many other keys, which are left alone. Blocks are done whole, in the threads that
+decode them.
 """
 
 from __future__ import annotations
@@ -46,8 +48,9 @@ class Fields:
     """Declare what each column is.
 
     label_name: the target; text such as "1" is read as a whole number, unless label_type is "text".
-    text_name, primary_text_name, secondary_text_name: texts. cat_field_list: categories, as text, "" where missing.
-    tab_field_list: numbers, as floats. full_field_list: the columns to deliver, in this order; empty: all there are.
+    text_name, primary_text_name, secondary_text_name: texts. cat_field_list: categories, as text,
+    "" where missing. tab_field_list: numbers, as floats. full_field_list: the columns to deliver,
+    in this order; empty: all there are.
     """
 
     label_name: str | None = None
@@ -63,33 +66,46 @@ class Fields:
         for name in _NAMES:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
-                raise SettingsError(f"config: {name} is {value!r}; give the name of a column, or leave it out")
+                raise SettingsError(
+                    f"config: {name} is {value!r}; give the name of a column, or leave it out"
+                )
         for name in _LISTS:
             given = getattr(self, name)
             is_list = isinstance(given, Sequence) and not isinstance(given, str)
             if not is_list or not all(isinstance(each, str) for each in given):
                 raise SettingsError(f"config: {name} is {given!r}; give a list of column names")
             if len(set(given)) < len(given):
-                raise SettingsError(f"config: {name} names a column twice: {list(given)}; name each once")
+                raise SettingsError(
+                    f"config: {name} names a column twice: {list(given)}; name each once"
+                )
             object.__setattr__(self, name, tuple(given))
         check_word("config: label_type", self.label_type, get_args(LabelType))
         both = [name for name in self.tab_field_list if name in (*self.cat_field_list, *self.texts)]
         if both:
             raise SettingsError(
-                f"config: column {both[0]!r} is declared a number (tab_field_list) and a text or category too;"
-                " declare it once"
+                f"config: column {both[0]!r} is declared a number (tab_field_list) and a text or"
+                " category too; declare it once"
             )
 
     @classmethod
     def of_config(cls, config: Mapping[str, Any]) -> Fields:
-        """Read the declarations in a configuration; None and the empty text mean unset. Raises `SettingsError`."""
+        """Read the declarations in a configuration; None and the empty text mean unset.
+
+        Raises `SettingsError`.
+        """
         if not isinstance(config, Mapping):
-            raise SettingsError(f"config is a {type(config).__name__}; give a dict, e.g. config.model_dump()")
+            raise SettingsError(
+                f"config is a {type(config).__name__}; give a dict, e.g. config.model_dump()"
+            )
         if config.get("header", 0) not in (0, "infer"):
             raise SettingsError(
-                f"config: header is {config['header']!r}; the first line of a text shard is its header: write one"
+                f"config: header is {config['header']!r}; the first line of a text shard is its"
+                " header: write one"
             )
-        known = {name: config[name] for name in (*_NAMES, *_LISTS, "label_type") if config.get(name) not in (None, "")}
+        known = {}
+        for name in (*_NAMES, *_LISTS, "label_type"):
+            if config.get(name) not in (None, ""):
+                known[name] = config[name]
         return cls(**known)
 
     @property
@@ -103,35 +119,46 @@ class Fields:
         return (*self.full_field_list, *self.texts, *self.cat_field_list, *self.tab_field_list)
 
     def columns(self, available: Sequence[str]) -> tuple[str, ...]:
-        """Return the columns to deliver, in order; of a list, those that are named elsewhere come behind it."""
+        """Return the columns to deliver, in order; of a list, those that are named elsewhere come
+        behind it.
+        """
         if not self.full_field_list:
             return tuple(available)
-        label = (self.label_name,) if self.label_name in available else ()
-        return tuple(dict.fromkeys(str(name) for name in (*self._declared, *label)))
+        names = [*self._declared]
+        if self.label_name is not None and self.label_name in available:
+            names.append(self.label_name)
+        return tuple(dict.fromkeys(map(str, names)))
 
     def schema(self, source: pa.Schema, number_type: NumberType) -> pa.Schema:
         """Return the schema after declared columns were read as what they are.
 
-        Raises `SettingsError` if a declared column does not exist or cannot be that. A label may be absent: data to
-        predict on has none.
+        Raises `SettingsError` if a declared column does not exist or cannot be that. A label may be
+        absent: data to predict on has none.
         """
         missing = [name for name in self._declared if name not in source.names]
         if missing:
-            raise SettingsError(f"config: columns {missing} are not in the data; it has {source.names}")
+            raise SettingsError(
+                f"config: columns {missing} are not in the data; it has {source.names}"
+            )
         return pa.schema([(each.name, self._type(each, number_type)) for each in source])
 
     def _type(self, column: pa.Field, number_type: NumberType) -> pa.DataType:
-        name, kind = column.name, plain(column.type)
+        name = column.name
+        kind = plain(column.type)
         if name in self.tab_field_list:
             if not is_number(column.type) and not is_text(kind):
                 raise SettingsError(
-                    f"config: column {name!r} is {column.type}, which is not a number; take it out of tab_field_list"
+                    f"config: column {name!r} is {column.type}, which is not a number; take it out"
+                    " of tab_field_list"
                 )
-            return pa.float32() if number_type == "float32" else pa.float64()
+            if number_type == "float32":
+                return pa.float32()
+            return pa.float64()
         if name in (*self.cat_field_list, *self.texts):
             if pa.types.is_nested(kind):
                 raise SettingsError(
-                    f"config: column {name!r} is {column.type}, which is not text or a category; leave it undeclared"
+                    f"config: column {name!r} is {column.type}, which is not text or a category;"
+                    " leave it undeclared"
                 )
             return pa.string()
         if name == self.label_name and self.label_type == "number" and is_text(kind):
@@ -147,10 +174,11 @@ def is_number(kind: pa.DataType) -> bool:
 
 @dataclass(kw_only=True)
 class DeclaredBlocks:
-    """Blocks of a source, as `fields` declares them; settings may be changed until workers are started.
+    """Blocks of a source, as `fields` declares them; settings may be changed until workers are
+    started.
 
-    null_values: texts that mean a missing number, beside the empty one. bad_numbers: the rule for other texts.
-    fills: value of each column that stands for a missing one.
+    null_values: texts that mean a missing number, beside the empty one. bad_numbers: the rule for
+    other texts. fills: value of each column that stands for a missing one.
     """
 
     read_block: ReadBlock
@@ -165,33 +193,49 @@ class DeclaredBlocks:
         check_word("number_type", self.number_type, get_args(NumberType))
         check_word("bad_numbers", self.bad_numbers, get_args(BadNumbers))
         if isinstance(self.null_values, str):
-            raise SettingsError(f'null_values is the text {self.null_values!r}; give a list, e.g. ["NA"]')
+            raise SettingsError(
+                f'null_values is the text {self.null_values!r}; give a list, e.g. ["NA"]'
+            )
         self.null_values = tuple(self.null_values)
         self.fills = dict.fromkeys(self.fields.cat_field_list, "") | self.fills
 
     @property
     def schema(self) -> pa.Schema:
-        """Return a block's schema after reading. Raises `SettingsError` if the declarations do not fit the source."""
+        """Return a block's schema after reading.
+
+        Raises `SettingsError` if the declarations do not fit the source.
+        """
         return self.fields.schema(self.source_schema, self.number_type)
 
     def declare(self, fields: Fields) -> None:
-        """Change the declarations from now on. Raises `SettingsError`, changing nothing, if they do not fit."""
+        """Change the declarations from now on.
+
+        Raises `SettingsError`, changing nothing, if they do not fit.
+        """
         fields.schema(self.source_schema, self.number_type)
         gone = set(self.fields.cat_field_list).difference(fields.cat_field_list)
         kept = {name: value for name, value in self.fills.items() if name not in gone}
         self.fields, self.fills = fields, dict.fromkeys(fields.cat_field_list, "") | kept
 
     def fill(self, values: Mapping[str, Any]) -> None:
-        """Fill missing values of these columns from now on. Raises `SettingsError` on a value of another type."""
+        """Fill missing values of these columns from now on.
+
+        Raises `SettingsError` on a value of another type.
+        """
         schema = self.schema
         for name, value in values.items():
             if name not in schema.names:
-                raise SettingsError(f"fill_missing_value: column {name!r} is not in the data; it has {schema.names}")
+                raise SettingsError(
+                    f"fill_missing_value: column {name!r} is not in the data; it has {schema.names}"
+                )
             _scalar(name, value, schema.field(name).type)
         self.fills = {**self.fills, **values}
 
     def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
-        """Read the rows of a block. Raises `InputError` for a text in a column of numbers that is none."""
+        """Read the rows of a block.
+
+        Raises `InputError` for a text in a column of numbers that is none.
+        """
         table = self.read_block(number, columns)
         schema = self.schema
         for place, each in enumerate(table.schema):
@@ -216,16 +260,23 @@ class DeclaredBlocks:
             if self.bad_numbers == "missing" and is_declared:
                 texts = pc.utf8_trim_whitespace(nulled(values, self.null_values))
                 absent = pa.scalar(None, texts.type)
-                return pc.if_else(pc.match_substring_regex(texts, _NUMBER), texts, absent).cast(kind)
+                return pc.if_else(pc.match_substring_regex(texts, _NUMBER), texts, absent).cast(
+                    kind
+                )
             if not pa.types.is_floating(kind):
                 values = nulled(values, self.null_values)
-            declared = "tab_field_list" if is_declared else "label_name"
-            return typed(pa.table({name: values}), {name: kind}, self.null_values, declared, 0)[name]
+            declared = "label_name"
+            if is_declared:
+                declared = "tab_field_list"
+            return typed(pa.table({name: values}), {name: kind}, self.null_values, declared, 0)[
+                name
+            ]
         try:
             return values.cast(kind, safe=not is_number(kind))
         except pa.ArrowException as error:
             raise InputError(
-                f"column {name}: {values.type} cannot be read as {kind} ({error}); declare it as what it is"
+                f"column {name}: {values.type} cannot be read as {kind} ({error}); declare it as"
+                " what it is"
             ) from error
 
 
@@ -234,8 +285,8 @@ def _scalar(name: str, value: Any, kind: pa.DataType) -> pa.Scalar:
         return pa.scalar(value, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise SettingsError(
-            f"fill_missing_value: {value!r} does not convert to {kind}, the type of column {name!r} ({error}); "
-            "give a value of that type"
+            f"fill_missing_value: {value!r} does not convert to {kind}, the type of column"
+            f" {name!r} ({error}); give a value of that type"
         ) from error
 
 
@@ -244,7 +295,9 @@ _FRAME_BLOCK_ROWS = 1 << 13
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Blocks, who reads them, and the files they are in, empty ones included (none for a DataFrame)."""
+    """Blocks, who reads them, and the files they are in, empty ones included (none for a
+    DataFrame).
+    """
 
     index: SplitIndex
     read_block: ReadBlock
@@ -261,14 +314,17 @@ def open_files(
 ) -> Source:
     """Open the shards of a directory, one file of it, or a split of a prepared dataset.
 
-    shard_pattern: one or several patterns such as "part-*.parquet"; None: files named part-*, else all data files.
-    Raises `InputError` if there are none, or some of one format and some of another.
+    shard_pattern: one or several patterns such as "part-*.parquet"; None: files named part-*, else
+    all data files. Raises `InputError` if there are none, or some of one format and some of
+    another.
     """
     root = path_of(file_dir)
     if not root.is_dir():
         raise InputError(f"{root}: no such directory; give the directory of the shards as file_dir")
     if filename is not None and shard_pattern is not None:
-        raise SettingsError(f"filename is {filename!r} and shard_pattern {shard_pattern!r}; give one of them")
+        raise SettingsError(
+            f"filename is {filename!r} and shard_pattern {shard_pattern!r}; give one of them"
+        )
     if filename is None and shard_pattern is None and is_prepared(root):
         data = open_dataset(root)
         index = data.split_index(split)
@@ -276,15 +332,22 @@ def open_files(
         return Source(index=index, read_block=data.block_reader(split), files=files)
     if split is not None:
         raise SettingsError(
-            f"split is {split!r}, but {root} is not a prepared dataset; give the directory of its shards"
+            f"split is {split!r}, but {root} is not a prepared dataset; give the directory of its"
+            " shards"
         )
-    found = [root / filename] if filename is not None else _matching(root, shard_pattern)
+    if filename is not None:
+        found = [root / filename]
+    else:
+        found = _matching(root, shard_pattern)
     data = open_dataset(found, cache_dir=cache_dir)
     return Source(index=data.split_index(), read_block=data.block_reader(), files=tuple(found))
 
 
 def _matching(root: Path, shard_pattern: str | Sequence[str] | None) -> list[Path]:
-    patterns = [shard_pattern] if isinstance(shard_pattern, str) else list(shard_pattern or ("part-*",))
+    if isinstance(shard_pattern, str):
+        patterns = [shard_pattern]
+    else:
+        patterns = list(shard_pattern or ("part-*",))
     fixed = path_of(glob.escape(str(root)))
     found: set[Path] = set()
     for choice in [patterns, ["*"]] if shard_pattern is None else [patterns]:
@@ -295,22 +358,30 @@ def _matching(root: Path, shard_pattern: str | Sequence[str] | None) -> list[Pat
         if found:
             break
     if not found:
-        asked = ", ".join(patterns) if shard_pattern is not None else "*.parquet, *.csv, *.tsv, *.jsonl"
-        raise InputError(f"{root}: holds no shard that matches {asked}; check the directory, or pass shard_pattern=")
-    formats = sorted({kind.format.name for path in found if (kind := file_type_of_name(path.name))})
+        asked = "*.parquet, *.csv, *.tsv, *.jsonl"
+        if shard_pattern is not None:
+            asked = ", ".join(patterns)
+        raise InputError(
+            f"{root}: holds no shard that matches {asked}; check the directory, or pass"
+            " shard_pattern="
+        )
+    file_types = map(file_type_of_name, [path.name for path in found])
+    formats = sorted({file_type.format.name for file_type in file_types if file_type})
     if len(formats) > 1:
         raise InputError(
-            f"{root}: holds shards of several formats, {', '.join(formats)}, which may be the same rows twice;"
+            f"{root}: holds shards of several formats, {', '.join(formats)}, which may be the same"
+            " rows twice;"
             f' name one, e.g. shard_pattern="part-*.{formats[0]}*"'
         )
     return sorted(found)
 
 
 def of_frame(frame: Any) -> Source:
-    """Take the rows of a pandas or polars DataFrame, or of an Arrow table, into memory, and into every worker's.
+    """Take the rows of a pandas or polars DataFrame, or of an Arrow table, into memory, and into
+    every worker's.
 
-    Dictionaries become their values, and columns of nothing but nulls text. Raises `InputError` if a column holds
-    values of several types, `SettingsError` if it is something else.
+    Dictionaries become their values, and columns of nothing but nulls text. Raises `InputError` if
+    a column holds values of several types, `SettingsError` if it is something else.
     """
     library = type(frame).__module__.partition(".")[0]
     if isinstance(frame, pa.Table):
@@ -321,10 +392,13 @@ def of_frame(frame: Any) -> Source:
         table = _of_pandas(frame)
     else:
         raise SettingsError(
-            f"dataframe is a {type(frame).__module__}.{type(frame).__name__}; give a pandas or polars DataFrame,"
-            " or a pyarrow Table"
+            f"dataframe is a {type(frame).__module__}.{type(frame).__name__}; give a pandas or"
+            " polars DataFrame, or a pyarrow Table"
         )
-    kinds = [(each.name, pa.string() if pa.types.is_null(each.type) else plain(each.type)) for each in table.schema]
+    kinds = [
+        (each.name, pa.string() if pa.types.is_null(each.type) else plain(each.type))
+        for each in table.schema
+    ]
     table = table.cast(pa.schema(kinds)).combine_chunks()
     starts = np.arange(0, table.num_rows, _FRAME_BLOCK_ROWS, dtype=np.int64)
     nothing = np.zeros(len(starts), np.int64)
@@ -344,7 +418,9 @@ def of_frame(frame: Any) -> Source:
 
 def _block_of(table: pa.Table, number: int, columns: Sequence[str] | None) -> pa.Table:
     part = table.slice(number * _FRAME_BLOCK_ROWS, _FRAME_BLOCK_ROWS)
-    return part if columns is None else part.select(list(columns))
+    if columns is None:
+        return part
+    return part.select(list(columns))
 
 
 def _of_pandas(frame: Any) -> pa.Table:
@@ -359,6 +435,7 @@ def _of_pandas(frame: Any) -> pa.Table:
             arrays.append(pa.array(series.to_numpy() if floats else series, from_pandas=not floats))
         except pa.ArrowException as error:
             raise InputError(
-                f"dataframe: column {name!r} holds values of several types ({error}); make them one type"
+                f"dataframe: column {name!r} holds values of several types ({error}); make them one"
+                " type"
             ) from error
     return pa.table(dict(zip(names, arrays, strict=True)))

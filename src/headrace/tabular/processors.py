@@ -3,9 +3,10 @@
     lengths = FunctionProcessor(str.strip) >> FunctionProcessor(len)     # a value at a time
     lower = ColumnProcessor(pyarrow.compute.utf8_lower)                  # a whole column at a time
 
-A step of your own is a class with `process(value)`, called once per value. If it can handle a whole column at once, add
-`process_column`; then nothing runs per row. A column starts as a pyarrow array. After a step it is whatever that step
-returned: an Arrow array, a numpy array, a tensor whose first axis is the rows, or a list.
+A step of your own is a class with `process(value)`, called once per value. If it can handle a whole
+column at once, add `process_column`; then nothing runs per row. A column starts as a pyarrow array.
+After a step it is whatever that step returned: an Arrow array, a numpy array, a tensor whose first
+axis is the rows, or a list.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ class Processor(ABC):
         """Return the result for one value; a missing one is None, or NaN in a column of floats."""
 
     def process_column(self, column: Any) -> Any:
-        """Return the results for a column, in order, one for each value. Raises `StreamError` naming a bad value."""
+        """Return the results for a column, in order, one for each value.
+
+        Raises `StreamError` naming a bad value.
+        """
         values = values_of(column)
         done: list[Any] = []
         try:
@@ -47,8 +51,8 @@ class Processor(ABC):
                 done.append(self.process(value))
         except Exception as error:
             raise StreamError(
-                f"{self.name}: fails on {_shown(values[len(done)])}: {type(error).__name__}: {error};"
-                " fix the processor, or fill missing values with fill_missing_value()"
+                f"{self.name}: fails on {_shown(values[len(done)])}: {type(error).__name__}:"
+                f" {error}; fix the processor, or fill missing values with fill_missing_value()"
             ) from error
         return done
 
@@ -57,7 +61,10 @@ class Processor(ABC):
         return self.process(value)
 
     def __rshift__(self, after: Processor | Callable[[Any], Any]) -> Chain:
-        """Chain this step and the other. Raises `SettingsError` if that is neither a processor nor a function."""
+        """Chain this step and the other.
+
+        Raises `SettingsError` if that is neither a processor nor a function.
+        """
         return Chain((self, as_processor(after)))
 
     def __rrshift__(self, before: Callable[[Any], Any]) -> Chain:
@@ -70,7 +77,8 @@ class FunctionProcessor(Processor):
     def __init__(self, function: Callable[[Any], Any]) -> None:
         if not callable(function):
             raise SettingsError(
-                f"processor: {_shown(function)} is a {type(function).__name__}; give a Processor or function"
+                f"processor: {_shown(function)} is a {type(function).__name__}; give a Processor or"
+                " function"
             )
         self.function = function
 
@@ -87,7 +95,8 @@ class FunctionProcessor(Processor):
 class ColumnProcessor(FunctionProcessor):
     """A function of a whole column that returns as many values; the fast way.
 
-    It gets an Arrow array, or the result of the previous step; a list is converted to an Arrow array.
+    It gets an Arrow array, or the result of the previous step; a list is converted to an Arrow
+    array.
     """
 
     def process(self, value: Any) -> Any:
@@ -95,22 +104,29 @@ class ColumnProcessor(FunctionProcessor):
         return values_of(self.process_column([value]))[0]
 
     def process_column(self, column: Any) -> Any:
-        """Return the function's result. Raises `StreamError` if it fails or returns another number of values."""
+        """Return the function's result.
+
+        Raises `StreamError` if it fails or returns another number of values.
+        """
         try:
             done = self.function(pa.array(column) if isinstance(column, list) else column)
         except Exception as error:
             raise StreamError(
                 f"{self.name}: fails on a column of {len(column)} values that begins with"
-                f" {_shown(values_of(column[:1]))}: {type(error).__name__}: {error}; fix the processor"
+                f" {_shown(values_of(column[:1]))}: {type(error).__name__}: {error}; fix the"
+                " processor"
             ) from error
         if isinstance(done, pa.ChunkedArray):
             done = done.combine_chunks()
         if not isinstance(done, Sequence | np.ndarray | pa.Array) and not hasattr(done, "detach"):
             raise StreamError(
-                f"{self.name}: gave a {type(done).__name__} for a column; give an array, a tensor or a list"
+                f"{self.name}: gave a {type(done).__name__} for a column; give an array, a tensor"
+                " or a list"
             )
         if len(done) != len(column):
-            raise StreamError(f"{self.name}: gave {len(done)} values for {len(column)}; give one for each")
+            raise StreamError(
+                f"{self.name}: gave {len(done)} values for {len(column)}; give one for each"
+            )
         return done
 
 
@@ -140,20 +156,34 @@ class Chain(Processor):
 
 
 def as_processor(step: Processor | Callable[[Any], Any]) -> Processor:
-    """Return a processor unchanged, or wrap a function of one value. Raises `SettingsError` on anything else."""
-    return step if isinstance(step, Processor) else FunctionProcessor(step)
+    """Return a processor unchanged, or wrap a function of one value.
+
+    Raises `SettingsError` on anything else.
+    """
+    if isinstance(step, Processor):
+        return step
+    return FunctionProcessor(step)
 
 
 def values_of(column: Any) -> list[Any]:
-    """Return a column as Python values, or as arrays or tensors if it has more axes. Missing is None, in floats NaN."""
+    """Return a column as Python values, or as arrays or tensors if it has more axes.
+
+    Missing is None, in floats NaN.
+    """
     values: list[Any]
     if isinstance(column, pa.Array):
         is_float = pa.types.is_floating(column.type)
-        values = column.to_numpy(zero_copy_only=False).tolist() if is_float else column.to_pylist()
+        if is_float:
+            values = column.to_numpy(zero_copy_only=False).tolist()
+        else:
+            values = column.to_pylist()
     elif getattr(column, "ndim", 0) == 1 and hasattr(column, "tolist"):
         values = column.tolist()
     else:
-        values = column if isinstance(column, list) else list(column)
+        if isinstance(column, list):
+            values = column
+        else:
+            values = list(column)
     return values
 
 
@@ -164,8 +194,12 @@ def rows_of(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield dict(zip(names, values, strict=True))
 
 
-def processed(table: pa.Table, processors: Mapping[str, Processor], columns: tuple[str, ...]) -> dict[str, Any]:
-    """Return the table's columns in this order, each with its processor run over it; then the mask of real rows."""
+def processed(
+    table: pa.Table, processors: Mapping[str, Processor], columns: tuple[str, ...]
+) -> dict[str, Any]:
+    """Return the table's columns in this order, each with its processor run over it; then the mask
+    of real rows.
+    """
     found = {name: table[name].combine_chunks() for name in (*columns, VALID)}
     return {
         name: processors[name].process_column(column) if name in processors else column
@@ -174,7 +208,8 @@ def processed(table: pa.Table, processors: Mapping[str, Processor], columns: tup
 
 
 def batch_of(columns: Mapping[str, Any], batch_format: BatchFormat) -> Batch:
-    """Return the columns as a batch in the stream's format; results of processors keep their own type where it fits.
+    """Return the columns as a batch in the stream's format; results of processors keep their own
+    type where it fits.
 
     Raises `InputError` for missing values that the form cannot hold.
     """
@@ -187,15 +222,23 @@ def batch_of(columns: Mapping[str, Any], batch_format: BatchFormat) -> Batch:
         kind = column.type
         if column.null_count and is_number(kind) and not pa.types.is_floating(kind):
             raise InputError(
-                f"column {name}: {column.null_count} of {len(column)} values of a batch are missing, which {kind}"
-                f" cannot hold; fill them with fill_missing_value(columns={{{name!r}: …}}), or declare the column in"
+                f"column {name}: {column.null_count} of {len(column)} values of a batch are"
+                f" missing, which {kind} cannot hold; fill them with"
+                f" fill_missing_value(columns={{{name!r}: …}}), or declare the column in"
                 " tab_field_list"
             )
     batch: Any = {}
     if arrow:
-        batch = make_batch(gather([from_table(pa.table(arrow), arrow=False, where="batch")], None), batch_format)
-    convert = _in_torch if batch_format == "torch" else _in_numpy
-    return {name: batch[name] if name in batch else convert(column) for name, column in columns.items()}
+        batch = make_batch(
+            gather([from_table(pa.table(arrow), arrow=False, where="batch")], None), batch_format
+        )
+    if batch_format == "torch":
+        convert = _in_torch
+    else:
+        convert = _in_numpy
+    return {
+        name: batch[name] if name in batch else convert(column) for name, column in columns.items()
+    }
 
 
 def _in_torch(column: Any) -> Any:
@@ -204,29 +247,39 @@ def _in_torch(column: Any) -> Any:
         return torch.from_numpy(column if column.flags.writeable else column.copy())
     if isinstance(column, list) and _all_numbers(column):
         return torch.from_numpy(np.array(column))
-    return column.tolist() if isinstance(column, np.ndarray) else column
+    if isinstance(column, np.ndarray):
+        return column.tolist()
+    return column
 
 
 def _in_numpy(column: Any) -> Any:
     if hasattr(column, "detach"):
         return column.detach().cpu().numpy()
     if isinstance(column, list):
-        return np.array(column) if _all_numbers(column) else np.fromiter(column, object, len(column))
+        if _all_numbers(column):
+            return np.array(column)
+        return np.fromiter(column, object, len(column))
     return column
 
 
 def _in_arrow(name: str, column: Any) -> pa.Array:
-    values = column.detach().cpu().numpy() if hasattr(column, "detach") else column
+    if hasattr(column, "detach"):
+        values = column.detach().cpu().numpy()
+    else:
+        values = column
     if isinstance(values, np.ndarray) and values.ndim > 1:
         flat = pa.array(values.reshape(-1))
         for size in reversed(values.shape[1:]):
             flat = pa.FixedSizeListArray.from_arrays(flat, size)
         return flat
     try:
-        return values if isinstance(values, pa.Array) else pa.array(values)
+        if isinstance(values, pa.Array):
+            return values
+        return pa.array(values)
     except pa.ArrowException as error:
         raise InputError(
-            f"column {name}: what its processor gave is not an Arrow column ({error}); use another batch_format"
+            f"column {name}: what its processor gave is not an Arrow column ({error}); use another"
+            " batch_format"
         ) from error
 
 
@@ -236,4 +289,6 @@ def _all_numbers(values: list[Any]) -> bool:
 
 def _shown(value: Any) -> str:
     text = repr(value)
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+    if len(text) <= _SHOWN:
+        return text
+    return text[: _SHOWN - 1] + "…"

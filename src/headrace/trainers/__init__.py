@@ -1,1 +1,3 @@
-"""Adapters that let other libraries' trainers read headrace streams; each needs its library installed."""
+"""Adapters that let other libraries' trainers read headrace streams; each needs its library
+installed.
+"""

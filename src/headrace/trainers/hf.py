@@ -7,13 +7,14 @@
     stream = headrace.open("out").stream("train", batch_size=8, shuffle=True)
     StreamTrainer(model, arguments, train_dataset=stream).train(resume_from_checkpoint=True)
 
-The Trainer shares out rows, counts steps and skips batches for datasets that cannot do it themselves. A stream does
-all three: every rank reads its own share, all ranks have the same number of batches, and a checkpoint holds the
-position. So the mixin gives the Trainer the stream's own batches and replaces the arithmetic of steps, epochs and
-resuming.
+The Trainer shares out rows, counts steps and skips batches for datasets that cannot do it
+themselves. A stream does all three: every rank reads its own share, all ranks have the same number
+of batches, and a checkpoint holds the position. So the mixin gives the Trainer the stream's own
+batches and replaces the arithmetic of steps, epochs and resuming.
 
-The last batches of ranks may hold padding rows. The model never sees them. A rank without a real row in a step runs
-one padding row with zero loss weight, because all ranks must run the same collectives.
+The last batches of ranks may hold padding rows. The model never sees them. A rank without a real
+row in a step runs one padding row with zero loss weight, because all ranks must run the same
+collectives.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ else:
 
 __all__ = ["HeadraceCallback", "HeadraceTrainerMixin"]
 
-_STATE_FILE = "trainer_state.json"  # the Trainer's own; its step and our position are written together
+# the Trainer's own; its step and our position are written together
+_STATE_FILE = "trainer_state.json"
 
 
 class SplitLoader:
@@ -67,14 +69,16 @@ class SplitLoader:
 
     def __iter__(self) -> Iterator[Inputs]:
         data_loader = getattr(self.stream, "data_loader", None)
-        # A DataLoader draws a seed for its workers. A resumed run must not draw more numbers than the first one.
+        # A DataLoader draws a seed for its workers. A resumed run must not draw more numbers than
+        # the first one.
         with torch.random.fork_rng(devices=[]):
             batches = iter(self.stream if data_loader is None else data_loader())
         yield from map(self._inputs_of, batches)
 
 
 class HeadraceCallback(TrainerCallback, ExportableState):  # type: ignore[misc]  # transformers has no types here
-    """Keeps the position of the stream in `trainer_state.json` of every checkpoint; the mixin adds it.
+    """Keeps the position of the stream in `trainer_state.json` of every checkpoint; the mixin adds
+    it.
 
     The position is that after the last optimizer step, the same on every rank.
     """
@@ -85,7 +89,8 @@ class HeadraceCallback(TrainerCallback, ExportableState):  # type: ignore[misc] 
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002 - the hook's signature
         """Set the stream whose position is saved."""
-        self._stream, self._stepped = getattr(given.get("train_dataloader"), "stream", None), 0
+        self._stream = getattr(given.get("train_dataloader"), "stream", None)
+        self._stepped = 0
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002 - the hook's signature
         """Count the batches that the optimizer has stepped with."""
@@ -99,34 +104,46 @@ class HeadraceCallback(TrainerCallback, ExportableState):  # type: ignore[misc] 
 
     def state(self) -> dict[str, Any]:
         """Return what the Trainer writes into the checkpoint."""
-        saved = None if self._stream is None else self._stream.state_after(self._stepped)
+        if self._stream is None:
+            saved = None
+        else:
+            saved = self._stream.state_after(self._stepped)
         return {"args": {}, "attributes": {"saved": saved}}
 
 
 class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
-    """Put it before a Trainer class; `train_dataset` and `eval_dataset` may then be streams of `headrace.open`.
+    """Put it before a Trainer class; `train_dataset` and `eval_dataset` may then be streams of
+    `headrace.open`.
 
-    Either is what `stream(...)` or `torch_dataset(...)` gives, with the batch size of the training arguments. Batches
-    of tensors go to the model by the names of their columns. With batch_format="rows" the Trainer's data collator makes
-    the batch; TRL's trainers then prepare each row as they prepare a dataset's. Other datasets go on as they are.
-    Raises `SettingsError` for arguments that a stream decides otherwise, `StreamError` for a checkpoint without a
+    Either is what `stream(...)` or `torch_dataset(...)` gives, with the batch size of the training
+    arguments. Batches of tensors go to the model by the names of their columns. With
+    batch_format="rows" the Trainer's data collator makes the batch; TRL's trainers then prepare
+    each row as they prepare a dataset's. Other datasets go on as they are. Raises `SettingsError`
+    for arguments that a stream decides otherwise, `StreamError` for a checkpoint without a
     position.
     """
 
-    def __init__(self, *arguments: Any, train_dataset: Any = None, eval_dataset: Any = None, **settings: Any) -> None:
+    def __init__(
+        self, *arguments: Any, train_dataset: Any = None, eval_dataset: Any = None, **settings: Any
+    ) -> None:
         self.train_dataset: Any = train_dataset
         self._given = {"train_dataset": train_dataset, "eval_dataset": eval_dataset}
         self._feed: RowFeed | None = None
         self._resumed: dict[str, Any] | None = None
         self._share: float | None = None
         self._items: Any = None
-        self._gathered: tuple[int, torch.Tensor] | None = None  # rows of the model's batch, real ones of all ranks'
+        # rows of the model's batch, real ones of all ranks'
+        self._gathered: tuple[int, torch.Tensor] | None = None
         self._sums = torch.zeros(2, dtype=torch.float64)
-        if isinstance(train_dataset, StreamLoader) and hasattr(super(), "_prepare_dataset"):  # TRL's, of its own kinds
+        # TRL's, of its own kinds
+        if isinstance(train_dataset, StreamLoader) and hasattr(super(), "_prepare_dataset"):
             self._feed = RowFeed(first_rows(train_dataset))
             train_dataset = self._feed.dataset()
-            eval_dataset = None if _is_streams(eval_dataset) else eval_dataset
-        super().__init__(*arguments, train_dataset=train_dataset, eval_dataset=eval_dataset, **settings)
+            if _is_streams(eval_dataset):
+                eval_dataset = None
+        super().__init__(
+            *arguments, train_dataset=train_dataset, eval_dataset=eval_dataset, **settings
+        )
         if any(_is_streams(each) for each in self._given.values()):
             self.add_callback(HeadraceCallback())
 
@@ -137,7 +154,9 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
         return super()._prepare_dataset(dataset, *arguments, **settings)
 
     def _validate_args(self) -> None:
-        """Put the streams back in place of what TRL was given, before the Trainer looks for lengths."""
+        """Put the streams back in place of what TRL was given, before the Trainer looks for
+        lengths.
+        """
         if self._feed is not None:
             self._feed.prepared = self.train_dataset
             self.train_dataset = self._given["train_dataset"]
@@ -161,8 +180,12 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
         """Return the loader of an evaluation stream, given or by name."""
-        stream = self.eval_dataset if eval_dataset is None else eval_dataset
-        stream = self.eval_dataset[stream] if isinstance(stream, str) else stream
+        if eval_dataset is None:
+            stream = self.eval_dataset
+        else:
+            stream = eval_dataset
+        if isinstance(stream, str):
+            stream = self.eval_dataset[stream]
         return self._outside_training(stream) or super().get_eval_dataloader(eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
@@ -192,30 +215,45 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
         workers = getattr(stream, "num_workers", 0)
         if arguments.dataloader_num_workers not in (0, workers):
             raise SettingsError(
-                f"dataloader_num_workers is {arguments.dataloader_num_workers}, and the stream has {workers} workers of"
-                " its own; leave it 0, and ask for workers where the stream is made"
+                f"dataloader_num_workers is {arguments.dataloader_num_workers}, and the stream has"
+                f" {workers} workers of its own; leave it 0, and ask for workers where the stream"
+                " is made"
             )
         if arguments.auto_find_batch_size:
-            raise SettingsError("auto_find_batch_size cannot change the batches of a stream; leave it out")
-        if arguments.world_size > 1 and not getattr(arguments, "average_tokens_across_devices", True):
             raise SettingsError(
-                "average_tokens_across_devices is False: a rank whose last batch holds no row would divide by 0 labels;"
-                " leave it True"
+                "auto_find_batch_size cannot change the batches of a stream; leave it out"
+            )
+        if arguments.world_size > 1 and not getattr(
+            arguments, "average_tokens_across_devices", True
+        ):
+            raise SettingsError(
+                "average_tokens_across_devices is False: a rank whose last batch holds no row would"
+                " divide by 0 labels; leave it True"
             )
 
     def _loader(self, stream: StreamLoader) -> SplitLoader:
-        model = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
-        collate, feed = self._get_collator_with_removed_columns(self.data_collator), self._feed
+        if hasattr(self.model, "get_base_model"):
+            model = self.model.get_base_model()
+        else:
+            model = self.model
+        collate = self._get_collator_with_removed_columns(self.data_collator)
+        feed = self._feed
         inputs = ModelInputs(
             stream,
             parameters=inspect.signature(type(model).forward).parameters,
             all_columns=not self.args.remove_unused_columns,
-            collate=collate
-            if feed is None
-            else lambda rows: collate(feed.prepare(rows, mismatched=getattr(self, "calculate_KL", False))),
+            collate=(
+                collate
+                if feed is None
+                else lambda rows: collate(
+                    feed.prepare(rows, mismatched=getattr(self, "calculate_KL", False))
+                )
+            ),
             label_names=self.label_names,
             shifts_labels=getattr(self, "_loss_shifts_labels", False),
-            counts_labels=bool(self.model_accepts_loss_kwargs or self.compute_loss_func is not None),
+            counts_labels=bool(
+                self.model_accepts_loss_kwargs or self.compute_loss_func is not None
+            ),
         )
         return SplitLoader(stream, inputs)
 
@@ -227,11 +265,14 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
             path = Path(checkpoint, _STATE_FILE)
             values = json.loads(path.read_text())
             kept = values.get("stateful_callbacks", {}).get(HeadraceCallback.__name__)
-            saved = kept.get("attributes", {}).get("saved") if isinstance(kept, dict) else None
+            saved = None
+            if isinstance(kept, dict):
+                saved = kept.get("attributes", {}).get("saved")
             if saved is None:
                 raise StreamError(
-                    f"{path}: holds no position of a stream; resume from a checkpoint that a trainer with"
-                    " HeadraceTrainerMixin wrote, or load only the weights and start again"
+                    f"{path}: holds no position of a stream; resume from a checkpoint that a"
+                    " trainer with HeadraceTrainerMixin wrote, or load only the weights and start"
+                    " again"
                 )
             self._resumed = {"stream": saved, "global_step": int(values["global_step"])}
         try:
@@ -240,13 +281,18 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
             self._resumed = None
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
-        """Count epochs and steps: those that are done, what is left of the epoch, and the whole epochs after it."""
+        """Count epochs and steps: those that are done, what is left of the epoch, and the whole
+        epochs after it.
+        """
         if not isinstance(dataloader, SplitLoader):
             return super().set_initial_training_values(args, dataloader)
-        stream, resumed = dataloader.stream, self._resumed
+        stream = dataloader.stream
+        resumed = self._resumed
         if resumed is None:
             stream.set_epoch(0)
-        _, _, examples, samples, batch_rows, _, _ = super().set_initial_training_values(args, dataloader)
+        _, _, examples, samples, batch_rows, _, _ = super().set_initial_training_values(
+            args, dataloader
+        )
         epochs, steps = _schedule(
             stream,
             done=0 if resumed is None else resumed["global_step"],
@@ -266,10 +312,13 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
 
     def _run_epoch(self, *, epoch: int, train_dataloader: Any, **settings: Any) -> None:
         if isinstance(train_dataloader, SplitLoader):
-            train_dataloader.set_epoch(epoch)  # epochs of bins, and the rest of an epoch, have lengths of their own
+            # epochs of bins, and the rest of an epoch, have lengths of their own
+            train_dataloader.set_epoch(epoch)
             batches = len(train_dataloader)
             settings["steps_in_epoch"] = batches
-            settings["num_update_steps_per_epoch"] = _updates(batches, self.args.gradient_accumulation_steps)
+            settings["num_update_steps_per_epoch"] = _updates(
+                batches, self.args.gradient_accumulation_steps
+            )
         super()._run_epoch(epoch=epoch, train_dataloader=train_dataloader, **settings)
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
@@ -278,12 +327,19 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
         if not samples or not isinstance(samples[0], Inputs):
             return samples, items
         if items is not None:
-            return samples, torch.as_tensor(items).clamp(min=1)  # a step in which nothing is trained
-        own = torch.tensor([[sum(each.weight for each in samples), *(each.rows for each in samples)]], device=device)
+            # a step in which nothing is trained
+            return samples, torch.as_tensor(items).clamp(min=1)
+        own = torch.tensor(
+            [[sum(each.weight for each in samples), *(each.rows for each in samples)]],
+            device=device,
+        )
         of_ranks = self.accelerator.gather(own)
         total = int(of_ranks[:, 0].sum().clamp(min=1))
-        # The Trainer takes the mean over ranks, and over batches unless told that the loss is scaled already.
-        means = self.accelerator.num_processes * (1 if getattr(self, "loss_is_scaled_for_ga", None) else len(samples))
+        # The Trainer takes the mean over ranks, and over batches unless told that the loss is
+        # scaled already.
+        means = self.accelerator.num_processes * (
+            1 if getattr(self, "loss_is_scaled_for_ga", None) else len(samples)
+        )
         for each, rows in zip(samples, of_ranks[:, 1:].T, strict=True):
             each.share, each.differs = each.weight * means / total, bool((rows != rows[0]).any())
         return samples, items
@@ -298,20 +354,33 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
             self._share = None
 
     def compute_loss(
-        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None, **settings: Any
+        self,
+        model: Any,
+        inputs: Any,
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+        **settings: Any,
     ) -> Any:
         """Return the loss of a batch, times its share of the optimizer step."""
         self._items = num_items_in_batch
         found = super().compute_loss(
-            model, inputs, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch, **settings
+            model,
+            inputs,
+            return_outputs=return_outputs,
+            num_items_in_batch=num_items_in_batch,
+            **settings,
         )
         if self._share is None or self._share == 1:
             return found
-        return (found[0] * self._share, found[1]) if return_outputs else found * self._share
+        if return_outputs:
+            return (found[0] * self._share, found[1])
+        return found * self._share
 
     @contextmanager
     def _gathering(self, *, differs: bool) -> Iterator[None]:
-        """Let TRL gather values of each row, for its metrics, where ranks have unequal numbers of rows."""
+        """Let TRL gather values of each row, for its metrics, where ranks have unequal numbers of
+        rows.
+        """
         accelerator = self.accelerator
         gather = accelerator.gather
 
@@ -336,20 +405,29 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
     # Evaluation
 
     def evaluate(self, eval_dataset: Any = None, *arguments: Any, **settings: Any) -> Any:
-        """Evaluate. A stream is used as it is; TRL would otherwise prepare it as one of its own datasets."""
+        """Evaluate.
+
+        A stream is used as it is; TRL would otherwise prepare it as one of its own datasets.
+        """
         if not isinstance(eval_dataset, StreamLoader):
             return super().evaluate(eval_dataset, *arguments, **settings)
-        before, self.eval_dataset = self.eval_dataset, eval_dataset
+        before = self.eval_dataset
+        self.eval_dataset = eval_dataset
         try:
             return super().evaluate(None, *arguments, **settings)
         finally:
             self.eval_dataset = before
 
-    def evaluation_loop(self, dataloader: Any, description: str, *arguments: Any, **settings: Any) -> Any:
-        """Evaluate over exactly the rows of the split: the mean loss of all, and predictions of real rows only."""
+    def evaluation_loop(
+        self, dataloader: Any, description: str, *arguments: Any, **settings: Any
+    ) -> Any:
+        """Evaluate over exactly the rows of the split: the mean loss of all, and predictions of
+        real rows only.
+        """
         if not isinstance(dataloader, SplitLoader):
             return super().evaluation_loop(dataloader, description, *arguments, **settings)
-        self._sums, self.gather_function = torch.zeros(2, dtype=torch.float64), self._gather_real_rows
+        self._sums = torch.zeros(2, dtype=torch.float64)
+        self.gather_function = self._gather_real_rows
         output = super().evaluation_loop(dataloader, description, *arguments, **settings)
         total, count = self.accelerator.reduce(self._sums.to(self.args.device), "sum").tolist()
         prefix = settings.get("metric_key_prefix", "eval")
@@ -365,13 +443,19 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
         if inputs.valid is not None:
             real = self.accelerator.gather(inputs.valid.to(self.args.device))
             self._gathered = inputs.rows, real
-            inputs.differs = len(set(real.view(-1, len(inputs.valid)).sum(1).clamp(min=1).tolist())) > 1
+            inputs.differs = (
+                len(set(real.view(-1, len(inputs.valid)).sum(1).clamp(min=1).tolist())) > 1
+            )
         with self._gathering(differs=inputs.differs):
             loss, logits, labels = super().prediction_step(model, inputs, *arguments, **settings)
         if loss is None:
             return loss, logits, labels
-        # The Trainer divides by the labels of all ranks, where it counts them, and multiplies by the ranks.
-        weight = inputs.weight if self._items is None else float(self._items) / self.accelerator.num_processes
+        # The Trainer divides by the labels of all ranks, where it counts them, and multiplies by
+        # the ranks.
+        if self._items is None:
+            weight = inputs.weight
+        else:
+            weight = float(self._items) / self.accelerator.num_processes
         if weight:
             self._sums += torch.tensor([float(loss) * weight, weight], dtype=torch.float64)
         else:
@@ -386,14 +470,15 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
         batch = len(real) // self.accelerator.num_processes
 
         def filled(value: torch.Tensor) -> torch.Tensor:
-            if value.ndim == 1 and len(value) == self.args.eval_batch_size:  # the loss, for each row of a whole batch
+            # the loss, for each row of a whole batch
+            if value.ndim == 1 and len(value) == self.args.eval_batch_size:
                 return value[:batch]
             if len(value) == batch:
                 return value
             if len(value) != rows:
                 raise StreamError(
-                    f"predictions: {len(value)} for {rows} rows, and ranks may have unequal numbers of rows in a step;"
-                    " evaluate without compute_metrics"
+                    f"predictions: {len(value)} for {rows} rows, and ranks may have unequal numbers"
+                    " of rows in a step; evaluate without compute_metrics"
                 )
             return torch.cat([value, value[:1].expand(batch - rows, *value.shape[1:])])
 
@@ -411,14 +496,18 @@ def _updates(batches: int, accumulated: int) -> int:
     return max(1, math.ceil(batches / accumulated))
 
 
-def _schedule(stream: StreamLoader, *, done: int, accumulated: int, epochs: float, most: int) -> tuple[int, int]:
-    """Return the epoch to end before, and the steps of the optimizer by then, those that are `done` among them.
+def _schedule(
+    stream: StreamLoader, *, done: int, accumulated: int, epochs: float, most: int
+) -> tuple[int, int]:
+    """Return the epoch to end before, and the steps of the optimizer by then, those that are `done`
+    among them.
 
     epochs: as many as are trained unless `most` steps are asked for.
     """
     present: Pass = stream.present
     whole = _updates(stream.passes.whole(present).steps or 0, accumulated)
-    steps, epoch = done, present.epoch
+    steps = done
+    epoch = present.epoch
     # Bins, and shares of whole shards, differ from epoch to epoch. Of rows every epoch has as many.
     differ = stream.options.source is not None or stream.options.distribution != "balanced"
     left = _updates(present.steps or 0, accumulated)
@@ -426,7 +515,8 @@ def _schedule(stream: StreamLoader, *, done: int, accumulated: int, epochs: floa
         part = epochs - epoch
         if most <= 0 and part < 1:
             left = max(0, math.ceil(part * whole) - (whole - left))
-        steps, epoch = steps + left, epoch + 1
+        steps = steps + left
+        epoch = epoch + 1
         if differ:
             present = stream.passes.begin(epoch, present)
             whole = _updates(present.steps or 0, accumulated)

@@ -1,4 +1,6 @@
-"""Make the arguments of a transformers model from the batches of a stream, and hand its rows to TRL."""
+"""Make the arguments of a transformers model from the batches of a stream, and hand its rows to
+TRL.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,11 @@ Collate = Callable[[list[dict[str, Any]]], Mapping[str, Any]]
 class Inputs(dict[str, Any]):
     """The arguments of a model for one batch.
 
-    valid: bool [rows of the batch], true for those that are real, which come first; None where a row of the batch is no
-    row of the arguments. rows: rows that the arguments hold. weight: what the loss counts for: trained labels, or rows.
-    share: the factor of the loss in its optimizer step; None where the Trainer divides by labels itself. differs: ranks
-    have unequal numbers of rows.
+    valid: bool [rows of the batch], true for those that are real, which come first; None where a
+    row of the batch is no row of the arguments. rows: rows that the arguments hold. weight: what
+    the loss counts for: trained labels, or rows. share: the factor of the loss in its optimizer
+    step; None where the Trainer divides by labels itself. differs: ranks have unequal numbers of
+    rows.
     """
 
     valid: torch.Tensor | None = None
@@ -36,10 +39,11 @@ class Inputs(dict[str, Any]):
 class ModelInputs:
     """Convert the batches of one stream to `Inputs`, without padding rows.
 
-    parameters: of the model's forward. all_columns: give it others too. label_names: arguments that hold labels.
-    collate: makes arguments of rows. shifts_labels: the loss pairs a label with the token before it. counts_labels: the
-    Trainer divides losses by the labels that it counts. Raises `SettingsError` for packed forms that models of
-    transformers do not take, and for batches that they would not.
+    parameters: of the model's forward. all_columns: give it others too. label_names: arguments that
+    hold labels. collate: makes arguments of rows. shifts_labels: the loss pairs a label with the
+    token before it. counts_labels: the Trainer divides losses by the labels that it counts. Raises
+    `SettingsError` for packed forms that models of transformers do not take, and for batches that
+    they would not.
     """
 
     def __init__(
@@ -55,52 +59,76 @@ class ModelInputs:
     ) -> None:
         self._takes_more = any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values())
         self._parameters = parameters
-        self._wanted = None if all_columns else {*parameters, *label_names}
-        self._collate, self._shifts_labels, self._counts_labels = collate, shifts_labels, counts_labels
-        form: Any = getattr(stream.passes, "form", None) or stream.options.form  # of bins packed now, or before
+        if all_columns:
+            self._wanted = None
+        else:
+            self._wanted = {*parameters, *label_names}
+        self._collate = collate
+        self._shifts_labels = shifts_labels
+        self._counts_labels = counts_labels
+        # of bins packed now, or before
+        form: Any = getattr(stream.passes, "form", None) or stream.options.form
         if form is not None and (form.ignore_index != IGNORED or form.last_token != "keep"):
             raise SettingsError(
-                f"packed: ignore_index is {form.ignore_index} and last_token {form.last_token!r}; models of"
-                f' transformers shift labels themselves and ignore {IGNORED}: use PackedBatches(labels="same")'
+                f"packed: ignore_index is {form.ignore_index} and last_token {form.last_token!r};"
+                " models of"
+                f" transformers shift labels themselves and ignore {IGNORED}: use"
+                ' PackedBatches(labels="same")'
             )
         self._labels_lie_left = form is not None and form.labels == "next"
 
     def __call__(self, batch: Any) -> Inputs:
-        """Return the arguments for a batch: a list of rows, or a dict of tensors, which must have kept `valid`."""
+        """Return the arguments for a batch: a list of rows, or a dict of tensors, which must have
+        kept `valid`.
+        """
         if isinstance(batch, dict) and not isinstance(batch.get(VALID), torch.Tensor):
             raise SettingsError(
-                f'batch without "{VALID}": the Trainer has to know which rows are real; let the transform keep it'
+                f'batch without "{VALID}": the Trainer has to know which rows are real; let the'
+                " transform keep it"
             )
         if isinstance(batch, dict) and "cu_seqlens" in batch:
             made = Inputs(self._packed(batch))
             made.rows, real = len(made["input_ids"]), int(batch[VALID].sum())
         else:
             if isinstance(batch, list):
-                size, kept = len(batch), [row for row in batch if row[VALID]]
+                size = len(batch)
+                kept = [row for row in batch if row[VALID]]
                 real = len(kept)
-                rows = [{name: row[name] for name in row if name != VALID} for row in kept or batch[:1]]
+                rows = [
+                    {name: row[name] for name in row if name != VALID} for row in kept or batch[:1]
+                ]
                 made = Inputs(self._collate(rows))
             else:
-                size, real = len(batch[VALID]), int(batch[VALID].sum())
+                size = len(batch[VALID])
+                real = int(batch[VALID].sum())
                 made = Inputs(self._of_tensors(batch))
             made.valid, made.rows = torch.arange(size) < real, max(1, real)
         labels = made.get("labels")
         if not isinstance(labels, torch.Tensor) or labels.is_floating_point():
             made.weight = real
         elif real:
-            made.weight = int(((labels[..., 1:] if self._shifts_labels else labels) != IGNORED).sum())
+            made.weight = int(
+                ((labels[..., 1:] if self._shifts_labels else labels) != IGNORED).sum()
+            )
         elif self._counts_labels:  # else the mean over no label would be no number
             made["labels"] = torch.full_like(labels, IGNORED)
         return made
 
     def _of_tensors(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Return padded columns without their lengths: as the attention mask, and with labels that padding is not."""
+        """Return padded columns without their lengths: as the attention mask, and with labels that
+        padding is not.
+        """
         valid = batch[VALID]
-        kept = torch.nonzero(valid)[:, 0] if bool(valid.any()) else torch.zeros(1, dtype=torch.int64)
+        if bool(valid.any()):
+            kept = torch.nonzero(valid)[:, 0]
+        else:
+            kept = torch.zeros(1, dtype=torch.int64)
         made = {name: value for name, value in batch.items() if name != VALID}
         lengths = {name: made[name + LENGTHS] for name in made if name + LENGTHS in made}
         made = {
-            name: value for name, value in made.items() if name.removesuffix(LENGTHS) not in lengths or name in lengths
+            name: value
+            for name, value in made.items()
+            if name.removesuffix(LENGTHS) not in lengths or name in lengths
         }
         inside = {
             name: cast(torch.Tensor, torch.arange(made[name].shape[1]) < lengths[name][:, None])
@@ -116,30 +144,48 @@ class ModelInputs:
         for name, value in made.items():
             if not isinstance(value, torch.Tensor):
                 raise SettingsError(
-                    f"column {name}: the model would get {type(value).__name__}; for lists open the stream with"
-                    ' lists="padded", with pack=, or with batch_format="rows" and a data collator; leave texts out with'
-                    " columns="
+                    f"column {name}: the model would get {type(value).__name__}; for lists open the"
+                    ' stream with lists="padded", with pack=, or with batch_format="rows" and a'
+                    " data collator; leave texts out with columns="
                 )
-        return made if len(kept) == len(valid) else {name: value[kept] for name, value in made.items()}
+        if len(kept) == len(valid):
+            return made
+        return {name: value[kept] for name, value in made.items()}
 
     def _packed(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Return what keeps packed sequences apart: position ids for masks, cumulated lengths for FlashAttention."""
+        """Return what keeps packed sequences apart: position ids for masks, cumulated lengths for
+        FlashAttention.
+        """
         labels = batch["labels"]
-        if self._labels_lie_left:  # a row's last place has no next token, and a sequence's last one no label
+        # a row's last place has no next token, and a sequence's last one no label
+        if self._labels_lie_left:
             labels = torch.cat([torch.full_like(labels[:, :1], IGNORED), labels[:, :-1]], dim=1)
-        made = {"input_ids": batch["input_ids"], "labels": labels, "position_ids": batch["position_ids"]}
+        made = {
+            "input_ids": batch["input_ids"],
+            "labels": labels,
+            "position_ids": batch["position_ids"],
+        }
         if "attention_mask" in batch:
             made["attention_mask"] = batch["attention_mask"]
         if self._takes_more:
-            ends, longest = batch["cu_seqlens"], int(batch["max_seqlen"])
-            made |= {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": longest, "max_length_k": longest}
+            ends = batch["cu_seqlens"]
+            longest = int(batch["max_seqlen"])
+            made |= {
+                "cu_seq_lens_q": ends,
+                "cu_seq_lens_k": ends,
+                "max_length_q": longest,
+                "max_length_k": longest,
+            }
         if "use_cache" in self._parameters:
             made["use_cache"] = False  # with a cache, transformers makes no mask from position ids
         return made
 
 
 class RowFeed:
-    """Rows for TRL's preparation of a dataset, a batch at a time. prepared: what TRL made of `dataset`."""
+    """Rows for TRL's preparation of a dataset, a batch at a time.
+
+    prepared: what TRL made of `dataset`.
+    """
 
     def __init__(self, rows: list[dict[str, Any]]) -> None:
         self.rows = rows
@@ -160,9 +206,12 @@ class RowFeed:
         return "prompt_ids" in self.rows[0]
 
     def prepare(self, rows: list[dict[str, Any]], *, mismatched: bool) -> list[dict[str, Any]]:
-        """Return rows as TRL's data collators take them. Raises `StreamError` if there are more or fewer.
+        """Return rows as TRL's data collators take them.
 
-        mismatched: whether each prompt also gets the answer of another one, from which KTO estimates its KL term.
+        Raises `StreamError` if there are more or fewer.
+
+        mismatched: whether each prompt also gets the answer of another one, from which KTO
+        estimates its KL term.
         """
         if self.tokenised and not mismatched:
             return rows
@@ -175,14 +224,17 @@ class RowFeed:
         made = list(self.prepared)
         if len(made) != len(rows):
             raise StreamError(
-                f"rows: {len(rows)} were prepared to {len(made)}; a stream's rows are one example each: pack with"
-                " headrace, with packing=False for the trainer"
+                f"rows: {len(rows)} were prepared to {len(made)}; a stream's rows are one example"
+                " each: pack with headrace, with packing=False for the trainer"
             )
         return made
 
 
 def first_rows(stream: StreamLoader) -> list[dict[str, Any]]:
-    """Return rows from which TRL sees the columns. Raises `SettingsError` unless they are rows or tokens."""
+    """Return rows from which TRL sees the columns.
+
+    Raises `SettingsError` unless they are rows or tokens.
+    """
     if stream.options.batch_format == "rows":
         batches = iter(stream)
         rows: Any = next(batches, None)
@@ -193,7 +245,7 @@ def first_rows(stream: StreamLoader) -> list[dict[str, Any]]:
     names = stream.options.columns or stream.index.schema.names
     if "input_ids" not in names and stream.options.source is None:
         raise SettingsError(
-            f"{stream}: has no column input_ids, but {list(names)}; for texts that the trainer tokenises open it with"
-            ' batch_format="rows"'
+            f"{stream}: has no column input_ids, but {list(names)}; for texts that the trainer"
+            ' tokenises open it with batch_format="rows"'
         )
     return [{"input_ids": [0, 0], "labels": [0, 0]}]

@@ -175,13 +175,13 @@ class PackingPass:
     def lengths_of(self, rank: int) -> I64:
         """Return the stored tokens of each row of a rank, in its order: int64 [rows]."""
         plan, firsts = self._plan, self.passes.index.first_row
-        share = plan.share(rank)
+        share = plan.rank_rows(rank)
         parts = [np.zeros(0, np.int32)]
         for pool in plan_pools(plan.order, plan.remaining, share) if share.rows else ():
             laid = np.concatenate(
                 [
                     self.passes.lengths[firsts[block] + start : firsts[block] + stop]
-                    for block, start, stop in pool.pieces
+                    for block, start, stop in pool.spans
                 ]
             )
             parts.append(laid if pool.index is None else laid[pool.index])
@@ -228,7 +228,7 @@ class PackingPass:
         """
         positions, size = [np.zeros(0, np.int64)], self.passes.pack.buffer_rows
         for rank in range(self.world_size):
-            share = self._plan.share(rank)
+            share = self._plan.rank_rows(rank)
             left = np.ones(share.rows, np.bool_)
             given = batches * self.batch_size
             for window, (_, bins) in enumerate(self.windows(rank)):
@@ -240,7 +240,7 @@ class PackingPass:
                 given -= min(given, len(bins))
                 if not given:
                     break
-            positions.append(self._plan.remaining.positions(share.places(0, share.rows)[left]))
+            positions.append(self._plan.remaining.positions(share.indices(0, share.rows)[left]))
         return Remaining.of_positions(self._plan.order.rows, np.sort(np.concatenate(positions)))
 
     def report(self) -> PackingReport:

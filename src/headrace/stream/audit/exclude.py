@@ -20,8 +20,10 @@ Exclude = Annotated[
     Paths,
     Field(
         json_schema_extra=_PANEL,
-        description="Files, or directories of files, of benchmark items: rows that overlap one are left out and "
-        "counted, as `headrace leaks --against` finds them.",
+        description=(
+            "Files, or directories of files, of benchmark items: rows that overlap one are left out"
+            " and counted, as `headrace leaks --against` finds them."
+        ),
     ),
 ]
 ExcludeWords = Annotated[

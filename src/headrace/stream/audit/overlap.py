@@ -1,8 +1,11 @@
-"""Find the items of benchmarks in rows: verbatim, embedded in longer texts, or in part. Pure, except `read_items`.
+"""Find the items of benchmarks in rows: verbatim, embedded in longer texts, or in part.
 
-An item and a row overlap if they share n consecutive words (Brown et al. 2020, appendix C, with n = 13). An item with
-fewer words must match whole. Words are runs of letters and digits in lower case; in scripts without blanks, each
-character is a word. Runs of words are compared by 64-bit hashes and then word for word.
+Pure, except `read_items`.
+
+An item and a row overlap if they share n consecutive words (Brown et al. 2020, appendix C, with n =
+13). An item with fewer words must match whole. Words are runs of letters and digits in lower case;
+in scripts without blanks, each character is a word. Runs of words are compared by 64-bit hashes and
+then word for word.
 """
 
 from __future__ import annotations
@@ -38,22 +41,26 @@ LEAST_WORDS = 5  # of an item's text; shorter ones occur in too many other texts
 class Overlap:
     """A benchmark item that a row holds.
 
-    source: the benchmark's file. item: number of the item in the file, from 0. place: SHARD:ROW, rows from 0.
-    share: of the item's runs of words, those that the row holds; 1.0 means all of one of its texts.
+    source: the benchmark's file. item: number of the item in the file, from 0. place: SHARD:ROW,
+    rows from 0. share: of the item's runs of words, those that the row holds; 1.0 means all of one
+    of its texts.
     text: the first shared run, as the row has it.
     """
 
     source: str
     item: int
     split: str
-    place: str
-    share: float
+    location: str
+    fraction: float
     text: str
 
 
 @dataclass(frozen=True)
 class Texts:
-    """The texts of rows. A row may have several, or none. row: the row of each text, int64 [texts]."""
+    """The texts of rows.
+
+    A row may have several, or none. row: the row of each text, int64 [texts].
+    """
 
     row: I64
     texts: pl.Series
@@ -61,7 +68,10 @@ class Texts:
 
 @dataclass(frozen=True)
 class _Words:
-    """The words of texts, end to end. text: the text of each word, int64 [words]; hashes: uint64 [words]."""
+    """The words of texts, end to end.
+
+    text: the text of each word, int64 [words]; hashes: uint64 [words].
+    """
 
     words: pl.Series
     text: I64
@@ -75,29 +85,35 @@ class _Words:
     def runs(self, n: int) -> tuple[I64, U64]:
         """Return the positions where n words of one text begin, ascending, and a hash of each run."""
         hashes = hash_runs(self.hashes, n)
-        places = np.flatnonzero(self.text[: len(hashes)] == self.text[n - 1 :])
-        return places, hashes[places]
+        starts = np.flatnonzero(self.text[: len(hashes)] == self.text[n - 1 :])
+        return starts, hashes[starts]
 
 
 def texts_of(table: pa.Table) -> Texts:
-    """Return all texts in a table's rows, including those inside lists and structs, column by column."""
-    found = [pair for column in table.columns for pair in _leaves(column.combine_chunks(), np.arange(len(table)))]
-    rows = np.concatenate([np.empty(0, np.int64), *(row for row, _ in found)])
-    texts = pa.concat_arrays([pa.array([], pa.large_string()), *(values for _, values in found)])
+    """Return all texts in a table's rows, including those inside lists and structs, column by
+    column.
+    """
+    columns_with_texts = [
+        pair
+        for column in table.columns
+        for pair in _leaves(column.combine_chunks(), np.arange(len(table)))
+    ]
+    rows = np.concatenate([np.empty(0, np.int64), *(row for row, _ in columns_with_texts)])
+    texts = pa.concat_arrays([pa.array([], pa.large_string()), *(values for _, values in columns_with_texts)])
     return Texts(rows, pl.Series("text", pl.from_arrow(texts)))
 
 
 def texts_of_blocks(splits: Iterable[SplitBlocks]) -> Iterator[tuple[str, str, int, Texts]]:
     """Yield (split, shard, number of the first row in the shard, texts) of each block."""
-    for each in splits:
-        index = each.index
+    for split in splits:
+        index = split.index
         shard_starts = index.first_row[np.unique(index.shard_of_block, return_index=True)[1]]
-        for start in range(0, len(index.rows), each.workers):
-            numbers = range(start, min(start + each.workers, len(index.rows)))
-            for number, texts in zip(numbers, each.map(None, texts_of, numbers), strict=True):
+        for start in range(0, len(index.rows), split.workers):
+            numbers = range(start, min(start + split.workers, len(index.rows)))
+            for number, texts in zip(numbers, split.map(None, texts_of, numbers), strict=True):
                 shard = int(index.shard_of_block[number])
                 first = int(index.first_row[number] - shard_starts[shard])
-                yield each.name, index.shards[shard], first, texts
+                yield split.name, index.shards[shard], first, texts
 
 
 def holds_texts(schema: pa.Schema) -> bool:
@@ -109,92 +125,112 @@ def holds_texts(schema: pa.Schema) -> bool:
 
 def texts_in(rows: Sequence[Any]) -> Texts:
     """Return all texts in rows of Python values, including those inside lists and objects."""
-    found: list[tuple[int, str]] = []
+    strings: list[tuple[int, str]] = []
     for number, row in enumerate(rows):
         left = [row]
         while left:
             value = left.pop()
             if isinstance(value, str):
-                found.append((number, value))
+                strings.append((number, value))
             elif isinstance(value, Mapping):
                 left += value.values()
             elif isinstance(value, list | tuple):
                 left += value
-    texts = [text.encode("utf-8", "replace").decode() for _, text in found]  # JSON may hold half of a surrogate pair
-    return Texts(np.array([row for row, _ in found], np.int64), pl.Series("text", texts, pl.String))
+    # JSON may hold half of a surrogate pair
+    texts = [text.encode("utf-8", "replace").decode() for _, text in strings]
+    return Texts(np.array([row for row, _ in strings], np.int64), pl.Series("text", texts, pl.String))
 
 
 def _leaves(values: pa.Array, row: I64) -> Iterator[tuple[I64, pa.Array]]:
-    kind = values.type
+    dtype = values.type
     if isinstance(values, pa.ExtensionArray):
-        values, kind = values.storage, values.storage.type
-    if pa.types.is_dictionary(kind):
-        values, kind = values.dictionary_decode(), kind.value_type
-    if is_text(kind):
-        held = pc.is_valid(values).to_numpy(zero_copy_only=False)
-        yield row[held], values.drop_null().cast(pa.large_string())
-    elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        counts = pc.list_value_length(values).fill_null(0).to_numpy()  # a list that is null may have values behind it
+        values, dtype = values.storage, values.storage.type
+    if pa.types.is_dictionary(dtype):
+        values = values.dictionary_decode()
+        dtype = dtype.value_type
+    if is_text(dtype):
+        valid = pc.is_valid(values).to_numpy(zero_copy_only=False)
+        yield row[valid], values.drop_null().cast(pa.large_string())
+    elif (
+        pa.types.is_list(dtype) or pa.types.is_large_list(dtype) or pa.types.is_fixed_size_list(dtype)
+    ):
+        # a list that is null may have values behind it
+        counts = pc.list_value_length(values).fill_null(0).to_numpy()
         yield from _leaves(values.flatten(), np.repeat(row, counts))
-    elif pa.types.is_map(kind):
+    elif pa.types.is_map(dtype):
         entries = pa.ListArray.from_arrays(
             values.offsets, pa.StructArray.from_arrays([values.keys, values.items], ["k", "v"])
         )
         yield from _leaves(entries, row)
-    elif pa.types.is_struct(kind):
+    elif pa.types.is_struct(dtype):
         for child in values.flatten():
             yield from _leaves(child, row)
 
 
-def find_benchmarks(places: Sequence[str | Path]) -> dict[Path, str]:
-    """List the files of benchmarks with their names: the file name or, below a directory, directory name and path.
+def find_benchmarks(paths: Sequence[str | Path]) -> dict[Path, str]:
+    """List the files of benchmarks with their names: the file name or, below a directory, directory
+    name and path.
 
-    places: files, or directories whose data and .txt files all count, at any depth. Raises `InputError` for a place
-    without such a file, `SettingsError` for two files with the same name.
+    places: files, or directories whose data and .txt files all count, at any depth. Raises
+    `InputError` for a place without such a file, `SettingsError` for two files with the same name.
     """
-    found: dict[Path, tuple[Path, str]] = {}  # by absolute path, so that a file named twice counts once
-    for place in map(Path, places):
-        if not place.exists():
-            raise InputError(f"{place}: no such file or directory; give the files of a benchmark")
-        if not place.is_dir():
-            found.setdefault(place.absolute(), (place, place.name))
+    # by absolute path, so that a file named twice counts once
+    benchmarks: dict[Path, tuple[Path, str]] = {}
+    for root in map(Path, paths):
+        if not root.exists():
+            raise InputError(f"{root}: no such file or directory; give the files of a benchmark")
+        if not root.is_dir():
+            benchmarks.setdefault(root.absolute(), (root, root.name))
             continue
-        if is_prepared(place):
+        if is_prepared(root):
             raise InputError(
-                f"{place}: is a prepared dataset; give the directory of a split, such as splits/test in it"
+                f"{root}: is a prepared dataset; give the directory of a split, such as"
+                " splits/test in it"
             )
-        inside = {each: each.relative_to(place) for each in sorted(place.rglob("*"))}
+        inside = {file: file.relative_to(root) for file in sorted(root.rglob("*"))}
         files = {
-            each: f"{place.resolve().name}/{name.as_posix()}"
-            for each, name in inside.items()
-            if each.is_file() and each.name.endswith(_ITEMS) and not any(part[0] in "._" for part in name.parts)
+            file: f"{root.resolve().name}/{name.as_posix()}"
+            for file, name in inside.items()
+            if file.is_file()
+            and file.name.endswith(_ITEMS)
+            and not any(part[0] in "._" for part in name.parts)
         }
         if not files:
-            raise InputError(f"{place}: holds no file of items; give files whose names end with {', '.join(_ITEMS)}")
-        for each, name in files.items():
-            found.setdefault(each.absolute(), (each, name))
+            raise InputError(
+                f"{root}: holds no file of items; give files whose names end with"
+                f" {', '.join(_ITEMS)}"
+            )
+        for file, name in files.items():
+            benchmarks.setdefault(file.absolute(), (file, name))
     owners: dict[str, Path] = {}
-    for path, name in found.values():
+    for path, name in benchmarks.values():
         if owners.setdefault(name, path) != path:
-            raise SettingsError(f"{owners[name]} and {path}: two benchmarks are called {name}; rename one of them")
-    return dict(found.values())
+            raise SettingsError(
+                f"{owners[name]} and {path}: two benchmarks are called {name}; rename one of them"
+            )
+    return dict(benchmarks.values())
 
 
 def read_items(path: str | Path) -> Texts:
     """Read the items of a benchmark: each row is an item, and in a .txt file each line.
 
-    Raises what `headrace.open` raises, and `InputError` if no item has enough words to be searched for.
+    Raises what `headrace.open` raises, and `InputError` if no item has enough words to be searched
+    for.
     """
     if Path(path).suffix == ".txt":
         try:
             text = Path(path).read_text("utf-8")
-            lines = text.removesuffix("\n").split("\n")  # not splitlines, which cuts at form feeds too
+            # not splitlines, which cuts at form feeds too
+            lines = text.removesuffix("\n").split("\n")
         except UnicodeDecodeError as error:
-            raise InputError(f"{path}: is not UTF-8 (byte {error.start}); convert it to UTF-8") from error
-        found = Texts(np.arange(len(lines)), pl.Series("text", lines, pl.String))
+            raise InputError(
+                f"{path}: is not UTF-8 (byte {error.start}); convert it to UTF-8"
+            ) from error
+        items = Texts(np.arange(len(lines)), pl.Series("text", lines, pl.String))
     else:
         dataset = open_dataset(path)
-        parts, first = [], 0
+        parts = []
+        first = 0
         for split in dataset.splits:
             read = dataset.block_reader(split)
             for block, count in enumerate(dataset.split_index(split).rows.tolist()):
@@ -202,11 +238,15 @@ def read_items(path: str | Path) -> Texts:
                 parts.append(Texts(part.row + first, part.texts))
                 first += count
         rows = np.concatenate([np.empty(0, np.int64), *(part.row for part in parts)])
-        found = Texts(rows, pl.concat([pl.Series("text", [], pl.String), *(part.texts for part in parts)]))
-    words = _Words.of(found.texts)
+        items = Texts(
+            rows, pl.concat([pl.Series("text", [], pl.String), *(part.texts for part in parts)])
+        )
+    words = _Words.of(items.texts)
     if not len(words.runs(LEAST_WORDS)[0]):
-        raise InputError(f"{path}: no item has {LEAST_WORDS} words or more; give a file of questions or texts")
-    return found
+        raise InputError(
+            f"{path}: no item has {LEAST_WORDS} words or more; give a file of questions or texts"
+        )
+    return items
 
 
 def find_overlaps(
@@ -216,20 +256,23 @@ def find_overlaps(
 
     blocks: (split, shard, number of the first row, texts of the rows).
     """
-    for split, shard, first, found in blocks:
-        words = _Words.of(found.texts)
+    for split, shard, first, texts in blocks:
+        words = _Words.of(texts.texts)
         for source, benchmark in benchmarks.items():
-            for row, item, share, text in benchmark.found_in(words, found.row):
-                place = f"{shard}:{first + row}"
-                yield Overlap(source=source, item=item, split=split, place=place, share=share, text=text)
+            for row, item, fraction, text in benchmark.found_in(words, texts.row):
+                location = f"{shard}:{first + row}"
+                yield Overlap(
+                    source=source, item=item, split=split, location=location, fraction=fraction, text=text
+                )
 
 
 @dataclass(frozen=True)
 class Benchmark:
     """The runs of words of a benchmark's items.
 
-    count: items that can be searched for, those with a text of enough words. item, runs: of each text, its item and its
-    number of runs. by_length: n → (hashes ascending, their positions among the words).
+    count: items that can be searched for, those with a text of enough words. item, runs: of each
+    text, its item and its number of runs. by_length: n → (hashes ascending, their positions among
+    the words).
     """
 
     words: _Words
@@ -246,44 +289,56 @@ class Benchmark:
         length = np.where(counts < LEAST_WORDS, 0, np.minimum(counts, ngram))
         by_length: dict[int, tuple[U64, I64]] = {}
         for n in np.unique(length[length > 0]).tolist():
-            places, hashes = words.runs(n)
-            own = length[words.text[places]] == n
-            places, hashes = places[own], hashes[own]
+            starts, hashes = words.runs(n)
+            is_whole = length[words.text[starts]] == n
+            starts = starts[is_whole]
+            hashes = hashes[is_whole]
             order = np.argsort(hashes, kind="stable")
-            by_length[n] = hashes[order], places[order]
+            by_length[n] = hashes[order], starts[order]
         count = len(np.unique(items.row[length > 0]))
         return cls(words, count, items.row, np.where(length > 0, counts - length + 1, 0), by_length)
 
     def found_in(self, words: _Words, row: I64) -> list[tuple[int, int, float, str]]:
-        """Return (row, item, share of the runs of one of its texts, first run) of each row and item that overlap."""
+        """Return (row, item, share of the runs of one of its texts, first run) of each row and item
+        that overlap.
+        """
         best: dict[tuple[int, int], tuple[float, str]] = {}
         for n, theirs, ours in self.shared(words):
-            rows, texts = row[words.text[theirs]], self.words.text[ours]
+            rows = row[words.text[theirs]]
+            texts = self.words.text[ours]
             pairs = pl.DataFrame({"row": rows, "text": texts, "ours": ours, "theirs": theirs})
-            found = pairs.group_by("row", "text", maintain_order=True).agg(
+            matches = pairs.group_by("row", "text", maintain_order=True).agg(
                 pl.col("ours").n_unique().alias("runs"), pl.col("theirs").min()
             )
-            for each in found.iter_rows(named=True):
-                key = each["row"], int(self.item[each["text"]])
-                text = " ".join(words.words[each["theirs"] : each["theirs"] + n])
-                share = each["runs"] / int(self.runs[each["text"]])
-                if key not in best or best[key][0] < share:
-                    best[key] = share, text
-        return [(row, item, share, text) for (row, item), (share, text) in sorted(best.items())]
+            for match in matches.iter_rows(named=True):
+                key = match["row"], int(self.item[match["text"]])
+                text = " ".join(words.words[match["theirs"] : match["theirs"] + n])
+                fraction = match["runs"] / int(self.runs[match["text"]])
+                if key not in best or best[key][0] < fraction:
+                    best[key] = fraction, text
+        return [(row, item, fraction, text) for (row, item), (fraction, text) in sorted(best.items())]
 
     def shared(self, words: _Words) -> Iterator[tuple[int, I64, I64]]:
-        """Yield n, and the positions where the words and the items have the same n consecutive words."""
-        for n, (hashes, own) in self.by_length.items():
-            places, mixed = words.runs(n)
+        """Yield n, and the positions where the words and the items have the same n consecutive
+        words.
+        """
+        for n, (hashes, hashes_of_items) in self.by_length.items():
+            starts, mixed = words.runs(n)
             begin = np.searchsorted(hashes, mixed)
             hit = np.flatnonzero(hashes[np.minimum(begin, len(hashes) - 1)] == mixed)
             begin = begin[hit]
             counts = np.searchsorted(hashes, mixed[hit], side="right") - begin
-            theirs = np.repeat(places[hit], counts)
-            ours = own[np.repeat(begin - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())]
+            theirs = np.repeat(starts[hit], counts)
+            ours = hashes_of_items[
+                np.repeat(begin - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+            ]
             same = np.ones(len(theirs), np.bool_)
             for turn in range(n):
-                same &= self.words.words.gather(ours + turn).eq(words.words.gather(theirs + turn)).to_numpy()
+                same &= (
+                    self.words.words.gather(ours + turn)
+                    .eq(words.words.gather(theirs + turn))
+                    .to_numpy()
+                )
             yield n, theirs[same], ours[same]
 
 
@@ -295,26 +350,41 @@ class Benchmarks:
     known: Mapping[str, Benchmark]
 
     @classmethod
-    def read(cls, places: Sequence[str | Path], ngram: int) -> Benchmarks:
-        """Read the benchmarks at these paths. Raises what `find_benchmarks` and `read_items` raise."""
-        files = find_benchmarks(places)
+    def read(cls, paths: Sequence[str | Path], ngram: int) -> Benchmarks:
+        """Read the benchmarks at these paths.
+
+        Raises what `find_benchmarks` and `read_items` raise.
+        """
+        files = find_benchmarks(paths)
         digests = {name: sha256_file(path) for path, name in files.items()}
-        return cls(digests, {name: Benchmark.of(read_items(path), ngram) for path, name in files.items()})
+        return cls(
+            digests, {name: Benchmark.of(read_items(path), ngram) for path, name in files.items()}
+        )
 
     def mask(self, texts: Texts, rows: int, excluded: Counter[str]) -> Bools:
-        """Mask the rows that overlap a benchmark, bool [rows], and add to their counts by benchmark."""
-        words, held = _Words.of(texts.texts), np.zeros(rows, np.bool_)
+        """Mask the rows that overlap a benchmark, bool [rows], and add to their counts by
+        benchmark.
+        """
+        words = _Words.of(texts.texts)
+        mask = np.zeros(rows, np.bool_)
         for name, benchmark in self.known.items():
             holding = [texts.row[words.text[at]] for _, at, _ in benchmark.shared(words)]
-            own = np.unique(np.concatenate([np.empty(0, np.int64), *holding]))
-            excluded[name] += len(own)
-            held[own] = True
-        return held
+            rows_of_items = np.unique(np.concatenate([np.empty(0, np.int64), *holding]))
+            excluded[name] += len(rows_of_items)
+            mask[rows_of_items] = True
+        return mask
 
-    def facts(self, counts: Iterable[Mapping[str, int]]) -> dict[str, dict[str, Any]]:
-        """Return the digest, the items and the overlapping rows of each benchmark. counts: rows per task, by name."""
-        own = list(counts)
+    def metadata(self, counts: Iterable[Mapping[str, int]]) -> dict[str, dict[str, Any]]:
+        """Return the digest, the items and the overlapping rows of each benchmark.
+
+        counts: rows per task, by name.
+        """
+        counted = list(counts)
         return {
-            name: {"digest": digest, "items": self.known[name].count, "rows": sum(each[name] for each in own)}
+            name: {
+                "digest": digest,
+                "items": self.known[name].count,
+                "rows": sum(count[name] for count in counted),
+            }
             for name, digest in self.digests.items()
         }

@@ -1,9 +1,9 @@
 """Count what a loader really delivers: each key once, nothing missing, equal steps on every rank.
 
-`audit` wraps any iterable of batches, from headrace or another library, and yields them unchanged. Keys are kept as
-64-bit numbers (8 bytes per row): whole numbers, dates and floats as their bits, texts as keyed 64-bit hashes. Under
-torch.distributed the report gathers all ranks' keys on every rank, so all reach the same verdict. It is a collective
-call that every rank must make.
+`audit` wraps any iterable of batches, from headrace or another library, and yields them unchanged.
+Keys are kept as 64-bit numbers (8 bytes per row): whole numbers, dates and floats as their bits,
+texts as keyed 64-bit hashes. Under torch.distributed the report gathers all ranks' keys on every
+rank, so all reach the same verdict. It is a collective call that every rank must make.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ class AuditReport:
 
 
 class Audit:
-    """A loader whose batches are counted as they pass; a new iteration restarts the count. Created by `audit`."""
+    """A loader whose batches are counted as they pass; a new iteration restarts the count.
+
+    Created by `audit`.
+    """
 
     def __init__(self, loader: Iterable[Any], key: str | int, expected: Any) -> None:
         self.loader = loader
@@ -78,8 +81,12 @@ class Audit:
         return len(self.loader)  # type: ignore[arg-type]  # its TypeError is intended
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the loader's batches unchanged. Raises `InputError` at a batch whose keys cannot be read."""
-        self._keys, self._batches = [], 0
+        """Yield the loader's batches unchanged.
+
+        Raises `InputError` at a batch whose keys cannot be read.
+        """
+        self._keys = []
+        self._batches = 0
         for batch in self.loader:
             column, valid = _column(batch, self._key)
             keys, exact = _as_int64(column, f"audit: batch {self._batches}: key {self._key!r}")
@@ -93,8 +100,8 @@ class Audit:
 
         Collective under torch.distributed: call it on all ranks.
         """
-        own = np.concatenate([np.empty(0, np.int64), *self._keys])
-        parts = gather((self._batches, own, self._exact))
+        all_keys = np.concatenate([np.empty(0, np.int64), *self._keys])
+        parts = gather((self._batches, all_keys, self._exact))
         keys = np.sort(np.concatenate([part[1] for part in parts]))
         distinct, counts = np.unique(keys, return_counts=True)
         missing = unexpected = None
@@ -102,9 +109,9 @@ class Audit:
             missing = max(0, self._expected - len(distinct))
             unexpected = max(0, len(distinct) - self._expected)
         elif self._expected is not None:
-            wanted = np.unique(_as_int64(self._expected, "expected")[0])
-            missing = len(np.setdiff1d(wanted, distinct, assume_unique=True))
-            unexpected = len(np.setdiff1d(distinct, wanted, assume_unique=True))
+            expected = np.unique(_as_int64(self._expected, "expected")[0])
+            missing = len(np.setdiff1d(expected, distinct, assume_unique=True))
+            unexpected = len(np.setdiff1d(distinct, expected, assume_unique=True))
         exact = all(part[2] for part in parts)
         return AuditReport(
             rows=len(keys),
@@ -120,10 +127,12 @@ class Audit:
 def audit(loader: Iterable[Any], *, key: str | int = "id", expected: Any = None) -> Audit:
     """Wrap a loader to count what it delivers: iterate over the result, then call its `report()`.
 
-    loader: any iterable of batches: dicts of tensors, arrays or lists, Arrow tables, lists of rows as dicts, or tuples.
-    key: the column that identifies rows, or its index in tuples. If a batch has batch["valid"], it marks the real rows.
-    expected: the number of keys there should be, or the keys themselves.
-    Raises `InputError` at a batch without the key, or with a key that is null or not a single value.
+    loader: any iterable of batches: dicts of tensors, arrays or lists, Arrow tables, lists of rows
+    as dicts, or tuples. key: the column that identifies rows, or its index in tuples. If a batch
+    has batch["valid"], it marks the real rows. expected: the number of keys there should be, or the
+    keys themselves.
+    Raises `InputError` at a batch without the key, or with a key that is null or not a single
+    value.
     """
     if isinstance(expected, bool) or (isinstance(expected, int) and expected < 0):
         raise SettingsError(f"expected is {expected!r}; give the number of rows, or their keys")
@@ -133,51 +142,83 @@ def audit(loader: Iterable[Any], *, key: str | int = "id", expected: Any = None)
 def _column(batch: Any, key: str | int) -> tuple[Any, npt.NDArray[np.bool_] | None]:
     """Return the key column of a batch, and its mask of real rows."""
     if isinstance(batch, pa.Table | pa.RecordBatch | Mapping):
-        names = list(batch) if isinstance(batch, Mapping) else batch.schema.names
+        if isinstance(batch, Mapping):
+            names = list(batch)
+        else:
+            names = batch.schema.names
         if key not in names:
-            raise InputError(f"audit: a batch has no column {key!r}; it has {names}: pass another key=")
+            raise InputError(
+                f"audit: a batch has no column {key!r}; it has {names}: pass another key="
+            )
         return batch[key], _mask(batch[VALID]) if VALID in names else None
-    if isinstance(batch, list) and isinstance(key, str) and all(isinstance(row, Mapping) for row in batch):
+    if (
+        isinstance(batch, list)
+        and isinstance(key, str)
+        and all(isinstance(row, Mapping) for row in batch)
+    ):
         lacking = next((row for row in batch if key not in row), None)
         if lacking is not None:
-            raise InputError(f"audit: a row has no column {key!r}; it has {list(lacking)}: pass another key=")
+            raise InputError(
+                f"audit: a row has no column {key!r}; it has {list(lacking)}: pass another key="
+            )
         masked = bool(batch) and all(VALID in row for row in batch)
         return [row[key] for row in batch], _mask([row[VALID] for row in batch]) if masked else None
     if isinstance(batch, tuple | list) and isinstance(key, int):
         if not -len(batch) <= key < len(batch):
-            raise InputError(f"audit: a batch has {len(batch)} parts, key is {key}; pass the place of the key column")
+            raise InputError(
+                f"audit: a batch has {len(batch)} parts, key is {key}; pass the place of the key"
+                " column"
+            )
         return batch[key], None
     raise InputError(
-        f"audit: a batch is a {type(batch).__name__} and key is {key!r}; give dicts or Arrow tables and a column name,"
-        " or tuples and the place of the key"
+        f"audit: a batch is a {type(batch).__name__} and key is {key!r}; give dicts or Arrow tables"
+        " and a column name, or tuples and the place of the key"
     )
 
 
 def _mask(values: Any) -> npt.NDArray[np.bool_] | None:
-    """Return the mask as booleans; None if the column of that name holds other values, and so is not a mask."""
+    """Return the mask as booleans; None if the column of that name holds other values, and so is
+    not a mask.
+    """
     array = np.asarray(values)
-    return array if array.dtype == np.bool_ else None
+    if array.dtype == np.bool_:
+        return array
+    return None
 
 
 def _as_int64(values: Any, where: str) -> tuple[I64, bool]:
-    """Convert keys to 64-bit numbers, equal for equal keys; also return whether the numbers are the keys themselves."""
+    """Convert keys to 64-bit numbers, equal for equal keys; also return whether the numbers are the
+    keys themselves.
+    """
     if not isinstance(values, pa.Array | pa.ChunkedArray | list | tuple):
         values = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
         if values.ndim != 1:
-            raise InputError(f"{where}: has {values.ndim} axes, a key is one value a row; pass another key=")
+            raise InputError(
+                f"{where}: has {values.ndim} axes, a key is one value a row; pass another key="
+            )
     try:
-        column = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
+        if isinstance(values, pa.Array | pa.ChunkedArray):
+            column = values
+        else:
+            column = pa.array(values)
     except (pa.ArrowException, OverflowError) as error:
-        raise InputError(f"{where}: holds values that cannot be keys ({error}); pass another key=") from error
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        return _as_int64(column.cast(kind.value_type), where)
-    nulls = len(column) if pa.types.is_null(kind) else column.null_count
+        raise InputError(
+            f"{where}: holds values that cannot be keys ({error}); pass another key="
+        ) from error
+    dtype = column.type
+    if pa.types.is_dictionary(dtype):
+        return _as_int64(column.cast(dtype.value_type), where)
+    if pa.types.is_null(dtype):
+        nulls = len(column)
+    else:
+        nulls = column.null_count
     if nulls:
-        raise InputError(f"{where}: holds {nulls} nulls, which do not identify rows; pass another key=")
-    if pa.types.is_null(kind):
+        raise InputError(
+            f"{where}: holds {nulls} nulls, which do not identify rows; pass another key="
+        )
+    if pa.types.is_null(dtype):
         return np.empty(0, np.int64), True
-    if is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+    if is_text(dtype) or pa.types.is_binary(dtype) or pa.types.is_large_binary(dtype):
         return hash_texts(_TEXT_KEY, column)[0].view(np.int64), False
     array = np.asarray(column)
     if array.dtype.kind in "iub":
@@ -185,9 +226,13 @@ def _as_int64(values: Any, where: str) -> tuple[I64, bool]:
     if array.dtype.kind in "mM":
         return array.view(np.int64), False
     if array.dtype.kind != "f":
-        raise InputError(f"{where}: is of type {kind}, but a key is a number, a time or a text; pass another key=")
+        raise InputError(
+            f"{where}: is of type {dtype}, but a key is a number, a time or a text; pass another"
+            " key="
+        )
     if np.isnan(array).any():
         raise InputError(
-            f"{where}: holds {int(np.isnan(array).sum())} NaN, which do not identify rows; pass another key="
+            f"{where}: holds {int(np.isnan(array).sum())} NaN, which do not identify rows; pass"
+            " another key="
         )
     return (array.astype(np.float64) + 0.0).view(np.int64), False

@@ -419,7 +419,7 @@ class DynamicPass(RowPass):
                 block: decode_block(passes.index, read_block, block, names, reader, arrow=passes.arrow)
                 for block in pool.blocks
             }
-            yield pool.items, gather([cut(decoded[block], low, high) for block, low, high in pool.pieces], pool.index)
+            yield pool.items, gather([cut(decoded[block], low, high) for block, low, high in pool.spans], pool.index)
 
     def _filled(
         self, names: Sequence[str], parts: list[Columns], real: int, quarantine: Quarantine | None

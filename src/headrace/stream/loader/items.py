@@ -29,7 +29,7 @@ from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses
 from headrace.stream.loader.source import StreamSource
 from headrace.stream.order.lanes import Lanes
 from headrace.stream.order.plan import Plan
-from headrace.stream.order.remaining import Remainder, Share
+from headrace.stream.order.remaining import RankRows, Remainder
 from headrace.stream.order.state import StreamState
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import in_format
@@ -169,7 +169,7 @@ class ItemPasses(RowPasses):
         here = self.begin(state.epoch).start
         if (
             state.changes
-            or state.regions is not None
+            or state.shard_partition is not None
             or (state.pass_number, state.chunk) != (here.pass_number, here.chunk)
         ):
             raise StreamError(
@@ -219,14 +219,14 @@ class ItemPass(RowPass):
             for batch, mask in zip(made, self._masks(share, first), strict=True):
                 yield {**batch, **mask}
 
-    def _masks(self, share: Share, first: int) -> Iterator[dict[str, Any]]:
+    def _masks(self, share: RankRows, first: int) -> Iterator[dict[str, Any]]:
         """Yield which items of each batch from number `first` on are valid, made for many batches in turn."""
         size, form = self.passes.options.batch_size, self.passes.options.batch_format
         for begin in range(first * size, share.items, MADE_TOGETHER * size):
             valid = np.arange(begin, min(begin + MADE_TOGETHER * size, share.items)) < share.rows
             yield from [in_format({VALID: valid[at : at + size]}, form) for at in range(0, len(valid), size)]
 
-    def _positions(self, share: Share, first: int) -> Iterator[I64]:
+    def _positions(self, share: RankRows, first: int) -> Iterator[I64]:
         """Yield the positions of this rank's items from batch `first` on, in pieces of whole batches.
 
         Filling items repeat one position.
@@ -235,7 +235,7 @@ class ItemPass(RowPass):
         piece = max(1, _POSITIONS // size) * size
         for begin in range(first * size, share.items, piece):
             end = min(begin + piece, share.items)
-            places = share.places(begin, end)
+            places = share.indices(begin, end)
             if (filling := end - max(begin, share.rows)) > 0:
-                places = np.concatenate([places, np.full(filling, share.place_of(share.rows))])
+                places = np.concatenate([places, np.full(filling, share.index_of(share.rows))])
             yield left.positions(places)

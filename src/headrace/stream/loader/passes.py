@@ -1,7 +1,9 @@
-"""Define a pass: the rest of an epoch for these ranks, from which loaders, states and plans are made.
+"""Define a pass: the rest of an epoch for these ranks, from which loaders, states and plans are
+made.
 
-`Passes` begins passes and resumes saved states. One implementation is for rows, another for rows that are packed while
-they are streamed. A loader holds one pass at a time and does not know what its batches are made of.
+`Passes` begins passes and resumes saved states. One implementation is for rows, another for rows
+that are packed while they are streamed. A loader holds one pass at a time and does not know what
+its batches are made of.
 """
 
 from __future__ import annotations
@@ -22,11 +24,21 @@ from headrace.sealed import MOST_EPOCHS
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.order.balance import CountedIndex, RowCosts
 from headrace.stream.order.epoch import Order
-from headrace.stream.order.lanes import Lanes, choose_lanes, choose_lanes_again, estimate_block_bytes
+from headrace.stream.order.lanes import (
+    Lanes,
+    choose_lanes,
+    choose_lanes_again,
+    estimate_block_bytes,
+)
 from headrace.stream.order.layout import BlendIndex, order_of_state, samples_of_epoch, sources_of
 from headrace.stream.order.plan import Plan
-from headrace.stream.order.regions import Regions, deal_shards, local_ranks, pack_shards
-from headrace.stream.order.remaining import Remainder, Share, resolve_remainder
+from headrace.stream.order.remaining import RankRows, Remainder, resolve_remainder
+from headrace.stream.order.shard_partition import (
+    ShardPartition,
+    deal_shards,
+    local_ranks,
+    pack_shards,
+)
 from headrace.stream.order.state import MOST_CHANGES, Change, StreamState, next_border
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import Batch, import_torch
@@ -48,8 +60,8 @@ class Reading:
 
     read_block: decodes a block; called in threads. quarantine: records bad blocks.
     check: raises if another rank has failed; called while waiting for other ranks.
-    make: makes batches of a given number of rows from columns; None: as the options say. Packed rows are always made as
-    the options say.
+    make: makes batches of a given number of rows from columns; None: as the options say. Packed
+    rows are always made as the options say.
     """
 
     read_block: ReadBlock
@@ -108,7 +120,10 @@ class Passes(Protocol):
         """Begin an epoch, in the order of the previous pass if these ranks can continue in it."""
 
     def resume(self, values: Mapping[str, Any]) -> Pass:
-        """Resume from a saved state. Raises `StreamError` if it is of other data, seed or shuffle."""
+        """Resume from a saved state.
+
+        Raises `StreamError` if it is of other data, seed or shuffle.
+        """
 
     def whole(self, of: Pass) -> Pass:
         """Return the epoch of a pass from its beginning, in the same order."""
@@ -136,7 +151,9 @@ class RowPass:
     @property
     def steps(self) -> int | None:
         passes = self.passes
-        return self.start.steps(ranks=passes.ranks, batch_size=passes.options.batch_size, remainder=passes.remainder)
+        return self.start.steps(
+            ranks=passes.ranks, batch_size=passes.options.batch_size, remainder=passes.remainder
+        )
 
     @property
     def dropped_rows(self) -> int:
@@ -151,7 +168,7 @@ class RowPass:
             world_size=self.passes.ranks,
             batch_size=self.passes.options.batch_size,
             remainder=self.passes.remainder,
-            regions=self.start.regions,
+            shard_partition=self.start.shard_partition,
             costs=self.passes.costs,
         )
 
@@ -159,10 +176,16 @@ class RowPass:
         return self.after(batches).start.to_dict()
 
     def after(self, batches: int) -> RowPass:
-        """Return the rest after this number of batches on every rank. Raises `StreamError` if there are fewer."""
+        """Return the rest after this number of batches on every rank.
+
+        Raises `StreamError` if there are fewer.
+        """
         passes = self.passes
         start = self.start.after(
-            batches, ranks=passes.ranks, batch_size=passes.options.batch_size, remainder=passes.remainder
+            batches,
+            ranks=passes.ranks,
+            batch_size=passes.options.batch_size,
+            remainder=passes.remainder,
         )
         return replace(self, start=start)
 
@@ -173,7 +196,7 @@ class RowPass:
             self.passes.options,
             topology=self.passes.topology,
             quarantine=reading.quarantine,
-            kept=self.passes.kept,
+            memory=self.passes.kept,
             make=reading.make,
         )
 
@@ -181,7 +204,7 @@ class RowPass:
         options, share = self.passes.options, self._share
         first = batch * options.batch_size
         stop = min(first + options.batch_size, share.items)
-        own = self.start.remaining.positions(share.places(first, stop))
+        own = self.start.remaining.positions(share.indices(first, stop))
         filling = np.full(stop - first - len(own), -1, np.int64)
         return TransformContext(
             seed=options.seed,
@@ -195,9 +218,9 @@ class RowPass:
         return min(batches * self.passes.options.batch_size, self._share.rows)
 
     @cached_property
-    def _share(self) -> Share:
+    def _share(self) -> RankRows:
         """This rank's share of the remaining rows."""
-        return self.plan().share(self.passes.topology.rank)
+        return self.plan().rank_rows(self.passes.topology.rank)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"passes": self.passes, "start": self.start}
@@ -206,12 +229,20 @@ class RowPass:
 class RowPasses:
     """Passes over the rows of a split, as batches of `options.batch_size` rows on each rank.
 
-    read_block: decodes a block; called in threads. Raises at once what would fail at the first batch: `SettingsError`
-    for unknown columns and for "exact" on several ranks, `MissingExtra` for torch batches without torch.
+    read_block: decodes a block; called in threads. Raises at once what would fail at the first
+    batch: `SettingsError` for unknown columns and for "exact" on several ranks, `MissingExtra` for
+    torch batches without torch.
     """
 
-    def __init__(self, index: SplitIndex, read_block: ReadBlock, options: StreamOptions, topology: Topology) -> None:
-        self.index, self.read_block, self.options, self.topology = index, read_block, options, topology
+    def __init__(
+        self, index: SplitIndex, read_block: ReadBlock, options: StreamOptions, topology: Topology
+    ) -> None:
+        self.index, self.read_block, self.options, self.topology = (
+            index,
+            read_block,
+            options,
+            topology,
+        )
         self.remainder: Remainder = resolve_remainder(options.remainder, topology.world_size)
         options.check_columns(index.schema.names)
         if options.batch_format == "torch":
@@ -239,17 +270,21 @@ class RowPasses:
         check_integer("epoch", epoch, least=0, most=MOST_EPOCHS)
         samples = samples_of_epoch(self.index, self.options.samples_per_epoch)
         state = after.start if isinstance(after, RowPass) else None
-        if state is not None and state.regions is None and (samples is not None or self._fits(state.fresh(epoch))):
+        if (
+            state is not None
+            and state.shard_partition is None
+            and (samples is not None or self._fits(state.fresh(epoch)))
+        ):
             fresh = replace(state.fresh(epoch), balance=self._balance)
             return self.at(fresh if self._fits(fresh) else self._changed(fresh))
-        regions = regions_of(self.index, self.options, ranks=self.ranks, epoch=epoch)
-        if state is not None and state.regions is not None and self._fits(state):
+        partition = partition_of(self.index, self.options, ranks=self.ranks, epoch=epoch)
+        if state is not None and state.shard_partition is not None and self._fits(state):
             chosen = Lanes(state.lanes, state.window_rows, state.groups)
         else:
             chosen = choose_lanes(
                 self.index,
                 shuffle=self.options.shuffle,
-                ranks=self.ranks if regions is None else 1,
+                ranks=self.ranks if partition is None else 1,
                 batch_size=self.options.batch_size,
                 lanes=self.options.lanes,
                 shuffle_rows=self.options.shuffle_rows,
@@ -258,10 +293,17 @@ class RowPasses:
                 balanced=self.options.balance != "none",
             )
         rows = self.index.total_rows if samples is None else samples
-        return self.at(self.state_of(epoch, chosen, rows=rows, samples_per_epoch=samples, regions=regions))
+        return self.at(
+            self.state_of(
+                epoch, chosen, rows=rows, samples_per_epoch=samples, shard_partition=partition
+            )
+        )
 
     def state_of(self, epoch: int, lanes: Lanes, **more: Any) -> StreamState:
-        """Return the state at the beginning of an epoch in these lanes. more: other fields of the state."""
+        """Return the state at the beginning of an epoch in these lanes.
+
+        more: other fields of the state.
+        """
         return StreamState(
             split=self.index.split,
             index=self.index.identity,
@@ -277,7 +319,11 @@ class RowPasses:
     def costs(self) -> RowCosts | None:
         """The costs that balance steps; None if steps are not balanced."""
         model = self.options.cost_model
-        return self.index.costs(model.even_tokens) if model and isinstance(self.index, CountedIndex) else None
+        return (
+            self.index.costs(model.even_tokens)
+            if model and isinstance(self.index, CountedIndex)
+            else None
+        )
 
     @property
     def _balance(self) -> tuple[int, int] | None:
@@ -291,14 +337,19 @@ class RowPasses:
 
     def whole(self, of: Pass) -> RowPass:
         assert isinstance(of, RowPass)
-        return self.at(replace(of.start, position=0, holes=()))  # keeps the changes of order that its ranks made
+        # keeps the changes of order that its ranks made
+        return self.at(replace(of.start, position=0, holes=()))
 
     def resume(self, values: Mapping[str, Any]) -> RowPass:
-        """Resume from a saved state; if these ranks do not divide its groups, use new lanes from the next round on."""
+        """Resume from a saved state; if these ranks do not divide its groups, use new lanes from
+        the next round on.
+        """
         return self.at(self.continued(self.checked(values)))
 
     def order(self, state: StreamState) -> Order:
-        """Return the order of a state's epoch; the last one is cached, because building it costs O(blocks)."""
+        """Return the order of a state's epoch; the last one is cached, because building it costs
+        O(blocks).
+        """
         key = replace(state, position=0, holes=())
         if self._order is None or self._order[0] != key:
             self._order = key, order_of_state(self.of_epoch(state.epoch), state)
@@ -308,7 +359,10 @@ class RowPasses:
         return {**self.__dict__, "_order": None}
 
     def checked(self, values: Mapping[str, Any]) -> StreamState:
-        """Return a saved state after checking that it belongs to these rows. Raises `StreamError`."""
+        """Return a saved state after checking that it belongs to these rows.
+
+        Raises `StreamError`.
+        """
         state = StreamState.from_dict(values)
         state.check_index(self.index)
         samples = samples_of_epoch(self.index, self.options.samples_per_epoch)
@@ -316,7 +370,9 @@ class RowPasses:
             seed=self.options.seed,
             shuffle=self.options.shuffle,
             samples_per_epoch=samples,
-            even_tokens=None if self.options.cost_model is None else self.options.cost_model.even_tokens,
+            even_tokens=(
+                None if self.options.cost_model is None else self.options.cost_model.even_tokens
+            ),
         )
         return state
 
@@ -327,7 +383,8 @@ class RowPasses:
         """
         if self._fits(state) or state.position == state.rows:
             return state
-        if not state.position and state.samples_per_epoch is None:  # nothing was received: begin on these ranks
+        # nothing was received: begin on these ranks
+        if not state.position and state.samples_per_epoch is None:
             return self.begin(state.epoch).start
         state = self._changed(state)
         if self.topology.rank:  # one rank logs for all
@@ -341,22 +398,35 @@ class RowPasses:
         factor, said = plan.read_amplification, said + "; over all, these are decoded %.1f times"
         if factor <= _WORTH_A_WARNING or plan.decoded_again_bytes <= _WORTH_A_WORD_BYTES:
             log.info(said, *told, factor)
-        elif state.regions is None:
+        elif state.shard_partition is None:
             remedy = "; resume on a number of ranks that divides %d to decode them once"
             log.warning(said + remedy, *told, factor, state.groups)
         else:
-            log.warning(said + "; resume on %d ranks to decode them once", *told, factor, len(state.regions.rows))
+            log.warning(
+                said + "; resume on %d ranks to decode them once",
+                *told,
+                factor,
+                len(state.shard_partition.rows),
+            )
         return state
 
     def _changed(self, state: StreamState) -> StreamState:
-        """Cut new lanes from the next round boundary on; in a blend, deal all remaining rows to these ranks."""
+        """Cut new lanes from the next round boundary on; in a blend, deal all remaining rows to
+        these ranks.
+        """
         changes = [change for change in state.changes if change.position < state.position]
-        if state.holes or state.regions is not None or len(changes) > MOST_CHANGES - 2:
+        if state.holes or state.shard_partition is not None or len(changes) > MOST_CHANGES - 2:
             return state
         if isinstance(self.index, BlendIndex) or state.samples_per_epoch is not None:
-            return replace(state, changes=(*changes, Change(position=state.position, ranks=self.ranks)))
+            return replace(
+                state, changes=(*changes, Change(position=state.position, ranks=self.ranks))
+            )
         if changes and changes[-1].ranks is not None:  # stopped again before the end of its round
-            later = [each.position for each in state.changes if each.position >= state.position and each.ranks is None]
+            later = [
+                each.position
+                for each in state.changes
+                if each.position >= state.position and each.ranks is None
+            ]
             border = min(later, default=state.rows)
         else:
             border = next_border(state, changes[-1] if changes else None, state.position)
@@ -366,7 +436,9 @@ class RowPasses:
             lanes = choose_lanes_again(
                 Lanes(state.lanes, state.window_rows, state.groups),
                 shuffle=state.shuffle,
-                blocks=round(np.count_nonzero(self.index.rows) * (state.rows - border) / state.rows),
+                blocks=round(
+                    np.count_nonzero(self.index.rows) * (state.rows - border) / state.rows
+                ),
                 ranks=self.ranks,
                 batch_size=self.options.batch_size,
             )
@@ -375,17 +447,21 @@ class RowPasses:
 
     def _fits(self, state: StreamState) -> bool:
         """Check whether these ranks can read a state's lanes without reading those of other ranks."""
-        if state.regions is not None:
-            return len(state.regions.rows) == self.ranks
+        if state.shard_partition is not None:
+            return len(state.shard_partition.rows) == self.ranks
         if state.changes:
             last = state.changes[-1]
             return (last.groups or last.ranks or 1) % self.ranks == 0
-        one_round = state.lanes * state.window_rows >= state.rows and state.shuffle  # every rank holds all blocks
+        # every rank holds all blocks
+        one_round = state.lanes * state.window_rows >= state.rows and state.shuffle
         return one_round or state.groups % self.ranks == 0
 
 
-def regions_of(index: SplitIndex, options: StreamOptions, *, ranks: int, epoch: int) -> Regions | None:
-    """Return the regions of an epoch; None for "balanced", in which every rank strides over all rows.
+def partition_of(
+    index: SplitIndex, options: StreamOptions, *, ranks: int, epoch: int
+) -> ShardPartition | None:
+    """Return the partition of the shards of an epoch; None for "balanced", in which every rank
+    strides over all rows.
 
     Raises `SettingsError` for blends and for partial epochs, which do not consist of whole shards.
     """
@@ -393,23 +469,32 @@ def regions_of(index: SplitIndex, options: StreamOptions, *, ranks: int, epoch: 
         return None
     if isinstance(index, BlendIndex) or options.samples_per_epoch is not None:
         raise SettingsError(
-            f'distribution="{options.distribution}" gives out whole shards of one dataset and whole epochs; use'
-            ' "balanced" with blends and with samples_per_epoch'
+            f'distribution="{options.distribution}" gives out whole shards of one dataset and whole'
+            ' epochs; use "balanced" with blends and with samples_per_epoch'
         )
     if options.distribution == "round_robin":
-        rank = deal_shards(index, ranks=ranks, seed=options.seed, epoch=epoch, shuffle=options.shuffle)
+        rank = deal_shards(
+            index, ranks=ranks, seed=options.seed, epoch=epoch, shuffle=options.shuffle
+        )
     else:
         shards = len(index.shards)
         block_bytes = estimate_block_bytes(index)
-        shard_bytes = np.bincount(index.shard_of_block, weights=block_bytes, minlength=shards).astype(np.int64)
+        shard_bytes = np.bincount(
+            index.shard_of_block, weights=block_bytes, minlength=shards
+        ).astype(np.int64)
         allowed = None
         if options.distribution == "local":
             allowed = local_ranks(
-                index, options.locality or {}, ranks=ranks, ranks_per_node=options.ranks_per_node or ranks
+                index,
+                options.locality or {},
+                ranks=ranks,
+                ranks_per_node=options.ranks_per_node or ranks,
             )
         rank = pack_shards(shard_bytes, ranks=ranks, allowed=allowed)
-    rows = np.bincount(rank[index.shard_of_block], weights=index.rows, minlength=ranks).astype(np.int64)
-    return Regions(
+    rows = np.bincount(rank[index.shard_of_block], weights=index.rows, minlength=ranks).astype(
+        np.int64
+    )
+    return ShardPartition(
         distribution=options.distribution,
         rows=tuple(rows.tolist()),
         assignment=None if options.distribution == "round_robin" else tuple(rank.tolist()),

@@ -1,15 +1,18 @@
-"""Judge a plan: whether it holds, what it costs, what would make it cheaper, and how well its batches mix.
+"""Judge a plan: whether it holds, what it costs, what would make it cheaper, and how well its
+batches mix.
 
-The advice has three lines. They use only the plan's figures, and a remedy is named only if it was computed.
+The advice has three lines. They use only the plan's figures, and a remedy is named only if it was
+computed.
 
-Mixing is measured on a column that is sorted in the natural order, and compared with a true permutation. A sorted
-column is the worst case, because adjacent rows are alike. Two numbers describe a batch: whether all its rows are in the
-same half of the split (one class of two), and how many hundredths of the split it meets (classes of 100). Means come
-from sampled batches; for a permutation they follow from drawing without replacement.
+Mixing is measured on a column that is sorted in the natural order, and compared with a true
+permutation. A sorted column is the worst case, because adjacent rows are alike. Two numbers
+describe a batch: whether all its rows are in the same half of the split (one class of two), and how
+many hundredths of the split it meets (classes of 100). Means come from sampled batches; for a
+permutation they follow from drawing without replacement.
 
-A sample has at most 200,000 positions, in clusters spread evenly over the epoch. A round must be permuted as a whole,
-so the number of clusters keeps the permuted rows near four million. The cost therefore does not grow with the epoch,
-except for the single round of a small split.
+A sample has at most 200,000 positions, in clusters spread evenly over the epoch. A round must be
+permuted as a whole, so the number of clusters keeps the permuted rows near four million. The cost
+therefore does not grow with the epoch, except for the single round of a small split.
 """
 
 from __future__ import annotations
@@ -23,57 +26,94 @@ import numpy as np
 from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
 from headrace.stream.order.epoch import Order, natural_rows
-from headrace.stream.order.joined import RegionOrder
+from headrace.stream.order.joined import PartitionOrder
 from headrace.stream.order.plan import Plan
 
 SAMPLED_ROWS = 200_000
 _KINDS = 4  # of batches that a plan is asked about; they share the sample
-_PERMUTED_ROWS, _MOST_CLUSTERS = 1 << 22, 64
-_GROUP_ROUNDS = 1 << 13  # that may be touched: each has a fixed cost, which counts where rounds or groups are many
+_PERMUTED_ROWS = 1 << 22
+_MOST_CLUSTERS = 64
+# that may be touched: each has a fixed cost, which counts where rounds or groups are many
+_GROUP_ROUNDS = 1 << 13
 _MUCH = 1.1  # times the split: decoding less than this is not worth a word
 _BADLY = 0.05  # of batches of one class more than a permutation has: worth a word
 
 
 def advice_of(plan: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Return the verdict, the reason and the remedy of a plan. plan: the record of `headrace plan --json`."""
-    if plan["ok"]:
-        left = plan["left_rows"]
-        rows = f"{left - plan['dropped_rows']:,} of {left:,} rows" if plan["dropped_rows"] else f"all {left:,} rows"
-        come = "once" if plan["epoch_rows"] <= plan["rows"] else "as often as the epoch asks"
-        ranks = "1 rank takes" if plan["ranks"] == 1 else f"each of {plan['ranks']:,} ranks takes"
-        filled = f"; {plan['padded_rows']:,} places of the last step are filled up" if plan["padded_rows"] else ""
-        verdict = f"{ranks} {plan['steps_per_rank']:,} steps, and {rows} come {come}{filled}"
-    else:
-        verdict = f"broken: {plan['overlap_rows']:,} rows would come twice and {plan['missing_rows']:,} be missing"
+    """Return the verdict, the reason and the remedy of a plan.
 
-    times, memory = plan["read_amplification"], f"{plan['peak_memory_bytes_per_rank'] / 1e6:,.1f} MB of memory"
+    plan: the record of `headrace plan --json`.
+    """
+    remedies = _remedies(plan)
+    return _verdict(plan), _reason(plan), "; ".join(remedies) or "nothing needs to change"
+
+
+def _verdict(plan: Mapping[str, Any]) -> str:
+    if not plan["ok"]:
+        return (
+            f"broken: {plan['overlap_rows']:,} rows would come twice and"
+            f" {plan['missing_rows']:,} be missing"
+        )
+    left = plan["left_rows"]
+    rows = f"all {left:,} rows"
+    if plan["dropped_rows"]:
+        rows = f"{left - plan['dropped_rows']:,} of {left:,} rows"
+    how_often = "as often as the epoch asks"
+    if plan["epoch_rows"] <= plan["rows"]:
+        how_often = "once"
+    ranks = f"each of {plan['ranks']:,} ranks takes"
+    if plan["ranks"] == 1:
+        ranks = "1 rank takes"
+    padded = ""
+    if plan["padded_rows"]:
+        padded = f"; {plan['padded_rows']:,} places of the last step are filled up"
+    return f"{ranks} {plan['steps_per_rank']:,} steps, and {rows} come {how_often}{padded}"
+
+
+def _reason(plan: Mapping[str, Any]) -> str:
+    times = plan["read_amplification"]
+    memory = f"{plan['peak_memory_bytes_per_rank'] / 1e6:,.1f} MB of memory"
     if plan["memory_holds"] == "the decoded split":
-        reason = f"the split is small: each rank decodes all of it once and keeps it, in about {memory}"
-    elif times >= _MUCH:
-        why = "blocks at the borders of lanes, and blocks that several ranks need, are decoded more than once"
-        reason = f"the split is decoded up to {times:.1f} times, because {why}; a rank needs about {memory}"
-    else:
-        reason = f"each block is decoded about once over all ranks; a rank needs about {memory}"
+        return (
+            f"the split is small: each rank decodes all of it once and keeps it, in about {memory}"
+        )
+    if times >= _MUCH:
+        return (
+            f"the split is decoded up to {times:.1f} times, because blocks at the borders of lanes,"
+            " and blocks that several ranks need, are decoded more than once; a rank needs about"
+            f" {memory}"
+        )
+    return f"each block is decoded about once over all ranks; a rank needs about {memory}"
 
-    remedies, better, mixed = [], plan["better_lanes"], plan["mixing"].get("rank_batch")
+
+def _remedies(plan: Mapping[str, Any]) -> list[str]:
+    remedies = []
+    better = plan["better_lanes"]
     if better is not None:
-        remedies.append(f"--lanes {better['lanes']} decodes {better['read_amplification']:.1f} times the split")
+        remedies.append(
+            f"--lanes {better['lanes']} decodes {better['read_amplification']:.1f} times the split"
+        )
     if plan["dropped_rows"] > plan["ranks"] * plan["batch_size"]:
         remedies.append("--distribution balanced leaves no rows out, nor does --remainder pad")
+    mixed = plan["mixing"].get("rank_batch")
     if mixed is not None and mixed["single_class"] > mixed["permutation_single_class"] + _BADLY:
+        remedy = "--shuffle mixes them"
+        if plan["shuffle"]:
+            remedy = "rewrite the shards with smaller row groups"
         remedies.append(
-            f"in files sorted by a class of half the rows, {mixed['single_class']:.0%} of batches hold one class: "
-            + ("rewrite the shards with smaller row groups" if plan["shuffle"] else "--shuffle mixes them")
+            f"in files sorted by a class of half the rows, {mixed['single_class']:.0%} of batches"
+            f" hold one class: {remedy}"
         )
-    return verdict, reason, "; ".join(remedies) or "nothing needs to change"
+    return remedies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixing:
     """Measured mixing of one kind of batch, with the values of a true permutation.
 
-    rows: size of the batch. single_class: share of batches whose rows are all in one of two classes. classes: mean
-    number of the 100 classes that a batch meets. The other fields are the values of a true permutation.
+    rows: size of the batch. single_class: share of batches whose rows are all in one of two
+    classes. classes: mean number of the 100 classes that a batch meets. The other fields are the
+    values of a true permutation.
     """
 
     rows: int
@@ -84,39 +124,60 @@ class Mixing:
 
 
 def mixing_of_plan(index: SplitIndex, plan: Plan) -> dict[str, Mixing]:
-    """Measure mixing by kind of batch: "8_rows", "256_rows", "global_batch" and "rank_batch". Empty without rows.
+    """Measure mixing by kind of batch: "8_rows", "256_rows", "global_batch" and "rank_batch".
 
-    8_rows and 256_rows are global batches of that size. They are left out if ranks have whole shards, because such
-    ranks share no order; "global_batch" is left out too if a rank then has less than one batch.
+    Empty without rows.
+
+    8_rows and 256_rows are global batches of that size. They are left out if ranks have whole
+    shards, because such ranks share no order; "global_batch" is left out too if a rank then has
+    less than one batch.
     """
-    order, rows, ranks = plan.order, plan.batch_size, plan.world_size
+    order = plan.order
+    rows = plan.batch_size
+    ranks = plan.world_size
     if not order.rows:
         return {}
     most = SAMPLED_ROWS // _KINDS
-    if plan.regions is None:
+    if plan.shard_partition is None:
         if order.shuffle:
-            most = min(most, _GROUP_ROUNDS // _KINDS * (order.lanes // order.groups) * order.window_rows)
-        kinds = {"8_rows": (8, 1), "256_rows": (256, 1), "global_batch": (ranks * rows, 1), "rank_batch": (rows, ranks)}
-        sizes = {kind: min(size, max(1, order.rows // among)) for kind, (size, among) in kinds.items()}
+            most = min(
+                most, _GROUP_ROUNDS // _KINDS * (order.lanes // order.groups) * order.window_rows
+            )
+        kinds = {
+            "8_rows": (8, 1),
+            "256_rows": (256, 1),
+            "global_batch": (ranks * rows, 1),
+            "rank_batch": (rows, ranks),
+        }
+        sizes = {
+            level: min(size, max(1, order.rows // among)) for level, (size, among) in kinds.items()
+        }
         sampled = {
-            kind: sample_batches(order, batch_rows=sizes[kind], ranks=among, most_rows=most)
-            for kind, (_, among) in kinds.items()
+            level: sample_batches(order, batch_rows=sizes[level], ranks=among, most_rows=most)
+            for level, (_, among) in kinds.items()
         }
     else:
-        sampled = _sample_regions(plan.regions.bases, order, batch_rows=rows, ranks=ranks, most_rows=most)
+        sampled = _sample_partition(
+            plan.shard_partition.bases, order, batch_rows=rows, ranks=ranks, most_rows=most
+        )
         sizes = {"rank_batch": rows, "global_batch": ranks * rows}
     laid_out = np.concatenate([positions.ravel() for positions in sampled.values()])
     natural = natural_rows(index, order, laid_out)
     cuts = np.cumsum([positions.size for positions in sampled.values()])[:-1]
     return {
-        kind: measure(part.reshape(positions.shape), total_rows=index.total_rows, batch_rows=sizes[kind])
-        for (kind, positions), part in zip(sampled.items(), np.split(natural, cuts), strict=True)
+        level: measure(
+            part.reshape(positions.shape), total_rows=index.total_rows, batch_rows=sizes[level]
+        )
+        for (level, positions), part in zip(sampled.items(), np.split(natural, cuts), strict=True)
     }
 
 
 def measure(natural: I64, *, total_rows: int, batch_rows: int) -> Mixing:
-    """Measure batches, given the natural row numbers of the sampled rows of each: int64 [batches, rows]."""
-    halves, classes = natural * 2 // total_rows, np.sort(natural * 100 // total_rows, axis=1)
+    """Measure batches, given the natural row numbers of the sampled rows of each: int64 [batches,
+    rows].
+    """
+    halves = natural * 2 // total_rows
+    classes = np.sort(natural * 100 // total_rows, axis=1)
     permutation_single_class, permutation_classes = permutation_mixing(total_rows, natural.shape[1])
     return Mixing(
         rows=batch_rows,
@@ -128,9 +189,11 @@ def measure(natural: I64, *, total_rows: int, batch_rows: int) -> Mixing:
 
 
 def permutation_mixing(total_rows: int, batch_rows: int) -> tuple[float, float]:
-    """Return (share of single-class batches, mean classes of 100) for batches of a true permutation, in closed form.
+    """Return (share of single-class batches, mean classes of 100) for batches of a true
+    permutation, in closed form.
 
-    A batch draws rows without replacement. It misses a class of n rows with probability C(N - n, B) / C(N, B).
+    A batch draws rows without replacement. It misses a class of n rows with probability C(N - n, B)
+    / C(N, B).
     """
     drawn = np.arange(min(batch_rows, total_rows))
 
@@ -146,40 +209,53 @@ def permutation_mixing(total_rows: int, batch_rows: int) -> tuple[float, float]:
     if total_rows < 2:
         return 1.0, float(total_rows)
     counts = [np.unique(sizes(classes), return_counts=True) for classes in (2, 100)]
-    single, met = ([(missing(int(rows)), int(count)) for rows, count in zip(*found, strict=True)] for found in counts)
-    return sum(chance * count for chance, count in single), sum((1 - chance) * count for chance, count in met)
+    single_class = classes_met = 0.0
+    for rows, count in zip(*counts[0], strict=True):
+        single_class += missing(int(rows)) * int(count)
+    for rows, count in zip(*counts[1], strict=True):
+        classes_met += (1 - missing(int(rows))) * int(count)
+    return single_class, classes_met
 
 
-def sample_batches(order: Order, *, batch_rows: int, ranks: int, most_rows: int = SAMPLED_ROWS) -> I64:
-    """Sample positions of single-rank batches for `ranks` ranks: int64 [batches, rows]; all whole steps if they fit.
+def sample_batches(
+    order: Order, *, batch_rows: int, ranks: int, most_rows: int = SAMPLED_ROWS
+) -> I64:
+    """Sample positions of single-rank batches for `ranks` ranks: int64 [batches, rows]; all whole
+    steps if they fit.
 
     Takes at most `most_rows` positions; of larger batches, the first ones.
     """
     ranks = min(ranks, order.rows)  # the others have no row
     looked_at = np.arange(min(batch_rows, most_rows), dtype=np.int64)
-    number = _clusters(max(1, order.rows // (batch_rows * ranks)) * ranks, order, most_rows // len(looked_at))
+    number = _clusters(
+        max(1, order.rows // (batch_rows * ranks)) * ranks, order, most_rows // len(looked_at)
+    )
     step, rank = np.divmod(number, ranks)
     return (step * batch_rows * ranks + rank)[:, None] + looked_at * ranks
 
 
-def _sample_regions(bases: I64, order: Order, *, batch_rows: int, ranks: int, most_rows: int) -> dict[str, I64]:
-    """Sample batches where every rank has a region of positions of its own: per rank, and over all ranks."""
-    held = np.diff(bases)
-    held, begins = held[held > 0], bases[:-1][held > 0]
-    looked_at = np.arange(min(batch_rows, most_rows, int(held.min())), dtype=np.int64)
-    batches = np.maximum(1, held // batch_rows)
+def _sample_partition(
+    bases: I64, order: Order, *, batch_rows: int, ranks: int, most_rows: int
+) -> dict[str, I64]:
+    """Sample batches where every rank has a region of positions of its own: per rank, and over all
+    ranks.
+    """
+    sizes = np.diff(bases)
+    sizes, starts = sizes[sizes > 0], bases[:-1][sizes > 0]
+    looked_at = np.arange(min(batch_rows, most_rows, int(sizes.min())), dtype=np.int64)
+    batches = np.maximum(1, sizes // batch_rows)
     number = _clusters(int(batches.sum()), order, most_rows // len(looked_at))
     reader = np.searchsorted(np.cumsum(batches), number, side="right")
     step = number - (np.cumsum(batches) - batches)[reader]
-    found = {"rank_batch": (begins[reader] + step * batch_rows)[:, None] + looked_at}
+    samples = {"rank_batch": (starts[reader] + step * batch_rows)[:, None] + looked_at}
     steps = int(np.diff(bases[: ranks + 1]).min()) // batch_rows
     if steps:
         among = bases[: min(ranks, most_rows)]
         looked_at = np.arange(min(batch_rows, max(1, most_rows // len(among))), dtype=np.int64)
         step = _clusters(steps, order, max(1, most_rows // (len(among) * len(looked_at))))
         rows = among[:, None] + looked_at
-        found["global_batch"] = step[:, None] * batch_rows + rows.ravel()
-    return found
+        samples["global_batch"] = step[:, None] * batch_rows + rows.ravel()
+    return samples
 
 
 def _clusters(total: int, order: Order, most: int) -> I64:
@@ -187,7 +263,10 @@ def _clusters(total: int, order: Order, most: int) -> I64:
     most = max(1, most)
     if total <= most:
         return np.arange(total, dtype=np.int64)
-    shape = order.parts[0] if isinstance(order, RegionOrder) else order
+    if isinstance(order, PartitionOrder):
+        shape = order.parts[0]
+    else:
+        shape = order
     clusters = min(_MOST_CLUSTERS, most)
     if order.shuffle:
         permuted = min(order.rows, shape.lanes * shape.window_rows)

@@ -1,18 +1,21 @@
 """Map positions of an epoch's global order to rows: position g = 0..N-1 → one row. Pure.
 
-1. The blocks, permuted by a keyed hash of (seed, epoch, block identity) and laid end to end, form a line of N places.
-2. The line is cut into L slices, and a keyed permutation of (seed, epoch) deals them to L lanes. The first N mod L
-   lanes have one row more.
-3. The lanes l = d (mod D) are group d. A round is the next `window_rows` rows of every lane. All rows of a group's
-   round are permuted together, by a key of (seed, epoch, group, round).
+1. The blocks, permuted by a keyed hash of (seed, epoch, block identity) and laid end to end, form a
+line of N places.
+2. The line is cut into L slices, and a keyed permutation of (seed, epoch) deals them to L lanes.
+   The first N mod L lanes have one row more.
+3. The lanes l = d (mod D) are group d. A round is the next `window_rows` rows of every lane. All
+   rows of a group's round are permuted together, by a key of (seed, epoch, group, round).
 4. Position g is in group g mod D, at place g div D of that group's sequence.
 
-A rank that takes the positions r (mod R) owns the groups r (mod R) whenever R divides D, and a step of any batch size
-mixes all lanes. The order is a function of the index, seed, epoch, L, D and window_rows. It does not depend on ranks,
-workers, threads or memory. Unshuffled, D = L and each lane is read from its first row to its last. Building an order
-costs O(blocks + L); a question about n positions costs O(n) plus the rounds that they touch, each permuted alone.
+A rank that takes the positions r (mod R) owns the groups r (mod R) whenever R divides D, and a step
+of any batch size mixes all lanes. The order is a function of the index, seed, epoch, L, D and
+window_rows. It does not depend on ranks, workers, threads or memory. Unshuffled, D = L and each
+lane is read from its first row to its last. Building an order costs O(blocks + L); a question about
+n positions costs O(n) plus the rounds that they touch, each permuted alone.
 
-`Order` is the protocol that plans, readers and questions use. Other orders are composed from this one: see `joined`.
+`Order` is the protocol that plans, readers and questions use. Other orders are composed from this
+one: see `joined`.
 """
 
 from __future__ import annotations
@@ -40,7 +43,8 @@ _HASH_ROWS = 1 << 14  # one part's hash state stays in the processor's cache
 class Reads(NamedTuple):
     """The blocks that runs of positions need, one entry per run and block; int64, parallel.
 
-    run: index in the list of runs. block: block number. laying: distinguishes repetitions of a block in one epoch.
+    run: index in the list of runs. block: block number. laying: distinguishes repetitions of a
+    block in one epoch.
     """
 
     run: I64
@@ -50,33 +54,38 @@ class Reads(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pool:
-    """Rows of blocks that hold the rows at some positions: item i is row `index[i]` of the pieces laid end to end.
+    """Rows of blocks that hold the rows at some positions: item i is row `index[i]` of the pieces
+    laid end to end.
 
-    pieces: (block number, first row, stop row), none empty; a block may repeat. index: int64 [items]; None for all rows
-    of the pieces in order.
+    pieces: (block number, first row, stop row), none empty; a block may repeat. index: int64
+    [items]; None for all rows of the pieces in order.
     """
 
-    pieces: list[tuple[int, int, int]]
+    spans: list[tuple[int, int, int]]
     index: I64 | None
 
     @property
     def items(self) -> int:
         """The number of items."""
-        return self.rows if self.index is None else len(self.index)
+        if self.index is None:
+            return self.rows
+        return len(self.index)
 
     @property
     def blocks(self) -> list[int]:
         """The blocks of the pieces, each once, in order of first use."""
-        return list(dict.fromkeys(block for block, _, _ in self.pieces))
+        return list(dict.fromkeys(block for block, _, _ in self.spans))
 
     @property
     def rows(self) -> int:
         """Total rows of the pieces."""
-        return sum(stop - start for _, start, stop in self.pieces)
+        return sum(stop - start for _, start, stop in self.spans)
 
 
 class OrderSettings(TypedDict):
-    """Everything that the order of an epoch depends on, except its blocks; see the module docstring."""
+    """Everything that the order of an epoch depends on, except its blocks; see the module
+    docstring.
+    """
 
     seed: int
     epoch: int
@@ -88,17 +97,20 @@ class OrderSettings(TypedDict):
 
 def settings_of(values: Any) -> OrderSettings:
     """Return the settings of an order or a state."""
-    return cast(OrderSettings, {name: getattr(values, name) for name in OrderSettings.__annotations__})
+    return cast(
+        OrderSettings, {name: getattr(values, name) for name in OrderSettings.__annotations__}
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Order(ABC):
     """One epoch's order of rows: positions 0..rows-1, places on a line of blocks, rows in blocks.
 
-    lanes: L, the slices of the line that are read side by side. window_rows: rows of a lane that one round takes.
-    groups: D; positions of one residue modulo D take their rows from the lanes of one group, so consumers whose number
-    divides D need different lanes. shuffle: whether rows are shuffled at all. The positions of one round are shuffled
-    among themselves within their groups, so a reader that goes round by round needs few blocks at a time.
+    lanes: L, the slices of the line that are read side by side. window_rows: rows of a lane that
+    one round takes. groups: D; positions of one residue modulo D take their rows from the lanes of
+    one group, so consumers whose number divides D need different lanes. shuffle: whether rows are
+    shuffled at all. The positions of one round are shuffled among themselves within their groups,
+    so a reader that goes round by round needs few blocks at a time.
     """
 
     seed: int
@@ -123,23 +135,27 @@ class Order(ABC):
         """Return the place on the line of each position; int64, same length."""
 
     @abstractmethod
-    def locate(self, places: I64) -> tuple[I64, I64]:
+    def locate(self, line_positions: I64) -> tuple[I64, I64]:
         """Return (block number, row inside the block) of each place on the line."""
 
     @abstractmethod
     def positions_of_rows(self, blocks: I64, rows: I64) -> tuple[I64, I64]:
-        """Return every (index of the row asked for, position) at which rows of blocks are delivered; int64, parallel.
+        """Return every (index of the row asked for, position) at which rows of blocks are
+        delivered; int64, parallel.
 
-        A row may have none or several if an epoch is not one pass. A round that holds some of the rows is permuted
-        once.
+        A row may have none or several if an epoch is not one pass. A round that holds some of the
+        rows is permuted once.
         """
 
     @abstractmethod
     def reads(self, first: I64, last: I64) -> Reads:
-        """Return the blocks that each run of positions first, first + D, .. last needs for its rounds."""
+        """Return the blocks that each run of positions first, first + D, ..
+
+        last needs for its rounds.
+        """
 
     @abstractmethod
-    def pieces_of(self, positions: I64) -> Pool:
+    def pool_of(self, positions: I64) -> Pool:
         """Return the pieces of blocks that hold the rows of ascending positions [n > 0]."""
 
 
@@ -150,21 +166,24 @@ def natural_rows(index: SplitIndex, order: Order, positions: I64) -> I64:
 
 
 def block_identities(index: SplitIndex) -> U64:
-    """Return a stable identity of each block, from shard name and index in the shard alone: uint64 [B, 3].
+    """Return a stable identity of each block, from shard name and index in the shard alone: uint64
+    [B, 3].
 
     It does not depend on seed, epoch or the other shards.
     """
     high, low = hash_texts(_NAME_KEY, text_array(index.shards))
-    return np.column_stack([high[index.shard_of_block], low[index.shard_of_block], index.block.astype(np.uint64)])
+    return np.column_stack(
+        [high[index.shard_of_block], low[index.shard_of_block], index.block.astype(np.uint64)]
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EpochOrder(Order):
     """The order of one whole pass over blocks.
 
-    blocks: block numbers along the line, int64 [P]. line: the first place of each, then N, int64 [P+1]. firsts: the row
-    of each block at its first place, int64 [P], if the line holds parts of blocks; None for 0. groups: D, a divisor of
-    lanes.
+    blocks: block numbers along the line, int64 [P]. line: the first place of each, then N, int64
+    [P+1]. firsts: the row of each block at its first place, int64 [P], if the line holds parts of
+    blocks; None for 0. groups: D, a divisor of lanes.
     costs: of the rows, if like ones share steps. run_rows: rows of a run of them, see `balance`.
     """
 
@@ -173,7 +192,8 @@ class EpochOrder(Order):
     firsts: I64 | None = None
     costs: RowCosts | None = None
     run_rows: int = 1
-    _large_round: dict[tuple[int, int], I64] = field(default_factory=dict, repr=False)  # the last one, by group, round
+    # the last one, by group, round
+    _large_round: dict[tuple[int, int], I64] = field(default_factory=dict, repr=False)
 
     @property
     def rows(self) -> int:
@@ -199,16 +219,18 @@ class EpochOrder(Order):
     def line_of(self, positions: I64) -> I64:
         if not self.shuffle:
             return self.lane_starts[positions % self.groups] + positions // self.groups
-        places = np.empty_like(positions)
+        line_positions = np.empty_like(positions)
         for group, round_, members, inside in self._by_round(positions):
             starts, counts, mixed = self._round(group, round_)
-            taken, ends = mixed[inside], np.cumsum(counts)
-            lane = np.searchsorted(ends, taken, side="right")
-            places[members] = starts[lane] + taken - (ends - counts)[lane]
-        return places
+            rows = mixed[inside]
+            ends = np.cumsum(counts)
+            lane = np.searchsorted(ends, rows, side="right")
+            line_positions[members] = starts[lane] + rows - (ends - counts)[lane]
+        return line_positions
 
-    def pieces_of(self, positions: I64) -> Pool:
-        """Return the pieces that hold the rows of ascending positions [n > 0]: all rows of the rounds of their groups.
+    def pool_of(self, positions: I64) -> Pool:
+        """Return the pieces that hold the rows of ascending positions [n > 0]: all rows of the
+        rounds of their groups.
 
         Without shuffle, all rows of each lane from the first to the last one asked for.
         """
@@ -218,53 +240,77 @@ class EpochOrder(Order):
         base = 0
         for group, round_, members, inside in self._by_round(positions):
             if self.shuffle:
-                begins, counts, mixed = self._round(group, round_)
+                lane_begin, counts, mixed = self._round(group, round_)
                 index[members] = mixed[inside] + base
             else:
-                offsets = np.arange(inside.start, inside.stop) if isinstance(inside, slice) else inside
-                begins = self.lane_starts[group : group + 1] + offsets[0]
+                if isinstance(inside, slice):
+                    offsets = np.arange(inside.start, inside.stop)
+                else:
+                    offsets = inside
+                lane_begin = self.lane_starts[group : group + 1] + offsets[0]
                 counts = offsets[-1:] - offsets[:1] + 1
                 index[members] = offsets + (base - offsets[0])
-            starts.append(begins)
-            stops.append(begins + counts)
+            starts.append(lane_begin)
+            stops.append(lane_begin + counts)
             base += int(counts.sum())
         as_it_lies = not self.shuffle and len(starts) == 1 and base == len(positions)
-        found = self.rows_between(np.concatenate(starts), np.concatenate(stops))
-        pieces = list(zip(*(numbers.tolist() for numbers in found), strict=True))
-        return Pool(pieces=pieces, index=None if as_it_lies else index)
+        spans = self.rows_between(np.concatenate(starts), np.concatenate(stops))
+        block_spans = list(zip(*(numbers.tolist() for numbers in spans), strict=True))
+        return Pool(spans=block_spans, index=None if as_it_lies else index)
 
     def _by_round(self, positions: I64) -> Iterator[tuple[int, int, slice | I64, slice | I64]]:
-        """Sort ascending positions by round and group: (group, round, indices into `positions`, offsets).
+        """Sort ascending positions by round and group: (group, round, indices into `positions`,
+        offsets).
 
-        Positions that are `step` apart, like those of a rank, need no sorting, because their groups alternate.
+        Positions that are `step` apart, like those of a rank, need no sorting, because their groups
+        alternate.
         """
-        round_rows = self._group_round if self.shuffle else self.rows
-        rows, groups = len(positions), self.groups
-        step = int(positions[1] - positions[0]) if rows > 1 else groups
+        if self.shuffle:
+            round_rows = self._group_round
+        else:
+            round_rows = self.rows
+        rows = len(positions)
+        groups = self.groups
+        if rows > 1:
+            step = int(positions[1] - positions[0])
+        else:
+            step = groups
         in_turn = rows > 0 and step > 0 and groups % step == 0
-        if not in_turn or not np.array_equal(positions, np.arange(positions[0], positions[0] + rows * step, step)):
-            group, offset = positions % groups, positions // groups
+        if not in_turn or not np.array_equal(
+            positions, np.arange(positions[0], positions[0] + rows * step, step)
+        ):
+            group = positions % groups
+            offset = positions // groups
             round_, inside = np.divmod(offset, round_rows)
-            least = int(round_.min()) if rows else 0  # small keys are sorted faster
+            # small keys are sorted faster
+            least = 0
+            if rows:
+                least = int(round_.min())
             keys, members = grouped((round_ - least) * groups + group)
             for key, of_key in zip(keys.tolist(), members, strict=True):
                 yield int(key % groups), least + int(key // groups), of_key, inside[of_key]
             return
         turns = groups // step
-        group, begin = positions[:turns] % groups, positions[:turns] // groups
+        group = positions[:turns] % groups
+        begin = positions[:turns] // groups
         end = begin + (rows - np.arange(len(begin)) + turns - 1) // turns
         by_group = np.argsort(group).tolist()
         for number in range(int(begin.min()) // round_rows, int(end.max() - 1) // round_rows + 1):
             border = number * round_rows
-            firsts, lasts = np.maximum(begin, border), np.minimum(end, border + round_rows)
+            firsts = np.maximum(begin, border)
+            lasts = np.minimum(end, border + round_rows)
             for turn in by_group:
-                first, last, since = int(firsts[turn]), int(lasts[turn]), int(begin[turn])
+                first = int(firsts[turn])
+                last = int(lasts[turn])
+                since = int(begin[turn])
                 if first < last:
-                    of_turn = slice(turn + (first - since) * turns, turn + (last - 1 - since) * turns + 1, turns)
+                    of_turn = slice(
+                        turn + (first - since) * turns, turn + (last - 1 - since) * turns + 1, turns
+                    )
                     yield int(group[turn]), number, of_turn, slice(first - border, last - border)
 
-    def locate(self, places: I64) -> tuple[I64, I64]:
-        at, rows = split_at(self.line, places)
+    def locate(self, line_positions: I64) -> tuple[I64, I64]:
+        at, rows = split_at(self.line, line_positions)
         return self.blocks[at], rows if self.firsts is None else rows + self.firsts[at]
 
     def positions_of_rows(self, blocks: I64, rows: I64) -> tuple[I64, I64]:
@@ -273,12 +319,20 @@ class EpochOrder(Order):
         last = np.searchsorted(self.blocks, blocks, side="right", sorter=self._by_block)
         which, turn = count_out(last - first)  # several where the line is made of parts of blocks
         along = self._by_block[first[which] + turn]
-        inside = rows[which] if self.firsts is None else rows[which] - self.firsts[along]
-        held = (inside >= 0) & (inside < np.diff(self.line)[along])
-        which, places = which[held], (self.line[along] + inside)[held]
-        by_start = np.lexsort((self.lane_rows, self.lane_starts))  # of lanes that begin together the last has rows
-        lane = by_start[np.searchsorted(self.lane_starts[by_start], places, side="right") - 1]
-        offset, group = places - self.lane_starts[lane], lane % self.groups
+        if self.firsts is None:
+            inside = rows[which]
+        else:
+            inside = rows[which] - self.firsts[along]
+        on_line = (inside >= 0) & (inside < np.diff(self.line)[along])
+        which = which[on_line]
+        line_positions = (self.line[along] + inside)[on_line]
+        # of lanes that begin together the last has rows
+        by_start = np.lexsort((self.lane_rows, self.lane_starts))
+        lane = by_start[
+            np.searchsorted(self.lane_starts[by_start], line_positions, side="right") - 1
+        ]
+        offset = line_positions - self.lane_starts[lane]
+        group = lane % self.groups
         if self.shuffle:
             round_, inside = np.divmod(offset, self.window_rows)
             inside += self._rows_before(group, round_, lane // self.groups)
@@ -287,24 +341,27 @@ class EpochOrder(Order):
             numbers, groups = np.divmod(keys, self.groups)
             counts = self._rows_before(groups, numbers, self.lanes // self.groups)
             rounds = zip(groups.tolist(), numbers.tolist(), counts.tolist(), members, strict=True)
-            for of_group, number, count, own in rounds:
+            for of_group, number, count, in_round in rounds:
                 if self.costs is None:
                     key = derive_key(self.seed, "round", self.epoch, of_group, number)
-                    offset[own] += places_in_permutation(key, count, inside[own])
+                    offset[in_round] += places_in_permutation(key, count, inside[in_round])
                     continue
                 _, _, mixed = self._round(of_group, number)
                 turns = np.empty_like(mixed)
                 turns[mixed] = np.arange(len(mixed))
-                offset[own] += turns[inside[own]]
+                offset[in_round] += turns[inside[in_round]]
         return which, offset * self.groups + group
 
     def _rows_before(self, group: I64, round_: I64, among: I64 | int) -> I64:
-        """Count the rows of the first `among` lanes of a group's round. The first N mod L lanes have one row more."""
+        """Count the rows of the first `among` lanes of a group's round.
+
+        The first N mod L lanes have one row more.
+        """
         short, longer = divmod(self.rows, self.lanes)
         long_lanes = np.minimum(among, np.maximum(0, -((group - longer) // self.groups)))
         left = short - round_ * self.window_rows
-        each, each_long = (np.clip(rows, 0, self.window_rows) for rows in (left, left + 1))
-        return np.asarray(long_lanes * each_long + (among - long_lanes) * each, np.int64)
+        short_rows, each_long = (np.clip(rows, 0, self.window_rows) for rows in (left, left + 1))
+        return np.asarray(long_lanes * each_long + (among - long_lanes) * short_rows, np.int64)
 
     @cached_property
     def _by_block(self) -> I64:
@@ -312,21 +369,27 @@ class EpochOrder(Order):
         return np.argsort(self.blocks, kind="stable")
 
     def reads(self, first: I64, last: I64) -> Reads:
-        """Return the blocks that each run of positions first, first + D, .. last needs for its rounds.
+        """Return the blocks that each run of positions first, first + D, ..
+
+        last needs for its rounds.
 
         A block that a lane border cuts appears once per lane.
         """
         per_group = self.lanes // self.groups
         run = np.repeat(np.arange(len(first), dtype=np.int64), per_group)
         lane = (first % self.groups)[:, None] + self.groups * np.arange(per_group, dtype=np.int64)
-        rounds = np.stack([first, last + self.groups * self._group_round]) // (self.groups * self._group_round)
-        taken = np.minimum((rounds * self.window_rows)[:, :, None], self.lane_rows[lane])
-        begins, ends = ((self.lane_starts[lane] + rows).ravel() for rows in taken)  # a stretch of the line per lane
-        held = begins < ends
-        span, along = expand(begins[held], ends[held], self.line)
+        rounds = np.stack([first, last + self.groups * self._group_round]) // (
+            self.groups * self._group_round
+        )
+        lane_rows = np.minimum((rounds * self.window_rows)[:, :, None], self.lane_rows[lane])
+        # a stretch of the line per lane
+        starts, ends = ((self.lane_starts[lane] + rows).ravel() for rows in lane_rows)
+        not_empty = starts < ends
+        span, along = expand(starts[not_empty], ends[not_empty], self.line)
         holds_rows = self.line[along + 1] > self.line[along]
-        span, block = span[holds_rows], self.blocks[along[holds_rows]]
-        return Reads(run[held][span], block, np.zeros(len(block), np.int64))
+        span = span[holds_rows]
+        block = self.blocks[along[holds_rows]]
+        return Reads(run[not_empty][span], block, np.zeros(len(block), np.int64))
 
     @property
     def _group_round(self) -> int:
@@ -334,55 +397,69 @@ class EpochOrder(Order):
         return self.lanes // self.groups * self.window_rows
 
     def _round(self, group: int, round_: int) -> tuple[I64, I64, I64]:
-        """Return (first place on the line, rows) of each lane of a group's round, int64 [L / D], and the permutation.
+        """Return (first place on the line, rows) of each lane of a group's round, int64 [L / D],
+        and the permutation.
 
-        The permutation, int64 [rows], lists which row of its lanes, laid end to end, is delivered first, second, …
+        The permutation, int64 [rows], lists which row of its lanes, laid end to end, is delivered
+        first, second, …
         """
         lanes = slice(group, None, self.groups)
-        taken = round_ * self.window_rows
-        counts = np.clip(self.lane_rows[lanes] - taken, 0, self.window_rows)
+        first_row = round_ * self.window_rows
+        counts = np.clip(self.lane_rows[lanes] - first_row, 0, self.window_rows)
         rows = int(counts.sum())
         mixed = self._large_round.get((group, round_))
         if mixed is None:
             mixed = permutation(derive_key(self.seed, "round", self.epoch, group, round_), rows)
             if self.costs is not None:
-                begins = self.lane_starts[lanes] + taken
-                costs = self.costs.between(*self.rows_between(begins, begins + counts))
-                of_each_lane = int(np.clip(self.lane_rows.min() - taken, 0, self.window_rows))
-                runs = of_each_lane * len(counts) // self.run_rows  # as many as every group can fill
+                starts = self.lane_starts[lanes] + first_row
+                costs = self.costs.between(*self.rows_between(starts, starts + counts))
+                of_each_lane = int(np.clip(self.lane_rows.min() - first_row, 0, self.window_rows))
+                # as many as every group can fill
+                runs = of_each_lane * len(counts) // self.run_rows
                 key = runs_key(self.seed, self.epoch, round_)
                 mixed = balanced(mixed, costs, runs=runs, run_rows=self.run_rows, key=key)
-            if rows > _LARGE_ROUND_ROWS or self.costs is not None:  # a small split asks for its only round in pieces
+            # a small split asks for its only round in pieces
+            if rows > _LARGE_ROUND_ROWS or self.costs is not None:
                 self._large_round.clear()
                 self._large_round[group, round_] = mixed
-        return self.lane_starts[lanes] + taken, counts, mixed
+        return self.lane_starts[lanes] + first_row, counts, mixed
 
     def rows_between(self, starts: I64, stops: I64) -> tuple[I64, I64, I64]:
-        """Return stretches of the line as (block number, first row, stop row), none empty; int64, parallel."""
+        """Return stretches of the line as (block number, first row, stop row), none empty; int64,
+        parallel.
+        """
         starts, stops = starts[starts < stops], stops[starts < stops]
         span, along = expand(starts, stops, self.line)
-        begins, ends = np.maximum(starts[span], self.line[along]), np.minimum(stops[span], self.line[along + 1])
-        held = begins < ends
-        along, begins, ends = along[held], begins[held], ends[held]
-        shift = self.line[along] if self.firsts is None else self.line[along] - self.firsts[along]
-        return self.blocks[along], begins - shift, ends - shift
+        lows = np.maximum(starts[span], self.line[along])
+        ends = np.minimum(stops[span], self.line[along + 1])
+        not_empty = lows < ends
+        along = along[not_empty]
+        lows = lows[not_empty]
+        ends = ends[not_empty]
+        if self.firsts is None:
+            shift = self.line[along]
+        else:
+            shift = self.line[along] - self.firsts[along]
+        return self.blocks[along], lows - shift, ends - shift
 
 
 def span_rows(blocks: I64, rows: I64) -> Pool:
-    """Return the range of rows of each block that items need; item i is row rows[i] of block blocks[i]."""
+    """Return the range of rows of each block that items need; item i is row rows[i] of block
+    blocks[i].
+    """
     needed, which = np.unique(blocks, return_inverse=True)
     starts = np.full(len(needed), np.iinfo(np.int64).max)
     stops = np.zeros(len(needed), np.int64)
     np.minimum.at(starts, which, rows)
     np.maximum.at(stops, which, rows + 1)
-    begins = borders_of(stops - starts)
-    pieces = list(zip(needed.tolist(), starts.tolist(), stops.tolist(), strict=True))
-    return Pool(pieces=pieces, index=rows - starts[which] + begins[which])
+    offsets = borders_of(stops - starts)
+    spans = list(zip(needed.tolist(), starts.tolist(), stops.tolist(), strict=True))
+    return Pool(spans=spans, index=rows - starts[which] + offsets[which])
 
 
-def expand(begins: I64, ends: I64, line: I64) -> tuple[I64, I64]:
+def expand(starts: I64, ends: I64, line: I64) -> tuple[I64, I64]:
     """Return every overlapping pair of (span, entry of the line); spans [begin, end) are not empty."""
-    first = np.searchsorted(line, begins, side="right") - 1
+    first = np.searchsorted(line, starts, side="right") - 1
     counts = np.searchsorted(line, ends - 1, side="right") - first
     span, turn = count_out(counts)
     return span, first[span] + turn
@@ -399,25 +476,34 @@ def epoch_order(
 ) -> EpochOrder:
     """Build the order of one epoch from the rows [B] and identities [B, 3] of its blocks.
 
-    numbers: of the blocks; None counts from 0. costs, run_rows: see `EpochOrder`. Without shuffle the blocks keep their
-    natural order, each lane is a group of its own, and `groups` is ignored.
+    numbers: of the blocks; None counts from 0. costs, run_rows: see `EpochOrder`. Without shuffle
+    the blocks keep their natural order, each lane is a group of its own, and `groups` is ignored.
     """
     blocks = np.arange(len(rows), dtype=np.int64)
-    if settings["shuffle"]:  # by the keyed hash of their identity; equal hashes keep the natural order
+    # by the keyed hash of their identity; equal hashes keep the natural order
+    if settings["shuffle"]:
         key = derive_key(settings["seed"], "blocks", settings["epoch"])
-        high, low = np.empty(len(identities), np.uint64), np.empty(len(identities), np.uint64)
+        high = np.empty(len(identities), np.uint64)
+        low = np.empty(len(identities), np.uint64)
         for begin in range(0, len(identities), _HASH_ROWS):
             part = slice(begin, begin + _HASH_ROWS)
             high[part], low[part] = hash_words(key, identities[part])
         blocks = np.lexsort((low, high)).astype(np.int64)
     else:
         settings["groups"] = settings["lanes"]
-    along = blocks if numbers is None else numbers[blocks]
-    return EpochOrder(blocks=along, line=borders_of(rows[blocks]), costs=costs, run_rows=run_rows, **settings)
+    if numbers is None:
+        along = blocks
+    else:
+        along = numbers[blocks]
+    return EpochOrder(
+        blocks=along, line=borders_of(rows[blocks]), costs=costs, run_rows=run_rows, **settings
+    )
 
 
 def grouped(groups: I64) -> tuple[I64, list[Any]]:
-    """Return the distinct numbers, ascending, and the ascending indices of each; a slice if there is one number."""
+    """Return the distinct numbers, ascending, and the ascending indices of each; a slice if there
+    is one number.
+    """
     if not len(groups):
         return groups, []
     if groups[0] == groups[-1] and (groups == groups[0]).all():
@@ -426,10 +512,12 @@ def grouped(groups: I64) -> tuple[I64, list[Any]]:
     by_group = np.argsort(groups.astype(np.uint16) if small else groups, kind="stable")
     cuts = np.flatnonzero(np.diff(groups[by_group])) + 1
     members = np.split(by_group, cuts)
-    return groups[[each[0] for each in members]], members
+    return groups[[indices[0] for indices in members]], members
 
 
 def each_number(which: I64) -> Iterator[tuple[int, Any]]:
-    """Yield each distinct number, ascending, with the indices where it occurs, as `grouped` gives them."""
+    """Yield each distinct number, ascending, with the indices where it occurs, as `grouped` gives
+    them.
+    """
     numbers, members = grouped(which)
     return zip(numbers.tolist(), members, strict=True)

@@ -1,13 +1,16 @@
-"""Build the order of an epoch from an index and settings, and decide which kind of order it is. Pure.
+"""Build the order of an epoch from an index and settings, and decide which kind of order it is.
 
-A number of ranks that divides the groups changes nothing. For other numbers every rank would need every lane, so the
-order changes in two steps. The rest of the current round is dealt to the new ranks group by group (`RestOfRound`), and
-no row moves. From the next round border on, where every lane stands at the border of a window, the tails of the lanes
-are laid end to end and cut into new lanes (`cut_again`). Every remaining row comes once, and the state needs a few
-integers per change.
+Pure.
 
-The order of a blend, or of a part of the rows, is never cut again, because its sources continue in later epochs.
-Instead the whole rest of its epoch is dealt to the new ranks group by group, like the rest of a round.
+A number of ranks that divides the groups changes nothing. For other numbers every rank would need
+every lane, so the order changes in two steps. The rest of the current round is dealt to the new
+ranks group by group (`RestOfRound`), and no row moves. From the next round border on, where every
+lane stands at the border of a window, the tails of the lanes are laid end to end and cut into new
+lanes (`cut_again`). Every remaining row comes once, and the state needs a few integers per change.
+
+The order of a blend, or of a part of the rows, is never cut again, because its sources continue in
+later epochs. Instead the whole rest of its epoch is dealt to the new ranks group by group, like the
+rest of a round.
 """
 
 from __future__ import annotations
@@ -36,9 +39,9 @@ from headrace.stream.order.epoch import (
     expand,
 )
 from headrace.stream.order.interleave import Interleave, quotas
-from headrace.stream.order.joined import ChainedOrder, MixedOrder, Part, Source, lay_regions
-from headrace.stream.order.regions import deal_shards
+from headrace.stream.order.joined import ChainedOrder, MixedOrder, Part, Source, lay_partition
 from headrace.stream.order.remaining import even_parts, split_at
+from headrace.stream.order.shard_partition import deal_shards
 from headrace.stream.order.state import Change, StreamState
 
 
@@ -46,7 +49,8 @@ from headrace.stream.order.state import Change, StreamState
 class BlendIndex(SplitIndex):
     """The blocks of several splits, one after the other, streamed as one.
 
-    parts: the splits. names: one per split. weights: one per split; None for weights in proportion to their rows.
+    parts: the splits. names: one per split. weights: one per split; None for weights in proportion
+    to their rows.
     """
 
     parts: tuple[SplitIndex, ...]
@@ -55,8 +59,13 @@ class BlendIndex(SplitIndex):
 
     @cached_property
     def identity(self) -> str:
-        """A digest of everything that decides the order: the identity of each split, and the weights."""
-        weights = None if self.weights is None else [float(weight).hex() for weight in self.weights]
+        """A digest of everything that decides the order: the identity of each split, and the
+        weights.
+        """
+        if self.weights is None:
+            weights = None
+        else:
+            weights = [float(weight).hex() for weight in self.weights]
         return sha256_hex(canonical_json([[part.identity for part in self.parts], weights]))
 
 
@@ -66,12 +75,15 @@ def sources_of(index: SplitIndex) -> int:
 
 
 def samples_of_epoch(index: SplitIndex, samples_per_epoch: int | None) -> int | None:
-    """Return S, the rows of an epoch that is not one pass: as requested, or of a weighted blend; else None.
+    """Return S, the rows of an epoch that is not one pass: as requested, or of a weighted blend;
+    else None.
 
     Raises `SettingsError` if a source has no rows or would contribute none.
     """
     weighted = isinstance(index, BlendIndex) and index.weights is not None
-    samples = index.total_rows if samples_per_epoch is None and weighted else samples_per_epoch
+    samples = samples_per_epoch
+    if samples is None and weighted:
+        samples = index.total_rows
     if samples is not None:
         _quotas(index, samples)
     return samples
@@ -92,11 +104,16 @@ def lay_epoch(
         batch, even_tokens = balance
         if not isinstance(index, CountedIndex):
             raise StreamError(
-                "stream state: its steps are balanced by the cost of rows, which this stream does not know; pass"
-                ' balance="flops", or the cost model that the saved stream had'
+                "stream state: its steps are balanced by the cost of rows, which this stream does"
+                ' not know; pass balance="flops", or the cost model that the saved stream had'
             )
-        costs, run_rows = index.costs(even_tokens), batch if settings["groups"] == 1 else 1
-        return epoch_order(index.rows, block_identities(index), costs=costs, run_rows=run_rows, **settings)
+        costs = index.costs(even_tokens)
+        run_rows = 1
+        if settings["groups"] == 1:
+            run_rows = batch
+        return epoch_order(
+            index.rows, block_identities(index), costs=costs, run_rows=run_rows, **settings
+        )
     if samples_per_epoch is None and not isinstance(index, BlendIndex):
         return epoch_order(index.rows, block_identities(index), **settings)
     if not settings["shuffle"]:
@@ -106,9 +123,10 @@ def lay_epoch(
     firsts = borders_of([len(part.rows) for part in parts])
     sources = []
     for number, (part, count) in enumerate(zip(parts, counts, strict=True)):
-        own: OrderSettings = {**settings}
-        if len(parts) > 1:  # shards of two datasets may have the same names: each source shuffles by a key of its own
-            own["seed"] = derive_key(settings["seed"], "source of a blend", number)[0]
+        source_settings: OrderSettings = {**settings}
+        # shards of two datasets may have the same names: each source shuffles by a key of its own
+        if len(parts) > 1:
+            source_settings["seed"] = derive_key(settings["seed"], "source of a blend", number)[0]
         source = Source(
             block_rows=part.rows,
             identities=block_identities(part),
@@ -116,7 +134,7 @@ def lay_epoch(
             own_rows=part.total_rows,
             start=settings["epoch"] * count,
             count=count,
-            **own,
+            **source_settings,
         )
         sources.append(source)
     turns = Interleave(counts=tuple(counts), round_rows=settings["groups"])
@@ -125,23 +143,31 @@ def lay_epoch(
 
 def order_of_state(index: SplitIndex, state: StreamState) -> Order:
     """Build the order of the epoch of a state."""
-    settings, regions = state.order_settings, state.regions
-    if regions is None:
-        order = lay_epoch(index, samples_per_epoch=state.samples_per_epoch, balance=state.balance, **settings)
-        return chained(order, state.changes) if state.changes else order
-    ranks = len(regions.rows)
-    if regions.assignment is not None:
-        rank = np.array(regions.assignment, np.int64)
+    settings = state.order_settings
+    shard_partition = state.shard_partition
+    if shard_partition is None:
+        order = lay_epoch(
+            index, samples_per_epoch=state.samples_per_epoch, balance=state.balance, **settings
+        )
+        if state.changes:
+            return chained(order, state.changes)
+        return order
+    ranks = len(shard_partition.rows)
+    if shard_partition.assignment is not None:
+        rank = np.array(shard_partition.assignment, np.int64)
     else:
-        rank = deal_shards(index, ranks=ranks, seed=state.seed, epoch=state.epoch, shuffle=state.shuffle)
+        rank = deal_shards(
+            index, ranks=ranks, seed=state.seed, epoch=state.epoch, shuffle=state.shuffle
+        )
     if len(rank) == len(index.shards):
         of_block = rank[index.shard_of_block]
-        whole = lay_regions(index.rows, block_identities(index), of_block, ranks=ranks, **settings)
-        if np.array_equal(whole.bases, regions.bases):
-            return whole
+        identities = block_identities(index)
+        partition = lay_partition(index.rows, identities, of_block, ranks=ranks, **settings)
+        if np.array_equal(partition.bases, shard_partition.bases):
+            return partition
     raise StreamError(
-        f'stream state: the shards that "{regions.distribution}" gave to its {ranks} ranks do not have'
-        " the rows it says; pass what state_dict() gave, unchanged"
+        f'stream state: the shards that "{shard_partition.distribution}" gave to its {ranks} ranks'
+        " do not have the rows it says; pass what state_dict() gave, unchanged"
     )
 
 
@@ -150,14 +176,15 @@ def chained(order: Order, changes: Sequence[Change]) -> ChainedOrder:
 
     Raises `StreamError` if a change cuts the lanes of a blend, or of a part of the rows, again.
     """
-    base, begin = order, 0
+    base = order
+    begin = 0
     parts = [Part(0, order.rows, order)]
     for number, change in enumerate(changes):
         _, _, last = parts[-1]
         since = change.position - parts[-1].begin
         following: Order
         if change.ranks is not None:
-            cuts = [each.position for each in changes[number:] if each.ranks is None]
+            cuts = [change.position for change in changes[number:] if change.ranks is None]
             end = min([*cuts, order.rows]) - parts[-1].begin
             following = RestOfRound.of(last, since, end, ranks=change.ranks)
         elif isinstance(base, EpochOrder):
@@ -165,8 +192,9 @@ def chained(order: Order, changes: Sequence[Change]) -> ChainedOrder:
             begin = change.position
         else:
             raise StreamError(
-                f"stream state: at position {change.position} the lanes of a blend or of a part of the rows are cut"
-                " again, which they never are; pass what state_dict() gave, unchanged"
+                f"stream state: at position {change.position} the lanes of a blend or of a part of"
+                " the rows are cut again, which they never are; pass what state_dict() gave,"
+                " unchanged"
             )
         parts[-1] = parts[-1]._replace(end=change.position)
         parts.append(Part(change.position, order.rows, following))
@@ -174,10 +202,12 @@ def chained(order: Order, changes: Sequence[Change]) -> ChainedOrder:
 
 
 def cut_again(order: EpochOrder, border: int, change: Change) -> EpochOrder:
-    """Put the rows that an order leaves from a round border on into new lanes, in O(blocks left + lanes)."""
-    taken = np.minimum(border // order.lanes, order.lane_rows)
+    """Put the rows that an order leaves from a round border on into new lanes, in O(blocks left +
+    lanes).
+    """
+    delivered = np.minimum(border // order.lanes, order.lane_rows)
     by_start = np.argsort(order.lane_starts, kind="stable")
-    starts = (order.lane_starts + taken)[by_start]
+    starts = (order.lane_starts + delivered)[by_start]
     stops = (order.lane_starts + order.lane_rows)[by_start]
     blocks, firsts, ends = order.rows_between(starts, stops)
     lanes = change.lanes or 1
@@ -188,16 +218,24 @@ def cut_again(order: EpochOrder, border: int, change: Change) -> EpochOrder:
         "window_rows": change.window_rows or 1,
         "groups": (change.groups or 1) if order.shuffle else lanes,
     }
-    line, run_rows = borders_of(ends - firsts), order.run_rows if settings["groups"] == 1 else 1
-    return EpochOrder(blocks=blocks, firsts=firsts, line=line, costs=order.costs, run_rows=run_rows, **settings)
+    line = borders_of(ends - firsts)
+    if settings["groups"] == 1:
+        run_rows = order.run_rows
+    else:
+        run_rows = 1
+    return EpochOrder(
+        blocks=blocks, firsts=firsts, line=line, costs=order.costs, run_rows=run_rows, **settings
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RestOfRound(Order):
-    """Positions [begin, end) of `base`, usually of one round, dealt to R ranks: each gets a run of whole groups.
+    """Positions [begin, end) of `base`, usually of one round, dealt to R ranks: each gets a run of
+    whole groups.
 
-    Position p belongs to rank p mod R, which takes its R-th part of the groups' rows, laid end to end group by group.
-    Each rank has one lane and one group. Positions come from all over the round, even if `base` is not shuffled.
+    Position p belongs to rank p mod R, which takes its R-th part of the groups' rows, laid end to
+    end group by group. Each rank has one lane and one group. Positions come from all over the
+    round, even if `base` is not shuffled.
     """
 
     base: Order
@@ -206,11 +244,20 @@ class RestOfRound(Order):
 
     @classmethod
     def of(cls, base: Order, begin: int, end: int, *, ranks: int) -> RestOfRound:
-        """Deal the rows to `ranks` ranks. A round is one rank's part of a round of `base`, or less at the end."""
+        """Deal the rows to `ranks` ranks.
+
+        A round is one rank's part of a round of `base`, or less at the end.
+        """
         round_rows = base.lanes * (base.window_rows if base.shuffle else 1)
         window = max(1, -(-min(end - begin, round_rows) // ranks))
-        own: OrderSettings = {**base.settings, "lanes": ranks, "groups": ranks, "window_rows": window, "shuffle": True}
-        return cls(base=base, begin=begin, end=end, **own)
+        rest_settings: OrderSettings = {
+            **base.settings,
+            "lanes": ranks,
+            "groups": ranks,
+            "window_rows": window,
+            "shuffle": True,
+        }
+        return cls(base=base, begin=begin, end=end, **rest_settings)
 
     @property
     def rows(self) -> int:
@@ -219,14 +266,16 @@ class RestOfRound(Order):
     def line_of(self, positions: I64) -> I64:
         return self.base.line_of(self._base_positions(positions))
 
-    def locate(self, places: I64) -> tuple[I64, I64]:
-        return self.base.locate(places)
+    def locate(self, line_positions: I64) -> tuple[I64, I64]:
+        return self.base.locate(line_positions)
 
     def positions_of_rows(self, blocks: I64, rows: I64) -> tuple[I64, I64]:
         which, position = self.base.positions_of_rows(blocks, rows)
-        held = (position >= self.begin) & (position < self.end)
-        which, position = which[held], position[held]
-        group, offset = position % self.base.groups, position // self.base.groups
+        inside = (position >= self.begin) & (position < self.end)
+        which = which[inside]
+        position = position[inside]
+        group = position % self.base.groups
+        offset = position // self.base.groups
         dealt = self._group_starts[group] + offset - self._first[group]
         rank, turn = split_at(self._rank_starts, dealt)
         return which, rank + turn * self.groups
@@ -238,14 +287,19 @@ class RestOfRound(Order):
         run, group = expand(begin, end, self._group_starts)
         from_ = np.maximum(begin[run], self._group_starts[group])
         until = np.minimum(end[run], self._group_starts[group + 1]) - 1
-        held = from_ <= until
-        run, group, from_, until = run[held], group[held], from_[held], until[held]
+        not_empty = from_ <= until
+        run = run[not_empty]
+        group = group[not_empty]
+        from_ = from_[not_empty]
+        until = until[not_empty]
         shift = self._first[group] - self._group_starts[group]
-        found = self.base.reads((from_ + shift) * self.base.groups + group, (until + shift) * self.base.groups + group)
-        return Reads(run[found.run], found.block, found.laying)
+        base_reads = self.base.reads(
+            (from_ + shift) * self.base.groups + group, (until + shift) * self.base.groups + group
+        )
+        return Reads(run[base_reads.run], base_reads.block, base_reads.laying)
 
-    def pieces_of(self, positions: I64) -> Pool:
-        return self.base.pieces_of(self._base_positions(positions))
+    def pool_of(self, positions: I64) -> Pool:
+        return self.base.pool_of(self._base_positions(positions))
 
     def _base_positions(self, positions: I64) -> I64:
         dealt = self._rank_starts[positions % self.groups] + positions // self.groups
@@ -260,7 +314,9 @@ class RestOfRound(Order):
 
     @cached_property
     def _group_starts(self) -> I64:
-        """The place at which each group's rows begin, laid end to end, then their total: int64 [D + 1]."""
+        """The place at which each group's rows begin, laid end to end, then their total: int64 [D +
+        1].
+        """
         group = np.arange(self.base.groups, dtype=np.int64)
         stops = (self.end - group + self.base.groups - 1) // self.base.groups
         return borders_of(stops - self._first)
@@ -272,24 +328,37 @@ class RestOfRound(Order):
 
 
 def _parts(index: SplitIndex) -> tuple[SplitIndex, ...]:
-    return index.parts if isinstance(index, BlendIndex) else (index,)
+    if isinstance(index, BlendIndex):
+        return index.parts
+    return (index,)
 
 
 def _quotas(index: SplitIndex, rows: int) -> list[int]:
-    parts, blend = _parts(index), index if isinstance(index, BlendIndex) else None
-    names, weights = ((index.split,), None) if blend is None else (blend.names, blend.weights)
-    shares = [Fraction(part.total_rows if weights is None else weights[number]) for number, part in enumerate(parts)]
+    parts = _parts(index)
+    names: Sequence[str] = (index.split,)
+    weights = None
+    if isinstance(index, BlendIndex):
+        names = index.names
+        weights = index.weights
+    shares = [
+        Fraction(part.total_rows if weights is None else weights[number])
+        for number, part in enumerate(parts)
+    ]
     if not sum(shares):
         if not rows:
             return [0] * len(parts)
-        raise SettingsError(f"{names[0]}: has no rows, so samples_per_epoch={rows} cannot be taken; leave it out")
+        raise SettingsError(
+            f"{names[0]}: has no rows, so samples_per_epoch={rows} cannot be taken; leave it out"
+        )
     counts = quotas(rows, shares)
     for name, part, count in zip(names, parts, counts, strict=True):
         if count and not part.total_rows:
-            raise SettingsError(f"{name}: has no rows, and its weight gives it {count} of {rows}; leave it out")
+            raise SettingsError(
+                f"{name}: has no rows, and its weight gives it {count} of {rows}; leave it out"
+            )
         if part.total_rows and not count and rows:
             raise SettingsError(
-                f"{name}: its share of {rows} rows an epoch is none, so it would never be read; raise its weight or"
-                " samples_per_epoch"
+                f"{name}: its share of {rows} rows an epoch is none, so it would never be read;"
+                " raise its weight or samples_per_epoch"
             )
     return counts

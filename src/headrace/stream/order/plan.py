@@ -1,15 +1,17 @@
 """Plan what every rank will read, from the index alone. Pure: no files, no clock, no torch.
 
-Steps and rows are arithmetic. Bytes and read amplification follow from the blocks that a rank's pools need. A rank
-reads the positions r (mod R), and group d holds the positions d (mod D), so the rank touches exactly the groups d = r
-modulo gcd(D, R), and in each pool the rounds that lie there. A block is decoded once for each run of consecutive pools
-that need it, or once by every rank if the split is small. If R divides D, one rank decodes each block, except for the
-at most L-1 blocks that a lane border cuts. A stream decodes that much or slightly less, see `bytes_per_rank`. If ranks
-changed in the middle of an epoch, the parts of its order follow one another. Cost: O(blocks + pools * L + R).
+Steps and rows are arithmetic. Bytes and read amplification follow from the blocks that a rank's
+pools need. A rank reads the positions r (mod R), and group d holds the positions d (mod D), so the
+rank touches exactly the groups d = r modulo gcd(D, R), and in each pool the rounds that lie there.
+A block is decoded once for each run of consecutive pools that need it, or once by every rank if the
+split is small. If R divides D, one rank decodes each block, except for the at most L-1 blocks that
+a lane border cuts. A stream decodes that much or slightly less, see `bytes_per_rank`. If ranks
+changed in the middle of an epoch, the parts of its order follow one another. Cost: O(blocks + pools
+* L + R).
 
-A rank's items come as pools, the unit of decoding and gathering. Lanes advance in lockstep, so the rows that a rank
-takes from one window round (the next window of every lane it touches) are adjacent in the global order. Small rounds
-are combined, because each pool has a fixed cost.
+A rank's items come as pools, the unit of decoding and gathering. Lanes advance in lockstep, so the
+rows that a rank takes from one window round (the next window of every lane it touches) are adjacent
+in the global order. Small rounds are combined, because each pool has a fixed cost.
 """
 
 from __future__ import annotations
@@ -28,23 +30,36 @@ from headrace.stream.order.balance import RowCosts, step_loads
 from headrace.stream.order.epoch import Order, Pool, natural_rows
 from headrace.stream.order.joined import Part, parts_of
 from headrace.stream.order.lanes import estimate_block_bytes, is_small
-from headrace.stream.order.regions import Regions
-from headrace.stream.order.remaining import Remainder, Remaining, Share, count_out, share_of, split_at
+from headrace.stream.order.remaining import (
+    RankRows,
+    Remainder,
+    Remaining,
+    count_out,
+    rank_rows_of,
+    split_at,
+)
+from headrace.stream.order.shard_partition import ShardPartition
 
 MOST_POOLS_AHEAD = 16  # whose blocks a reader may hold while it reads one
 _LEAST_POOL_ROWS = 1 << 15
 _LEAST_POOL_BYTES = 1 << 24
-_PREFETCH_BYTES, _PREFETCH_BLOCKS = 1 << 25, 256  # what streams decode ahead unless told otherwise
-_WORTH_A_WORD, _WORTH_A_CHANGE = 1.01, 1.05
+# what streams decode ahead unless told otherwise
+_PREFETCH_BYTES = 1 << 25
+_PREFETCH_BLOCKS = 256
+_WORTH_A_WORD = 1.01
+_WORTH_A_CHANGE = 1.05
 _NEARLY = 1.3  # more lanes mix more rows, which is worth some decoding
 
 
 def estimate_peak_bytes(plan: Plan) -> int:
-    """Estimate the peak memory of one rank: a gathered pool, its decoded blocks, and blocks decoded ahead.
+    """Estimate the peak memory of one rank: a gathered pool, its decoded blocks, and blocks decoded
+    ahead.
 
-    Counts the windows of the lanes it touches, each with one extra block, but never more than twice the decoded split.
+    Counts the windows of the lanes it touches, each with one extra block, but never more than twice
+    the decoded split.
     """
-    order, blocks = plan.order, plan.block_bytes
+    order = plan.order
+    blocks = plan.block_bytes
     row_bytes = int(blocks.sum()) / max(1, plan.split_rows)
     touched = order.lanes // gcd(order.groups, plan.world_size)
     window_bytes = (order.window_rows if order.shuffle else 1) * row_bytes
@@ -69,8 +84,10 @@ class Coverage:
 class Plan:
     """Which rank reads which rows when, for one epoch and one number of ranks.
 
-    It is arithmetic over the index, so it can be computed for any number of ranks. regions: whole shards for each rank,
-    or equal parts of their rest; else None. costs: of the rows, if steps are balanced by them.
+    It is arithmetic over the index, so it can be computed for any number of ranks. shard_partition:
+    whole shards for each rank, or equal parts of their rest; else None. costs: of the rows, if
+    steps are
+    balanced by them.
     """
 
     index: SplitIndex = field(repr=False)
@@ -79,7 +96,7 @@ class Plan:
     world_size: int
     batch_size: int
     remainder: Remainder
-    regions: Regions | None = None
+    shard_partition: ShardPartition | None = None
     costs: RowCosts | None = field(default=None, repr=False)
 
     @property
@@ -94,8 +111,9 @@ class Plan:
 
     def _repr_html_(self) -> str:
         """Show steps, rows and bytes of the ranks in notebooks, and the read amplification."""
-        rows, read = self.rows_per_rank, self.bytes_per_rank
-        facts: list[list[object]] = [
+        rows = self.rows_per_rank
+        read = self.bytes_per_rank
+        figures: list[list[object]] = [
             ["rows of the epoch", self.order.rows],
             ["steps of each rank", self.steps_per_rank],
             ["lanes", self.order.lanes],
@@ -106,14 +124,16 @@ class Plan:
             ["rows left out", self.dropped_rows],
         ]
         if self.imbalance is not None:
-            facts.append(["cost of the slowest rank of a step over the mean", f"{self.imbalance:.3f}"])
+            figures.append(
+                ["cost of the slowest rank of a step over the mean", f"{self.imbalance:.3f}"]
+            )
         ranks = f"{self.world_size:,} rank{'s' if self.world_size != 1 else ''}"
-        return table_html(f"plan: {ranks}, batches of {self.batch_size:,}", ["", ""], facts)
+        return table_html(f"plan: {ranks}, batches of {self.batch_size:,}", ["", ""], figures)
 
     @property
     def steps_per_rank(self) -> int:
         """Batches that each rank receives; the same for all."""
-        return self.share(0).steps
+        return self.rank_rows(0).steps
 
     @property
     def dropped_rows(self) -> int:
@@ -122,49 +142,69 @@ class Plan:
 
     @property
     def padded_rows(self) -> int:
-        """Padding rows of "pad", over all ranks: less than one global batch, unless ranks have whole shards."""
-        given = self.steps_per_rank * self.world_size * self.batch_size
-        return given - self.remaining.total if self.remainder == "pad" else 0
+        """Padding rows of "pad", over all ranks: less than one global batch, unless ranks have
+        whole shards.
+        """
+        batch_rows = self.steps_per_rank * self.world_size * self.batch_size
+        if self.remainder == "pad":
+            return batch_rows - self.remaining.total
+        return 0
 
-    def share(self, rank: int) -> Share:
+    def rank_rows(self, rank: int) -> RankRows:
         """Return the share of one rank."""
-        if self.regions is not None:
+        if self.shard_partition is not None:
             return self._region_shares[rank]
-        left, size = self.remaining.total, self.batch_size
-        return share_of(left, rank=rank, ranks=self.world_size, batch_size=size, remainder=self.remainder)
+        left = self.remaining.total
+        size = self.batch_size
+        return rank_rows_of(
+            left, rank=rank, ranks=self.world_size, batch_size=size, remainder=self.remainder
+        )
 
     @cached_property
     def rows_per_rank(self) -> I64:
         """Real rows that each rank delivers: int64 [R]."""
-        if self.regions is not None:
-            return np.array([share.rows for share in self._region_shares], np.int64)
-        delivered = min(self.remaining.total, self.steps_per_rank * self.world_size * self.batch_size)
+        if self.shard_partition is not None:
+            return np.array([rank_rows.rows for rank_rows in self._region_shares], np.int64)
+        delivered = min(
+            self.remaining.total, self.steps_per_rank * self.world_size * self.batch_size
+        )
         rank = np.arange(self.world_size, dtype=np.int64)
         return np.maximum(0, -(-(delivered - rank) // self.world_size))
 
     @cached_property
     def bytes_per_rank(self) -> I64:
-        """Upper bound on the bytes of the blocks that each rank decodes, estimated from the index: int64 [R].
+        """Upper bound on the bytes of the blocks that each rank decodes, estimated from the index:
+        int64 [R].
 
-        It assumes that a rank that touches a lane needs every window of it, and decodes a block again whenever it is
-        needed again later. A rank with fewer rows than windows, and a stream that reads far enough ahead, decode less.
-        Not counted: blocks that a stream decodes twice to deliver its first batch sooner, at most an eighth of them.
+        It assumes that a rank that touches a lane needs every window of it, and decodes a block
+        again whenever it is needed again later. A rank with fewer rows than windows, and a stream
+        that reads far enough ahead, decode less. Not counted: blocks that a stream decodes twice to
+        deliver its first batch sooner, at most an eighth of them.
         """
         if self.keeps_split:
-            reads = np.array([self.share(rank).items > 0 for rank in range(self.world_size)])
+            reads = np.array([self.rank_rows(rank).items > 0 for rank in range(self.world_size)])
             return np.where(reads, self._needed_bytes, 0).astype(np.int64)
         total = np.zeros(self.world_size, np.int64)
-        for rank in np.flatnonzero(self.rows_per_rank == 0).tolist():  # it decodes a block to pad its batches
-            share = self.share(rank)
-            if share.items:
-                position = self.remaining.positions(np.array([share.place_of(0)], np.int64))
+        # it decodes a block to pad its batches
+        for rank in np.flatnonzero(self.rows_per_rank == 0).tolist():
+            rank_rows = self.rank_rows(rank)
+            if rank_rows.items:
+                position = self.remaining.positions(np.array([rank_rows.index_of(0)], np.int64))
                 block, _ = self.order.locate(self.order.line_of(position))
                 total[rank] = self.block_bytes[block[0]]
-        small = int(self.block_bytes.sum()) <= _PREFETCH_BYTES and len(self.block_bytes) <= _PREFETCH_BLOCKS
-        pools_kept = MOST_POOLS_AHEAD if small else 1  # a block stays decoded for so many that do not need it
+        small = (
+            int(self.block_bytes.sum()) <= _PREFETCH_BYTES
+            and len(self.block_bytes) <= _PREFETCH_BLOCKS
+        )
+        # a block stays decoded for so many that do not need it
+        pools_kept = 1
+        if small:
+            pools_kept = MOST_POOLS_AHEAD
         for kinds, (group, block, pool, _) in self._needs.items():
             order = np.lexsort((pool, block, group))
-            group, block, pool = group[order], block[order], pool[order]
+            group = group[order]
+            block = block[order]
+            pool = pool[order]
             again = np.ones(len(group), np.bool_)
             again[1:] = (np.diff(group) > 0) | (np.diff(block) > 0) | (np.diff(pool) > pools_kept)
             per_group = np.bincount(group[again], self.block_bytes[block[again]], kinds)
@@ -173,11 +213,14 @@ class Plan:
 
     @property
     def read_amplification(self) -> float:
-        """Bytes decoded by all ranks over the bytes of the blocks that still hold rows; 1.0 means each block once.
+        """Bytes decoded by all ranks over the bytes of the blocks that still hold rows; 1.0 means
+        each block once.
 
         An upper bound, like `bytes_per_rank`.
         """
-        return float(self.bytes_per_rank.sum()) / self._needed_bytes if self._needed_bytes else 1.0
+        if self._needed_bytes:
+            return float(self.bytes_per_rank.sum()) / self._needed_bytes
+        return 1.0
 
     @property
     def decoded_again_bytes(self) -> int:
@@ -192,41 +235,61 @@ class Plan:
         """
         if self.costs is None:
             return None
-        found = [np.empty((2, 0))]
+        costs = [np.empty((2, 0))]
         global_batch = self.world_size * self.batch_size
         chunk = max(1, _LEAST_POOL_ROWS // global_batch) * global_batch
         for first in range(0, self.remaining.total, chunk):
-            places = np.arange(first, min(first + chunk, self.remaining.total), dtype=np.int64)
-            rows = natural_rows(self.index, self.order, self.remaining.positions(places))
-            found.append(step_loads(self.costs.costs[rows], ranks=self.world_size, batch_size=self.batch_size))
-        slowest, mean = np.concatenate(found, axis=1).sum(axis=1)
-        return float(slowest / mean) if mean else None
+            indices = np.arange(first, min(first + chunk, self.remaining.total), dtype=np.int64)
+            rows = natural_rows(self.index, self.order, self.remaining.positions(indices))
+            costs.append(
+                step_loads(
+                    self.costs.costs[rows], ranks=self.world_size, batch_size=self.batch_size
+                )
+            )
+        slowest, mean = np.concatenate(costs, axis=1).sum(axis=1)
+        if mean:
+            return float(slowest / mean)
+        return None
 
     @cached_property
     def _needed_bytes(self) -> int:
         if self.keeps_split:
-            return int(self.block_bytes.sum()) if self.remaining.total else 0
+            if self.remaining.total:
+                return int(self.block_bytes.sum())
+            return 0
         blocks = max(1, len(self.block_bytes))
         needed = [laying * blocks + block for _, block, _, laying in self._needs.values()]
-        return int(self.block_bytes[np.unique(np.concatenate([np.empty(0, np.int64), *needed])) % blocks].sum())
+        return int(
+            self.block_bytes[
+                np.unique(np.concatenate([np.empty(0, np.int64), *needed])) % blocks
+            ].sum()
+        )
 
     @property
     def keeps_split(self) -> bool:
-        """True if every rank decodes the whole split once and keeps it, because it is small and shuffled as one."""
-        order, decoded = self.order, int(self.block_bytes.sum())
+        """True if every rank decodes the whole split once and keeps it, because it is small and
+        shuffled as one.
+        """
+        order = self.order
+        decoded = int(self.block_bytes.sum())
         one_round = order.groups == 1 and order.lanes * order.window_rows >= self.split_rows
-        return order.shuffle and self.regions is None and one_round and is_small(self.split_rows, decoded)
+        return (
+            order.shuffle
+            and self.shard_partition is None
+            and one_round
+            and is_small(self.split_rows, decoded)
+        )
 
     def coverage(self) -> Coverage:
         """Count every position that every rank would deliver, in O(rows) time and one byte per row."""
         seen = np.zeros(self.order.rows, np.uint8)
         overlap = filled = 0
         for rank in range(self.world_size):
-            share = self.share(rank)
-            positions = self.remaining.positions(share.places(0, share.rows))
+            rank_rows = self.rank_rows(rank)
+            positions = self.remaining.positions(rank_rows.indices(0, rank_rows.rows))
             overlap += int(np.count_nonzero(seen[positions]))
             seen[positions] = 1
-            filled += share.items - share.rows
+            filled += rank_rows.items - rank_rows.rows
         delivered = int(np.count_nonzero(seen))
         return Coverage(
             delivered_rows=delivered,
@@ -236,84 +299,123 @@ class Plan:
             padded_rows=filled,
         )
 
-    def owners(self, places: I64) -> tuple[I64, I64]:
-        """Return (rank, item) of places in the remaining sequence; an item may lie beyond what "drop" delivers."""
-        if self.regions is None:
-            return places % self.world_size, places // self.world_size
-        return split_at(self.regions.bounds(self.remaining, self.world_size)[:-1], places)
+    def owners(self, indices: I64) -> tuple[I64, I64]:
+        """Return (rank, item) of places in the remaining sequence; an item may lie beyond what
+        "drop" delivers.
+        """
+        if self.shard_partition is None:
+            return indices % self.world_size, indices // self.world_size
+        return split_at(self.shard_partition.bounds(self.remaining, self.world_size)[:-1], indices)
 
     @cached_property
-    def _region_shares(self) -> list[Share]:
-        assert self.regions is not None
-        return self.regions.shares(
-            self.remaining, ranks=self.world_size, batch_size=self.batch_size, remainder=self.remainder
+    def _region_shares(self) -> list[RankRows]:
+        assert self.shard_partition is not None
+        return self.shard_partition.shares(
+            self.remaining,
+            ranks=self.world_size,
+            batch_size=self.batch_size,
+            remainder=self.remainder,
         )
 
     @cached_property
     def _needs(self) -> dict[int, I64]:
-        """The blocks that pools need: int64 [4, needs] of (kind of rank, block, pool, laying), see `Reads`.
+        """The blocks that pools need: int64 [4, needs] of (kind of rank, block, pool, laying), see
+        `Reads`.
 
-        The kind of a rank is r modulo the number of kinds that a part of the order distinguishes. Parts with the same
-        kinds form one sequence of pools, so a block at their border stays decoded.
+        The kind of a rank is r modulo the number of kinds that a part of the order distinguishes.
+        Parts with the same kinds form one sequence of pools, so a block at their border stays
+        decoded.
         """
-        found: dict[int, list[I64]] = {}
+        by_kinds: dict[int, list[I64]] = {}
         for part in parts_of(self.order):
             if part.end <= self.remaining.first:
                 continue
-            if self.regions is None:
+            if self.shard_partition is None:
                 kinds = gcd(part.order.groups, self.world_size)
-                found.setdefault(kinds, []).append(self._needs_of(part, self.share(0), kinds=kinds, rank=None))
-            for rank in range(self.world_size) if self.regions is not None else ():
-                needs = self._needs_of(part, self.share(rank), kinds=self.world_size, rank=rank)
-                found.setdefault(self.world_size, []).append(needs)
-        return {kinds: np.concatenate(parts, axis=1) for kinds, parts in found.items()}
+                needs = [self._needs_of(part, self.rank_rows(0), kinds=kinds, rank=None)]
+            else:
+                kinds = self.world_size
+                needs = [
+                    self._needs_of(part, self.rank_rows(rank), kinds=kinds, rank=rank)
+                    for rank in range(kinds)
+                ]
+            by_kinds.setdefault(kinds, []).extend(needs)
+        return {kinds: np.concatenate(needs, axis=1) for kinds, needs in by_kinds.items()}
 
-    def _needs_of(self, part: Part, share: Share, *, kinds: int, rank: int | None) -> I64:
-        """Return the needs of one rank's region in a part, or of all ranks together where they stride (rank: None)."""
+    def _needs_of(self, part: Part, rank_rows: RankRows, *, kinds: int, rank: int | None) -> I64:
+        """Return the needs of one rank's region in a part, or of all ranks together where they
+        stride (rank: None).
+        """
         residues = part.order.groups
-        begin, rows = (0, int(self.rows_per_rank.sum())) if rank is None else (share.place_of(0), share.rows)
-        before, after = self.remaining.count_below(part.begin), self.remaining.count_below(part.end)
+        if rank is None:
+            begin = 0
+            rows = int(self.rows_per_rank.sum())
+        else:
+            begin = rank_rows.index_of(0)
+            rows = rank_rows.rows
+        before = self.remaining.count_below(part.begin)
+        after = self.remaining.count_below(part.end)
         begin, end = max(begin, before), min(begin + rows, after)
         left = self.remaining.keep(np.array([begin], np.int64), np.array([end], np.int64))
         if not left.total:
             return np.empty((4, 0), np.int64)
-        ends = pool_limits(self.order, share, self.remaining.first, least_rows=least_pool_rows(self))
+        ends = pool_limits(
+            self.order, rank_rows, self.remaining.first, least_rows=least_pool_rows(self)
+        )
         limits = np.fromiter(ends, np.int64)
         starts, stops = np.array(left.ranges, np.int64).T
-        places = self.remaining.counts_below(starts)
-        cuts = np.unique(np.concatenate([starts, limits[(limits > starts[0]) & (limits < stops[-1])]]))
+        indices = self.remaining.counts_below(starts)
+        cuts = np.unique(
+            np.concatenate([starts, limits[(limits > starts[0]) & (limits < stops[-1])]])
+        )
         of_range = np.searchsorted(starts, cuts, side="right") - 1
         until = np.minimum(np.append(cuts[1:], stops[-1]), stops[of_range])
-        held = cuts < until  # a cut between two ranges begins nothing
-        cuts, until, of_range = cuts[held], until[held], of_range[held]
+        in_range = cuts < until  # a cut between two ranges begins nothing
+        cuts = cuts[in_range]
+        until = until[in_range]
+        of_range = of_range[in_range]
         counts = np.minimum(residues, until - cuts)
         run, turn = count_out(counts)
         first = cuts[run] + turn
         last = first + (until[run] - 1 - first) // residues * residues
         reads = part.order.reads(first - part.begin, last - part.begin)
-        place = places[of_range[run]] + first - starts[of_range[run]]
-        group = place % kinds if rank is None else np.full(len(run), rank)
+        index = indices[of_range[run]] + first - starts[of_range[run]]
+        if rank is None:
+            group = index % kinds
+        else:
+            group = np.full(len(run), rank)
         pool = np.searchsorted(limits, cuts, side="right")[run]
         return np.stack([group[reads.run], reads.block, pool[reads.run], reads.laying])
 
 
 def better_lanes(plan: Plan, plan_of: Callable[[int], Plan]) -> tuple[int, float] | None:
-    """Return (L, read amplification) of a number of lanes with which these ranks decode less, or None.
+    """Return (L, read amplification) of a number of lanes with which these ranks decode less, or
+    None.
 
-    plan_of: makes the same plan with another number of lanes. Candidates are multiples of the ranks, about as many
-    lanes as now or fewer; of those that decode little, the nearest wins. None if no candidate is better by a twentieth,
-    and for a split that stays in memory, whose mixing is worth more than decoding it once.
+    plan_of: makes the same plan with another number of lanes. Candidates are multiples of the
+    ranks, about as many lanes as now or fewer; of those that decode little, the nearest wins. None
+    if no candidate is better by a twentieth, and for a split that stays in memory, whose mixing is
+    worth more than decoding it once.
     """
-    if plan.regions is not None or plan.keeps_split or plan.read_amplification < _WORTH_A_WORD:
+    if (
+        plan.shard_partition is not None
+        or plan.keeps_split
+        or plan.read_amplification < _WORTH_A_WORD
+    ):
         return None
-    ranks, lanes = plan.world_size, plan.order.lanes
-    tried = {ranks * max(1, each) for each in (-(-lanes // ranks), lanes // ranks, 8, 4, 2, 1)} - {lanes}
-    found = [(plan_of(each).read_amplification, abs(each - lanes), each) for each in sorted(tried)]
-    least = min(amplified for amplified, _, _ in found) if found else plan.read_amplification
-    near = min((each for each in found if each[0] <= least * _NEARLY), key=lambda each: each[1], default=None)
-    if near is None or near[0] * _WORTH_A_CHANGE > plan.read_amplification:
+    ranks = plan.world_size
+    lanes = plan.order.lanes
+    per_rank = (-(-lanes // ranks), lanes // ranks, 8, 4, 2, 1)
+    candidates = {ranks * max(1, count) for count in per_rank} - {lanes}
+    amplification = {count: plan_of(count).read_amplification for count in sorted(candidates)}
+    if not amplification:
         return None
-    return near[2], near[0]
+    least = min(amplification.values())
+    good = [count for count, times in amplification.items() if times <= least * _NEARLY]
+    nearest = min(good, key=lambda count: abs(count - lanes))
+    if amplification[nearest] * _WORTH_A_CHANGE > plan.read_amplification:
+        return None
+    return nearest, amplification[nearest]
 
 
 def least_pool_rows(plan: Plan) -> int:
@@ -322,8 +424,11 @@ def least_pool_rows(plan: Plan) -> int:
     return max(1, min(_LEAST_POOL_ROWS, _LEAST_POOL_BYTES // max(1, row_bytes)))
 
 
-def pool_limits(order: Order, share: Share, first: int, *, least_rows: int = _LEAST_POOL_ROWS) -> Iterator[int]:
-    """Yield the ascending positions at which the pools of a pass from `first` end: borders of whole rounds and parts.
+def pool_limits(
+    order: Order, rank_rows: RankRows, first: int, *, least_rows: int = _LEAST_POOL_ROWS
+) -> Iterator[int]:
+    """Yield the ascending positions at which the pools of a pass from `first` end: borders of whole
+    rounds and parts.
 
     The first pool is a quarter as long as the others, because the loop waits for it.
     """
@@ -332,8 +437,9 @@ def pool_limits(order: Order, share: Share, first: int, *, least_rows: int = _LE
         if end <= first:
             continue
         round_rows = part.lanes * (part.window_rows if part.shuffle else 1)
-        pool_rows = max(1, -(-least_rows * share.stride // round_rows)) * round_rows  # whole rounds
-        origin = max(begin, share.origin)
+        # whole rounds
+        pool_rows = max(1, -(-least_rows * rank_rows.stride // round_rows)) * round_rows
+        origin = max(begin, rank_rows.origin)
         at = max(first, begin)
         last = origin + (at - origin) // pool_rows * pool_rows
         if quarter:
@@ -347,31 +453,43 @@ def pool_limits(order: Order, share: Share, first: int, *, least_rows: int = _LE
 
 
 def plan_pools(
-    order: Order, remaining: Remaining, share: Share, *, least_rows: int = _LEAST_POOL_ROWS
+    order: Order, remaining: Remaining, rank_rows: RankRows, *, least_rows: int = _LEAST_POOL_ROWS
 ) -> Iterator[Pool]:
     """Yield the rank's pools in order, lazily; together they hold all its items once.
 
     least_rows: smallest size of a pool; a quarter of it for the first, which the loop waits for.
     """
-    if not share.items:
+    if not rank_rows.items:
         return
     item = 0
-    for limit in pool_limits(order, share, remaining.first, least_rows=least_rows) if share.rows else ():
-        stop = share.items_below(remaining.count_below(limit))
+    for limit in (
+        pool_limits(order, rank_rows, remaining.first, least_rows=least_rows)
+        if rank_rows.rows
+        else ()
+    ):
+        stop = rank_rows.items_below(remaining.count_below(limit))
         if stop > item:
-            filling = share.items - share.rows if stop == share.rows else 0  # the last pool also fills the last step
-            yield _pool(order, remaining.positions(share.places(item, stop)), filling)
+            # the last pool also fills the last step
+            filling = 0
+            if stop == rank_rows.rows:
+                filling = rank_rows.items - rank_rows.rows
+            yield _pool(order, remaining.positions(rank_rows.indices(item, stop)), filling)
             item = stop
-        if item == share.rows:
+        if item == rank_rows.rows:
             return
-    if not share.rows:
-        yield _pool(order, remaining.positions(np.array([share.place_of(0)])), share.items - 1)
+    if not rank_rows.rows:
+        yield _pool(
+            order, remaining.positions(np.array([rank_rows.index_of(0)])), rank_rows.items - 1
+        )
 
 
 def _pool(order: Order, positions: I64, filling: int) -> Pool:
     """Make the pool of ascending positions, with the last one repeated `filling` more times."""
-    pool = order.pieces_of(positions)
+    pool = order.pool_of(positions)
     if not filling:
         return pool
-    index = np.arange(pool.items, dtype=np.int64) if pool.index is None else pool.index
+    if pool.index is None:
+        index = np.arange(pool.items, dtype=np.int64)
+    else:
+        index = pool.index
     return replace(pool, index=np.append(index, np.full(filling, index[-1])))

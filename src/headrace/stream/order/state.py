@@ -1,8 +1,8 @@
 """Describe the state of a stream: which epoch, which order, and which rows nobody has received yet.
 
-It is one small JSON object with a digest, the same on every rank. It names positions in the global order, not files or
-ranks, so it resumes on any number of ranks and with any batch size. Rows that were read ahead but not handed out do not
-count. States of format versions 1 and 2 belong to older orders and are refused.
+It is one small JSON object with a digest, the same on every rank. It names positions in the global
+order, not files or ranks, so it resumes on any number of ranks and with any batch size. Rows that
+were read ahead but not handed out do not count.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from headrace.errors import StreamError
 from headrace.sealed import MOST_EPOCHS, MOST_LANES, MOST_POSITIONS, seal, shown, unseal
 from headrace.stream.order.balance import MOST_EVEN_TOKENS
 from headrace.stream.order.epoch import OrderSettings, settings_of
-from headrace.stream.order.regions import Regions
 from headrace.stream.order.remaining import Remainder, Remaining, advance, count_steps
+from headrace.stream.order.shard_partition import ShardPartition
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 COUNTED = "counted stream"
 MOST_CHANGES = 64  # every question to an order is put to each of its parts
 _KIND = "stream"
@@ -30,8 +30,8 @@ _REMEDY = "pass what state_dict() gave, unchanged"
 class Change:
     """A change of the order from `position` on; see `layout`.
 
-    ranks: the rest, or the rest of the round, is dealt to this many ranks. Else lanes, window_rows and groups describe
-    how the rest is cut again.
+    ranks: the rest, or the rest of the round, is dealt to this many ranks. Else lanes, window_rows
+    and groups describe how the rest is cut again.
     """
 
     position: int
@@ -45,15 +45,15 @@ class Change:
 class StreamState:
     """A position in one epoch of one split.
 
-    index: identity of the split's index; rows: N. seed, epoch, lanes, window_rows, groups, shuffle: the order.
-    position: everything from here on remains. holes: [start, stop) ranges below it that remain too, where ranks take
-    whole shards, claim blocks, or pack rows.
+    index: identity of the split's index; rows: N. seed, epoch, lanes, window_rows, groups, shuffle:
+    the order. position: everything from here on remains. holes: [start, stop) ranges below it that
+    remain too, where ranks take whole shards, claim blocks, or pack rows.
     changes: how other numbers of ranks changed the order since the epoch began, by position.
     samples_per_epoch: rows of an epoch that is not one pass over all rows.
-    regions: which rank has which whole shards; None if all ranks stride over all rows.
-    pass_number, chunk: if an epoch is a chunk of the rows, which chunk of which pass over all of them.
-    balance: if rows of like cost share steps, the rows of a global batch, and the number of tokens at which a
-    sequence's attention costs as much as everything else, see `balance`.
+    shard_partition: which rank has which whole shards; None if all ranks stride over all rows.
+    pass_number, chunk: if an epoch is a chunk of the rows, which chunk of which pass over all of
+    them. balance: if rows of like cost share steps, the rows of a global batch, and the number of
+    tokens at which a sequence's attention costs as much as everything else, see `balance`.
     """
 
     split: str
@@ -69,7 +69,7 @@ class StreamState:
     holes: tuple[tuple[int, int], ...] = ()
     changes: tuple[Change, ...] = ()
     samples_per_epoch: int | None = None
-    regions: Regions | None = None
+    shard_partition: ShardPartition | None = None
     pass_number: int | None = None
     chunk: int | None = None
     balance: tuple[int, int] | None = None
@@ -90,94 +90,134 @@ class StreamState:
 
     def steps(self, *, ranks: int, batch_size: int, remainder: Remainder) -> int:
         """Return how many batches every rank gets from the remaining rows."""
-        if self.regions is not None:
-            return self.regions.steps(self.remaining, ranks=ranks, batch_size=batch_size, remainder=remainder)
-        return count_steps(self.remaining.total, ranks=ranks, batch_size=batch_size, remainder=remainder)
+        if self.shard_partition is not None:
+            return self.shard_partition.steps(
+                self.remaining, ranks=ranks, batch_size=batch_size, remainder=remainder
+            )
+        return count_steps(
+            self.remaining.total, ranks=ranks, batch_size=batch_size, remainder=remainder
+        )
 
-    def after(self, batches: int, *, ranks: int, batch_size: int, remainder: Remainder) -> StreamState:
-        """Return the state after `batches` batches on every rank. Raises `StreamError` if there are fewer."""
-        go_on = advance if self.regions is None else self.regions.advance
-        return self.at(go_on(self.remaining, batches, ranks=ranks, batch_size=batch_size, remainder=remainder))
+    def after(
+        self, batches: int, *, ranks: int, batch_size: int, remainder: Remainder
+    ) -> StreamState:
+        """Return the state after `batches` batches on every rank.
+
+        Raises `StreamError` if there are fewer.
+        """
+        if self.shard_partition is None:
+            go_on = advance
+        else:
+            go_on = self.shard_partition.advance
+        return self.at(
+            go_on(self.remaining, batches, ranks=ranks, batch_size=batch_size, remainder=remainder)
+        )
 
     def fresh(self, epoch: int) -> StreamState:
         """Return the start of an epoch, with the lanes and windows that this one began with."""
         return replace(self, epoch=epoch, position=0, holes=(), changes=())
 
-    def to_dict(self, kind: str = _KIND) -> dict[str, Any]:
-        """Return a JSON object that `from_dict` restores. kind: the kind of loader that the positions belong to."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
+    def to_dict(self, sealed_as: str = _KIND) -> dict[str, Any]:
+        """Return a JSON object that `from_dict` restores.
+
+        sealed_as: the kind of loader that the positions belong to.
+        """
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
         values["holes"] = [list(hole) for hole in self.holes]
         values["changes"] = [
-            {name: value for name in _CHANGE if (value := getattr(change, name)) is not None} for change in self.changes
+            {name: value for name in _CHANGE if (value := getattr(change, name)) is not None}
+            for change in self.changes
         ]
-        values["regions"] = None if self.regions is None else self.regions.to_dict()
-        values["balance"] = None if self.balance is None else list(self.balance)
-        return seal(kind, FORMAT_VERSION, {k: v for k, v in values.items() if k not in _LATER or v is not None})
+        if self.shard_partition is not None:
+            values["shard_partition"] = self.shard_partition.to_dict()
+        if self.balance is not None:
+            values["balance"] = list(self.balance)
+        for name in _OPTIONAL:
+            if values[name] is None:
+                del values[name]
+        return seal(sealed_as, FORMAT_VERSION, values)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any], kind: str = _KIND) -> StreamState:
-        """Restore a state. Raises `StreamError` if it is not a state, was changed, or has another format version."""
-        values = unseal(values, kind=kind, version=FORMAT_VERSION)
+    def from_dict(cls, values: Mapping[str, Any], sealed_as: str = _KIND) -> StreamState:
+        """Restore a state.
+
+        Raises `StreamError` if it is not a state, was changed, or has another format version.
+        """
+        values = unseal(values, kind=sealed_as, version=FORMAT_VERSION)
         missing = sorted(set(_ALWAYS) - values.keys())
-        unknown = sorted(values.keys() - {*_ALWAYS, *_LATER})
+        unknown = sorted(values.keys() - {*_ALWAYS, *_OPTIONAL})
         if missing or unknown:
-            raise StreamError(f"stream state: keys missing {shown(missing)}, keys unknown {shown(unknown)}; {_REMEDY}")
-        names = [name for name in (*_ALWAYS, *_LATER) if name in values]
+            raise StreamError(
+                f"stream state: keys missing {shown(missing)}, keys unknown {shown(unknown)};"
+                f" {_REMEDY}"
+            )
+        names = [name for name in (*_ALWAYS, *_OPTIONAL) if name in values]
         for name in names:
-            value, (expected, said) = values[name], _KINDS.get(name, (int, "an integer"))
+            value = values[name]
+            expected, described = _KINDS.get(name, (int, "an integer"))
             if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
-                raise _bad(name, value, f"expected {said}")
-        plain = {name: values[name] for name in names if name not in ("holes", "changes", "regions", "balance")}
-        state = cls(
-            **plain,
-            holes=tuple(_hole(hole) for hole in values["holes"]),
-            changes=tuple(_change(change) for change in values["changes"]),
-            regions=Regions.from_dict(values["regions"]) if "regions" in values else None,
-            balance=_balance(values["balance"]) if "balance" in values else None,
-        )
+                raise _bad(name, value, f"expected {described}")
+        fields_of_state = {name: values[name] for name in names}
+        fields_of_state["holes"] = tuple(map(_hole, values["holes"]))
+        fields_of_state["changes"] = tuple(map(_change, values["changes"]))
+        if "shard_partition" in values:
+            partition = ShardPartition.from_dict(values["shard_partition"])
+            fields_of_state["shard_partition"] = partition
+        if "balance" in values:
+            fields_of_state["balance"] = _balance(values["balance"])
+        state = cls(**fields_of_state)
         _check_numbers(state)
+        _check_changes(state)
+        _check_holes(state)
         return state
 
     def check_order(
-        self, *, seed: int, shuffle: bool, samples_per_epoch: int | None = None, even_tokens: int | None = None
+        self,
+        *,
+        seed: int,
+        shuffle: bool,
+        samples_per_epoch: int | None = None,
+        even_tokens: int | None = None,
     ) -> None:
         """Raise `StreamError` if the stream is set up for another order than the saved one."""
-        saved = None if self.balance is None else self.balance[1]
-        if saved != even_tokens:
-            models = [
-                "without balance" if each is None else f"balanced for {each:,} tokens (linear / quadratic)"
-                for each in (saved, even_tokens)
-            ]
+        saved_tokens = self.balance[1] if self.balance else None
+        if saved_tokens != even_tokens:
             raise StreamError(
-                f"stream state: it was saved {models[0]}, this stream is {models[1]}; rows would repeat and be missed:"
-                " pass the saved balance=, or start the epoch again"
+                f"stream state: it was saved {_describe_balance(saved_tokens)}, this stream is"
+                f" {_describe_balance(even_tokens)}; rows would"
+                " repeat and be missed: pass the saved balance=, or start the epoch again"
             )
         if self.samples_per_epoch != samples_per_epoch:
             raise StreamError(
-                f"stream state: it was saved with samples_per_epoch={self.samples_per_epoch}, this stream has"
-                f" {samples_per_epoch}; epochs would overlap: pass the saved setting, or start the epoch again"
+                f"stream state: it was saved with samples_per_epoch={self.samples_per_epoch}, this"
+                f" stream has {samples_per_epoch}; epochs would overlap: pass the saved setting, or"
+                " start the epoch again"
             )
         if (self.seed, self.shuffle) != (seed, shuffle):
             raise StreamError(
-                f"stream state: it was saved with seed={self.seed}, shuffle={self.shuffle}; this stream has"
-                f" seed={seed}, shuffle={shuffle}; rows would repeat and be missed: pass the saved settings, or start"
-                " the epoch again"
+                f"stream state: it was saved with seed={self.seed}, shuffle={self.shuffle}; this"
+                f" stream has seed={seed}, shuffle={shuffle}; rows would repeat and be missed: pass"
+                " the saved settings, or start the epoch again"
             )
 
     def check_index(self, index: SplitIndex) -> None:
         """Raise `StreamError` unless this state belongs to exactly this split of this dataset."""
         if self.split != index.split:
             raise StreamError(
-                f"stream state: it is of split {shown(self.split)}, this stream reads {shown(index.split)};"
-                " load each state into the stream of its own split"
+                f"stream state: it is of split {shown(self.split)}, this stream reads"
+                f" {shown(index.split)}; load each state into the stream of its own split"
             )
-        whole = index.total_rows if self.samples_per_epoch is None else self.samples_per_epoch
-        if self.index != index.identity or self.rows != whole:
+        if self.samples_per_epoch is None:
+            epoch_rows = index.total_rows
+        else:
+            epoch_rows = self.samples_per_epoch
+        if self.index != index.identity or self.rows != epoch_rows:
             raise StreamError(
-                f"stream state: split {shown(self.split)} had index {shown(self.index[:12])} with {self.rows:,}"
-                f" rows when saved, now it has {shown(index.identity[:12])} with {whole:,}; shards were added, removed"
-                " or rewritten, or another filter or blend was set up: open the dataset as it was when the state was"
-                " saved, or start the epoch again"
+                f"stream state: split {shown(self.split)} had index {shown(self.index[:12])} with"
+                f" {self.rows:,} rows when saved, now it has {shown(index.identity[:12])} with"
+                f" {epoch_rows:,}; shards were added, removed or rewritten, or another filter or"
+                " blend was set up: open the dataset as it was when the state was saved, or start"
+                " the epoch again"
             )
 
 
@@ -185,7 +225,8 @@ class StreamState:
 class CountedState:
     """A position in a pass of a row source: `batches` on each of `world_size` ranks since `start`.
 
-    For sources whose batches are not a fixed number of rows. identity: that of the settings of the source.
+    For sources whose batches are not a fixed number of rows. identity: that of the settings of the
+    source.
     """
 
     start: StreamState
@@ -197,7 +238,11 @@ class CountedState:
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON object that `from_dict` restores."""
         numbers = {name: getattr(self, name) for name in _COUNTS}
-        return seal(COUNTED, FORMAT_VERSION, {"start": self.start.to_dict(), **numbers, "source": self.identity})
+        return seal(
+            COUNTED,
+            FORMAT_VERSION,
+            {"start": self.start.to_dict(), **numbers, "source": self.identity},
+        )
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> CountedState:
@@ -205,20 +250,27 @@ class CountedState:
         values = unseal(values, kind=COUNTED, version=FORMAT_VERSION)
         check_keys("stream state", values, _COUNTS, others=("start", "source"))
         start = StreamState.from_dict(values["start"])
-        return cls(start=start, identity=values["source"], **{name: values[name] for name in _COUNTS})
+        return cls(
+            start=start, identity=values["source"], **{name: values[name] for name in _COUNTS}
+        )
 
 
-def check_keys(what: str, values: Mapping[str, Any], least: Mapping[str, int], *, others: Sequence[str]) -> None:
+def check_keys(
+    what: str, values: Mapping[str, Any], least: Mapping[str, int], *, others: Sequence[str]
+) -> None:
     """Raise `StreamError` unless a state has exactly these keys, and its integers are in bounds."""
     numbers = [values.get(name) for name in least]
     bounds = zip(numbers, least.values(), strict=True)
     if set(values) != {*least, *others} or not all(
         type(number) is int and lowest <= number <= MOST_POSITIONS for number, lowest in bounds
     ):
-        raise StreamError(f"{what}: {shown(values)} is not what state_dict() gave; pass it on unchanged")
+        raise StreamError(
+            f"{what}: {shown(values)} is not what state_dict() gave; pass it on unchanged"
+        )
 
 
-_COUNTS = {"batches": 0, "world_size": 1, "batch_size": 1}  # its numbers, and the least that each may be
+# its numbers, and the least that each may be
+_COUNTS = {"batches": 0, "world_size": 1, "batch_size": 1}
 
 # What is not an integer, and what is expected in its place.
 _KINDS: dict[str, tuple[Any, str]] = {
@@ -227,13 +279,13 @@ _KINDS: dict[str, tuple[Any, str]] = {
     "shuffle": (bool, "true or false"),
     "holes": (list | tuple, "a list"),
     "changes": (list | tuple, "a list"),
-    "regions": (Mapping, "a mapping"),
+    "shard_partition": (Mapping, "a mapping"),
     "balance": (list | tuple, "a list"),
 }
 
-# What is written only where it is not None: a state without them is that of a split, one epoch a pass.
-_LATER = ("samples_per_epoch", "regions", "pass_number", "chunk", "balance")
-_ALWAYS = tuple(each.name for each in fields(StreamState) if each.name not in _LATER)
+# Written only where they are not None.
+_OPTIONAL = ("samples_per_epoch", "shard_partition", "pass_number", "chunk", "balance")
+_ALWAYS = tuple(field.name for field in fields(StreamState) if field.name not in _OPTIONAL)
 
 # Of every number but the seed: the least and the most that it may be.
 _BOUNDS = {
@@ -247,21 +299,23 @@ _BOUNDS = {
     "chunk": (0, MOST_POSITIONS),
     "ranks": (1, MOST_LANES),
 }
-_CHANGE = tuple(each.name for each in fields(Change))
+_CHANGE = tuple(field.name for field in fields(Change))
 
 
 def _hole(hole: Any) -> tuple[int, int]:
-    whole = isinstance(hole, list | tuple) and len(hole) == 2
-    if not whole or not all(isinstance(end, int) and not isinstance(end, bool) for end in hole):
+    valid = isinstance(hole, list | tuple) and len(hole) == 2
+    if not valid or not all(isinstance(end, int) and not isinstance(end, bool) for end in hole):
         raise _bad("holes", hole, "expected [start, stop] pairs of integers")
     return hole[0], hole[1]
 
 
 def _change(change: Any) -> Change:
-    names = set(change) if isinstance(change, Mapping) else set()
-    whole = names in ({"position", "ranks"}, {"position", "lanes", "window_rows", "groups"})
-    if not whole or any(type(value) is not int for value in change.values()):
-        raise _bad("changes", change, "expected a position, and ranks or lanes, window_rows and groups")
+    keys = set(change) if isinstance(change, Mapping) else set()
+    valid = keys in ({"position", "ranks"}, {"position", "lanes", "window_rows", "groups"})
+    if not valid or any(type(value) is not int for value in change.values()):
+        raise _bad(
+            "changes", change, "expected a position, and ranks or lanes, window_rows and groups"
+        )
     return Change(**change)
 
 
@@ -273,49 +327,78 @@ def _balance(values: Any) -> tuple[int, int]:
 
 
 def _check_numbers(state: StreamState) -> None:
-    numbered: list[StreamState | Change] = [state, *state.changes]
-    for each in numbered:
+    records: list[StreamState | Change] = [state, *state.changes]
+    for record in records:
         for name, (least, most) in _BOUNDS.items():
-            value = getattr(each, name, None)
+            value = getattr(record, name, None)
             if value is not None and not least <= value <= most:
                 raise _bad(name, value, f"expected {least} to {most}")
-        if each.lanes is not None and each.groups is not None and each.lanes % each.groups:
-            raise _bad("groups", each.groups, f"expected a divisor of {each.lanes} lanes")
-        if each.lanes and each.window_rows and each.lanes * each.window_rows > MOST_POSITIONS:
-            raise _bad("window_rows", each.window_rows, f"expected at most {MOST_POSITIONS} rows in a round")
+        lanes = record.lanes or 0
+        if record.groups and lanes % record.groups:
+            raise _bad("groups", record.groups, f"expected a divisor of {lanes} lanes")
+        if lanes * (record.window_rows or 0) > MOST_POSITIONS:
+            expected = f"expected at most {MOST_POSITIONS} rows in a round"
+            raise _bad("window_rows", record.window_rows, expected)
     if not 0 <= state.position <= state.rows:
         raise _bad("position", state.position, f"expected 0..{state.rows}, the rows of the epoch")
-    if state.regions is not None and (state.changes or sum(state.regions.rows) != state.rows):
-        raise _bad("regions", f"of {sum(state.regions.rows)} rows", f"expected all {state.rows} rows of an epoch")
+    if state.shard_partition is not None:
+        rows = sum(state.shard_partition.rows)
+        if state.changes or rows != state.rows:
+            expected = f"expected all {state.rows} rows of an epoch"
+            raise _bad("shard_partition", f"of {rows} rows", expected)
+
+
+def _check_changes(state: StreamState) -> None:
     positions = [change.position for change in state.changes]
-    if len(positions) > MOST_CHANGES or positions != sorted(set(positions)) or (positions and positions[0] < 0):
+    ascending = positions == sorted(set(positions)) and min(positions, default=0) >= 0
+    if len(positions) > MOST_CHANGES or not ascending:
         raise _bad("changes", positions, f"expected at most {MOST_CHANGES} ascending positions")
     if positions and positions[-1] >= state.rows:
-        raise _bad("changes", positions, f"expected positions below {state.rows}, the rows of the epoch")
+        expected = f"expected positions below {state.rows}, the rows of the epoch"
+        raise _bad("changes", positions, expected)
     if sum(change.lanes or change.ranks or 0 for change in state.changes) > MOST_LANES:
-        raise _bad("changes", positions, f"expected lanes and ranks of together at most {MOST_LANES}")
+        expected = f"expected lanes and ranks of together at most {MOST_LANES}"
+        raise _bad("changes", positions, expected)
     cut: Change | None = None
-    for change in state.changes:  # lanes are cut again at round borders; the rest may be dealt to ranks anywhere
+    # Lanes are cut again at round borders; the remaining rows may be dealt to ranks anywhere.
+    for change in state.changes:
         if change.ranks is not None:
             continue
         if change.position != next_border(state, cut, change.position):
-            raise _bad("changes", positions, f"expected lanes to be cut at borders of rounds, not at {change.position}")
+            expected = f"expected lanes to be cut at borders of rounds, not at {change.position}"
+            raise _bad("changes", positions, expected)
         cut = change
+
+
+def _check_holes(state: StreamState) -> None:
     below = 0
     for start, stop in state.holes:
         if not below <= start < stop <= state.position:
-            raise _bad("holes", [start, stop], f"expected sorted, disjoint ranges below position {state.position}")
+            expected = f"expected sorted, disjoint ranges below position {state.position}"
+            raise _bad("holes", [start, stop], expected)
         below = stop
 
 
+def _describe_balance(even_tokens: int | None) -> str:
+    if even_tokens is None:
+        return "without balance"
+    return f"balanced for {even_tokens:,} tokens (linear / quadratic)"
+
+
 def next_border(state: StreamState, cut: Change | None, position: int) -> int:
-    """Return the first position from `position` on at which every lane stands at the border of a window, or the end.
+    """Return the first position from `position` on at which every lane stands at the border of a
+    window, or the end.
 
     cut: the last change of lanes; None for the lanes that the epoch began with.
     """
-    base: StreamState | Change = state if cut is None else cut
-    begin = 0 if cut is None else cut.position
-    round_rows = (base.lanes or 1) * ((base.window_rows or 1) if state.shuffle else 1)
+    base: StreamState | Change = state
+    begin = 0
+    if cut is not None:
+        base = cut
+        begin = cut.position
+    round_rows = base.lanes or 1
+    if state.shuffle:
+        round_rows *= base.window_rows or 1
     return min(begin - (begin - position) // round_rows * round_rows, state.rows)
 
 

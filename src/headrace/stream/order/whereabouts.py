@@ -1,7 +1,7 @@
 """Query the order backwards: which step delivers a row, and which rows a checkpoint has seen. Pure.
 
-Finding rows costs one permutation per round that holds some of them. Listing what a state has seen costs O(rows
-received or left, whichever are fewer), one part of the epoch at a time.
+Finding rows costs one permutation per round that holds some of them. Listing what a state has seen
+costs O(rows received or left, whichever are fewer), one part of the epoch at a time.
 """
 
 from __future__ import annotations
@@ -24,31 +24,49 @@ _PART_ROWS = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Sighting:
-    """The delivery of one row. position: in the global order. step, place: batch number of its rank, and row in it."""
+    """The delivery of one row.
+
+    position: in the global order. step, place: batch number of its rank, and row in it.
+    """
 
     position: int
     rank: int
     step: int
-    place: int
+    batch_row: int
 
 
 def row_number(index: SplitIndex, shard: str, row: int) -> tuple[int, int]:
-    """Return (block number, row inside the block) of a shard's row, from 0. Raises `InputError` if there is none."""
-    named = [place for place, name in enumerate(index.shards) if name == shard or name.rsplit("/", 1)[-1] == shard]
+    """Return (block number, row inside the block) of a shard's row, from 0.
+
+    Raises `InputError` if there is none.
+    """
+    named = []
+    for number, name in enumerate(index.shards):
+        if name == shard or name.rsplit("/", 1)[-1] == shard:
+            named.append(number)
     if len(named) != 1:
         known = ", ".join(index.shards[:3]) + (", …" if len(index.shards) > 3 else "")
-        what = "is not a shard" if not named else f"is the name of {len(named)} shards"
-        raise InputError(f"split {index.split}: {shard!r} {what}; give one of {known or 'none, it is empty'}")
+        if not named:
+            what = "is not a shard"
+        else:
+            what = f"is the name of {len(named)} shards"
+        raise InputError(
+            f"split {index.split}: {shard!r} {what}; give one of {known or 'none, it is empty'}"
+        )
     blocks = np.flatnonzero(index.shard_of_block == named[0])
     ends = np.cumsum(index.rows[blocks])
     if not 0 <= row < int(ends[-1]):
-        raise InputError(f"{shard}: row {row} is asked for, it has {int(ends[-1])} rows; count from 0")
+        raise InputError(
+            f"{shard}: row {row} is asked for, it has {int(ends[-1])} rows; count from 0"
+        )
     at = int(np.searchsorted(ends, row, side="right"))
     return int(blocks[at]), row - int(ends[at] - index.rows[blocks[at]])
 
 
 def row_in_shard(index: SplitIndex, rows: I64) -> tuple[I64, I64]:
-    """Return (shard number, row in the shard), both from 0, of many rows of the split: the inverse of `row_number`."""
+    """Return (shard number, row in the shard), both from 0, of many rows of the split: the inverse
+    of `row_number`.
+    """
     block, _ = split_at(index.first_row, rows)
     shard = index.shard_of_block[block]
     return shard, rows - index.first_row[np.searchsorted(index.shard_of_block, shard)]
@@ -65,68 +83,91 @@ class Sightings:
     position: I64
     rank: I64
     step: I64
-    place: I64
+    batch_row: I64
 
 
 def find_rows(plan: Plan, rows: I64) -> Sightings:
-    """Find every delivery of rows of the split in the plan's pass: which rank receives them, and at which step.
+    """Find every delivery of rows of the split in the plan's pass: which rank receives them, and at
+    which step.
 
-    rows: row numbers in the split. A row has no delivery if "drop" leaves it out, it was received before, or the epoch
-    is too short to reach it.
+    rows: row numbers in the split. A row has no delivery if "drop" leaves it out, it was received
+    before, or the epoch is too short to reach it.
     """
     which, position = plan.order.positions_of_rows(*split_at(plan.index.first_row, rows))
-    left = plan.remaining.places_of(position)
+    left = plan.remaining.indices_of(position)
     rank, item = plan.owners(left)
     delivered = np.flatnonzero((left >= 0) & (item < plan.rows_per_rank[rank]))
     delivered = delivered[np.lexsort((position[delivered], which[delivered]))]
-    step, place = np.divmod(item[delivered], plan.batch_size)
-    return Sightings(row=which[delivered], position=position[delivered], rank=rank[delivered], step=step, place=place)
+    step, in_batch = np.divmod(item[delivered], plan.batch_size)
+    return Sightings(
+        row=which[delivered],
+        position=position[delivered],
+        rank=rank[delivered],
+        step=step,
+        batch_row=in_batch,
+    )
 
 
 def find_row(plan: Plan, *, block: int, row: int) -> Sighting | None:
     """Find the first delivery of a row of a block; None if nobody receives it."""
-    found = find_rows(plan, plan.index.first_row[block : block + 1] + row)
-    names = [each.name for each in fields(Sighting)]
-    return Sighting(**{name: int(getattr(found, name)[0]) for name in names}) if len(found.row) else None
+    sightings = find_rows(plan, plan.index.first_row[block : block + 1] + row)
+    names = [field.name for field in fields(Sighting)]
+    if len(sightings.row):
+        return Sighting(**{name: int(getattr(sightings, name)[0]) for name in names})
+    return None
 
 
 def find_received(
     index: SplitIndex, state: StreamState, rows: I64, *, ranks: int = 1, batch_size: int = 1
 ) -> Sightings:
-    """Find the deliveries of rows of the split that a state has received, if its ranks read the epoch from the start.
+    """Find the deliveries of rows of the split that a state has received, if its ranks read the
+    epoch from the start.
 
-    rows: row numbers in the split. Positions are those of the state, for any ranks. Raises `SettingsError` for several
-    ranks if their number changed in the middle of the epoch, because the state does not say who read what.
+    rows: row numbers in the split. Positions are those of the state, for any ranks. Raises
+    `SettingsError` for several ranks if their number changed in the middle of the epoch, because
+    the state does not say who read what.
     """
     changed = [change.position for change in state.changes if 0 < change.position < state.position]
     if ranks * batch_size > 1 and changed:
         raise SettingsError(
-            f"the ranks of this epoch changed after {changed[0]:,} rows, so its steps are not those of {ranks} ranks;"
-            " leave ranks and batch_size (--ranks, --batch-size) out, and what was received is told by position"
+            f"the ranks of this epoch changed after {changed[0]:,} rows, so its steps are not those"
+            f" of {ranks} ranks; leave ranks and batch_size (--ranks, --batch-size) out, and what"
+            " was received is told by position"
         )
-    whole = Plan(
+    plan = Plan(
         index=index,
         order=order_of_state(index, state),
         remaining=Remaining.everything(state.rows),
         world_size=ranks,
         batch_size=batch_size,
         remainder="pad",
-        regions=state.regions,
+        shard_partition=state.shard_partition,
     )
-    found = find_rows(whole, rows)
-    received = state.remaining.places_of(found.position) < 0
-    return Sightings(**{each.name: getattr(found, each.name)[received] for each in fields(Sightings)})
+    sightings = find_rows(plan, rows)
+    was_received = state.remaining.indices_of(sightings.position) < 0
+    return Sightings(
+        **{field.name: getattr(sightings, field.name)[was_received] for field in fields(Sightings)}
+    )
 
 
 def seen_per_shard(index: SplitIndex, state: StreamState) -> I64:
-    """Count the rows of each shard that a state has received, with repetitions: int64, parallel to `index.shards`."""
+    """Count the rows of each shard that a state has received, with repetitions: int64, parallel to
+    `index.shards`.
+    """
     left = state.remaining
-    borders = [0, *(border for pair in left.ranges for border in pair), left.rows]
-    gaps = ((start, stop) for start, stop in zip(borders[0::2], borders[1::2], strict=True) if start < stop)
-    received = Remaining(rows=left.rows, ranges=tuple(gaps))
+    boundaries = [0, *(border for pair in left.ranges for border in pair), left.rows]
+    gaps = (
+        (start, stop)
+        for start, stop in zip(boundaries[0::2], boundaries[1::2], strict=True)
+        if start < stop
+    )
+    seen = Remaining(rows=left.rows, ranges=tuple(gaps))
     order = order_of_state(index, state)
     # An order of one whole pass holds every row once, so that what is left may be counted instead.
-    fewer = received if isinstance(parts_of(order)[0].order, MixedOrder) or left.total >= received.total else left
+    if isinstance(parts_of(order)[0].order, MixedOrder) or left.total >= seen.total:
+        fewer = seen
+    else:
+        fewer = left
     counts = np.zeros(len(index.rows), np.int64)
     round_rows = order.lanes * order.window_rows
     part_rows = max(1, _PART_ROWS // round_rows) * round_rows
@@ -138,4 +179,6 @@ def seen_per_shard(index: SplitIndex, state: StreamState) -> I64:
             start = end
     if fewer is left:
         counts = index.rows - counts
-    return np.bincount(index.shard_of_block, weights=counts, minlength=len(index.shards)).astype(np.int64)
+    return np.bincount(index.shard_of_block, weights=counts, minlength=len(index.shards)).astype(
+        np.int64
+    )

@@ -1,4 +1,5 @@
-"""Coordinate the ranks of a job: one loop on each rank, and the store of torch's process group between them.
+"""Coordinate the ranks of a job: one loop on each rank, and the store of torch's process group
+between them.
 
         rank 0                            store of the group                       rank 1
     ┌──────────────────────┐                                             ┌──────────────────────┐
@@ -17,9 +18,10 @@
     └──────────────────────┘                                             └──────────────────────┘
                    group: the keys of the store, below the name of the present group
 
-A loader says `Watch(self, contract).over(batches)` around a pass, and gets the barrier, errors that stop every rank,
-and warnings about ranks that stall.
+A loader says `Watch(self, contract).over(batches)` around a pass, and gets the barrier, errors that
+stop every rank, and warnings about ranks that stall.
 
-No module here decides which rank reads which row: that is arithmetic (see `order`). Without a process group everything
-but `topology` does nothing, except that a rank still logs its own errors and stalls.
+No module here decides which rank reads which row: that is arithmetic (see `order`). Without a
+process group everything but `topology` does nothing, except that a rank still logs its own errors
+and stalls.
 """

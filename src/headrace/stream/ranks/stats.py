@@ -1,13 +1,15 @@
-"""Measure what a pass costs the loop of one rank: a few additions for each batch, and quantiles on request.
+"""Measure what a pass costs the loop of one rank: a few additions for each batch, and quantiles on
+request.
 
-The loop and the reading threads write a few fields that others read. Nothing is locked: each field is replaced whole,
-and a snapshot that is one batch late does no harm.
+The loop and the reading threads write a few fields that others read. Nothing is locked: each field
+is replaced whole, and a snapshot that is one batch late does no harm.
 
 From a snapshot of each rank follows what is worth logging:
 
     waits     a rank has waited longer than stall_seconds for one batch
-    behind    a rank is 16 batches, and stall_seconds at its own pace, behind the foremost; without collectives only
-    share     a rank waits three times as much of its time as the others, and at least a fifth: it delays every step
+    behind    a rank is 16 batches, and stall_seconds at its own pace, behind the foremost; without
+    collectives only share     a rank waits three times as much of its time as the others, and at
+    least a fifth: it delays every step
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from headrace.dataset.indexed import ReadBlock
 MOST_WAITS = 1 << 14  # kept for quantiles: half a megabyte
 _AGAIN_S = 30.0
 _BATCHES_BEHIND = 16  # reading ahead alone puts a rank less than this behind
-_SHARE, _TIMES_THE_OTHERS = 0.2, 3.0
+_SHARE = 0.2
+_TIMES_THE_OTHERS = 3.0
 
 Complaint = tuple[str, int]  # its kind and its rank
 
@@ -36,10 +39,11 @@ Complaint = tuple[str, int]  # its kind and its rank
 class StreamStats:
     """The cost of one pass to the loop of one rank so far, in seconds of its clock.
 
-    steps: batches received. rows: in them, without filling rows; bins, where rows are packed while they are streamed.
-    waited_s: waited for batches, all together; loop_s: what the loop spent between them. first_wait_s: for the first
-    batch. p50_wait_s, p95_wait_s: of the last 16,384 steps. max_wait_s: of all. blocks_read: decoded, or mapped from a
-    cache of decoded blocks, by this rank, what is read ahead included.
+    steps: batches received. rows: in them, without filling rows; bins, where rows are packed while
+    they are streamed. waited_s: waited for batches, all together; loop_s: what the loop spent
+    between them. first_wait_s: for the first batch. p50_wait_s, p95_wait_s: of the last 16,384
+    steps. max_wait_s: of all. blocks_read: decoded, or mapped from a cache of decoded blocks, by
+    this rank, what is read ahead included.
     """
 
     steps: int
@@ -55,27 +59,35 @@ class StreamStats:
     @property
     def mean_wait_s(self) -> float:
         """Seconds waited for a batch."""
-        return self.waited_s / self.steps if self.steps else 0.0
+        if self.steps:
+            return self.waited_s / self.steps
+        return 0.0
 
     @property
     def wait_share(self) -> float:
         """The part of all seconds that the loop waited for batches behind the first, in [0, 1]."""
         waited = self.waited_s - self.first_wait_s
-        return waited / (waited + self.loop_s) if waited + self.loop_s > 0 else 0.0
+        if waited + self.loop_s > 0:
+            return waited / (waited + self.loop_s)
+        return 0.0
 
     @property
     def rows_per_s(self) -> float:
         """Rows over all seconds."""
         seconds = self.waited_s + self.loop_s
-        return self.rows / seconds if seconds > 0 else 0.0
+        if seconds > 0:
+            return self.rows / seconds
+        return 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """The state of a pass at one moment. seconds: since its phase began; waited: seconds the loop waited for data.
+    """The state of a pass at one moment.
 
-    phase: "loop" (the training loop has the batch), "decode" (waiting for `place`, a shard and block), "gather"
-    (waiting while no block is read) or "done".
+    seconds: since its phase began; waited: seconds the loop waited for data.
+
+    phase: "loop" (the training loop has the batch), "decode" (waiting for `place`, a shard and
+    block), "gather" (waiting while no block is read) or "done".
     """
 
     phase: str
@@ -83,16 +95,17 @@ class Snapshot:
     batches: int
     waited: float
     elapsed: float
-    place: str = ""
+    reading: str = ""
 
 
 @dataclass(eq=False)
 class Progress:
     """The progress of one pass in one process. Clocks are monotonic seconds.
 
-    index: names the blocks. reading: block number → since when a thread reads it. blocks_read: by thread, as each
-    thread may only count its own. steps: batches received; waited, looped: seconds that the loop waited for them, and
-    spent between them; first, longest: waits; lately: those of the last batches.
+    index: names the blocks. reading: block number → since when a thread reads it. blocks_read: by
+    thread, as each thread may only count its own. steps: batches received; waited, looped: seconds
+    that the loop waited for them, and spent between them; first, longest: waits; lately: those of
+    the last batches.
     """
 
     index: SplitIndex | None = None
@@ -116,7 +129,8 @@ class Progress:
         """Note that the loop has its batch."""
         now = time.monotonic()
         self.note(now - self._since)
-        self._since, self._phase = now, "loop"
+        self._since = now
+        self._phase = "loop"
 
     def done(self) -> None:
         """Note that the pass is over."""
@@ -132,8 +146,12 @@ class Progress:
         self.lately.append(wait)
 
     def noted(self, read_block: ReadBlock) -> ReadBlock:
-        """Return a `read_block` that notes here which blocks are being read, since when, and how many were."""
-        reading, finished = self.reading, self.blocks_read  # alone: the pass may be held by what reads for it
+        """Return a `read_block` that notes here which blocks are being read, since when, and how
+        many were.
+        """
+        # alone: the pass may be held by what reads for it
+        reading = self.reading
+        finished = self.blocks_read
 
         def noted(block: int, columns: Sequence[str] | None) -> pa.Table:
             reading[block] = time.monotonic()
@@ -151,29 +169,42 @@ class Progress:
         now = time.monotonic()
         if self.steps and self._phase == "loop":
             self.looped += now - self._since
-        self._since, self._phase = now, phase
+        self._since = now
+        self._phase = phase
 
     def snapshot(self) -> Snapshot:
-        """Return the present state; of several blocks being read, it names the one read for longest."""
-        now, phase, place, waited = time.monotonic(), self._phase, "", self.waited
+        """Return the present state; of several blocks being read, it names the one read for
+        longest.
+        """
+        now = time.monotonic()
+        phase = self._phase
+        block_name = ""
+        waited = self.waited
         if phase == "wait":
             waited += now - self._since
             reading = [(since, block) for block, since in self.reading.copy().items()]
-            phase = "decode" if reading else "gather"
+            phase = "gather"
+            if reading:
+                phase = "decode"
             if reading and self.index is not None:
                 block = min(reading)[1]
-                place = f"{self.index.shards[self.index.shard_of_block[block]]} block {self.index.block[block]}"
+                block_name = (
+                    f"{self.index.shards[self.index.shard_of_block[block]]} block"
+                    f" {self.index.block[block]}"
+                )
         return Snapshot(
             phase=phase, seconds=now - self._since, batches=self.steps, waited=waited,
-            elapsed=now - self._began, place=place,
+            elapsed=now - self._began, reading=block_name,
         )  # fmt: skip
 
     def stats(self, rows: int) -> StreamStats:
         """Return what the pass has cost so far. rows: that the loop received."""
         waits = sorted(self.lately.copy())  # copied first, as the loop may go on in another thread
 
-        def quantile(share: float) -> float:
-            return waits[min(len(waits) - 1, int(share * len(waits)))] if waits else 0.0
+        def quantile(fraction: float) -> float:
+            if waits:
+                return waits[min(len(waits) - 1, int(fraction * len(waits)))]
+            return 0.0
 
         return StreamStats(
             steps=self.steps,
@@ -194,38 +225,58 @@ class Progress:
 def complaints(moments: Mapping[int, Snapshot], *, stall_seconds: float) -> dict[Complaint, str]:
     """Return a sentence for each rank that stalls, by kind and rank; nothing where all is well.
 
-    moments: of the known ranks, at about the same time and in the same epoch; ranks that are done are left out.
+    moments: of the known ranks, at about the same time and in the same epoch; ranks that are done
+    are left out.
     """
-    found: dict[Complaint, str] = {}
+    messages: dict[Complaint, str] = {}
     moments = {rank: moment for rank, moment in moments.items() if moment.phase != "done"}
     foremost = max(moments, key=lambda rank: (moments[rank].batches, -rank), default=0)
-    shares = {rank: moment.waited / moment.elapsed if moment.elapsed else 0.0 for rank, moment in moments.items()}
+    shares = {
+        rank: moment.waited / moment.elapsed if moment.elapsed else 0.0
+        for rank, moment in moments.items()
+    }
     for rank, moment in sorted(moments.items()):
         lag = moments[foremost].batches - moment.batches
-        others = median([share for other, share in shares.items() if other != rank] or [1.0])  # alone, it delays none
-        what = f"{moment.place or 'rows that are being put together'} ({moment.phase})"
-        now = "is now in the training loop (loop)" if moment.phase == "loop" else f"now waits for {what}"
+        # alone, it delays none
+        others = median([wait for other, wait in shares.items() if other != rank] or [1.0])
+        what = f"{moment.reading or 'rows that are being put together'} ({moment.phase})"
+        if moment.phase == "loop":
+            now = "is now in the training loop (loop)"
+        else:
+            now = f"now waits for {what}"
         if moment.phase in ("decode", "gather") and moment.seconds >= stall_seconds:
-            ahead = f"; rank {foremost} is {lag} batches ahead" if lag else ""
-            found["waits", rank] = f"rank {rank} has waited {moment.seconds:.0f} s for {what}{ahead}"
-        elif lag > _BATCHES_BEHIND and lag * moment.elapsed >= stall_seconds * max(1, moment.batches):
-            found["behind", rank] = (
-                f"rank {rank} is {lag} batches behind rank {foremost}; it spent {shares[rank]:.0%} of its time waiting"
-                f" for data, and {now}"
+            ahead = ""
+            if lag:
+                ahead = f"; rank {foremost} is {lag} batches ahead"
+            messages["waits", rank] = (
+                f"rank {rank} has waited {moment.seconds:.0f} s for {what}{ahead}"
             )
-        elif moment.elapsed >= 2 * stall_seconds and shares[rank] >= max(_SHARE, _TIMES_THE_OTHERS * others):
-            found["share", rank] = (
-                f"rank {rank} spent {shares[rank]:.0%} of its time waiting for data, the other ranks {others:.0%}; it"
-                f" {now}"
+        elif lag > _BATCHES_BEHIND and lag * moment.elapsed >= stall_seconds * max(
+            1, moment.batches
+        ):
+            messages["behind", rank] = (
+                f"rank {rank} is {lag} batches behind rank {foremost}; it spent"
+                f" {shares[rank]:.0%} of its time waiting for data, and {now}"
             )
-    return found
+        elif moment.elapsed >= 2 * stall_seconds and shares[rank] >= max(
+            _SHARE, _TIMES_THE_OTHERS * others
+        ):
+            messages["share", rank] = (
+                f"rank {rank} spent {shares[rank]:.0%} of its time waiting for data, the other"
+                f" ranks {others:.0%}; it {now}"
+            )
+    return messages
 
 
-def due(found: Mapping[Complaint, str], said: dict[Complaint, float], *, now: float) -> list[str]:
-    """Return the sentences to log now: each kind and rank once in `_AGAIN_S`, over all passes and blocks of a stream.
+def due(messages: Mapping[Complaint, str], last_logged: dict[Complaint, float], *, now: float) -> list[str]:
+    """Return the sentences to log now: each kind and rank once in `_AGAIN_S`, over all passes and
+    blocks of a stream.
 
     said: when each was last logged; updated. now: monotonic seconds.
     """
-    ready = [complaint for complaint in found if now - said.get(complaint, -_AGAIN_S) >= _AGAIN_S]
-    said.update(dict.fromkeys(ready, now))
-    return [found[complaint] for complaint in ready]
+    ready = []
+    for complaint in messages:
+        if now - last_logged.get(complaint, -_AGAIN_S) >= _AGAIN_S:
+            ready.append(complaint)
+    last_logged.update(dict.fromkeys(ready, now))
+    return [messages[complaint] for complaint in ready]

@@ -1,8 +1,9 @@
 """Find out which rank of how many this process is.
 
-The parent process asks once, and its DataLoader workers inherit the answer. torch.distributed answers first, if a
-process group exists; the variables RANK and WORLD_SIZE answer second. A launcher without a known rank is an error: if
-every process believed to be rank 0 of 1, each would train on every row.
+The parent process asks once, and its DataLoader workers inherit the answer. torch.distributed
+answers first, if a process group exists; the variables RANK and WORLD_SIZE answer second. A
+launcher without a known rank is an error: if every process believed to be rank 0 of 1, each would
+train on every row.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _LAUNCHERS = (
     ("PMI_SIZE", "PMI_RANK"),
 )
 _REMEDY = (
-    "start with torchrun, initialise torch.distributed first, or pass topology=headrace.Topology(rank=…, world_size=…)"
+    "start with torchrun, initialise torch.distributed first, or pass"
+    " topology=headrace.Topology(rank=…, world_size=…)"
 )
 
 
@@ -32,9 +34,10 @@ _REMEDY = (
 class Topology:
     """This process reads as `rank` of `world_size`; `source` says who decided that.
 
-    Pass it as `topology=` where the ranks that share the rows are not the processes of the job. Under tensor or
-    pipeline parallelism all processes of one model replica pass the same data-parallel rank and receive the same
-    batches. Raises `SettingsError` unless rank is one of 0..world_size-1.
+    Pass it as `topology=` where the ranks that share the rows are not the processes of the job.
+    Under tensor or pipeline parallelism all processes of one model replica pass the same
+    data-parallel rank and receive the same batches. Raises `SettingsError` unless rank is one of
+    0..world_size-1.
     """
 
     rank: int
@@ -42,10 +45,12 @@ class Topology:
     source: Source = "arguments"
 
     def __post_init__(self) -> None:
-        if not (type(self.rank) is type(self.world_size) is int and 0 <= self.rank < self.world_size):
+        if not (
+            type(self.rank) is type(self.world_size) is int and 0 <= self.rank < self.world_size
+        ):
             raise SettingsError(
-                f"topology: rank {self.rank!r} of world_size {self.world_size!r} (from {self.source}) does not exist;"
-                " ranks are the integers 0..world_size-1"
+                f"topology: rank {self.rank!r} of world_size {self.world_size!r} (from"
+                f" {self.source}) does not exist; ranks are the integers 0..world_size-1"
             )
 
     def __str__(self) -> str:
@@ -60,24 +65,30 @@ def capture(*, environ: Mapping[str, str] | None = None) -> Topology:
     distributed = initialized_distributed()
     if distributed is not None:
         return Topology(
-            rank=int(distributed.get_rank()), world_size=int(distributed.get_world_size()), source="torch.distributed"
+            rank=int(distributed.get_rank()),
+            world_size=int(distributed.get_world_size()),
+            source="torch.distributed",
         )
-    # The only environment read below the command line: launchers announce a rank in no other way, and a library user
-    # who does not pass it on must not silently read every row on every rank.
-    environ = os.environ if environ is None else environ
-    world_size, rank = _number(environ, "WORLD_SIZE"), _number(environ, "RANK")
+    # The only environment read below the command line: launchers announce a rank in no other way,
+    # and a library user who does not pass it on must not silently read every row on every rank.
+    if environ is None:
+        environ = os.environ
+    world_size = _number(environ, "WORLD_SIZE")
+    rank = _number(environ, "RANK")
     if world_size is None and rank is not None:
         raise StreamError(f"topology: RANK is {rank} but WORLD_SIZE is not set; {_REMEDY}")
     if world_size is not None:
         if rank is None and world_size != 1:
-            raise StreamError(f"topology: WORLD_SIZE is {world_size} but RANK is not set; {_REMEDY}")
+            raise StreamError(
+                f"topology: WORLD_SIZE is {world_size} but RANK is not set; {_REMEDY}"
+            )
         return Topology(rank=rank or 0, world_size=world_size, source="environment")
     for count, number in _LAUNCHERS:
         if (_number(environ, count) or 1) > 1:
             raise StreamError(
-                f"topology: {count} is {environ[count]} ({number} is {environ.get(number, 'not set')}), so there are"
-                f" other processes, but RANK and WORLD_SIZE are not set and torch.distributed is not initialised;"
-                f" {_REMEDY}"
+                f"topology: {count} is {environ[count]} ({number} is"
+                f" {environ.get(number, 'not set')}), so there are other processes, but RANK and"
+                f" WORLD_SIZE are not set and torch.distributed is not initialised; {_REMEDY}"
             )
     return Topology(rank=0, world_size=1, source="alone")
 
@@ -90,12 +101,13 @@ def confirm(topology: Topology) -> None:
     distributed = initialized_distributed()
     if topology.source == "arguments" or distributed is None:
         return
-    rank, world_size = int(distributed.get_rank()), int(distributed.get_world_size())
+    rank = int(distributed.get_rank())
+    world_size = int(distributed.get_world_size())
     if (rank, world_size) != (topology.rank, topology.world_size):
         raise StreamError(
-            f"topology: the stream was built as {topology} (from {topology.source}), but torch.distributed says rank"
-            f" {rank} of {world_size}; build the stream after init_process_group, or pass"
-            " topology=headrace.Topology(rank=…, world_size=…)"
+            f"topology: the stream was built as {topology} (from {topology.source}), but"
+            f" torch.distributed says rank {rank} of {world_size}; build the stream after"
+            " init_process_group, or pass topology=headrace.Topology(rank=…, world_size=…)"
         )
 
 
@@ -111,7 +123,10 @@ def initialized_distributed() -> Any:
 
 
 def gather(value: Any) -> list[Any]:
-    """Return this value of every rank, in rank order, or of this process alone. Collective under torch.distributed."""
+    """Return this value of every rank, in rank order, or of this process alone.
+
+    Collective under torch.distributed.
+    """
     distributed = initialized_distributed()
     if distributed is None:
         return [value]
@@ -122,8 +137,11 @@ def gather(value: Any) -> list[Any]:
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:
     try:
-        return int(environ[name]) if name in environ else None
+        if name in environ:
+            return int(environ[name])
+        return None
     except ValueError:
         raise StreamError(
-            f"topology: {name} is {environ[name]!r} in the environment; expected an integer; {_REMEDY}"
+            f"topology: {name} is {environ[name]!r} in the environment; expected an integer;"
+            f" {_REMEDY}"
         ) from None

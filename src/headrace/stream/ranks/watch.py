@@ -1,29 +1,33 @@
-"""Watch a pass of a rank: the start barrier before its first batch, then a thread in the rank's own process.
+"""Watch a pass of a rank: the start barrier before its first batch, then a thread in the rank's own
+process.
 
-**Start barrier.** Ranks with different datasets, batches or positions would deliver rows twice, miss others, or take
-unequal steps and hang. So no rank gets a batch before all have arrived, and a difference is an error on every rank. A
-rank that does not arrive within the timeout of the process group is an error too. A pass costs each rank a few small
-requests.
+**Start barrier.** Ranks with different datasets, batches or positions would deliver rows twice,
+miss others, or take unequal steps and hang. So no rank gets a batch before all have arrived, and a
+difference is an error on every rank. A rank that does not arrive within the timeout of the process
+group is an error too. A pass costs each rank a few small requests.
 
     headrace/begin/<failures>/<stream>/<start>    rank and contract of the first rank to arrive
     …/here/<rank>                                 the process that arrived as this rank
     …/came                                        counts the arrivals
-    …/unlike                                      rank and contract of a rank that differs from the first
-    …/twice                                       two processes that arrived as the same rank
-    …/judged                                      set by the last arrival: the keys above are complete
+    …/unlike                                      rank and contract of a rank that differs from the
+    first …/twice                                       two processes that arrived as the same rank
+    …/judged                                      set by the last arrival: the keys above are
+    complete
 
-Streams are numbered in the order in which a process first reads them, which must be the same on all ranks. A pass that
-starts where the previous pass of its stream started is not compared again, so one rank may leave a pass and start it
-anew. After a failure that the training loop caught, the numbers begin anew.
+Streams are numbered in the order in which a process first reads them, which must be the same on all
+ranks. A pass that starts where the previous pass of its stream started is not compared again, so
+one rank may leave a pass and start it anew. After a failure that the training loop caught, the
+numbers begin anew.
 
-Where fewer ranks than processes share the rows (tensor parallelism, several jobs in one group), nobody can say which
-processes belong together. There, each stream is compared with the first one of the same rows and batches, and nobody
-waits.
+Where fewer ranks than processes share the rows (tensor parallelism, several jobs in one group),
+nobody can say which processes belong together. There, each stream is compared with the first one of
+the same rows and batches, and nobody waits.
 
-**Thread.** Twice a second it reads failures of other processes and looks for processes of this machine that have died
-(see `group`). Once a second each rank publishes a snapshot of its progress under `headrace/beat/<stream>/<rank>`. Each
-rank logs when it waits too long, and rank 0 logs it for all ranks (see `stats`). A batch costs a few assignments.
-Without other processes and without stall_seconds there is no thread. It ends with the pass.
+**Thread.** Twice a second it reads failures of other processes and looks for processes of this
+machine that have died (see `group`). Once a second each rank publishes a snapshot of its progress
+under `headrace/beat/<stream>/<rank>`. Each rank logs when it waits too long, and rank 0 logs it for
+all ranks (see `stats`). A batch costs a few assignments. Without other processes and without
+stall_seconds there is no thread. It ends with the pass.
 """
 
 from __future__ import annotations
@@ -43,7 +47,15 @@ from weakref import WeakKeyDictionary
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import StreamError
 from headrace.printable import shown
-from headrace.stream.ranks.group import RUNNING, Failure, Group, default_group, default_store, failure_of, text_of
+from headrace.stream.ranks.group import (
+    RUNNING,
+    Failure,
+    Group,
+    default_group,
+    default_store,
+    failure_of,
+    text_of,
+)
 from headrace.stream.ranks.stats import Complaint, Progress, Snapshot, complaints, due
 from headrace.stream.ranks.topology import Topology
 
@@ -55,14 +67,21 @@ log = logging.getLogger("headrace")
 _LOOK_S = 0.5
 _LOOKS_PER_BEAT = 2
 _END_S = 10.0  # a look takes milliseconds, and longer where the machine or the store is busy
-_SAID: WeakKeyDictionary[Any, dict[Complaint, float]] = WeakKeyDictionary()  # by stream: when each was last logged
+# by stream: when each was last logged
+_SAID: WeakKeyDictionary[Any, dict[Complaint, float]] = WeakKeyDictionary()
 
-_BARRIER_LOOK_S, _SAY_S = 0.05, 5.0
+_BARRIER_LOOK_S = 0.05
+_SAY_S = 5.0
 _TIMEOUT_S = 1800.0  # of a store that does not say; torch's own collectives wait as long
-_MOST_FIELDS, _MOST_RANKS = 4, 8
-# Equal in all processes of one stream: recognises it where fewer ranks than processes share the rows.
+_MOST_FIELDS = 4
+_MOST_RANKS = 8
+# Equal in all processes of one stream: recognises it where fewer ranks than processes share the
+# rows.
 _SHARED = ("split", "index", "world_size", "num_workers", "batch_size", "remainder")
-_ALONE = "if only one rank reads this stream, open it with topology=headrace.Topology(rank=0, world_size=1)"
+_ALONE = (
+    "if only one rank reads this stream, open it with topology=headrace.Topology(rank=0,"
+    " world_size=1)"
+)
 
 Given = TypeVar("Given")
 
@@ -70,12 +89,13 @@ Given = TypeVar("Given")
 class Watch:
     """Watches one pass of a loader: `for batch in Watch(loader, contract).over(batches)`.
 
-    It changes no batch, only which error is seen where. stream: the loader; hashable, with weak references. contract:
-    see `StreamLoader.contract`; None skips the start barrier. progress: where the reading threads note what they read.
-    stall_seconds: None never logs a stall.
+    It changes no batch, only which error is seen where. stream: the loader; hashable, with weak
+    references. contract: see `StreamLoader.contract`; None skips the start barrier. progress: where
+    the reading threads note what they read. stall_seconds: None never logs a stall.
     """
 
-    _is_finalizing = staticmethod(sys.is_finalizing)  # still found when the interpreter has emptied this module
+    # still found when the interpreter has emptied this module
+    _is_finalizing = staticmethod(sys.is_finalizing)
 
     def __init__(
         self,
@@ -85,33 +105,55 @@ class Watch:
         *,
         stall_seconds: float | None = None,
     ) -> None:
-        self.progress = Progress() if progress is None else progress
+        if progress is None:
+            self.progress = Progress()
+        else:
+            self.progress = progress
         self.failure: Failure | None = None  # of another process, once heard of
-        self._stream, self._contract, self._stall_seconds = stream, contract, stall_seconds
-        self._topology, self._epoch = stream.topology, stream.epoch
+        self._stream = stream
+        self._contract = contract
+        self._stall_seconds = stall_seconds
+        self._topology = stream.topology
+        self._epoch = stream.epoch
         self._said = _SAID.setdefault(stream, {})
         self._group = default_group()
-        self._local = None if self._group is None else self._group.local
-        self._settled = 0 if self._group is None else self._group.settled
+        if self._group is None:
+            self._local = None
+        else:
+            self._local = self._group.local
+        if self._group is None:
+            self._settled = 0
+        else:
+            self._settled = self._group.settled
         self._beat = ""
         if self._group is not None:
             self._group.topology = self._topology
-            if stall_seconds is not None and self.progress.index is not None and self._group.keeps_latest:
-                self._beat = f"headrace/beat/{self.progress.index.split}/{self.progress.index.identity[:16]}"
+            if (
+                stall_seconds is not None
+                and self.progress.index is not None
+                and self._group.keeps_latest
+            ):
+                self._beat = (
+                    f"headrace/beat/{self.progress.index.split}/{self.progress.index.identity[:16]}"
+                )
         self._looks = 0
         self._ends = threading.Event()
         self._thread: threading.Thread | None = None
 
     def over(self, batches: Iterator[Given]) -> Generator[Given, None, None]:
-        """Yield the batches once all ranks have started the pass, and report their errors to the other ranks.
+        """Yield the batches once all ranks have started the pass, and report their errors to the
+        other ranks.
 
-        Raises `StreamError` when another rank has failed, and when the ranks are about to read different data.
+        Raises `StreamError` when another rank has failed, and when the ranks are about to read
+        different data.
         """
         with self, closing(batches) if isinstance(batches, Generator) else nullcontext():
             self.check()
             if self._contract is not None and self._group is not None:
                 try:
-                    start_together(self._stream, self._contract, self._topology, self._group, check=self.check)
+                    start_together(
+                        self._stream, self._contract, self._topology, self._group, check=self.check
+                    )
                 except RanksDiffer as error:
                     log.error("%s", error)
                     raise
@@ -135,7 +177,8 @@ class Watch:
     def check(self) -> None:
         """Raise `StreamError` if another rank has failed, once all ranks have read of it.
 
-        A failure that is heard of after the last check of a pass is raised by the next pass of this process.
+        A failure that is heard of after the last check of a pass is raised by the next pass of this
+        process.
         """
         if self.failure is None and self._group is not None:
             self.failure = self._group.read_after(self._settled)
@@ -143,11 +186,17 @@ class Watch:
             if self._group is not None:
                 self._group.await_all(self.failure)
                 self._group.settle()
-            raise StreamError(f"{self.failure}; fix the cause there, then resume all ranks from the last saved state")
+            raise StreamError(
+                f"{self.failure}; fix the cause there, then resume all ranks from the last saved"
+                " state"
+            )
 
     def report(self, error: Exception) -> None:
         """Log an error of this rank, publish it to the others, and give them a moment to read it."""
-        failure = failure_of(error, self._topology) if self._group is None else self._group.failure(error)
+        if self._group is None:
+            failure = failure_of(error, self._topology)
+        else:
+            failure = self._group.failure(error)
         log.error("%s", failure)
         if self._group is None:
             return
@@ -165,7 +214,8 @@ class Watch:
         self._ends.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_END_S)
-            if not self._thread.is_alive():  # else it is joined once more before the interpreter ends
+            # else it is joined once more before the interpreter ends
+            if not self._thread.is_alive():
                 RUNNING.discard(self)
         if self._local is not None:
             with suppress(RuntimeError):
@@ -182,9 +232,13 @@ class Watch:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
-        if self._is_finalizing():  # the stream was left open: modules are torn down, and the thread has ended
+        # the stream was left open: modules are torn down, and the thread has ended
+        if self._is_finalizing():
             return
         self.progress.done()
         self.stop()
@@ -196,7 +250,9 @@ class Watch:
             self._look()
             while not self._ends.wait(_LOOK_S):
                 self._look()
-        except RuntimeError as lost:  # the store ended with its process: this pass may well be the last to end
+        except (
+            RuntimeError
+        ) as lost:  # the store ended with its process: this pass may well be the last to end
             self._local = None
             log.info("%s: no longer watches the other ranks: %s", self._topology, lost)
 
@@ -221,8 +277,8 @@ class Watch:
                     epoch, values = json.loads(self._group.store.get(f"{self._beat}/{rank}"))
                     if epoch == self._epoch:
                         moments[rank] = Snapshot(**values)
-        found = complaints(moments, stall_seconds=self._stall_seconds)
-        for sentence in due(found, self._said, now=time.monotonic()):
+        messages = complaints(moments, stall_seconds=self._stall_seconds)
+        for sentence in due(messages, self._said, now=time.monotonic()):
             log.warning("%s", sentence)
 
     def _hear(self, failure: Failure) -> None:
@@ -231,7 +287,9 @@ class Watch:
 
     def _publish(self, moment: Snapshot) -> None:
         if self._beat and self._group is not None:
-            self._group.store.set(f"{self._beat}/{self._topology.rank}", json.dumps([self._epoch, asdict(moment)]))
+            self._group.store.set(
+                f"{self._beat}/{self._topology.rank}", json.dumps([self._epoch, asdict(moment)])
+            )
 
 
 # --- the start barrier
@@ -242,18 +300,27 @@ class RanksDiffer(StreamError):
 
 
 def start_together(
-    stream: object, contract: Mapping[str, Any], topology: Topology, group: Group, *, check: Callable[[], None]
+    stream: object,
+    contract: Mapping[str, Any],
+    topology: Topology,
+    group: Group,
+    *,
+    check: Callable[[], None],
 ) -> None:
     """Wait until all ranks start this pass of a stream, and compare their contracts.
 
-    contract: JSON by name, equal on all ranks, of `StreamLoader.contract`. check: raises when another rank has failed.
-    Raises `RanksDiffer` if contracts differ, `StreamError` if a rank does not arrive.
+    contract: JSON by name, equal on all ranks, of `StreamLoader.contract`. check: raises when
+    another rank has failed. Raises `RanksDiffer` if contracts differ, `StreamError` if a rank does
+    not arrive.
     """
     if topology.world_size < 2:
         return
     contract = {**contract, "world_size": topology.world_size}
-    whole = group.processes == topology.world_size
-    name = "all" if whole else sha256_hex(canonical_json([contract.get(field) for field in _SHARED]))[:16]
+    complete = group.processes == topology.world_size
+    if complete:
+        name = "all"
+    else:
+        name = sha256_hex(canonical_json([contract.get(field) for field in _SHARED]))[:16]
     starts = group.starts.get(stream)
     if starts is None or starts.failures != group.settled:
         group.streams[group.settled, name] += 1
@@ -262,10 +329,11 @@ def start_together(
     text = canonical_json(contract).decode()
     if text == starts.contract:
         return
-    starts.count, starts.contract = starts.count + 1, ""
+    starts.count = starts.count + 1
+    starts.contract = ""
     start = _Start(contract, topology, group, f"{starts.prefix}/{starts.count}")
     with suppress(RuntimeError):  # the store has gone: no other rank can answer
-        if whole:
+        if complete:
             start.meet(check)
         else:
             start.compare(start.arrive_first(), start.mine, StreamError)
@@ -274,7 +342,10 @@ def start_together(
 
 @dataclass
 class _Starts:
-    """Counts the different starts of one stream since failure `failures`. contract: that of the last start."""
+    """Counts the different starts of one stream since failure `failures`.
+
+    contract: that of the last start.
+    """
 
     prefix: str
     failures: int
@@ -313,54 +384,77 @@ class _Start:
         if store.check([f"{key}/twice"]):
             rank, one, other = json.loads(store.get(f"{key}/twice"))
             raise RanksDiffer(
-                f"{self.topology}: processes {one} and {other} both read as rank {rank}; give each process its own"
-                " rank, or leave topology= out"
+                f"{self.topology}: processes {one} and {other} both read as rank {rank}; give each"
+                " process its own rank, or leave topology= out"
             )
         if store.check([f"{key}/unlike"]):
-            self.compare(*sorted([first, json.loads(store.get(f"{key}/unlike"))], key=lambda side: side[0]))
+            self.compare(
+                *sorted([first, json.loads(store.get(f"{key}/unlike"))], key=lambda side: side[0])
+            )
 
     def _wait(self, check: Callable[[], None]) -> None:
-        began, pause, said = time.monotonic(), 0.001, False
+        began = time.monotonic()
+        pause = 0.001
+        logged = False
         timeout = getattr(default_store(), "timeout", None)  # as init_process_group was told
-        timeout_s = _TIMEOUT_S if timeout is None else float(timeout.total_seconds())
-        start = f"start epoch {self.contract.get('epoch')} of {shown(self.contract.get('split', 'windows'))}"
+        if timeout is None:
+            timeout_s = _TIMEOUT_S
+        else:
+            timeout_s = float(timeout.total_seconds())
+        start = (
+            f"start epoch {self.contract.get('epoch')} of"
+            f" {shown(self.contract.get('split', 'windows'))}"
+        )
         while not self.group.store.check([f"{self.key}/judged"]):
             check()
             waited_s = time.monotonic() - began
             if waited_s > timeout_s:
                 raise StreamError(
-                    f"{self.topology}: waited {waited_s:.0f} s for {self._missing()} to {start}; start the same passes"
-                    f" on every rank, and check there what stopped them; {_ALONE}"
+                    f"{self.topology}: waited {waited_s:.0f} s for {self._missing()} to {start};"
+                    " start the same passes on every rank, and check there what stopped them;"
+                    f" {_ALONE}"
                 )
-            if waited_s > _SAY_S and not said:
-                said = True
+            if waited_s > _SAY_S and not logged:
+                logged = True
                 log.warning("%s: waits for %s to %s", self.topology, self._missing(), start)
             time.sleep(pause)
             pause = min(_BARRIER_LOOK_S, 2 * pause)
 
     def _missing(self) -> str:
         ranks = range(self.topology.world_size)
-        missing = [str(rank) for rank in ranks if not self.group.store.check([f"{self.key}/here/{rank}"])]
-        more = f" and {len(missing) - _MOST_RANKS} more" if len(missing) > _MOST_RANKS else ""
+        missing = []
+        for rank in ranks:
+            if not self.group.store.check([f"{self.key}/here/{rank}"]):
+                missing.append(str(rank))
+        more = ""
+        if len(missing) > _MOST_RANKS:
+            more = f" and {len(missing) - _MOST_RANKS} more"
         return f"rank{'s' if len(missing) != 1 else ''} {', '.join(missing[:_MOST_RANKS])}{more}"
 
     def compare(
         self,
         one: tuple[int, Mapping[str, Any]],
         other: tuple[int, Mapping[str, Any]],
-        kind: type[StreamError] = RanksDiffer,
+        error_type: type[StreamError] = RanksDiffer,
     ) -> None:
         """Raise an error of this kind, with the fields and both values, if two sides differ."""
         (rank, values), (other_rank, others) = one, other
-        names = [name for name in dict.fromkeys((*values, *others)) if values.get(name) != others.get(name)]
+        names = []
+        for name in dict.fromkeys((*values, *others)):
+            if values.get(name) != others.get(name):
+                names.append(name)
         if not names:
             return
         differences = ", ".join(
-            f"{name} is {shown(values.get(name))} on rank {rank} and {shown(others.get(name))} on rank {other_rank}"
+            f"{name} is {shown(values.get(name))} on rank {rank} and {shown(others.get(name))} on"
+            f" rank {other_rank}"
             for name in names[:_MOST_FIELDS]
         )
-        more = f", and {len(names) - _MOST_FIELDS} more differ" if len(names) > _MOST_FIELDS else ""
-        raise kind(
-            f"{self.topology}: the ranks are about to read different data: {differences}{more}; open the same data with"
-            f" the same settings, load the same state and set the same epoch on every rank; {_ALONE}"
+        more = ""
+        if len(names) > _MOST_FIELDS:
+            more = f", and {len(names) - _MOST_FIELDS} more differ"
+        raise error_type(
+            f"{self.topology}: the ranks are about to read different data: {differences}{more};"
+            " open the same data with the same settings, load the same state and set the same"
+            f" epoch on every rank; {_ALONE}"
         )

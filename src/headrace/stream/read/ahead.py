@@ -1,16 +1,18 @@
 """Read ahead in threads: make items before their consumer asks for them, and decode blocks in time.
 
-The reader announces the pieces of coming pools to a `Fetcher`, in order. Threads decode their blocks, each once while
-any announced pool needs it, as long as the bytes decoded ahead or being decoded stay below a bound. The blocks of the
-reader's current pool do not count: if they alone exceeded the bound, nothing would be decoded while they are used. A
-block that the reader requests now is decoded in any case, so a bound that is too small costs speed but never stops
-progress. The delivered rows do not depend on which thread was faster.
+The reader announces the pieces of coming pools to a `Fetcher`, in order. Threads decode their
+blocks, each once while any announced pool needs it, as long as the bytes decoded ahead or being
+decoded stay below a bound. The blocks of the reader's current pool do not count: if they alone
+exceeded the bound, nothing would be decoded while they are used. A block that the reader requests
+now is decoded in any case, so a bound that is too small costs speed but never stops progress. The
+delivered rows do not depend on which thread was faster.
 
-Lanes read blocks from front to back and are at different positions of their blocks, so about half of the rows of all
-open blocks are still needed. A block is therefore kept in parts, which are dropped one by one. A part is one piece of
-memory of its own, which the next part reuses. Separate allocations for each column of each part could not be returned
-while one of them is used. Copying costs less than touching fresh memory would. A block no larger than a part is not
-worth a copy. If two lanes meet in such a block, it stays decoded for the second one if there is room.
+Lanes read blocks from front to back and are at different positions of their blocks, so about half
+of the rows of all open blocks are still needed. A block is therefore kept in parts, which are
+dropped one by one. A part is one piece of memory of its own, which the next part reuses. Separate
+allocations for each column of each part could not be returned while one of them is used. Copying
+costs less than touching fresh memory would. A block no larger than a part is not worth a copy. If
+two lanes meet in such a block, it stays decoded for the second one if there is room.
 """
 
 from __future__ import annotations
@@ -49,8 +51,13 @@ class Threads(ThreadPoolExecutor):
 
 
 def start_threads(count: int, *, name: str) -> Threads:
-    """Return a pool of `count` threads with this name, which start when there is work. End them with `end_threads`."""
-    threads = Threads(count, thread_name_prefix=name, initializer=setattr, initargs=(_this_thread, "reads", True))
+    """Return a pool of `count` threads with this name, which start when there is work.
+
+    End them with `end_threads`.
+    """
+    threads = Threads(
+        count, thread_name_prefix=name, initializer=setattr, initargs=(_this_thread, "reads", True)
+    )
     threads.starter = threading.current_thread()
     return threads
 
@@ -58,12 +65,13 @@ def start_threads(count: int, *, name: str) -> Threads:
 def end_threads(threads: Threads, *, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
     """Cancel work that has not begun, and wait for work that has.
 
-    Does nothing while the interpreter shuts down with a stream open: it has already joined all such threads, and its
-    modules are partly cleared.
+    Does nothing while the interpreter shuts down with a stream open: it has already joined all such
+    threads, and its modules are partly cleared.
 
-    The garbage collector ends a stream that was dropped inside a cycle, in whichever thread it runs. A reading thread
-    must not wait then: it would wait forever for itself, or for a thread that waits for its block. It waits only for
-    threads that it started itself, because those never wait for it.
+    The garbage collector ends a stream that was dropped inside a cycle, in whichever thread it
+    runs. A reading thread must not wait then: it would wait forever for itself, or for a thread
+    that waits for its block. It waits only for threads that it started itself, because those never
+    wait for it.
     """
     if finalizing():
         return
@@ -81,15 +89,17 @@ def made_ahead(
 ) -> Generator[Item, None, None]:
     """Yield the same items, and make the next ones while one is used.
 
-    Raises what making an item raised, at its position. At most `most` items wait, including the one being made. If
-    `size_of` gives their bytes, fewer wait: the number that fits in `most_bytes` at the size of the largest item so
-    far, but at least one. The first item is made alone. When the generator is exhausted, closed or dropped, the thread
-    finishes its current item and ends, and `items` is closed. If the interpreter ends first, at most `most` items are
-    still made.
+    Raises what making an item raised, at its position. At most `most` items wait, including the one
+    being made. If `size_of` gives their bytes, fewer wait: the number that fits in `most_bytes` at
+    the size of the largest item so far, but at least one. The first item is made alone. When the
+    generator is exhausted, closed or dropped, the thread finishes its current item and ends, and
+    `items` is closed. If the interpreter ends first, at most `most` items are still made.
     """
     threads = start_threads(1, name=thread_name)
     coming: deque[Future[tuple[Item, int] | None]] = deque()
-    end, close = end_threads, getattr(items, "close", None)  # bound now: at exit the module may be cleared
+    # bound now: at exit the module may be cleared
+    end = end_threads
+    close = getattr(items, "close", None)
 
     def make() -> tuple[Item, int] | None:
         for item in items:
@@ -99,20 +109,25 @@ def made_ahead(
     try:
         largest = 0
         coming.append(threads.submit(make))
-        while (made := coming.popleft().result()) is not None:
-            largest = max(largest, made[1])
-            room = most if most_bytes is None or not largest else max(1, min(most, most_bytes // largest))
+        while (result := coming.popleft().result()) is not None:
+            largest = max(largest, result[1])
+            if most_bytes is None or not largest:
+                room = most
+            else:
+                room = max(1, min(most, most_bytes // largest))
             while len(coming) < room:
                 coming.append(threads.submit(make))
-            yield made[0]
-            del made
+            yield result[0]
+            del result
     finally:
         coming.clear()
         end(threads)
         if close is not None:
             try:  # noqa: SIM105 - `suppress` may be cleared by then, too
                 close()
-            except ValueError:  # an unjoined thread is still inside `items`, and closes it when done
+            except (
+                ValueError
+            ):  # an unjoined thread is still inside `items`, and closes it when done
                 pass
 
 
@@ -129,12 +144,13 @@ class Fetcher:
 
     decode: called in threads.
     estimate: bytes of a block before it is decoded.
-    keep: "copies" of the needed rows, in parts. "copies of the rest": of a block without the rows before the first
-    wanted one at the time of decoding; if those are needed later, the block is decoded again. "views" of whole blocks,
-    for mapped files.
+    keep: "copies" of the needed rows, in parts. "copies of the rest": of a block without the rows
+    before the first wanted one at the time of decoding; if those are needed later, the block is
+    decoded again. "views" of whole blocks, for mapped files.
     """
 
-    _end_threads = staticmethod(end_threads)  # reachable even after the interpreter has cleared this module
+    # reachable even after the interpreter has cleared this module
+    _end_threads = staticmethod(end_threads)
 
     def __init__(
         self,
@@ -151,7 +167,8 @@ class Fetcher:
         self._ahead_bytes = ahead_bytes
         self._ahead_blocks = ahead_blocks
         self._keep = keep
-        self._wanted: dict[int, deque[int]] = {}  # the first row that each announced pool needs, in the order of pools
+        # the first row that each announced pool needs, in the order of pools
+        self._wanted: dict[int, deque[int]] = {}
         self._waiting: deque[int] = deque()  # announced but not begun
         self._begun: dict[int, Future[list[Part]]] = {}
         self._floors: dict[int, int] = {}  # the lowest row held of each begun block
@@ -160,8 +177,9 @@ class Fetcher:
         self._shared_bytes = 0
         self._sizes: dict[int, int] = {}  # bytes of decoded blocks
         self._ratio = 1.0  # actual over estimated bytes of the last block: fewer columns take less
-        # Unused blocks. Decoding a new block first releases one of them, to reuse its memory: the allocator would
-        # return memory that stays free for a moment to the system, and fresh memory is slow to touch.
+        # Unused blocks. Decoding a new block first releases one of them, to reuse its memory: the
+        # allocator would return memory that stays free for a moment to the system, and fresh memory
+        # is slow to touch.
         self._done: deque[Future[list[Part]]] = deque(maxlen=_MOST_DONE)
         self._in_use: frozenset[int] = frozenset()  # by the reader's current pool
         self._memory, self._memory_lock = Buffers(), threading.Lock()
@@ -188,28 +206,35 @@ class Fetcher:
         return sum(map(self._size, self._begun)) + self._shared_bytes
 
     def decode_each(self, blocks: Iterable[int], use: Callable[[int, Columns], Made]) -> list[Made]:
-        """Return the result of `use` for each decoded block, in order; `use` runs in the threads. No block is held.
+        """Return the result of `use` for each decoded block, in order; `use` runs in the threads.
+
+        No block is held.
 
         Raises what decoding raised.
         """
-        coming = [self._threads.submit(lambda block: use(block, self._decode(block)), block) for block in blocks]
-        return [made.result() for made in coming]
+        coming = [
+            self._threads.submit(lambda block: use(block, self._decode(block)), block)
+            for block in blocks
+        ]
+        return [decoded.result() for decoded in coming]
 
-    def get_alone(self, pieces: Sequence[Piece]) -> list[Columns]:
-        """Return the rows of pieces that were not announced, in order; holds nothing else of their blocks."""
+    def get_alone(self, wanted_spans: Sequence[Piece]) -> list[Columns]:
+        """Return the rows of pieces that were not announced, in order; holds nothing else of their
+        blocks.
+        """
         spans: dict[int, list[tuple[int, int]]] = {}
-        for block, start, stop in pieces:
+        for block, start, stop in wanted_spans:
             spans.setdefault(block, []).append((start, stop))
 
         def copies(block: int, columns: Columns) -> list[Columns]:
             return [copied(cut(columns, start, stop), self._room) for start, stop in spans[block]]
 
-        found = dict(zip(spans, map(iter, self.decode_each(spans, copies)), strict=True))
-        return [next(found[block]) for block, _, _ in pieces]
+        columns_of_span = dict(zip(spans, map(iter, self.decode_each(spans, copies)), strict=True))
+        return [next(columns_of_span[block]) for block, _, _ in wanted_spans]
 
-    def announce(self, pieces: Sequence[Piece]) -> None:
+    def announce(self, spans: Sequence[Piece]) -> None:
         """Announce the pieces of a coming pool; each call needs one `release`, in the same order."""
-        for block, first in _first_rows(pieces).items():
+        for block, first in _first_rows(spans).items():
             if block not in self._wanted:
                 self._wanted[block] = deque()
                 if block in self._shared:
@@ -220,42 +245,57 @@ class Fetcher:
             self._wanted[block].append(first)
         self._begin_ahead()
 
-    def get(self, pieces: Sequence[Piece]) -> list[Columns]:
+    def get(self, spans: Sequence[Piece]) -> list[Columns]:
         """Return the rows of the pieces announced first, in order. Raises what decoding raised."""
-        firsts = _first_rows(pieces)
+        firsts = _first_rows(spans)
         for block, first in firsts.items():
             begun = block in self._begun
             if not begun:
                 self._waiting.remove(block)
-            if not begun or first < self._floors[block]:  # two lanes meet in a block begun for the other one
+            # two lanes meet in a block begun for the other one
+            if not begun or first < self._floors[block]:
                 self._begin(block)
         self._in_use = frozenset(firsts)
         self._begin_ahead()
         return [
-            cut(part.columns, max(start, part.start) - part.start, min(stop, part.stop) - part.start)
-            for block, start, stop in pieces
+            cut(
+                part.columns, max(start, part.start) - part.start, min(stop, part.stop) - part.start
+            )
+            for block, start, stop in spans
             for part in self._begun[block].result()
             if part.start < stop and start < part.stop
         ]
 
-    def release(self, pieces: Sequence[Piece]) -> None:
+    def release(self, spans: Sequence[Piece]) -> None:
         """Release the pieces of the reader's pool, and drop rows that no announced pool needs."""
-        for block, start, stop in pieces:
+        for block, start, stop in spans:
             self._used[block] = self._used.get(block, 0) + stop - start
-        for block in _first_rows(pieces):
-            wanted = self._wanted[block]
-            wanted.popleft()
-            if wanted:
-                first = 0 if self._keep == "views" else min(wanted)  # a view holds all rows
+        for block in _first_rows(spans):
+            announced = self._wanted[block]
+            announced.popleft()
+            if announced:
+                # a view holds all rows
+                if self._keep == "views":
+                    first = 0
+                else:
+                    first = min(announced)
                 floor = self._floors[block] = max(self._floors[block], first)
                 parts = self._begun[block].result()
                 parts[:] = [part for part in parts if part.stop > floor]
             else:
-                # Keep a small block whole if pools have used only a part of its rows; earlier blocks keep their room.
-                parts, size = self._begun[block].result(), self._size(block)
-                rows = parts[-1].stop if parts else 0
+                # Keep a small block whole if pools have used only a part of its rows; earlier
+                # blocks keep their room.
+                parts = self._begun[block].result()
+                size = self._size(block)
+                rows = 0
+                if parts:
+                    rows = parts[-1].stop
                 is_small_and_whole = len(parts) == 1 and parts[0].start == 0 and size <= _PART_BYTES
-                if is_small_and_whole and self._used[block] < rows and self._shared_bytes + size <= _SHARED_BYTES:
+                if (
+                    is_small_and_whole
+                    and self._used[block] < rows
+                    and self._shared_bytes + size <= _SHARED_BYTES
+                ):
                     self._shared[block] = self._begun[block]
                     self._shared_bytes += size
                 else:
@@ -270,17 +310,21 @@ class Fetcher:
 
     def _begin_ahead(self) -> None:
         ahead = [block for block in self._begun if block not in self._in_use]
-        held, count = sum(map(self._size, ahead)), len(ahead)
+        ahead_bytes = sum(map(self._size, ahead))
+        count = len(ahead)
         while self._waiting and count < self._ahead_blocks:
-            held += self._estimate(self._waiting[0])
-            if held > self._ahead_bytes:
+            ahead_bytes += self._estimate(self._waiting[0])
+            if ahead_bytes > self._ahead_bytes:
                 return
             self._begin(self._waiting.popleft())
             count += 1
 
     def _begin(self, block: int) -> None:
         # With short lanes the next pool may need rows before these, and is announced in time.
-        self._floors[block] = min(self._wanted[block]) if self._keep == "copies of the rest" else 0
+        if self._keep == "copies of the rest":
+            self._floors[block] = min(self._wanted[block])
+        else:
+            self._floors[block] = 0
         self._sizes.pop(block, None)
         self._begun[block] = self._threads.submit(self._parts, block, self._floors[block])
 
@@ -297,7 +341,11 @@ class Fetcher:
         count = max(1, size // _PART_BYTES)
         size = max(1, -(-rows // count))
         return [
-            Part(start, min(start + size, rows), copied(cut(columns, start, start + size), self._room))
+            Part(
+                start,
+                min(start + size, rows),
+                copied(cut(columns, start, start + size), self._room),
+            )
             for start in range(floor, rows, size)
         ]
 
@@ -317,9 +365,9 @@ class Fetcher:
         return int(self._estimated(block) * self._ratio)
 
 
-def _first_rows(pieces: Sequence[Piece]) -> dict[int, int]:
+def _first_rows(spans: Sequence[Piece]) -> dict[int, int]:
     """Return the first row of each block, with the blocks in the order of their first piece."""
     firsts: dict[int, int] = {}
-    for block, start, _ in pieces:
+    for block, start, _ in spans:
         firsts[block] = min(start, firsts.get(block, start))
     return firsts

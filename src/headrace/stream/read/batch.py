@@ -1,4 +1,5 @@
-"""Make batches in the formats of training: dicts of torch tensors or numpy arrays, Arrow tables, or lists of rows.
+"""Make batches in the formats of training: dicts of torch tensors or numpy arrays, Arrow tables, or
+lists of rows.
 
     column                        torch                          numpy                    arrow
     integer, float, bool          tensor of that type            array of that type       as it is
@@ -6,12 +7,14 @@
     date, timestamp, duration     int64 in the column's unit     datetime64, timedelta64  as it is
     fixed-size list of numbers    tensor [rows, size]            array [rows, size]       as it is
     list of numbers               list of tensors, None if null  list of arrays, None     as it is
-      with lists="padded"         tensor [rows, longest]         array [rows, longest]    (not offered)
+      with lists="padded"         tensor [rows, longest]         array [rows, longest]    (not
+      offered)
     text                          list of str, None if null      object array             as it is
     everything else               list of Python objects         object array             as it is
 
-A date32 counts days in torch. Tensors share memory with the arrays, which are made for this pass alone, so a batch may
-be written to. Rows are dicts of plain Python values, which is slow but convenient:
+A date32 counts days in torch. Tensors share memory with the arrays, which are made for this pass
+alone, so a batch may be written to. Rows are dicts of plain Python values, which is slow but
+convenient:
 
     null                            None
     date; timestamp                 datetime.date; datetime.datetime, with its time zone
@@ -19,8 +22,8 @@ be written to. Rows are dicts of plain Python values, which is slow but convenie
     list; struct; map               list; dict; list of (key, value)
     decimal; binary; text           decimal.Decimal; bytes; str
 
-A value that Python cannot represent raises `InputError` and is never changed: times finer than a microsecond, years
-beyond 9999.
+A value that Python cannot represent raises `InputError` and is never changed: times finer than a
+microsecond, years beyond 9999.
 """
 
 from __future__ import annotations
@@ -47,16 +50,20 @@ def make_batches(
     padding: Padding | None = None,
     form: RowForm | None = None,
 ) -> Iterator[Batch]:
-    """Yield batches of `batch_size` rows, the last with the rest; a bool column `VALID` is the mask of real rows.
+    """Yield batches of `batch_size` rows, the last with the rest; a bool column `VALID` is the mask
+    of real rows.
 
-    padding: turns lists of numbers into matrices [rows, longest], with an additional column of their lengths. form:
-    makes the batches of rows that are more than their columns. Batches share memory with the columns.
-    Raises `InputError` for a null date or time in torch and for values that Python rows cannot represent,
-    `MissingExtra` if torch is requested but not installed.
+    padding: turns lists of numbers into matrices [rows, longest], with an additional column of
+    their lengths. form: makes the batches of rows that are more than their columns. Batches share
+    memory with the columns. Raises `InputError` for a null date or time in torch and for values
+    that Python rows cannot represent, `MissingExtra` if torch is requested but not installed.
     """
     if batch_format in IN_ARROW:
         table = pa.table(
-            {name: column if isinstance(column, pa.Array) else pa.array(column) for name, column in columns.items()}
+            {
+                name: column if isinstance(column, pa.Array) else pa.array(column)
+                for name, column in columns.items()
+            }
         )
         slices = (table.slice(start, batch_size) for start in range(0, table.num_rows, batch_size))
         yield from slices if batch_format == "arrow" else map(python_rows, slices)
@@ -64,13 +71,18 @@ def make_batches(
     if form is not None:
         yield from form.batches(columns, batch_size, batch_format)
         return
-    torch = import_torch() if batch_format == "torch" else None
+    torch = None
+    if batch_format == "torch":
+        torch = import_torch()
     cuts: dict[str, Iterable[Any]] = {}
     for name, column in columns.items():
         if padding is not None and isinstance(column, Ragged):
             fill = padding.values.get(name, 0)
             matrices = padded_batches(column, batch_size, fill=fill, multiple=padding.multiple)
-            cuts[name] = matrices if torch is None else map(torch.from_numpy, matrices)
+            if torch is None:
+                cuts[name] = matrices
+            else:
+                cuts[name] = map(torch.from_numpy, matrices)
             cuts[name + LENGTHS] = _parts(name, column.lengths.copy(), batch_size, torch)
         else:
             cuts[name] = _parts(name, column, batch_size, torch)
@@ -98,7 +110,10 @@ def in_format(batch: dict[str, Any], batch_format: BatchFormat) -> dict[str, Any
     if batch_format != "torch":
         return batch
     torch = import_torch()
-    return {name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in batch.items()}
+    return {
+        name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+        for name, value in batch.items()
+    }
 
 
 def import_torch() -> Any:
@@ -119,71 +134,85 @@ def _parts(name: str, column: Column, batch_size: int, torch: Any | None) -> Ite
         if column.dtype.kind in "mM":
             if np.isnat(column).any():
                 raise InputError(
-                    f"column {name}: {int(np.isnat(column).sum())} nulls among its {column.dtype}, and torch has no"
-                    " missing time; fill them when preparing, leave the column out with columns=, or use"
-                    ' batch_format="numpy"'
+                    f"column {name}: {int(np.isnat(column).sum())} nulls among its {column.dtype},"
+                    " and torch has no missing time; fill them when preparing, leave the column"
+                    ' out with columns=, or use batch_format="numpy"'
                 )
             column = column.view(np.int64)
-        # torch's own split releases the interpreter lock, and regains it late while other threads decode.
+        # torch's own split releases the interpreter lock, and regains it late while other threads
+        # decode.
         return map(torch.from_numpy, _slices(column, batch_size))
     if isinstance(column, Ragged):
         if torch is None:
             return map(list, parts)
         return ([None if row is None else torch.from_numpy(row) for row in part] for part in parts)
     objects = map(_objects, parts)
-    return objects if torch is None else (each.tolist() for each in objects)
+    if torch is None:
+        return objects
+    return (array.tolist() for array in objects)
 
 
 def _slices(column: Any, batch_size: int) -> Iterator[Any]:
-    return (column[start : start + batch_size] for start in range(0, max(1, len(column)), batch_size))
+    return (
+        column[start : start + batch_size] for start in range(0, max(1, len(column)), batch_size)
+    )
 
 
 def _objects(column: pa.Array) -> npt.NDArray[np.object_]:
     """Return the values as Python objects, None for nulls."""
-    kind = column.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):  # many times faster than to_pylist
+    dtype = column.type
+    # many times faster than to_pylist
+    if pa.types.is_string(dtype) or pa.types.is_large_string(dtype):
         texts: npt.NDArray[np.object_] = column.to_numpy(zero_copy_only=False)
         return texts
     return np.fromiter(column.to_pylist(), object, len(column))
 
 
 def python_rows(table: pa.Table) -> list[dict[str, Any]]:
-    """Return the rows in order. Raises `InputError` that names the column of a value that Python cannot represent."""
-    names, columns = table.schema.names, []
+    """Return the rows in order.
+
+    Raises `InputError` that names the column of a value that Python cannot represent.
+    """
+    names = table.schema.names
+    columns = []
     for name, column in zip(names, table.columns, strict=True):
-        kind = column.type
-        text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-        number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+        dtype = column.type
+        text = pa.types.is_string(dtype) or pa.types.is_large_string(dtype)
+        number = (
+            pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_boolean(dtype)
+        )
         if text or (number and not column.null_count):  # many times faster than to_pylist
             columns.append(column.to_numpy().tolist())
             continue
         try:
-            columns.append(column.cast(_in_microseconds(kind)).to_pylist())
+            columns.append(column.cast(_in_microseconds(dtype)).to_pylist())
         except (pa.ArrowInvalid, OverflowError, ValueError) as error:
             raise InputError(
-                f"column {name} of type {kind}: a value cannot be a Python value ({error}); Python counts moments in"
-                " microseconds of the years 1 to 9999: leave the column out with columns=, or use"
-                ' batch_format="arrow" or "numpy"'
+                f"column {name} of type {dtype}: a value cannot be a Python value ({error}); Python"
+                " counts moments in microseconds of the years 1 to 9999: leave the column out with"
+                ' columns=, or use batch_format="arrow" or "numpy"'
             ) from error
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
-def _in_microseconds(kind: pa.DataType) -> pa.DataType:
+def _in_microseconds(dtype: pa.DataType) -> pa.DataType:
     """Return the type with microseconds in place of nanoseconds, inside nested types too."""
-    if pa.types.is_timestamp(kind) and kind.unit == "ns":
-        return pa.timestamp("us", kind.tz)
-    if pa.types.is_duration(kind) and kind.unit == "ns":
+    if pa.types.is_timestamp(dtype) and dtype.unit == "ns":
+        return pa.timestamp("us", dtype.tz)
+    if pa.types.is_duration(dtype) and dtype.unit == "ns":
         return pa.duration("us")
-    if pa.types.is_time64(kind) and kind.unit == "ns":
+    if pa.types.is_time64(dtype) and dtype.unit == "ns":
         return pa.time64("us")
-    if pa.types.is_map(kind):
-        return pa.map_(_in_microseconds(kind.key_type), _in_microseconds(kind.item_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_in_microseconds(field.type)) for field in kind])
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(kind.value_field.with_type(_in_microseconds(kind.value_type)), kind.list_size)
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_in_microseconds(kind.value_type)))
-    if pa.types.is_large_list(kind):
-        return pa.large_list(kind.value_field.with_type(_in_microseconds(kind.value_type)))
-    return kind
+    if pa.types.is_map(dtype):
+        return pa.map_(_in_microseconds(dtype.key_type), _in_microseconds(dtype.item_type))
+    if pa.types.is_struct(dtype):
+        return pa.struct([field.with_type(_in_microseconds(field.type)) for field in dtype])
+    if pa.types.is_fixed_size_list(dtype):
+        return pa.list_(
+            dtype.value_field.with_type(_in_microseconds(dtype.value_type)), dtype.list_size
+        )
+    if pa.types.is_list(dtype):
+        return pa.list_(dtype.value_field.with_type(_in_microseconds(dtype.value_type)))
+    if pa.types.is_large_list(dtype):
+        return pa.large_list(dtype.value_field.with_type(_in_microseconds(dtype.value_type)))
+    return dtype

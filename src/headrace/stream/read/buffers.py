@@ -1,8 +1,9 @@
 """Reuse the memory of pools once no view of it is held.
 
-A pool is tens of megabytes. To touch memory fresh from the operating system costs about as much as to gather the rows.
-Batches are views, so their memory is free again when the last of them is gone. CPython's reference count of the array
-that owns the memory shows this exactly. On interpreters where counts are less exact, each request allocates.
+A pool is tens of megabytes. To touch memory fresh from the operating system costs about as much as
+to gather the rows. Batches are views, so their memory is free again when the last of them is gone.
+CPython's reference count of the array that owns the memory shows this exactly. On interpreters
+where counts are less exact, each request allocates.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-_COUNTS_ARE_EXACT = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
+_COUNTS_ARE_EXACT = (
+    sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
+)
 _PROBE = [np.empty(0, np.uint8)]
 _ONLY_OURS = sys.getrefcount(_PROBE[0])  # the reference count of an array that only our list holds
 _LEAST_BYTES = 1 << 16  # the allocator itself reuses smaller pieces
@@ -22,30 +25,36 @@ _WASTE = 2  # a buffer may be this many times larger than its content
 
 
 class Buffers:
-    """Arrays whose memory returns to this object automatically. For one thread; views may be dropped in any thread."""
+    """Arrays whose memory returns to this object automatically.
+
+    For one thread; views may be dropped in any thread.
+    """
 
     def __init__(self) -> None:
         self._kept: list[npt.NDArray[np.uint8]] = []
 
     def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """Return an uninitialised array of this shape and type."""
-        kind = np.dtype(dtype)
-        size = math.prod(shape) * kind.itemsize
+        wanted_dtype = np.dtype(dtype)
+        size = math.prod(shape) * wanted_dtype.itemsize
         if not _COUNTS_ARE_EXACT or size < _LEAST_BYTES:
-            return np.empty(shape, kind)
+            return np.empty(shape, wanted_dtype)
         best = -1
-        for place in range(len(self._kept)):
-            capacity = len(self._kept[place])
-            fits = size <= capacity <= _WASTE * size and sys.getrefcount(self._kept[place]) == _ONLY_OURS
+        for number in range(len(self._kept)):
+            capacity = len(self._kept[number])
+            fits = (
+                size <= capacity <= _WASTE * size
+                and sys.getrefcount(self._kept[number]) == _ONLY_OURS
+            )
             if fits and (best < 0 or capacity < len(self._kept[best])):
-                best = place
+                best = number
         # Keeps the least recently used in front.
         self._kept.append(np.empty(size, np.uint8) if best < 0 else self._kept.pop(best))
-        return self._kept[-1][:size].view(kind).reshape(shape)
+        return self._kept[-1][:size].view(wanted_dtype).reshape(shape)
 
     def trim(self, most: int) -> None:
         """Release free buffers, least recently used first, until at most `most` are free."""
-        places = range(len(self._kept))
-        free = [place for place in places if sys.getrefcount(self._kept[place]) == _ONLY_OURS]
-        for place in reversed(free[: max(0, len(free) - most)]):
-            del self._kept[place]
+        numbers = range(len(self._kept))
+        free = [number for number in numbers if sys.getrefcount(self._kept[number]) == _ONLY_OURS]
+        for number in reversed(free[: max(0, len(free) - most)]):
+            del self._kept[number]

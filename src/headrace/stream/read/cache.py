@@ -1,17 +1,18 @@
-"""Cache decoded blocks on a local disk: the first epoch stores them, and later ones map them instead of decoding.
+"""Cache decoded blocks on a local disk: the first epoch stores them, and later ones map them
+instead of decoding.
 
-`CachedBlocks` wraps a block reader and returns the same tables. A block is one file, in a directory named by the
-contents of the dataset, the split and the columns. A file gets its name only when it is complete, so processes and
-ranks of a node share a directory without coordination. When a process first uses a file, it compares the file with its
-checksum. A torn or changed file is removed and its block decoded again. A block that cannot be stored is still
-delivered.
+`CachedBlocks` wraps a block reader and returns the same tables. A block is one file, in a directory
+named by the contents of the dataset, the split and the columns. A file gets its name only when it
+is complete, so processes and ranks of a node share a directory without coordination. When a process
+first uses a file, it compares the file with its checksum. A torn or changed file is removed and its
+block decoded again. A block that cannot be stored is still delivered.
 
 A file is an uncompressed Arrow file, followed by its length and a checksum of all its bytes:
 
     Arrow file ‖ magic (8 bytes) ‖ length of the Arrow file (8) ‖ CRC-32 of it (4), little-endian
 
-Mapping it needs no copy: columns are views of the page cache. Nothing else may write to mapped files; if one is
-truncated while it is mapped, the process dies with SIGBUS.
+Mapping it needs no copy: columns are views of the page cache. Nothing else may write to mapped
+files; if one is truncated while it is mapped, the process dies with SIGBUS.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ from headrace.storage.cache_room import Room, mark_used, use
 from headrace.storage.local import make_directory, storing, temporary_for
 
 _VERSION = 1
-_MOST_MAPS = 1024  # per process; a mapped file takes address space, and disk space even after it was deleted
+# per process; a mapped file takes address space, and disk space even after it was deleted
+_MOST_MAPS = 1024
 
 _MAGIC = b"headrac1"
 _TRAILER = struct.Struct("<8sQI")
@@ -49,7 +51,8 @@ _Stamp = tuple[int, int, int]
 class CacheCounts:
     """Blocks of this process so far: hits were mapped, misses were decoded.
 
-    damaged: misses whose file was damaged. refused: misses that had no room on disk or within the limit.
+    damaged: misses whose file was damaged. refused: misses that had no room on disk or within the
+    limit.
     """
 
     hits: int = 0
@@ -59,14 +62,17 @@ class CacheCounts:
 
 
 class CachedBlocks:
-    """A block reader that decodes a block once per `directory`; thread-safe, and picklable if `read_block` is.
+    """A block reader that decodes a block once per `directory`; thread-safe, and picklable if
+    `read_block` is.
 
     contents: a word that changes whenever the rows of a block may have changed.
     limit_bytes: for everything below `directory`.
     Raises what `read_block` raises. The cache itself only warns, once, if nothing can be stored.
     """
 
-    def __init__(self, read_block: ReadBlock, *, contents: str, directory: Path, limit_bytes: int) -> None:
+    def __init__(
+        self, read_block: ReadBlock, *, contents: str, directory: Path, limit_bytes: int
+    ) -> None:
         self._read_block = read_block
         self._contents = contents
         self._directory = directory
@@ -81,9 +87,14 @@ class CachedBlocks:
     def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
         if self._process != os.getpid():  # after a fork, the parent's locks may be held forever
             self._begin()
-        names = None if columns is None else tuple(columns)
+        if columns is None:
+            names = None
+        else:
+            names = tuple(columns)
         if names not in self._places:
-            word = sha256_hex(canonical_json([_VERSION, self._contents, None if names is None else list(names)]))
+            word = sha256_hex(
+                canonical_json([_VERSION, self._contents, None if names is None else list(names)])
+            )
             self._places[names] = self._directory / word[:32]
             use(self._places[names])
         path = f"{self._places[names]}/{number}.arrow"
@@ -103,7 +114,10 @@ class CachedBlocks:
         return table
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: self.__dict__[name] for name in ("_read_block", "_contents", "_directory", "_limit_bytes")}
+        return {
+            name: self.__dict__[name]
+            for name in ("_read_block", "_contents", "_directory", "_limit_bytes")
+        }
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         self.__dict__.update(values)
@@ -115,8 +129,10 @@ class CachedBlocks:
         self._counts = CacheCounts()
         self._room = Room(self._directory, self._limit_bytes)
         self._places: dict[tuple[str, ...] | None, Path] = {}
-        self._whole: dict[str, _Stamp] = {}  # files whose checksum was verified, with their stamp then
-        self._maps: OrderedDict[str, tuple[_Stamp, pa.Table]] = OrderedDict()  # mapping again would cost page faults
+        # files whose checksum was verified, with their stamp then
+        self._whole: dict[str, _Stamp] = {}
+        # mapping again would cost page faults
+        self._maps: OrderedDict[str, tuple[_Stamp, pa.Table]] = OrderedDict()
         self._storing = True
 
     def _mapped(self, path: str) -> pa.Table:
@@ -159,7 +175,8 @@ class CachedBlocks:
         except StoreError as error:
             self._count(refused=1)
             with self._lock:  # several threads may find the disk full at once
-                first, self._storing = self._storing, False
+                first = self._storing
+                self._storing = False
             if first:
                 warnings.warn(
                     f"decoded blocks are not kept: {error}; the stream continues without them",
@@ -173,7 +190,9 @@ class CachedBlocks:
     def _count(self, **more: int) -> None:
         with self._lock:
             before = self._counts
-            self._counts = replace(before, **{name: getattr(before, name) + count for name, count in more.items()})
+            self._counts = replace(
+                before, **{name: getattr(before, name) + count for name, count in more.items()}
+            )
 
 
 def _stamp(path: str) -> _Stamp:
@@ -186,7 +205,9 @@ class TornFile(Exception):
 
 
 def encode(table: pa.Table) -> tuple[pa.Buffer, bytes]:
-    """Return the Arrow file of a table, as one record batch if offsets allow, and the trailer behind it."""
+    """Return the Arrow file of a table, as one record batch if offsets allow, and the trailer
+    behind it.
+    """
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table.combine_chunks())
@@ -197,8 +218,9 @@ def encode(table: pa.Table) -> tuple[pa.Buffer, bytes]:
 def map_file(path: str | Path, contents: Literal["check", "trust"]) -> pa.Table:
     """Return the table of a file, as views of the file.
 
-    contents: whether to verify the checksum, which reads every byte. Raises `FileNotFoundError`, `OSError`, or
-    `TornFile` if the file is damaged. The mapping stays valid after the file is unlinked.
+    contents: whether to verify the checksum, which reads every byte. Raises `FileNotFoundError`,
+    `OSError`, or `TornFile` if the file is damaged. The mapping stays valid after the file is
+    unlinked.
     """
     try:
         source = pa.memory_map(str(path))

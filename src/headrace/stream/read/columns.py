@@ -1,12 +1,15 @@
-"""Columns of rows: decoded once from a block, gathered once from the blocks of a pool, then cut without copying.
+"""Columns of rows: decoded once from a block, gathered once from the blocks of a pool, then cut
+without copying.
 
-A column is a numpy array if numpy has a type for it, `Ragged` for lists of numbers, and an Arrow array otherwise:
+A column is a numpy array if numpy has a type for it, `Ragged` for lists of numbers, and an Arrow
+array otherwise:
 
-    integer, float, bool           numpy, the same type; a null float is NaN; a null elsewhere is an `InputError`
-    date, timestamp, duration      numpy datetime64 / timedelta64 in the column's own unit; a null is NaT
-    fixed-size list of numbers     numpy, two axes [rows, list size]; no nulls
-    list of numbers                Ragged; a null list is kept; a null inside a list of integers is an `InputError`
-    everything else                Arrow, as it is; dictionaries decoded, string views as large strings
+    integer, float, bool           numpy, the same type; a null float is NaN; a null elsewhere is an
+    `InputError` date, timestamp, duration      numpy datetime64 / timedelta64 in the column's own
+    unit; a null is NaT fixed-size list of numbers     numpy, two axes [rows, list size]; no nulls
+    list of numbers                Ragged; a null list is kept; a null inside a list of integers is
+    an `InputError` everything else                Arrow, as it is; dictionaries decoded, string
+    views as large strings
 """
 
 from __future__ import annotations
@@ -38,34 +41,44 @@ _LOCKED_COPY_BYTES = 1 << 18
 
 
 def from_table(table: pa.Table, *, arrow: bool, where: str) -> Columns:
-    """Return the columns of a decoded block, without a copy if the types allow; do not write to them.
+    """Return the columns of a decoded block, without a copy if the types allow; do not write to
+    them.
 
     arrow: keep every column in Arrow. where: names the block in messages.
     Raises `InputError` for a null that the column's type cannot hold.
     """
     return {
-        name: _from_arrow(table.column(name), f"{where}: column {name}", arrow=arrow) for name in table.schema.names
+        name: _from_arrow(table.column(name), f"{where}: column {name}", arrow=arrow)
+        for name in table.schema.names
     }
 
 
-def gather(pieces: Sequence[Columns], index: I64 | None, buffers: Buffers | None = None) -> Columns:
-    """Return rows `index` [n] of the pieces laid end to end, in that order; None: all rows in their stored order.
+def gather(sources: Sequence[Columns], index: I64 | None, buffers: Buffers | None = None) -> Columns:
+    """Return rows `index` [n] of the pieces laid end to end, in that order; None: all rows in their
+    stored order.
 
-    The result is a copy that may be written to, except Arrow arrays. buffers: the source of its memory.
+    The result is a copy that may be written to, except Arrow arrays. buffers: the source of its
+    memory.
     """
-    memory = Buffers() if buffers is None else buffers
-    found: Columns = {}
+    if buffers is None:
+        memory = Buffers()
+    else:
+        memory = buffers
+    gathered: Columns = {}
     arrow: dict[str, pa.Array] = {}
-    for name, first in pieces[0].items():
-        parts = [piece[name] for piece in pieces]
+    for name, first in sources[0].items():
+        parts = [part[name] for part in sources]
         if isinstance(first, np.ndarray | Ragged):
-            found[name] = _gather(parts, index, memory)
+            gathered[name] = _gather(parts, index, memory)
         else:
-            found[name] = arrow[name] = _concatenate_arrays(parts)
-    if arrow and index is not None:  # one call: with thousands of columns, a call for each would dominate
-        taken = pa.RecordBatch.from_arrays(list(arrow.values()), [str(place) for place in range(len(arrow))])
-        found.update(zip(arrow, taken.take(int64_array(index)).columns, strict=True))
-    return found
+            gathered[name] = arrow[name] = _concatenate_arrays(parts)
+    # one call: with thousands of columns, a call for each would dominate
+    if arrow and index is not None:
+        batch = pa.RecordBatch.from_arrays(
+            list(arrow.values()), [str(number) for number in range(len(arrow))]
+        )
+        gathered.update(zip(arrow, batch.take(int64_array(index)).columns, strict=True))
+    return gathered
 
 
 def join(parts: Sequence[Columns]) -> Columns:
@@ -86,16 +99,21 @@ def copied(columns: Columns, memory: Callable[[int], npt.NDArray[np.uint8]]) -> 
     memory: allocates bytes; called once for all arrays together.
     """
     sizes = [column.nbytes if isinstance(column, np.ndarray) else 0 for column in columns.values()]
-    places = borders_of([-(-size // _ALIGNED_BYTES) * _ALIGNED_BYTES for size in sizes]).tolist()
-    block = memory(places[-1])
+    offsets = borders_of([-(-size // _ALIGNED_BYTES) * _ALIGNED_BYTES for size in sizes]).tolist()
+    block = memory(offsets[-1])
     copies: Columns = {}
-    for at, (name, column) in zip(places, columns.items(), strict=False):
+    for at, (name, column) in zip(offsets, columns.items(), strict=False):
         if isinstance(column, np.ndarray):
-            copy = copies[name] = block[at : at + column.nbytes].view(column.dtype).reshape(column.shape)
+            copy = copies[name] = (
+                block[at : at + column.nbytes].view(column.dtype).reshape(column.shape)
+            )
             _lay([column], copy)
         else:
             rows = isinstance(column, Ragged)
-            copies[name] = Ragged.gather([column], None, Buffers()) if rows else pa.concat_arrays([column])
+            if rows:
+                copies[name] = Ragged.gather([column], None, Buffers())
+            else:
+                copies[name] = pa.concat_arrays([column])
     return copies
 
 
@@ -105,61 +123,73 @@ def size_of(columns: Columns) -> int:
 
 
 def _from_arrow(chunks: pa.ChunkedArray, where: str, *, arrow: bool) -> Column:
-    kind = chunks.type
+    arrow_type = chunks.type
     if not arrow:
-        if kind.id in _PLAIN and chunks.num_chunks == 1 and not chunks.null_count:
-            array, dtype = chunks.chunk(0), _PLAIN[kind.id]
-            values = array.buffers()[1]  # viewed, as `to_numpy` would release the interpreter lock for each column
+        if arrow_type.id in _PLAIN and chunks.num_chunks == 1 and not chunks.null_count:
+            array = chunks.chunk(0)
+            dtype = _PLAIN[arrow_type.id]
+            # viewed, as `to_numpy` would release the interpreter lock for each column
+            values = array.buffers()[1]
             if values is None:
                 return np.empty(0, dtype)
             return np.frombuffer(values, dtype, len(array), array.offset * dtype.itemsize)
-        if pa.types.is_fixed_size_list(kind) and _is_number(kind.value_type):
+        if pa.types.is_fixed_size_list(arrow_type) and _is_number(arrow_type.value_type):
             lists = whole_array(chunks)
             numbers = lists.flatten()
             if lists.null_count or numbers.null_count:
-                raise _null(where, lists.null_count or numbers.null_count, kind)
-            return numbers.to_numpy(zero_copy_only=False).reshape(len(lists), kind.list_size)
-        if _is_number(kind) or pa.types.is_boolean(kind) or _is_moment(kind):
-            if chunks.null_count and not (pa.types.is_floating(kind) or _is_moment(kind)):
-                raise _null(where, chunks.null_count, kind)
+                raise _null(where, lists.null_count or numbers.null_count, arrow_type)
+            return numbers.to_numpy(zero_copy_only=False).reshape(len(lists), arrow_type.list_size)
+        if _is_number(arrow_type) or pa.types.is_boolean(arrow_type) or _is_moment(arrow_type):
+            if chunks.null_count and not (pa.types.is_floating(arrow_type) or _is_moment(arrow_type)):
+                raise _null(where, chunks.null_count, arrow_type)
             return chunks.to_numpy()
-        if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and _is_number(kind.value_type):
+        if (pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type)) and _is_number(arrow_type.value_type):
             return _ragged(whole_array(chunks), where)
-    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
-        whole = whole_array(chunks)
-        return whole.dictionary_decode() if pa.types.is_dictionary(kind) else pc.run_end_decode(whole)
-    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):  # Arrow has no take for views
-        chunks = chunks.cast(pa.large_string() if pa.types.is_string_view(kind) else pa.large_binary())
-    whole = whole_array(chunks)
-    error = _no_take(whole)
+    if pa.types.is_dictionary(arrow_type) or pa.types.is_run_end_encoded(arrow_type):
+        joined = whole_array(chunks)
+        if pa.types.is_dictionary(arrow_type):
+            return joined.dictionary_decode()
+        return pc.run_end_decode(joined)
+    # Arrow has no take for views
+    if pa.types.is_string_view(arrow_type) or pa.types.is_binary_view(arrow_type):
+        chunks = chunks.cast(
+            pa.large_string() if pa.types.is_string_view(arrow_type) else pa.large_binary()
+        )
+    joined = whole_array(chunks)
+    error = _no_take(joined)
     if error is not None:  # views inside lists and structs
         raise InputError(
-            f"{where}: its type {kind} cannot be read by row ({error}); write it as another type, for example string in"
-            " place of string_view, or leave the column out with columns="
+            f"{where}: its type {arrow_type} cannot be read by row ({error}); write it as another type,"
+            " for example string in place of string_view, or leave the column out with columns="
         )
-    return whole
+    return joined
 
 
 _TRIED: dict[pa.DataType, str | None] = {}
 
 
 def _no_take(array: pa.Array) -> str | None:
-    """Return why Arrow cannot take rows of arrays of this type; None if it can. Tried once for each type."""
-    kind = array.type
-    if kind not in _TRIED:
+    """Return why Arrow cannot take rows of arrays of this type; None if it can.
+
+    Tried once for each type.
+    """
+    dtype = array.type
+    if dtype not in _TRIED:
         try:
             array[:0].take(pa.nulls(0, pa.int64()))
-            _TRIED[kind] = None
+            _TRIED[dtype] = None
         except pa.ArrowNotImplementedError as error:
-            _TRIED[kind] = str(error)
-    return _TRIED[kind]
+            _TRIED[dtype] = str(error)
+    return _TRIED[dtype]
 
 
 def whole_array(chunks: pa.ChunkedArray) -> pa.Array:
     """Return the chunks as one array; a single chunk is not copied."""
     if chunks.num_chunks == 1:
         return chunks.chunk(0)
-    return pa.concat_arrays(chunks.chunks) if chunks.num_chunks else pa.array([], chunks.type)
+    if chunks.num_chunks:
+        return pa.concat_arrays(chunks.chunks)
+    return pa.array([], chunks.type)
 
 
 def _ragged(lists: pa.Array, where: str) -> Ragged:
@@ -168,8 +198,9 @@ def _ragged(lists: pa.Array, where: str) -> Ragged:
         inside = lists.flatten().null_count  # nulls in null lists and outside a slice do not count
         if inside:
             raise InputError(
-                f"{where}: {inside} nulls inside lists of {values.type}, which only floats can hold; fill them when"
-                ' preparing, leave the column out with columns=, or use batch_format="arrow"'
+                f"{where}: {inside} nulls inside lists of {values.type}, which only floats can"
+                " hold; fill them when preparing, leave the column out with columns=, or use"
+                ' batch_format="arrow"'
             )
         values = pc.fill_null(values, 0)
     offsets = lists.offsets.to_numpy().astype(np.int64, copy=False)
@@ -178,7 +209,10 @@ def _ragged(lists: pa.Array, where: str) -> Ragged:
     if lists.null_count:
         missing = lists.is_null().to_numpy(zero_copy_only=False)
         lengths = np.where(missing, 0, lengths)
-    first, last = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
+    if len(offsets):
+        first, last = (int(offsets[0]), int(offsets[-1]))
+    else:
+        first, last = (0, 0)
     flat = values.to_numpy(zero_copy_only=False)[first:last]
     return Ragged(values=flat, starts=offsets[:-1] - first, lengths=lengths, missing=missing)
 
@@ -186,13 +220,17 @@ def _ragged(lists: pa.Array, where: str) -> Ragged:
 def _lay(parts: Sequence[npt.NDArray[Any]], out: npt.NDArray[Any]) -> None:
     """Copy the parts end to end into `out`.
 
-    numpy releases the interpreter lock in every copy. For small copies, regaining it from the other threads of a stream
-    takes longer than the copy itself: with it, shuffled epochs took 15 % longer.
+    numpy releases the interpreter lock in every copy. For small copies, regaining it from the other
+    threads of a stream takes longer than the copy itself: with it, shuffled epochs took 15 %
+    longer.
     """
-    if max(part.nbytes for part in parts) > _LOCKED_COPY_BYTES or not all(part.flags.c_contiguous for part in parts):
+    if max(part.nbytes for part in parts) > _LOCKED_COPY_BYTES or not all(
+        part.flags.c_contiguous for part in parts
+    ):
         np.concatenate(parts, out=out)
         return
-    room, at = out.reshape(-1).view(np.uint8).data, 0
+    room = out.reshape(-1).view(np.uint8).data
+    at = 0
     for part in parts:
         data = part.reshape(-1).view(np.uint8).data
         room[at : at + data.nbytes] = data
@@ -225,28 +263,36 @@ def concatenate(parts: list[Any]) -> Column:
 
 def _concatenate_arrays(arrays: list[Any]) -> pa.Array:
     kinds = {array.type for array in arrays}
-    text = all(pa.types.is_string(kind) or pa.types.is_large_string(kind) for kind in kinds)
-    bytes_ = all(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) for kind in kinds)
+    text = all(pa.types.is_string(dtype) or pa.types.is_large_string(dtype) for dtype in kinds)
+    bytes_ = all(pa.types.is_binary(dtype) or pa.types.is_large_binary(dtype) for dtype in kinds)
     if text or bytes_:
         most = _INT32_OFFSETS_REACH // 2
-        is_long = sum(int(array.get_total_buffer_size()) for array in arrays) > most  # a tenth of the cost of `nbytes`
+        # a tenth of the cost of `nbytes`
+        is_long = sum(int(array.get_total_buffer_size()) for array in arrays) > most
         is_long = is_long and sum(int(array.nbytes) for array in arrays) > most
         if is_long or len(kinds) > 1:
-            wide = pa.large_string() if text else pa.large_binary()  # beyond the reach of 32-bit offsets
+            # beyond the reach of 32-bit offsets
+            if text:
+                wide = pa.large_string()
+            else:
+                wide = pa.large_binary()
             arrays = [array.cast(wide) for array in arrays]
-    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+    if len(arrays) == 1:
+        return arrays[0]
+    return pa.concat_arrays(arrays)
 
 
-def _null(where: str, count: int, kind: pa.DataType) -> InputError:
+def _null(where: str, count: int, dtype: pa.DataType) -> InputError:
     return InputError(
-        f"{where} of type {kind} holds {count} nulls, which this type cannot hold outside Arrow; fill them or make the"
-        ' column a float when preparing, leave it out with columns=, or use batch_format="arrow"'
+        f"{where} of type {dtype} holds {count} nulls, which this type cannot hold outside Arrow;"
+        " fill them or make the column a float when preparing, leave it out with columns=, or use"
+        ' batch_format="arrow"'
     )
 
 
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+def _is_number(dtype: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(dtype) or pa.types.is_floating(dtype))
 
 
-def _is_moment(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_duration(kind))
+def _is_moment(dtype: pa.DataType) -> bool:
+    return bool(pa.types.is_date(dtype) or pa.types.is_timestamp(dtype) or pa.types.is_duration(dtype))

@@ -1,8 +1,9 @@
-"""Mask rows of entities with false in batch["valid"], so that training skips them until they are erased.
+"""Mask rows of entities with false in batch["valid"], so that training skips them until they are
+erased.
 
-Positions, steps, batches and states are those of a stream without the mask, so a job can start to mask in the middle of
-an epoch. Each block is read with the column of the entity, whether or not batches have it. The rows themselves are
-unchanged.
+Positions, steps, batches and states are those of a stream without the mask, so a job can start to
+mask in the middle of an epoch. Each block is read with the column of the entity, whether or not
+batches have it. The rows themselves are unchanged.
 """
 
 from __future__ import annotations
@@ -21,19 +22,26 @@ KEPT = "headrace.kept"  # a column of decoded blocks that batches never contain
 
 @dataclass(frozen=True)
 class EntityMask:
-    """The entities to mask. column: the column whose values name entities. entities: the masked ones, as text."""
+    """The entities to mask.
+
+    column: the column whose values name entities. entities: the masked ones, as text.
+    """
 
     column: str
     entities: tuple[str, ...]
 
     def around(self, read_block: ReadBlock) -> ReadBlock:
-        """Wrap `read_block` to append a last column, `KEPT`, which is false in rows of masked entities."""
+        """Wrap `read_block` to append a last column, `KEPT`, which is false in rows of masked
+        entities.
+        """
         masked = pa.array(self.entities, pa.large_string())
 
         def read(block: int, columns: Sequence[str] | None) -> pa.Table:
             names = [name for name in columns or () if name != KEPT]
             table = read_block(block, list(dict.fromkeys([*names, self.column])))
             texts = as_text(table[self.column], (), f"entity_column {self.column!r}")
-            return table.select(names).append_column(KEPT, pc.invert(pc.is_in(texts, value_set=masked)))
+            return table.select(names).append_column(
+                KEPT, pc.invert(pc.is_in(texts, value_set=masked))
+            )
 
         return read

@@ -1,16 +1,17 @@
 """Put batches where a GPU needs them: in pinned (page-locked) memory, or on the device.
 
-    for batch in ds.stream("train", batch_size=1024, device="cuda"):  # tensors on the device, ready to be used
-    for batch in ds.stream("train", batch_size=1024, memory="pinned"):
+    for batch in ds.stream("train", batch_size=1024, device="cuda"):  # tensors on the device, ready
+    to be used for batch in ds.stream("train", batch_size=1024, memory="pinned"):
         x = batch["x"].to("cuda", non_blocking=True)
 
-Both happen ahead of the loop, in the thread that also runs a transform. With `device=` the tensors of a batch are laid
-end to end in one piece of pinned memory, which is copied in one transfer on its own CUDA stream. The loop's stream
-waits for that copy; the loop itself does not. The tensors of a batch are views of one piece, aligned to 64 bytes.
+Both happen ahead of the loop, in the thread that also runs a transform. With `device=` the tensors
+of a batch are laid end to end in one piece of pinned memory, which is copied in one transfer on its
+own CUDA stream. The loop's stream waits for that copy; the loop itself does not. The tensors of a
+batch are views of one piece, aligned to 64 bytes.
 
-Pinned memory and CUDA streams belong to one process, so the rank's own process does this. The DataLoader pins batches
-of its workers, with pin_memory=True. Without CUDA the same path warns and gives tensors in ordinary memory;
-`device="cpu"` requests ordinary memory without a warning.
+Pinned memory and CUDA streams belong to one process, so the rank's own process does this. The
+DataLoader pins batches of its workers, with pin_memory=True. Without CUDA the same path warns and
+gives tensors in ordinary memory; `device="cpu"` requests ordinary memory without a warning.
 """
 
 from __future__ import annotations
@@ -33,8 +34,11 @@ _BATCHES_AHEAD = 4  # this many steps hide an occasional slow transform
 _BYTES_OF_AN_OBJECT = 64  # roughly, for a text or another Python object
 
 
-def ahead_of_the_loop(batches: Generator[Any, None, None], options: StreamOptions) -> Generator[Any, None, None]:
-    """Yield the batches, made ahead in a thread and placed as the options say; closed with this generator.
+def ahead_of_the_loop(
+    batches: Generator[Any, None, None], options: StreamOptions
+) -> Generator[Any, None, None]:
+    """Yield the batches, made ahead in a thread and placed as the options say; closed with this
+    generator.
 
     At most four batches wait, limited to `options.prefetch_bytes` but always at least one.
     """
@@ -44,7 +48,9 @@ def ahead_of_the_loop(batches: Generator[Any, None, None], options: StreamOption
     if options.memory == "pinned":
         torch = import_torch()
         if torch.cuda.is_available():
-            return _ahead(_each(batches, lambda batch: pinned(batch, torch.Tensor.pin_memory)), options)
+            return _ahead(
+                _each(batches, lambda batch: pinned(batch, torch.Tensor.pin_memory)), options
+            )
         _warn_once('memory="pinned"')
         if options.transform is None:
             return batches
@@ -72,8 +78,9 @@ class Copied(NamedTuple):
 class DeviceCopies:
     """Copies of batches to a device, each in one piece.
 
-    Create it and call `finish` in the loop's thread; `begin` runs in the thread that makes batches. Raises
-    `SettingsError` if the device does not exist. Without any CUDA it warns, and tensors stay in ordinary memory.
+    Create it and call `finish` in the loop's thread; `begin` runs in the thread that makes batches.
+    Raises `SettingsError` if the device does not exist. Without any CUDA it warns, and tensors stay
+    in ordinary memory.
     """
 
     def __init__(self, torch: Any, device: str) -> None:
@@ -85,10 +92,14 @@ class DeviceCopies:
             _warn_once(f'device="{device}"')
             self._device = torch.device("cpu")
             return
-        if self._device.index is None:  # the loop's device, as the copying thread has its own current device
+        # the loop's device, as the copying thread has its own current device
+        if self._device.index is None:
             self._device = torch.device("cuda", torch.cuda.current_device())
         if self._device.index >= torch.cuda.device_count():
-            raise SettingsError(f'device="{device}": CUDA shows {torch.cuda.device_count()} devices, numbered from 0')
+            raise SettingsError(
+                f'device="{device}": CUDA shows {torch.cuda.device_count()} devices, numbered'
+                " from 0"
+            )
         self._stream = torch.cuda.Stream(self._device)
 
     def begin(self, batch: Any) -> Copied:
@@ -97,11 +108,14 @@ class DeviceCopies:
 
         tensors: list[Any] = []
         # Other objects than plain CPU tensors move themselves, in the loop's thread and stream.
-        rebuild = taken_apart(batch, tensors, lambda value: value.to(self._device) if hasattr(value, "to") else value)
+        rebuild = taken_apart(
+            batch, tensors, lambda value: value.to(self._device) if hasattr(value, "to") else value
+        )
         cuda = self._stream is not None
         # The stream also sets its device as the current one of this thread.
         with self._torch.cuda.stream(self._stream) if cuda else nullcontext():
-            arena, done = self._torch.empty(room(tensors), dtype=self._torch.uint8, pin_memory=cuda), None
+            arena = self._torch.empty(room(tensors), dtype=self._torch.uint8, pin_memory=cuda)
+            done = None
             for view, tensor in zip(views(arena, tensors), tensors, strict=True):
                 view.copy_(tensor.detach())
             if cuda:  # torch keeps dropped pinned memory until its copy is done
@@ -110,19 +124,23 @@ class DeviceCopies:
         return Copied(rebuild, list(views(arena, tensors)), arena, done)
 
     def finish(self, copied: Copied) -> Any:
-        """Return the batch for the loop's current stream; later work on that stream sees the tensors ready."""
+        """Return the batch for the loop's current stream; later work on that stream sees the
+        tensors ready.
+        """
         if copied.done is not None:
-            present = self._torch.cuda.current_stream(self._device)
-            present.wait_event(copied.done)
-            copied.arena.record_stream(present)  # so the copying stream does not reuse its memory too early
+            loop_stream = self._torch.cuda.current_stream(self._device)
+            loop_stream.wait_event(copied.done)
+            # so the copying stream does not reuse its memory too early
+            copied.arena.record_stream(loop_stream)
         return copied.rebuild(copied.tensors)
 
 
 def pinned(batch: Any, pin: Pin) -> Any:
-    """Return the batch with every CPU tensor replaced by `pin` of it, inside dicts, lists and tuples too.
+    """Return the batch with every CPU tensor replaced by `pin` of it, inside dicts, lists and
+    tuples too.
 
-    The containers are new and other values unchanged. An object with its own `pin_memory` pins itself. A list of
-    tensors is pinned as one piece.
+    The containers are new and other values unchanged. An object with its own `pin_memory` pins
+    itself. A list of tensors is pinned as one piece.
     """
     tensors: list[Any] = []
     rebuild = taken_apart(batch, tensors, _pinned_itself)
@@ -130,47 +148,62 @@ def pinned(batch: Any, pin: Pin) -> Any:
 
 
 def taken_apart(batch: Any, tensors: list[Any], other: Callable[[Any], Any]) -> Rebuild:
-    """Append the plain CPU tensors of a batch to `tensors`; return a function that rebuilds the batch.
+    """Append the plain CPU tensors of a batch to `tensors`; return a function that rebuilds the
+    batch.
 
-    The function takes replacements for these tensors. other: converts tensors that are not plain, and objects with `to`
-    or `pin_memory`.
+    The function takes replacements for these tensors. other: converts tensors that are not plain,
+    and objects with `to` or `pin_memory`.
     """
     from headrace.stream.workers.parcel import apart, is_plain, together
 
     number = len(tensors)
     if is_plain(batch):
         tensors.append(batch)
-        return lambda given: given[number]
-    if isinstance(batch, import_torch().Tensor) or hasattr(batch, "to") or hasattr(batch, "pin_memory"):
+        return lambda copied_values: copied_values[number]
+    if (
+        isinstance(batch, import_torch().Tensor)
+        or hasattr(batch, "to")
+        or hasattr(batch, "pin_memory")
+    ):
         return lambda _: other(batch)
     if type(batch) is dict:
         parts = {name: taken_apart(value, tensors, other) for name, value in batch.items()}
-        return lambda given: {name: part(given) for name, part in parts.items()}
+        return lambda copied_values: {name: part(copied_values) for name, part in parts.items()}
     if type(batch) is list and (ragged := together(batch)) is not None:
         flat, lengths = ragged
         tensors.append(flat)
-        return lambda given: apart(given[number], lengths)
+        return lambda copied_values: apart(copied_values[number], lengths)
     # Skip texts and numbers: they hold no tensors, and a batch may have thousands.
-    if type(batch) is list and any(not isinstance(value, str | bytes | int | float | None) for value in batch):
+    if type(batch) is list and any(
+        not isinstance(value, str | bytes | int | float | None) for value in batch
+    ):
         values = [taken_apart(value, tensors, other) for value in batch]
-        return lambda given: [value(given) for value in values]
+        return lambda copied_values: [value(copied_values) for value in values]
     if isinstance(batch, tuple):
         members = [taken_apart(value, tensors, other) for value in batch]
-        make: Any = type(batch)._make if hasattr(batch, "_make") else tuple
-        return lambda given: make([member(given) for member in members])
+        if hasattr(batch, "_make"):
+            make: Any = type(batch)._make
+        else:
+            make = tuple
+        return lambda copied_values: make([member(copied_values) for member in members])
     return lambda _: batch
 
 
 def check_memory(options: StreamOptions, num_workers: int) -> None:
-    """Raise `SettingsError` if workers would have to give pinned memory or device tensors, which they cannot."""
+    """Raise `SettingsError` if workers would have to give pinned memory or device tensors, which
+    they cannot.
+    """
     if not num_workers or (options.memory == "pageable" and options.device is None):
         return
-    asked = 'memory="pinned"' if options.device is None else f'device="{options.device}"'
+    if options.device is None:
+        option = 'memory="pinned"'
+    else:
+        option = f'device="{options.device}"'
     raise SettingsError(
-        f"{asked} with num_workers={num_workers}: pinned memory and copies to a device belong to the process that"
-        " trains; leave it out and let the DataLoader pin, with DataLoader(..., pin_memory=True) or"
-        ' data_loader(memory="pinned"), and copy with batch["x"].to(device, non_blocking=True), or stream without'
-        " workers"
+        f"{option} with num_workers={num_workers}: pinned memory and copies to a device belong to"
+        " the process that trains; leave it out and let the DataLoader pin, with DataLoader(...,"
+        ' pin_memory=True) or data_loader(memory="pinned"), and copy with batch["x"].to(device,'
+        " non_blocking=True), or stream without workers"
     )
 
 
@@ -188,22 +221,37 @@ def bytes_of(batch: Any) -> int:
     return _BYTES_OF_AN_OBJECT
 
 
-def _ahead(batches: Generator[Any, None, None], options: StreamOptions) -> Generator[Any, None, None]:
-    most, most_bytes = _BATCHES_AHEAD, options.prefetch_bytes
-    return made_ahead(batches, thread_name="headrace-batch", most=most, most_bytes=most_bytes, size_of=bytes_of)
+def _ahead(
+    batches: Generator[Any, None, None], options: StreamOptions
+) -> Generator[Any, None, None]:
+    most = _BATCHES_AHEAD
+    most_bytes = options.prefetch_bytes
+    return made_ahead(
+        batches, thread_name="headrace-batch", most=most, most_bytes=most_bytes, size_of=bytes_of
+    )
 
 
-def _each(batches: Generator[Any, None, None], make: Callable[[Any], Any]) -> Generator[Any, None, None]:
+def _each(
+    batches: Generator[Any, None, None], make: Callable[[Any], Any]
+) -> Generator[Any, None, None]:
     with closing(batches):
         for batch in batches:
             yield make(batch)
 
 
 def _pinned_itself(value: Any) -> Any:
-    """Return the object pinned by its own method; a tensor on a device, or one that cannot be pinned, is unchanged."""
-    return value if isinstance(value, import_torch().Tensor) or not hasattr(value, "pin_memory") else value.pin_memory()
+    """Return the object pinned by its own method; a tensor on a device, or one that cannot be
+    pinned, is unchanged.
+    """
+    if isinstance(value, import_torch().Tensor) or not hasattr(value, "pin_memory"):
+        return value
+    return value.pin_memory()
 
 
 @cache
-def _warn_once(asked: str) -> None:
-    warnings.warn(f"{asked}: CUDA is not available here, so batches stay in pageable memory", UserWarning, stacklevel=2)
+def _warn_once(option: str) -> None:
+    warnings.warn(
+        f"{option}: CUDA is not available here, so batches stay in pageable memory",
+        UserWarning,
+        stacklevel=2,
+    )

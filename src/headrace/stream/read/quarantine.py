@@ -1,12 +1,15 @@
-"""Replace blocks that cannot be read with filling rows that are false in batch["valid"], counted and bounded.
+"""Replace blocks that cannot be read with filling rows that are false in batch["valid"], counted
+and bounded.
 
-    on_bad_block="quarantine"      a damaged or missing block costs its own rows and nothing else: no rank loses a step
-    quarantine_limit=0.01          more than this part of the split's rows, met by one reader in one pass, raises
+    on_bad_block="quarantine"      a damaged or missing block costs its own rows and nothing else:
+    no rank loses a step quarantine_limit=0.01          more than this part of the split's rows, met
+    by one reader in one pass, raises
 
-A filling row is zero, false, an empty text, an empty list, or 1970-01-01, by the column's type. A block is given up
-only for errors of its data (`CorruptShard`, `InputError`, `StoreError`, an error of the operating system or of Arrow),
-never for a bug. Positions do not change, so order, steps and states are those of the whole split. A state counts
-filling rows as received; a resume after the shard was repaired delivers the rest of it.
+A filling row is zero, false, an empty text, an empty list, or 1970-01-01, by the column's type. A
+block is given up only for errors of its data (`CorruptShard`, `InputError`, `StoreError`, an error
+of the operating system or of Arrow), never for a bug. Positions do not change, so order, steps and
+states are those of the whole split. A state counts filling rows as received; a resume after the
+shard was repaired delivers the rest of it.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ from headrace.stream.read.columns import Columns
 
 log = logging.getLogger("headrace")
 
-_NOTHING: tuple[tuple[Any, ...], ...] = (  # the value of filling rows, and the types that have it; null for others
+# the value of filling rows, and the types that have it; null for others
+_NOTHING: tuple[tuple[Any, ...], ...] = (
     ([], pa.types.is_nested),
     (b"", pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view),
     ("", pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
@@ -59,8 +63,8 @@ class BadBlock:
 class Quarantine:
     """The rows and blocks that one reader gave up in one pass.
 
-    rows: filling rows in place of rows of bad blocks, in the batches made so far. blocks: the bad blocks, by number.
-    batch_size: rows of a batch, for `go_back`.
+    rows: filling rows in place of rows of bad blocks, in the batches made so far. blocks: the bad
+    blocks, by number. batch_size: rows of a batch, for `go_back`.
     """
 
     index: SplitIndex
@@ -73,7 +77,9 @@ class Quarantine:
     _by_batch: dict[int, int] = field(default_factory=dict)  # filling rows by batch, without zeros
 
     def around(self, read_block: ReadBlock) -> ReadBlock:
-        """Wrap `read_block` to append a column `VALID`, which is false in the rows of blocks that were given up."""
+        """Wrap `read_block` to append a column `VALID`, which is false in the rows of blocks that
+        were given up.
+        """
 
         def read(block: int, columns: Sequence[str] | None) -> pa.Table:
             names = [name for name in (columns or self.index.schema.names) if name != VALID]
@@ -85,22 +91,27 @@ class Quarantine:
             except _ABOUT_THE_BLOCK as error:
                 shard = self.index.shards[self.index.shard_of_block[block]]
                 reason = f"{type(error).__name__}: {error}"
-                bad = BadBlock(shard=shard, block=int(self.index.block[block]), rows=rows, reason=reason)
+                bad = BadBlock(
+                    shard=shard, block=int(self.index.block[block]), rows=rows, reason=reason
+                )
                 if self.blocks.pop(block, None) is None:
                     log.warning("%s: %d rows are in quarantine: %s", self.reader, rows, bad)
                 self.blocks[block] = bad  # reinserted, so that it comes last
-                return filling_rows(self.index.schema, names, rows).append_column(VALID, pa.array(np.zeros(rows, bool)))
+                return filling_rows(self.index.schema, names, rows).append_column(
+                    VALID, pa.array(np.zeros(rows, bool))
+                )
             return table.append_column(VALID, pa.array(np.ones(rows, bool)))
 
         return read
 
-    def sift(self, columns: Columns, own: Bools) -> Bools:
-        """Return the mask of real rows of a batch: its own rows that are not of bad blocks; removes the column `VALID`.
+    def sift(self, columns: Columns, is_row: Bools) -> Bools:
+        """Return the mask of real rows of a batch: its own rows that are not of bad blocks; removes
+        the column `VALID`.
 
         own: false for rows that only fill the last step. Raises `CorruptShard` beyond the limit.
         """
         good = np.asarray(columns.pop(VALID), np.bool_)
-        bad = np.flatnonzero(own & ~good)
+        bad = np.flatnonzero(is_row & ~good)
         batches, counts = np.unique((self._places + bad) // self.batch_size, return_counts=True)
         for batch, count in zip(batches.tolist(), counts.tolist(), strict=True):
             self._by_batch[batch] = self._by_batch.get(batch, 0) + count
@@ -109,33 +120,39 @@ class Quarantine:
         if len(bad) and self.rows > self.limit * self.index.total_rows:
             last = list(self.blocks.values())[-1]
             raise CorruptShard(
-                f"{self.reader}: {self.rows} rows of {len(self.blocks)} blocks cannot be read, more than"
-                f" quarantine_limit={self.limit} of the split's {self.index.total_rows}; the last was {last};"
-                " restore the shards, or set a higher limit"
+                f"{self.reader}: {self.rows} rows of {len(self.blocks)} blocks cannot be read, more"
+                f" than quarantine_limit={self.limit} of the split's {self.index.total_rows}; the"
+                f" last was {last}; restore the shards, or set a higher limit"
             )
-        return own & good
+        return is_row & good
 
     def go_back(self, batches: int) -> None:
-        """Forget the filling rows of batches after the first `batches`, because those batches are made again."""
+        """Forget the filling rows of batches after the first `batches`, because those batches are
+        made again.
+        """
         self._places = batches * self.batch_size
-        self._by_batch = {batch: count for batch, count in self._by_batch.items() if batch < batches}
+        self._by_batch = {
+            batch: count for batch, count in self._by_batch.items() if batch < batches
+        }
         self.rows = sum(self._by_batch.values())
 
 
 def filling_rows(schema: pa.Schema, names: Sequence[str], rows: int) -> pa.Table:
-    """Return `rows` empty rows of these columns: zeros, empty texts and lists, in the columns' types."""
+    """Return `rows` empty rows of these columns: zeros, empty texts and lists, in the columns'
+    types.
+    """
     fields = [schema.field(name) for name in names]
     arrays = [pa.repeat(pa.scalar(_nothing(field.type), field.type), rows) for field in fields]
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def _nothing(kind: pa.DataType) -> Any:
-    if pa.types.is_dictionary(kind):
-        return _nothing(kind.value_type)
-    if pa.types.is_fixed_size_list(kind):
-        return [_nothing(kind.value_type)] * kind.list_size
-    if pa.types.is_struct(kind):
-        return {field.name: _nothing(field.type) for field in kind}
-    if pa.types.is_fixed_size_binary(kind):
-        return bytes(kind.byte_width)
-    return next((value for value, *tests in _NOTHING if any(test(kind) for test in tests)), None)
+def _nothing(dtype: pa.DataType) -> Any:
+    if pa.types.is_dictionary(dtype):
+        return _nothing(dtype.value_type)
+    if pa.types.is_fixed_size_list(dtype):
+        return [_nothing(dtype.value_type)] * dtype.list_size
+    if pa.types.is_struct(dtype):
+        return {field.name: _nothing(field.type) for field in dtype}
+    if pa.types.is_fixed_size_binary(dtype):
+        return bytes(dtype.byte_width)
+    return next((value for value, *tests in _NOTHING if any(test(dtype) for test in tests)), None)

@@ -1,18 +1,19 @@
 """Read one consumer's rows, from blocks to batches.
 
-For each pool (see `plan_pools`) threads decode the needed blocks ahead. The blocks are sliced to the needed rows and
-gathered by one index for all columns; batches are then views. A thread gathers the next pool while this one is used,
-and another plans the one after it. Rows that coming pools need of a block stay decoded. Only a batch that crosses a
-pool border is copied again. Memory is three pools, about half of the rows of their open blocks, and what is decoded
-ahead.
+For each pool (see `plan_pools`) threads decode the needed blocks ahead. The blocks are sliced to
+the needed rows and gathered by one index for all columns; batches are then views. A thread gathers
+the next pool while this one is used, and another plans the one after it. Rows that coming pools
+need of a block stay decoded. Only a batch that crosses a pool border is copied again. Memory is
+three pools, about half of the rows of their open blocks, and what is decoded ahead.
 
-The loop waits for the first pool. If that takes few rows of many blocks, and at most an eighth of all blocks, only
-these rows are kept. The blocks are decoded again for the next pool, while the first one is used. Most of the time of a
-first round goes into memory that the process never used before, so keeping all rows of its blocks would take several
-times as long.
+The loop waits for the first pool. If that takes few rows of many blocks, and at most an eighth of
+all blocks, only these rows are kept. The blocks are decoded again for the next pool, while the
+first one is used. Most of the time of a first round goes into memory that the process never used
+before, so keeping all rows of its blocks would take several times as long.
 
-A small split that is shuffled is decoded whole, once, and stays in memory for later passes (see `KeptSplit`). Its order
-is one permutation, so every batch needs every block. The threads copy each block to its position as it is decoded.
+A small split that is shuffled is decoded whole, once, and stays in memory for later passes (see
+`KeptSplit`). Its order is one permutation, so every batch needs every block. The threads copy each
+block to its position as it is decoded.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from headrace.errors import CorruptShard, HeadraceError, InputError, StoreError,
 from headrace.stream.loader.options import IN_ARROW, STORE_THREADS, VALID, StreamOptions
 from headrace.stream.order.epoch import Pool, natural_rows, span_rows
 from headrace.stream.order.plan import MOST_POOLS_AHEAD, Plan, least_pool_rows, plan_pools
-from headrace.stream.order.remaining import Share
+from headrace.stream.order.remaining import RankRows
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.ahead import Fetcher, Keep, end_threads, made_ahead, start_threads
 from headrace.stream.read.batch import make_batches
@@ -49,7 +50,9 @@ MakeBatches = Callable[[Columns, int], Iterator[Any]]
 
 @dataclass(eq=False)
 class KeptSplit:
-    """The decoded columns of a small split, block after block; the stream passes the same object to every pass."""
+    """The decoded columns of a small split, block after block; the stream passes the same object to
+    every pass.
+    """
 
     columns: Columns | None = None
 
@@ -70,26 +73,32 @@ def read_share(
     *,
     topology: Topology,
     quarantine: Quarantine | None = None,
-    kept: KeptSplit | None = None,
+    memory: KeptSplit | None = None,
     make: MakeBatches | None = None,
 ) -> Generator[Any, None, None]:
     """Yield the batches of one rank in order, exactly `plan.steps_per_rank` of them.
 
-    quarantine: takes blocks that cannot be read. kept: keeps a small split decoded; None: for this pass alone.
-    make: makes batches of a given number of rows from columns; None: as the options say. Threads end when the iterator
-    is exhausted, closed or dropped, or raises. Raises what reading a block raised, with rank, shard and block.
+    quarantine: takes blocks that cannot be read. kept: keeps a small split decoded; None: for this
+    pass alone. make: makes batches of a given number of rows from columns; None: as the options
+    say. Threads end when the iterator is exhausted, closed or dropped, or raises. Raises what
+    reading a block raised, with rank, shard and block.
     """
-    index, share, reader = plan.index, plan.share(topology.rank), str(topology)
+    index = plan.index
+    rank_rows = plan.rank_rows(topology.rank)
+    reader = str(topology)
     columns = options.check_columns(index.schema.names)
     read_block, columns = reading_real(read_block, columns, options, quarantine)
-    mapped = options.cache == "decoded" or "arrow" in index.formats  # unread rows of a mapped block take no memory
+    # unread rows of a mapped block take no memory
+    mapped = options.cache == "decoded" or "arrow" in index.formats
     keep: Keep = "copies"
     if mapped or not plan.order.shuffle:
         keep = "views"  # in file order few blocks are open
     elif _has_long_lanes(plan):
         keep = "copies of the rest"
     fetcher = Fetcher(
-        lambda block: decode_block(index, read_block, block, columns, reader, arrow=options.batch_format in IN_ARROW),
+        lambda block: decode_block(
+            index, read_block, block, columns, reader, arrow=options.batch_format in IN_ARROW
+        ),
         lambda block: int(plan.block_bytes[block]),
         threads=options.threads,
         ahead_bytes=options.prefetch_bytes,
@@ -97,55 +106,69 @@ def read_share(
         keep=keep,
     )
     if make is None:
-        make = partial(make_batches, batch_format=options.batch_format, padding=options.padding, form=options.form)
+        make = partial(
+            make_batches,
+            batch_format=options.batch_format,
+            padding=options.padding,
+            form=options.form,
+        )
     if plan.keeps_split and quarantine is None:
-        pools = _from_memory(kept or KeptSplit(), fetcher, plan, share, columns)
+        pools = _from_memory(memory or KeptSplit(), fetcher, plan, rank_rows, columns)
     else:
-        planned = plan_pools(plan.order, plan.remaining, share, least_rows=least_pool_rows(plan))
-        pools = _gathered(fetcher, made_ahead(planned, thread_name="headrace-read-plan"), plan, options)
+        planned = plan_pools(plan.order, plan.remaining, rank_rows, least_rows=least_pool_rows(plan))
+        pools = _gathered(
+            fetcher, made_ahead(planned, thread_name="headrace-read-plan"), plan, options
+        )
     ready = made_ahead(pools, thread_name="headrace-read-pool")
     with closing(ready), fetcher:  # the fetcher ends first, so nothing still waits for blocks
-        given = 0
+        delivered = 0
         for items, rows in whole_batches(ready, options.batch_size):
-            own = np.arange(given, given + items) < share.rows
-            given += items
-            yield from make(mark_real(rows, own, quarantine), options.batch_size)
+            is_row = np.arange(delivered, delivered + items) < rank_rows.rows
+            delivered += items
+            yield from make(mark_real(rows, is_row, quarantine), options.batch_size)
 
 
 def _has_long_lanes(plan: Plan) -> bool:
-    """Check whether, in a block shared by two lanes, one lane arrives long after the other has left.
+    """Check whether, in a block shared by two lanes, one lane arrives long after the other has
+    left.
 
-    Then a lane's first block need not be held for both. Long means three blocks, and more pools than are planned ahead.
+    Then a lane's first block need not be held for both. Long means three blocks, and more pools
+    than are planned ahead.
     """
-    lanes, block_rows = plan.order.lanes, int(plan.index.rows.max(initial=0))
+    lanes = plan.order.lanes
+    block_rows = int(plan.index.rows.max(initial=0))
     pool_rows = max(lanes * plan.order.window_rows, plan.world_size * least_pool_rows(plan))
     return plan.order.rows >= max(3 * lanes * block_rows, (MOST_POOLS_AHEAD + 2) * pool_rows)
 
 
 class _Gather:
-    """A gatherer of pools in reused memory; it gathers half of the columns of a large pool in a second thread.
+    """A gatherer of pools in reused memory; it gathers half of the columns of a large pool in a
+    second thread.
 
     At the ends of an epoch little or nothing is decoded at the same time, and a core would be idle.
     """
 
-    _end_threads = staticmethod(end_threads)  # reachable even after the interpreter has cleared this module
+    # reachable even after the interpreter has cleared this module
+    _end_threads = staticmethod(end_threads)
 
     def __init__(self) -> None:
         self._buffers = Buffers(), Buffers()
         self._second = start_threads(1, name="headrace-read-gather")
 
-    def __call__(self, pieces: Sequence[Columns], index: I64 | None, rows: int) -> Columns:
-        names = list(pieces[0])
-        half = len(names) // 2 if rows >= _WORTH_A_THREAD else 0
+    def __call__(self, parts: Sequence[Columns], index: I64 | None, rows: int) -> Columns:
+        names = list(parts[0])
+        half = 0
+        if rows >= _WORTH_A_THREAD:
+            half = len(names) // 2
         if half:
-            others = [{name: each[name] for name in names[:half]} for each in pieces]
-            pieces = [{name: each[name] for name in names[half:]} for each in pieces]
+            others = [{name: part[name] for name in names[:half]} for part in parts]
+            parts = [{name: part[name] for name in names[half:]} for part in parts]
             second = self._second.submit(gather, others, index, self._buffers[1])
-        columns = gather(pieces, index, self._buffers[0])
+        columns = gather(parts, index, self._buffers[0])
         if half:
             columns = {**second.result(), **columns}
-        for each in self._buffers:
-            each.trim(_POOLS_OF_MEMORY * (len(names) - half))
+        for part in self._buffers:
+            part.trim(_POOLS_OF_MEMORY * (len(names) - half))
         return columns
 
     def close(self) -> None:
@@ -161,57 +184,72 @@ def _gathered(
         first = next(pools, None)
         if first is None:
             return
-        index, count = plan.index, len(first.blocks)
-        # With STORE_THREADS the data is in an object store, where fetching twice costs more than memory.
-        few_of_all = options.threads < min(count, STORE_THREADS) and count * plan.world_size * _MANY_TIMES <= len(
-            index.rows
-        )
+        index = plan.index
+        count = len(first.blocks)
+        # With STORE_THREADS the data is in an object store, where fetching twice costs more than
+        # memory.
+        few_of_all = options.threads < min(
+            count, STORE_THREADS
+        ) and count * plan.world_size * _MANY_TIMES <= len(index.rows)
         if options.shuffle and few_of_all and 4 * first.rows <= int(index.rows[first.blocks].sum()):
-            yield first.items, gathered(fetcher.get_alone(first.pieces), first.index, first.rows)
+            yield first.items, gathered(fetcher.get_alone(first.spans), first.index, first.rows)
             _announce(fetcher, pools, ahead)
         else:
             ahead.append(first)
-            fetcher.announce(first.pieces)
+            fetcher.announce(first.spans)
         while ahead:
             pool = ahead.popleft()
             if pool is not first:  # decode for the next pool while waiting for this one
                 _announce(fetcher, pools, ahead)
-            pieces = fetcher.get(pool.pieces)
-            columns = gathered(pieces, pool.index, pool.rows)
+            spans = fetcher.get(pool.spans)
+            columns = gathered(spans, pool.index, pool.rows)
             if pool is first:  # the loop waits for it, so begin nothing else before
                 yield pool.items, columns
-                _announce(fetcher, pools, ahead)  # before the release, so rows that both need stay decoded
-            del pieces  # or they would stay alive during the wait for the next pool
-            fetcher.release(pool.pieces)
+                # before the release, so rows that both need stay decoded
+                _announce(fetcher, pools, ahead)
+            del spans  # or they would stay alive during the wait for the next pool
+            fetcher.release(pool.spans)
             if pool is not first:
                 yield pool.items, columns
             del columns
 
 
 def _from_memory(
-    kept: KeptSplit, fetcher: Fetcher, plan: Plan, share: Share, names: Sequence[str]
+    memory: KeptSplit, fetcher: Fetcher, plan: Plan, rank_rows: RankRows, names: Sequence[str]
 ) -> Iterator[tuple[int, Columns]]:
     """Yield the same items as `_gathered`, from a split that is decoded as a whole."""
-    if not share.items:
+    if not rank_rows.items:
         return
-    index, begun = plan.index, 0
-    if kept.columns is None and share.rows > share.batch_size and len(index.rows) > _MANY_TIMES * share.batch_size:
+    index = plan.index
+    begun = 0
+    if (
+        memory.columns is None
+        and rank_rows.rows > rank_rows.batch_size
+        and len(index.rows) > _MANY_TIMES * rank_rows.batch_size
+    ):
         # With many small files, the first batch waits only for its own blocks.
-        begun = share.batch_size
-        block, row = plan.order.locate(plan.order.line_of(plan.remaining.positions(share.places(0, begun))))
-        found = span_rows(block, row)
-        yield begun, gather(fetcher.get_alone(found.pieces), found.index)
-    if kept.columns is None:
-        kept.columns = _decode_whole(fetcher, index, names)
-    columns, buffers, size = kept.columns, Buffers(), least_pool_rows(plan)
-    for begin in range(begun, max(1, share.rows), _MOST_PLACES):
-        places = share.places(begin, begin + _MOST_PLACES) if share.rows else np.array([share.place_of(0)], np.int64)
-        rows = natural_rows(index, plan.order, plan.remaining.positions(places))
-        if begin + len(rows) >= share.rows:  # the last row also fills the last step
-            rows = np.append(rows, np.full(share.items - max(1, share.rows), rows[-1]))
+        begun = rank_rows.batch_size
+        block, row = plan.order.locate(
+            plan.order.line_of(plan.remaining.positions(rank_rows.indices(0, begun)))
+        )
+        pool = span_rows(block, row)
+        yield begun, gather(fetcher.get_alone(pool.spans), pool.index)
+    if memory.columns is None:
+        memory.columns = _decode_whole(fetcher, index, names)
+    columns = memory.columns
+    buffers = Buffers()
+    size = least_pool_rows(plan)
+    for begin in range(begun, max(1, rank_rows.rows), _MOST_PLACES):
+        if rank_rows.rows:
+            indices = rank_rows.indices(begin, begin + _MOST_PLACES)
+        else:
+            indices = np.array([rank_rows.index_of(0)], np.int64)
+        rows = natural_rows(index, plan.order, plan.remaining.positions(indices))
+        if begin + len(rows) >= rank_rows.rows:  # the last row also fills the last step
+            rows = np.append(rows, np.full(rank_rows.items - max(1, rank_rows.rows), rows[-1]))
         for start in range(0, len(rows), size):
-            taken = rows[start : start + size]
-            yield len(taken), gather([columns], taken, buffers)
+            batch_rows = rows[start : start + size]
+            yield len(batch_rows), gather([columns], batch_rows, buffers)
             buffers.trim(len(columns))
 
 
@@ -221,7 +259,8 @@ def _decode_whole(fetcher: Fetcher, index: SplitIndex, columns: Sequence[str]) -
     Arrays are filled in place, so only the blocks being decoded take further memory.
     """
     laid: dict[str, Any] = {}
-    others: dict[str, dict[int, Column]] = {}  # columns that cannot be filled in place, by first row
+    # columns that cannot be filled in place, by first row
+    others: dict[str, dict[int, Column]] = {}
     lock = Lock()
 
     def lay(block: int, decoded: Columns) -> None:
@@ -249,58 +288,91 @@ def _announce(fetcher: Fetcher, pools: Iterator[Pool], ahead: deque[Pool]) -> No
         if pool is None:
             return
         ahead.append(pool)
-        fetcher.announce(pool.pieces)
+        fetcher.announce(pool.spans)
 
 
 def whole_batches(pools: Iterator[tuple[int, Columns]], size: int) -> Iterator[tuple[int, Columns]]:
-    """Cut and join pools, given with their numbers of items, to whole batches of `size`; the last has the rest."""
+    """Cut and join pools, given with their numbers of items, to whole batches of `size`; the last
+    has the rest.
+    """
     left: list[Columns] = []  # less than a batch
     left_items = 0
     for items, columns in pools:
-        begun = min(items, size - left_items) if left_items else 0
+        begun = 0
+        if left_items:
+            begun = min(items, size - left_items)
         if begun:
             left.append(cut(columns, 0, begun))
             left_items += begun
         if left_items == size:
-            batch, left, left_items = join(left), [], 0  # before the yield, so that the memory of its pools is free
+            # before the yield, so that the memory of its pools is free
+            batch = join(left)
+            left = []
+            left_items = 0
             yield size, batch
-        whole = begun + (items - begun) // size * size
-        if begun < whole:
-            yield whole - begun, columns if (begun, whole) == (0, items) else cut(columns, begun, whole)
-        if whole < items:
-            left.append(cut(columns, whole, items))
-            left_items += items - whole
+        full_until = begun + (items - begun) // size * size
+        if begun < full_until:
+            yield (
+                full_until - begun,
+                (columns if (begun, full_until) == (0, items) else cut(columns, begun, full_until)),
+            )
+        if full_until < items:
+            left.append(cut(columns, full_until, items))
+            left_items += items - full_until
     if left:
         yield left_items, join(left)
 
 
 def reading_real(
-    read_block: ReadBlock, columns: Sequence[str], options: StreamOptions, quarantine: Quarantine | None
+    read_block: ReadBlock,
+    columns: Sequence[str],
+    options: StreamOptions,
+    quarantine: Quarantine | None,
 ) -> tuple[ReadBlock, tuple[str, ...]]:
-    """Return a reader of blocks, and the columns to read, such that `mark_real` knows which rows are real."""
+    """Return a reader of blocks, and the columns to read, such that `mark_real` knows which rows
+    are real.
+    """
     if quarantine is not None:
-        read_block, columns = quarantine.around(read_block), (*columns, VALID)
+        read_block = quarantine.around(read_block)
+        columns = (*columns, VALID)
     if options.mask is not None:
-        read_block, columns = options.mask.around(read_block), (*columns, KEPT)
+        read_block = options.mask.around(read_block)
+        columns = (*columns, KEPT)
     return read_block, tuple(columns)
 
 
-def mark_real(columns: Columns, own: Bools, quarantine: Quarantine | None) -> Columns:
+def mark_real(columns: Columns, is_row: Bools, quarantine: Quarantine | None) -> Columns:
     """Return the columns with `VALID`: rows of one's own that are neither in bad blocks nor masked.
 
-    own: false for rows that only fill the last step. Batches of these columns share no mask, so a loop may write to it.
+    own: false for rows that only fill the last step. Batches of these columns share no mask, so a
+    loop may write to it.
     """
     rows = dict(columns)
-    kept = rows.pop(KEPT, None)
-    valid = own if quarantine is None else quarantine.sift(rows, own)
-    rows[VALID] = valid if kept is None else valid & np.asarray(kept, np.bool_)
+    retained = rows.pop(KEPT, None)
+    if quarantine is None:
+        valid = is_row
+    else:
+        valid = quarantine.sift(rows, is_row)
+    if retained is None:
+        rows[VALID] = valid
+    else:
+        rows[VALID] = valid & np.asarray(retained, np.bool_)
     return rows
 
 
 def decode_block(
-    index: SplitIndex, read_block: ReadBlock, block: int, columns: Sequence[str], reader: str, *, arrow: bool
+    index: SplitIndex,
+    read_block: ReadBlock,
+    block: int,
+    columns: Sequence[str],
+    reader: str,
+    *,
+    arrow: bool,
 ) -> Columns:
-    """Return the columns of one block. Errors name the reader and the block; `CorruptShard` if rows are missing."""
+    """Return the columns of one block.
+
+    Errors name the reader and the block; `CorruptShard` if rows are missing.
+    """
     where = f"{reader}: {index.shards[index.shard_of_block[block]]} block {index.block[block]}"
     try:
         table = read_block(block, columns)

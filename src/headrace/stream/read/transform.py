@@ -1,12 +1,15 @@
-"""Apply a user's function to every batch, after it is made and before the training loop receives it.
+"""Apply a user's function to every batch, after it is made and before the training loop receives
+it.
 
-It runs where the batch is made, ahead of the loop: in a thread of the rank's own process, or in each DataLoader worker.
-The batch becomes whatever it returns. Only None is refused, because that is a forgotten `return`. A batch whose
-transform failed was not delivered, so a state taken after the error delivers it again.
+It runs where the batch is made, ahead of the loop: in a thread of the rank's own process, or in
+each DataLoader worker. The batch becomes whatever it returns. Only None is refused, because that is
+a forgotten `return`. A batch whose transform failed was not delivered, so a state taken after the
+error delivers it again.
 
-A transform of two positional parameters also receives a `TransformContext` with the batch's position in the epoch.
-Random numbers keyed by its positions are the same on any ranks and workers and after every resume. Those of the global
-generators of torch, numpy or Python are not, because the loop draws from them at the same time.
+A transform of two positional parameters also receives a `TransformContext` with the batch's
+position in the epoch. Random numbers keyed by its positions are the same on any ranks and workers
+and after every resume. Those of the global generators of torch, numpy or Python are not, because
+the loop draws from them at the same time.
 """
 
 from __future__ import annotations
@@ -39,8 +42,10 @@ class TransformContext:
 
     step: the global step in the epoch, position // global batch.
     rank: the rank that received the batch.
-    positions: int64 [rows], of the batch's rows in the order of the epoch, the same for a row on any ranks and workers;
-    -1 for filling rows. None if rows are packed while they are streamed, and with distribution="dynamic".
+    positions: int64 [rows], of the batch's rows in the order of the epoch, the same for a row on
+    any ranks and workers;
+    -1 for filling rows. None if rows are packed while they are streamed, and with
+    distribution="dynamic".
     """
 
     seed: int
@@ -50,20 +55,27 @@ class TransformContext:
     positions: I64 | None
 
     def uniform(self, draws: int = 1, *, purpose: str = "") -> F64:
-        """Return random numbers in [0, 1) for each row, float64 [rows, draws], keyed by seed, epoch and position.
+        """Return random numbers in [0, 1) for each row, float64 [rows, draws], keyed by seed, epoch
+        and position.
 
-        They are the same for a row on any ranks and workers, and after every resume. purpose: another purpose gives
-        other numbers. Raises `SettingsError` if there are no positions.
+        They are the same for a row on any ranks and workers, and after every resume. purpose:
+        another purpose gives other numbers. Raises `SettingsError` if there are no positions.
         """
         check_integer("uniform: draws", draws, least=1)
         if self.positions is None:
             raise SettingsError(
-                'transform: with pack= and distribution="dynamic" rows have no positions to key random numbers by; use'
-                " numpy.random.default_rng((context.seed, context.epoch, context.step, context.rank))"
+                'transform: with pack= and distribution="dynamic" rows have no positions to key'
+                " random numbers by; use numpy.random.default_rng((context.seed, context.epoch,"
+                " context.step, context.rank))"
             )
         words = np.empty((len(self.positions), draws, 2), np.uint64)
-        words[:, :, 0], words[:, :, 1] = self.positions.view(np.uint64)[:, None], np.arange(draws, dtype=np.uint64)
-        high, _ = hash_words(derive_key(self.seed, f"transform {purpose}", self.epoch), words.reshape(-1, 2))
+        words[:, :, 0], words[:, :, 1] = (
+            self.positions.view(np.uint64)[:, None],
+            np.arange(draws, dtype=np.uint64),
+        )
+        high, _ = hash_words(
+            derive_key(self.seed, f"transform {purpose}", self.epoch), words.reshape(-1, 2)
+        )
         return unit(high).reshape(-1, draws)
 
 
@@ -79,8 +91,8 @@ def transformed(
     """Yield the transform of each batch, in order; the batches are closed with this generator.
 
     reader: names this rank and worker in messages; batches count from 0 in the reader's own pass.
-    context: returns the context of a batch by its number in the rank's pass. The reader has number `first` and every
-    `stride`-th after it.
+    context: returns the context of a batch by its number in the rank's pass. The reader has number
+    `first` and every `stride`-th after it.
     Raises `StreamError` from what the transform raised, or if it returned None.
     """
 
@@ -90,13 +102,15 @@ def transformed(
     wants_context = takes_context(transform)
     with closing(batches):
         for number, batch in enumerate(batches):
-            more = (context(first + number * stride),) if wants_context else ()
             try:
-                done = transform(batch, *more)
+                if wants_context:
+                    done = transform(batch, context(first + number * stride))
+                else:
+                    done = transform(batch)
             except Exception as error:
                 raise StreamError(
-                    f"{where(number)} raised {type(error).__name__}: {error}; fix it, then resume from the last state,"
-                    " which does not include this batch"
+                    f"{where(number)} raised {type(error).__name__}: {error}; fix it, then resume"
+                    " from the last state, which does not include this batch"
                 ) from error
             if done is None:
                 raise StreamError(f"{where(number)} returned None; end it with `return batch`")
@@ -104,21 +118,31 @@ def transformed(
 
 
 def takes_context(transform: Transform) -> bool:
-    """Check whether a transform is called with (batch, context): its second positional parameter is a context.
+    """Check whether a transform is called with (batch, context): its second positional parameter is
+    a context.
 
-    That is a parameter without a default, or one named `context`. Parameters that a partial has bound do not count, nor
-    does `*args`. A callable without a signature, such as some builtins, is called with the batch alone.
+    That is a parameter without a default, or one named `context`. Parameters that a partial has
+    bound do not count, nor does `*args`. A callable without a signature, such as some builtins, is
+    called with the batch alone.
     """
     try:
         parameters = list(inspect.signature(transform).parameters.values())
     except (TypeError, ValueError):
         return False
-    positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
-    return len(positional) > 1 and (positional[1].default is inspect.Parameter.empty or positional[1].name == "context")
+    positional = [
+        parameter
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    return len(positional) > 1 and (
+        positional[1].default is inspect.Parameter.empty or positional[1].name == "context"
+    )
 
 
 def check_travels(transform: Transform | None) -> None:
-    """Raise `SettingsError` if a transform cannot reach a spawned or forkserver worker; call it when pickling."""
+    """Raise `SettingsError` if a transform cannot reach a spawned or forkserver worker; call it
+    when pickling.
+    """
     if transform is None:
         return
     try:
@@ -132,11 +156,15 @@ def check_travels(transform: Transform | None) -> None:
         and getattr(main, "__file__", None) is None
         and getattr(main, "__spec__", None) is None
     ):
-        raise _cannot_travel(transform, "it is defined in an interactive session, which a new process does not have")
+        raise _cannot_travel(
+            transform, "it is defined in an interactive session, which a new process does not have"
+        )
 
 
 def name_of(transform: Transform) -> str:
-    """Return a transform's name: module and name of the function, of the function inside a partial, or of the class."""
+    """Return a transform's name: module and name of the function, of the function inside a partial,
+    or of the class.
+    """
     named = _named(transform)
     return f"{named.__module__}.{named.__qualname__}"
 
@@ -145,11 +173,14 @@ def _named(transform: Transform) -> Any:
     inner: Any = transform
     while isinstance(inner, partial):
         inner = inner.func
-    return inner if hasattr(inner, "__qualname__") else type(inner)
+    if hasattr(inner, "__qualname__"):
+        return inner
+    return type(inner)
 
 
 def _cannot_travel(transform: Transform, why: str) -> SettingsError:
     return SettingsError(
-        f"transform {name_of(transform)} cannot be sent to spawned or forkserver workers ({why}); define it at the top"
-        " level of a module, no lambda and no function inside another, or start the workers by fork"
+        f"transform {name_of(transform)} cannot be sent to spawned or forkserver workers ({why});"
+        " define it at the top level of a module, no lambda and no function inside another, or"
+        " start the workers by fork"
     )
