@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headrace.arrays import I64, U64
     from headrace.cli.init.commented import Section
     from headrace.cli.tables import Detail
+    from headrace.dataset.index import SplitIndex
     from headrace.dataset.indexed import IndexedDataset
     from headrace.dataset.manifest import Manifest
     from headrace.dataset.open import FinishedRun
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from headrace.run.context import RunContext
     from headrace.run.erase import Erasure
     from headrace.run.prepare import Outcome
+    from headrace.stream.loader.options import RowForm, StreamOptions
 
 GROUP = "headrace.recipes"
 
@@ -78,6 +80,7 @@ class Recipe:
     reasons: why rows are dropped, in words.
     row: what a row of a split is.
     unproved: sentences of a certificate on what was not proved.
+    row_options: options of streams that it reads, because its rows are more than their columns; see `row_option`.
     readers: shard formats that cannot be streamed as tables, and how they are read.
     content_unit: what `contents` compares; None: rows hold no more than their columns.
     """
@@ -90,6 +93,7 @@ class Recipe:
     reasons: ClassVar[Mapping[str, str]] = {}
     row: ClassVar[str] = "row"
     unproved: ClassVar[Sequence[str]] = ()
+    row_options: ClassVar[Sequence[str]] = ()
     readers: ClassVar[Mapping[str, str]] = {}
     content_unit: ClassVar[str | None] = None
 
@@ -154,9 +158,13 @@ class Recipe:
         """Return how shards are written again without some entities; None: they cannot be."""
         return None
 
-    def for_streams(self, part: str) -> Any:
-        """Return what a stream asks of a recipe whose rows are more than their columns, by name."""
-        raise NotImplementedError(f"recipe {self.name!r} has no {part} for streams")
+    def row_option(self, option: str, value: Any) -> Any:
+        """Return the `RowForm` or `RowSource` for the value of an option of `row_options`."""
+        raise NotImplementedError(f"recipe {self.name!r} has no option {option} of streams")
+
+    def detect_form(self, splits: Sequence[tuple[Path, SplitIndex]], options: StreamOptions) -> RowForm | None:
+        """Return the form of the rows of these splits, by root and index, if they are this recipe's; else None."""
+        return None
 
 
 class UnknownRecipe(Recipe):
@@ -243,6 +251,15 @@ def recipe_of_command(word: str) -> Recipe | None:
         if word in recipe.commands:
             return recipe
     return next((recipe for recipe in recipes().values() if word in recipe.commands), None)
+
+
+def recipe_of_option(option: str) -> Recipe:
+    """Return the recipe that registers an option of streams; see `Recipe.row_options`."""
+    for name in BUILT_IN:
+        recipe = _built_in(name)
+        if option in recipe.row_options:
+            return recipe
+    return next(recipe for recipe in recipes().values() if option in recipe.row_options)
 
 
 def recipe_of_run(name: str) -> Recipe:

@@ -249,11 +249,11 @@ def test_regions_survive_json_and_damaged_ones_are_refused():
 
     assert ShardPartition.from_dict(json.loads(json.dumps(regions.to_dict()))) == regions
     for change in ({"rows": []}, {"rows": "34"}, {"rows": [3, -1]}, {"assignment": [2]}, {"extra": 1}):
-        with pytest.raises(StreamError, match="regions are not"):
+        with pytest.raises(StreamError, match="shard_partition is not"):
             ShardPartition.from_dict({**regions.to_dict(), **change})
     (loader,) = loaders_of(1, "by_size")
     state = loader.state_dict()
-    with pytest.raises(StreamError, match="regions is 'of 5 rows'"):
+    with pytest.raises(StreamError, match="shard_partition is 'of 5 rows'"):
         StreamState.from_dict(resealed(state, shard_partition={**state["shard_partition"], "rows": [5]}))
 
 

@@ -91,7 +91,7 @@ def test_many_rows_are_found_where_each_is_found_alone(remainder):
         for b, r in zip(blocks.tolist(), (rows - index.first_row[blocks]).tolist(), strict=True)
     ]
     assert [number for number, each in enumerate(alone) if each is not None] == found.row.tolist()
-    for name in ("position", "rank", "step", "place"):
+    for name in ("position", "rank", "step", "batch_row"):
         assert [getattr(each, name) for each in alone if each is not None] == getattr(found, name).tolist()
 
 

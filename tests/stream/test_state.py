@@ -94,7 +94,7 @@ def test_states_of_other_versions_and_kinds_are_refused_with_advice():
     saved = state().to_dict()
     first = {name: value for name, value in saved.items() if name not in ("kind", "digest")}
 
-    with pytest.raises(StreamError, match="format_version is 1, this headrace reads 3; resume with the version that"):
+    with pytest.raises(StreamError, match="format_version is 1, this headrace reads 4; resume with the version that"):
         StreamState.from_dict({**first, "format_version": 1})
     with pytest.raises(StreamError, match="it is a state of kind 'window'; load each state into the kind of loader"):
         StreamState.from_dict(resealed(saved, kind="window"))

@@ -13,6 +13,7 @@ from headrace.recipe import Recipe
 if TYPE_CHECKING:
     from headrace.cli.init.commented import Section
     from headrace.cli.tables import Detail
+    from headrace.dataset.index import SplitIndex
     from headrace.dataset.manifest import Manifest
     from headrace.dataset.open import FinishedRun
     from headrace.dataset.verify import Check
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from headrace.report.figure import Figure
     from headrace.run.context import RunContext
     from headrace.run.prepare import Outcome
+    from headrace.stream.loader.options import RowForm, StreamOptions
 
 _FOR_OTHERS = "shards of .{0} are for other readers; prepare with packed_storage='parquet' to stream"
 
@@ -56,6 +58,7 @@ class PackedSequencesRecipe(Recipe):
     unproved = (
         "The tokens may not be those of the chats: sequences are compared with the 64-bit fingerprints of packing.",
     )
+    row_options = ("packed", "pack")
     readers: ClassVar = {"npy": _FOR_OTHERS.format("npy"), "bin": _FOR_OTHERS.format("bin")}
 
     def settings(self) -> Any:
@@ -98,11 +101,16 @@ class PackedSequencesRecipe(Recipe):
 
         print_packed(console, manifest, run, detail)
 
-    def for_streams(self, part: str) -> Any:
-        if part == "pack":
+    def row_option(self, option: str, value: Any) -> Any:
+        if option == "pack":
             from headrace.packing.on_the_fly.settings import pack_setting
 
-            return pack_setting
-        from headrace.packing.read.batches import packed_form, packed_setting
+            return pack_setting(value)
+        from headrace.packing.read.batches import packed_setting
 
-        return {"packed": packed_setting, "form of rows": packed_form}[part]
+        return packed_setting(value)
+
+    def detect_form(self, splits: Sequence[tuple[Path, SplitIndex]], options: StreamOptions) -> RowForm | None:
+        from headrace.packing.read.batches import packed_form
+
+        return packed_form(splits, options)

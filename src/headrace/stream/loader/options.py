@@ -16,7 +16,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock, Verify
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import SettingsError
-from headrace.recipe import recipe_of_run
+from headrace.recipe import recipe_of_option
 from headrace.sealed import MOST_LANES, MOST_POSITIONS
 from headrace.storage.places import place_of
 from headrace.stream.order.balance import CostModel, CountedIndex
@@ -128,11 +128,6 @@ class RowSource(Protocol):
         contents: a word that changes whenever the rows may have changed; it keys what is cached under cache_dir. None:
         nothing is cached. Raises what reading blocks raises.
         """
-
-
-def packing(part: str) -> Any:
-    """Import a part of packing, which the stream knows only through its recipe."""
-    return recipe_of_run("packed_sequences").for_streams(part)
 
 
 class StreamArguments(TypedDict, total=False):
@@ -291,9 +286,9 @@ class StreamOptions:
         for name, words in _WORDS.items():
             check_word(name, getattr(self, name), get_args(words))
         if self.packed not in ("auto", "off"):
-            object.__setattr__(self, "packed", packing("packed")(self.packed))
+            object.__setattr__(self, "packed", recipe_of_option("packed").row_option("packed", self.packed))
         if self.pack is not None:
-            object.__setattr__(self, "pack", packing("pack")(self.pack))
+            object.__setattr__(self, "pack", recipe_of_option("pack").row_option("pack", self.pack))
         self._check_batches()
         for name in ("locality", "ranks_per_node"):
             if (getattr(self, name) is not None) != (self.distribution == "local"):
@@ -457,7 +452,8 @@ class StreamOptions:
         if self.packed == "auto" and self.source is None:
             # Packed rows are lists. Skip the import for others: it takes a third of the time to open a small split.
             may_be = all(any(map(pa.types.is_nested, index.schema.types)) for _, index in parts)
-            return replace(self, packed=(packing("form of rows")(parts, self) if may_be else None) or "off")
+            form = recipe_of_option("packed").detect_form(parts, self) if may_be else None
+            return replace(self, packed=form or "off")
         for root, index in parts:
             if self.form is not None:
                 self.form.check(root, index)
