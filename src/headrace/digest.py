@@ -1,6 +1,7 @@
 """Canonical bytes, digests and the keys of hashes. Pure.
 
-This module loads no data libraries, because a command that reuses a finished run needs nothing else of them.
+This module loads no data libraries, because a command that reuses a finished run needs nothing else
+of them.
 """
 
 from __future__ import annotations
@@ -14,8 +15,13 @@ import xxhash
 
 
 def canonical_json(value: Any) -> bytes:
-    """Serialize a JSON value in its one canonical form: sorted keys, no spaces, UTF-8. Raises `ValueError` on NaN."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    """Serialize a JSON value in its one canonical form: sorted keys, no spaces, UTF-8.
+
+    Raises `ValueError` on NaN.
+    """
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    ).encode()
 
 
 def sha256_hex(data: bytes | memoryview) -> str:
@@ -25,12 +31,15 @@ def sha256_hex(data: bytes | memoryview) -> str:
 
 def sha256_file(path: Path) -> str:
     """Return the SHA-256 of a file, as 64 hexadecimal digits, in O(1) memory."""
-    with path.open("rb", buffering=0) as file:  # file_digest reads 256 KiB at a time, which stay in the cache
+    # file_digest reads 256 KiB at a time, which stay in the cache
+    with path.open("rb", buffering=0) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class FileDigest:
-    """Both digests of a file, updated piece by piece: SHA-256 for trust, XXH3-128 for fast checks on reading."""
+    """Both digests of a file, updated piece by piece: SHA-256 for trust, XXH3-128 for fast checks
+    on reading.
+    """
 
     def __init__(self) -> None:
         self._sha256, self._xxh3 = hashlib.sha256(), xxhash.xxh3_128()
@@ -54,8 +63,9 @@ class FileDigest:
 def checksum_file(path: Path) -> str:
     """Return the XXH3-128 of a file, as 32 hexadecimal digits, in O(1) memory.
 
-    It detects damage by storage and networks, ten times faster than SHA-256. It does not protect against an attacker.
-    The file is read rather than mapped, because a mapped file that is truncated meanwhile kills the process.
+    It detects damage by storage and networks, ten times faster than SHA-256. It does not protect
+    against an attacker. The file is read rather than mapped, because a mapped file that is
+    truncated meanwhile kills the process.
     """
     with path.open("rb", buffering=0) as file:
         return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()

@@ -1,8 +1,9 @@
 """Draw random numbers without state: each is a function of a context's key and a slot. Pure.
 
-A context's key is a keyed hash of (seed, epoch, context id). Its draw s is the splitmix64 finaliser of key + s × γ. So
-any draw can be computed alone, in any order and any process, and numpy and compiled code agree: the arithmetic is on
-64-bit integers, or on floats with operations that IEEE 754 rounds exactly.
+A context's key is a keyed hash of (seed, epoch, context id). Its draw s is the splitmix64 finaliser
+of key + s × γ. So any draw can be computed alone, in any order and any process, and numpy and
+compiled code agree: the arithmetic is on 64-bit integers, or on floats with operations that IEEE
+754 rounds exactly.
 """
 
 from __future__ import annotations
@@ -15,11 +16,15 @@ from headrace.arrays import F64, I64, U64
 from headrace.digest import derive_key
 
 GAMMA = 0x9E3779B97F4A7C15
-MIX_A, MIX_B = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+MIX_A = 0xBF58476D1CE4E5B9
+MIX_B = 0x94D049BB133111EB
 ROUNDS = 12  # with 8, pairs of positions in sizes below 12 are visibly not uniform
 
 # Slots of a key. Those that count positions have a million each.
-MODE, FRACTION, WINDOW, OFFSET = 1, 2, 3, 4
+MODE = 1
+FRACTION = 2
+WINDOW = 3
+OFFSET = 4
 ROUND_KEYS = 16
 POSITIONS = 1 << 20
 FIELDS = 2 << 20
@@ -28,7 +33,9 @@ _SHIFT = np.uint64(32)
 
 
 def mix(words: U64) -> U64:
-    """Apply the splitmix64 finaliser (Steele, Lea and Flood, 2014), a permutation of words that hides counters."""
+    """Apply the splitmix64 finaliser (Steele, Lea and Flood, 2014), a permutation of words that
+    hides counters.
+    """
     words = (words ^ (words >> np.uint64(30))) * np.uint64(MIX_A)
     words ^= words >> np.uint64(27)  # in place: columns of millions are mixed
     words *= np.uint64(MIX_B)
@@ -64,28 +71,35 @@ def unit(words: U64) -> F64:
 
 
 def permuted(keys: U64, sizes: I64, places: I64) -> I64:
-    """Permute positions in 0..size-1 pseudorandomly, with one permutation per key; arrays broadcast.
+    """Permute positions in 0..size-1 pseudorandomly, with one permutation per key; arrays
+    broadcast.
 
-    A Feistel network whose halves are residues modulo ⌈√size⌉ and size / ⌈√size⌉, so its domain is hardly larger than
-    the size; values outside are mapped again (cycle walking). The images of 0, 1, 2, … are a sample without replacement
-    in random order, computed without memory or comparisons. sizes < 2**62.
+    A Feistel network whose halves are residues modulo ⌈√size⌉ and size / ⌈√size⌉, so its domain is
+    hardly larger than the size; values outside are mapped again (cycle walking). The images of 0,
+    1, 2, … are a sample without replacement in random order, computed without memory or
+    comparisons. sizes < 2**62.
     """
     keys, sizes, places = np.broadcast_arrays(keys, sizes, places)
     shape = keys.shape
-    keys, size, place = keys.ravel(), sizes.astype(np.uint64).ravel(), places.astype(np.uint64).ravel()
+    keys = keys.ravel()
+    size = sizes.astype(np.uint64).ravel()
+    place = places.astype(np.uint64).ravel()
     left = np.maximum(np.ceil(np.sqrt(size.astype(np.float64))), 1).astype(np.uint64)
     right = (size + left - np.uint64(1)) // left
     round_keys = [draw(keys, ROUND_KEYS + each) for each in range(ROUNDS)]
     out = _network(round_keys, left, right, place)
     outside = np.flatnonzero(out >= size)
     while len(outside):
-        out[outside] = _network([each[outside] for each in round_keys], left[outside], right[outside], out[outside])
+        out[outside] = _network(
+            [each[outside] for each in round_keys], left[outside], right[outside], out[outside]
+        )
         outside = outside[out[outside] >= size[outside]]
     return out.astype(np.int64).reshape(shape)
 
 
 def _network(round_keys: list[U64], left: U64, right: U64, place: U64) -> U64:
-    a, b = place // np.maximum(right, np.uint64(1)), place % np.maximum(right, np.uint64(1))
+    a = place // np.maximum(right, np.uint64(1))
+    b = place % np.maximum(right, np.uint64(1))
     for number in range(0, ROUNDS, 2):
         a = a + ((half(round_keys[number], b) * left) >> _SHIFT)
         a = np.where(a >= left, a - left, a)

@@ -1,11 +1,12 @@
 """Keyed hashes of whole columns, and the permutations that follow from a key. Pure.
 
-Randomness in headrace is a keyed hash of (seed, purpose, stable key), never a generator with state. So a draw is the
-same on any machine, in any process, in any order of calls. `digest.derive_key` makes the keys.
+Randomness in headrace is a keyed hash of (seed, purpose, stable key), never a generator with state.
+So a draw is the same on any machine, in any process, in any order of calls. `digest.derive_key`
+makes the keys.
 
-The keyed hash is SipHash-2-4 with 128-bit output (Aumasson and Bernstein, 2012), a pseudorandom function for
-short inputs, computed for whole columns at once: numpy does each step for all values. Cost is about 60 vector
-operations per 8 bytes of the longest value in a length class.
+The keyed hash is SipHash-2-4 with 128-bit output (Aumasson and Bernstein, 2012), a pseudorandom
+function for short inputs, computed for whole columns at once: numpy does each step for all values.
+Cost is about 60 vector operations per 8 bytes of the longest value in a length class.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ _FEW_ITEMS = 16  # measured: sorting the words costs as much as comparing them w
 
 
 def hash_words(key: tuple[int, int], words: U64) -> tuple[U64, U64]:
-    """Compute SipHash-2-4-128 of rows of 64-bit words; words_NW uint64 [N, W] → two uint64 arrays [N].
+    """Compute SipHash-2-4-128 of rows of 64-bit words; words_NW uint64 [N, W] → two uint64 arrays
+    [N].
 
     Equals the byte-wise hash of each row's little-endian bytes.
     """
@@ -34,34 +36,45 @@ def hash_words(key: tuple[int, int], words: U64) -> tuple[U64, U64]:
 
 
 def hash_texts(key: tuple[int, int], texts: pa.Array | pa.ChunkedArray) -> tuple[U64, U64]:
-    """Compute SipHash-2-4-128 of each value's UTF-8 bytes; a text column [N] → two uint64 arrays [N].
+    """Compute SipHash-2-4-128 of each value's UTF-8 bytes; a text column [N] → two uint64 arrays
+    [N].
 
-    Accepts any Arrow string or binary type without nulls. Independent of offsets, chunks and string layout.
+    Accepts any Arrow string or binary type without nulls. Independent of offsets, chunks and string
+    layout.
     """
     if isinstance(texts, pa.ChunkedArray):
         texts = texts.combine_chunks()
     if isinstance(texts, pa.ChunkedArray):  # zero chunks stay chunked
-        texts = pa.concat_arrays(texts.chunks) if texts.num_chunks else pa.array([], texts.type)
+        if texts.num_chunks:
+            texts = pa.concat_arrays(texts.chunks)
+        else:
+            texts = pa.array([], texts.type)
     texts = texts.cast(pa.large_binary())
     n = len(texts)
     if n == 0:
         return np.empty(0, np.uint64), np.empty(0, np.uint64)
     offsets = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset : texts.offset + n + 1]
     values = texts.buffers()[2]
-    first, last = int(offsets[0]), int(offsets[-1])
-    data = np.zeros(last - first + 8, np.uint8)  # eight zero bytes behind the last value: every word can be read whole
+    first = int(offsets[0])
+    last = int(offsets[-1])
+    # eight zero bytes behind the last value: every word can be read whole
+    data = np.zeros(last - first + 8, np.uint8)
     if last > first and values is not None:
         data[:-8] = np.frombuffer(values, np.uint8)[first:last]
-    word_at = np.ndarray((len(data) - 7,), np.dtype("<u8"), data, strides=(1,))  # the 8 bytes from any position on
-    starts, sizes = offsets[:-1] - first, np.diff(offsets)
+    # the 8 bytes from any position on
+    word_at = np.ndarray((len(data) - 7,), np.dtype("<u8"), data, strides=(1,))
+    starts = offsets[:-1] - first
+    sizes = np.diff(offsets)
 
-    high, low = np.empty(n, np.uint64), np.empty(n, np.uint64)
+    high = np.empty(n, np.uint64)
+    low = np.empty(n, np.uint64)
     full_words = sizes >> 3
     for count in np.flatnonzero(np.bincount(full_words)):
         rows = np.flatnonzero(full_words == count)
         for begin in range(0, len(rows), _ROWS_IN_CACHE):
             part = rows[begin : begin + _ROWS_IN_CACHE]
-            start, size = starts[part], sizes[part].astype(np.uint64)
+            start = starts[part]
+            size = sizes[part].astype(np.uint64)
             state = _sip_start(key, len(part))
             for word in range(int(count)):
                 _sip_word(state, word_at[start + 8 * word])
@@ -75,8 +88,9 @@ def hash_texts(key: tuple[int, int], texts: pa.Array | pa.ChunkedArray) -> tuple
 def permutation(key: tuple[int, int], n: int) -> npt.NDArray[np.int64]:
     """Return a pseudorandom order of 0..n-1 for this key.
 
-    Each index is packed below random high bits from Philox4x64-10 (Salmon et al., 2011), whose raw output is fixed,
-    and the words are sorted: distinct words have one sorted order, whatever the sorting algorithm.
+    Each index is packed below random high bits from Philox4x64-10 (Salmon et al., 2011), whose raw
+    output is fixed, and the words are sorted: distinct words have one sorted order, whatever the
+    sorting algorithm.
     """
     if n <= 1:
         return np.arange(n, dtype=np.int64)
@@ -87,10 +101,13 @@ def permutation(key: tuple[int, int], n: int) -> npt.NDArray[np.int64]:
     return words.view(np.int64)
 
 
-def places_in_permutation(key: tuple[int, int], n: int, items: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def places_in_permutation(
+    key: tuple[int, int], n: int, items: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
     """Find where `permutation(key, n)` has each of these items: its inverse, at items of 0..n-1.
 
-    A few items are placed by counting the words below theirs, which spares the sort and the packing.
+    A few items are placed by counting the words below theirs, which spares the sort and the
+    packing.
     """
     if n <= 1:
         return np.zeros(len(items), np.int64)
@@ -98,7 +115,8 @@ def places_in_permutation(key: tuple[int, int], n: int, items: npt.NDArray[np.in
     if len(items) <= _FEW_ITEMS:
         counts = [
             # Of equal high bits those of a lower index are below.
-            np.count_nonzero(words[:item] <= word | mask) + np.count_nonzero(words[item:] < word & ~mask)
+            np.count_nonzero(words[:item] <= word | mask)
+            + np.count_nonzero(words[item:] < word & ~mask)
             for item, word in zip(items.tolist(), words[items], strict=True)
         ]
         return np.array(counts, np.int64)
@@ -116,7 +134,8 @@ def _random_words(key: tuple[int, int], n: int) -> tuple[U64, np.uint64]:
 
 def _tag(words: U64, mask: np.uint64) -> None:
     """Put the index of each word into its low bits."""
-    words &= ~mask  # in place: a small split has millions of rows, and a copy takes as long as the sort
+    # in place: a small split has millions of rows, and a copy takes as long as the sort
+    words &= ~mask
     words |= np.arange(len(words), dtype=np.uint64)
 
 

@@ -1,8 +1,9 @@
 """Define what a recipe is, and find those of this package and of others.
 
-A recipe is one class derived from `Recipe`. An entry point of the group `headrace.recipes` names the class, and the
-commands ask it for everything that differs between recipes. Its methods import what they need when they are called:
-every start of the command line reads all these classes, and must not wait for libraries.
+A recipe is one class derived from `Recipe`. An entry point of the group `headrace.recipes` names
+the class, and the commands ask it for everything that differs between recipes. Its methods import
+what they need when they are called: every start of the command line reads all these classes, and
+must not wait for libraries.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
 
 GROUP = "headrace.recipes"
 
-# pyproject.toml declares the same entry points. They are repeated here because the metadata of an editable install is
-# as old as the install: what changed later is not there, so those entry points are ignored. A test compares the lists.
+# pyproject.toml declares the same entry points. They are repeated here because the metadata of an
+# editable install is as old as the install: what changed later is not there, so those entry points
+# are ignored. A test compares the lists.
 BUILT_IN = {
     "temporal_split": "headrace.split.capability:TemporalSplitRecipe",
     "packed_sequences": "headrace.packing.capability:PackedSequencesRecipe",
@@ -50,7 +52,9 @@ BUILT_IN = {
 
 
 class JobSettings(Protocol):
-    """The settings of one recipe, which know their source and can be executed: what `headrace.prepare` takes."""
+    """The settings of one recipe, which know their source and can be executed: what
+    `headrace.prepare` takes.
+    """
 
     @property
     def recipe_name(self) -> str: ...
@@ -74,8 +78,8 @@ class JobSettings(Protocol):
 class Recipe:
     """Base of all recipes. A subclass sets `name` and overrides what differs from the defaults.
 
-    commands: its words of the command line; see `command`. help: of a command that is only the settings.
-    init_word: the word after `headrace init`; None: it has no `init`.
+    commands: its words of the command line; see `command`. help: of a command that is only the
+    settings. init_word: the word after `headrace init`; None: it has no `init`.
     stages: for each stage, what it does and what its tasks are.
     reasons: why rows are dropped, in words.
     row: what a row of a split is.
@@ -98,15 +102,23 @@ class Recipe:
     content_unit: ClassVar[str | None] = None
 
     def settings(self) -> Any:
-        """Return the settings model, a `RecipeSettings`. Its fields are flags and settings of configurations."""
-        raise SettingsError(f"recipe {self.name!r} is not installed; install the package that has it")
+        """Return the settings model, a `RecipeSettings`.
 
-    def execute(self, settings: Any, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
+        Its fields are flags and settings of configurations.
+        """
+        raise SettingsError(
+            f"recipe {self.name!r} is not installed; install the package that has it"
+        )
+
+    def execute(
+        self, settings: Any, context: RunContext, files: Sequence[tuple[Path, str]]
+    ) -> Outcome:
         """Do the work of a run in its directory. settings: an instance of `settings()`."""
         raise NotImplementedError(f"recipe {self.name!r} has no execute")
 
     def command(self, word: str) -> Any:
-        """Return what a word of `commands` does: a function whose parameters are flags, or a `typer.Typer`.
+        """Return what a word of `commands` does: a function whose parameters are flags, or a
+        `typer.Typer`.
 
         None: prepare a run of the settings that the flags give.
         """
@@ -117,7 +129,9 @@ class Recipe:
         raise NotImplementedError(f"recipe {self.name!r} has no init")
 
     def init(self, options: Any) -> tuple[list[Section], str]:
-        """Look at data; return the commented sections of a configuration, and a line about the data."""
+        """Look at data; return the commented sections of a configuration, and a line about the
+        data.
+        """
         raise NotImplementedError(f"recipe {self.name!r} has no init")
 
     def verify(self, run: FinishedRun, workers: int | None) -> list[Check]:
@@ -142,15 +156,19 @@ class Recipe:
     def roles(self, config: Mapping[str, Any]) -> dict[str, str]:
         """Return the columns of the output that have a role and are not called as the settings say.
 
-        config: the settings of the run, as JSON. Roles: entity, time, until (the end of what a row holds), and
-        time_format, of such a time.
+        config: the settings of the run, as JSON. Roles: entity, time, until (the end of what a row
+        holds), and time_format, of such a time.
         """
         return {}
 
-    def contents(self, dataset: IndexedDataset, split: str, workers: int) -> tuple[tuple[str, ...], I64, U64]:
-        """Return what units of several rows or parts of one are compared by; asked only if `content_unit` is set.
+    def contents(
+        self, dataset: IndexedDataset, split: str, workers: int
+    ) -> tuple[tuple[str, ...], I64, U64]:
+        """Return what units of several rows or parts of one are compared by; asked only if
+        `content_unit` is set.
 
-        The compared names, the first row of each unit, int64 [units], and its digest, uint64 [units].
+        The compared names, the first row of each unit, int64 [units], and its digest, uint64
+        [units].
         """
         raise NotImplementedError(f"recipe {self.name!r} has no contents")
 
@@ -181,8 +199,14 @@ def load(reference: str) -> Any:
 
 
 def recipes() -> Mapping[str, Recipe]:
-    """Return all usable recipes by name: the built-in ones in their order, then those of other packages, sorted."""
-    return {name: recipe for name, recipe in _registered().items() if isinstance(recipe, Recipe)}
+    """Return all usable recipes by name: the built-in ones in their order, then those of other
+    packages, sorted.
+    """
+    result = {}
+    for name, recipe in _registered().items():
+        if isinstance(recipe, Recipe):
+            result[name] = recipe
+    return result
 
 
 @functools.cache
@@ -191,7 +215,9 @@ def _registered() -> Mapping[str, Recipe | str]:
     from importlib import metadata  # which takes as long as reading what is installed
 
     points = {name: [metadata.EntryPoint(name, value, GROUP)] for name, value in BUILT_IN.items()}
-    for point in sorted(metadata.entry_points(group=GROUP), key=lambda point: (point.name, point.value)):
+    for point in sorted(
+        metadata.entry_points(group=GROUP), key=lambda point: (point.name, point.value)
+    ):
         if point.value.startswith("headrace."):
             continue
         same_name = points.setdefault(point.name, [])
@@ -207,7 +233,10 @@ def _registered() -> Mapping[str, Recipe | str]:
             commands.append(f"headrace init {recipe.init_word}")
         for command in commands:
             if owners.setdefault(command, name) != name:
-                problem = f"recipe {name!r}: `{command}` is a command of {owners[command]!r}; uninstall one of them"
+                problem = (
+                    f"recipe {name!r}: `{command}` is a command of {owners[command]!r}; uninstall"
+                    " one of them"
+                )
                 registered[name] = problem
                 break
     return registered
@@ -215,22 +244,38 @@ def _registered() -> Mapping[str, Recipe | str]:
 
 def _load_recipe(points: Sequence[metadata.EntryPoint]) -> Recipe | str:
     """Return the recipe of these entry points, or why it cannot be used."""
-    name, value = points[0].name, points[0].value
+    name = points[0].name
+    value = points[0].value
     if len(points) > 1:
         values = " and as ".join(point.value for point in points)
         return f"recipe {name!r} is registered as {values}; uninstall one of them"
     try:
         recipe_class = load(value)
     except Exception as error:  # noqa: BLE001 - code of another package may raise anything while it is imported
-        return f"recipe {name!r}: {value} cannot be imported ({error!r}); update or uninstall its package"
-    if not isinstance(recipe_class, type) or not issubclass(recipe_class, Recipe) or recipe_class.name != name:
-        return f"recipe {name!r}: {value} is not a Recipe of that name; update or uninstall its package"
+        return (
+            f"recipe {name!r}: {value} cannot be imported ({error!r}); update or uninstall its"
+            " package"
+        )
+    if (
+        not isinstance(recipe_class, type)
+        or not issubclass(recipe_class, Recipe)
+        or recipe_class.name != name
+    ):
+        return (
+            f"recipe {name!r}: {value} is not a Recipe of that name; update or uninstall its"
+            " package"
+        )
     return recipe_class()
 
 
 def find_recipe(name: object) -> Recipe:
-    """Return a recipe by its name. Raises `SettingsError` for one that is not known, with the nearest name."""
-    recipe = _registered().get(name) if isinstance(name, str) else None
+    """Return a recipe by its name.
+
+    Raises `SettingsError` for one that is not known, with the nearest name.
+    """
+    recipe = None
+    if isinstance(name, str):
+        recipe = _registered().get(name)
     if isinstance(recipe, Recipe):
         return recipe
     if recipe is not None:
@@ -244,7 +289,8 @@ def find_recipe(name: object) -> Recipe:
 def recipe_of_command(word: str) -> Recipe | None:
     """Return the recipe that has this word of the command line; None if none has.
 
-    Built-in ones come first, so that their commands start without reading which packages are installed.
+    Built-in ones come first, so that their commands start without reading which packages are
+    installed.
     """
     for name in BUILT_IN:
         recipe = _built_in(name)

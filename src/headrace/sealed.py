@@ -1,10 +1,12 @@
 """Seal saved states with a digest, and check size and digest when they are loaded. Pure.
 
-    {"kind": "stream", "format_version": 2, …, "digest": "sha256 of the canonical JSON of everything else"}
+    {"kind": "stream", "format_version": 2, …, "digest": "sha256 of the canonical JSON of everything
+    else"}
 
-A state holds positions, so one wrong digit would silently deliver other rows. Any change since the state was saved is
-an error here, before the state is used. The digest detects damage. It does not authenticate: someone can forge a state,
-so readers check the bounds of every number as well. Cost is O(state).
+A state holds positions, so one wrong digit would silently deliver other rows. Any change since the
+state was saved is an error here, before the state is used. The digest detects damage. It does not
+authenticate: someone can forge a state, so readers check the bounds of every number as well. Cost
+is O(state).
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ MOST_POSITIONS = 1 << 62  # arithmetic on positions is int64
 MOST_LANES = 1 << 24  # an order holds arrays of them
 MOST_EPOCHS = 1 << 31
 
-_KIND, _VERSION, _DIGEST = "kind", "format_version", "digest"
+_KIND = "kind"
+_VERSION = "format_version"
+_DIGEST = "digest"
 _OWN = (_KIND, _VERSION, _DIGEST)
 _MOST_DEPTH = 96  # nested loaders refuse to save deeper states
 _MOST_VALUES = 1 << 24  # a state of millions of shards has one number for each
@@ -40,16 +44,20 @@ def seal(kind: str, version: int, values: Mapping[str, Any]) -> dict[str, Any]:
 def unseal(state: Any, *, kind: str, version: int) -> dict[str, Any]:
     """Return the sealed values.
 
-    Raises `StreamError` if this is not a state, has another kind or version, is damaged, too deep or too large.
+    Raises `StreamError` if this is not a state, has another kind or version, is damaged, too deep
+    or too large.
     """
     what = f"{kind} state"
     if not isinstance(state, Mapping):
-        raise StreamError(f"{what}: expected a mapping, got {type(state).__name__}; pass what state_dict() gave")
+        raise StreamError(
+            f"{what}: expected a mapping, got {type(state).__name__}; pass what state_dict() gave"
+        )
     check_bounds(state, what)
     found = state.get(_KIND)
     if found is not None and found != kind:
         raise StreamError(
-            f"{what}: it is a state of kind {shown(found)}; load each state into the kind of loader that gave it"
+            f"{what}: it is a state of kind {shown(found)}; load each state into the kind of loader"
+            " that gave it"
         )
     given = state.get(_VERSION)
     if type(given) is not int or given != version:
@@ -59,21 +67,30 @@ def unseal(state: Any, *, kind: str, version: int) -> dict[str, Any]:
         )
     digest = state.get(_DIGEST)
     try:
-        expected = sha256_hex(canonical_json({name: value for name, value in state.items() if name != _DIGEST}))
+        expected = sha256_hex(
+            canonical_json({name: value for name, value in state.items() if name != _DIGEST})
+        )
     except ValueError as error:  # text that UTF-8 does not have
-        raise StreamError(f"{what}: it is not JSON ({error}); pass what state_dict() gave, unchanged") from error
+        raise StreamError(
+            f"{what}: it is not JSON ({error}); pass what state_dict() gave, unchanged"
+        ) from error
     if found is None or digest != expected:
         raise StreamError(
-            f"{what}: its digest is {shown(digest)}, its contents have {expected[:12]}…; it was damaged or changed"
-            " after it was saved: load an undamaged copy, or the state of another checkpoint"
+            f"{what}: its digest is {shown(digest)}, its contents have {expected[:12]}…; it was"
+            " damaged or changed after it was saved: load an undamaged copy, or the state of"
+            " another checkpoint"
         )
     return {name: value for name, value in state.items() if name not in _OWN}
 
 
 def kind_of(state: Any) -> str | None:
     """Return the kind of a state; None if headrace did not seal it."""
-    kind = state.get(_KIND) if isinstance(state, Mapping) and _DIGEST in state else None
-    return kind if isinstance(kind, str) else None
+    kind = None
+    if isinstance(state, Mapping) and _DIGEST in state:
+        kind = state.get(_KIND)
+    if isinstance(kind, str):
+        return kind
+    return None
 
 
 def is_marked(values: Mapping[str, Any]) -> bool:
@@ -83,32 +100,44 @@ def is_marked(values: Mapping[str, Any]) -> bool:
 
 def check_bounds(state: Any, what: str) -> None:
     """Raise `StreamError` unless this is JSON within the depth, size and numbers of a state."""
-    values, left = [(state, 1)], _MOST_VALUES
+    values = [(state, 1)]
+    left = _MOST_VALUES
     while values:  # no recursion: the depth is not known to be safe yet
         value, depth = values.pop()
         left -= 1
         if depth > _MOST_DEPTH or left < 0:
-            size = f"{_MOST_DEPTH} levels" if depth > _MOST_DEPTH else f"{_MOST_VALUES:,} values"
+            if depth > _MOST_DEPTH:
+                size = f"{_MOST_DEPTH} levels"
+            else:
+                size = f"{_MOST_VALUES:,} values"
             raise StreamError(
-                f"{what}: it has more than {size}; no stream saves such a state: load one that state_dict() gave"
+                f"{what}: it has more than {size}; no stream saves such a state: load one that"
+                " state_dict() gave"
             )
         if isinstance(value, Mapping):
             for name in value:
                 if not isinstance(name, str):
-                    raise StreamError(f"{what}: key {shown(name)} is not text; pass what state_dict() gave, unchanged")
+                    raise StreamError(
+                        f"{what}: key {shown(name)} is not text; pass what state_dict() gave,"
+                        " unchanged"
+                    )
             values += ((each, depth + 1) for each in value.values())
         elif isinstance(value, list | tuple):
             values += ((each, depth + 1) for each in value)
         elif isinstance(value, str):
             if len(value) > _MOST_CHARACTERS:
-                raise StreamError(f"{what}: a text in it has {len(value):,} characters; pass what state_dict() gave")
+                raise StreamError(
+                    f"{what}: a text in it has {len(value):,} characters; pass what state_dict()"
+                    " gave"
+                )
         elif isinstance(value, int):
             if value.bit_length() > _MOST_BITS:
                 raise StreamError(
-                    f"{what}: a number in it has {value.bit_length():,} bits; pass what state_dict() gave, unchanged"
+                    f"{what}: a number in it has {value.bit_length():,} bits; pass what"
+                    " state_dict() gave, unchanged"
                 )
         elif value is not None:
             raise StreamError(
-                f"{what}: {shown(value)} in it is neither text, an integer, true, false nor null; pass what"
-                " state_dict() gave, unchanged"
+                f"{what}: {shown(value)} in it is neither text, an integer, true, false nor null;"
+                " pass what state_dict() gave, unchanged"
             )

@@ -18,15 +18,21 @@ from headrace.printable import shown
 def _as_tuple(value: object) -> object:
     if isinstance(value, str | PurePath):
         return (value,)
-    return tuple(value) if isinstance(value, list) else value
+    if isinstance(value, list):
+        return tuple(value)
+    return value
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
-Duplicates = Literal["group", "drop", "count", "allow"]  # what becomes of rows with the same content
+# what becomes of rows with the same content
+Duplicates = Literal["group", "drop", "count", "allow"]
 
 
 def never_groups(why: str) -> AfterValidator:
-    """Refuse "group" for `Duplicates` in a recipe whose rows cannot move to another split. why: ends the sentence."""
+    """Refuse "group" for `Duplicates` in a recipe whose rows cannot move to another split.
+
+    why: ends the sentence.
+    """
 
     def check(value: str) -> str:
         if value == "group":
@@ -37,7 +43,9 @@ def never_groups(why: str) -> AfterValidator:
 
 
 def known_duration(name: str, value: str, *, remedy: str = "leave it out", other: str = "") -> str:
-    """Return a time such as 30d as it is. Raises `ValueError`, as pydantic asks, for other texts and no time at all.
+    """Return a time such as 30d as it is.
+
+    Raises `ValueError`, as pydantic asks, for other texts and no time at all.
 
     remedy: what to do about the latter; other: what else a text may be.
     """
@@ -79,7 +87,10 @@ class Settings(BaseModel):
 
 
 def load_yaml(text: str) -> Any:
-    """Load a YAML document whose mappings hold each key once. Raises `yaml.YAMLError`, which says line and column."""
+    """Load a YAML document whose mappings hold each key once.
+
+    Raises `yaml.YAMLError`, which says line and column.
+    """
     return _strict_loader()(text).get_single_data()
 
 
@@ -96,14 +107,18 @@ def _strict_loader() -> Any:
                 if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
                     continue
                 if name in seen:
-                    raise yaml.MarkedYAMLError(None, None, f"the key {shown(key.value)} appears twice", key.start_mark)
+                    raise yaml.MarkedYAMLError(
+                        None, None, f"the key {shown(key.value)} appears twice", key.start_mark
+                    )
                 seen.add(name)
             return node
 
         def flatten_mapping(self, node: Any) -> None:
-            """Merge as YAML says: own keys count before merged ones, and earlier mappings of a list before later ones.
+            """Merge as YAML says: own keys count before merged ones, and earlier mappings of a list
+            before later ones.
 
-            PyYAML 6.0.4 lets later ones count. Each key is kept once, so merges of merges do not multiply.
+            PyYAML 6.0.4 lets later ones count. Each key is kept once, so merges of merges do not
+            multiply.
             """
             pairs: dict[object, Any] = {}
             own = [pair for pair in node.value if pair[0].tag != "tag:yaml.org,2002:merge"]
@@ -112,7 +127,10 @@ def _strict_loader() -> Any:
                 return
             for key, value in node.value:
                 if key.tag == "tag:yaml.org,2002:merge":
-                    merged = value.value if isinstance(value, yaml.SequenceNode) else [value]
+                    if isinstance(value, yaml.SequenceNode):
+                        merged = value.value
+                    else:
+                        merged = [value]
                     for each in reversed(merged):
                         if not isinstance(each, yaml.MappingNode):
                             raise yaml.MarkedYAMLError(
@@ -124,12 +142,16 @@ def _strict_loader() -> Any:
             node.value = list(pairs.values())
 
     def _name_of(key: Any) -> object:
-        return (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else id(key)
+        if isinstance(key, yaml.ScalarNode):
+            return (key.tag, key.value)
+        return id(key)
 
     return StrictLoader
 
 
-_NO_PATH = "neither a path nor a table; give a path, or make it a table, such as with polars.DataFrame(…)"
+_NO_PATH = (
+    "neither a path nor a table; give a path, or make it a table, such as with polars.DataFrame(…)"
+)
 
 
 def _explain(model: type[BaseModel], error: ValidationError) -> list[str]:
@@ -138,11 +160,17 @@ def _explain(model: type[BaseModel], error: ValidationError) -> list[str]:
     for problem in error.errors():
         name = ".".join(str(part)[:80] for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
-            lines.append(f"{model.__name__}: {name!r} is not a setting; {nearest(name, model.model_fields, told)}")
-            told = "nor is this" if lines[-1].endswith(told) else told
+            lines.append(
+                f"{model.__name__}: {name!r} is not a setting;"
+                f" {nearest(name, model.model_fields, told)}"
+            )
+            if lines[-1].endswith(told):
+                told = "nor is this"
         elif problem["type"] == "missing":
             lines.append(f"{model.__name__}: {name} is required; give it")
-        elif problem["type"] in ("path_type", "too_short") and any(line.endswith(_NO_PATH) for line in lines):
+        elif problem["type"] in ("path_type", "too_short") and any(
+            line.endswith(_NO_PATH) for line in lines
+        ):
             continue  # a list of rows has one problem for each, and is empty without them
         elif problem["type"] == "path_type":
             lines.append(f"{model.__name__}: {name} is {shown(problem['input'])}, {_NO_PATH}")

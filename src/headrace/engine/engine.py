@@ -1,8 +1,9 @@
-"""Define engines, which run independent tasks, each at least once, and return their results in order.
+"""Define engines, which run independent tasks, each at least once, and return their results in
+order.
 
-A task is called with an observer, a function that takes the events of its progress. They reach the caller's observer in
-the order in which the task made them. A task may run more than once (a node died while it worked), so it must leave the
-same files each time.
+A task is called with an observer, a function that takes the events of its progress. They reach the
+caller's observer in the order in which the task made them. A task may run more than once (a node
+died while it worked), so it must leave the same files each time.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class Engine(Protocol):
     def machines(self) -> int:
         """Return the number of machines that tasks are spread over; a memory limit applies to each."""
 
-    def run(self, tasks: Sequence[Callable[[Observer], Result]], workers: int, *, on_event: Observer) -> list[Result]:
+    def run(
+        self, tasks: Sequence[Callable[[Observer], Result]], workers: int, *, on_event: Observer
+    ) -> list[Result]:
         """Return results in task order. Raises the error of the first failing task in task order.
 
         At most `workers` tasks run at a time, started in order.
@@ -41,12 +44,16 @@ def check_engine(engine: str, address: str | None) -> None:
     if engine not in ENGINES:
         raise SettingsError(f"engine is {engine!r}; give one of {', '.join(ENGINES)}")
     if address is not None and engine != "ray":
-        raise SettingsError(f'address is {address!r}, which is of a Ray cluster; give engine="ray" with it')
+        raise SettingsError(
+            f'address is {address!r}, which is of a Ray cluster; give engine="ray" with it'
+        )
 
 
 @contextmanager
 def engine_named(name: EngineName, address: str | None, workers: int | None) -> Iterator[Engine]:
-    """Yield the engine of this name for the duration of the block; `ray_engine` describes how it connects to Ray."""
+    """Yield the engine of this name for the duration of the block; `ray_engine` describes how it
+    connects to Ray.
+    """
     if name == "local":
         from headrace.engine.local import LocalEngine
 

@@ -1,13 +1,15 @@
 """Run independent tasks on a Ray cluster over storage that all its nodes share.
 
-A task is sent as bytes (`Packed`); what tasks share lies once in the object store, and each node keeps one copy.
-Tasks are spread over the nodes, one core each. A task whose node or process dies is done again by Ray, elsewhere; tasks
-publish files that never overwrite and have receipts, so doing one twice changes nothing. Errors of ours come back as
-they were raised. On Ctrl-C running tasks are cancelled before the interrupt goes on.
+A task is sent as bytes (`Packed`); what tasks share lies once in the object store, and each node
+keeps one copy. Tasks are spread over the nodes, one core each. A task whose node or process dies is
+done again by Ray, elsewhere; tasks publish files that never overwrite and have receipts, so doing
+one twice changes nothing. Errors of ours come back as they were raised. On Ctrl-C running tasks are
+cancelled before the interrupt goes on.
 
-A worker process loads the shared part once a stage, then one task after the other (`do_task`). This module imports
-nothing heavy: a worker sets the thread counts of the libraries before they are loaded, because Ray gives a task as
-many cores as it asked for and the libraries would take all of the machine.
+A worker process loads the shared part once a stage, then one task after the other (`do_task`). This
+module imports nothing heavy: a worker sets the thread counts of the libraries before they are
+loaded, because Ray gives a task as many cores as it asked for and the libraries would take all of
+the machine.
 """
 
 from __future__ import annotations
@@ -45,10 +47,13 @@ _DEPTH = 6  # levels below a task at which shared objects are looked for
 
 @contextmanager
 def ray_engine(address: str | None, *, workers: int | None = None) -> Iterator[RayEngine]:
-    """Yield an engine on a Ray cluster. The connection ends with the block unless it existed before.
+    """Yield an engine on a Ray cluster.
 
-    address: of a cluster, or "auto" for the one this machine belongs to. None: the one this process is connected to,
-    else Ray is started on this machine alone, with `workers` cores. Raises `MissingExtra`, `EngineError`.
+    The connection ends with the block unless it existed before.
+
+    address: of a cluster, or "auto" for the one this machine belongs to. None: the one this process
+    is connected to, else Ray is started on this machine alone, with `workers` cores. Raises
+    `MissingExtra`, `EngineError`.
     """
     try:
         import ray
@@ -56,14 +61,16 @@ def ray_engine(address: str | None, *, workers: int | None = None) -> Iterator[R
         raise MissingExtra("ray", "ray") from error
     if address is not None and address.startswith("ray://"):
         raise SettingsError(
-            f"address is {address!r}, of a client outside the cluster; run this on a machine of the cluster, with "
+            f"address is {address!r}, of a client outside the cluster; run this on a machine of the"
+            " cluster, with "
             f'address="auto"'
         )
     if ray.is_initialized():
         if address not in (None, "auto", ray.get_runtime_context().gcs_address):
             raise SettingsError(
-                f"address is {address!r}, but this process is connected to the Ray cluster at "
-                f"{ray.get_runtime_context().gcs_address} already; leave address out, or call ray.shutdown() first"
+                f"address is {address!r}, but this process is connected to the Ray cluster at"
+                f" {ray.get_runtime_context().gcs_address} already; leave address out, or call"
+                " ray.shutdown() first"
             )
         yield RayEngine(ray)
         return
@@ -72,14 +79,22 @@ def ray_engine(address: str | None, *, workers: int | None = None) -> Iterator[R
         if address is None:
             # A Ray of our own does not report that it was started, unless the user chose otherwise.
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            ray.init(address="local", num_cpus=workers or default_workers(), include_dashboard=False, **quiet)
+            ray.init(
+                address="local",
+                num_cpus=workers or default_workers(),
+                include_dashboard=False,
+                **quiet,
+            )
         else:
             ray.init(address=address, **quiet)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        where = "on this machine" if address is None else f"at {address!r}"
+        if address is None:
+            where = "on this machine"
+        else:
+            where = f"at {address!r}"
         raise EngineError(
-            f"Ray {where} cannot be reached ({first_line(error)}); start a cluster with `ray start --head`, or give "
-            f"address="
+            f"Ray {where} cannot be reached ({first_line(error)}); start a cluster with `ray start"
+            " --head`, or give address="
         ) from error
     try:
         yield RayEngine(ray)
@@ -98,11 +113,19 @@ class RayEngine:
         return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def machines(self) -> int:
-        """Return the number of live nodes. Tasks are spread, so each node runs an equal share on average."""
+        """Return the number of live nodes.
+
+        Tasks are spread, so each node runs an equal share on average.
+        """
         return max(1, sum(bool(node["Alive"]) for node in self._ray.nodes()))
 
-    def run(self, tasks: Sequence[Callable[[Observer], Result]], workers: int, *, on_event: Observer) -> list[Result]:
-        """Run tasks as `Engine.run` does. A task's events arrive when it has finished, in the caller's thread."""
+    def run(
+        self, tasks: Sequence[Callable[[Observer], Result]], workers: int, *, on_event: Observer
+    ) -> list[Result]:
+        """Run tasks as `Engine.run` does.
+
+        A task's events arrive when it has finished, in the caller's thread.
+        """
         if not tasks:
             return []
         import numpy as np  # in the driver only
@@ -113,7 +136,9 @@ class RayEngine:
         stage = Stage(
             token=secrets.token_hex(8),
             shared=ray.put(packed.shared),
-            buffers=tuple(ray.put(np.frombuffer(buffer.raw(), np.uint8)) for buffer in packed.buffers),
+            buffers=tuple(
+                ray.put(np.frombuffer(buffer.raw(), np.uint8)) for buffer in packed.buffers
+            ),
             here=os.getcwd(),
             versions=library_versions(),
         )
@@ -149,15 +174,19 @@ class RayEngine:
     def _cancel(self, running: list[Any]) -> None:
         """Cancel tasks: first as Ctrl-C does, so that they remove what they began, then by force.
 
-        Never raises if the connection is gone, because the tasks are gone too and the caller's own error matters more.
+        Never raises if the connection is gone, because the tasks are gone too and the caller's own
+        error matters more.
         """
         for force in (False, True):
             known = []
-            for reference in running if self._ray.is_initialized() else ():  # else ray.cancel would start another Ray
-                with suppress(self._ray.exceptions.RayError, TypeError, ValueError):  # "No owner found for object."
+            # else ray.cancel would start another Ray
+            for reference in running if self._ray.is_initialized() else ():
+                # "No owner found for object."
+                with suppress(self._ray.exceptions.RayError, TypeError, ValueError):
                     self._ray.cancel(reference, force=force)
                     known.append(reference)
-            running, until = known, time.monotonic() + _CANCEL_S
+            running = known
+            until = time.monotonic() + _CANCEL_S
             while running and time.monotonic() < until:
                 _, running = self._ray.wait(running, num_returns=len(running), timeout=0.2)
             if not running:
@@ -165,7 +194,8 @@ class RayEngine:
 
     def _as_raised(self, error: BaseException, place: int) -> BaseException:
         """Return the task's own error, or an `EngineError` for a failure of Ray or its machines."""
-        exceptions, raised = self._ray.exceptions, error
+        exceptions = self._ray.exceptions
+        raised = error
         if isinstance(error, exceptions.RayTaskError):
             cause = error.cause
             if not isinstance(cause, BaseException):
@@ -175,8 +205,9 @@ class RayEngine:
             return cause
         if isinstance(error, exceptions.RayError):
             return EngineError(
-                f"task {place}: its worker died {RETRIES + 1} times ({type(error).__name__}: {first_line(error)}); "
-                f"give nodes more memory or fewer cores, and run the same command again: finished shards are kept"
+                f"task {place}: its worker died {RETRIES + 1} times ({type(error).__name__}:"
+                f" {first_line(error)}); give nodes more memory or fewer cores, and run the same"
+                " command again: finished shards are kept"
             )
         return error
 
@@ -185,8 +216,9 @@ class RayEngine:
 class Stage:
     """References into Ray's object store to what the tasks of a stage share.
 
-    token: names the stage in its driver. here: the driver's directory, which relative paths are relative to.
-    versions: of the libraries in the driver; a worker with others would write other bytes.
+    token: names the stage in its driver. here: the driver's directory, which relative paths are
+    relative to. versions: of the libraries in the driver; a worker with others would write other
+    bytes.
     """
 
     token: str
@@ -210,7 +242,10 @@ def library_versions() -> dict[str, str]:
 
 
 def do_task(stage: Stage, task: bytes) -> tuple[Any, list[Any]]:
-    """Run one task in this process; return its result and its events. Raises the error of the task."""
+    """Run one task in this process; return its result and its events.
+
+    Raises the error of the task.
+    """
     events: list[Any] = []
     try:
         return load_task(task, _shared(stage))(events.append), events
@@ -260,13 +295,14 @@ def _prepare_process(stage: Stage) -> None:
     for name, asked in stage.versions.items():
         if own[name] != asked:
             raise EngineError(
-                f"{platform.node()}: has {name} {own[name]}, the driver has {asked}; other versions write other bytes: "
-                "install the same on all nodes"
+                f"{platform.node()}: has {name} {own[name]}, the driver has {asked}; other versions"
+                " write other bytes: install the same on all nodes"
             )
     with suppress(OSError):  # where paths are absolute, the directory is not needed
         os.chdir(stage.here)
     if "polars" not in sys.modules:
-        os.environ.setdefault("POLARS_MAX_THREADS", str(_TASK_CORES))  # polars has no other way to be told
+        # polars has no other way to be told
+        os.environ.setdefault("POLARS_MAX_THREADS", str(_TASK_CORES))
     if "pyarrow" not in sys.modules:
         import pyarrow as pa
 
@@ -274,18 +310,23 @@ def _prepare_process(stage: Stage) -> None:
 
 
 class Packed:
-    """Tasks as bytes for other processes. pickler: the class that pickles (cloudpickle's, as tasks are closures).
+    """Tasks as bytes for other processes.
 
-    Tasks are closures or partials. An object that more than one of them refers to – from a cell, an argument or a field
-    of a dataclass in one – goes into one shared part, and a task's own bytes only name its place there. Large buffers
-    of the shared part (arrays of numpy and Arrow) stay out of its bytes, so that a store can keep one copy of each and
-    readers map it. O(tasks) time; a task's bytes do not grow with what is shared.
+    pickler: the class that pickles (cloudpickle's, as tasks are closures).
 
-    shared: bytes of all that tasks share; buffers: its large arrays, which belong with it, in this order.
+    Tasks are closures or partials. An object that more than one of them refers to – from a cell, an
+    argument or a field of a dataclass in one – goes into one shared part, and a task's own bytes
+    only name its place there. Large buffers of the shared part (arrays of numpy and Arrow) stay out
+    of its bytes, so that a store can keep one copy of each and readers map it. O(tasks) time; a
+    task's bytes do not grow with what is shared.
+
+    shared: bytes of all that tasks share; buffers: its large arrays, which belong with it, in this
+    order.
     """
 
     def __init__(self, tasks: Sequence[Callable[..., Any]], pickler: type[pickle.Pickler]) -> None:
-        self._tasks, self._pickler = tasks, pickler
+        self._tasks = tasks
+        self._pickler = pickler
         counts: Counter[int] = Counter()
         self._objects: dict[int, Any] = {}  # kept, so that no id is used twice
         for task in tasks:
@@ -321,7 +362,10 @@ class Packed:
 
 
 def load_shared(shared: bytes, buffers: Sequence[Any]) -> list[Any]:
-    """Load the objects that tasks share. Arrays are views of the buffers, read-only if these are."""
+    """Load the objects that tasks share.
+
+    Arrays are views of the buffers, read-only if these are.
+    """
     found: list[Any] = pickle.loads(shared, buffers=buffers)
     return found
 
@@ -335,7 +379,9 @@ def load_task(task: bytes, shared: Sequence[Any]) -> Callable[..., Any]:
 
 
 def _parts(value: Any, depth: int) -> Iterator[Any]:
-    """Return the objects that a task refers to and that could be shared: cells, arguments, fields of dataclasses."""
+    """Return the objects that a task refers to and that could be shared: cells, arguments, fields
+    of dataclasses.
+    """
     if depth == 0 or isinstance(value, _ATOMS):
         return
     inner: list[Any] = []
@@ -349,6 +395,9 @@ def _parts(value: Any, depth: int) -> Iterator[Any]:
     else:
         yield value
         if is_dataclass(value):
-            inner = [getattr(value, field.name) for field in fields(value) if hasattr(value, field.name)]
+            inner = []
+            for field in fields(value):
+                if hasattr(value, field.name):
+                    inner.append(getattr(value, field.name))
     for each in inner:
         yield from _parts(each, depth - 1)

@@ -19,14 +19,18 @@ _FORMS = "rolling:n=5,step=30d or group-kfold:k=5"
 class Rolling(Settings):
     """Folds that cut later and later: each tests the `step` behind its cut and trains before it.
 
-    The split date is the cut of fold 0. Raises `SettingsError` when built with values that cannot work.
+    The split date is the cut of fold 0. Raises `SettingsError` when built with values that cannot
+    work.
     """
 
     kind: Literal["rolling"] = "rolling"
     n: int = Field(ge=1, le=MOST_FOLDS, description="How many folds.")
-    step: str = Field(description="Distance from one cut to the next, and how long a fold tests, such as 30d.")
+    step: str = Field(
+        description="Distance from one cut to the next, and how long a fold tests, such as 30d."
+    )
     window: str = Field(
-        "expanding", description="How far back train reaches, such as 180d; expanding: to the first row."
+        "expanding",
+        description="How far back train reaches, such as 180d; expanding: to the first row.",
     )
 
     @field_validator("step", "window")
@@ -35,7 +39,9 @@ class Rolling(Settings):
         name = str(field.field_name)
         if name == "window" and value == "expanding":
             return value
-        other = ", or expanding" if name == "window" else ""
+        other = ""
+        if name == "window":
+            other = ", or expanding"
         return known_duration(name, value, remedy="give one such as 30d", other=other)
 
     @property
@@ -46,11 +52,14 @@ class Rolling(Settings):
     @property
     def window_us(self) -> int | None:
         """The window in microseconds; None if it expands."""
-        return None if self.window == "expanding" else duration_us("window", self.window)
+        if self.window == "expanding":
+            return None
+        return duration_us("window", self.window)
 
 
 class GroupKFold(Settings):
-    """Folds of entities: each entity tests in one fold and trains in all others, whatever the time of its rows.
+    """Folds of entities: each entity tests in one fold and trains in all others, whatever the time
+    of its rows.
 
     Raises `SettingsError` when built with values that cannot work.
     """
@@ -58,25 +67,38 @@ class GroupKFold(Settings):
     kind: Literal["group-kfold"] = "group-kfold"
     k: int = Field(ge=2, le=MOST_FOLDS, description="How many folds.")
     stratify: str | None = Field(
-        None, min_length=1, description="Column of classes, of which each fold gets an equal share as far as can be."
+        None,
+        min_length=1,
+        description="Column of classes, of which each fold gets an equal share as far as can be.",
     )
 
     def __init__(self, k: int | None = None, **values: Any) -> None:
         super().__init__(**values if k is None else {"k": k, **values})
 
 
-_KINDS: dict[str, type[Rolling] | type[GroupKFold]] = {"rolling": Rolling, "group-kfold": GroupKFold}
+_KINDS: dict[str, type[Rolling] | type[GroupKFold]] = {
+    "rolling": Rolling,
+    "group-kfold": GroupKFold,
+}
 
 
 def _read(value: object) -> object:
     """Build the folds that a text such as rolling:n=5,step=30d or a mapping with `kind` describes."""
-    text = value if isinstance(value, str) else None
+    text = None
+    if isinstance(value, str):
+        text = value
     if isinstance(value, str):
         kind, _, rest = value.partition(":")
-        pairs = [each.partition("=") for each in rest.split(",") if each.strip()]
+        pairs = []
+        for each in rest.split(","):
+            if each.strip():
+                pairs.append(each.partition("="))
         given: dict[str, Any] = {name.strip(): text.strip() for name, _, text in pairs}
         value = {"kind": kind.strip(), **given}
-        value = {name: int(text) if re.fullmatch(r"\d{1,9}", text) else text for name, text in value.items()}
+        value = {
+            name: int(text) if re.fullmatch(r"\d{1,9}", text) else text
+            for name, text in value.items()
+        }
     if not isinstance(value, Mapping):
         if value is None or isinstance(value, Rolling | GroupKFold):
             return value
@@ -88,7 +110,9 @@ def _read(value: object) -> object:
     except SettingsError as error:
         if text is None:
             raise
-        wrong = (line.partition(": ")[2].removesuffix("; give it") for line in str(error).splitlines())
+        wrong = (
+            line.partition(": ")[2].removesuffix("; give it") for line in str(error).splitlines()
+        )
         raise ValueError(f"folds is {text!r}: {', '.join(wrong)}; give {_FORMS}") from None
 
 

@@ -13,7 +13,9 @@ from headrace.folds.settings import Rolling
 
 @dataclass(frozen=True)
 class FoldTimes:
-    """The times of rolling folds on one clock, in microseconds [F]: train has [start, end), test has [cut, stop)."""
+    """The times of rolling folds on one clock, in microseconds [F]: train has [start, end), test
+    has [cut, stop).
+    """
 
     start: I64
     end: I64
@@ -22,11 +24,17 @@ class FoldTimes:
 
     @classmethod
     def of(cls, cuts: Sequence[int], rolling: Rolling, reach_us: int) -> FoldTimes:
-        """Return the times of folds with these cuts. reach_us: how long before its cut each fold's train split ends."""
+        """Return the times of folds with these cuts.
+
+        reach_us: how long before its cut each fold's train split ends.
+        """
         cut = np.array(cuts, np.int64)
         end = cut - reach_us
         earliest = np.full(len(cut), np.iinfo(np.int64).min)
-        start = earliest if rolling.window_us is None else end - rolling.window_us
+        if rolling.window_us is None:
+            start = earliest
+        else:
+            start = end - rolling.window_us
         return cls(start, end, cut, np.append(cut[1:], cut[-1] + rolling.step_us))
 
     def seen_from(self, micros: I64) -> I64:

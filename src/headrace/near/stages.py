@@ -7,10 +7,10 @@
     near_shingles    each part                    → the shingles of the documents in pairs
     near_compare     each batch of pairs          → those at or above the threshold
 
-Disk and memory: at most 190 bytes per document (104 at 0.8) and 8 bytes per proposed pair; on disk also 8 bytes per
-shingle of the documents in pairs. A document is in few pairs, unless it shares a template with thousands of others; it
-is then in at most six per band. The pairs found depend on the documents and their order, not on parts, tasks, workers
-or the engine.
+Disk and memory: at most 190 bytes per document (104 at 0.8) and 8 bytes per proposed pair; on disk
+also 8 bytes per shingle of the documents in pairs. A document is in few pairs, unless it shares a
+template with thousands of others; it is then in at most six per band. The pairs found depend on the
+documents and their order, not on parts, tasks, workers or the engine.
 """
 
 from __future__ import annotations
@@ -46,15 +46,18 @@ from headrace.run.receipts import Receipt
 
 _PROPOSE_DOCUMENTS = 1 << 24  # per task, about 30 bytes each
 _COMPARE_SHINGLES = 1 << 23
-_COPIES, _CANDIDATES, _NEEDED = (f"{STAGE_DIRECTORY}/near-{name}.arrow" for name in ("copies", "candidates", "needed"))
+_COPIES, _CANDIDATES, _NEEDED = (
+    f"{STAGE_DIRECTORY}/near-{name}.arrow" for name in ("copies", "candidates", "needed")
+)
 
 
 @dataclass(frozen=True)
 class Part:
     """Some of the documents, read by one task.
 
-    shingles: yields batches of shingles, in order, of the documents with these numbers in the part (ascending int64),
-    or of all documents for None. It must yield the same each time. reads: files of the source.
+    shingles: yields batches of shingles, in order, of the documents with these numbers in the part
+    (ascending int64), or of all documents for None. It must yield the same each time. reads: files
+    of the source.
     """
 
     subject: str
@@ -67,10 +70,11 @@ class Part:
 class Near:
     """Pairs and groups of near documents [N], the parts laid end to end.
 
-    first, second: int64 [pairs], ascending. jaccard: float64 [pairs], at or above the threshold. Copies are paired only
-    with the first of them, which represents them in other pairs. group: int64 [N], the smallest document number of each
-    document's connected component. compared: the number of proposed pairs. not_compared: an upper bound for the pairs
-    of different groups that were skipped because they share a band with too many documents.
+    first, second: int64 [pairs], ascending. jaccard: float64 [pairs], at or above the threshold.
+    Copies are paired only with the first of them, which represents them in other pairs. group:
+    int64 [N], the smallest document number of each document's connected component. compared: the
+    number of proposed pairs. not_compared: an upper bound for the pairs of different groups that
+    were skipped because they share a band with too many documents.
     """
 
     first: I64
@@ -88,29 +92,44 @@ def check_near(near: float) -> None:
 
 
 def find_near(context: RunContext, parts: Sequence[Part], near: float) -> Near:
-    """Find the pairs of documents with a Jaccard index of `near` or more. Raises `InputError` for 2^32 documents."""
-    bands, run = Bands.of(near), context.run
+    """Find the pairs of documents with a Jaccard index of `near` or more.
 
-    def stage(name: str, work: Sequence[tuple[str, Callable[[TaskFiles], dict[str, Any]]]]) -> list[Receipt]:
+    Raises `InputError` for 2^32 documents.
+    """
+    bands = Bands.of(near)
+    run = context.run
+
+    def stage(
+        name: str, work: Sequence[tuple[str, Callable[[TaskFiles], dict[str, Any]]]]
+    ) -> list[Receipt]:
         return context.stage(name, [Task(subject, 0, own) for subject, own in work], durable=False)
 
     def of_parts(name: str, work: Callable[..., dict[str, Any]]) -> list[Receipt]:
         tasks = [
-            Task(part.subject, part.input_bytes, partial(work, part=part, number=number), part.reads)
+            Task(
+                part.subject, part.input_bytes, partial(work, part=part, number=number), part.reads
+            )
             for number, part in enumerate(parts)
         ]
         return context.stage(name, tasks, durable=False)
 
     signed = of_parts("near_sign", partial(_sign, bands=bands))
     counts = [receipt.rows_in for receipt in signed]
-    documents, firsts = sum(counts), np.cumsum([0, *counts])
+    documents = sum(counts)
+    firsts = np.cumsum([0, *counts])
     if documents > MOST_DOCUMENTS:
-        raise InputError(f"near: {documents:,} documents are too many to compare; split them, at {MOST_DOCUMENTS:,}")
+        raise InputError(
+            f"near: {documents:,} documents are too many to compare; split them, at"
+            f" {MOST_DOCUMENTS:,}"
+        )
     stage("near_copies", [("copies", partial(_find_copies, parts=len(parts)))])
     shares = max(1, -(-documents // _PROPOSE_DOCUMENTS))
     asked = [(band, share) for band in range(bands.bands) for share in range(shares)]
     work = partial(_propose, parts=len(parts), bands=bands, shares=shares)
-    stage("near_propose", [(f"band {band}", partial(work, band=band, share=share)) for band, share in asked])
+    stage(
+        "near_propose",
+        [(f"band {band}", partial(work, band=band, share=share)) for band, share in asked],
+    )
     (gathered,) = stage("near_candidates", [("pairs", partial(_gather, proposals=len(asked)))])
     compared = int(gathered.extra["pairs"])
     kept = of_parts("near_shingles", partial(_keep_shingles, firsts=firsts))
@@ -118,13 +137,21 @@ def find_near(context: RunContext, parts: Sequence[Part], near: float) -> Near:
     size = max(1, _COMPARE_SHINGLES * int(gathered.extra["documents"]) // max(1, 2 * shingles))
     batches = range(0, compared, size)
     compare = partial(_compare, size=size, parts=len(parts), near=near)
-    stage("near_compare", [(f"pairs from {begin:,}", partial(compare, number=at)) for at, begin in enumerate(batches)])
+    stage(
+        "near_compare",
+        [
+            (f"pairs from {begin:,}", partial(compare, number=at))
+            for at, begin in enumerate(batches)
+        ],
+    )
 
     first, second = documents_of(_column(run, "compared", "pair", len(batches), np.uint64))
     jaccards = _column(run, "compared", "jaccard", len(batches), np.float64)
     group = components(documents, first, second)
     crowds = [read_arrow(run / _file("crowds", number)) for number in range(len(asked))]
-    crowd = Crowds.joined([Crowds(table["bucket"].to_numpy(), table["document"].to_numpy()) for table in crowds])
+    crowd = Crowds.joined(
+        [Crowds(table["bucket"].to_numpy(), table["document"].to_numpy()) for table in crowds]
+    )
     return Near(first, second, jaccards, group, compared, crowd.apart(group))
 
 
@@ -135,7 +162,9 @@ def _file(what: str, number: int) -> str:
 def _sign(files: TaskFiles, part: Part, number: int, bands: Bands) -> dict[str, Any]:
     made = [sign(shingles, bands) for shingles in part.shingles(None)]
     digest: U64 = np.concatenate([np.empty(0, np.uint64), *(each.digest for each in made)])
-    numbers: U32 = np.concatenate([np.empty((bands.bands, 0), np.uint32), *(each.bands for each in made)], axis=1)
+    numbers: U32 = np.concatenate(
+        [np.empty((bands.bands, 0), np.uint32), *(each.bands for each in made)], axis=1
+    )
     columns = {"digest": digest, **{str(band): numbers[band] for band in range(bands.bands)}}
     files.write_arrow(_file("signed", number), pa.table(columns))
     return {"rows_in": len(digest)}
@@ -153,10 +182,13 @@ def _find_copies(files: TaskFiles, parts: int) -> dict[str, Any]:
     return {}
 
 
-def _propose(files: TaskFiles, parts: int, bands: Bands, shares: int, band: int, share: int) -> dict[str, Any]:
+def _propose(
+    files: TaskFiles, parts: int, bands: Bands, shares: int, band: int, share: int
+) -> dict[str, Any]:
     first = read_arrow(files.run / _COPIES)["first"].to_numpy()
     own, following = (
-        _column(files.run, "signed", str((band + turn) % bands.bands), parts, np.uint32) for turn in (0, 1)
+        _column(files.run, "signed", str((band + turn) % bands.bands), parts, np.uint32)
+        for turn in (0, 1)
     )
     taken = np.flatnonzero((first == np.arange(len(first))) & (own % shares == share))
     pairs, crowds = propose(taken, own[taken], following[taken])
@@ -169,7 +201,10 @@ def _propose(files: TaskFiles, parts: int, bands: Bands, shares: int, band: int,
 def _gather(files: TaskFiles, proposals: int) -> dict[str, Any]:
     first = read_arrow(files.run / _COPIES)["first"].to_numpy()
     copies = np.flatnonzero((first >= 0) & (first != np.arange(len(first))))
-    proposed = [read_arrow(files.run / _file("proposed", number))["pair"].to_numpy() for number in range(proposals)]
+    proposed = [
+        read_arrow(files.run / _file("proposed", number))["pair"].to_numpy()
+        for number in range(proposals)
+    ]
     pairs = distinct(np.concatenate([pair_words(first[copies], copies), *proposed]))
     needed = distinct(np.concatenate(documents_of(pairs)).astype(np.uint64)).astype(np.int64)
     files.write_arrow(_CANDIDATES, pa.table({"pair": pairs}))
@@ -180,17 +215,22 @@ def _gather(files: TaskFiles, proposals: int) -> dict[str, Any]:
 def _keep_shingles(files: TaskFiles, part: Part, number: int, firsts: I64) -> dict[str, Any]:
     needed = read_arrow(files.run / _NEEDED)["document"].to_numpy()
     begin, end = np.searchsorted(needed, firsts[number : number + 2])
-    kept = [each.lists() for each in part.shingles(needed[begin:end] - firsts[number])] if end > begin else []
+    kept = []
+    if end > begin:
+        kept = [each.lists() for each in part.shingles(needed[begin:end] - firsts[number])]
     lists = pa.concat_arrays([pa.array([], pa.large_list(pa.uint64())), *kept])
     files.write_arrow(_file("shingles", number), pa.table({"shingles": lists}))
     return {"rows_in": len(lists), "shingles": len(lists.flatten())}
 
 
 def _compare(files: TaskFiles, number: int, size: int, parts: int, near: float) -> dict[str, Any]:
-    pairs = read_arrow(files.run / _CANDIDATES)["pair"].to_numpy()[number * size : (number + 1) * size]
+    pairs = read_arrow(files.run / _CANDIDATES)["pair"].to_numpy()[
+        number * size : (number + 1) * size
+    ]
     held = distinct(np.concatenate(documents_of(pairs)).astype(np.uint64)).astype(np.int64)
     at = np.searchsorted(read_arrow(files.run / _NEEDED)["document"].to_numpy(), held)
-    lists, begin = [pl.Series("shingles", [], pl.List(pl.UInt64))], 0
+    lists = [pl.Series("shingles", [], pl.List(pl.UInt64))]
+    begin = 0
     for part in range(parts):
         table = read_arrow(files.run / _file("shingles", part))
         low, high = np.searchsorted(at, (begin, begin + len(table)))
@@ -198,7 +238,9 @@ def _compare(files: TaskFiles, number: int, size: int, parts: int, near: float) 
             kept = pl.Series("shingles", pl.from_arrow(table["shingles"].combine_chunks()))
             lists.append(kept.gather(at[low:high] - begin))
         begin += len(table)
-    found = jaccard(pl.concat(lists), *(np.searchsorted(held, each) for each in documents_of(pairs)))
+    found = jaccard(
+        pl.concat(lists), *(np.searchsorted(held, each) for each in documents_of(pairs))
+    )
     near_enough = found >= near
     columns = {"pair": pairs[near_enough], "jaccard": found[near_enough]}
     files.write_arrow(_file("compared", number), pa.table(columns))

@@ -42,14 +42,21 @@ class RewriteRecipe(Recipe):
         "duplicate": "an earlier row has its content",
         "forgotten": "its entity was erased",
     }
-    unproved = ("The splits may share entities and times: they come from the source and were not compared again.",)
+    unproved = (
+        (
+            "The splits may share entities and times: they come from the source and were not"
+            " compared again."
+        ),
+    )
 
     def settings(self) -> Any:
         from headrace.rewriting.settings import Rewrite
 
         return Rewrite
 
-    def execute(self, settings: Any, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
+    def execute(
+        self, settings: Any, context: RunContext, files: Sequence[tuple[Path, str]]
+    ) -> Outcome:
         from headrace.rewriting.recipe import execute
 
         return execute(settings, context, files)

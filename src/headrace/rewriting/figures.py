@@ -18,16 +18,23 @@ def figures(facts: RunFacts) -> list[Figure]:
 
 def _size_figure(facts: RunFacts) -> Figure:
     manifest = facts.manifest
-    before, after = int(manifest.source["bytes"]), sum(each.bytes for each in manifest.splits.values())
+    before = int(manifest.source["bytes"])
+    after = sum(each.bytes for each in manifest.splits.values())
     shards = sum(each.shards for each in manifest.splits.values())
-    times = after / before if before else 1.0
+    times = 1.0
+    if before:
+        times = after / before
     nulls = sum(1 for each in manifest.schema if each["nullable"])
     answer = (
-        f"{size(before)} in {many(manifest.source['files'], 'file')} became {size(after)} in {many(shards, 'shard')} "
-        f"of {many(len(facts.blocks), 'block')}, {times:.2f} times the bytes, "
-        f"compression {manifest.facts.get('compression')}. {len(manifest.schema) - nulls} of "
-        f"{many(len(manifest.schema), 'column')} hold no null and are declared so."
+        f"{size(before)} in {many(manifest.source['files'], 'file')} became {size(after)} in"
+        f" {many(shards, 'shard')} of {many(len(facts.blocks), 'block')}, {times:.2f} times the"
+        f" bytes, compression {manifest.facts.get('compression')}."
+        f" {len(manifest.schema) - nulls} of {many(len(manifest.schema), 'column')} hold no null"
+        " and are declared so."
     )
-    labels, values = ["before", "after"], [before, after]
-    chart = charts.bars(labels, values, labels, unit="on disk", texts=[size(value) for value in values])
+    labels = ["before", "after"]
+    values = [before, after]
+    chart = charts.bars(
+        labels, values, labels, unit="on disk", texts=[size(value) for value in values]
+    )
     return Figure("size", "What did the rewrite do to the size?", answer, chart)

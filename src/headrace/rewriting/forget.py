@@ -11,10 +11,14 @@ from headrace.dataset.open import FinishedRun
 from headrace.run.erase import Erased, Erasure
 
 
-def _facts(run: FinishedRun, erased: Erased, _counts: Mapping[str, I64], workers: int) -> dict[str, Any]:
+def _facts(
+    run: FinishedRun, erased: Erased, _counts: Mapping[str, I64], workers: int
+) -> dict[str, Any]:
     """Count repeated content again."""
     said = run.manifest.facts.get("duplicates")
-    return {} if said is None else {"duplicates": {**said, **repeats_without(run, erased.rows, workers)}}
+    if said is None:
+        return {}
+    return {"duplicates": {**said, **repeats_without(run, erased.rows, workers)}}
 
 
 ERASURE = Erasure(facts=_facts, encoding="fast")

@@ -1,4 +1,6 @@
-"""Propose the configuration of a rewrite from the data: types of text columns, shards and their sizes."""
+"""Propose the configuration of a rewrite from the data: types of text columns, shards and their
+sizes.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,18 @@ from headrace.report.words import many, size
 from headrace.rewriting.settings import Rewrite
 from headrace.storage.places import path_of
 
-_SMALL, _LARGE = 1 << 20, 2 << 30  # mean bytes of a shard: below, there are too many files; above, too few
+# mean bytes of a shard: below, there are too many files; above, too few
+_SMALL = 1 << 20
+_LARGE = 2 << 30
 _GOOD = 256 << 20  # suggested bytes of a shard
 _FLOAT = r"^[+-]?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?(?:[eE][+-]?[0-9]{1,2})?$"
 
 
 def rewrite_sections(asked: AskedRewrite) -> tuple[list[Section], str]:
-    """Return the sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
+    """Return the sections of the configuration, and a line about the data.
+
+    Raises `SettingsError`, `InputError`.
+    """
     path = path_of(with_paths(asked.source[0]))
     empty: list[str] = []
     types: list[Section] = []
@@ -35,18 +42,26 @@ def rewrite_sections(asked: AskedRewrite) -> tuple[list[Section], str]:
         run = FinishedRun(*find_run(path))
         totals = run.manifest.splits
         rows = sum(each.rows for each in totals.values())
-        held, shards = sum(each.bytes for each in totals.values()), sum(each.shards for each in totals.values())
+        held = sum(each.bytes for each in totals.values())
+        shards = sum(each.shards for each in totals.values())
         names = run.schema.names
         told = ", ".join(
-            f"{name} {many(each.rows, 'row')} in {many(each.shards, 'shard')}" for name, each in totals.items()
+            f"{name} {many(each.rows, 'row')} in {many(each.shards, 'shard')}"
+            for name, each in totals.items()
         )
-        about, kept = f"a prepared dataset ({run.manifest.recipe}): {told}", "The splits stay as they are."
+        about = f"a prepared dataset ({run.manifest.recipe}): {told}"
+        kept = "The splits stay as they are."
     else:
         seen = look(asked.source)
         rows = sum(len(table) for _, table in seen.tables)
-        held, shards, names = seen.bytes, len(seen.names), list(seen.columns)
+        held = seen.bytes
+        shards = len(seen.names)
+        names = list(seen.columns)
         if rows:
-            types = _type_sections(seen) if asked.types is None else inferred(seen)
+            if asked.types is None:
+                types = _type_sections(seen)
+            else:
+                types = inferred(seen)
             empty = [each.name for each in seen.columns.values() if each.missing == 1]
         kept = "All rows, in their order, as one split."
         about = (
@@ -56,18 +71,26 @@ def rewrite_sections(asked: AskedRewrite) -> tuple[list[Section], str]:
     if not rows:
         raise SettingsError(f"{asked.source[0]}: holds no rows; give data to look at")
     mean = held / max(1, shards)
-    shard_words = f"Shards keep their names unless shard_bytes says how large they become; {size(mean)} on average now."
+    shard_words = (
+        f"Shards keep their names unless shard_bytes says how large they become; {size(mean)} on"
+        " average now."
+    )
     if shards > 1 and mean < _SMALL:
         shard_words += f" {shards:,} files are many for so little: reading is faster with fewer."
     if mean > _LARGE:
-        shard_words += " Smaller ones are shared out more evenly, and done again sooner after a stop."
+        shard_words += (
+            " Smaller ones are shared out more evenly, and done again sooner after a stop."
+        )
     sections = [
         Section(
             f"Written by `headrace init rewrite` after a look at the data: {about}.\n"
             "Paths are relative to where the command is run. See docs/commands.md.",
             {"recipe": "rewrite", "out": asked.out},
         ),
-        Section(f"What is rewritten. {kept}", {"source": asked.source if len(asked.source) > 1 else asked.source[0]}),
+        Section(
+            f"What is rewritten. {kept}",
+            {"source": asked.source if len(asked.source) > 1 else asked.source[0]},
+        ),
         *types,
         Section(
             "none decodes fastest, lz4 takes less disk at twice the decoding time, zstd least.",
@@ -79,38 +102,59 @@ def rewrite_sections(asked: AskedRewrite) -> tuple[list[Section], str]:
         words = "Columns to keep, in this order. Default: all."
         if 0 < len(empty) < len(names):
             words += f" Without a value in the rows looked at: {', '.join(empty)}."
-        sections.append(Section(words, {"columns": Aside([name for name in names if name not in empty] or names)}))
-    Rewrite(**{name: value for name, value in settings_of(sections).items() if name not in ("recipe", "out")})
+        sections.append(
+            Section(
+                words, {"columns": Aside([name for name in names if name not in empty] or names)}
+            )
+        )
+    Rewrite(
+        **{
+            name: value
+            for name, value in settings_of(sections).items()
+            if name not in ("recipe", "out")
+        }
+    )
     return sections, about
 
 
 def _type_sections(seen: Look) -> list[Section]:
-    """Suggest types for text columns. Raises `InputError` if files differ in their columns, as the run would."""
+    """Suggest types for text columns.
+
+    Raises `InputError` if files differ in their columns, as the run would.
+    """
     chosen = [seen.names[place] for place in evenly(len(seen.names), FILES)]
     shards = [survey(seen.root / name, name) for name in chosen]
     common_schema(shards, "error")
     types = _types(seen, {shard.name for shard in shards if shard.dialect is not None})
     if not types:
         return []
-    whole = len(seen.tables) == len(seen.names) and all(len(table) < ROWS for _, table in seen.tables)
+    whole = len(seen.tables) == len(seen.names) and all(
+        len(table) < ROWS for _, table in seen.tables
+    )
     words = (
-        "Text columns that hold numbers or dates, with types that keep them exactly; float32 halves float64. "
-        "Columns that are left out stay text. "
+        "Text columns that hold numbers or dates, with types that keep them exactly; float32 halves"
+        " float64. Columns that are left out stay text. "
     )
-    words += (
-        "All rows were looked at."
-        if whole
-        else "Not all rows were looked at: where another value comes the run ends, and names its file and row."
-    )
+    if whole:
+        words += "All rows were looked at."
+    else:
+        words += (
+            "Not all rows were looked at: where another value comes the run ends, and names its"
+            " file and row."
+        )
     section = Section(words, {"types": types if whole else Aside(types)})
     if any(seen.holds(name, NULLS) for name in types):
         section.words += " Texts that mean missing in these columns are null_values."
-        section.settings["null_values"] = list(NULLS) if whole else Aside(list(NULLS))
+        if whole:
+            section.settings["null_values"] = list(NULLS)
+        else:
+            section.settings["null_values"] = Aside(list(NULLS))
     return [section]
 
 
 def _types(seen: Look, delimited: Container[str]) -> dict[str, str]:
-    """Return the text columns whose values all are numbers or dates, each with a type that keeps them exactly.
+    """Return the text columns whose values all are numbers or dates, each with a type that keeps
+    them exactly.
 
     delimited: names of CSV and TSV files; text columns of other formats stay text.
     """
@@ -118,19 +162,32 @@ def _types(seen: Look, delimited: Container[str]) -> dict[str, str]:
     if not all(name in delimited for name, _ in seen.tables):
         return found
     for name, column in seen.columns.items():
-        parts = [table[name] for _, table in seen.tables if name in table.column_names and len(table)]
-        if not parts or not all(is_text(each.type) for each in parts) or column.kind not in ("number", "time"):
+        parts = []
+        for _, table in seen.tables:
+            if name in table.column_names and len(table):
+                parts.append(table[name])
+        if (
+            not parts
+            or not all(is_text(each.type) for each in parts)
+            or column.kind not in ("number", "time")
+        ):
             continue
-        values = pa.chunked_array([chunk for each in parts for chunk in nulled(each, ("", *NULLS)).chunks])
-        words = ("int64", "date", "datetime") if id_like(name) else ("int64", "float64", "date", "datetime")
-        word = next((each for each in words if _keeps(values, each)), None)
+        values = pa.chunked_array(
+            [chunk for each in parts for chunk in nulled(each, ("", *NULLS)).chunks]
+        )
+        type_words = ["int64", "float64", "date", "datetime"]
+        if id_like(name):
+            type_words.remove("float64")
+        word = next((word for word in type_words if _keeps(values, word)), None)
         if word is not None and values.null_count < len(values):
             found[name] = word
     return found
 
 
 def _keeps(values: pa.ChunkedArray, word: str) -> bool:
-    """Check that a type reads all values, and that whole numbers and dates are written back unchanged."""
+    """Check that a type reads all values, and that whole numbers and dates are written back
+    unchanged.
+    """
     try:
         read = values.cast(type_named(word))
         if word == "float64":  # 1.50 may become 1.5, but a name like 007 must not become 7

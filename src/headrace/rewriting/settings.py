@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 class Rewrite(RecipeSettings):
-    """Shards, plain or prepared, as Parquet made to be trained on: the same rows in the same order, faster to decode.
+    """Shards, plain or prepared, as Parquet made to be trained on: the same rows in the same order,
+    faster to decode.
 
     Raises `SettingsError` when built with values that cannot work.
     """
@@ -31,36 +32,55 @@ class Rewrite(RecipeSettings):
     later: ClassVar[Sequence[tuple[str, ...]]] = (("duplicates", "content"),)
 
     source: Places = Field(
-        min_length=1, description="A prepared dataset, or plain shards: files, directories or glob patterns."
+        min_length=1,
+        description="A prepared dataset, or plain shards: files, directories or glob patterns.",
     )
     compression: Literal["none", "lz4", "zstd"] = Field(
         "none",
-        description="none decodes fastest, lz4 takes less disk at twice the decoding time, zstd the least.",
+        description=(
+            "none decodes fastest, lz4 takes less disk at twice the decoding time, zstd the least."
+        ),
     )
     rows_per_group: int | None = Field(
-        None, ge=1, description="Rows of a row group. Default: 65,536 or about 8 MiB, whichever is less."
+        None,
+        ge=1,
+        description="Rows of a row group. Default: 65,536 or about 8 MiB, whichever is less.",
     )
     shard_bytes: int | None = Field(
         None,
         ge=1,
-        description="Cut into shards of about this many source bytes. By default, shards and their names stay.",
+        description=(
+            "Cut into shards of about this many source bytes. By default, shards and their names"
+            " stay."
+        ),
     )
     columns: Names | None = Field(None, description="Columns to keep, in this order. Default: all.")
     types: TypeWords = Field(
         default_factory=dict,
-        description="Types of columns of plain CSV or TSV shards, e.g. price=float32; "
-        "infer: those that hold all values.",
+        description=(
+            "Types of columns of plain CSV or TSV shards, e.g. price=float32; "
+            "infer: those that hold all values."
+        ),
     )
-    null_values: Names = Field((), description="Texts that mean missing in typed columns of plain text shards.")
-    duplicates: Annotated[Duplicates, never_groups("a rewrite moves no row to another split")] = Field(
-        "count",
-        description="Rows with the same content; drop: keep the first, in the order of splits, shards and rows; "
-        "count: reported; allow: not looked for. Not group: splits do not change.",
+    null_values: Names = Field(
+        (), description="Texts that mean missing in typed columns of plain text shards."
+    )
+    duplicates: Annotated[Duplicates, never_groups("a rewrite moves no row to another split")] = (
+        Field(
+            "count",
+            description=(
+                "Rows with the same content; drop: keep the first, in the order of splits, shards"
+                " and rows; count: reported; allow: not looked for. Not group: splits do not"
+                " change."
+            ),
+        )
     )
     content: Names = Field(
         (),
-        description="Columns that make up the content of a row. Default: those that the source's run compares, else "
-        "all but time, entity, label and targets.",
+        description=(
+            "Columns that make up the content of a row. Default: those that the source's run"
+            " compares, else all but time, entity, label and targets."
+        ),
     )
     exclude: Exclude = ()
     exclude_ngram: ExcludeWords = 13
@@ -76,7 +96,9 @@ class Rewrite(RecipeSettings):
         return value
 
     def identity_settings(self) -> dict[str, Any]:
-        """Return the settings that can change a byte of output, and the source's run_id if it is a prepared run."""
+        """Return the settings that can change a byte of output, and the source's run_id if it is a
+        prepared run.
+        """
         from headrace.rewriting.recipe import identity_of_source  # the recipe imports its settings
 
         settings = self.identity_without("source", "cache_dir", "exclude", "exclude_ngram")
@@ -102,15 +124,19 @@ def rewrite(
     on_event: OnEvent | None = None,
     **settings: Any,
 ) -> Prepared:
-    """Rewrite shards, plain or prepared, as Parquet for fast training; `headrace.open(out)` streams the same rows.
+    """Rewrite shards, plain or prepared, as Parquet for fast training; `headrace.open(out)` streams
+    the same rows.
 
     settings: those of `Rewrite`.
-    engine, address: as for `prepare`. The splits of a prepared source stay, plain shards become the split
-    "all". Finished work is reused, and interrupted work resumes. Raises `SettingsError`, `InputError`, `CorruptShard`,
-    `StoreError`, `EngineError`, `RunBusy`.
+    engine, address: as for `prepare`. The splits of a prepared source stay, plain shards become the
+    split "all". Finished work is reused, and interrupted work resumes. Raises `SettingsError`,
+    `InputError`, `CorruptShard`, `StoreError`, `EngineError`, `RunBusy`.
     """
     from headrace.run.prepare import prepare  # settings alone load no data libraries
 
-    sources = [source] if isinstance(source, str | PurePath) or is_table(source) else list(source)
+    if isinstance(source, str | PurePath) or is_table(source):
+        sources = [source]
+    else:
+        sources = list(source)
     recipe = Rewrite(source=sources, **settings)
     return prepare(recipe, out, workers=workers, engine=engine, address=address, on_event=on_event)

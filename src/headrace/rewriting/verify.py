@@ -15,13 +15,17 @@ from headrace.engine.local import default_workers
 
 
 def verify_rewrite(run: FinishedRun, workers: int | None = None) -> list[Check]:
-    """Compare the rows again if the run did. O(blocks) of memory, and 8 bytes per row in a temporary file."""
+    """Compare the rows again if the run did.
+
+    O(blocks) of memory, and 8 bytes per row in a temporary file.
+    """
     said = run.manifest.facts.get("duplicates")
     if said is None:
         return []
     asked = json.loads((run.root / "config.json").read_bytes()).get("duplicates", "count")
     splits = in_usual_order(run.splits)
-    workers, compared = workers or default_workers(), said["content"]
+    workers = workers or default_workers()
+    compared = said["content"]
     with KeptDigests(splits) as kept:
         for split in splits:
             kept.keep_split(run, split, workers, compared, np.empty(0, np.int64))

@@ -1,4 +1,6 @@
-"""Remove the leftovers of killed runs: temporary files, intermediate stages and, on request, unfinished runs."""
+"""Remove the leftovers of killed runs: temporary files, intermediate stages and, on request,
+unfinished runs.
+"""
 
 from __future__ import annotations
 
@@ -29,19 +31,25 @@ class Swept:
 
 
 def collect(
-    out: str | Path, *, incomplete: Literal["keep", "remove"] = "keep", work_dir: str | Path | None = None
+    out: str | Path,
+    *,
+    incomplete: Literal["keep", "remove"] = "keep",
+    work_dir: str | Path | None = None,
 ) -> Swept:
     """Remove temporary files and finished runs' stages below a dataset directory.
 
-    Files that a manifest or a receipt names are not touched. incomplete="remove" also deletes runs without a manifest,
-    so their work cannot be resumed. An object store holds no temporary files; killed runs leave their files in
-    `work_dir`, where they were made (see `prepare`). Those of finished runs are removed, those of unfinished runs only
-    if incomplete="remove".
+    Files that a manifest or a receipt names are not touched. incomplete="remove" also deletes runs
+    without a manifest, so their work cannot be resumed. An object store holds no temporary files;
+    killed runs leave their files in `work_dir`, where they were made (see `prepare`). Those of
+    finished runs are removed, those of unfinished runs only if incomplete="remove".
     Raises `InputError` if `out` is not a dataset directory.
     """
     out = path_of(out)
     in_store = place_of(out).writes == "whole files"
-    found = _in_store(out, incomplete, cache_directory(work_dir, "work_dir")) if in_store else _here(out, incomplete)
+    if in_store:
+        found = _in_store(out, incomplete, cache_directory(work_dir, "work_dir"))
+    else:
+        found = _here(out, incomplete)
     removed: list[Path] = []
     busy: list[Path] = []
     size = 0
@@ -58,31 +66,40 @@ def collect(
     return Swept(tuple(removed), size, tuple(busy))
 
 
-# The path to lock, and a function that lists what to remove. It runs under the lock: files may change until then.
+# The path to lock, and a function that lists what to remove. It runs under the lock: files may
+# change until then.
 _Doomed = tuple[Path | None, Callable[[], list[Path]]]
 
 
 def _here(out: Path, incomplete: Literal["keep", "remove"]) -> Iterator[_Doomed]:
     if not (out / "runs").is_dir():
         raise InputError(
-            f"{out}: is not a dataset directory (no runs/ in it); give the --out directory of a prepared dataset"
+            f"{out}: is not a dataset directory (no runs/ in it); give the --out directory of a"
+            " prepared dataset"
         )
 
     def doomed(run: Path) -> list[Path]:
         if read_manifest(run) is not None:
             return [*local.strays(run), run / STAGE_DIRECTORY]
-        return [run] if incomplete == "remove" else local.strays(run)
+        if incomplete == "remove":
+            return [run]
+        return local.strays(run)
 
     for run in sorted(each for each in (out / "runs").iterdir() if each.is_dir()):
         yield run, partial(doomed, run)
-    yield None, lambda: [link for link in sorted(out.glob(f"{local.TEMP_PREFIX}*")) if link.is_symlink()]
+    yield (
+        None,
+        lambda: [link for link in sorted(out.glob(f"{local.TEMP_PREFIX}*")) if link.is_symlink()],
+    )
 
 
 def _in_store(out: Path, incomplete: Literal["keep", "remove"], base: Path) -> Iterator[_Doomed]:
     runs = {path.name for path in (out / "runs").iterdir()}
     works = work_directories(base, out)
     if not runs and not works:
-        raise InputError(f"{out}: is not a dataset (no runs/ in it); give the --out place of a prepared dataset")
+        raise InputError(
+            f"{out}: is not a dataset (no runs/ in it); give the --out place of a prepared dataset"
+        )
     finished = {name for name in runs if read_manifest(out / "runs" / name) is not None}
     for work in works:
         if incomplete == "remove" or any(work.name.startswith(name) for name in finished):
@@ -96,6 +113,9 @@ def _remove(path: Path) -> int | None:
     place = place_of(path)
     if not path.is_symlink() and (path.is_dir() or not path.exists()):
         return place.delete_below()
-    size = path.lstat().st_size if place.has_links else place.stat().size
+    if place.has_links:
+        size = path.lstat().st_size
+    else:
+        size = place.stat().size
     place.delete()
     return size

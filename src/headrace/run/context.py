@@ -31,7 +31,10 @@ _NO_SOURCES = SourceState({})
 
 @dataclass
 class TaskFiles:
-    """The files that a task makes. They get their final names together, when the task has finished."""
+    """The files that a task makes.
+
+    They get their final names together, when the task has finished.
+    """
 
     run: Path
     durable: bool
@@ -40,7 +43,9 @@ class TaskFiles:
     _directories: set[Path] = field(default_factory=set)
 
     def temporary(self, target: str) -> Path:
-        """Return a temporary path for the file that will be `target`, relative to the run directory."""
+        """Return a temporary path for the file that will be `target`, relative to the run
+        directory.
+        """
         path = self.run / target
         if path.parent not in self._directories:
             local.make_directory(path.parent)
@@ -59,7 +64,10 @@ class TaskFiles:
         return written
 
     def write_arrow(self, target: str, table: pa.Table) -> None:
-        """Write a table as a checksummed intermediate file for a later stage to map. Raises `StoreError`."""
+        """Write a table as a checksummed intermediate file for a later stage to map.
+
+        Raises `StoreError`.
+        """
         with self.arrow_batches(target, table.schema) as write:
             write(table)
 
@@ -69,7 +77,8 @@ class TaskFiles:
 
         A table in one chunk, or empty, becomes a record batch.
         """
-        temporary, rows = self.temporary(target), 0
+        temporary = self.temporary(target)
+        rows = 0
         with (
             local.storing(temporary.parent),
             pa.OSFile(str(temporary), "wb") as sink,
@@ -101,7 +110,10 @@ class TaskFiles:
             def announce(step: str, name: str = name) -> None:
                 on_event(Step("shard.synced" if step == "synced" else "shard.linked", name))
 
-            sync: local.Sync = "file" if self.durable else "none"
+            if self.durable:
+                sync: local.Sync = "file"
+            else:
+                sync = "none"
             local.publish(temporary, target, sync=sync, announce=announce)
             published.append(FileRecord(name, written.bytes, written.digest, written.checksum))
             self._begun.remove(temporary)
@@ -123,10 +135,10 @@ def read_arrow(path: Path) -> pa.Table:
 class Task:
     """An independent piece of a stage. `work` makes files and returns JSON for the receipt.
 
-    Of that JSON, "rows_in", "rows_by_split" and "dropped_by_reason" become fields of the receipt, and all else its
-    `extra`.
-    subject: the file or split it is about. input_bytes: read for it, for progress only. reads: the files of the source
-    that it reads, which must not change meanwhile.
+    Of that JSON, "rows_in", "rows_by_split" and "dropped_by_reason" become fields of the receipt,
+    and all else its `extra`.
+    subject: the file or split it is about. input_bytes: read for it, for progress only. reads: the
+    files of the source that it reads, which must not change meanwhile.
     """
 
     subject: str
@@ -139,8 +151,8 @@ class Task:
 class RunContext:
     """A run being executed.
 
-    engine: runs its tasks. store: the run's location if it is in an object store; `run` is then its work directory.
-    sources: the state of the source when the run began.
+    engine: runs its tasks. store: the run's location if it is in an object store; `run` is then its
+    work directory. sources: the state of the source when the run began.
     """
 
     run: Path
@@ -151,9 +163,11 @@ class RunContext:
     sources: SourceState = _NO_SOURCES
 
     def stage(self, name: str, tasks: Sequence[Task], *, durable: bool = True) -> list[Receipt]:
-        """Run all tasks that have no valid receipt, and return the receipts of all tasks, in task order.
+        """Run all tasks that have no valid receipt, and return the receipts of all tasks, in task
+        order.
 
-        durable=False is for intermediate files: they are accepted only if their digest matches, so they need no sync.
+        durable=False is for intermediate files: they are accepted only if their digest matches, so
+        they need no sync.
         """
         local.make_directory(self.run / "receipts")
         receipts: dict[int, Receipt] = {}
@@ -164,8 +178,12 @@ class RunContext:
         self.on_event(StageBegan(name, len(tasks), len(receipts)))
         for number, receipt in receipts.items():
             self.on_event(task_done(tasks[number], receipt))
-        store = self.store if durable else None
-        if store is not None:  # an earlier attempt may have been killed before it published these tasks
+        if durable:
+            store = self.store
+        else:
+            store = None
+        # an earlier attempt may have been killed before it published these tasks
+        if store is not None:
             publish_found(self.run, store, list(receipts.values()), self.workers)
         left = [number for number in range(len(tasks)) if number not in receipts]
         do = partial(do_task, self.run, name, durable=durable, store=store, sources=self.sources)
@@ -174,13 +192,17 @@ class RunContext:
         receipts.update(zip(left, new_receipts, strict=True))
         ordered = [receipts[number] for number in range(len(tasks))]
         if durable:
-            for directory in sorted({(self.run / file.path).parent for receipt in ordered for file in receipt.files}):
+            for directory in sorted(
+                {(self.run / file.path).parent for receipt in ordered for file in receipt.files}
+            ):
                 local.sync_directory(directory)
         return ordered
 
     def map(self, tasks: Sequence[Callable[[], Result]]) -> list[Result]:
         """Return the results of tasks that only read, in task order. They leave no receipts."""
-        return self.engine.run([partial(_without_events, task) for task in tasks], self.workers, on_event=self.on_event)
+        return self.engine.run(
+            [partial(_without_events, task) for task in tasks], self.workers, on_event=self.on_event
+        )
 
     def warn(self, texts: Iterable[str]) -> None:
         """Emit each of these sentences as a warning."""
@@ -201,13 +223,14 @@ def do_task(
 ) -> Receipt:
     """Run one task, publish its files, then its receipt. A repeated task leaves the same files.
 
-    store: the run in an object store, which receives both as well. sources: the state of the source's files.
-    Raises `InputError` if one of those changed, and `StoreError` if the run directory is not visible, as on a machine
-    that does not share the storage.
+    store: the run in an object store, which receives both as well. sources: the state of the
+    source's files. Raises `InputError` if one of those changed, and `StoreError` if the run
+    directory is not visible, as on a machine that does not share the storage.
     """
     if not run.is_dir():
         raise StoreError(
-            f"{run}: is not seen from {platform.node()}; all machines must share the storage of the output directory"
+            f"{run}: is not seen from {platform.node()}; all machines must share the storage of the"
+            " output directory"
         )
     files = TaskFiles(run, durable)
     try:

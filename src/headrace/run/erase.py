@@ -1,7 +1,8 @@
 """Rewrite a shard of a finished run without the rows of some entities.
 
-Text keeps the bytes of the remaining records; Parquet keeps its schema, compression and row order. The whole shard is
-checked against its digest, read once for the entities and keys of its rows, and read once more to copy.
+Text keeps the bytes of the remaining records; Parquet keeps its schema, compression and row order.
+The whole shard is checked against its digest, read once for the entities and keys of its rows, and
+read once more to copy.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ from headrace.dataset.sound import damaged
 from headrace.digest import sha256_file
 from headrace.errors import CorruptShard
 from headrace.formats.open_parquet import open_file
-from headrace.formats.source import copied_records, file_type_of_word, read_block, read_chunks, survey
+from headrace.formats.source import (
+    copied_records,
+    file_type_of_word,
+    read_block,
+    read_chunks,
+    survey,
+)
 from headrace.formats.text_columns import as_text
 from headrace.formats.types import Target
 from headrace.formats.write import ShardWriter
@@ -32,7 +39,10 @@ from headrace.storage.places import place_of
 
 @dataclass(frozen=True)
 class Erased:
-    """The rows to erase. entities: for each split, those that have rows. rows: for each split, ascending, from 0."""
+    """The rows to erase.
+
+    entities: for each split, those that have rows. rows: for each split, ascending, from 0.
+    """
 
     column: str
     entities: Mapping[str, Sequence[str]]
@@ -43,11 +53,12 @@ class Erased:
 class Erasure:
     """A recipe's functions for rewriting a run without some rows.
 
-    keys: takes a finished run; returns the columns it needs, and a function from a table of them to the key of each
-    row, int64, as in the index. None: rows have no keys. count: takes a run and keys of rows; returns counts that can
-    be summed.
-    facts: takes a run, the rows to erase, the counts of the erased rows of each split, and the number of workers;
-    returns the facts that change without those rows. encoding: for Parquet, see `ParquetSink`.
+    keys: takes a finished run; returns the columns it needs, and a function from a table of them to
+    the key of each row, int64, as in the index. None: rows have no keys. count: takes a run and
+    keys of rows; returns counts that can be summed.
+    facts: takes a run, the rows to erase, the counts of the erased rows of each split, and the
+    number of workers; returns the facts that change without those rows. encoding: for Parquet, see
+    `ParquetSink`.
     """
 
     keys: Callable[[FinishedRun], tuple[Sequence[str], Callable[[pa.Table], I64]]] | None = None
@@ -58,7 +69,10 @@ class Erasure:
 
 @dataclass(frozen=True)
 class ShardEraser:
-    """Rewrites shards of a run without the rows of the named entities. column: holds the entities."""
+    """Rewrites shards of a run without the rows of the named entities.
+
+    column: holds the entities.
+    """
 
     run: FinishedRun
     column: str
@@ -74,18 +88,17 @@ class ShardEraser:
             gone, keys = self._look(copy, old)
             if int(gone.sum()) != expected:
                 raise CorruptShard(
-                    f"{path}: {int(gone.sum())} rows are of the entities, a look at its column found {expected};"
-                    " delete entities-*.arrows in the cache and run again"
+                    f"{path}: {int(gone.sum())} rows are of the entities, a look at its column"
+                    f" found {expected}; delete entities-*.arrows in the cache and run again"
                 )
             blocks: list[dict[str, Any]] = []
             if not gone.all():
                 target = files.temporary(old.file.path)
                 parquet = old.format == "parquet"
-                writer = (
-                    self._copy_groups(copy, target, old, gone, keys)
-                    if parquet
-                    else (self._copy_records(copy, target, old, gone, keys))
-                )
+                if parquet:
+                    writer = self._copy_groups(copy, target, old, gone, keys)
+                else:
+                    writer = self._copy_records(copy, target, old, gone, keys)
                 with writer:
                     written = writer.finish()
                 files.finished(target, old.file.path, written)
@@ -105,11 +118,15 @@ class ShardEraser:
         key_of: Callable[[pa.Table], I64] | None = None
         if self.erasure.keys is not None:
             wanted, key_of = self.erasure.keys(self.run)
-        column, nulls = self.column, self.run.index.null_values
+        column = self.column
+        nulls = self.run.index.null_values
         wanted_names = pa.array(self.names, pa.large_string())
         schema = self.run.schema
-        target = Target.of(pa.schema([schema.field(name) for name in dict.fromkeys([column, *wanted])]))
-        gone, keys = [], [np.empty(0, np.int64)]
+        target = Target.of(
+            pa.schema([schema.field(name) for name in dict.fromkeys([column, *wanted])])
+        )
+        gone = []
+        keys = [np.empty(0, np.int64)]
         for number, block in enumerate(old.blocks):
             table = read_block(
                 copy,
@@ -127,7 +144,9 @@ class ShardEraser:
                 keys.append(key_of(table))
         return np.concatenate(gone), None if key_of is None else np.concatenate(keys)
 
-    def _copy_groups(self, copy: Path, target: Path, old: ShardRecord, gone: Bools, keys: I64 | None) -> ShardWriter:
+    def _copy_groups(
+        self, copy: Path, target: Path, old: ShardRecord, gone: Bools, keys: I64 | None
+    ) -> ShardWriter:
         with open_file(copy, file_type_of_word(old.format)) as file:
             stored = file.metadata.row_group(0).column(0).compression.lower()
             writer = ShardWriter(
@@ -142,10 +161,15 @@ class ShardEraser:
             for number, block in enumerate(old.blocks):
                 part = slice(block["first_row"], block["first_row"] + block["rows"])
                 table = file.read_row_group(number, use_threads=False)
-                writer.append(table.filter(pa.array(~gone[part])), None if keys is None else keys[part][~gone[part]])
+                writer.append(
+                    table.filter(pa.array(~gone[part])),
+                    None if keys is None else keys[part][~gone[part]],
+                )
         return writer
 
-    def _copy_records(self, copy: Path, target: Path, old: ShardRecord, gone: Bools, keys: I64 | None) -> ShardWriter:
+    def _copy_records(
+        self, copy: Path, target: Path, old: ShardRecord, gone: Bools, keys: I64 | None
+    ) -> ShardWriter:
         shard = survey(copy, old.file.path)
         sizes = [chunk.sizes() for chunk in read_chunks(shard)]
         found = [each for each in sizes if each is not None]
@@ -161,6 +185,9 @@ class ShardEraser:
         row = 0
         for records in copied_records(shard, np.concatenate(found)):
             part = slice(row, row + len(records))
-            writer.append(records.filter(pa.array(~gone[part])), None if keys is None else keys[part][~gone[part]])
+            writer.append(
+                records.filter(pa.array(~gone[part])),
+                None if keys is None else keys[part][~gone[part]],
+            )
             row += len(records)
         return writer

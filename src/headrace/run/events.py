@@ -1,4 +1,5 @@
-"""Define the events of a running run, for progress bars, logs and tests, and draw them in a notebook cell.
+"""Define the events of a running run, for progress bars, logs and tests, and draw them in a
+notebook cell.
 
 Drawing needs only the IPython that runs the cell, and changes no byte of a run.
 """
@@ -80,7 +81,9 @@ def silent(event: Event) -> None:
 
 
 def log_warnings(event: Event) -> None:
-    """Write warnings to the log and ignore other events, so that a script reports an empty test split, for example."""
+    """Write warnings to the log and ignore other events, so that a script reports an empty test
+    split, for example.
+    """
     if isinstance(event, Note) and event.kind == "warning":
         log.warning("%s", event.text)
 
@@ -89,8 +92,8 @@ def log_warnings(event: Event) -> None:
 class _Line:
     """One stage of the drawing.
 
-    what: what the stage does. of: the kind of its tasks. done: finished tasks of `tasks`, `first` of them by an earlier
-    attempt. rows: read since it began.
+    what: what the stage does. of: the kind of its tasks. done: finished tasks of `tasks`, `first`
+    of them by an earlier attempt. rows: read since it began.
     """
 
     what: str
@@ -102,9 +105,14 @@ class _Line:
     rows: int = 0
 
     def html(self, now: float) -> str:
-        seconds, own = now - self.began, self.done - self.first
-        rate = f"{self.rows / seconds:,.0f} rows/s" if self.rows and seconds > 0 else ""
-        left = f"{seconds * (self.tasks - self.done) / own:,.0f} s left" if own and self.done < self.tasks else ""
+        seconds = now - self.began
+        own = self.done - self.first
+        rate = ""
+        if self.rows and seconds > 0:
+            rate = f"{self.rows / seconds:,.0f} rows/s"
+        left = ""
+        if own and self.done < self.tasks:
+            left = f"{seconds * (self.tasks - self.done) / own:,.0f} s left"
         cells = (self.what, f"{self.done:,} of {self.tasks:,} {self.of}", rate, left)
         bar = f'<td><progress value="{self.done}" max="{max(1, self.tasks)}"></progress></td>'
         first, *rest = (f"<td style='text-align:left'>{escape(each)}</td>" for each in cells)
@@ -112,7 +120,10 @@ class _Line:
 
 
 class CellProgress:
-    """A listener for `prepare`, called from any thread. show: receives the whole drawing each time, as HTML."""
+    """A listener for `prepare`, called from any thread.
+
+    show: receives the whole drawing each time, as HTML.
+    """
 
     def __init__(self, recipe: str, show: Callable[[str], None]) -> None:
         self._words = recipe_of_run(recipe).stages
@@ -149,7 +160,10 @@ class CellProgress:
 def listener_here(recipe: str) -> OnEvent | None:
     """Return a listener that draws a run below the running notebook cell; None outside a notebook."""
     ipython = sys.modules.get("IPython")  # a notebook has imported it already
-    shell = None if ipython is None else ipython.get_ipython()
+    if ipython is None:
+        shell = None
+    else:
+        shell = ipython.get_ipython()
     if getattr(shell, "kernel", None) is None:
         return None
     drawing: list[Any] = []  # the handle of the first drawing

@@ -1,6 +1,7 @@
 """Make a run that does not exist yet: the recipe's stages, then the index, then the manifest.
 
-It is separate from `prepare`, so that reusing a finished run does not import the libraries that make one.
+It is separate from `prepare`, so that reusing a finished run does not import the libraries that
+make one.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class Job:
 
     @property
     def store(self) -> Path | None:
-        return None if self.run == self.target else self.target
+        if self.run == self.target:
+            return None
+        return self.target
 
 
 def make(job: Job, engine: EngineName, address: str | None) -> Manifest:
@@ -70,20 +73,25 @@ def make(job: Job, engine: EngineName, address: str | None) -> Manifest:
 
 def _execute(job: Job, engine: Engine) -> Outcome:
     """Execute the recipe over a source that must not change between the first stage and the last."""
-    if job.fingerprint_by == "stat":  # fingerprints by content ignore the times: other content is another run
+    # fingerprints by content ignore the times: other content is another run
+    if job.fingerprint_by == "stat":
         keep_beginning(job.run / STAGE_DIRECTORY, job.state, job.files)
     workers = job.workers or engine.default_workers()
     context = RunContext(job.run, workers, job.on_event, engine, job.store, job.state)
     with job.state.unchanged():
         outcome = job.recipe.execute(context, job.files)
     with suppress(HeadraceError):
-        new = sorted({name for _, name in job.recipe.source_files()} - {name for _, name in job.files})
+        new = sorted(
+            {name for _, name in job.recipe.source_files()} - {name for _, name in job.files}
+        )
         if new:
-            more = f", nor are {len(new) - 1:,} other files" if len(new) > 1 else ""
+            more = ""
+            if len(new) > 1:
+                more = f", nor are {len(new) - 1:,} other files"
             context.warn(
                 [
-                    f"{new[0]} was added to the source during the run and is not part of it{more}; prepare again to "
-                    "have it"
+                    f"{new[0]} was added to the source during the run and is not part of it{more};"
+                    " prepare again to have it"
                 ]
             )
     return outcome
@@ -91,20 +99,29 @@ def _execute(job: Job, engine: Engine) -> Outcome:
 
 def _publish(job: Job, outcome: Outcome) -> Manifest:
     """Write the index, then the manifest, after which the run is finished."""
-    run, on_event = job.run, job.on_event
+    run = job.run
+    on_event = job.on_event
     empty = outcome.source["empty_shards"]
     if empty:
         on_event(Note("warning", told_empty(empty, outcome.source["files"])))
     views = {view for path, _ in job.files if (view := view_of(path)) is not None}
-    told = sorted(address for view in views if (address := str(address_of(view))).startswith("hf://"))
-    hub = {"hub": told} if told else {}  # other addresses are paths on this machine
+    told = sorted(
+        address for view in views if (address := str(address_of(view))).startswith("hf://")
+    )
+    # other addresses are paths on this machine
+    hub = {}
+    if told:
+        hub = {"hub": told}
     index = index_bytes(outcome.index, outcome.schema, outcome.null_values)
     local.write_new(run / INDEX, index)
     on_event(Step("index.linked", INDEX))
     manifest = Manifest(
         run_id=job.target.name,
         recipe=job.recipe.recipe_name,
-        libraries={"python": platform.python_version(), **{name: library_version(name) for name in LIBRARIES}},
+        libraries={
+            "python": platform.python_version(),
+            **{name: library_version(name) for name in LIBRARIES},
+        },
         source={"fingerprint": job.fingerprint, **hub, **outcome.source},
         schema=describe(outcome.schema),
         splits=dict(outcome.splits),
@@ -123,6 +140,8 @@ def _publish(job: Job, outcome: Outcome) -> Manifest:
 
 def _publish_in_store(job: Job, made: Manifest) -> None:
     """Put everything that tasks have not put into the store there, the manifest last."""
-    in_store.publish_rest(job.run, job.target, lambda name: job.on_event(Step("shard.linked", name)))
+    in_store.publish_rest(
+        job.run, job.target, lambda name: job.on_event(Step("shard.linked", name))
+    )
     place_of(job.target / MANIFEST).put_new(made.to_json())
     job.on_event(Step("manifest.linked", str(job.target / MANIFEST)))

@@ -1,13 +1,15 @@
-"""Erase entities from a finished run by making a new run in which only the shards with their rows are rewritten.
+"""Erase entities from a finished run by making a new run in which only the shards with their rows
+are rewritten.
 
-The new run is prepared like any other. Its identity consists of the old run and the digests of the erased entities.
-Each touched shard is a task with a receipt. Every other file of the old run gets a second name in the new one, by hard
-link if possible. The index and the manifest follow, and one rename publishes the run. A killed run therefore resumes,
-and readers see either the old run or the new one.
+The new run is prepared like any other. Its identity consists of the old run and the digests of the
+erased entities. Each touched shard is a task with a receipt. Every other file of the old run gets a
+second name in the new one, by hard link if possible. The index and the manifest follow, and one
+rename publishes the run. A killed run therefore resumes, and readers see either the old run or the
+new one.
 
-No file of the new run names an entity: its manifest has one digest of all entity digests, and `forgotten.json` lists
-them. An entity digest is a keyed hash with a known key. It reveals no name, but anyone with a list of names can test
-them against it.
+No file of the new run names an entity: its manifest has one digest of all entity digests, and
+`forgotten.json` lists them. An entity digest is a keyed hash with a known key. It reveals no name,
+but anyone with a list of names can test them against it.
 """
 
 from __future__ import annotations
@@ -58,10 +60,11 @@ _OWN_DIRECTORIES = ("receipts/", f"{STAGE_DIRECTORY}/")
 class Forgotten:
     """Result of `forget`.
 
-    run: the run that readers see now. old: the run that was read. other_runs: the remaining runs of `out`, not read.
-    entities: the number asked for. found: how many of them have rows. rows: how many were erased. shards: how many were
-    rewritten; bytes_before, bytes: their size before and after. how: "computed", "reused" if the run existed already,
-    "nothing" if these entities have no rows.
+    run: the run that readers see now. old: the run that was read. other_runs: the remaining runs of
+    `out`, not read. entities: the number asked for. found: how many of them have rows. rows: how
+    many were erased. shards: how many were rewritten; bytes_before, bytes: their size before and
+    after. how: "computed", "reused" if the run existed already, "nothing" if these entities have no
+    rows.
     """
 
     run: Path
@@ -86,32 +89,47 @@ def forget(
     work_dir: str | Path | None = None,
     on_event: OnEvent | None = None,
 ) -> Forgotten:
-    """Make a run of `out` without the rows of these entities, and let readers see it instead of the old one.
+    """Make a run of `out` without the rows of these entities, and let readers see it instead of the
+    old one.
 
-    entities: texts. entity_column: the column whose values name entities; None for the one in the run's settings.
-    old_run: "delete" removes the run that was read, once the new one is published. work_dir, on_event: as in `prepare`.
-    If these entities have no rows, nothing is written. With old_run="delete", the run that the present one was made
-    from is then removed, if the present one erased some of these entities.
+    entities: texts. entity_column: the column whose values name entities; None for the one in the
+    run's settings. old_run: "delete" removes the run that was read, once the new one is published.
+    work_dir, on_event: as in `prepare`. If these entities have no rows, nothing is written. With
+    old_run="delete", the run that the present one was made from is then removed, if the present one
+    erased some of these entities.
 
-    The rows still exist until the old run, other runs and copies of it, caches of decoded blocks and models trained on
-    them are deleted too. A run prepared from the source again has the rows again.
-    Raises `SettingsError` for a recipe whose runs cannot be rewritten in part, and whatever `prepare` raises.
+    The rows still exist until the old run, other runs and copies of it, caches of decoded blocks
+    and models trained on them are deleted too. A run prepared from the source again has the rows
+    again.
+    Raises `SettingsError` for a recipe whose runs cannot be rewritten in part, and whatever
+    `prepare` raises.
     """
     check_word("old_run", old_run, ("keep", "delete"))
-    place, entities = path_of(out), entities if isinstance(entities, str) else list(entities)
+    place = path_of(out)
+    if not isinstance(entities, str):
+        entities = list(entities)
     if isinstance(entities, str) or not all(isinstance(name, str) and name for name in entities):
-        raise SettingsError("entities: expected a list of texts, as they name entities in their column")
+        raise SettingsError(
+            "entities: expected a list of texts, as they name entities in their column"
+        )
     root, manifest = find_run(place)
     if root == place:
-        raise SettingsError(f"{out}: is a run, not a dataset directory; give the directory that has it in runs/")
+        raise SettingsError(
+            f"{out}: is a run, not a dataset directory; give the directory that has it in runs/"
+        )
     run = FinishedRun(root, manifest)
     found = _find(run, sorted(set(entities)), entity_column, workers)
     names = _Without(run, found).names
     asked = Forgotten(
-        run=root, old=root, other_runs=_other_runs(place, root), entities=len(set(entities)), found=len(names)
+        run=root,
+        old=root,
+        other_runs=_other_runs(place, root),
+        entities=len(set(entities)),
+        found=len(names),
     )
     if not names:
-        if old_run == "delete":  # an earlier call may have been killed before it deleted the old run
+        # an earlier call may have been killed before it deleted the old run
+        if old_run == "delete":
             record = _record(root)
             if set(_digests(entities)) & set(record.get("entities", ())):
                 _delete(place, str(record.get("of")))
@@ -133,15 +151,21 @@ def forget(
     )
 
 
-def _find(run: FinishedRun, names: Sequence[str], column: str | None, workers: int | None) -> Erased:
+def _find(
+    run: FinishedRun, names: Sequence[str], column: str | None, workers: int | None
+) -> Erased:
     if recipe_of_run(run.manifest.recipe).erasure() is None:
         raise SettingsError(
-            f"{run.root}: a run of {run.manifest.recipe!r} cannot be written again in part, as its files mix what was"
-            " made of many rows; erase the entities in its source and prepare again"
+            f"{run.root}: a run of {run.manifest.recipe!r} cannot be written again in part, as its"
+            " files mix what was made of many rows; erase the entities in its source and prepare"
+            " again"
         )
     name = entity_column(run, column)
     found = find_entities(run, name, names, cache_dir=cache_directory(None), workers=workers)
-    entities = {split: [names[each] for each in np.unique(which).tolist()] for split, (which, _) in found.items()}
+    entities = {
+        split: [names[each] for each in np.unique(which).tolist()]
+        for split, (which, _) in found.items()
+    }
     return Erased(name, entities, {split: np.sort(rows) for split, (_, rows) in found.items()})
 
 
@@ -152,7 +176,10 @@ def _digests(names: Sequence[str]) -> list[str]:
 
 
 def _record(run: Path) -> dict[str, Any]:
-    """Read `forgotten.json` of a run; empty if there is none. Raises `CorruptShard` if it was changed."""
+    """Read `forgotten.json` of a run; empty if there is none.
+
+    Raises `CorruptShard` if it was changed.
+    """
     try:
         record: dict[str, Any] = json.loads((run / FORGOTTEN).read_bytes())
         digest = record.pop("digest")
@@ -176,12 +203,18 @@ def _delete(place: Path, run: str) -> None:
 
 def _other_runs(place: Path, *known: Path) -> tuple[str, ...]:
     directories, _ = place_of(place / "runs").children()
-    return tuple(sorted({name for name in directories if RUN_ID.fullmatch(name)} - {run.name for run in known}))
+    return tuple(
+        sorted(
+            {name for name in directories if RUN_ID.fullmatch(name)} - {run.name for run in known}
+        )
+    )
 
 
 @dataclass(frozen=True)
 class _Without:
-    """A recipe that makes a run without some rows of another run; its name and settings are those of the other run."""
+    """A recipe that makes a run without some rows of another run; its name and settings are those
+    of the other run.
+    """
 
     run: FinishedRun
     found: Erased
@@ -210,7 +243,8 @@ class _Without:
         return settings
 
     def source_files(self) -> list[tuple[Path, str]]:
-        return []  # the shards of a finished run never change, and each is checked against its digest
+        # the shards of a finished run never change, and each is checked against its digest
+        return []
 
     def source_places(self) -> Sequence[str | Path]:
         return []
@@ -225,7 +259,10 @@ class _Without:
         assert erasure is not None  # checked before the entities were looked for
         eraser = ShardEraser(run, self.found.column, self.names, erasure)
         work = [(shards[name], count) for own in touched.values() for name, count in own.items()]
-        tasks = [Task(old.file.path, old.file.bytes, partial(eraser.task, old, count)) for old, count in work]
+        tasks = [
+            Task(old.file.path, old.file.bytes, partial(eraser.task, old, count))
+            for old, count in work
+        ]
         receipts = context.stage("forget", tasks)
         written = {old.file.path: receipt for (old, _), receipt in zip(work, receipts, strict=True)}
         new = [old for name, old in shards.items() if name not in written]
@@ -235,16 +272,26 @@ class _Without:
                 ShardRecord(old.split, file, receipt.extra["blocks"], old.format, old.source_shard)
                 for file in receipt.files
             ]
-        _link(context, run, {name: [each.path for each in receipt.files] for name, receipt in written.items()}, shards)
+        _link(
+            context,
+            run,
+            {name: [each.path for each in receipt.files] for name, receipt in written.items()},
+            shards,
+        )
         beside = _files_beside(run, context.store or context.run, shards)
         if beside:  # no other receipt of the new run names them
-            write_receipt(context.run, Receipt.of("forget", len(work), "files without rows", beside, {}))
+            write_receipt(
+                context.run, Receipt.of("forget", len(work), "files without rows", beside, {})
+            )
         index, totals = tally(new, run.splits)
         count = sum(receipt.extra["forgotten"] for receipt in receipts)
         facts = {name: value for name, value in manifest.facts.items() if name != "directories"}
         if erasure.facts is not None:
             counts = {
-                split: sum((np.array(written[name].extra["counts"], np.int64) for name in own), np.zeros(1, np.int64))
+                split: sum(
+                    (np.array(written[name].extra["counts"], np.int64) for name in own),
+                    np.zeros(1, np.int64),
+                )
                 for split, own in touched.items()
             }
             facts = {**facts, **erasure.facts(run, self.found, counts, context.workers)}
@@ -263,7 +310,8 @@ class _Without:
             facts={**facts, "forgotten": [*facts.get("forgotten", ()), step]},
             null_values=run.index.null_values,
         )
-        # The file contains a time, so that of an earlier attempt is kept, whether it is local or in the store.
+        # The file contains a time, so that of an earlier attempt is kept, whether it is local or in
+        # the store.
         path = context.run / FORGOTTEN
         if not path.exists():
             data = self._receipt(context.run.name, work, written)
@@ -273,7 +321,9 @@ class _Without:
             local.write_new(path, data)
         return outcome
 
-    def _receipt(self, name: str, work: Sequence[tuple[ShardRecord, int]], written: Mapping[str, Any]) -> bytes:
+    def _receipt(
+        self, name: str, work: Sequence[tuple[ShardRecord, int]], written: Mapping[str, Any]
+    ) -> bytes:
         each = [
             {
                 "shard": old.file.path,
@@ -307,7 +357,12 @@ def _shards_of(run: FinishedRun) -> dict[str, ShardRecord]:
     shards = {}
     for row in rows:
         own = blocks.setdefault(row["shard"], [])
-        own.append({name: row[name] for name in ("first_row", "rows", "offset", "length", "key_min", "key_max")})
+        own.append(
+            {
+                name: row[name]
+                for name in ("first_row", "rows", "offset", "length", "key_min", "key_max")
+            }
+        )
         if row["shard"] not in shards:
             each = IndexRow(**row)
             if each.shard not in sizes:
@@ -322,16 +377,22 @@ def _touched(run: FinishedRun, split: str, rows: I64) -> dict[str, int]:
     index = run.split_index(split)
     shard = index.shard_of_block[np.searchsorted(index.first_row, rows, side="right") - 1]
     numbers, counts = np.unique(shard, return_counts=True)
-    return {index.shards[number]: count for number, count in zip(numbers.tolist(), counts.tolist(), strict=True)}
+    return {
+        index.shards[number]: count
+        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True)
+    }
 
 
 def _link(
-    context: RunContext, run: FinishedRun, written: Mapping[str, Sequence[str]], shards: Mapping[str, ShardRecord]
+    context: RunContext,
+    run: FinishedRun,
+    written: Mapping[str, Sequence[str]],
+    shards: Mapping[str, ShardRecord],
 ) -> None:
     """Give every other file of the old run a name in the new one.
 
-    written: the new files of each touched shard, one or none. A file that is a second name or a copy of a touched shard
-    becomes a second name of the new shard.
+    written: the new files of each touched shard, one or none. A file that is a second name or a
+    copy of a touched shard becomes a second name of the new shard.
     """
     base = place_of(run.root)
     twins: dict[int, list[str]] = {}
@@ -340,11 +401,21 @@ def _link(
     linked: set[Path] = set()
     for fact in base.files_below():
         name = fact.name
-        path, target = run.root / name, context.run / name
+        path = run.root / name
+        target = context.run / name
         hidden = any(part.startswith(".") for part in name.split("/"))
-        if name in written or name in _OWN or name.startswith(_OWN_DIRECTORIES) or hidden or path.is_symlink():
+        if (
+            name in written
+            or name in _OWN
+            or name.startswith(_OWN_DIRECTORIES)
+            or hidden
+            or path.is_symlink()
+        ):
             continue
-        same = [] if name in shards else [each for each in twins.get(fact.size, ()) if _is_shard(path, shards[each])]
+        if name in shards:
+            same = []
+        else:
+            same = [each for each in twins.get(fact.size, ()) if _is_shard(path, shards[each])]
         if same:
             for new in written[same[0]]:
                 local.make_directory(target.parent)
@@ -359,8 +430,12 @@ def _link(
         local.sync_directory(directory)
 
 
-def _files_beside(run: FinishedRun, target: Path, shards: Mapping[str, ShardRecord]) -> tuple[FileRecord, ...]:
-    """Return the files that the old run published besides its shards, and the new one at `target` has too."""
+def _files_beside(
+    run: FinishedRun, target: Path, shards: Mapping[str, ShardRecord]
+) -> tuple[FileRecord, ...]:
+    """Return the files that the old run published besides its shards, and the new one at `target`
+    has too.
+    """
     records = []
     for fact in place_of(run.root / "receipts").files_below():
         receipt = parse_receipt((run.root / "receipts" / fact.name).read_bytes())

@@ -1,8 +1,10 @@
-"""Compute the identity of a run from its recipe, settings and source, and check that the source does not change.
+"""Compute the identity of a run from its recipe, settings and source, and check that the source
+does not change.
 
-Size and modification time are part of the identity, and a program that rewrites a file can set both back. It cannot set
-back the time of change (ctime) or choose the inode; in an object store, the tag distinguishes versions. So both are
-compared before and after each task and once more before the manifest. One `stat` per file costs less than opening it.
+Size and modification time are part of the identity, and a program that rewrites a file can set both
+back. It cannot set back the time of change (ctime) or choose the inode; in an object store, the tag
+distinguishes versions. So both are compared before and after each task and once more before the
+manifest. One `stat` per file costs less than opening it.
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ _BEGUN = "source.json"
 def run_id(recipe: str, settings: Mapping[str, Any], source_fingerprint: str) -> str:
     """Return the id of a run, which depends on everything that can change a byte of its output.
 
-    It is the UUIDv5 of the SHA-256 of (recipe, every setting that can change a byte, source fingerprint, format
-    version).
+    It is the UUIDv5 of the SHA-256 of (recipe, every setting that can change a byte, source
+    fingerprint, format version).
     """
     text = canonical_json([recipe, dict(settings), source_fingerprint, FORMAT_VERSION])
     return str(uuid.uuid5(NAMESPACE, hashlib.sha256(text).hexdigest()))
@@ -70,15 +72,23 @@ class SourceState:
         for path, now in zip(paths, _of_all(_stat, paths), strict=True):
             then = self.facts[path]
             if now is None:
-                raise InputError(f"{path}: was deleted while it was read; run again once the source is complete")
+                raise InputError(
+                    f"{path}: was deleted while it was read; run again once the source is complete"
+                )
             if now != then:
                 grown = f"{then.size:,} → {now.size:,} bytes"
-                how = grown if then.size != now.size else "same size, other time or inode"
-                raise InputError(f"{path}: changed while it was read; run again once it is complete ({how})")
+                how = "same size, other time or inode"
+                if then.size != now.size:
+                    how = grown
+                raise InputError(
+                    f"{path}: changed while it was read; run again once it is complete ({how})"
+                )
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Check before and after the enclosed work, also if it fails, because a change explains the error."""
+        """Check before and after the enclosed work, also if it fails, because a change explains the
+        error.
+        """
         self.check()
         try:
             yield
@@ -88,31 +98,41 @@ class SourceState:
         self.check()
 
 
-def fingerprint(files: Sequence[tuple[Path, str]], how: Fingerprint = "stat", state: SourceState | None = None) -> str:
+def fingerprint(
+    files: Sequence[tuple[Path, str]], how: Fingerprint = "stat", state: SourceState | None = None
+) -> str:
     """Return a digest of the source.
 
-    It covers the relative name and size of each file, and its mtime ("stat") or SHA-256 ("content"). An object in a
-    store has its tag instead of the mtime, and a file on the hub its commit. state: of these files, if it is known
-    already.
+    It covers the relative name and size of each file, and its mtime ("stat") or SHA-256
+    ("content"). An object in a store has its tag instead of the mtime, and a file on the hub its
+    commit. state: of these files, if it is known already.
     """
     paths = [path for path, _ in files]
     facts = (state or SourceState.of(paths)).facts
     versions: Sequence[str | int]
-    versions = _of_all(sha256_file, paths) if how == "content" else [_version(path, facts[path]) for path in paths]
-    parts = [[name, facts[path].size, each] for (path, name), each in zip(files, versions, strict=True)]
+    if how == "content":
+        versions = _of_all(sha256_file, paths)
+    else:
+        versions = [_version(path, facts[path]) for path in paths]
+    parts = [
+        [name, facts[path].size, each] for (path, name), each in zip(files, versions, strict=True)
+    ]
     return sha256_hex(canonical_json(parts))
 
 
 def _version(path: Path, fact: Fact) -> str | int:
     view = view_of(path)
-    return place_of(path).version(fact) if view is None else view.parent.name
+    if view is None:
+        return place_of(path).version(fact)
+    return view.parent.name
 
 
 def keep_beginning(stage: Path, state: SourceState, files: Sequence[tuple[Path, str]]) -> None:
-    """Save the state with which a run begins, beside its intermediate files, or compare it with the saved one.
+    """Save the state with which a run begins, beside its intermediate files, or compare it with the
+    saved one.
 
-    Receipts of an earlier attempt describe the source as it was then. Raises `InputError` if the source has changed
-    since.
+    Receipts of an earlier attempt describe the source as it was then. Raises `InputError` if the
+    source has changed since.
     """
     facts = [(name, state.facts[path]) for path, name in files]  # two data sets may name one file
     now = {name: [fact.size, fact.mtime_ns, fact.etag] for name, fact in facts}
@@ -125,45 +145,61 @@ def keep_beginning(stage: Path, state: SourceState, files: Sequence[tuple[Path, 
     except ValueError:  # damaged, for example by a power failure
         then = None
     if then != now:
-        changed = [path for path, name in files if (then or {}).get(name) != now[name]]
+        changed = []
+        for path, name in files:
+            if (then or {}).get(name) != now[name]:
+                changed.append(path)
         raise InputError(
-            f"{changed[0] if changed else stage}: was written, moved or replaced after this run began, so its work so "
-            "far may be from other bytes; run `headrace gc OUT --incomplete`, then again"
+            f"{changed[0] if changed else stage}: was written, moved or replaced after this run"
+            " began, so its work so far may be from other bytes; run `headrace gc OUT"
+            " --incomplete`, then again"
         )
 
 
 def check_apart(out: Path, places: Iterable[str | Path], files: Sequence[tuple[Path, str]]) -> None:
-    """Raise `SettingsError` if `out` is in a directory of the source, or the source is in `out`'s runs or splits.
+    """Raise `SettingsError` if `out` is in a directory of the source, or the source is in `out`'s
+    runs or splits.
 
-    A directory with runs in it is a prepared dataset to every reader, so raw shards beside them would be hidden. Links
-    are followed. places: as given to the recipe; a file contains nothing but itself.
+    A directory with runs in it is a prepared dataset to every reader, so raw shards beside them
+    would be hidden. Links are followed. places: as given to the recipe; a file contains nothing but
+    itself.
     """
     try:
         str(out).encode()
     except UnicodeEncodeError:
-        raise SettingsError(f"out {str(out)!a}: the name is not UTF-8; choose another output directory") from None
+        raise SettingsError(
+            f"out {str(out)!a}: the name is not UTF-8; choose another output directory"
+        ) from None
     target = place_of(out).real().parts
     for place in map(path_of, places):
         inner = place_of(place).real().parts
         asked_by_name = place_of(place).reads == "requests"
         if target[: len(inner)] == inner and (asked_by_name or place.is_dir()):
-            where = "is the source itself" if target == inner else f"is inside the source {place}"
-            raise SettingsError(f"out {out}: {where}, whose shards its runs would hide; give an output elsewhere")
+            if target == inner:
+                where = "is the source itself"
+            else:
+                where = f"is inside the source {place}"
+            raise SettingsError(
+                f"out {out}: {where}, whose shards its runs would hide; give an output elsewhere"
+            )
     for directory in sorted({os.path.dirname(str(path)) for path, _ in files}):
         inner = place_of(path_of(directory)).real().parts
-        if inner[: len(target)] == target and inner[len(target) : len(target) + 1] in (("runs",), ("splits",)):
+        if inner[: len(target)] == target and inner[len(target) : len(target) + 1] in (
+            ("runs",),
+            ("splits",),
+        ):
             raise SettingsError(
-                f"out {out}: holds the source itself, in {directory}, which a run next to it would hide; give an output"
-                " elsewhere"
+                f"out {out}: holds the source itself, in {directory}, which a run next to it would"
+                " hide; give an output elsewhere"
             )
 
 
 def _of_all(look: Callable[[Path], Result], paths: Sequence[Path]) -> list[Result]:
     """Read the state of every file, many at a time if each is a request."""
     threads = parallel_reads(paths)
-    return (
-        run_tasks([partial(look, path) for path in paths], threads) if threads > 1 else [look(path) for path in paths]
-    )
+    if threads > 1:
+        return run_tasks([partial(look, path) for path in paths], threads)
+    return [look(path) for path in paths]
 
 
 def _stat(path: Path) -> Fact | None:

@@ -1,10 +1,11 @@
 """Publish a run in an object store: made in a local work directory, published file by file.
 
-The work directory holds an ordinary run. When a task that makes output files has finished, its files are put under
-their names in the store, if absent, and read back; then its receipt is put. At the end come the other files, the index,
-and finally the manifest. So a receipt in the store means that its files are complete there. A killed run resumes from
-the receipts of both the store and the work directory, even in another work directory, and fetches the files that it
-finds. The store holds no temporary names. No listing decides whether work is done, and nothing is renamed.
+The work directory holds an ordinary run. When a task that makes output files has finished, its
+files are put under their names in the store, if absent, and read back; then its receipt is put. At
+the end come the other files, the index, and finally the manifest. So a receipt in the store means
+that its files are complete there. A killed run resumes from the receipts of both the store and the
+work directory, even in another work directory, and fetches the files that it finds. The store holds
+no temporary names. No listing decides whether work is done, and nothing is renamed.
 """
 
 from __future__ import annotations
@@ -30,11 +31,15 @@ from headrace.storage.places import place_of
 
 SUCCESS = "_SUCCESS"  # an empty file for other tools; headrace does not read it
 _THREADS = 8
-_RECEIPTS, _STAGE = "receipts/", "stage/"
+_RECEIPTS = "receipts/"
+_STAGE = "stage/"
 
 
 def publish_task(run: Path, target: Path, receipt: Receipt) -> None:
-    """Put a finished task's files into the store, then its receipt. Repeating it changes nothing."""
+    """Put a finished task's files into the store, then its receipt.
+
+    Repeating it changes nothing.
+    """
     for record in receipt.files:
         place_of(target / record.path).put_new(run / record.path)
     place_of(receipt_path(target, receipt.stage, receipt.number)).put_new(
@@ -45,12 +50,16 @@ def publish_task(run: Path, target: Path, receipt: Receipt) -> None:
 def publish_found(run: Path, target: Path, receipts: Sequence[Receipt], workers: int) -> None:
     """Publish tasks that an earlier attempt finished locally and may not have put into the store."""
     there = {fact.name for fact in place_of(target / "receipts").files_below()}
-    left = [each for each in receipts if receipt_path(run, each.stage, each.number).name not in there]
+    left = []
+    for each in receipts:
+        if receipt_path(run, each.stage, each.number).name not in there:
+            left.append(each)
     run_tasks([partial(publish_task, run, target, receipt) for receipt in left], workers)
 
 
 def adopt(target: Path, run: Path) -> None:
-    """Fetch finished tasks of an unfinished run that are in the store but not in this work directory.
+    """Fetch finished tasks of an unfinished run that are in the store but not in this work
+    directory.
 
     Receipts and files are verified later, by their digests; damaged ones are made again.
     """
@@ -64,7 +73,9 @@ def adopt(target: Path, run: Path) -> None:
                     _fetch(target, run, record)
                 write_receipt(run, receipt)
 
-    missing = [name for name in sorted(there) if name.startswith(_RECEIPTS) and not (run / name).exists()]
+    missing = [
+        name for name in sorted(there) if name.startswith(_RECEIPTS) and not (run / name).exists()
+    ]
     if missing:
         local.make_directory(run / "receipts")
     run_tasks([partial(adopt_task, name) for name in missing], _THREADS)
@@ -84,14 +95,17 @@ def _fetch(target: Path, run: Path, record: FileRecord) -> None:
 def publish_rest(run: Path, target: Path, published: Callable[[str], None]) -> None:
     """Put the files that no task has put into the store, the index last.
 
-    These are files beside shards, second names and receipts, but not the manifest. published: called with each name.
+    These are files beside shards, second names and receipts, but not the manifest. published:
+    called with each name.
     """
     there = {fact.name for fact in place_of(target).files_below()}
     done: set[str] = set()  # files named by a receipt in the store
     for name in there:
         if name.startswith(_RECEIPTS) and (run / name).is_file():
             with suppress(*NO_RECEIPT):
-                done.update(record.path for record in parse_receipt((run / name).read_bytes()).files)
+                done.update(
+                    record.path for record in parse_receipt((run / name).read_bytes()).files
+                )
     first: dict[int, str] = {}
     rest: list[str] = []
     for path in sorted(run.rglob("*")):
@@ -99,7 +113,9 @@ def publish_rest(run: Path, target: Path, published: Callable[[str], None]) -> N
         temporary = path.name.startswith(local.TEMP_PREFIX)
         if path.is_symlink() or not path.is_file() or temporary or name.startswith((_STAGE, ".")):
             continue
-        if name in (MANIFEST, INDEX, SUCCESS) or (name in there and (name in done or name.startswith(_RECEIPTS))):
+        if name in (MANIFEST, INDEX, SUCCESS) or (
+            name in there and (name in done or name.startswith(_RECEIPTS))
+        ):
             first.setdefault(path.stat().st_ino, name)
             continue
         rest.append(name)

@@ -1,7 +1,8 @@
 """Execute a recipe: identity, stages, index, manifest. Reads like the description of a run.
 
-A run that has a manifest is finished and is reused unchanged. Everything before the manifest is invisible to readers
-and can be killed at any instant: finished tasks have receipts, and their files are kept.
+A run that has a manifest is finished and is reused unchanged. Everything before the manifest is
+invisible to readers and can be killed at any instant: finished tasks have receipts, and their files
+are kept.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class Outcome:
 class Prepared:
     """A finished run.
 
-    out: as given. run: the run's own directory. how: "computed", or "reused" if the run existed and nothing was done.
+    out: as given. run: the run's own directory. how: "computed", or "reused" if the run existed and
+    nothing was done.
     """
 
     out: Path
@@ -85,23 +87,28 @@ def prepare(
     fingerprint_by: Fingerprint = "stat",
     on_event: OnEvent | None = None,
 ) -> Prepared:
-    """Make the run of this recipe over its source, or reuse it; afterwards `out` has its files and links.
+    """Make the run of this recipe over its source, or reuse it; afterwards `out` has its files and
+    links.
 
-    workers: concurrent tasks, by default one per core. engine, address: "ray" runs the tasks on a Ray cluster whose
-    nodes share the storage of source and `out`. The address is that of the cluster: "auto" for the one this machine
-    belongs to, None for the one this process is connected to, or else a Ray on this machine alone. The engine does not
-    change a byte of the output.
-    fingerprint_by: "content" identifies sources by their bytes instead of by size and modification time.
-    work_dir: a local directory for intermediate files and output (None: ~/.cache/headrace), used if `out` is in an
-    object store. The run is made there, published file by file, and removed from there at the end.
-    on_event: receives every event, from any thread; see `headrace.run.events`. None draws progress below the cell in a
-    notebook; elsewhere, warnings go to the log "headrace".
+    workers: concurrent tasks, by default one per core. engine, address: "ray" runs the tasks on a
+    Ray cluster whose nodes share the storage of source and `out`. The address is that of the
+    cluster: "auto" for the one this machine belongs to, None for the one this process is connected
+    to, or else a Ray on this machine alone. The engine does not change a byte of the output.
+    fingerprint_by: "content" identifies sources by their bytes instead of by size and modification
+    time. work_dir: a local directory for intermediate files and output (None: ~/.cache/headrace),
+    used if `out` is in an object store. The run is made there, published file by file, and removed
+    from there at the end. on_event: receives every event, from any thread; see
+    `headrace.run.events`. None draws progress below the cell in a notebook; elsewhere, warnings go
+    to the log "headrace".
 
     Neither source nor `out` may be inside the other.
     Raises `SettingsError`, `InputError`, `StoreError`, `EngineError`, `RunBusy`.
     """
     if not hasattr(recipe, "source_files"):
-        raise SettingsError(f"recipe is {shown(recipe)}; give the settings of one, such as headrace.TemporalSplit(…)")
+        raise SettingsError(
+            f"recipe is {shown(recipe)}; give the settings of one, such as"
+            " headrace.TemporalSplit(…)"
+        )
     check_engine(engine, address)
     if workers is not None:
         check_integer("workers", workers, least=1)
@@ -111,10 +118,14 @@ def prepare(
     state = SourceState.of([path for path, _ in files])
     source_fingerprint = fingerprint(files, fingerprint_by, state)
     identity = run_id(recipe.recipe_name, recipe.identity_settings(), source_fingerprint)
-    hear = on_event if on_event is not None else listener_here(recipe.recipe_name) or log_warnings
+    if on_event is not None:
+        hear = on_event
+    else:
+        hear = listener_here(recipe.recipe_name) or log_warnings
     target = place / "runs" / identity
     in_place = place_of(place).writes == "in place"
-    work, run = target, target
+    work = target
+    run = target
     if not in_place:
         work = in_store.work_directory(cache_directory(work_dir, "work_dir"), place, identity)
         run = work / "runs" / identity
@@ -125,7 +136,9 @@ def prepare(
         from headrace.run.execute import Job, make
 
         how = "computed"
-        job = Job(recipe, run, target, files, state, source_fingerprint, fingerprint_by, workers, hear)
+        job = Job(
+            recipe, run, target, files, state, source_fingerprint, fingerprint_by, workers, hear
+        )
         with _discarded_if_useless(run, work), only_writer(work):
             check_pointer(place if in_place else work)
             if not (run / "config.json").exists():
@@ -149,22 +162,26 @@ def _point_in_place(place: Path, run: Path, manifest: Manifest, hear: OnEvent) -
             hear(Step("stage.removed", STAGE_DIRECTORY))
 
 
-def _point_in_store(place: Path, target: Path, work: Path, manifest: Manifest, hear: OnEvent) -> None:
+def _point_in_store(
+    place: Path, target: Path, work: Path, manifest: Manifest, hear: OnEvent
+) -> None:
     """Make a finished run of an object store the current one, and remove its local work directory."""
     place_of(target / SUCCESS).put_new(b"")
     point_record_at(place, target.name, manifest)
     hear(Step("splits.linked", str(place)))
     if work.is_dir():
-        with suppress(RunBusy, StoreError), only_writer(work):  # a process that still uses it removes it later
+        # a process that still uses it removes it later
+        with suppress(RunBusy, StoreError), only_writer(work):
             shutil.rmtree(work, ignore_errors=True)
 
 
 @contextmanager
 def _discarded_if_useless(run: Path, place: Path) -> Iterator[None]:
-    """Make the run's directory, and remove everything made if the block fails before a task has finished.
+    """Make the run's directory, and remove everything made if the block fails before a task has
+    finished.
 
-    A run with a receipt stays, for the next attempt. place: the directory to lock and remove, either the run or its
-    work directory.
+    A run with a receipt stays, for the next attempt. place: the directory to lock and remove,
+    either the run or its work directory.
     """
     missing = [each for each in (run, *run.parents) if not each.exists()]
     local.make_directory(run)
@@ -182,20 +199,28 @@ def _discarded_if_useless(run: Path, place: Path) -> Iterator[None]:
 
 
 def export_tree(run: Path, target: Path, directories: Sequence[str]) -> None:
-    """Give the files below `run/<directory>` second names below `target/<directory>` (hard links, else copies).
+    """Give the files below `run/<directory>` second names below `target/<directory>` (hard links,
+    else copies).
 
-    For programs that expect a run's tree in a directory of its own. Files of another run would mix with these, so a
-    target directory that holds other files, even under the same names, is refused with `StoreError` before anything
-    changes.
+    For programs that expect a run's tree in a directory of its own. Files of another run would mix
+    with these, so a target directory that holds other files, even under the same names, is refused
+    with `StoreError` before anything changes.
     """
-    trees = {name: sorted(path for path in (run / name).rglob("*") if path.is_file()) for name in directories}
+    trees = {
+        name: sorted(path for path in (run / name).rglob("*") if path.is_file())
+        for name in directories
+    }
     for directory, files in trees.items():
         names = {path.relative_to(run) for path in files}
         base = target / directory
-        for path in sorted(path for path in base.rglob("*") if path.is_file()) if base.is_dir() else []:
+        for path in (
+            sorted(path for path in base.rglob("*") if path.is_file()) if base.is_dir() else []
+        ):
             name = path.relative_to(target)
             if name not in names or not local.same_bytes(path, run / name):
-                raise StoreError(f"{path}: is not of this run and would mix with it; empty {base} and run again")
+                raise StoreError(
+                    f"{path}: is not of this run and would mix with it; empty {base} and run again"
+                )
     for directory, files in trees.items():
         local.make_directory(target / directory)
         for path in files:
@@ -208,7 +233,8 @@ def export_tree(run: Path, target: Path, directories: Sequence[str]) -> None:
 def only_writer(run: Path) -> Iterator[None]:
     """Hold the run's lock.
 
-    The lock only avoids double work: the output stays correct without it. Raises `RunBusy` if another process holds it.
+    The lock only avoids double work: the output stays correct without it. Raises `RunBusy` if
+    another process holds it.
     """
     lock = run / ".lock"
     with local.storing(lock):
@@ -218,12 +244,15 @@ def only_writer(run: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RunBusy(
-                f"{run}: another process is working on this run; wait for it and run again to reuse its result"
+                f"{run}: another process is working on this run; wait for it and run again to reuse"
+                " its result"
             ) from None
         except OSError:
             pass  # a file system without locks
         if not os.path.exists(lock) or os.stat(lock).st_ino != os.fstat(descriptor).st_ino:
-            raise RunBusy(f"{run}: was just removed by a process that failed or swept it; run again")
+            raise RunBusy(
+                f"{run}: was just removed by a process that failed or swept it; run again"
+            )
         yield
     finally:
         os.close(descriptor)

@@ -11,7 +11,8 @@ from headrace.digest import canonical_json, checksum_file, sha256_file, sha256_h
 from headrace.storage import local
 
 STAGE_DIRECTORY = "stage"  # of intermediate files, below the run
-NO_RECEIPT = (ValueError, KeyError, TypeError, AttributeError)  # raised for bytes that are not a receipt
+# raised for bytes that are not a receipt
+NO_RECEIPT = (ValueError, KeyError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,9 @@ class FileRecord:
 class Receipt:
     """A finished task, and the files it made.
 
-    rows_in: read by the task. rows_by_split, dropped_by_reason: where these rows went, if the task decided it; the
-    tasks that fill them count every row of the source once. extra: JSON that belongs to the recipe.
+    rows_in: read by the task. rows_by_split, dropped_by_reason: where these rows went, if the task
+    decided it; the tasks that fill them count every row of the source once. extra: JSON that
+    belongs to the recipe.
     """
 
     stage: str
@@ -46,7 +48,12 @@ class Receipt:
 
     @classmethod
     def of(
-        cls, stage: str, number: int, subject: str, files: tuple[FileRecord, ...], result: dict[str, Any]
+        cls,
+        stage: str,
+        number: int,
+        subject: str,
+        files: tuple[FileRecord, ...],
+        result: dict[str, Any],
     ) -> Receipt:
         """Make the receipt of a task that returned this result."""
         extra = dict(result)
@@ -63,7 +70,8 @@ def receipt_path(run: Path, stage: str, number: int) -> Path:
 
 def write_receipt(run: Path, receipt: Receipt) -> None:
     """Publish a receipt; an existing one is kept."""
-    record = {**vars(receipt), "files": [vars(each) for each in receipt.files]}  # asdict would copy a large result
+    # asdict would copy a large result
+    record = {**vars(receipt), "files": [vars(each) for each in receipt.files]}
     data = canonical_json({**record, "digest": sha256_hex(canonical_json(record))})
     local.write_new(receipt_path(run, receipt.stage, receipt.number), data, sync="none")
 

@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 
 
 class RecipeSettings(Settings):
-    """Base of every recipe's settings, for sources that are one list of places in the field `source`.
+    """Base of every recipe's settings, for sources that are one list of places in the field
+    `source`.
 
-    Wherever a setting takes a path, it takes a table too, which is written into the cache first; see `dataset.tables`.
-    Each field is written once: its type, default and description make the flag, completion, schema and documentation.
-    later: groups of settings that recipes got after their first runs were made. They are not in the identity while all
-    of a group have their defaults, so that those runs are found again.
+    Wherever a setting takes a path, it takes a table too, which is written into the cache first;
+    see `dataset.tables`. Each field is written once: its type, default and description make the
+    flag, completion, schema and documentation. later: groups of settings that recipes got after
+    their first runs were made. They are not in the identity while all of a group have their
+    defaults, so that those runs are found again.
     """
 
     recipe_name: ClassVar[str]
@@ -35,14 +37,21 @@ class RecipeSettings(Settings):
 
     def __init__(self, *unnamed: Never, **values: Any) -> None:
         if unnamed:
-            raise SettingsError(f"{type(self).__name__}: {unnamed[0]!r} is given without a name; give settings by name")
+            raise SettingsError(
+                f"{type(self).__name__}: {unnamed[0]!r} is given without a name; give settings by"
+                " name"
+            )
         values = {name: with_paths(value) for name, value in values.items()}
         asked: Any = values.get("types")
         if "types" not in type(self).model_fields or not asks_to_infer(asked):
             super().__init__(**values)
             return
-        given = {} if asked == INFER else {name: word for name, word in asked.items() if name != ALL_COLUMNS}
-        super().__init__(**{**values, "types": given})  # report other errors before reading all rows
+        if asked == INFER:
+            given = {}
+        else:
+            given = {name: word for name, word in asked.items() if name != ALL_COLUMNS}
+        # report other errors before reading all rows
+        super().__init__(**{**values, "types": given})
         found = self._types_of_source(given)
         super().__init__(**{**values, "types": {**found, **given}})
         self._inferred = found
@@ -61,7 +70,9 @@ class RecipeSettings(Settings):
         listing = list_files(fields["source"], splits="keep")
         files = [(listing.path(place), name) for place, name in enumerate(listing.names)]
         roles = (fields[name] for name in self.untyped)
-        columns = {name for each in roles for name in ((each,) if isinstance(each, str) else each or ())}
+        columns = {
+            name for each in roles for name in ((each,) if isinstance(each, str) else each or ())
+        }
         signature = fields.get("signature")
         return infer_types(
             files,
@@ -79,12 +90,17 @@ class RecipeSettings(Settings):
         return self.identity_without("source")
 
     def identity_without(self, *others: str) -> dict[str, Any]:
-        """Return the settings for the identity without `others`, which change no byte or are added in another form."""
+        """Return the settings for the identity without `others`, which change no byte or are added
+        in another form.
+        """
         fields = type(self).model_fields
         defaults = {
             name
             for group in self.later
-            if all(getattr(self, each) == fields[each].get_default(call_default_factory=True) for each in group)
+            if all(
+                getattr(self, each) == fields[each].get_default(call_default_factory=True)
+                for each in group
+            )
             for name in group
         }
         return self.model_dump(mode="json", exclude={*others, *defaults})
@@ -113,4 +129,6 @@ def _with_addresses(value: Any) -> Any:
         return {name: _with_addresses(each) for name, each in value.items()}
     if isinstance(value, list):
         return [_with_addresses(each) for each in value]
-    return (address_of(value) or value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return address_of(value) or value
+    return value

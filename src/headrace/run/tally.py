@@ -15,8 +15,8 @@ from headrace.run.receipts import FileRecord
 class ShardRecord:
     """A published shard.
 
-    blocks: the first row, rows, offset, length, and smallest and largest key of each. format: its word in the index.
-    source_shard: the shard its rows come from; "" for several.
+    blocks: the first row, rows, offset, length, and smallest and largest key of each. format: its
+    word in the index. source_shard: the shard its rows come from; "" for several.
     """
 
     split: str
@@ -26,12 +26,17 @@ class ShardRecord:
     source_shard: str = ""
 
 
-def tally(shards: Iterable[ShardRecord], splits: Iterable[str]) -> tuple[list[IndexRow], dict[str, SplitTotals]]:
-    """Return one index row per block, ordered by split, shard and block, and the totals of each split.
+def tally(
+    shards: Iterable[ShardRecord], splits: Iterable[str]
+) -> tuple[list[IndexRow], dict[str, SplitTotals]]:
+    """Return one index row per block, ordered by split, shard and block, and the totals of each
+    split.
 
     A shard without blocks has no rows and appears in neither.
     """
-    held = sorted((each for each in shards if each.blocks), key=lambda each: (each.split, each.file.path))
+    held = sorted(
+        (each for each in shards if each.blocks), key=lambda each: (each.split, each.file.path)
+    )
     index = [
         IndexRow(
             split=each.split,

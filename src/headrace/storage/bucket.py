@@ -1,9 +1,10 @@
 """Connect to one bucket of an object store, through obstore.
 
-Credentials, endpoint and region come from the environment (`AWS_*`, `GOOGLE_*`, `AZURE_*`). obstore reads them itself;
-this module never sees them. Messages quote only the status and code of a response, because its body may echo the
-request. obstore retries requests that fail for now (503, 429, connections lost before a response) with exponential,
-jittered backoff. This module retries a response that breaks off or is short, and adapts the number
+Credentials, endpoint and region come from the environment (`AWS_*`, `GOOGLE_*`, `AZURE_*`). obstore
+reads them itself; this module never sees them. Messages quote only the status and code of a
+response, because its body may echo the request. obstore retries requests that fail for now (503,
+429, connections lost before a response) with exponential, jittered backoff. This module retries a
+response that breaks off or is short, and adapts the number
 of requests under way to the store (`InFlight`).
 """
 
@@ -26,7 +27,8 @@ Result = TypeVar("Result")
 _STATUS = re.compile(r"status code: (\d{3}[A-Za-z ]*)")
 _CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
 _ATTEMPTS = 6  # at a response that breaks off
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 2.0
 _FIRST_BACKOFF_S = 0.1  # after a 503 or 429
 _VARIABLES = {
     "s3": "AWS_ACCESS_KEY_ID, AWS_REGION, AWS_ENDPOINT_URL",
@@ -39,7 +41,13 @@ _UNABLE = "the store cannot do this; see the guide to object stores"
 _ADVICE = {  # on obstore's errors that no retry helps
     **dict.fromkeys(("PermissionDeniedError", "UnauthenticatedError"), _REFUSED),
     **dict.fromkeys(
-        ("NotImplementedError", "NotSupportedError", "InvalidPathError", "UnknownConfigurationKeyError"), _UNABLE
+        (
+            "NotImplementedError",
+            "NotSupportedError",
+            "InvalidPathError",
+            "UnknownConfigurationKeyError",
+        ),
+        _UNABLE,
     ),
 }
 
@@ -60,11 +68,11 @@ class Torn(Exception):
 class InFlight:
     """Decide how many requests to one bucket are under way at once. Safe for threads.
 
-    A store answers after a latency that grows with distance, and sends as fast as the slowest link allows, so the
-    number of requests that fills the link is not known beforehand. The rate is measured at 16, 32 and 64 requests,
-    each while others wait for a place, and the smallest number that reaches nine tenths of the best rate stays.
-    Measurements are forgotten after a while, because networks change. A store that refuses for now sends less, so the
-    number falls.
+    A store answers after a latency that grows with distance, and sends as fast as the slowest link
+    allows, so the number of requests that fills the link is not known beforehand. The rate is
+    measured at 16, 32 and 64 requests, each while others wait for a place, and the smallest number
+    that reaches nine tenths of the best rate stays. Measurements are forgotten after a while,
+    because networks change. A store that refuses for now sends less, so the number falls.
 
     It decides when bytes come, never which.
     """
@@ -73,8 +81,10 @@ class InFlight:
         self.limit = LIMITS[0]
         self._count = self._bytes = self._windows = 0
         self._change = Condition()
-        self._rates: dict[int, tuple[float, int]] = {}  # by limit: bytes a second, and the window they are of
-        self._since, self._is_full = 0.0, False
+        # by limit: bytes a second, and the window they are of
+        self._rates: dict[int, tuple[float, int]] = {}
+        self._since = 0.0
+        self._is_full = False
         self._answers = self._received = 0
 
     @contextmanager
@@ -99,7 +109,10 @@ class InFlight:
                 self._change.notify()
 
     def answered(self, size: int, now: float) -> None:
-        """Count an answer of `size` bytes that arrived at `now`, in seconds. Sets the limit at the end of a window."""
+        """Count an answer of `size` bytes that arrived at `now`, in seconds.
+
+        Sets the limit at the end of a window.
+        """
         self._answers += 1
         self._received += size
         if self._answers == 0:
@@ -117,27 +130,33 @@ class InFlight:
 
     def _begin(self, now: float) -> None:
         """Begin a window."""
-        self._since, self._is_full = now, False
+        self._since = now
+        self._is_full = False
         self._answers = self._received = 0
 
     def _next(self) -> int:
         """Return a limit that was not measured of late, or the best."""
-        best, most = LIMITS[0], 0.0
+        best = LIMITS[0]
+        most = 0.0
         for limit in LIMITS:
             rate, window = self._rates.get(limit, (0.0, -_REMEMBERED))
             if self._windows - window >= _REMEMBERED:
                 return limit
             if rate >= _WORTH_MORE * most:
-                best, most = limit, rate
+                best = limit
+                most = rate
             elif limit > best:
                 break
         return best
 
 
 class Bucket:
-    """One bucket. Thread-safe, but unusable in a forked child of a process that used a store before the fork.
+    """One bucket.
 
-    verbs: the functions of obstore, which take `store` first. reading: requests for bytes that are under way.
+    Thread-safe, but unusable in a forked child of a process that used a store before the fork.
+
+    verbs: the functions of obstore, which take `store` first. reading: requests for bytes that are
+    under way.
     """
 
     def __init__(self, scheme: str, name: str) -> None:
@@ -169,12 +188,15 @@ class Bucket:
             )
         except Exception as error:  # noqa: BLE001 - obstore's, of many classes; their texts may quote a setting's value
             raise StoreError(
-                f"{self.address}: cannot be set up ({type(error).__name__}); check the bucket's name and the"
-                f" environment's settings ({_VARIABLES[scheme]})"
+                f"{self.address}: cannot be set up ({type(error).__name__}); check the bucket's"
+                f" name and the environment's settings ({_VARIABLES[scheme]})"
             ) from None
 
     def do(self, key: str, act: Callable[[], Result]) -> Result:
-        """Call `act`, with retries if a response breaks off. Raises `FileNotFoundError` and `StoreError`."""
+        """Call `act`, with retries if a response breaks off.
+
+        Raises `FileNotFoundError` and `StoreError`.
+        """
         _refuse_forked()
         address = f"{self.address}/{key}"
         attempt = 0
@@ -186,28 +208,40 @@ class Bucket:
             except CorruptShard:
                 raise
             except Torn as error:
-                said, again = f"the answer is cut: {error}", True
+                said = f"the answer is cut: {error}"
+                again = True
             except (ConnectionError, TimeoutError) as error:
-                said, again = type(error).__name__, True
+                said = type(error).__name__
+                again = True
             except self.verbs.exceptions.BaseError as error:
-                # Only the status and code of a response are quoted, and nothing that may echo the request.
-                status, code = _STATUS.search(str(error)), _CODE.search(str(error))
-                said = ", ".join(each[1].strip() for each in (status, code) if each) or type(error).__name__
+                # Only the status and code of a response are quoted, and nothing that may echo the
+                # request.
+                status = _STATUS.search(str(error))
+                code = _CODE.search(str(error))
+                said = (
+                    ", ".join(each[1].strip() for each in (status, code) if each)
+                    or type(error).__name__
+                )
                 again = status is None  # else the store said this itself, and no connection broke
-                remedy = _REFUSED if said[:3] in ("401", "403") else _ADVICE.get(type(error).__name__)
+                remedy = _ADVICE.get(type(error).__name__)
+                if said[:3] in ("401", "403"):
+                    remedy = _REFUSED
                 if remedy is not None:
                     raise StoreError(f"{address}: {said}; {remedy}") from None
             if not again or attempt == _ATTEMPTS - 1:
                 raise StoreError(
-                    f"{address}: the store does not answer as it should ({said}); see that it is well, then run"
-                    " again: what was finished is kept"
+                    f"{address}: the store does not answer as it should ({said}); see that it is"
+                    " well, then run again: what was finished is kept"
                 ) from None
             time.sleep(random.uniform(0, min(_FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S)))
             attempt += 1
 
 
 def bucket(scheme: str, name: str) -> Bucket:
-    """Return the bucket of that name, one object per process. Raises `MissingExtra` without obstore, `StoreError`."""
+    """Return the bucket of that name, one object per process.
+
+    Raises `MissingExtra` without obstore, `StoreError`.
+    """
     _refuse_forked()
     with _lock:
         if (scheme, name) not in _buckets:
@@ -222,14 +256,17 @@ def forget_buckets() -> None:
 
 
 def _refuse_forked() -> None:
-    """Raise `StoreError` in a forked child, which lacks the threads that speak to the store and would wait forever."""
+    """Raise `StoreError` in a forked child, which lacks the threads that speak to the store and
+    would wait forever.
+    """
     global _used_by
     if _used_by is None:
         _used_by = os.getpid()
     if _used_by != os.getpid():
         raise StoreError(
-            "this process was forked from one that used an object store, and cannot use it itself; start workers with"
-            ' multiprocessing_context="forkserver" or "spawn", or stream without workers'
+            "this process was forked from one that used an object store, and cannot use it itself;"
+            ' start workers with multiprocessing_context="forkserver" or "spawn", or stream without'
+            " workers"
         )
 
 

@@ -1,9 +1,10 @@
 """Limit the disk space of cached blocks, over all streams and processes that share a directory.
 
-A block is stored only after `Room.admit` agrees. Over the limit, the least recently used blocks are deleted first.
-Blocks of live streams of this process stay, because each epoch returns to all of them; a block that does not fit beside
-them is decoded in every epoch, which beats storing and deleting in a circle. The directory is measured when a process
-starts and again after it has written a sixteenth of the limit, so each process may exceed the limit by that much.
+A block is stored only after `Room.admit` agrees. Over the limit, the least recently used blocks are
+deleted first. Blocks of live streams of this process stay, because each epoch returns to all of
+them; a block that does not fit beside them is decoded in every epoch, which beats storing and
+deleting in a circle. The directory is measured when a process starts and again after it has written
+a sixteenth of the limit, so each process may exceed the limit by that much.
 """
 
 from __future__ import annotations
@@ -27,15 +28,18 @@ _in_use: set[Path] = set()  # directories of this process's streams
 
 
 def cache_directory(asked: str | Path | None, setting: str = "cache_dir") -> Path:
-    """Return the named directory, or ~/.cache/headrace. Raises `SettingsError` for one that is not local."""
+    """Return the named directory, or ~/.cache/headrace.
+
+    Raises `SettingsError` for one that is not local.
+    """
     if asked is not None:
         return local_path_of(asked, setting)
     try:
         return Path.home() / ".cache" / "headrace"
     except RuntimeError:
         raise SettingsError(
-            "the cache of indexes has no place: this user has no home directory; set HOME, or give cache_dir"
-            " (--cache-dir)"
+            "the cache of indexes has no place: this user has no home directory; set HOME, or give"
+            " cache_dir (--cache-dir)"
         ) from None
 
 
@@ -45,9 +49,11 @@ def use(directory: Path) -> None:
 
 
 def mark_used(path: str | Path) -> None:
-    """Set a file's time of access, by which room is made; its time of change stays that of its bytes.
+    """Set a file's time of access, by which room is made; its time of change stays that of its
+    bytes.
 
-    Processes share the files and check the bytes of one that has changed, so a use must not look like a change.
+    Processes share the files and check the bytes of one that has changed, so a use must not look
+    like a change.
     """
     with suppress(OSError):  # of a cache that others own
         os.utime(path, ns=(time.time_ns(), os.stat(path).st_mtime_ns))
@@ -71,7 +77,8 @@ class Room:
                 self._refused += 1
                 return False
             if self._held is None or self._written * _PARTS > self._limit:
-                self._held, self._written = sum(each.st_size for _, each in self._files()), 0
+                self._held = sum(each.st_size for _, each in self._files())
+                self._written = 0
             if self._held + size > self._limit and not self._sweep(size):
                 self._refused += 1
                 return False
@@ -87,12 +94,15 @@ class Room:
             files = sorted(self._files(), key=lambda each: (each[1].st_atime_ns, str(each[0])))
             held = sum(stat.st_size for _, stat in files)
             for path, stat in files:
-                leftover = path.name.startswith(TEMP_PREFIX) and time.time() - stat.st_mtime > _LEFTOVER_S
+                leftover = (
+                    path.name.startswith(TEMP_PREFIX) and time.time() - stat.st_mtime > _LEFTOVER_S
+                )
                 if held + size > self._limit and (path.parent not in _in_use or leftover):
                     with suppress(FileNotFoundError):
                         path.unlink()
                     held -= stat.st_size
-            self._held, self._written = held, 0
+            self._held = held
+            self._written = 0
             return held + size <= self._limit
 
     def _files(self) -> Iterator[tuple[Path, os.stat_result]]:

@@ -1,8 +1,10 @@
-"""Store files on a local file system: the backend `LocalPlace`, and functions that only local files need.
+"""Store files on a local file system: the backend `LocalPlace`, and functions that only local files
+need.
 
-A name that is visible is whole: bytes go to a unique temporary name in the same directory, are synced, and are then
-linked to their name without overwrite. Exactly one writer of a name wins; the directory is synced by the caller once
-per batch of names (`sync_directory`), before anything refers to them.
+A name that is visible is whole: bytes go to a unique temporary name in the same directory, are
+synced, and are then linked to their name without overwrite. Exactly one writer of a name wins; the
+directory is synced by the caller once per batch of names (`sync_directory`), before anything refers
+to them.
 """
 
 from __future__ import annotations
@@ -36,8 +38,12 @@ Sync = Literal["file", "none"]
 # What a local path begins with that was made of an address: `s3:` of s3://bucket.
 _LIKE_A_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _ADVICE = {
-    errno.ENOSPC: "the disk is full; free space and run the same command again: finished shards are kept",
-    errno.EDQUOT: "the quota is used up; free space and run the same command again: finished shards are kept",
+    errno.ENOSPC: (
+        "the disk is full; free space and run the same command again: finished shards are kept"
+    ),
+    errno.EDQUOT: (
+        "the quota is used up; free space and run the same command again: finished shards are kept"
+    ),
     errno.EFBIG: "the file would be larger than is allowed here; raise the limit (ulimit -f)",
     errno.EROFS: "the file system is read-only; choose another output directory",
     errno.EACCES: "permission denied; choose an output directory you may write to",
@@ -48,7 +54,9 @@ _ADVICE = {
 
 @contextmanager
 def storing(path: Path) -> Iterator[None]:
-    """Turn an `OSError` of the enclosed writes into a `StoreError` that names the path and what to do."""
+    """Turn an `OSError` of the enclosed writes into a `StoreError` that names the path and what to
+    do.
+    """
     try:
         yield
     except OSError as error:
@@ -57,9 +65,11 @@ def storing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def created(path: Path) -> Iterator[BinaryIO]:
-    """Create a file; only opening and closing it is `storing`, as errors inside may be about a source.
+    """Create a file; only opening and closing it is `storing`, as errors inside may be about a
+    source.
 
-    Closing writes what a buffer still holds, so on a full disk it fails again after a write that failed.
+    Closing writes what a buffer still holds, so on a full disk it fails again after a write that
+    failed.
     """
     with storing(path):
         file = path.open("xb")
@@ -71,8 +81,13 @@ def created(path: Path) -> Iterator[BinaryIO]:
 
 
 def failed(path: Path, error: Exception) -> StoreError:
-    """Build the error for a failed write. Some libraries keep an error's text but not its number."""
-    number = error.errno if isinstance(error, OSError) else None
+    """Build the error for a failed write.
+
+    Some libraries keep an error's text but not its number.
+    """
+    number = None
+    if isinstance(error, OSError):
+        number = error.errno
     if number is None:
         number = next((each for each in _ADVICE if os.strerror(each) in str(error)), 0)
     advice = _ADVICE.get(number)
@@ -87,7 +102,9 @@ def make_directory(path: Path) -> Path:
         missing = [each for each in (path, *path.parents) if not each.exists()]
         for each in missing:
             if _LIKE_A_SCHEME.fullmatch(each.name):
-                raise StoreError(f"{each}: is an address, not a local directory; give a local path here")
+                raise StoreError(
+                    f"{each}: is an address, not a local directory; give a local path here"
+                )
         path.mkdir(parents=True, exist_ok=True)
     for made in missing:
         sync_directory(made.parent)
@@ -117,11 +134,13 @@ def publish(
     sync: Sync = "file",
     announce: Callable[[str], None] = lambda step: None,
 ) -> Put:
-    """Give a finished temporary file its name: synced, never overwriting; the temporary name is gone afterwards.
+    """Give a finished temporary file its name: synced, never overwriting; the temporary name is
+    gone afterwards.
 
-    sync="none" is for files that are checked against a digest before they are believed: they are not synced, so what
-    a power failure left of them is replaced. `announce` hears "synced" and "linked". If `target` exists with the same
-    bytes this is success (another attempt finished first): "kept".
+    sync="none" is for files that are checked against a digest before they are believed: they are
+    not synced, so what a power failure left of them is replaced. `announce` hears "synced" and
+    "linked". If `target` exists with the same bytes this is success (another attempt finished
+    first): "kept".
     Raises `CorruptShard` if it exists with other bytes.
     """
     how: Put = "put"
@@ -136,8 +155,9 @@ def publish(
                 os.replace(temporary, target)
             elif sha256_file(temporary) != sha256_file(target):
                 raise CorruptShard(
-                    f"{target}: exists with other bytes than this run makes; it is damaged or was made by other "
-                    f"library versions; delete {target.name} (or run `headrace gc --incomplete`) and run again"
+                    f"{target}: exists with other bytes than this run makes; it is damaged or was"
+                    f" made by other library versions; delete {target.name} (or run `headrace gc"
+                    " --incomplete`) and run again"
                 ) from None
             else:
                 how = "kept"
@@ -164,7 +184,9 @@ def write_over(target: Path, data: bytes) -> None:
 
 
 def replace(temporary: Path, target: Path) -> None:
-    """Give a finished temporary file its name, durably; a file of that name is replaced in one step."""
+    """Give a finished temporary file its name, durably; a file of that name is replaced in one
+    step.
+    """
     with storing(target):
         _sync(temporary)
         os.replace(temporary, target)
@@ -198,7 +220,8 @@ def same_bytes(one: Path, other: Path) -> bool:
 def link_to(link: Path, text: str) -> None:
     """Make `link` a symbolic link with this text, replacing an older link in one step.
 
-    The text is relative to the link's directory. Raises `StoreError` if `link` is a real file or directory.
+    The text is relative to the link's directory. Raises `StoreError` if `link` is a real file or
+    directory.
     """
     if link.is_symlink():
         if os.readlink(link) == text:
@@ -225,17 +248,22 @@ def alone(
     waiting: Callable[[], None] = lambda: None,
     patience_s: float = 5.0,
 ) -> Iterator[bool]:
-    """Hold a lock file, or a directory as one; the kernel frees it when this process dies. Yields whether it is held.
+    """Hold a lock file, or a directory as one; the kernel frees it when this process dies.
 
-    others: whether those that ask for it meanwhile wait, or go on without it. waiting: called once, in another thread,
-    if the wait takes patience_s. A file system without locks lets everybody hold it. Raises `StoreError` if the file
-    can be neither made nor opened.
+    Yields whether it is held.
+
+    others: whether those that ask for it meanwhile wait, or go on without it. waiting: called once,
+    in another thread, if the wait takes patience_s. A file system without locks lets everybody hold
+    it. Raises `StoreError` if the file can be neither made nor opened.
     """
     held = True
     with storing(lock):
         try:
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except (PermissionError, IsADirectoryError):  # another user's lock file in a shared directory, or a directory
+        except (
+            PermissionError,
+            IsADirectoryError,
+        ):  # another user's lock file in a shared directory, or a directory
             descriptor = os.open(lock, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         with suppress(OSError):
@@ -261,7 +289,9 @@ def alone(
 
 def strays(root: Path) -> list[Path]:
     """List temporary files that unfinished attempts left below `root`, sorted."""
-    return sorted(path for path in root.rglob(f"{TEMP_PREFIX}*") if path.is_file() or path.is_symlink())
+    return sorted(
+        path for path in root.rglob(f"{TEMP_PREFIX}*") if path.is_file() or path.is_symlink()
+    )
 
 
 def _sync(path: Path) -> None:
@@ -323,7 +353,10 @@ class LocalPlace:
     def children(self) -> tuple[list[str], list[Fact]]:
         try:
             with os.scandir(self.path) as entries:
-                shown = sorted((each for each in entries if not _is_hidden(each.name)), key=lambda each: each.name)
+                shown = sorted(
+                    (each for each in entries if not _is_hidden(each.name)),
+                    key=lambda each: each.name,
+                )
         except (FileNotFoundError, NotADirectoryError):
             return [], []
         facts = []
@@ -334,9 +367,12 @@ class LocalPlace:
         return [each.name for each in shown if each.is_dir()], facts
 
     def files_below(self) -> list[Fact]:
-        files = (each for each in self.path.rglob("*") if each.is_file() and not _is_hidden(each.name))
+        files = (
+            each for each in self.path.rglob("*") if each.is_file() and not _is_hidden(each.name)
+        )
         return sorted(
-            (_fact(each.relative_to(self.path).as_posix(), each.stat()) for each in files), key=lambda fact: fact.name
+            (_fact(each.relative_to(self.path).as_posix(), each.stat()) for each in files),
+            key=lambda fact: fact.name,
         )
 
     def holds_any(self, names: Collection[str]) -> bool:
@@ -355,7 +391,9 @@ class LocalPlace:
         with self.path.open("rb") as file:
             return _ranges_of(file, ranges)
 
-    def read_pieces(self, ranges: Sequence[tuple[int, int]], fact: Fact) -> list[tuple[int, memoryview]]:
+    def read_pieces(
+        self, ranges: Sequence[tuple[int, int]], fact: Fact
+    ) -> list[tuple[int, memoryview]]:
         wanted = sorted(each for each in ranges if each[0] < each[1])
         with self.open(fact) as file:
             found = _ranges_of(file, wanted)
@@ -372,7 +410,9 @@ class LocalPlace:
         now = _fact(fact.name, os.fstat(file.fileno()))
         if now != fact:
             file.close()
-            raise CorruptShard(f"{self.path}: was replaced while it was read; restore it or open the dataset again")
+            raise CorruptShard(
+                f"{self.path}: was replaced while it was read; restore it or open the dataset again"
+            )
         return file
 
     def arrow_stream(self) -> pa.NativeFile:
@@ -442,23 +482,36 @@ def _is_hidden(name: str) -> bool:
 
 
 def _fact(name: str, stat: os.stat_result) -> Fact:
-    inode = 0 if stat.st_dev in _fuse_devices() else stat.st_ino
-    return Fact(name, stat.st_size, stat.st_mtime_ns, f"{inode}-{stat.st_mtime_ns}-{stat.st_ctime_ns}")
+    if stat.st_dev in _fuse_devices():
+        inode = 0
+    else:
+        inode = stat.st_ino
+    return Fact(
+        name, stat.st_size, stat.st_mtime_ns, f"{inode}-{stat.st_mtime_ns}-{stat.st_ctime_ns}"
+    )
 
 
 @cache
 def _fuse_devices() -> frozenset[int]:
-    """List devices of FUSE mounts (gcsfuse, sshfs), which may renumber a file that the kernel has forgotten."""
+    """List devices of FUSE mounts (gcsfuse, sshfs), which may renumber a file that the kernel has
+    forgotten.
+    """
     try:
         mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     except OSError:
         return frozenset()
-    numbers = [each[2].split(":") for each in mounts if each[each.index("-") + 1].startswith("fuse")]
+    numbers = []
+    for each in mounts:
+        if each[each.index("-") + 1].startswith("fuse"):
+            numbers.append(each[2].split(":"))
     return frozenset(os.makedev(int(major), int(minor)) for major, minor in numbers)
 
 
 def _ranges_of(file: BinaryIO, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-    """Read ranges. One may name far more bytes than there are, so the end of the file bounds each read."""
+    """Read ranges.
+
+    One may name far more bytes than there are, so the end of the file bounds each read.
+    """
     size = os.fstat(file.fileno()).st_size
     pieces = []
     for start, stop in ranges:

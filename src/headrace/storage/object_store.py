@@ -1,9 +1,11 @@
-"""Store objects: the backend `ObjectPlace` and its paths, `s3://bucket/key`, `gs://bucket/key`, `az://container/key`.
+"""Store objects: the backend `ObjectPlace` and its paths, `s3://bucket/key`, `gs://bucket/key`,
+`az://container/key`.
 
-An `ObjectPath` is a pure path: it joins, compares, sorts and pickles as paths do. `stat`, `open("rb")`, `exists`,
-`iterdir` and a few other reading verbs answer for objects. Every other verb of `Path`, and every function that asks for
-a name on the local file system (`os.fspath`), raises `StoreError`, so nothing is done to a local file by mistake. A
-directory is a prefix: it is there while an object is below it. There are no links.
+An `ObjectPath` is a pure path: it joins, compares, sorts and pickles as paths do. `stat`,
+`open("rb")`, `exists`, `iterdir` and a few other reading verbs answer for objects. Every other verb
+of `Path`, and every function that asks for a name on the local file system (`os.fspath`), raises
+`StoreError`, so nothing is done to a local file by mistake. A directory is a prefix: it is there
+while an object is below it. There are no links.
 
 Objects appear whole or not at all.
 """
@@ -59,10 +61,15 @@ class ObjectPath(PurePosixPath):
         return self.as_posix()
 
     def __fspath__(self) -> str:
-        raise StoreError(f"{self}: is in an object store, and this step needs a local file; copy it to a disk first")
+        raise StoreError(
+            f"{self}: is in an object store, and this step needs a local file; copy it to a disk"
+            " first"
+        )
 
     def __getattr__(self, name: str) -> Any:
-        """Make a verb of local files raise `StoreError` when it is called, which says more than `AttributeError`."""
+        """Make a verb of local files raise `StoreError` when it is called, which says more than
+        `AttributeError`.
+        """
         if name.startswith("_") or not hasattr(Path, name):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return lambda *_, **__: self.__fspath__()
@@ -121,12 +128,18 @@ class ObjectPath(PurePosixPath):
     # Bytes
 
     def open(self, mode: str = "r", *_: Any, **__: Any) -> Any:
-        """Open the object for reading ("rb" or "r"), with seeking; bytes are fetched as they are asked for."""
+        """Open the object for reading ("rb" or "r"), with seeking; bytes are fetched as they are
+        asked for.
+        """
         if mode not in ("r", "rb", "rt"):
-            raise StoreError(f"{self}: objects are not opened for writing (mode {mode!r}); publish whole files")
+            raise StoreError(
+                f"{self}: objects are not opened for writing (mode {mode!r}); publish whole files"
+            )
         place = ObjectPlace(self)
         raw = place.open(place.stat())
-        return raw if mode == "rb" else io.TextIOWrapper(io.BufferedReader(cast("io.RawIOBase", raw)), "utf-8")
+        if mode == "rb":
+            return raw
+        return io.TextIOWrapper(io.BufferedReader(cast("io.RawIOBase", raw)), "utf-8")
 
     def read_bytes(self) -> bytes:
         """Read the object's bytes."""
@@ -146,7 +159,8 @@ class ObjectPlace:
     has_links = False
 
     def __init__(self, path: ObjectPath) -> None:
-        # Callers hold paths of both backends as `Path`. Its local verbs are refused when they are called.
+        # Callers hold paths of both backends as `Path`. Its local verbs are refused when they are
+        # called.
         self.path = cast("Path", path)
         self._key = "/".join(path.parts[2:])
 
@@ -176,7 +190,9 @@ class ObjectPlace:
     def children(self) -> tuple[list[str], list[Fact]]:
         found = self._do(lambda: self._verbs.list_with_delimiter(self._store, self._key or None))
         prefixes = [self._relative(each) for each in found["common_prefixes"]]
-        return sorted(prefixes), [_fact(each, self._relative(each["path"])) for each in found["objects"]]
+        return sorted(prefixes), [
+            _fact(each, self._relative(each["path"])) for each in found["objects"]
+        ]
 
     def files_below(self) -> list[Fact]:
         def look() -> list[Fact]:
@@ -202,36 +218,50 @@ class ObjectPlace:
         return self._do(read)
 
     def read_range(self, start: int, stop: int, etag: str | None = None) -> memoryview:
-        """Read the bytes [start, stop). Raises `CorruptShard` if the object was replaced: its tag is not `etag`."""
+        """Read the bytes [start, stop).
+
+        Raises `CorruptShard` if the object was replaced: its tag is not `etag`.
+        """
 
         def read() -> memoryview:
             with self._bucket.reading.request(stop - start):
                 answer = self._verbs.get(self._store, self._key, options={"range": (start, stop)})
                 if etag is not None and (answer.meta["e_tag"] or "") != etag:
                     raise CorruptShard(
-                        f"{self.path}: was replaced while it was read; restore it or open the dataset again"
+                        f"{self.path}: was replaced while it was read; restore it or open the"
+                        " dataset again"
                     )
                 return _whole(answer, stop - start)
 
-        return self._do(read) if stop > start else memoryview(b"")
+        if stop > start:
+            return self._do(read)
+        return memoryview(b"")
 
     def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         pieces = self._read_joined(ranges, None)
         return [
             b"".join(
-                piece[max(0, start - at) : stop - at] for at, piece in pieces if at < stop and start < at + len(piece)
+                piece[max(0, start - at) : stop - at]
+                for at, piece in pieces
+                if at < stop and start < at + len(piece)
             )
             for start, stop in ranges
         ]
 
-    def read_pieces(self, ranges: Sequence[tuple[int, int]], fact: Fact) -> list[tuple[int, memoryview]]:
+    def read_pieces(
+        self, ranges: Sequence[tuple[int, int]], fact: Fact
+    ) -> list[tuple[int, memoryview]]:
         return self._read_joined(ranges, fact.etag)
 
-    def _read_joined(self, ranges: Sequence[tuple[int, int]], etag: str | None) -> list[tuple[int, memoryview]]:
+    def _read_joined(
+        self, ranges: Sequence[tuple[int, int]], etag: str | None
+    ) -> list[tuple[int, memoryview]]:
         wanted = joined_ranges(ranges)
         if len(wanted) < 2:
             return [(start, self.read_range(start, stop, etag)) for start, stop in wanted]
-        with ThreadPoolExecutor(min(_MOST_PARALLEL, len(wanted)), thread_name_prefix="headrace-get") as pool:
+        with ThreadPoolExecutor(
+            min(_MOST_PARALLEL, len(wanted)), thread_name_prefix="headrace-get"
+        ) as pool:
             found = pool.map(lambda each: self.read_range(each[0], each[1], etag), wanted)
             stretches: list[tuple[int, list[memoryview]]] = []
             end = -1
@@ -241,7 +271,10 @@ class ObjectPlace:
                 else:
                     stretches.append((start, [data]))
                 end = stop
-        return [(start, parts[0] if len(parts) == 1 else memoryview(b"".join(parts))) for start, parts in stretches]
+        return [
+            (start, parts[0] if len(parts) == 1 else memoryview(b"".join(parts)))
+            for start, parts in stretches
+        ]
 
     def tail(self, size: int) -> tuple[Fact, memoryview]:
         if self._bucket.scheme == "az":  # knows no ranges from the end
@@ -250,12 +283,15 @@ class ObjectPlace:
 
         def read() -> tuple[Fact, memoryview]:
             try:
-                answer = self._verbs.get(self._store, self._key, options={"range": {"suffix": size}})
+                answer = self._verbs.get(
+                    self._store, self._key, options={"range": {"suffix": size}}
+                )
             except self._verbs.exceptions.BaseError:
                 meta = self._verbs.head(self._store, self._key)
                 if meta["size"]:
                     raise
-                return _fact(meta, self.path.name), memoryview(b"")  # S3 refuses every range of an empty object
+                # S3 refuses every range of an empty object
+                return _fact(meta, self.path.name), memoryview(b"")
             fact = _fact(answer.meta, self.path.name)
             return fact, _whole(answer, min(size, fact.size))
 
@@ -288,7 +324,9 @@ class ObjectPlace:
                     view = view[file.write(view) :]
 
     def _pieces(self, fact: Fact) -> Iterator[memoryview]:
-        """Iterate over the bytes in pieces of 8 MiB, a few fetched ahead; a broken piece is fetched again alone."""
+        """Iterate over the bytes in pieces of 8 MiB, a few fetched ahead; a broken piece is fetched
+        again alone.
+        """
         if fact.size <= _PIECE_BYTES:
             yield self.read_range(0, fact.size, fact.etag)
             return
@@ -328,24 +366,36 @@ class ObjectPlace:
     # Writing
 
     def put_new(self, source: Path | bytes) -> Put:
-        """Publish as `Place` says. Exactly one of several writers of a small object wins (a conditional put).
+        """Publish as `Place` says.
 
-        Files above 64 MiB go up in parts, after a look that the key is free: of two that write it at the same instant
-        the last one is kept.
+        Exactly one of several writers of a small object wins (a conditional put).
+
+        Files above 64 MiB go up in parts, after a look that the key is free: of two that write it
+        at the same instant the last one is kept.
         """
-        size = source.stat().st_size if isinstance(source, Path) else len(source)
-        own = checksum_file(source) if isinstance(source, Path) else xxhash.xxh3_128_hexdigest(source)
+        if isinstance(source, Path):
+            size = source.stat().st_size
+        else:
+            size = len(source)
+        if isinstance(source, Path):
+            own = checksum_file(source)
+        else:
+            own = xxhash.xxh3_128_hexdigest(source)
         how: Put = "put"
 
         def create(data: bytes) -> Put:
             try:
                 self._verbs.put(self._store, self._key, data, mode="create", use_multipart=False)
             except self._verbs.exceptions.AlreadyExistsError:
-                return "kept"  # another writer's, or our own whose answer was lost: the bytes are compared
+                # another writer's, or our own whose answer was lost: the bytes are compared
+                return "kept"
             return "put"
 
         if size <= _SINGLE_PUT:
-            data = source.read_bytes() if isinstance(source, Path) else source
+            if isinstance(source, Path):
+                data = source.read_bytes()
+            else:
+                data = source
             how = self._do(lambda: create(data))
         elif self.path.is_file():
             how = "kept"
@@ -353,11 +403,15 @@ class ObjectPlace:
             in_parts = {"use_multipart": True, "chunk_size": _PART, "max_concurrency": 4}
             self._do(lambda: self._verbs.put(self._store, self._key, source, **in_parts))
         # One request or two.
-        there = xxhash.xxh3_128_hexdigest(self.read()) if size <= _PIECE_BYTES else self.checksum()
+        if size <= _PIECE_BYTES:
+            there = xxhash.xxh3_128_hexdigest(self.read())
+        else:
+            there = self.checksum()
         if there != own:
             raise CorruptShard(
-                f"{self.path}: holds other bytes than this run makes; it is damaged or was made by other library"
-                f" versions; delete it (or run `headrace gc --incomplete`) and run again"
+                f"{self.path}: holds other bytes than this run makes; it is damaged or was made by"
+                " other library versions; delete it (or run `headrace gc --incomplete`) and run"
+                " again"
             )
         return how
 
@@ -378,7 +432,9 @@ class ObjectPlace:
     def delete_below(self) -> int | None:
         facts = self.files_below()
         _in_parallel(lambda fact: self._below(fact.name).delete(), facts)
-        return sum(fact.size for fact in facts) if facts else None
+        if facts:
+            return sum(fact.size for fact in facts)
+        return None
 
     def sweep(self, older_than_s: float | None = None) -> None:
         """Do nothing: objects have no temporary names."""
@@ -404,7 +460,9 @@ class ObjectPlace:
         return ObjectPlace(cast("ObjectPath", self.path / name))
 
     def _relative(self, key: str) -> str:
-        return key.removeprefix(self._key).removeprefix("/") if self._key else key
+        if self._key:
+            return key.removeprefix(self._key).removeprefix("/")
+        return key
 
 
 _THREADS = 8  # of verbs for many objects
@@ -425,14 +483,16 @@ def _whole(answer: Any, size: int) -> memoryview:
 def _fact(meta: Any, name: str) -> Fact:
     changed = meta["last_modified"]
     seconds = int(changed.timestamp())
-    return Fact(name, int(meta["size"]), seconds * _SECOND + changed.microsecond * 1000, meta["e_tag"] or "")
+    return Fact(
+        name, int(meta["size"]), seconds * _SECOND + changed.microsecond * 1000, meta["e_tag"] or ""
+    )
 
 
 def _as_stat(fact: Fact) -> os.stat_result:
     """Convert an object's facts to a file's.
 
-    Stores report whole seconds, so the nanoseconds come from a hash of the tag: a new object gets a new time.
-    Some stores quote a tag in one response and not in another.
+    Stores report whole seconds, so the nanoseconds come from a hash of the tag: a new object gets a
+    new time. Some stores quote a tag in one response and not in another.
     """
     seconds = fact.mtime_ns // _SECOND
     tag = xxhash.xxh3_64_intdigest(fact.etag.strip('"').encode()) >> 1
@@ -451,7 +511,11 @@ def joined_ranges(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
             joined[-1] = joined[-1][0], max(stop, joined[-1][1])
         else:
             joined.append((start, stop))
-    return [(at, min(at + _PIECE_BYTES, stop)) for start, stop in joined for at in range(start, stop, _PIECE_BYTES)]
+    return [
+        (at, min(at + _PIECE_BYTES, stop))
+        for start, stop in joined
+        for at in range(start, stop, _PIECE_BYTES)
+    ]
 
 
 def matches(parts: Sequence[str], wanted: Sequence[str]) -> bool:

@@ -1,9 +1,10 @@
-"""The verbs of storage and their promises: the protocol that each backend implements in a module of its own.
+"""The verbs of storage and their promises: the protocol that each backend implements in a module of
+its own.
 
-A `Place` is a path together with the backend that it belongs to; `headrace.storage.places.place_of` makes it. Whoever
-holds one asks it for a verb and never which backend it is. Where the way of working has to differ, the place says what
-it can do (`reads`, `writes`, `has_links`). One contract suite runs against every backend. `RemoteFile` is a file of any
-place that answers requests.
+A `Place` is a path together with the backend that it belongs to; `headrace.storage.places.place_of`
+makes it. Whoever holds one asks it for a verb and never which backend it is. Where the way of
+working has to differ, the place says what it can do (`reads`, `writes`, `has_links`). One contract
+suite runs against every backend. `RemoteFile` is a file of any place that answers requests.
 """
 
 from __future__ import annotations
@@ -21,13 +22,18 @@ if TYPE_CHECKING:
 
 Put = Literal["put", "kept"]
 
-_LEAST, _MOST = 64 << 10, 8 << 20  # bytes that a `RemoteFile` reads ahead
+# bytes that a `RemoteFile` reads ahead
+_LEAST = 64 << 10
+_MOST = 8 << 20
 _KEPT = 4  # pieces: heads, footers and bodies are read in turns
 
 
 @dataclass(frozen=True)
 class Fact:
-    """A file or object. name: relative to what was listed; mtime_ns: informational in a store; etag: its version."""
+    """A file or object.
+
+    name: relative to what was listed; mtime_ns: informational in a store; etag: its version.
+    """
 
     name: str
     size: int
@@ -38,11 +44,12 @@ class Fact:
 class Place(Protocol):
     """A file or directory in the backend that holds it.
 
-    reads: what a read costs, a system call or a request that is worth planning, joining and caching.
-    parallel_reads: how many files are worth asking for at a time.
+    reads: what a read costs, a system call or a request that is worth planning, joining and
+    caching. parallel_reads: how many files are worth asking for at a time.
     writes: whether files can be built and locked where they lie, or only appear whole.
     has_links: whether symbolic links can point into a run; `splits.json` does where there are none.
-    Verbs that need a file raise `FileNotFoundError` if there is none. Those that write raise `StoreError`.
+    Verbs that need a file raise `FileNotFoundError` if there is none. Those that write raise
+    `StoreError`.
     """
 
     path: Path
@@ -68,16 +75,24 @@ class Place(Protocol):
         """Return size, time and tag of a file. A local file's tag is its inode and times."""
 
     def version(self, fact: Fact) -> int | str:
-        """Return the part of a file's facts that identifies its bytes in a fingerprint: a time or a tag."""
+        """Return the part of a file's facts that identifies its bytes in a fingerprint: a time or a
+        tag.
+        """
 
     def changed_ns(self, fact: Fact) -> int:
-        """Return a number that differs between versions of a file of one size, as an index keeps it."""
+        """Return a number that differs between versions of a file of one size, as an index keeps
+        it.
+        """
 
     def children(self) -> tuple[list[str], list[Fact]]:
-        """List names of directories and facts of files directly below, sorted; nothing if nothing is there."""
+        """List names of directories and facts of files directly below, sorted; nothing if nothing
+        is there.
+        """
 
     def files_below(self) -> list[Fact]:
-        """List every file at any depth, named relative to this directory, sorted; none if nothing is there."""
+        """List every file at any depth, named relative to this directory, sorted; none if nothing
+        is there.
+        """
 
     def holds_any(self, names: Collection[str]) -> bool:
         """Return whether one of these names is directly below."""
@@ -88,12 +103,20 @@ class Place(Protocol):
     # Reading
 
     def read(self) -> bytes:
-        """Read all bytes. Raises `CorruptShard` for what is neither a file nor missing, such as a pipe."""
+        """Read all bytes.
+
+        Raises `CorruptShard` for what is neither a file nor missing, such as a pipe.
+        """
 
     def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Read the bytes [start, stop) of each range, in their order. A range ends where the file ends."""
+        """Read the bytes [start, stop) of each range, in their order.
 
-    def read_pieces(self, ranges: Sequence[tuple[int, int]], fact: Fact) -> list[tuple[int, memoryview]]:
+        A range ends where the file ends.
+        """
+
+    def read_pieces(
+        self, ranges: Sequence[tuple[int, int]], fact: Fact
+    ) -> list[tuple[int, memoryview]]:
         """Read (start, bytes) that cover the ranges, sorted, each range inside one of them.
 
         Raises `CorruptShard` if `fact` is of another version.
@@ -103,7 +126,9 @@ class Place(Protocol):
         """Read the last bytes, at most `size`, with the facts of the file that they are of."""
 
     def open(self, fact: Fact, known: Sequence[tuple[int, memoryview]] = ()) -> BinaryIO:
-        """Open a binary file with seeking. Reading raises `CorruptShard` if `fact` is of another version.
+        """Open a binary file with seeking.
+
+        Reading raises `CorruptShard` if `fact` is of another version.
 
         known: (start, bytes) that were read before and need no request.
         """
@@ -129,7 +154,8 @@ class Place(Protocol):
     # Writing
 
     def put_new(self, source: Path | bytes) -> Put:
-        """Publish bytes, or a local file's, under a free name, whole and durable: "put", or "kept" if they were there.
+        """Publish bytes, or a local file's, under a free name, whole and durable: "put", or "kept"
+        if they were there.
 
         Raises `CorruptShard` if other bytes are there, which stay. A store's object is read back.
         """
@@ -151,18 +177,26 @@ class Place(Protocol):
 
 
 class RemoteFile(io.RawIOBase):
-    """A readable, seekable file over the pieces of an object. known: pieces that were fetched before. Not thread-safe.
+    """A readable, seekable file over the pieces of an object.
 
-    Sequential reads fetch growing pieces (64 KiB to 8 MiB); a jump fetches what was asked for and little more. Every
-    response must carry the tag of the first one, so an object that is replaced meanwhile is an error, never a mix.
+    known: pieces that were fetched before. Not thread-safe.
+
+    Sequential reads fetch growing pieces (64 KiB to 8 MiB); a jump fetches what was asked for and
+    little more. Every response must carry the tag of the first one, so an object that is replaced
+    meanwhile is an error, never a mix.
     """
 
-    def __init__(self, place: Place, fact: Fact, known: Sequence[tuple[int, memoryview]] = ()) -> None:
+    def __init__(
+        self, place: Place, fact: Fact, known: Sequence[tuple[int, memoryview]] = ()
+    ) -> None:
         super().__init__()
-        self._place, self._fact, self._at = place, fact, 0
+        self._place = place
+        self._fact = fact
+        self._at = 0
         self._known = known
         self._pieces: OrderedDict[int, memoryview] = OrderedDict()
-        self._ahead, self._reached = _LEAST, 0
+        self._ahead = _LEAST
+        self._reached = 0
 
     def readable(self) -> bool:
         return True
@@ -184,7 +218,10 @@ class RemoteFile(io.RawIOBase):
 
     def read(self, size: int | None = -1) -> bytes:
         """Read `size` bytes, fewer only at the end of the object."""
-        stop = self._fact.size if size is None or size < 0 else min(self._fact.size, self._at + size)
+        if size is None or size < 0:
+            stop = self._fact.size
+        else:
+            stop = min(self._fact.size, self._at + size)
         if stop <= self._at:
             return b""
         data = self._held(self._at, stop)
@@ -220,7 +257,10 @@ class RemoteFile(io.RawIOBase):
         return self._ask(start, stop)[: stop - start]
 
     def _ask(self, start: int, stop: int) -> memoryview:
-        self._ahead = min(_MOST, 2 * self._ahead) if start == self._reached and start else _LEAST
+        if start == self._reached and start:
+            self._ahead = min(_MOST, 2 * self._ahead)
+        else:
+            self._ahead = _LEAST
         end = min(self._fact.size, max(stop, start + self._ahead))
         [(_, data)] = self._place.read_pieces([(start, end)], self._fact)
         self._reached = end

@@ -1,4 +1,7 @@
-"""Paths from texts, and the backend that each path belongs to. Only this module tells backends apart."""
+"""Paths from texts, and the backend that each path belongs to.
+
+Only this module tells backends apart.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,15 @@ from headrace.storage.local import LocalPlace
 from headrace.storage.object_store import ObjectPath, ObjectPlace
 from headrace.storage.place import Place
 
-_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?:/+|\\)")  # a scheme, or a Windows drive; `Path` merges slashes
+# a scheme, or a Windows drive; `Path` merges slashes
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?:/+|\\)")
 
 
 def place_of(path: PurePath) -> Place:
     """Return the path with the backend that it belongs to."""
-    return ObjectPlace(path) if isinstance(path, ObjectPath) else LocalPlace(cast("Path", path))
+    if isinstance(path, ObjectPath):
+        return ObjectPlace(path)
+    return LocalPlace(cast("Path", path))
 
 
 def parallel_reads(paths: Iterable[PurePath]) -> int:
@@ -30,10 +36,11 @@ def parallel_reads(paths: Iterable[PurePath]) -> int:
 
 
 def path_of(place: str | PurePath) -> Path:
-    """Make a local path, or a path in an object store, of a text or of a `Path` that was made of one.
+    """Make a local path, or a path in an object store, of a text or of a `Path` that was made of
+    one.
 
-    `~` is the home directory and file:// a local path. Raises `SettingsError` for every other scheme, and for
-    addresses with credentials or a query in them, which would end up in logs.
+    `~` is the home directory and file:// a local path. Raises `SettingsError` for every other
+    scheme, and for addresses with credentials or a query in them, which would end up in logs.
     """
     if isinstance(place, ObjectPath):
         return cast("Path", place)
@@ -44,23 +51,31 @@ def path_of(place: str | PurePath) -> Path:
     match = _ADDRESS.match(text)
     if match is None:
         return Path(os.path.expanduser(text))
-    scheme, rest = match[1].lower(), text[match.end() :]
+    scheme = match[1].lower()
+    rest = text[match.end() :]
     if scheme == "file":  # a `Path` no longer tells a host from a directory
         host, _, below = rest.partition("/")
         if text[5:8] == "///":
             return Path("/" + unquote(rest))
         if text[5:7] == "//" and host == "localhost":
             return Path("/" + unquote(below))
-        raise SettingsError("file:// address: may name a host; give the path as it is on this machine")
-    if scheme not in SCHEMES:
-        what = f"drive {match[1]}:" if len(scheme) == 1 else f"{scheme}://"
         raise SettingsError(
-            f"{what} is not a place headrace reads or writes; give a local path, or {', '.join(SCHEMES)}://"
+            "file:// address: may name a host; give the path as it is on this machine"
+        )
+    if scheme not in SCHEMES:
+        if len(scheme) == 1:
+            what = f"drive {match[1]}:"
+        else:
+            what = f"{scheme}://"
+        raise SettingsError(
+            f"{what} is not a place headrace reads or writes; give a local path, or"
+            f" {', '.join(SCHEMES)}://"
         )
     name, _, key = rest.partition("/")
     if not name or "@" in name or ":" in name or "?X-" in rest or "?sig=" in rest or "?sv=" in rest:
         raise SettingsError(
-            f"{scheme}:// address: has {'no bucket' if not name else 'credentials or a query in it'}; give"
+            f"{scheme}:// address: has"
+            f" {'no bucket' if not name else 'credentials or a query in it'}; give"
             f" {scheme}://BUCKET/KEY and leave credentials to the environment"
         )
     if any(part in (".", "..") for part in key.split("/")):
@@ -69,7 +84,10 @@ def path_of(place: str | PurePath) -> Path:
 
 
 def local_path_of(place: str | PurePath, what: str) -> Path:
-    """Make a path that must be local. what: the setting or option, for the message. Raises `SettingsError`."""
+    """Make a path that must be local.
+
+    what: the setting or option, for the message. Raises `SettingsError`.
+    """
     path: PurePath = path_of(place)
     if isinstance(path, ObjectPath):
         raise SettingsError(f"{what} is {path}, in an object store; give a local path")
@@ -84,4 +102,6 @@ def is_address(text: str) -> bool:
 
 def expanded(path: PurePath) -> Path:
     """Replace `~` by the home directory; unchanged if there is no such user, and in a store."""
-    return cast("Path", path) if isinstance(path, ObjectPath) else Path(os.path.expanduser(path))
+    if isinstance(path, ObjectPath):
+        return cast("Path", path)
+    return Path(os.path.expanduser(path))

@@ -13,23 +13,29 @@ from headrace.credentials import refuse_credentials
 def _as_places(value: object, check: Any) -> tuple[Path, ...]:
     from headrace.storage.places import path_of  # settings alone load no data libraries
 
-    entries = [value] if isinstance(value, str | PurePath) else value
+    entries = value
+    if isinstance(value, str | PurePath):
+        entries = [value]
     if not isinstance(entries, list | tuple):
         return tuple(check(value))
-    places = tuple(path_of(each) for each in entries if isinstance(each, str | PurePath))
-    # An object's path is no `Path`, so its text is checked: how many there are, and that all are paths.
-    check([str(each) if isinstance(each, PurePath) else each for each in entries])
-    return places
+    paths = tuple(path_of(entry) for entry in entries if isinstance(entry, str | PurePath))
+    # The path of an object is not a `Path`, so its text is checked.
+    check([str(entry) if isinstance(entry, PurePath) else entry for entry in entries])
+    return paths
 
 
 def _told(places: tuple[Path, ...], info: SerializationInfo) -> Any:
-    return [str(each) for each in places] if info.mode == "json" else places
+    if info.mode == "json":
+        return [str(each) for each in places]
+    return places
 
 
 def _as_local(value: object) -> object:
     from headrace.storage.places import local_path_of  # settings alone load no data libraries
 
-    return local_path_of(value, "a setting") if isinstance(value, str | PurePath) else value
+    if isinstance(value, str | PurePath):
+        return local_path_of(value, "a setting")
+    return value
 
 
 def _as_path_or_text(value: object) -> object:
