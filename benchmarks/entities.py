@@ -43,10 +43,10 @@ def measure(entities: int) -> dict[str, float]:
     allocation = allocate(seen.ordered(), 0.9)
     seconds = time.process_time() - began
     began = time.process_time()
-    sides = allocation.side_of(allocation.known)
+    sides = allocation.side_of(allocation.entities)
     lookup = time.process_time() - began
     assert int((sides == 0).sum()) == allocation.train == int(entities * 0.9)
-    kept = allocation.known.high.nbytes + allocation.known.low.nbytes
+    kept = allocation.entities.high.nbytes + allocation.entities.low.nbytes
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - start
     return {"kept": kept, "peak": peak, "cpu": seconds, "hashing": hashing, "lookup": lookup}
 

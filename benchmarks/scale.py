@@ -100,14 +100,14 @@ def entities(count: int) -> dict[str, Any]:
     allocation = allocate(seen.ordered(), 0.9)
     spent += time.process_time() - began
     asked = Hashes(
-        allocation.known.high[:: max(1, count // 200_000)], allocation.known.low[:: max(1, count // 200_000)]
+        allocation.entities.high[:: max(1, count // 200_000)], allocation.entities.low[:: max(1, count // 200_000)]
     )
     began = time.process_time()
     allocation.side_of(asked)
     lookup = (time.process_time() - began) / len(asked)
-    kept = allocation.known.high.nbytes + allocation.known.low.nbytes
+    kept = allocation.entities.high.nbytes + allocation.entities.low.nbytes
     return {
-        "count": len(allocation.known),
+        "count": len(allocation.entities),
         "seconds": spent,
         "kept": kept,
         "peak": peak_bytes() - before,

@@ -81,7 +81,6 @@ class Recipe:
     commands: its words of the command line; see `command`. help: of a command that is only the
     settings. init_word: the word after `headrace init`; None: it has no `init`.
     stages: for each stage, what it does and what its tasks are.
-    reasons: why rows are dropped, in words.
     row: what a row of a split is.
     unproved: sentences of a certificate on what was not proved.
     row_options: options of streams that it reads, because its rows are more than their columns; see `row_option`.
@@ -94,12 +93,16 @@ class Recipe:
     help: ClassVar[str] = ""
     init_word: ClassVar[str | None] = None
     stages: ClassVar[Mapping[str, tuple[str, str]]] = {}
-    reasons: ClassVar[Mapping[str, str]] = {}
     row: ClassVar[str] = "row"
     unproved: ClassVar[Sequence[str]] = ()
     row_options: ClassVar[Sequence[str]] = ()
     readers: ClassVar[Mapping[str, str]] = {}
     content_unit: ClassVar[str | None] = None
+
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        """Why rows are dropped, in words."""
+        return {}
 
     def settings(self) -> Any:
         """Return the settings model, a `RecipeSettings`.

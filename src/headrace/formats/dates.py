@@ -239,6 +239,11 @@ def _directives(pattern: str) -> set[str]:
     return set(re.findall(r"%[-_0#:.369]*([A-Za-z+])", pattern.replace("%%", "")))
 
 
+def has_clock(pattern: str) -> bool:
+    """Return whether a strptime pattern has a time of day."""
+    return bool(_directives(pattern) & set("HIkMSTRrXscl+"))
+
+
 # What a directive may match. The parser itself is laxer: it skips blanks, reads two digits after %Y as a year of the
 # first century and a 60th second as the next minute. So the text must match this pattern first.
 _LOOKS = {
@@ -293,7 +298,7 @@ def _by_pattern(text: pl.Series, pattern: str) -> tuple[str, I64]:
     directives = _directives(pattern)
     try:
         text = text.set(~text.str.contains(_looks_like(pattern)).fill_null(False), None)
-        if not directives & set("HIkMSTRrXscl+"):
+        if not has_clock(pattern):
             micros = text.str.to_date(pattern, strict=False).cast(pl.Datetime("us"))
         else:
             if directives & set("HIkl") and "M" not in directives:

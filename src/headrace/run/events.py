@@ -16,6 +16,7 @@ from html import escape
 from importlib import import_module
 from typing import Any, Literal
 
+from headrace.errors import spell
 from headrace.recipe import recipe_of_run
 
 log = logging.getLogger("headrace")
@@ -85,7 +86,7 @@ def log_warnings(event: Event) -> None:
     split, for example.
     """
     if isinstance(event, Note) and event.kind == "warning":
-        log.warning("%s", event.text)
+        log.warning("%s", spell(event.text))
 
 
 @dataclass
@@ -146,7 +147,8 @@ class CellProgress:
                 line.rows += event.rows
                 urgent = line.done >= line.tasks
             elif isinstance(event, Note):
-                self._notes.append(f"{'warning: ' if event.kind == 'warning' else ''}{event.text}")
+                prefix = "warning: " if event.kind == "warning" else ""
+                self._notes.append(f"{prefix}{spell(event.text)}")
             else:
                 return
             now = time.monotonic()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -34,29 +35,30 @@ class TemporalSplitRecipe(Recipe):
         "join": ("join files", "splits"),
         "forget": ("write shards again", "shards"),
     }
-    reasons: ClassVar = {
-        "null_time": "has no time",
-        "unreadable_time": "time cannot be read",
-        "null_entity": "has no entity",
-        "train_entity_after_cutoff": "entity trains, row is from the cutoff on",
-        "val_entity_after_cutoff": "entity validates, row is from the cutoff on",
-        "gap_before_cutoff": "lies in the gap before the cutoff",
-        "label_past_cutoff": "label ends after the cutoff",
-        "missing_label": "has no label",
-        "in_benchmark": "holds an item of a benchmark that is excluded",
-        "content_before_cutoff": "train or val has its content",
-        "duplicate": "an earlier row has its content",
-        "in_no_fold": "has no part in any fold",
-        "forgotten": "its entity was erased",
-    }
-    unproved = ("Rows of other entities at the same time may be in two splits: val is from the time of train.",)
+    unproved = (
+        (
+            "Rows of other entities at the same time may be in two splits: val is from the time of"
+            " train."
+        ),
+    )
+
+    @cached_property
+    def reasons(self) -> Mapping[str, str]:
+        from headrace.split.recipe import RULES
+
+        return {
+            **{rule.reason: rule.sentence for rule in RULES},
+            "forgotten": "its entity was erased",
+        }
 
     def settings(self) -> Any:
         from headrace.split.settings import TemporalSplit
 
         return TemporalSplit
 
-    def execute(self, settings: Any, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
+    def execute(
+        self, settings: Any, context: RunContext, files: Sequence[tuple[Path, str]]
+    ) -> Outcome:
         from headrace.split.recipe import execute
 
         return execute(settings, context, files)

@@ -14,18 +14,26 @@ from headrace.formats.text_columns import as_text, numbers
 from headrace.formats.types import is_text
 
 _WHOLE = re.compile(r"([+-]?[0-9]+)(?:\.0*)?")
-_NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|nan|inf|infinity)", re.IGNORECASE)
+_NUMBER = re.compile(
+    r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|nan|inf|infinity)", re.IGNORECASE
+)
 
 
-def main_target(table: pa.Table, targets: Sequence[str], main: str, null_values: Sequence[str]) -> pa.ChunkedArray:
-    """Return the row-wise maximum of the other targets; nulls are skipped, and a row of nulls is null.
+def main_target(
+    table: pa.Table, targets: Sequence[str], main: str, null_values: Sequence[str]
+) -> pa.ChunkedArray:
+    """Return the row-wise maximum of the other targets; nulls are skipped, and a row of nulls is
+    null.
 
-    The result of typed columns has their common number type. The result of text columns is text, with whole numbers
-    written without a point.
+    The result of typed columns has their common number type. The result of text columns is text,
+    with whole numbers written without a point.
     """
     others = [name for name in targets if name != main]
     kinds = [table.schema.field(name).type for name in others]
-    whole = all(pa.types.is_boolean(kind) or (pa.types.is_integer(kind) and kind != pa.uint64()) for kind in kinds)
+    whole = all(
+        pa.types.is_boolean(kind) or (pa.types.is_integer(kind) and kind != pa.uint64())
+        for kind in kinds
+    )
     if whole:
         columns = [
             table[name].cast(pa.int8() if pa.types.is_boolean(kind) else kind).cast(pa.int64())
@@ -33,14 +41,23 @@ def main_target(table: pa.Table, targets: Sequence[str], main: str, null_values:
         ]
     else:
         columns = [numbers(table[name], null_values, name) for name in others]
-    highest = columns[0] if len(columns) == 1 else pc.max_element_wise(*columns, skip_nulls=True)
-    return number_texts(highest.cast(pa.float64(), safe=False)) if is_text(table.schema.field(main).type) else highest
+    if len(columns) == 1:
+        highest = columns[0]
+    else:
+        highest = pc.max_element_wise(*columns, skip_nulls=True)
+    if is_text(table.schema.field(main).type):
+        return number_texts(highest.cast(pa.float64(), safe=False))
+    return highest
 
 
 def number_texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Write float64 as text: whole numbers without a point, others in the shortest form that reads back."""
+    """Write float64 as text: whole numbers without a point, others in the shortest form that reads
+    back.
+    """
     whole = pc.and_kleene(pc.equal(pc.floor(values), values), pc.less(pc.abs(values), 2.0**53))
-    integers = pc.if_else(whole, values, pa.scalar(0.0)).cast(pa.int64(), safe=False).cast(pa.string())
+    integers = (
+        pc.if_else(whole, values, pa.scalar(0.0)).cast(pa.int64(), safe=False).cast(pa.string())
+    )
     return pc.if_else(
         pc.fill_null(whole, True),
         pc.if_else(pc.is_null(values), pa.scalar(None, pa.string()), integers),
@@ -51,19 +68,22 @@ def number_texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
 def label_map(distinct: Sequence[str]) -> dict[str, int]:
     """Number all label texts of the source, in one map for all shards.
 
-    If all labels are whole numbers ("0", "1.0"), they keep their number. Any other set of texts becomes 0..k-1 in
-    sorted order. Raises `InputError` if whole numbers are mixed with other numbers, which is not a classification.
+    If all labels are whole numbers ("0", "1.0"), they keep their number. Any other set of texts
+    becomes 0..k-1 in sorted order. Raises `InputError` if whole numbers are mixed with other
+    numbers, which is not a classification.
     """
     whole = [_WHOLE.fullmatch(text) for text in distinct]
     values = [int(match[1]) for match in whole if match is not None]
     if len(values) == len(distinct) and all(-(2**63) <= value < 2**63 for value in values):
         return dict(zip(distinct, values, strict=True))
-    if any(character.isdigit() for text in distinct for character in text) and all(map(_NUMBER.fullmatch, distinct)):
+    if any(character.isdigit() for text in distinct for character in text) and all(
+        map(_NUMBER.fullmatch, distinct)
+    ):
         for text, match in zip(distinct, whole, strict=True):
             if match is None:
                 raise InputError(
-                    f"label {text!r} appears among numbers and is not a class; name it in null_values if it means "
-                    "missing, or leave label= out for regression targets"
+                    f"label {text!r} appears among numbers and is not a class; name it in"
+                    " null_values if it means missing, or leave label= out for regression targets"
                 )
     return {text: place for place, text in enumerate(sorted(distinct))}
 
@@ -71,7 +91,9 @@ def label_map(distinct: Sequence[str]) -> dict[str, int]:
 def label_texts(column: pa.ChunkedArray, null_values: Sequence[str]) -> pa.ChunkedArray:
     """Return labels as text, in the form that `label_map` uses."""
     if pa.types.is_floating(column.type):
-        return number_texts(pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column).cast(pa.float64()))
+        return number_texts(
+            pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column).cast(pa.float64())
+        )
     if pa.types.is_boolean(column.type):
         return column.cast(pa.int8()).cast(pa.string())
     return as_text(column, null_values, "the label column").cast(pa.string())
@@ -87,7 +109,9 @@ def class_numbers(texts: pa.ChunkedArray, classes: Mapping[str, int]) -> pa.Chun
 def with_lineage(table: pa.Table, shard: str, first_row: int) -> pa.Table:
     """Add the source shard and row number (from 0) of every row."""
     count = table.num_rows
-    names = pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([shard])).cast(pa.string())
+    names = pa.DictionaryArray.from_arrays(
+        pa.array(np.zeros(count, np.int32)), pa.array([shard])
+    ).cast(pa.string())
     table = table.append_column(pa.field("source_shard", pa.string(), nullable=False), names)
     rows = pa.array(np.arange(first_row, first_row + count, dtype=np.int64))
     return table.append_column(pa.field("source_row", pa.int64(), nullable=False), rows)

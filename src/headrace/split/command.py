@@ -1,4 +1,6 @@
-"""`headrace split`: the temporal split from flags, or from the environment of the container job it replaces."""
+"""`headrace split`: the temporal split from flags, or from the environment of the container job it
+replaces.
+"""
 
 from __future__ import annotations
 
@@ -14,38 +16,49 @@ from headrace.cli.commands import execute
 from headrace.cli.settings_flags import PartialFlagValues, RunOptions
 from headrace.errors import SettingsError
 
-_SOURCE, _OUT = "/opt/ml/processing/input/data", "/opt/ml/processing/output"  # paths of the container job
+# paths of the container job
+_SOURCE = "/opt/ml/processing/input/data"
+_OUT = "/opt/ml/processing/output"
 _REQUIRED = {"time": "DATE_COLUMN", "entity": "GROUP_ID_COLUMN", "split_date": "SPLIT_DATE"}
 
 
 def split(
     source: Annotated[
-        list[str] | None, typer.Argument(help="Files, directories or glob patterns.", show_default=False)
+        list[str] | None,
+        typer.Argument(help="Files, directories or glob patterns.", show_default=False),
     ] = None,
     *,
     out: Annotated[Path | None, typer.Option(help="Output directory.", show_default=False)] = None,
     from_env: Annotated[
         bool,
-        typer.Option("--from-env", help="Take what is not given from DATE_COLUMN, GROUP_ID_COLUMN, SPLIT_DATE, ..."),
+        typer.Option(
+            "--from-env",
+            help="Take what is not given from DATE_COLUMN, GROUP_ID_COLUMN, SPLIT_DATE, ...",
+        ),
     ] = False,
     lineage: Annotated[
         bool,
-        typer.Option("--lineage", help="Add source_shard and source_row to every row.", rich_help_panel="Output"),
+        typer.Option(
+            "--lineage",
+            help="Add source_shard and source_row to every row.",
+            rich_help_panel="Output",
+        ),
     ] = False,
     given: PartialFlagValues,
     about: RunOptions,
 ) -> None:
     """Split shards by time without leaking an entity.
 
-    Rows before the split date train or validate, by entity; rows from it on test entities that did not train.
-    Without --entity time alone decides.
+    Rows before the split date train or validate, by entity; rows from it on test entities that did
+    not train. Without --entity time alone decides.
 
     Example:  headrace split raw --out out --time time --entity customer --split-date 2025-01-01
     """
     settings = given.values | ({"lineage": "columns"} if lineage else {})
     if from_env:
         variables, workers = settings_from_environment(given.environment)
-        about = about if about.workers is not None else replace(about, workers=workers)
+        if about.workers is None:
+            about = replace(about, workers=workers)
         settings = {**variables, **settings}
         if settings["format"] in ("csv", "tsv"):
             settings.setdefault("compression", "none")
@@ -53,21 +66,35 @@ def split(
         out = out or Path(_OUT)
         # The job's signature file is the first file of the `signature` directory beside its data.
         directory = Path(source[0]).parent / "signature"
-        files = sorted(each for each in directory.iterdir() if each.is_file()) if directory.is_dir() else []
+        files = []
+        if directory.is_dir():
+            files = sorted(each for each in directory.iterdir() if each.is_file())
         if files and files[0].stat().st_size:
             settings.setdefault("signature", files[0])
-    needed = [name for name in _REQUIRED if from_env or name != "entity"]  # the job always requires an entity
-    missing = [name for name in needed if name not in settings and not (name == "split_date" and "folds" in settings)]
+    # the job always requires an entity
+    needed = [name for name in _REQUIRED if from_env or name != "entity"]
+    missing = [
+        name
+        for name in needed
+        if name not in settings and not (name == "split_date" and "folds" in settings)
+    ]
     places = [*(() if source else ("SOURCE",)), *(() if out else ("--out",))]
     if missing or not source or out is None:
         flags = [*places, *("--" + name.replace("_", "-") for name in missing)]
-        variables_too = f" or set {', '.join(_REQUIRED[name] for name in missing)}" if from_env else ""
-        raise SettingsError(f"not given: {', '.join(flags)}; add {'them' if len(flags) > 1 else 'it'}{variables_too}")
+        variables_too = ""
+        if from_env:
+            variables_too = f" or set {', '.join(_REQUIRED[name] for name in missing)}"
+        raise SettingsError(
+            f"not given: {', '.join(flags)}; add"
+            f" {'them' if len(flags) > 1 else 'it'}{variables_too}"
+        )
 
     from headrace.storage.places import is_address
 
     if from_env and is_address(str(out)):
-        raise SettingsError(f"--from-env lays links and copies beside the run, and {out} has none; leave it out")
+        raise SettingsError(
+            f"--from-env lays links and copies beside the run, and {out} has none; leave it out"
+        )
     run = execute(given.model(source=source, **settings), out, about)
     if from_env:
         from headrace.run.prepare import export_tree
@@ -78,23 +105,29 @@ def split(
 def settings_from_environment(environment: Mapping[str, str]) -> tuple[dict[str, Any], int | None]:
     """Read settings and the number of workers from the environment of the container job.
 
-    Variables: DATE_COLUMN, GROUP_ID_COLUMN, SPLIT_DATE, TRAIN_RATIO, RANDOM_SEED, ENABLE_TRUE_STREAMING, OUTPUT_FORMAT,
-    TARGETS, MAIN_TASK_INDEX, LABEL_FIELD, MAX_WORKERS. "", "None" and "null" mean unset.
+    Variables: DATE_COLUMN, GROUP_ID_COLUMN, SPLIT_DATE, TRAIN_RATIO, RANDOM_SEED,
+    ENABLE_TRUE_STREAMING, OUTPUT_FORMAT, TARGETS, MAIN_TASK_INDEX, LABEL_FIELD, MAX_WORKERS. "",
+    "None" and "null" mean unset.
 
-    The output is not compressed, whatever the input is, because the job's file names end in .csv, .tsv or .parquet.
-    SHARD_SIZE, STREAMING_BATCH_SIZE and BATCH_SIZE bounded the memory of the old script. They must be whole numbers but
-    have no effect, because the chunk size bounds memory. Raises `SettingsError` naming the variable, also if only one
-    of TARGETS and MAIN_TASK_INDEX is set, because the main target would not be made.
+    The output is not compressed, whatever the input is, because the job's file names end in .csv,
+    .tsv or .parquet. SHARD_SIZE, STREAMING_BATCH_SIZE and BATCH_SIZE bounded the memory of the old
+    script. They must be whole numbers but have no effect, because the chunk size bounds memory.
+    Raises `SettingsError` naming the variable, also if only one of TARGETS and MAIN_TASK_INDEX is
+    set, because the main target would not be made.
     """
 
     def text(name: str) -> str | None:
         value = environment.get(name, "").strip()
-        return None if value in ("", "None", "null") else value
+        if value in ("", "None", "null"):
+            return None
+        return value
 
     def number(name: str, kind: type[int] | type[float]) -> Any:
         value = text(name)
         try:
-            return None if value is None else kind(value)
+            if value is None:
+                return None
+            return kind(value)
         except ValueError:
             raise SettingsError(f"{name} is {value!r}; give a number, or unset it") from None
 
@@ -103,24 +136,34 @@ def settings_from_environment(environment: Mapping[str, str]) -> tuple[dict[str,
     format_ = text("OUTPUT_FORMAT") or "csv"
     if format_.lower() not in ("csv", "tsv", "parquet"):
         raise SettingsError(f"OUTPUT_FORMAT is {format_!r}; give CSV, TSV or Parquet")
-    targets, index = _targets(text("TARGETS")), number("MAIN_TASK_INDEX", int)
+    targets = _targets(text("TARGETS"))
+    index = number("MAIN_TASK_INDEX", int)
     if (targets is None) != (index is None):
-        given, missing = ("TARGETS", "MAIN_TASK_INDEX") if index is None else ("MAIN_TASK_INDEX", "TARGETS")
+        if index is None:
+            given = "TARGETS"
+            missing = "MAIN_TASK_INDEX"
+        else:
+            given = "MAIN_TASK_INDEX"
+            missing = "TARGETS"
         raise SettingsError(
-            f"{given} is {text(given)!r} and {missing} is not set, so no main target would be made; set {missing}, or "
-            f"unset {given}"
+            f"{given} is {text(given)!r} and {missing} is not set, so no main target would be made;"
+            f" set {missing}, or unset {given}"
         )
     settings = {
         **{name: text(variable) for name, variable in _REQUIRED.items()},
         "train_ratio": number("TRAIN_RATIO", float),
         "seed": number("RANDOM_SEED", int),
-        "layout": "sharded" if (text("ENABLE_TRUE_STREAMING") or "").lower() == "true" else "single",
+        "layout": (
+            "sharded" if (text("ENABLE_TRUE_STREAMING") or "").lower() == "true" else "single"
+        ),
         "format": format_.lower(),
         "label": text("LABEL_FIELD"),
         "targets": targets,
         "main_task_index": index,
     }
-    return {name: value for name, value in settings.items() if value is not None}, number("MAX_WORKERS", int)
+    return {name: value for name, value in settings.items() if value is not None}, number(
+        "MAX_WORKERS", int
+    )
 
 
 def _targets(text: str | None) -> tuple[str, ...] | None:
@@ -131,5 +174,7 @@ def _targets(text: str | None) -> tuple[str, ...] | None:
         try:
             return tuple(str(name) for name in ast.literal_eval(text))
         except (ValueError, SyntaxError):
-            raise SettingsError(f"TARGETS is {text!r}; give a comma-separated list of columns") from None
+            raise SettingsError(
+                f"TARGETS is {text!r}; give a comma-separated list of columns"
+            ) from None
     return tuple(name.strip().strip("'\"") for name in text.split(",") if name.strip())

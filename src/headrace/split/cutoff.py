@@ -1,8 +1,8 @@
 """Compute the split date on the two clocks that rows may use, and the time bins around it. Pure.
 
-Rows are counted by bin while a run is prepared, in O(rows). The bins follow from the first and last time of the source
-and from the cutoff, which is a border between two of them. Counts of shards add up, so they are the same for any number
-of workers.
+Rows are counted by bin while a run is prepared, in O(rows). The bins follow from the first and last
+time of the source and from the cutoff, which is a border between two of them. Counts of shards add
+up, so they are the same for any number of workers.
 
 Settings are checked with this module, so functions about rows import data libraries on use.
 """
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from headrace.split.settings import TemporalSplit
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_STRETCHES = 72  # bars across the width of a page
+_BARS = 72  # bars across the width of a page
 
 
 @dataclass(frozen=True)
 class Cutoff:
     """A cutoff on both clocks.
 
-    instant_us: microseconds since 1970 UTC. wall_us: the same moment on the zone's wall clock. If clocks are set back
-    around the cutoff, wall-clock times from `fold_start_us` up to `fold_end_us` happen twice, so a date without offset
-    in that range has no side. Otherwise the two are equal.
+    instant_us: microseconds since 1970 UTC. wall_us: the same moment on the zone's wall clock. If
+    clocks are set back around the cutoff, wall-clock times from `fold_start_us` up to `fold_end_us`
+    happen twice, so a date without offset in that range has no side. Otherwise the two are equal.
     """
 
     instant_us: int
@@ -45,14 +45,19 @@ class Cutoff:
 def cutoff_at(moment: datetime, zone: ZoneInfo) -> Cutoff:
     """Return the cutoff at a moment; one without offset is wall-clock time of the zone.
 
-    Raises `ValueError` for a wall-clock time that the zone skips or repeats; one with an offset is always fine.
+    Raises `ValueError` for a wall-clock time that the zone skips or repeats; one with an offset is
+    always fine.
     """
     if moment.tzinfo is None:
-        first, second = moment.replace(tzinfo=zone, fold=0), moment.replace(tzinfo=zone, fold=1)
+        first = moment.replace(tzinfo=zone, fold=0)
+        second = moment.replace(tzinfo=zone, fold=1)
         if first.utcoffset() != second.utcoffset():
             skipped = first.astimezone(UTC).astimezone(zone).replace(tzinfo=None) != moment
+            problem = "happens twice"
+            if skipped:
+                problem = "does not exist"
             raise ValueError(
-                f"split_date {moment} {'does not exist' if skipped else 'happens twice'} in {zone.key} (clock change); "
+                f"split_date {moment} {problem} in {zone.key} (clock change); "
                 f"give it with an offset, e.g. {first.isoformat()}"
             )
         moment = first
@@ -65,8 +70,8 @@ def cutoff_at(moment: datetime, zone: ZoneInfo) -> Cutoff:
 def cutoffs(settings: TemporalSplit) -> list[Cutoff]:
     """Return the cut of each fold; [] for folds of entities.
 
-    A split date without offset moves on the wall clock of the zone. Raises `ValueError` for a cut at a time that the
-    zone skips or repeats.
+    A split date without offset moves on the wall clock of the zone. Raises `ValueError` for a cut
+    at a time that the zone skips or repeats.
     """
     if settings.split_date is None:
         return []
@@ -74,30 +79,36 @@ def cutoffs(settings: TemporalSplit) -> list[Cutoff]:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"split_date is {settings.split_date!r}; give an ISO date such as 2025-01-01") from None
-    zone, folds = ZoneInfo(settings.time_zone), settings.folds
+        raise ValueError(
+            f"split_date is {settings.split_date!r}; give an ISO date such as 2025-01-01"
+        ) from None
+    zone = ZoneInfo(settings.time_zone)
+    folds = settings.folds
     if not isinstance(folds, Rolling):
         return [cutoff_at(moment, zone)]
     try:
-        moments = [moment + timedelta(microseconds=number * folds.step_us) for number in range(folds.n)]
+        moments = [
+            moment + timedelta(microseconds=number * folds.step_us) for number in range(folds.n)
+        ]
     except OverflowError:
-        raise ValueError(f"folds: {folds.n} steps of {folds.step} go beyond the year 9999; give fewer") from None
-    found = [cutoff_at(each, zone) for each in moments]
-    for clock in ("instant_us", "wall_us"):
-        times = [getattr(each, clock) for each in found]
-        if any(later <= earlier for earlier, later in pairwise(times)):
+        raise ValueError(
+            f"folds: {folds.n} steps of {folds.step} go beyond the year 9999; give fewer"
+        ) from None
+    cuts = [cutoff_at(moment, zone) for moment in moments]
+    for earlier, later in pairwise(cuts):
+        if later.instant_us <= earlier.instant_us or later.wall_us <= earlier.wall_us:
             raise ValueError(
-                f"folds: two cuts {folds.step} apart are the same time in {zone.key} (clock change); choose a longer "
-                "step"
+                f"folds: two cuts {folds.step} apart are the same time in {zone.key} (clock"
+                " change); choose a longer step"
             )
-    return found
+    return cuts
 
 
 def to_utc(wall_us: I64, zone: str, *, twice: Literal["earliest", "latest"] = "earliest") -> I64:
     """Convert wall-clock times of a zone to microseconds since 1970 UTC.
 
-    twice: which instant to choose for a time that happens twice. A time that clocks skip uses the offset of the day
-    before.
+    twice: which instant to choose for a time that happens twice. A time that clocks skip uses the
+    offset of the day before.
     """
     import numpy as np
     import polars as pl
@@ -108,21 +119,22 @@ def to_utc(wall_us: I64, zone: str, *, twice: Literal["earliest", "latest"] = "e
         return zoned.dt.convert_time_zone("UTC").cast(pl.Int64) + shift
 
     day = timedelta(days=1) // timedelta(microseconds=1)
-    found = converted(0).fill_null(converted(day)).fill_null(pl.Series(wall_us))
-    return np.asarray(found.to_numpy(), np.int64)
+    utc = converted(0).fill_null(converted(day)).fill_null(pl.Series(wall_us))
+    return np.asarray(utc.to_numpy(), np.int64)
 
 
-def in_utc(micros: I64, wall: Bools, zone: str, *, twice: Literal["earliest", "latest"] = "earliest") -> I64:
+def in_utc(
+    micros: I64, wall: Bools, zone: str, *, twice: Literal["earliest", "latest"] = "earliest"
+) -> I64:
     """Convert the times that are wall-clock times of the zone to UTC.
 
-    twice: as in `to_utc`. A feature takes the later instant and a row the earlier one, so that no feature counts as
-    known before it was.
+    twice: as in `to_utc`.
     """
     if zone == "UTC" or not wall.any():
         return micros
-    found = micros.copy()
-    found[wall] = to_utc(micros[wall], zone, twice=twice)
-    return found
+    utc = micros.copy()
+    utc[wall] = to_utc(micros[wall], zone, twice=twice)
+    return utc
 
 
 def _micros(moment: datetime) -> int:
@@ -130,7 +142,9 @@ def _micros(moment: datetime) -> int:
 
 
 def _repeated_hour(wall: datetime, zone: ZoneInfo) -> tuple[int | None, int | None]:
-    """Return the wall-clock span that happens twice and contains `wall`, if any; clocks change on whole minutes."""
+    """Return the wall-clock span that happens twice and contains `wall`, if any; clocks change on
+    whole minutes.
+    """
     naive = wall.replace(tzinfo=None)
 
     def twice(moment: datetime) -> bool:
@@ -159,37 +173,47 @@ class DateBins:
 
     @classmethod
     def over(cls, first_us: int, last_us: int, cutoff_us: int) -> DateBins:
-        """Return at most 73 bins that hold both dates, with the cutoff on a border if it lies between them."""
-        width = max(1, -(-(last_us - first_us + 1) // _STRETCHES))
-        shift = (cutoff_us - first_us) % width if first_us < cutoff_us <= last_us else 0
-        begin = first_us + shift - width if shift else first_us
-        return cls(begin, width, (last_us - begin) // width + 1)
+        """Return at most 73 bins that hold both dates, with the cutoff on a border if it lies
+        between them.
+        """
+        width = max(1, -(-(last_us - first_us + 1) // _BARS))
+        shift = 0
+        if first_us < cutoff_us <= last_us:
+            shift = (cutoff_us - first_us) % width
+        if shift:
+            start = first_us + shift - width
+        else:
+            start = first_us
+        return cls(start, width, (last_us - start) // width + 1)
 
     @classmethod
-    def recorded(cls, dates: Mapping[str, Any] | None) -> DateBins | None:
-        """Return the bins that a manifest counts dates in; None for a run of an older version, which has none."""
-        if dates is None:
-            return None
+    def recorded(cls, dates: Mapping[str, Any]) -> DateBins:
+        """Return the bins that a manifest counts dates in."""
         return cls(dates["first_us"], dates["width_us"], max(map(len, dates["rows"].values())))
 
     def counts(self, micros: I64) -> I64:
-        """Count the rows in each bin; int64 [count]. Dates outside, which only a damaged run has, are not counted."""
+        """Count the rows in each bin; int64 [count].
+
+        Dates outside, which only a damaged run has, are not counted.
+        """
         import numpy as np
 
-        places = (micros - self.first_us) // self.width_us
-        return np.bincount(places[(places >= 0) & (places < self.count)], minlength=self.count)
+        bins = (micros - self.first_us) // self.width_us
+        return np.bincount(bins[(bins >= 0) & (bins < self.count)], minlength=self.count)
 
 
-def total(counts: Iterable[Mapping[str, list[int]]], bins: DateBins, splits: Iterable[str]) -> dict[str, Any]:
+def total(
+    counts: Iterable[Mapping[str, list[int]]], bins: DateBins, splits: Iterable[str]
+) -> dict[str, Any]:
     """Return the bins and the rows in them by split, as the manifest records them."""
     import numpy as np
 
-    found = {split: np.zeros(bins.count, np.int64) for split in splits}
-    for each in counts:
-        for split, own in each.items():
-            found[split] += np.array(own, np.int64)
+    rows = {split: np.zeros(bins.count, np.int64) for split in splits}
+    for shard_counts in counts:
+        for split, split_counts in shard_counts.items():
+            rows[split] += np.array(split_counts, np.int64)
     return {
         "first_us": bins.first_us,
         "width_us": bins.width_us,
-        "rows": {split: own.tolist() for split, own in found.items()},
+        "rows": {split: split_rows.tolist() for split, split_rows in rows.items()},
     }

@@ -1,4 +1,5 @@
-"""Draw when rows of each split occur, how its classes and numbers are distributed and how large its entities are.
+"""Draw when rows of each split occur, how its classes and numbers are distributed and how large its
+entities are.
 
 Reads the columns of the label and of the entity, and a sample of the numeric columns.
 """
@@ -19,13 +20,21 @@ from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure, Tone
 from headrace.report.words import listed, many, many_entities, moment, share, verb
 
-_TIMELINE, _SHARED = "Is the split clean in time?", "Do splits share content?"
-_MOST_ROWS, _MOST_BYTES = 3_000_000, 48 << 20  # above either, entities are not counted for a figure
-_MOST_LABELS = 100_000_000  # rows; labels are counted block by block, so time is the limit and not memory
+_TIMELINE = "Is the split clean in time?"
+_SHARED = "Do splits share content?"
+# above either, entities are not counted for a figure
+_MOST_ROWS = 3_000_000
+_MOST_BYTES = 48 << 20
+# rows; labels are counted block by block, so time is the limit and not memory
+_MOST_LABELS = 100_000_000
 _MOST_CLASSES = 6
-_DRIFT_ROWS, _DRIFT_VALUES = 131_072, 1 << 24  # of a split, and of all its columns, in memory at once
-_MOST_DRIFTS, _SMALL_DRIFT = 10, 0.05
-_MOST_QUANTILES, _QUANTILES = 4, (0.05, 0.25, 0.5, 0.75, 0.95)
+# of a split, and of all its columns, in memory at once
+_DRIFT_ROWS = 131_072
+_DRIFT_VALUES = 1 << 24
+_MOST_DRIFTS = 10
+_SMALL_DRIFT = 0.05
+_MOST_QUANTILES = 4
+_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _BEHIND = {  # why rows from the cutoff on are in no split
     "train_entity_after_cutoff": "belong to entities that train",
     "val_entity_after_cutoff": "belong to entities that validate",
@@ -50,7 +59,10 @@ def timeline_figure(facts: RunFacts) -> Figure | None:
         return None
     before = blocks.filter(pl.col("split") != "test")
     after = blocks.filter(pl.col("split") == "test")
-    late = 0 if before.is_empty() else int((before["key_max"] >= cutoff).sum())
+    if before.is_empty():
+        late = 0
+    else:
+        late = int((before["key_max"] >= cutoff).sum())
     early = int((after["key_min"] < cutoff).sum())
     lines = []
     for split in facts.splits:
@@ -59,24 +71,42 @@ def timeline_figure(facts: RunFacts) -> Figure | None:
             first, last = own.select(pl.col("key_min").min(), pl.col("key_max").max()).row(0)
             lines.append(f"{split} from {moment(first)} to {moment(last)}")
     if late or early:
-        answer = f"No: {many(late + early, 'block')} span the cutoff {moment(cutoff)}; run `headrace verify`."
+        answer = (
+            f"No: {many(late + early, 'block')} span the cutoff {moment(cutoff)}; run `headrace"
+            " verify`."
+        )
     else:
         early_splits = " and ".join(split for split in facts.splits if split != "test")
-        ends = "end" if " and " in early_splits else "ends"
+        ends = "ends"
+        if " and " in early_splits:
+            ends = "end"
         answer = f"Yes: {early_splits} {ends} before {moment(cutoff)}, test begins there."
         if after.is_empty():
-            answer = f"Test is empty: {_why_empty(facts)}. {early_splits} {ends} before {moment(cutoff)}."
+            answer = (
+                f"Test is empty: {_why_empty(facts)}. {early_splits} {ends} before"
+                f" {moment(cutoff)}."
+            )
     answer = "\n".join([answer, f"{'; '.join(lines)}."])
-    tone: Tone = "warning" if late or early or after.is_empty() else "good"
+    if late or early or after.is_empty():
+        tone: Tone = "warning"
+    else:
+        tone = "good"
     counted_dates = facts.manifest.facts.get("dates")
     if counted_dates is None:
-        answer += "\nAn older version prepared this run and did not count its dates; prepare it again to see them."
+        answer += (
+            "\nAn older version prepared this run and did not count its dates; prepare it again to"
+            " see them."
+        )
         return Figure("timeline", _TIMELINE, answer, None, tone, "full")
     parts = {split: np.array(counted_dates["rows"][split], np.float64) for split in facts.splits}
-    edges = counted_dates["first_us"] + counted_dates["width_us"] * np.arange(len(parts["train"]) + 1, dtype=np.float64)
+    edges = counted_dates["first_us"] + counted_dates["width_us"] * np.arange(
+        len(parts["train"]) + 1, dtype=np.float64
+    )
     texts = [moment(edge) for edge in edges]
     behind = ("test", "test: none" if after.is_empty() else "test")
-    chart = charts.over_time(edges, parts, of="rows", texts=texts, mark=(float(cutoff), "cutoff"), behind=behind)
+    chart = charts.over_time(
+        edges, parts, of="rows", texts=texts, mark=(float(cutoff), "cutoff"), behind=behind
+    )
     return Figure("timeline", _TIMELINE, answer, chart, tone, "full")
 
 
@@ -86,7 +116,9 @@ def _why_empty(facts: RunFacts) -> str:
     if not any(behind.values()):
         return "no row is from the cutoff on; choose an earlier cutoff"
     told = [f"{count:,} {_BEHIND[reason]}" for reason, count in behind.items() if count]
-    cure = "a smaller train_ratio" if behind["train_entity_after_cutoff"] else "val_in_test: keep"
+    cure = "val_in_test: keep"
+    if behind["train_entity_after_cutoff"]:
+        cure = "a smaller train_ratio"
     rows = many(sum(behind.values()), "row")
     return f"of {rows} from the cutoff on, {listed(told)}; choose an earlier cutoff, or {cure}"
 
@@ -98,15 +130,23 @@ def folds_figure(facts: RunFacts) -> Figure:
     every = sum(facts.rows_in_splits.values())
     labels = [f"fold {number}" for number in range(len(folds))]
     if "cutoff_us" in manifest.facts["folds"][0]:
-        labels = [f"{label}, {fold.facts['split_date'][:10]}" for label, fold in zip(labels, folds, strict=True)]
-    parts = {split: np.array([fold.splits[split].rows for fold in folds], np.float64) for split in manifest.folds[0]}
-    left = np.array([every - sum(each.rows for each in fold.splits.values()) for fold in folds], np.float64)
+        labels = [
+            f"{label}, {fold.facts['split_date'][:10]}"
+            for label, fold in zip(labels, folds, strict=True)
+        ]
+    parts = {
+        split: np.array([fold.splits[split].rows for fold in folds], np.float64)
+        for split in manifest.folds[0]
+    }
+    left = np.array(
+        [every - sum(each.rows for each in fold.splits.values()) for fold in folds], np.float64
+    )
     if left.any():
         parts["dropped"] = left
     tests = parts["test"]
     answer = (
-        f"Each of {many(len(folds), 'fold')} tests {tests.min():,.0f} to {tests.max():,.0f} of {many(every, 'row')}, "
-        f"{tests.sum():,.0f} in all."
+        f"Each of {many(len(folds), 'fold')} tests {tests.min():,.0f} to {tests.max():,.0f} of"
+        f" {many(every, 'row')}, {tests.sum():,.0f} in all."
     )
     lost = {reason: rows for reason, rows in manifest.dropped.items() if rows}
     for reason, rows in sorted(lost.items(), key=lambda each: (-each[1], each[0])):
@@ -122,32 +162,46 @@ def shared_figure(facts: RunFacts) -> Figure | None:
     if not found or "in_earlier_split" not in found:
         return None
     rows = facts.rows_in_splits
-    shared = {
-        split: int(found["in_earlier_split"][split]) for split in facts.splits if split in found["in_earlier_split"]
-    }
+    shared = {}
+    for split in facts.splits:
+        if split in found["in_earlier_split"]:
+            shared[split] = int(found["in_earlier_split"][split])
     compared = f"compared by {listed(found['content'])}"
     if not any(shared.values()):
-        return Figure("shared", _SHARED, f"No row has the content of an earlier split, {compared}.", None, "good")
-    lines = [
-        f"{many(count, 'row')} of {split} ({share(count, rows[split])})" for split, count in shared.items() if count
-    ]
-    answer = f"{listed(lines)} have the content of an earlier split, {compared}. `headrace leaks` shows them."
+        return Figure(
+            "shared",
+            _SHARED,
+            f"No row has the content of an earlier split, {compared}.",
+            None,
+            "good",
+        )
+    lines = []
+    for split, count in shared.items():
+        if count:
+            lines.append(f"{many(count, 'row')} of {split} ({share(count, rows[split])})")
+    answer = (
+        f"{listed(lines)} have the content of an earlier split, {compared}. `headrace leaks` shows"
+        " them."
+    )
     texts = [f"{count:,} · {share(count, rows[split])}" for split, count in shared.items()]
     chart = charts.bars(list(shared), list(shared.values()), list(shared), unit="rows", texts=texts)
     return Figure("shared", _SHARED, answer, chart, "warning")
 
 
 def label_figures(facts: RunFacts) -> list[Figure]:
-    """Draw the share of the most frequent classes in each split, counted in the shards one block at a time.
+    """Draw the share of the most frequent classes in each split, counted in the shards one block at
+    a time.
 
     Nothing is drawn without two classes, or where the shards are too much to read.
     """
-    column, classes = facts.config.get("label"), facts.manifest.facts.get("label_map") or {}
+    column = facts.config.get("label")
+    classes = facts.manifest.facts.get("label_map") or {}
     if column is None or len(classes) < 2 or _much_to_read(facts, _MOST_LABELS):
         return []
     counts = {split: np.zeros(len(classes), np.int64) for split in facts.splits}
     for split, own in counts.items():
-        index, read = facts.run.split_index(split), facts.run.block_reader(split, verify="never")
+        index = facts.run.split_index(split)
+        read = facts.run.block_reader(split, verify="never")
         for block in range(len(index.rows)):
             own += np.bincount(read(block, [column])[column].to_numpy(), minlength=len(classes))
     counts = {split: own for split, own in counts.items() if own.any()}
@@ -161,20 +215,30 @@ def label_figures(facts: RunFacts) -> list[Figure]:
     apart = int(np.argmax(np.ptp(every, axis=0)))
     common_class = int(order[0])
     answer = (
-        f"{column} has {many(len(names), 'class', 'classes')}. Most frequent is {names[common_class]} with "
-        f"{share(int(total[common_class]), int(total.sum()))} of all rows."
+        f"{column} has {many(len(names), 'class', 'classes')}. Most frequent is"
+        f" {names[common_class]} with {share(int(total[common_class]), int(total.sum()))} of all"
+        " rows."
     )
     if len(shares) > 1:
-        told = [f"{share(int(own[apart]), int(own.sum()))} of {split}" for split, own in counts.items()]
+        told = [
+            f"{share(int(own[apart]), int(own.sum()))} of {split}" for split, own in counts.items()
+        ]
         answer += f" The share of {names[apart]} differs most between splits: {listed(told)}."
     train = counts.get("train")
-    unseen = [] if train is None else [names[place] for place in order if total[place] and not train[place]]
+    if train is None:
+        unseen = []
+    else:
+        unseen = [names[place] for place in order if total[place] and not train[place]]
     if unseen:
         answer += f" {listed(unseen)} {verb(len(unseen), 'has', 'have')} no row in train."
     shown = order[:_MOST_CLASSES].tolist()
     if len(names) > len(shown):
         answer += f" The {len(shown)} most frequent are drawn."
-    bars = [(f"{names[place]} · {split}", int(own[place]), split) for place in shown for split, own in counts.items()]
+    bars = [
+        (f"{names[place]} · {split}", int(own[place]), split)
+        for place in shown
+        for split, own in counts.items()
+    ]
     chart = charts.bars(
         [label for label, _, _ in bars],
         [100 * count / int(counts[split].sum()) for _, count, split in bars],
@@ -182,23 +246,40 @@ def label_figures(facts: RunFacts) -> list[Figure]:
         unit="of the rows",
         texts=[f"{share(count, int(counts[split].sum()))} · {count:,}" for _, count, split in bars],
     )
-    return [Figure("labels", "Are the classes alike in all splits?", answer, chart, "warning" if unseen else "plain")]
+    return [
+        Figure(
+            "labels",
+            "Are the classes alike in all splits?",
+            answer,
+            chart,
+            "warning" if unseen else "plain",
+        )
+    ]
 
 
 def drift_figures(facts: RunFacts) -> list[Figure]:
     """Draw the numeric columns whose distributions differ most between train and the other splits.
 
-    The difference is the Kolmogorov-Smirnov statistic: the largest difference between the shares of rows up to a value.
-    Missing values do not count. Large splits are sampled by blocks that are spread evenly over them.
+    The difference is the Kolmogorov-Smirnov statistic: the largest difference between the shares of
+    rows up to a value. Missing values do not count. Large splits are sampled by blocks that are
+    spread evenly over them.
     """
     others = [split for split in facts.splits if split != "train"]
     if "train" not in facts.splits or not others or _much_to_read(facts, _MOST_LABELS):
         return []
-    roles = {facts.config.get(role) for role in ("time", "entity", "label")} | {"source_shard", "source_row"}
+    roles = {facts.config.get(role) for role in ("time", "entity", "label")} | {
+        "source_shard",
+        "source_row",
+    }
     schema = facts.run.split_index(facts.splits[0]).schema
-    numeric = [field.name for field in schema if pa.types.is_integer(field.type) or pa.types.is_floating(field.type)]
+    numeric = []
+    for field in schema:
+        if pa.types.is_integer(field.type) or pa.types.is_floating(field.type):
+            numeric.append(field.name)
     names = [name for name in numeric if name not in roles]
-    samples = {split: _sampled(facts, split, names) for split in ("train", *others)} if names else {}
+    samples = {}
+    if names:
+        samples = {split: _sampled(facts, split, names) for split in ("train", *others)}
     gaps = [
         (_largest_gap(samples["train"][name], samples[split][name]), name, split)
         for name, split in product(names, others)
@@ -210,8 +291,8 @@ def drift_figures(facts: RunFacts) -> list[Figure]:
     gap, name, split = shown[0]
     counted_columns = many(len({column for _, column, _ in gaps}), "numeric column")
     answer = (
-        f"{name} differs most of {counted_columns}: the shares of rows up to a value differ by up to "
-        f"{100 * gap:.1f} percentage points between train and {split}."
+        f"{name} differs most of {counted_columns}: the shares of rows up to a value differ by up"
+        f" to {100 * gap:.1f} percentage points between train and {split}."
     )
     if gap < _SMALL_DRIFT:
         answer = f"Hardly. {answer}"
@@ -227,7 +308,10 @@ def drift_figures(facts: RunFacts) -> list[Figure]:
         texts=[f"{100 * each:.1f}" for each, _, _ in shown],
     )
     moved = list(dict.fromkeys(column for _, column, _ in shown))[:_MOST_QUANTILES]
-    return [Figure("drift", "Do columns drift between splits?", answer, chart), _quantiles_figure(samples, moved)]
+    return [
+        Figure("drift", "Do columns drift between splits?", answer, chart),
+        _quantiles_figure(samples, moved),
+    ]
 
 
 def _quantiles_figure(samples: Mapping[str, Mapping[str, F64]], names: Sequence[str]) -> Figure:
@@ -241,28 +325,37 @@ def _quantiles_figure(samples: Mapping[str, Mapping[str, F64]], names: Sequence[
     first = {split: values for name, split, values in rows if name == names[0]}
     medians = listed([f"{values[2]:,.4g} in {split}" for split, values in first.items()])
     answer = (
-        f"The median of {names[0]} is {medians}. A bar holds the middle half of the rows, a line 90 % of them, a mark "
-        "the median; beside them are the ends of the line and the median. Each column has a scale of its own."
+        f"The median of {names[0]} is {medians}. A bar holds the middle half of the rows, a line 90"
+        " % of them, a mark the median; beside them are the ends of the line and the median. Each"
+        " column has a scale of its own."
     )
     return Figure("quantiles", "Which values do the splits hold?", answer, charts.quantiles(rows))
 
 
 def _sampled(facts: RunFacts, split: str, names: list[str]) -> dict[str, F64]:
-    """Read the sorted values of columns, in evenly spread blocks of a split; missing ones are left out."""
-    index, read = facts.run.split_index(split), facts.run.block_reader(split, verify="never")
+    """Read the sorted values of columns, in evenly spread blocks of a split; missing ones are left
+    out.
+    """
+    index = facts.run.split_index(split)
+    read = facts.run.block_reader(split, verify="never")
     most = min(_DRIFT_ROWS, _DRIFT_VALUES // len(names))
     blocks = np.flatnonzero(index.rows)
     if index.total_rows > most:
         count = max(1, len(blocks) * most // index.total_rows)
         blocks = blocks[np.linspace(0, len(blocks) - 1, count).astype(np.int64)]
     tables = [read(block, names) for block in blocks.tolist()]
-    values = {name: [table[name].drop_null().to_numpy().astype(np.float64) for table in tables] for name in names}
+    values = {
+        name: [table[name].drop_null().to_numpy().astype(np.float64) for table in tables]
+        for name in names
+    }
     joined = {name: np.concatenate([np.empty(0), *parts]) for name, parts in values.items()}
     return {name: np.sort(each[~np.isnan(each)]) for name, each in joined.items()}
 
 
 def _largest_gap(first: F64, second: F64) -> float:
-    """Return the largest difference between the empirical distribution functions of two sorted samples, 0 to 1."""
+    """Return the largest difference between the empirical distribution functions of two sorted
+    samples, 0 to 1.
+    """
     at = np.concatenate([first, second])
     shares = [np.searchsorted(each, at, side="right") / len(each) for each in (first, second)]
     return float(np.max(np.abs(shares[0] - shares[1])))
@@ -278,11 +371,14 @@ def _much_to_read(facts: RunFacts, most_rows: int) -> bool:
 
 
 def entity_figures(facts: RunFacts) -> list[Figure]:
-    """Draw how many entities there are and how many rows each has, and state whether one is on both sides."""
+    """Draw how many entities there are and how many rows each has, and state whether one is on both
+    sides.
+    """
     known = facts.manifest.facts
     if "entity" in known and known["entity"] is None:
         return []
-    train, val = int(known.get("train_entities") or 0), int(known.get("val_entities") or 0)
+    train = int(known.get("train_entities") or 0)
+    val = int(known.get("val_entities") or 0)
     question = "How large are the entities?"
     sizes = _entity_rows(facts)
     if sizes is None:
@@ -291,7 +387,8 @@ def entity_figures(facts: RunFacts) -> list[Figure]:
             "There are too many rows to count each entity's for a picture."
         )
         return [Figure("entities", question, answer)]
-    parts, lines = {}, []
+    parts = {}
+    lines = []
     values = np.concatenate([each["rows"].to_numpy() for each in sizes.values()]).astype(np.float64)
     if not len(values):
         return []
@@ -301,35 +398,52 @@ def entity_figures(facts: RunFacts) -> list[Figure]:
         parts[split] = counted(own, edges)
         if len(own):
             lines.append(
-                f"{split}: {many_entities(len(own))} with a median of {np.median(own):,.0f} rows "
-                f"and at most {own.max():,.0f} ({share(float(own.max()), float(own.sum()))} of {split})."
+                f"{split}: {many_entities(len(own))} with a median of {np.median(own):,.0f} rows"
+                f" and at most {own.max():,.0f} ({share(float(own.max()), float(own.sum()))} of"
+                f" {split})."
             )
     both = 0
     if "train" in sizes and "test" in sizes:
         shared = sizes["train"].join(sizes["test"], on="entity", how="semi")
         both = shared.filter(pl.col("entity").is_not_null()).height
     column = known.get("entity", "the entity")
-    leak = (
-        f"Counted in the shards: no {column} both trains and tests."
-        if not both
-        else f"{many_entities(both)} of {column} both train and test, a leak: run `headrace verify`."
-    )
+    if not both:
+        leak = f"Counted in the shards: no {column} both trains and tests."
+    else:
+        leak = (
+            f"{many_entities(both)} of {column} both train and test, a leak: run `headrace verify`."
+        )
     chart = charts.histogram(edges, parts, of="entities", title="rows of an entity", grows=grows)
-    return [Figure("entities", question, "\n".join([leak, *lines]), chart, "warning" if both else "good")]
+    return [
+        Figure(
+            "entities", question, "\n".join([leak, *lines]), chart, "warning" if both else "good"
+        )
+    ]
 
 
 def _entity_rows(facts: RunFacts) -> dict[str, pl.DataFrame] | None:
-    """Read entity and rows of every split from the entity column of the shards; None if that is too much to read."""
+    """Read entity and rows of every split from the entity column of the shards; None if that is too
+    much to read.
+    """
     column = facts.manifest.facts.get("entity")
     if column is None or _much_to_read(facts, _MOST_ROWS) or column not in facts.run.schema.names:
         return None
     found = {}
-    none = pl.from_arrow(facts.run.schema.empty_table().select([column]))  # the right type even if a split has no rows
+    # the right type even if a split has no rows
+    none = pl.from_arrow(facts.run.schema.empty_table().select([column]))
     assert isinstance(none, pl.DataFrame)
     for split in facts.splits:
-        index, read = facts.run.split_index(split), facts.run.block_reader(split, verify="never")
+        index = facts.run.split_index(split)
+        read = facts.run.block_reader(split, verify="never")
         parts = [pl.from_arrow(read(block, [column])) for block in range(len(index.rows))]
-        frames = [each for each in parts if isinstance(each, pl.DataFrame)]
+        frames = []
+        for each in parts:
+            if isinstance(each, pl.DataFrame):
+                frames.append(each)
         whole = pl.concat(frames or [none])
-        found[split] = whole.select(pl.col(column).alias("entity")).group_by("entity").agg(pl.len().alias("rows"))
+        found[split] = (
+            whole.select(pl.col(column).alias("entity"))
+            .group_by("entity")
+            .agg(pl.len().alias("rows"))
+        )
     return found

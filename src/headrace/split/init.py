@@ -14,7 +14,17 @@ import polars as pl
 from headrace.arrays import I64
 from headrace.cli.init.asked import AskedSplit
 from headrace.cli.init.commented import Aside, Section, settings_of
-from headrace.cli.init.look import NULLS, Column, Look, id_like, inferred, known, look, named, number_share
+from headrace.cli.init.look import (
+    NULLS,
+    Column,
+    Look,
+    id_like,
+    inferred,
+    known,
+    look,
+    named,
+    number_share,
+)
 from headrace.cli.init.times import day_first_doubt, number_time_format
 from headrace.errors import SettingsError
 from headrace.formats.dates import MISSING, parse_dates
@@ -27,7 +37,19 @@ _TEST_SHARE = 0.2  # share of rows from the proposed cutoff on
 _DAY_US = 86_400_000_000
 _LEAST_DAYS = 2  # of a time, for a cutoff between them
 _ENTITY_WORDS = (
-    *("customer", "client", "user", "account", "entity", "patient", "device", "card", "member", "session", "household"),
+    *(
+        "customer",
+        "client",
+        "user",
+        "account",
+        "entity",
+        "patient",
+        "device",
+        "card",
+        "member",
+        "session",
+        "household",
+    ),
     *("tailnum", "driver", "store", "shop", "merchant", "person", "subject", "group"),
 )
 _TIME_WORDS = ("date", "time", "datetime", "timestamp", "created", "occurred", "day", "event")
@@ -37,7 +59,9 @@ _MOST_OWN = 0.8  # distinct values per row; a column with more is probably a row
 
 @dataclass(frozen=True)
 class Candidate:
-    """A column that may be the entity: distinct values, and rows without a value, among the rows read."""
+    """A column that may be the entity: distinct values, and rows without a value, among the rows
+    read.
+    """
 
     name: str
     distinct: int
@@ -47,22 +71,30 @@ class Candidate:
     def words(self) -> str:
         """Return the counts as text for people."""
         each = (self.rows - self.missing) / max(1, self.distinct)
-        absent = f", {100 * self.missing / self.rows:.1f} % of rows without" if self.missing else ""
+        absent = ""
+        if self.missing:
+            absent = f", {100 * self.missing / self.rows:.1f} % of rows without"
         return f"{self.name} ({self.distinct:,} values, {each:,.1f} rows each{absent})"
 
 
 def split_sections(asked: AskedSplit) -> tuple[list[Section], str]:
-    """Return the sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
+    """Return the sections of the configuration, and a line about the data.
+
+    Raises `SettingsError`, `InputError`.
+    """
     found = look(asked.source)
     rows = sum(table.num_rows for _, table in found.tables)
     if not rows:
-        raise SettingsError(f"{asked.source[0]}: has no rows to look at; give a source that has some")
+        raise SettingsError(
+            f"{asked.source[0]}: has no rows to look at; give a source that has some"
+        )
     time, time_section = _time(found, asked)
     entity, entity_section = _entity(found, asked, time.name)
     split_date, cut_words = _cutoff(found, asked, time)
     about = (
-        f"{many(len(found.names), 'file')}, {size(found.bytes)}, {many(len(found.columns), 'column')}; "
-        f"looked at {many(rows, 'row')} of {many(len(found.tables), 'file')}"
+        f"{many(len(found.names), 'file')}, {size(found.bytes)},"
+        f" {many(len(found.columns), 'column')}; looked at {many(rows, 'row')} of"
+        f" {many(len(found.tables), 'file')}"
     )
     sections = [
         Section(
@@ -70,41 +102,61 @@ def split_sections(asked: AskedSplit) -> tuple[list[Section], str]:
             "Paths are relative to where the command is run.",
             {"recipe": "temporal_split", "out": asked.out},
         ),
-        Section("The source to split.", {"source": asked.source if len(asked.source) > 1 else asked.source[0]}),
+        Section(
+            "The source to split.",
+            {"source": asked.source if len(asked.source) > 1 else asked.source[0]},
+        ),
         time_section,
         entity_section,
         Section(cut_words, {"split_date": split_date}),
         Section(
-            "This share of the entities with rows before the cutoff trains and the others validate; the seed decides "
-            "which. Entities that validate may test, unless val_in_test is drop.",
+            "This share of the entities with rows before the cutoff trains and the others validate;"
+            " the seed decides which. Entities that validate may test, unless val_in_test is drop.",
             {"train_ratio": 0.9, "seed": 42, "val_in_test": Aside("drop")},
         ),
         *_column_sections(found, entity, () if asked.types is None else (time.name, entity)),
         Section(
-            "layout: a shard per source shard, or single: a file per split. format: same as the source, or e.g. "
-            "parquet, which trains several times faster than text. lineage: columns adds source_shard and source_row.",
+            "layout: a shard per source shard, or single: a file per split. format: same as the"
+            " source, or e.g. parquet, which trains several times faster than text. lineage:"
+            " columns adds source_shard and source_row.",
             {"layout": "sharded", "format": "same", "lineage": Aside("columns")},
         ),
     ]
-    TemporalSplit(**{name: value for name, value in settings_of(sections).items() if name not in ("recipe", "out")})
+    TemporalSplit(
+        **{
+            name: value
+            for name, value in settings_of(sections).items()
+            if name not in ("recipe", "out")
+        }
+    )
     return sections, f"{about}; date {time.name}, entity {entity}, cutoff {split_date}"
 
 
 def _time(found: Look, asked: AskedSplit) -> tuple[Column, Section]:
     """Choose the time column, and return the section that explains the choice."""
-    times = [each for each in found.columns.values() if each.kind == "time" and each.in_files == len(found.tables)]
+    times = [
+        each
+        for each in found.columns.values()
+        if each.kind == "time" and each.in_files == len(found.tables)
+    ]
     times = times or [*_number_times(found)]
     also = ""
     if asked.time is not None:
         name = known(asked.time, found.columns, "--time")
-        best = next((each for each in _number_times(found) if each.name == name), found.columns[name])
+        best = next(
+            (each for each in _number_times(found) if each.name == name), found.columns[name]
+        )
     elif not times:
         raise SettingsError(
             f"{asked.source[0]}: no column that all files have holds dates; give --time, one of "
             f"{', '.join(list(found.columns)[:20])}"
         )
     else:
-        one_day = {each.name for each in times if len(np.unique(_instants(found, each) // _DAY_US)) < _LEAST_DAYS}
+        one_day = {
+            each.name
+            for each in times
+            if len(np.unique(_instants(found, each) // _DAY_US)) < _LEAST_DAYS
+        }
         best = max(
             times,
             key=lambda each: (
@@ -115,9 +167,13 @@ def _time(found: Look, asked: AskedSplit) -> tuple[Column, Section]:
             ),
         )
         others = [each.name for each in times if each is not best]
-        also = f" Also dates: {', '.join(others)}." if others else " No other column is a date."
+        also = " No other column is a date."
+        if others:
+            also = f" Also dates: {', '.join(others)}."
     columns = [table[best.name] for _, table in found.tables if best.name in table.column_names]
-    section = Section(f"When a row happened.{also} {day_first_doubt(columns, best.time_format)}".strip())
+    section = Section(
+        f"When a row happened.{also} {day_first_doubt(columns, best.time_format)}".strip()
+    )
     section.settings["time"] = best.name
     if best.time_format not in (None, "iso"):
         section.settings["time_format"] = best.time_format
@@ -128,7 +184,9 @@ def _time(found: Look, asked: AskedSplit) -> tuple[Column, Section]:
 
 
 def _number_times(found: Look) -> Iterator[Column]:
-    """Yield the columns of numbers that a split reads as times; seconds since 1970 only if the name says so."""
+    """Yield the columns of numbers that a split reads as times; seconds since 1970 only if the name
+    says so.
+    """
     for name in found.everywhere("number"):
         form = number_time_format([table[name] for _, table in found.tables])
         if form == "yyyymmdd" or (form is not None and named(name, _TIME_WORDS)):
@@ -144,7 +202,9 @@ def _entity(found: Look, asked: AskedSplit, time: str) -> tuple[str, Section]:
         candidates = [
             _candidate(found, each.name)
             for each in found.columns.values()
-            if each.in_files == len(found.tables) and each.name != time and each.kind in ("text", "number")
+            if each.in_files == len(found.tables)
+            and each.name != time
+            and each.kind in ("text", "number")
             if _may_name(found, each.name)
         ]
         usable = [
@@ -157,14 +217,24 @@ def _entity(found: Look, asked: AskedSplit, time: str) -> tuple[str, Section]:
                 f"{asked.source[0]}: no column repeats as an entity's would; give --entity, one of "
                 f"{', '.join(list(found.columns)[:20])}"
             )
-        usable.sort(key=lambda each: (-named(each.name, _ENTITY_WORDS), not id_like(each.name), -each.distinct))
-        best, others = usable[0], usable[1:4]
-        words = f"No entity may be in both train and test. Chosen by name and counts: {best.words()}."
+        usable.sort(
+            key=lambda each: (
+                -named(each.name, _ENTITY_WORDS),
+                not id_like(each.name),
+                -each.distinct,
+            )
+        )
+        best = usable[0]
+        others = usable[1:4]
+        words = (
+            f"No entity may be in both train and test. Chosen by name and counts: {best.words()}."
+        )
         if others:
             words += f" Others that could be: {', '.join(each.words() for each in others)}."
     section = Section(words, {"entity": best.name})
     if best.missing:
-        section.settings["null_entity"] = "drop"  # or "own", which makes them one entity; both are counted
+        # or "own", which makes them one entity; both are counted
+        section.settings["null_entity"] = "drop"
     return best.name, section
 
 
@@ -191,7 +261,8 @@ def _instants(found: Look, time: Column) -> I64:
     parts = []
     for _, table in found.tables:
         column = table[time.name]
-        column = nulled(column, ("", *NULLS)) if is_text(column.type) else column
+        if is_text(column.type):
+            column = nulled(column, ("", *NULLS))
         parts.append(parse_dates(column, time.time_format or "auto").micros)
     micros: I64 = np.concatenate(parts)
     there: I64 = micros[micros != MISSING]
@@ -202,8 +273,13 @@ def _cutoff(found: Look, asked: AskedSplit, time: Column) -> tuple[str, str]:
     """Choose a day from which on about a fifth of the rows lies; also return words about it."""
     dates = np.sort(_instants(found, time))
     if not len(dates):
-        raise SettingsError(f"{asked.source[0]}: the time column holds no time in the rows sampled; give --time")
-    first, last = (str(np.datetime64(int(each), "us").astype("datetime64[D]")) for each in (dates[0], dates[-1]))
+        raise SettingsError(
+            f"{asked.source[0]}: the time column holds no time in the rows sampled; give --time"
+        )
+    first, last = (
+        str(np.datetime64(int(each), "us").astype("datetime64[D]"))
+        for each in (dates[0], dates[-1])
+    )
     words = f"Dates looked at run from {first} to {last}"
     if asked.split_date is not None:
         return asked.split_date, f"{words}. Rows from here on test."
@@ -224,18 +300,25 @@ def _column_sections(found: Look, entity: str, keep: Sequence[str]) -> list[Sect
     keep: columns that stay text if types are inferred from all rows; empty otherwise.
     """
     sections = []
-    partial = [each for each in found.columns.values() if each.in_files < len(found.tables)]
+    partial = []
+    for each in found.columns.values():
+        if each.in_files < len(found.tables):
+            partial.append(each)
     if partial or len({tuple(table.schema.types) for _, table in found.tables}) > 1:
         names = ", ".join(each.name for each in partial[:8])
-        words = f"Files differ in their columns{f': not all have {names}' if names else ''}. widen takes all of them."
+        words = (
+            f"Files differ in their columns{f': not all have {names}' if names else ''}. widen"
+            " takes all of them."
+        )
         sections.append(Section(words, {"schema_drift": "widen"}))
     if keep and (typed := inferred(found, keep)):
         return [*sections, *typed]
     texts = found.texts()
+    # an empty column has no type
     numbers = {
         name: "float32"
         for name in texts
-        if found.columns[name].kind == "number" and found.columns[name].missing < 1  # an empty column has no type
+        if found.columns[name].kind == "number" and found.columns[name].missing < 1
         if name != entity and not id_like(name)  # identifiers stay text
     }
     if numbers and not keep:

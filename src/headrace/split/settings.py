@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 from zoneinfo import ZoneInfo
@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from headrace.checks import duration_us
-from headrace.errors import InputError
+from headrace.errors import InputError, setting, setting_name
 from headrace.folds.settings import Folds, GroupKFold, Rolling
 from headrace.formats.time_formats import DATE_WORDS
 from headrace.formats.type_words import TypeWords
@@ -21,18 +21,21 @@ from headrace.split.cutoff import Cutoff, cutoffs
 from headrace.storage.settings import LocalPath, Places
 from headrace.stream.audit.exclude import Exclude, ExcludeWords, exclusion_identity
 
-# Settings load no data libraries, so that completion and help of the command line are fast. So the methods below
-# import them on use.
+# Settings load no data libraries, so that completion and help of the command line are fast. So the
+# methods below import them on use.
 
-GAP, LABEL_PAST = "gap_before_cutoff", "label_past_cutoff"
+GAP = "gap_before_cutoff"
+LABEL_PAST = "label_past_cutoff"
 
 _COLUMNS: dict[str, Any] = {"panel": "Columns and dates"}
+_JOINED: dict[str, Any] = {"panel": "Joined values"}
 _OUTPUT: dict[str, Any] = {"panel": "Output"}
 _ROWS: dict[str, Any] = {"panel": "Rows that do not fit"}
 
 
 class TemporalSplit(RecipeSettings):
-    """Rows before the split date train or validate, by entity; rows from it on test entities that did not train.
+    """Rows before the split date train or validate, by entity; rows from it on test entities that
+    did not train.
 
     Without `entity` time alone decides: rows before the split date train, rows from it on test.
 
@@ -40,65 +43,84 @@ class TemporalSplit(RecipeSettings):
     """
 
     recipe_name: ClassVar[str] = "temporal_split"
-    untyped: ClassVar[Sequence[str]] = ("time", "entity", "label", "targets")
+    untyped: ClassVar[Sequence[str]] = ("time", "entity", "label", "targets", "known_at")
     later: ClassVar[Sequence[tuple[str, ...]]] = (
         ("gap",),
         ("label_horizon",),
         ("folds",),
         ("duplicates", "content"),
         ("near",),
+        ("known_at", "known_equal", "known_late"),
     )
 
     source: Places = Field(min_length=1, description="Files, directories or glob patterns.")
     time: str = Field(
-        min_length=1,
-        json_schema_extra=_COLUMNS,
-        description="Column of the time of a row.",
+        min_length=1, json_schema_extra=_COLUMNS, description="Column of the time of a row."
     )
     entity: str | None = Field(
         None,
         min_length=1,
         json_schema_extra=_COLUMNS,
-        description="Column of the entity: customer, device, aircraft, ... No entity both trains and tests. "
-        "By default, time alone decides, and there is no val.",
+        description=(
+            "Column of the entity: customer, device, aircraft, ... No entity both trains and "
+            "tests. By default, time alone decides, and there is no val."
+        ),
     )
     split_date: str | None = Field(
         None,
         json_schema_extra=_COLUMNS,
-        description="The cutoff, e.g. 2025-01-01 or an instant with offset; the instant itself is test. Required, "
-        "except for folds of entities.",
+        description=(
+            "The cutoff, e.g. 2025-01-01 or an instant with offset; the instant itself is "
+            "test. Required, except for folds of entities."
+        ),
     )
     folds: Folds = Field(
         None,
         json_schema_extra={"panel": "Folds"},
         examples=["rolling:n=5,step=30d", "rolling:n=5,step=30d,window=180d", "group-kfold:k=5"],
-        description="Prepare folds instead of one split: cuts that roll on from the split date, such as "
-        "rolling:n=5,step=30d,window=180d, or entities that take turns to test, such as "
-        "group-kfold:k=5,stratify=COLUMN.",
+        description=(
+            "Prepare folds instead of one split: cuts that roll on from the split date, such "
+            "as rolling:n=5,step=30d,window=180d, or entities that take turns to test, such as "
+            "group-kfold:k=5,stratify=COLUMN."
+        ),
     )
     gap: str | None = Field(
         None,
         json_schema_extra=_ROWS,
-        description="Rows this close before the cutoff are dropped and counted, such as 7d; also called an embargo.",
+        description=(
+            "Rows this close before the cutoff are dropped and counted, such as 7d; also "
+            "called an embargo."
+        ),
     )
     label_horizon: str | None = Field(
         None,
         json_schema_extra=_ROWS,
-        description="How far after the time of a row its label looks, such as 30d. Rows before the cutoff whose label "
-        "does not end before it are dropped and counted.",
+        description=(
+            "How far after the time of a row its label looks, such as 30d. Rows before the "
+            "cutoff whose label does not end before it are dropped and counted."
+        ),
     )
     train_ratio: float = Field(
         0.9,
         gt=0,
         lt=1,
-        description="Share of the entities seen before the cutoff that train; exactly floor(entities × ratio).",
+        description=(
+            "Share of the entities seen before the cutoff that train; exactly "
+            "floor(entities × ratio)."
+        ),
     )
-    seed: int = Field(42, ge=0, lt=2**63, description="Decides which entities train, and nothing else.")
+    seed: int = Field(
+        42, ge=0, lt=2**63, description="Decides which entities train, and nothing else."
+    )
     layout: Literal["sharded", "single"] = Field(
-        "sharded", json_schema_extra=_OUTPUT, description="One output shard per source shard, or one file per split."
+        "sharded",
+        json_schema_extra=_OUTPUT,
+        description="One output shard per source shard, or one file per split.",
     )
     format: Literal["same", "csv", "tsv", "jsonl", "parquet"] = Field(
-        "same", json_schema_extra=_OUTPUT, description="Format of the output; same: that of the source."
+        "same",
+        json_schema_extra=_OUTPUT,
+        description="Format of the output; same: that of the source.",
     )
     compression: Literal["none", "gz", "zst", "snappy", "lz4", "zstd"] | None = Field(
         None,
@@ -109,10 +131,13 @@ class TemporalSplit(RecipeSettings):
         None,
         json_schema_extra=_COLUMNS,
         description=(
-            "Column of classes. They become 0..k-1 by one map for all shards; rows without a label are dropped."
+            "Column of classes. They become 0..k-1 by one map for all shards; rows without a "
+            "label are dropped."
         ),
     )
-    targets: Names | None = Field(None, json_schema_extra=_COLUMNS, description="Target columns, with main_task_index.")
+    targets: Names | None = Field(
+        None, json_schema_extra=_COLUMNS, description="Target columns, with main_task_index."
+    )
     main_task_index: int | None = Field(
         None,
         ge=0,
@@ -120,7 +145,9 @@ class TemporalSplit(RecipeSettings):
         description="Index of the target, from 0, that becomes the row-wise maximum of the others.",
     )
     signature: LocalPath | None = Field(
-        None, json_schema_extra=_COLUMNS, description="File with the column names of CSV or TSV shards without header."
+        None,
+        json_schema_extra=_COLUMNS,
+        description="File with the column names of CSV or TSV shards without header.",
     )
     null_entity: Literal["error", "own", "drop"] = Field(
         "error",
@@ -133,35 +160,49 @@ class TemporalSplit(RecipeSettings):
         description="Rows without a readable time; drop: dropped and counted.",
     )
     time_zone: str = Field(
-        "UTC", json_schema_extra=_COLUMNS, description="Time zone of times without an offset, and of the split date."
+        "UTC",
+        json_schema_extra=_COLUMNS,
+        description="Time zone of times without an offset, and of the split date.",
     )
     time_format: str = Field(
         "auto",
         examples=["auto", *DATE_WORDS],
         json_schema_extra=_COLUMNS,
-        description="How times are written: a word or a strptime pattern; auto: detect one form for the whole source.",
+        description=(
+            "How times are written: a word or a strptime pattern; auto: detect one form for "
+            "the whole source."
+        ),
     )
     val_in_test: Literal["keep", "drop"] = Field(
-        "keep", json_schema_extra=_ROWS, description="Whether entities that validate may also test."
+        "keep",
+        json_schema_extra=_ROWS,
+        description="Whether entities that validate may also test.",
     )
     duplicates: Duplicates = Field(
         "count",
         json_schema_extra=_ROWS,
-        description="Rows with the same content; group: they and their entities share a split; drop: only the "
-        "earliest stays; count: reported; allow: not looked for.",
+        description=(
+            "Rows with the same content; group: they and their entities share a split; drop: "
+            "only the earliest stays; count: reported; allow: not looked for."
+        ),
     )
     content: Names = Field(
         (),
         json_schema_extra=_COLUMNS,
-        description="Columns that make up the content of a row. Default: all but time, entity, label and targets.",
+        description=(
+            "Columns that make up the content of a row. Default: all but time, entity, label "
+            "and targets."
+        ),
     )
     near: float | None = Field(
         None,
         ge=LEAST_NEAR,
         le=1,
         json_schema_extra=_ROWS,
-        description="For duplicates, rows also have the same content if their word trigrams have at least this Jaccard "
-        "index; 0.8 is usual. Off by default.",
+        description=(
+            "For duplicates, rows also have the same content if their word trigrams have at "
+            "least this Jaccard index; 0.8 is usual. Off by default."
+        ),
     )
     schema_drift: Literal["error", "widen"] = Field(
         "error",
@@ -169,18 +210,47 @@ class TemporalSplit(RecipeSettings):
         description="Shards with different schemas; widen: widen the schema where nothing is lost.",
     )
     lineage: Literal["off", "columns"] = Field(
-        "off", json_schema_extra=_OUTPUT, description="columns: add source_shard and source_row to every row."
+        "off",
+        json_schema_extra=_OUTPUT,
+        description="columns: add source_shard and source_row to every row.",
     )
     types: TypeWords = Field(
         default_factory=dict,
         json_schema_extra=_COLUMNS,
-        description="Types of text columns, e.g. distance=int32, for Parquet and streams; infer: the types that hold "
-        "all values.",
+        description=(
+            "Types of text columns, e.g. distance=int32, for Parquet and streams; infer: the "
+            "types that hold all values."
+        ),
     )
     null_values: Names = Field(
         (),
         json_schema_extra=_ROWS,
-        description="Texts that mean missing in entity, time, label, target and typed columns, e.g. NA.",
+        description=(
+            "Texts that mean missing in entity, time, label, target and typed columns, e.g. NA."
+        ),
+    )
+    known_at: Names = Field(
+        (),
+        json_schema_extra=_JOINED,
+        description=(
+            "Columns of the instant from which a joined value was known. It must lie before "
+            "the time of the row; a date counts as the end of its day."
+        ),
+    )
+    known_equal: Literal["late", "keep"] = Field(
+        "late",
+        json_schema_extra=_JOINED,
+        description=(
+            "A value known at the very instant of the row; late: not before it; keep: allowed."
+        ),
+    )
+    known_late: Literal["error", "drop"] = Field(
+        "error",
+        json_schema_extra=_JOINED,
+        description=(
+            "Rows with a value that was not known before their time, or at an unknown time; "
+            "drop: dropped and counted."
+        ),
     )
     exclude: Exclude = ()
     exclude_ngram: ExcludeWords = 13
@@ -194,7 +264,9 @@ class TemporalSplit(RecipeSettings):
     @classmethod
     def _date_as_text(cls, value: object) -> object:
         # YAML reads an unquoted date as a date.
-        return value.isoformat() if hasattr(value, "isoformat") else value
+        if hasattr(value, "isoformat"):
+            return value.isoformat()
+        return value
 
     @field_validator("time_zone")
     @classmethod
@@ -203,7 +275,8 @@ class TemporalSplit(RecipeSettings):
             ZoneInfo(value)
         except (KeyError, ValueError, OSError):
             raise ValueError(
-                f"time_zone is {value!r}, which is not an IANA time zone; give one such as 'Europe/Berlin'"
+                f"{setting_name('time_zone')} is {value!r}, which is not an IANA time zone; give"
+                " one such as 'Europe/Berlin'"
             ) from None
         return value
 
@@ -212,107 +285,170 @@ class TemporalSplit(RecipeSettings):
     def _known_format(cls, value: str) -> str:
         from headrace.formats.dates import date_word
 
-        return value if value == "auto" else date_word(value, "time_format", "auto")
+        if value == "auto":
+            return value
+        return date_word(value, "time_format", "auto")
 
     @field_validator("gap", "label_horizon")
     @classmethod
     def _known_duration(cls, value: str | None, field: ValidationInfo) -> str | None:
-        return None if value is None else known_duration(str(field.field_name), value)
+        if value is None:
+            return None
+        return known_duration(str(field.field_name), value)
 
     @model_validator(mode="after")
     def _consistent(self) -> TemporalSplit:
         if isinstance(self.folds, GroupKFold):
             self._check_group_folds(self.folds)
         elif self.split_date is None:
-            raise ValueError("split_date is required; give it")
+            raise ValueError(f"{setting_name('split_date')} is required; give it")
         else:
             self.cutoff()
         if self.folds is not None:
             self._check_folds()
-        if (self.targets is None) != (self.main_task_index is None):
-            raise ValueError("targets and main_task_index go together; give both or neither")
-        if self.targets is not None and self.main_task_index is not None:
-            if len(self.targets) < 2 or len(set(self.targets)) != len(self.targets):
-                raise ValueError(f"targets are {', '.join(self.targets)}; give two or more different columns")
-            if self.main_task_index >= len(self.targets):
-                raise ValueError(
-                    f"main_task_index is {self.main_task_index}, there are {len(self.targets)} targets; "
-                    f"counting begins at 0"
-                )
-        if self.format != "same" and (problem := compression_problem(self.format, self.compression)):
+        self._check_targets()
+        if self.format != "same" and (
+            problem := compression_problem(self.format, self.compression)
+        ):
             raise ValueError(problem)
         if self.entity is None:
-            alone = {"train_ratio": 0.9, "val_in_test": "keep", "null_entity": "error"}
-            given = next((name for name, default in alone.items() if getattr(self, name) != default), None)
-            if given is not None or self.duplicates == "group":
-                name = given or "duplicates"
-                raise ValueError(
-                    f"{name} is {getattr(self, name)!r}, which needs entities, and entity is not given; give "
-                    f"entity=, or leave {name} out"
-                )
-        if self.time == self.entity:
-            raise ValueError(f"time and entity are both {self.time!r}; they must differ")
-        for role in ("time", "entity"):
-            name = getattr(self, role)
-            if name is None:
-                continue
-            if self.main_target == name:
-                raise ValueError(f"the main target {name!r} is also the {role}; it would be overwritten")
-            if self.label == name:
-                raise ValueError(
-                    f"label is {name!r}, which is also the {role} and would be overwritten by classes; copy that column"
-                    f" under another name to learn it"
-                )
+            self._check_without_entity()
+        self._check_roles()
         if self.near is not None and self.duplicates == "allow":
             raise ValueError(
-                f"near is {self.near:g} and duplicates is 'allow', which looks for none; give group, drop or count"
+                f"{setting_name('near')} is {self.near:g} and duplicates is 'allow', which looks"
+                " for none; give group, drop or count"
             )
-        made = next((name for name in self.content if name in (self.label, self.main_target)), None)
-        if made is not None:
-            role = "label" if made == self.label else "main target"
-            raise ValueError(
-                f"content names {made!r}, the {role}, which headrace computes; name columns that keep their values"
-            )
-        if self.types.get(self.label or "", "int64") != "int64":
-            raise ValueError(
-                f"types[{self.label!r}] is {self.types[self.label or '']!r}, but a label becomes int64 class numbers;"
-                f" leave it out of types, or leave label= out for values as they are"
-            )
+        self._check_computed_columns()
+        self._check_known_at()
         return self
+
+    def _not_default(self, defaults: Mapping[str, object]) -> str | None:
+        """Return the first of these settings that has another value."""
+        for name, default in defaults.items():
+            if getattr(self, name) != default:
+                return name
+        return None
+
+    def _check_targets(self) -> None:
+        targets = self.targets
+        index = self.main_task_index
+        if (targets is None) != (index is None):
+            raise ValueError("targets and main_task_index go together; give both or neither")
+        if targets is None or index is None:
+            return
+        if len(targets) < 2 or len(set(targets)) != len(targets):
+            raise ValueError(
+                f"targets are {', '.join(targets)}; give two or more different columns"
+            )
+        if index >= len(targets):
+            raise ValueError(
+                f"main_task_index is {index}, there are {len(targets)} targets; counting begins"
+                " at 0"
+            )
+
+    def _check_without_entity(self) -> None:
+        name = self._not_default(
+            {"train_ratio": 0.9, "val_in_test": "keep", "null_entity": "error"}
+        )
+        if name is None and self.duplicates == "group":
+            name = "duplicates"
+        if name is not None:
+            raise ValueError(
+                f"{setting_name(name)} is {getattr(self, name)!r}, which needs entities, and entity"
+                f" is not given; give {setting('entity')}, or leave {name} out"
+            )
+
+    def _check_roles(self) -> None:
+        """Refuse columns of two roles of which one would be overwritten."""
+        if self.time == self.entity:
+            raise ValueError(f"time and entity are both {self.time!r}; they must differ")
+        roles = {"time": (self.time,), "entity": (self.entity,), "known_at column": self.known_at}
+        for role, names in roles.items():
+            for name in filter(None, names):
+                if self.main_target == name:
+                    raise ValueError(
+                        f"the main target {name!r} is also the {role}; it would be overwritten"
+                    )
+                if self.label == name:
+                    raise ValueError(
+                        f"{setting_name('label')} is {name!r}, which is also the {role} and would"
+                        " be overwritten by classes; copy that column under another name to"
+                        " learn it"
+                    )
+
+    def _check_computed_columns(self) -> None:
+        """Refuse a comparison or a type of columns that headrace computes."""
+        for role, computed in (("label", self.label), ("main target", self.main_target)):
+            if computed is not None and computed in self.content:
+                raise ValueError(
+                    f"{setting_name('content')} names {computed!r}, the {role}, which headrace"
+                    " computes; name columns that keep their values"
+                )
+        label_type = self.types.get(self.label or "", "int64")
+        if label_type != "int64":
+            raise ValueError(
+                f"types[{self.label!r}] is {label_type!r}, but a label becomes int64 class numbers;"
+                f" leave it out of types, or leave {setting('label')} out for values as they are"
+            )
+
+    def _check_known_at(self) -> None:
+        if self.time in self.known_at:
+            raise ValueError(
+                f"{setting_name('known_at')} names {self.time!r}, the time, which cannot lie before"
+                " itself; name the columns of joined values"
+            )
+        name = self._not_default({"known_equal": "late", "known_late": "error"})
+        if name is not None and not self.known_at:
+            raise ValueError(
+                f"{setting_name(name)} is {getattr(self, name)!r}, and known_at names no column;"
+                f" give {setting('known_at')}, or leave {name} out"
+            )
 
     def _check_group_folds(self, folds: GroupKFold) -> None:
         if self.entity is None:
             raise ValueError(
-                "these folds divide entities, and entity is not given; give entity=, or folds that roll in time"
+                f"these folds divide entities, and entity is not given; give {setting('entity')},"
+                " or folds that roll in time"
             )
-        for name in ("split_date", "gap", "label_horizon"):
-            if getattr(self, name) is not None:
-                raise ValueError(
-                    f"{name} is {getattr(self, name)!r}, and folds of entities have no cut in time; leave {name} out, "
-                    f"or choose folds that roll, such as rolling:n=5,step=30d"
-                )
-        for name, default in (("train_ratio", 0.9), ("val_in_test", "keep")):
-            if getattr(self, name) != default:
-                raise ValueError(f"{name} is {getattr(self, name)!r}, and folds of entities have no val; leave it out")
+        name = self._not_default({"split_date": None, "gap": None, "label_horizon": None})
+        if name is not None:
+            raise ValueError(
+                f"{setting_name(name)} is {getattr(self, name)!r}, and folds of entities have no"
+                f" cut in time; leave {name} out, or choose folds that roll, such as"
+                " rolling:n=5,step=30d"
+            )
+        name = self._not_default({"train_ratio": 0.9, "val_in_test": "keep"})
+        if name is not None:
+            raise ValueError(
+                f"{setting_name(name)} is {getattr(self, name)!r}, and folds of entities have no"
+                " val; leave it out"
+            )
         if folds.stratify in (self.time, self.entity):
-            raise ValueError(f"stratify is {folds.stratify!r}, the time or the entity; name a column of classes")
+            raise ValueError(
+                f"stratify is {folds.stratify!r}, the time or the entity; name a column of classes"
+            )
 
     def _check_folds(self) -> None:
-        """Refuse settings that are not defined for folds, where a row's side differs from fold to fold."""
+        """Refuse settings that are not defined for folds, where a row's side differs from fold to
+        fold.
+        """
         if self.duplicates == "group" and isinstance(self.folds, Rolling):
             raise ValueError(
-                'duplicates is "group", and in folds that roll a row tests in one fold and trains in the next; choose '
-                '"drop", which keeps the earliest row of each content, or folds of entities'
+                f'{setting_name("duplicates")} is "group", and in folds that roll a row tests in'
+                ' one fold and trains in the next; choose "drop", which keeps the earliest row of'
+                " each content, or folds of entities"
             )
-        given = next((name for name in ("content", "near") if getattr(self, name)), None)
-        if given is not None and self.duplicates not in ("group", "drop"):
+        name = self._not_default({"content": (), "near": None})
+        if name is not None and self.duplicates not in ("group", "drop"):
             raise ValueError(
-                f'duplicates is "{self.duplicates}", which compares no rows in folds; choose "drop", or "group" for '
-                f"folds of entities, or leave {given} out"
+                f'{setting_name("duplicates")} is "{self.duplicates}", which compares no rows in'
+                f' folds; choose "drop", or "group" for folds of entities, or leave {name} out'
             )
         if self.null_entity == "own":
             raise ValueError(
-                'null_entity is "own", and folds need the entity of every row; choose "drop", or fill the column'
+                f'{setting_name("null_entity")} is "own", and folds need the entity of every row;'
+                ' choose "drop", or fill the column'
             )
 
     @property
@@ -325,15 +461,26 @@ class TemporalSplit(RecipeSettings):
     @property
     def splits(self) -> tuple[str, ...]:
         """The splits of such a run; without an entity there is no val."""
-        return ("train", "test") if self.entity is None else ("train", "val", "test")
+        if self.entity is None:
+            return ("train", "test")
+        return ("train", "val", "test")
 
     def reaches_us(self) -> dict[str, int]:
-        """Return how far before the cutoff a row must be, in microseconds, by the reason to drop it otherwise."""
-        asked = {GAP: ("gap", self.gap), LABEL_PAST: ("label_horizon", self.label_horizon)}
-        return {reason: duration_us(name, value) for reason, (name, value) in asked.items() if value is not None}
+        """Return how far before the cutoff a row must be, in microseconds, by the reason to drop it
+        otherwise.
+        """
+        reaches = {}
+        if self.gap is not None:
+            reaches[GAP] = duration_us("gap", self.gap)
+        if self.label_horizon is not None:
+            reaches[LABEL_PAST] = duration_us("label_horizon", self.label_horizon)
+        return reaches
 
     def cutoff(self) -> Cutoff:
-        """Return the split date as an instant and as wall-clock time of the zone. Raises `ValueError` if unreadable."""
+        """Return the split date as an instant and as wall-clock time of the zone.
+
+        Raises `ValueError` if unreadable.
+        """
         return cutoffs(self)[0]
 
     def config(self) -> dict[str, Any]:
@@ -353,13 +500,17 @@ class TemporalSplit(RecipeSettings):
             files = [(path, name) for path, name in files if place_of(path).real() != signature]
         if not files:
             raise InputError(
-                f"{self.source[0]}: holds no data file besides the signature; give the directory of the shards"
+                f"{self.source[0]}: holds no data file besides the signature; give the directory of"
+                " the shards"
             )
         return files
 
     def identity_settings(self) -> dict[str, Any]:
-        """Return the settings that can change a byte of output, with the signature's names and benchmark digests."""
-        settings = self.identity_without("source", "signature", "exclude", "exclude_ngram") | exclusion_identity(self)
+        """Return the settings that can change a byte of output, with the signature's names and
+        benchmark digests.
+        """
+        settings = self.identity_without("source", "signature", "exclude", "exclude_ngram")
+        settings |= exclusion_identity(self)
         settings["signature"] = None
         if self.signature is not None:
             from headrace.formats.source import read_signature  # loads all formats
@@ -370,16 +521,23 @@ class TemporalSplit(RecipeSettings):
         return settings
 
     def compared(self, columns: Sequence[str]) -> tuple[str, ...]:
-        """Select the columns that form the content of a row: the named ones, or else all without a role."""
+        """Select the columns that form the content of a row: the named ones, or else all without a
+        role.
+        """
         from headrace.formats.content import content_columns
 
-        return self.content or content_columns(columns, {self.time, self.entity, self.label, *(self.targets or ())})
+        return self.content or content_columns(
+            columns, {self.time, self.entity, self.label, *(self.targets or ())}
+        )
 
 
 def compression_problem(output_format: str, compression: str | None) -> str | None:
     """Describe what is wrong with the compression of an output format; None if it fits."""
-    parquet = output_format == "parquet"
-    allowed = ("none", "snappy", "lz4", "zstd") if parquet else ("none", "gz", "zst")
+    name = output_format
+    allowed: tuple[str, ...] = ("none", "gz", "zst")
+    if output_format == "parquet":
+        name = "Parquet"
+        allowed = ("none", "snappy", "lz4", "zstd")
     if compression is None or compression in allowed:
         return None
-    return f"compression is {compression!r}, {'Parquet' if parquet else output_format} takes {', '.join(allowed)}"
+    return f"compression is {compression!r}, {name} takes {', '.join(allowed)}"

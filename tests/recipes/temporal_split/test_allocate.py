@@ -20,7 +20,7 @@ from headrace.split.allocate import (
     Hashes,
     allocate,
     hash_entities,
-    hash_nobody,
+    hash_null_entity,
 )
 from laws import examples
 
@@ -78,7 +78,7 @@ def test_order_repeats_and_sharding_play_no_part(texts: list[str], pieces: int, 
     one, two = allocate(known(texts), 0.5), allocate(known(other, pieces=pieces), 0.5)
 
     assert trained(texts, one) == trained(texts, two)
-    assert len(set(texts)) == len(one.known) == len(two.known)
+    assert len(set(texts)) == len(one.entities) == len(two.entities)
 
 
 @given(ids)
@@ -105,11 +105,11 @@ def test_close_texts_are_different_entities() -> None:
     assert len(texts) == len(known(texts))
 
 
-def test_nobody_is_no_text() -> None:
-    nobody = hash_nobody(42)
+def test_the_null_entity_is_no_text() -> None:
+    null_entity = hash_null_entity(42)
     texts = hash_entities(pa.array(["", "nobody", "None", "null"], pa.large_string()), 42)
 
-    assert int(nobody.high[0]) not in texts.high.tolist()
+    assert int(null_entity.high[0]) not in texts.high.tolist()
 
 
 words = st.integers(0, 3)
@@ -134,7 +134,7 @@ def test_entities_that_share_half_a_hash_stay_apart(
         for pair in asked
     ]
 
-    assert distinct == list(zip(allocation.known.high.tolist(), allocation.known.low.tolist(), strict=True))
+    assert distinct == list(zip(allocation.entities.high.tolist(), allocation.entities.low.tolist(), strict=True))
     assert expected == allocation.side_of(hashes(*asked)).tolist()
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import headrace
 from headrace.dataset.open import FinishedRun
-from headrace.errors import InputError, SettingsError
+from headrace.errors import InputError, SettingsError, spell
 from headrace.run.events import Note
 from headrace.run.prepare import Prepared
 from headrace.split.verify import verify_split
@@ -239,7 +239,7 @@ def test_remarks_of_pilots_that_airlines_share_are_in_one_split(tmp_path: Path) 
 def test_the_default_warns_with_share_columns_and_cures(tmp_path: Path) -> None:
     notes: list[Any] = []
     split(reviews(tmp_path / "in"), tmp_path / "out", content="text", train_ratio=0.9, on_event=notes.append)
-    (told,) = [each.text for each in notes if isinstance(each, Note) and each.kind == "warning"]
+    (told,) = [spell(each.text) for each in notes if isinstance(each, Note) and each.kind == "warning"]
 
     assert (
         "80.0 % of the test rows (400 of 500) repeat the content of an earlier split, compared by text; set "
@@ -252,7 +252,7 @@ def test_entities_that_share_too_much_are_told(tmp_path: Path) -> None:
     write_rows(tmp_path / "in" / "part-0.csv", NAMES[:4], rows)
     notes: list[Any] = []
     made = split(tmp_path / "in", tmp_path / "out", duplicates="group", content="text", on_event=notes.append)
-    told = [each.text for each in notes if isinstance(each, Note) and each.kind == "warning"]
+    told = [spell(each.text) for each in notes if isinstance(each, Note) and each.kind == "warning"]
 
     assert any(each.startswith("50 of 200 entities are joined by rows with the same content") for each in told)
     assert 50 == made.manifest.facts["duplicates"]["largest_unit"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import SettingsError
 from headrace.folds.settings import GroupKFold, Rolling
-from headrace.split.folds import NO_CELL, TESTS, TRAINS, cell_of, deal, deal_stratified, fold_cells, fold_times
+from headrace.split.features.cells import NO_CELL, TESTS, TRAINS, cell_of, deal, deal_stratified, fold_cells, fold_times
 from headrace.split.settings import TemporalSplit
 from laws import examples
 

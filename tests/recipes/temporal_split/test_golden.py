@@ -14,7 +14,7 @@ SHARDS = {
     "val": "2177fb83b77285ff",
     "test": "e2de5b1a1c8c0937",
 }
-RUN_ID = "8ff0185f-004e-518a-8830-0778e5481625"
+RUN_ID = "b6e8e91d-9409-5ada-8b6a-da5fa85aaf67"
 
 
 def split(tmp_path: Path) -> headrace.types.Prepared:

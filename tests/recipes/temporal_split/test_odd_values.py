@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace
-from headrace.errors import InputError
+from headrace.errors import InputError, spell
 from headrace.run.events import Note
 from tables import HEADER, Row, split, split_rows, write_rows
 
@@ -22,7 +22,7 @@ def rows_of(ids: list[Any], dates: tuple[str, ...] = DATES) -> list[Row]:
 def warnings_of(tmp_path: Path, **settings: Any) -> list[str]:
     events: list[Any] = []
     split(tmp_path / "in", tmp_path / "out", on_event=events.append, **settings)
-    return [event.text for event in events if isinstance(event, Note) and event.kind == "warning"]
+    return [spell(event.text) for event in events if isinstance(event, Note) and event.kind == "warning"]
 
 
 @pytest.mark.parametrize("extension", [".parquet", ".jsonl"])

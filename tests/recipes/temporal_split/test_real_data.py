@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import headrace
-from headrace.errors import InputError
+from headrace.errors import InputError, spell
 from headrace.run.events import Note
 from headrace.run.prepare import Prepared
 from tables import read_rows, shards, split, split_column, split_rows, write_rows
@@ -225,7 +225,7 @@ def test_a_later_split_date_without_validation_customers_leaves_an_empty_test_an
         on_event=events.append,
         **CDNOW_COLUMNS,
     )
-    warnings = [event.text for event in events if isinstance(event, Note) and event.kind == "warning"]
+    warnings = [spell(event.text) for event in events if isinstance(event, Note) and event.kind == "warning"]
 
     assert 0 == prepared.manifest.splits["test"].rows
     assert 1 == len(warnings)

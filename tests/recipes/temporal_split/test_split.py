@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace
-from headrace.errors import InputError, SettingsError
+from headrace.errors import InputError, SettingsError, spell
 from headrace.run.events import Note
 from tables import (
     HEADER,
@@ -200,7 +200,7 @@ def test_a_test_split_without_rows_is_a_warning(tmp_path: Path) -> None:
     prepared = split(tmp_path / "in", tmp_path / "out", on_event=notes.append)
 
     assert 0 == prepared.manifest.splits["test"].rows
-    (warning,) = [each.text for each in notes if isinstance(each, Note) and each.kind == "warning"]
+    (warning,) = [spell(each.text) for each in notes if isinstance(each, Note) and each.kind == "warning"]
     assert (
         "test is empty: no row that counts is from 2025-01-01 on, and the last date is 2024-01-01 00:00:00; "
         "give an earlier split_date=" == warning
@@ -213,7 +213,7 @@ def test_a_test_split_whose_entities_all_train_says_so(tmp_path: Path) -> None:
     notes: list[Any] = []
     split(tmp_path / "in", tmp_path / "out", on_event=notes.append, train_ratio=0.5, val_in_test="drop")
 
-    (warning,) = [each.text for each in notes if isinstance(each, Note) and each.kind == "warning"]
+    (warning,) = [spell(each.text) for each in notes if isinstance(each, Note) and each.kind == "warning"]
     assert (
         "test is empty: of 2 rows from 2025-01-01 on, 1 belong to entities that train and 1 to entities that validate; "
         "give an earlier split_date= or a smaller train_ratio=" == warning

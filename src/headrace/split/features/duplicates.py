@@ -1,0 +1,361 @@
+"""Compare the rows of all shards: join entities that share content, choose the rows to drop, and
+report both.
+
+If rows are dropped or entities joined because of content, pass 1 writes a digest of each row's
+content beside the scan. All digests are then compared in memory, which takes at most 16 bytes a
+row, and more
+only for rows with repeated content. To count repeats, pass 2 writes the digests in order, and one
+range of them is compared at a time. If near rows count, all rows that are joined through them get
+one number, which then replaces their content digest. They are searched among all rows of the
+source,
+including those dropped for another reason; this takes about 200 bytes a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.arrays import I64, U64, Bools, least_of_component
+from headrace.dataset.contents import names_told, repeats_told
+from headrace.errors import SettingsError, setting
+from headrace.formats.common_schema import with_content
+from headrace.formats.content import NOTHING, among, count_repeats, tagged
+from headrace.formats.dates import Dates
+from headrace.formats.shard import Chunk, Shard
+from headrace.near.repeats import count_kept
+from headrace.run.context import RunContext
+from headrace.split.content import Content, Repeats, row_numbers
+from headrace.split.features import Counts, Feature, Scans
+from headrace.split.rules import (
+    SPLITS,
+    TEST_CODE,
+    Codes,
+    DropRule,
+    Output,
+    Rows,
+    SplitPlan,
+    classify,
+    key_micros,
+)
+from headrace.split.scan import Scanned, Scanner, read_scan
+from headrace.split.settings import TemporalSplit
+from headrace.split.write import content_file, copies_bytes
+
+# a larger unit deserves a warning
+_LARGE_UNIT = 10
+_LARGE_FRACTION = 0.01
+
+
+def _content_before_cutoff(rows: Rows) -> Bools:
+    repeated = _repeated(rows, "group")
+    repeated &= rows.placed == TEST_CODE
+    return repeated
+
+
+def _repeated(rows: Rows, duplicates: str) -> Bools:
+    repeats = rows.plan.repeats
+    compared = rows.scanned.compared
+    if repeats is None or compared is None or rows.plan.settings.duplicates != duplicates:
+        return rows.none()
+    return repeats.repeated(compared, rows.scanned.shard)
+
+
+CONTENT_BEFORE_CUTOFF = DropRule(
+    "content_before_cutoff", "train or val has its content", _content_before_cutoff
+)
+DUPLICATE = DropRule(
+    "duplicate", "an earlier row has its content", lambda rows: _repeated(rows, "drop")
+)
+
+# Computes values from a shard's scan, the code of each row, and the indices of the kept rows with
+# content.
+_Work = Callable[[Scanned, Codes, I64], U64]
+
+
+class ContentScanner(Scanner):
+    """Digest the content of the rows of a shard."""
+
+    def __init__(self, content: Content, shard: Shard) -> None:
+        self.content = content
+        self.shard = shard
+        self.columns = content.columns(shard)
+        self.digests: list[U64] = [np.empty(0, np.uint64)]
+
+    def scan(self, chunk: Chunk, table: pa.Table, times: Dates) -> None:
+        """Digest a chunk."""
+        self.digests.append(self.content.digest_chunk(chunk, table, str(self.shard.path)))
+
+    def row_values(self) -> dict[str, pa.Array]:
+        """Return the digests."""
+        return {"content": pa.array(np.concatenate(self.digests))}
+
+
+class Duplicates(Feature):
+    """Rows with the same content, or near ones: counted, dropped, or in one split together."""
+
+    def __init__(self, output: Output, shards: Sequence[Shard]) -> None:
+        self.settings = output.settings
+        self.output = output
+        self.content = choose_content(output, shards)
+        if self.settings.folds is None:
+            self.rules = (CONTENT_BEFORE_CUTOFF, DUPLICATE)
+        elif self.settings.duplicates == "drop":
+            self.rules = (DUPLICATE,)
+
+    def scanner(self, shard: Shard) -> Scanner | None:
+        """Digest rows to decide by them, or because pass 2 does not parse them."""
+        content = self.content
+        if content is None:
+            return None
+        if self.settings.duplicates == "count" and self.settings.near is None:
+            pass_2_parses = content.by != "fields" and shard.dialect is not None
+            if pass_2_parses or not copies_bytes(self.output, shard):
+                return None
+        return ContentScanner(content, shard)
+
+    def decide(self, plan: SplitPlan, scans: Scans) -> SplitPlan:
+        """Decide what becomes of rows with the same content, or near ones, unless they are only
+        counted.
+        """
+        plan = replace(plan, content=self.content)
+        if self.settings.near is not None:
+            from headrace.split.features.near import number_alike  # loads more libraries
+
+            plan = number_alike(scans.context, plan, scans.shards)
+        context = scans.context
+        shards = len(scans.shards)
+        if self.settings.duplicates == "drop":
+            return replace(plan, repeats=_later_copies(context, plan, shards))
+        if self.settings.duplicates != "group":
+            return plan
+        units = _units(context, plan, shards)
+        plan = replace(plan, placement=plan.placement.with_units(units))
+        if self.settings.folds is not None:
+            return plan
+        return replace(plan, repeats=_seen_before(context, plan, shards))
+
+    def facts(self, plan: SplitPlan, scans: Scans, counts: Counts) -> dict[str, Any]:
+        """Count rows with the same content and near rows, and warn of them.
+
+        Repeats are not counted in folds.
+        """
+        folds = self.settings.folds is not None
+        if self.content is None:
+            return {"duplicates": None}
+        counted = _count(scans.context, plan, self.content, len(scans.shards))
+        scans.context.warn(_warnings(counted, counts.rows, len(plan.placement.allocation.entities)))
+        if folds:
+            return {"fold_content": counted, "duplicates": None}
+        return {"duplicates": counted}
+
+
+def choose_content(output: Output, shards: Sequence[Shard]) -> Content | None:
+    """Choose the columns that rows are compared by; None if no comparison is requested or no column
+    is left to compare.
+
+    Delimited text whose rows are only counted, and copied as bytes, is not parsed for this. Raises
+    `SettingsError` if a requested comparison has no column.
+    """
+    settings = output.settings
+    only_counts = settings.duplicates == "count" and settings.near is None
+    if settings.duplicates == "allow" or (
+        settings.folds is not None and settings.duplicates == "count"
+    ):
+        return None
+    names = settings.compared(output.source.names)
+    if not names and only_counts:
+        return None
+    if not names:
+        if settings.near is None:
+            near = ""
+        else:
+            near = f" and near {settings.near:g}"
+        raise SettingsError(
+            f"duplicates is {settings.duplicates!r}{near}, but all columns are time, entity, label"
+            " or targets; name "
+            f'those to compare with {setting("content")}, or leave it at "count"'
+        )
+    types = {name: data_type for name, data_type in output.types.items() if name in names}
+    content = Content(
+        schema=pa.schema([output.source.field(name) for name in names]),
+        types=types,
+        null_values=settings.null_values,
+        by="fields" if only_counts and not types and _compares_fields(output, shards) else "values",
+    )
+    if settings.near is not None:
+        from headrace.split.features.near import check_near  # loads more libraries
+
+        check_near(content)
+    return content
+
+
+def _compares_fields(output: Output, shards: Sequence[Shard]) -> bool:
+    """Return True if equal rows have equal bytes: delimited text with one separator that is copied."""
+    if output.file_type.format.separator is None:
+        return False
+    shards = with_content(shards)
+    dialects = {shard.dialect.separator for shard in shards if shard.dialect is not None}
+    return len(dialects) == 1 and all(copies_bytes(output, shard) for shard in shards)
+
+
+def _units(context: RunContext, plan: SplitPlan, shards: int) -> I64:
+    """Join the entities whose rows share content: rows before the cutoff, or all rows with folds.
+
+    Returns the least index of each entity's unit [entities].
+    """
+    entities = plan.placement.entities
+    if plan.settings.folds is None:
+        never_joins = TEST_CODE
+    else:
+        never_joins = len(plan.names)
+
+    def joining(scanned: Scanned, codes: Codes, rows: I64) -> U64:
+        return _content(scanned, rows[codes[rows] != never_joins])
+
+    repeated = _repeated_digests(_gather(context, plan, shards, joining))
+
+    def pairs(scanned: Scanned, codes: Codes, rows: I64) -> U64:
+        rows = rows[codes[rows] != never_joins]
+        digests = _content(scanned, rows)
+        joins = among(digests, repeated)
+        # NULL_ENTITY is -1, the last element.
+        indices = np.append(entities.index_of(scanned.hashes), entities.index_of(plan.null_entity))
+        entity = indices[scanned.entity[rows[joins]]]
+        number = np.searchsorted(repeated, digests[joins])
+        return np.unique(np.column_stack([entity, number]), axis=0).ravel().view(np.uint64)
+
+    entity, number = _gather(context, plan, shards, pairs).view(np.int64).reshape(-1, 2).T
+    return least_of_component(len(entities), [(entity, number)])
+
+
+def _seen_before(context: RunContext, plan: SplitPlan, shards: int) -> Repeats:
+    """Find the content that occurs both in train or val and in rows from the cutoff on."""
+
+    def earlier(scanned: Scanned, codes: Codes, rows: I64) -> U64:
+        return _content(scanned, rows[codes[rows] != TEST_CODE])
+
+    before = np.unique(_gather(context, plan, shards, earlier))
+
+    def in_both(scanned: Scanned, codes: Codes, rows: I64) -> U64:
+        digests = _content(scanned, rows[codes[rows] == TEST_CODE])
+        return np.unique(digests[among(digests, before)])
+
+    return Repeats(np.unique(_gather(context, plan, shards, in_both)))
+
+
+def _later_copies(context: RunContext, plan: SplitPlan, shards: int) -> Repeats:
+    """Find repeated content, and for each the row that stays: the earliest, then the first in the
+    source.
+    """
+
+    def contents(scanned: Scanned, codes: Codes, rows: I64) -> U64:  # noqa: ARG001 - as `_Work`
+        return _content(scanned, rows)
+
+    repeated = _repeated_digests(_gather(context, plan, shards, contents))
+
+    def copies(scanned: Scanned, codes: Codes, rows: I64) -> U64:
+        rows = rows[among(_content(scanned, rows), repeated)]
+        digests = _content(scanned, rows).view(np.int64)
+        time_us = key_micros(scanned, plan)[rows]
+        number = row_numbers(scanned.shard, len(codes))[rows]
+        return np.column_stack([digests, time_us, number]).ravel().view(np.uint64)
+
+    columns = _gather(context, plan, shards, copies).view(np.int64).reshape(-1, 3)
+    digests = columns[:, 0].view(np.uint64)
+    order = np.lexsort((columns[:, 2], columns[:, 1], digests))
+    first = np.unique(digests[order], return_index=True)[1]
+    return Repeats(repeated, columns[order[first], 2])
+
+
+def _gather(context: RunContext, plan: SplitPlan, shards: int, work: _Work) -> U64:
+    """Concatenate the results of `work` for all shards."""
+    tasks = [partial(_of_shard, context.run, plan, number, work) for number in range(shards)]
+    return np.concatenate([np.empty(0, np.uint64), *context.map(tasks)])
+
+
+def _of_shard(run: Path, plan: SplitPlan, number: int, work: _Work) -> U64:
+    scanned = read_scan(run, number, alike=plan.near is not None)
+    codes = classify(scanned, plan)
+    assert scanned.content is not None
+    with_content = (codes < len(plan.names)) & (scanned.content != NOTHING)
+    return work(scanned, codes, np.flatnonzero(with_content))
+
+
+def _content(scanned: Scanned, rows: I64) -> U64:
+    assert scanned.compared is not None
+    return scanned.compared[rows]
+
+
+def _repeated_digests(digests: U64) -> U64:
+    """Find the digests that occur more than once, ascending; sorts `digests` in place."""
+    digests.sort()
+    return np.unique(digests[1:][digests[1:] == digests[:-1]])
+
+
+def _count(context: RunContext, plan: SplitPlan, content: Content, shards: int) -> dict[str, Any]:
+    """Count rows with the same content, and near rows if they were searched."""
+    settings = plan.settings
+    counts: dict[str, Any] = {"are": settings.duplicates, "content": list(content.schema.names)}
+    near: dict[str, Any] = {}
+    if settings.folds is None:
+        repeats = count_kept(context.run, map(content_file, range(shards)), SPLITS)
+        counts["in_earlier_split"] = _of_splits(repeats.earlier, settings)
+        counts["repeated"] = _of_splits(repeats.own, settings)
+        if plan.near is not None:
+
+            def words(scanned: Scanned, codes: Codes, rows: I64) -> U64:
+                return tagged(_content(scanned, rows), codes[rows])
+
+            joined = count_repeats(_gather(context, plan, shards, words), SPLITS)
+            near = {"in_earlier_split": dict(joined.earlier), "repeated": dict(joined.own)}
+    if settings.duplicates == "group":
+        allocation = plan.placement.allocation
+        counts |= {"units": allocation.units, "largest_unit": allocation.largest_unit}
+    if plan.near is not None:
+        counts["near"] = {**near, **plan.near}
+    return counts
+
+
+def _of_splits(rows: Mapping[str, int], settings: TemporalSplit) -> dict[str, int]:
+    return {split: count for split, count in rows.items() if split in settings.splits}
+
+
+def _warnings(counts: Mapping[str, Any], rows: Mapping[str, int], entities: int) -> Iterator[str]:
+    """Warn of splits that repeat rows of earlier ones, rows not compared, and entities that share
+    too much.
+    """
+    near = counts.get("near", {})
+    names = names_told(counts["content"])
+    drop = setting("duplicates", "drop")
+    group = setting("duplicates", "group", "drop")
+    verbs = {
+        "repeat the content of": counts,
+        "are near, or joined through near ones to, rows of": near,
+    }
+    for verb, repeats in verbs.items():
+        message = repeats_told(repeats.get("in_earlier_split", {}), rows, verb=verb)
+        if message is not None:
+            yield (
+                f"{message}, compared by {names}; set {setting('content')} to the columns that"
+                f" count, or choose {group}"
+            )
+    skipped = near.get("not_compared")
+    if skipped:
+        yield (
+            f"near: at most {skipped:,} pairs of rows were not compared, because they look like too"
+            " many others"
+        )
+    largest = counts.get("largest_unit", 1)
+    if largest > max(_LARGE_UNIT, _LARGE_FRACTION * entities):
+        yield (
+            f"{largest:,} of {entities:,} entities are joined by rows with the same content,"
+            f" compared by {names}, and are in one split; set {setting('content')} to the columns"
+            f" that count, or choose {drop}"
+        )

@@ -1,0 +1,98 @@
+"""Number the classes of the label, and drop rows without one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.arrays import U8
+from headrace.errors import InputError, setting
+from headrace.formats.dates import Dates
+from headrace.formats.shard import Chunk, Shard
+from headrace.split import columns
+from headrace.split.features import Counts, Feature, Scans
+from headrace.split.rules import OF_LABELS, SplitPlan
+from headrace.split.scan import (
+    MISSING_LABEL,
+    NULL_ENTITY,
+    Scanner,
+    column_of,
+    count_missing_like,
+    encode,
+)
+from headrace.split.settings import TemporalSplit
+
+MAX_CLASSES = 100_000
+
+
+class LabelScanner(Scanner):
+    """Collect the distinct labels of a shard, and flag rows without one."""
+
+    def __init__(self, settings: TemporalSplit, label: str) -> None:
+        self.settings = settings
+        self.label = label
+        self.columns = (label,)
+        if label == settings.main_target:
+            self.columns = settings.targets or ()
+        self.classes: set[str] = set()
+        self.missing_like: Counter[str] = Counter()
+
+    def scan(self, chunk: Chunk, table: pa.Table, times: Dates) -> U8:
+        """Flag the rows whose label is missing."""
+        settings = self.settings
+        if settings.label == settings.main_target:
+            values = columns.main_target(
+                table, settings.targets or (), self.label, settings.null_values
+            )
+        else:
+            values = column_of(table, self.label)
+        texts = columns.label_texts(values, settings.null_values)
+        distinct = encode(texts)
+        indices = pc.fill_null(distinct.indices, NULL_ENTITY).to_numpy()
+        self.missing_like += count_missing_like(distinct.dictionary, indices)
+        self.classes.update(distinct.dictionary.to_pylist())
+        if len(self.classes) > MAX_CLASSES:
+            raise InputError(
+                f"{self.label} has more than {MAX_CLASSES:,} classes; this is not a label column,"
+                f" leave {setting('label')} out"
+            )
+        return np.where(pc.is_null(texts).to_numpy(), MISSING_LABEL, 0).astype(np.uint8)
+
+    def result(self) -> dict[str, Any]:
+        """Return the classes, and the rows whose label other tools read as missing."""
+        return {
+            "classes": sorted(self.classes),
+            "missing_like_label": dict(sorted(self.missing_like.items())),
+        }
+
+
+class Labels(Feature):
+    """Classes 0..k-1 of a label column, by one map for all shards."""
+
+    rules = (OF_LABELS,)
+
+    def __init__(self, settings: TemporalSplit) -> None:
+        self.settings = settings
+
+    def scanner(self, shard: Shard) -> Scanner | None:
+        """Collect labels, if there is a label column."""
+        label = self.settings.label
+        if label is None:
+            return None
+        return LabelScanner(self.settings, label)
+
+    def decide(self, plan: SplitPlan, scans: Scans) -> SplitPlan:
+        """Number the labels of all shards."""
+        if self.settings.label is None:
+            return plan
+        distinct = {name for classes in scans.results("classes") for name in classes}
+        return replace(plan, classes=columns.label_map(sorted(distinct)))
+
+    def facts(self, plan: SplitPlan, scans: Scans, counts: Counts) -> dict[str, Any]:
+        """Record the map of classes."""
+        return {"label_map": None if plan.classes is None else dict(plan.classes)}

@@ -1,0 +1,69 @@
+"""Split by one cut in time: refuse empty splits and warn of small ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.errors import InputError, setting
+from headrace.report.words import many
+from headrace.run.events import Note
+from headrace.split import advice
+from headrace.split.features import Counts, Feature, Scans
+from headrace.split.rules import OF_ONE_CUT, OF_REACHES, SplitPlan
+from headrace.split.settings import TemporalSplit
+
+
+class OneCutInTime(Feature):
+    """The rows from the split date on test, and the others train or validate."""
+
+    def __init__(self, settings: TemporalSplit) -> None:
+        self.settings = settings
+        reaches = settings.reaches_us()
+        self.rules = (*(rule for rule in OF_REACHES if rule.reason in reaches), *OF_ONE_CUT)
+
+    def facts(self, plan: SplitPlan, scans: Scans, counts: Counts) -> dict[str, Any]:
+        """Check the splits, and record the number of entities."""
+        self._refuse_empty(plan, counts)
+        scans.context.warn(advice.small_splits(self.settings, counts, scans))
+        cost = advice.cost_of_rules(counts)
+        if cost is not None:
+            scans.context.on_event(Note("info", cost))
+        if self.settings.entity is None:
+            return {}
+        allocation = plan.placement.allocation
+        return {
+            "entities_before_cutoff": len(allocation.entities),
+            "train_entities": allocation.train,
+            "val_entities": allocation.val,
+        }
+
+    def _refuse_empty(self, plan: SplitPlan, counts: Counts) -> None:
+        settings = self.settings
+        allocation = plan.placement.allocation
+        if settings.entity is None:
+            if not counts.rows["train"]:
+                reaches = {"gap": settings.gap, "label_horizon": settings.label_horizon}
+                listed = "".join(f", {name}={value}" for name, value in reaches.items() if value)
+                raise InputError(
+                    "train has no rows: no row that counts is before"
+                    f" {settings.split_date}{listed}; choose a later {setting('split_date')}"
+                )
+            return
+        entities = len(allocation.entities)
+        joined = ""
+        if allocation.units != entities:
+            joined = (
+                f", and content joins them to {allocation.units:,} units ({setting('content')}, "
+                f"{setting('duplicates', 'drop')} help)"
+            )
+        for split, on_side, verb in (
+            ("train", allocation.train, "train"),
+            ("val", allocation.val, "validate"),
+        ):
+            if counts.rows[split] == 0:
+                raise InputError(
+                    f"{split} has no rows: {many(entities, 'entity has', 'entities have')} rows"
+                    f" before {settings.split_date}, {on_side:,} of them {verb}{joined}; choose a"
+                    f" later {setting('split_date')} or another {setting('train_ratio')} (now"
+                    f" {settings.train_ratio})"
+                )

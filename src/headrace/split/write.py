@@ -1,0 +1,429 @@
+"""Write every row of a shard to its split, or count the reason it is dropped for.
+
+Pass 2, and joining of parts.
+
+If rows are only moved, their bytes are copied without parsing. Otherwise the columns are read,
+derived
+and written. The choice depends on the settings and the shard alone, so results do not depend on
+scheduling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.arrays import I64, U64, Bools
+from headrace.digest import FileDigest
+from headrace.errors import InputError
+from headrace.formats import delimited
+from headrace.formats.common_schema import fit
+from headrace.formats.content import tagged
+from headrace.formats.detect import compress_block
+from headrace.formats.open_parquet import open_file
+from headrace.formats.registry import FileType, index_word
+from headrace.formats.shard import Dialect, Shard, unchanged
+from headrace.formats.source import copied_records, read_chunks
+from headrace.formats.text_columns import typed
+from headrace.formats.types import is_text
+from headrace.formats.write import Piece, ShardWriter, Written
+from headrace.near.repeats import keep_words
+from headrace.run.context import STAGE_DIRECTORY, TaskFiles
+from headrace.run.receipts import FileRecord, Receipt
+from headrace.split import columns
+from headrace.split.rules import TEST_CODE, Codes, Output, SplitPlan, classify, key_micros
+from headrace.split.scan import Scanned, located, read_scan
+from headrace.storage.local import storing
+
+_COPY_BYTES = 4 << 20
+
+
+@dataclass
+class _SplitWriters:
+    """The open output shards of one source shard, by split. A split without rows gets none."""
+
+    files: TaskFiles
+    plan: SplitPlan
+    targets: Mapping[str, str]
+    schema: pa.Schema
+    dialect: Dialect | None
+    stack: ExitStack
+    writers: dict[str, ShardWriter] = field(default_factory=dict)
+
+    def append(self, piece: Piece, codes: Codes, keys: I64) -> None:
+        """Append the rows of a piece to their splits."""
+        names = self.plan.names
+        counts = np.bincount(codes, minlength=len(names))[: len(names)]
+        for code in np.flatnonzero(counts).tolist():
+            selected: Bools = codes == code
+            self._writer(names[code]).append(
+                piece.filter(pa.array(selected)), keys.compress(selected)
+            )
+
+    def _writer(self, split: str) -> ShardWriter:
+        if split not in self.writers:
+            writer = open_writer(
+                self.files, self.plan, self.targets[split], self.schema, self.dialect
+            )
+            self.writers[split] = self.stack.enter_context(writer)
+        return self.writers[split]
+
+    def finish(self) -> dict[str, Written]:
+        """Complete all shards."""
+        written = {split: writer.finish() for split, writer in self.writers.items()}
+        for split, result in written.items():
+            self.files.finished(self.writers[split].path, self.targets[split], result)
+        return written
+
+
+def open_writer(
+    files: TaskFiles, plan: SplitPlan, target: str, schema: pa.Schema, dialect: Dialect | None
+) -> ShardWriter:
+    """Open an output shard under a temporary name."""
+    return ShardWriter(
+        files.temporary(target),
+        file_type=plan.output.file_type,
+        schema=schema,
+        dialect=dialect,
+        parquet_compression=plan.output.parquet_compression,
+    )
+
+
+def split_shard(
+    files: TaskFiles, plan: SplitPlan, shard: Shard, number: int, targets: Mapping[str, str]
+) -> dict[str, Any]:
+    """Write the shard's rows of each split to `targets[split]`; splits without rows get no file."""
+    scanned = read_scan(files.run, number, alike=plan.near is not None)
+    codes = classify(scanned, plan)
+    keys = key_micros(scanned, plan)
+    copies = copies_bytes(plan.output, shard) and scanned.sizes is not None
+    pieces = _Pieces(plan, shard, scanned, copies)
+    row = 0
+    with ExitStack() as stack:
+        if copies:
+            schema = shard.schema
+        else:
+            schema = plan.schema
+        dialect = output_dialect(plan.output, shard)
+        writers = _SplitWriters(files, plan, targets, schema, dialect, stack)
+        for piece in pieces.read():
+            rows = slice(row, row + len(piece))
+            if rows.stop > len(codes):
+                raise InputError(
+                    f"{shard.path}: changed while it was being read; run again once it is complete"
+                )
+            writers.append(piece, codes[rows], keys[rows])
+            row = rows.stop
+        if row != len(codes):
+            raise InputError(
+                f"{shard.path}: has {row} rows now and had {len(codes)} before; run again once it"
+                " is complete"
+            )
+        written = writers.finish()
+    if plan.content is not None and plan.settings.folds is None:
+        words = tagged(np.concatenate(pieces.digests), codes, codes <= TEST_CODE)
+        keep_words(files, content_file(number), words)
+    counts = np.bincount(codes, minlength=len(plan.codes))
+    counted = {name: int(counts[code]) for name, code in plan.codes.items()}
+    if plan.settings.folds is None:
+        dated = plan.settings.splits
+    else:
+        dated = tuple(written)
+    return {
+        "rows_in": row,
+        "rows_by_split": {name: counted[name] for name in plan.names},
+        "dropped_by_reason": {rule.reason: counted[rule.reason] for rule in plan.rules},
+        "dates": {
+            name: plan.bins.counts(keys.compress(codes == plan.codes[name])).tolist()
+            for name in dated
+        },
+        "blocks": {
+            split: [asdict(block) for block in result.blocks] for split, result in written.items()
+        },
+    }
+
+
+@dataclass
+class _Pieces:
+    """The rows of a source shard, piece by piece, as they are written.
+
+    digests: of their content, if pass 2 needs them.
+    """
+
+    plan: SplitPlan
+    shard: Shard
+    scanned: Scanned
+    copies: bool
+    digests: list[U64] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        content = self.scanned.content
+        self.digests.append(np.empty(0, np.uint64) if content is None else content)
+
+    def read(self) -> Iterator[Piece]:
+        """Yield bytes if rows are copied, and else tables."""
+        if not self.copies:
+            yield from self._derived()
+            return
+        assert self.scanned.sizes is not None
+        self._check_types()
+        yield from copied_records(self.shard, self.scanned.sizes)
+        unchanged(self.shard)
+
+    def _check_types(self) -> None:
+        """Read the columns that must be of declared types, or that are compared, of a shard whose
+        bytes are copied.
+        """
+        plan = self.plan
+        shard = self.shard
+        names: list[str] = []
+        if shard.dialect is not None:
+            names += plan.output.types
+        if self._digests_here():
+            assert plan.content is not None
+            names += plan.content.schema.names
+        if not names:
+            return
+        for chunk in read_chunks(shard, names):
+            table = chunk.table(list(dict.fromkeys(names)))
+            table = typed(
+                table,
+                plan.output.types,
+                plan.settings.null_values,
+                str(shard.path),
+                chunk.first_row,
+            )
+            self._digest(table)
+
+    def _derived(self) -> Iterator[Piece]:
+        """Yield the shard's rows as the output's columns."""
+        plan = self.plan
+        path = str(self.shard.path)
+        for chunk in read_chunks(self.shard):
+            with located(path, chunk.first_row):
+                table = derive(chunk.table(), plan, path, self.shard.name, chunk.first_row)
+                if self._digests_here():
+                    assert plan.content is not None
+                    # Text files keep the text of declared types.
+                    compared = table.select(list(plan.content.schema.names))
+                    types = plan.output.types
+                    null_values = plan.settings.null_values
+                    self._digest(typed(compared, types, null_values, path, chunk.first_row))
+            yield table
+
+    def _digests_here(self) -> bool:
+        return self.scanned.content is None and self.plan.content is not None
+
+    def _digest(self, table: pa.Table) -> None:
+        if self._digests_here():
+            assert self.plan.content is not None
+            self.digests.append(self.plan.content.digest(table))
+
+
+def content_file(number: int) -> str:
+    """Return the path of the digests of a shard's kept rows, each with its split, relative to the
+    run.
+    """
+    return f"{STAGE_DIRECTORY}/split-{number:05d}.content.arrow"
+
+
+def copies_bytes(output: Output, shard: Shard) -> bool:
+    """Return True if this shard's rows keep their bytes: same format in and out, no column added or
+    changed.
+    """
+    settings = output.settings
+    file_format = output.file_type.format
+    derives = (
+        settings.label is not None or settings.targets is not None or settings.lineage == "columns"
+    )
+    if derives or shard.partition or shard.file_type.format != file_format:
+        return False
+    if file_format.content == "binary":
+        return False
+    if file_format.separator is None:
+        return True
+    return shard.schema.names == output.source.names and shard.dialect == output_dialect(
+        output, shard
+    )
+
+
+def derive(
+    table: pa.Table, plan: SplitPlan, path: str, shard_name: str, first_row: int
+) -> pa.Table:
+    """Derive the output columns of source columns: common schema, main target, classes, declared
+    types, lineage.
+    """
+    settings = plan.settings
+    output = plan.output
+    table = fit(table, output.source)
+    if settings.main_target is not None:
+        values = columns.main_target(
+            table, settings.targets or (), settings.main_target, settings.null_values
+        )
+        table = _replaced(table, settings.main_target, values)
+    if settings.label is not None and plan.classes is not None:
+        texts = columns.label_texts(table[settings.label], settings.null_values)
+        table = _replaced(table, settings.label, columns.class_numbers(texts, plan.classes))
+    read = typed(table, output.types, settings.null_values, path, first_row)
+    # text files keep the text, but it must still be of the type
+    if output.file_type.format.separator is None:
+        table = read
+    if settings.lineage == "columns":
+        table = columns.with_lineage(table, shard_name, first_row)
+    return table
+
+
+def _replaced(table: pa.Table, name: str, values: pa.ChunkedArray) -> pa.Table:
+    return table.set_column(table.column_names.index(name), pa.field(name, values.type), values)
+
+
+def output_schema(plan: SplitPlan) -> pa.Schema:
+    """Return the output's columns, types and nullability, by deriving an empty table."""
+    settings = plan.settings
+    source = plan.output.source
+    # Rows without time, label or known time are dropped, or stop the run.
+    never_null: set[str | None] = {settings.time, settings.label, *settings.known_at}
+    if settings.null_entity != "own":
+        never_null.add(settings.entity)
+    if settings.lineage == "columns":
+        never_null |= {"source_shard", "source_row"}
+    source_fields = {source_field.name: source_field for source_field in source}
+    fields = []
+    for derived in derive(source.empty_table(), plan, "", "", 0).schema:
+        before = source_fields.get(derived.name)
+        filled = before is not None and before.type == derived.type and not before.nullable
+        data_type = derived.type
+        # text files keep the text; readers convert it
+        if derived.name in plan.output.types and is_text(data_type):
+            data_type = plan.output.types[derived.name]
+        nullable = not filled and derived.name not in never_null
+        fields.append(pa.field(derived.name, data_type, nullable=nullable))
+    return pa.schema(fields)
+
+
+def output_dialect(output: Output, shard: Shard) -> Dialect | None:
+    """Return how the output text is written: like the source shard if it has the same format,
+    plainly otherwise.
+    """
+    file_format = output.file_type.format
+    if file_format.separator is None:
+        return None
+    if shard.file_type.format == file_format:
+        dialect = shard.dialect
+    else:
+        dialect = None
+    if dialect is None:
+        dialect = Dialect(file_format.separator, "\n")
+    if output.settings.layout == "single":
+        return replace(dialect, separator=output.separator)
+    return dialect
+
+
+def word_of_output(output: Output, shard: Shard) -> str:
+    """Return the index's word for the format that this shard's rows are written in."""
+    dialect = output_dialect(output, shard)
+    return index_word(output.file_type, None if dialect is None else dialect.separator)
+
+
+def join_split(
+    files: TaskFiles,
+    plan: SplitPlan,
+    first: Shard,
+    split: str,
+    parts: Sequence[Receipt],
+    target: str,
+) -> dict[str, Any]:
+    """Write all parts of a split, in source order, as `target`; a split without rows gets a file
+    without rows.
+
+    Text is copied; Parquet gets row groups of full size. first: the shard whose dialect the text
+    takes.
+    """
+    if plan.output.file_type.format.name == "parquet":
+        return _join_parquet(files, plan, split, parts, target)
+    temporary = files.temporary(target)
+    digest = FileDigest()
+    size = 0
+    rows = 0
+    blocks: list[dict[str, Any]] = []
+    with storing(temporary.parent), temporary.open("xb") as sink:
+
+        def put(data: bytes) -> None:
+            nonlocal size
+            sink.write(data)
+            digest.update(data)
+            size += len(data)
+
+        dialect = output_dialect(plan.output, first)
+        if dialect is None:
+            header = b""
+        else:
+            header = delimited.header_bytes(plan.schema.names, dialect)
+        put(bytes(compress_block(header, plan.output.file_type.compression)))
+        for part in parts:
+            for record in records_of(part, split):
+                part_blocks = part.extra["blocks"][split]
+                start = part_blocks[0]["offset"]  # after the part's header
+                shift = size - start
+                for data in _read_from(files.run / record.path, start):
+                    put(data)
+                for block in part_blocks:
+                    blocks.append({**block, "offset": block["offset"] + shift, "first_row": rows})
+                    rows += block["rows"]
+    files.finished(temporary, target, Written(rows, size, digest.sha256, (), digest.checksum))
+    return {"rows_in": rows, "blocks": blocks}
+
+
+def _read_from(path: Path, offset: int) -> Iterator[bytes]:
+    with path.open("rb") as source:
+        source.seek(offset)
+        while data := source.read(_COPY_BYTES):
+            yield data
+
+
+def _join_parquet(
+    files: TaskFiles, plan: SplitPlan, split: str, parts: Sequence[Receipt], target: str
+) -> dict[str, Any]:
+    writer = open_writer(files, plan, target, plan.schema, None)
+    with writer:
+        for part in parts:
+            for record in records_of(part, split):
+                _append_parquet(
+                    writer, files.run / record.path, _keys_of(files.run, plan, part.number, split)
+                )
+        written = writer.finish()
+        files.finished(writer.path, target, written)
+    return {"rows_in": written.rows, "blocks": [asdict(block) for block in written.blocks]}
+
+
+def _keys_of(run: Path, plan: SplitPlan, number: int, split: str) -> I64:
+    """Return the times of a shard's rows in a split."""
+    scanned = read_scan(run, number, alike=plan.near is not None)
+    in_split: Bools = classify(scanned, plan) == plan.codes[split]
+    return key_micros(scanned, plan)[in_split]
+
+
+def _append_parquet(writer: ShardWriter, path: Path, keys: I64) -> None:
+    row = 0
+    with open_file(path, FileType.named("parquet")) as source:
+        for group in range(source.num_row_groups):
+            table = source.read_row_group(group, use_threads=False)
+            writer.append(table, keys[row : row + table.num_rows])
+            row += table.num_rows
+
+
+def records_of(part: Receipt, split: str) -> list[FileRecord]:
+    """Return the part's files of this split: those in a directory named after the split; at most
+    one.
+    """
+    result = []
+    for record in part.files:
+        if PurePosixPath(record.path).parent.name == split:
+            result.append(record)
+    return result
