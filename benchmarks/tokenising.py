@@ -39,9 +39,8 @@ from reporting import parser, publish
 from headrace.formats.source import find_files
 from headrace.packing.chats.layouts import Conversation, sample_of
 from headrace.packing.chats.reader import RowBatch, read_rows
-from headrace.packing.chats.settings import ChatSettings
+from headrace.packing.chats.settings import BackendName, ChatSettings
 from headrace.packing.chats.tokenise import ChatEncoder
-from headrace.packing.chats.words import BackendName
 
 CORPUS = Path(__file__).parents[1] / "examples" / "packed_chats" / "corpus.py"
 TURN = re.compile(r"(?<=<\|im_start\|>assistant\n)(.*?<\|im_end\|>)", re.DOTALL)

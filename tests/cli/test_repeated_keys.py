@@ -10,7 +10,7 @@ from headrace.errors import InputError, SettingsError
 from headrace.packing.blend import blend_of
 from headrace.packing.chats.layouts import sample_of
 from headrace.packing.chats.reader import BrokenRow, read_rows
-from headrace.packing.chats.words import RowRejected
+from headrace.packing.chats.rejections import RowRejected
 from headrace.series.windows.datamodule import SeriesDataModule
 from tables import write_bytes
 

@@ -25,7 +25,7 @@ from headrace.histories.config import Histories
 from headrace.packing.blend import SourceBlend, blend_of
 from headrace.packing.chats.layouts import sample_of
 from headrace.packing.chats.reader import BrokenRow, row_of_line
-from headrace.packing.chats.words import RowRejected
+from headrace.packing.chats.rejections import RowRejected
 
 Parser = Callable[[bytes, Path], object]
 HANG_S = 5

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from headrace.near import STAGES
-from headrace.packing.chats.words import REASONS
+from headrace.packing.chats.rejections import REASONS
 from headrace.recipe import Recipe
 
 if TYPE_CHECKING:

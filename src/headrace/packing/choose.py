@@ -1,22 +1,26 @@
-"""Choose which sequences of each dataset go into which split, and count why the others go nowhere. Pure.
+"""Choose which sequences of each dataset go into which split, and count why the others go nowhere.
 
-Splits. A unit is the value of the entity field if one is given, else a row. Units are ordered by a keyed hash. The
-first `round(n × test_ratio)` are test, the next `round(n × val_ratio)` valid, the rest train (halves round up; a ratio
-above zero gives at least one unit). Counts are exact, and do not depend on shards, workers or file order. Each dataset
-is split separately. With an entity, all datasets are split together, so that no value is in two splits. In a blend per
-split the split is given. There, a value that is in test is left out of valid and train, and one that is in valid is
+Pure.
+
+Splits. A unit is the value of the entity field if one is given, else a row. Units are ordered by a
+keyed hash. The first `round(n × test_ratio)` are test, the next `round(n × val_ratio)` valid, the
+rest train (halves round up; a ratio above zero gives at least one unit). Counts are exact, and do
+not depend on shards, workers or file order. Each dataset is split separately. With an entity, all
+datasets are split together, so that no value is in two splits. In a blend per split the split is
+given. There, a value that is in test is left out of valid and train, and one that is in valid is
 left out of train.
 
-Duplicates. Rows are joined into one unit if they ask the same (the same digest of user turns, or of named columns), if
-a sequence of one is a sequence of the other, token for token and label for label, if sequences of theirs are near and
-the settings ask for that, or if they have the same entity. Joining is transitive: a unit is a connected component. A
-unit in several datasets is in the split that the first of them gave it, and counts there.
+Duplicates. Rows are joined into one unit if they ask the same (the same digest of user turns, or of
+named columns), if a sequence of one is a sequence of the other, token for token and label for
+label, if sequences of theirs are near and the settings ask for that, or if they have the same
+entity. Joining is transitive: a unit is a connected component. A unit in several datasets is in the
+split that the first of them gave it, and counts there.
 
-Weights are relative shares of TOKENS inside each split. The mix is as large as possible without any dataset giving more
-than it has, or in train more than `repeat` times that. The dataset that limits the mix gives everything. Each other one
-is taken whole as often as it fits its share, and then its rows once more in the order of a keyed hash, until their
-tokens are as near to the share as whole rows can be. Equal weights take everything, in train `epochs` times. Weight 0
-takes nothing.
+Weights are relative shares of TOKENS inside each split. The mix is as large as possible without any
+dataset giving more than it has, or in train more than `repeat` times that. The dataset that limits
+the mix gives everything. Each other one is taken whole as often as it fits its share, and then its
+rows once more in the order of a keyed hash, until their tokens are as near to the share as whole
+rows can be. Equal weights take everything, in train `epochs` times. Weight 0 takes nothing.
 """
 
 from __future__ import annotations
@@ -44,21 +48,27 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value", bound=np.generic)
 
-TRAIN, VALID, TEST = 0, 1, 2
+TRAIN = 0
+VALID = 1
+TEST = 2
 NOWHERE = 255
-KEY_IN, CONTENT_IN = ("key_in_test", "key_in_valid"), ("content_in_test", "content_in_valid")
-DUPLICATE, WEIGHT = "duplicate", "weight"
+KEY_IN = ("key_in_test", "key_in_valid")
+CONTENT_IN = ("content_in_test", "content_in_valid")
+DUPLICATE = "duplicate"
+WEIGHT = "weight"
 REASONS = (*KEY_IN, *CONTENT_IN, DUPLICATE, WEIGHT)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The split of every sequence of every dataset (`NOWHERE` for none), what is left out and why, and units per split.
+    """The split of every sequence of every dataset (`NOWHERE` for none), what is left out and why,
+    and units per split.
 
     left_out: rows, sequences, tokens and labels that are in no split, by reason.
-    copies: how many times each sequence is taken if it is in a split. repeated: tokens and labels taken again.
-    units: one record per independent draw, with what was drawn and the number of units of each split.
-    duplicates: counts of rows with the same content; None if duplicates were not looked for.
+    copies: how many times each sequence is taken if it is in a split. repeated: tokens and labels
+    taken again. units: one record per independent draw, with what was drawn and the number of units
+    of each split. duplicates: counts of rows with the same content; None if duplicates were not
+    looked for.
     """
 
     splits: Sequence[U8]
@@ -104,14 +114,24 @@ def choose(
 ) -> Choice:
     """Choose the split of every sequence. Sequences of one row are always in the same split.
 
-    origins: one per dataset. keyed: whether an entity is given. duplicates: as in the settings. least_tokens: shorter
-    sequences are not compared. near: near-duplicate sequences, if the settings ask for them.
+    origins: one per dataset. keyed: whether an entity is given. duplicates: as in the settings.
+    least_tokens: shorter sequences are not compared. near: near-duplicate sequences, if the
+    settings ask for them.
     """
     data = [_Rows(each, np.full(len(each.first_of_row), TRAIN, np.uint8)) for each in origins]
     cuts = np.cumsum([len(own.first) for own in data])[:-1]
-    nearly = None if near is None else near.group
-    repeats = None if duplicates == "allow" else find_repeats(origins, least_tokens, nearly)
-    joined = None if duplicates == "count" else repeats
+    if near is None:
+        nearly = None
+    else:
+        nearly = near.group
+    if duplicates == "allow":
+        repeats = None
+    else:
+        repeats = find_repeats(origins, least_tokens, nearly)
+    if duplicates == "count":
+        joined = None
+    else:
+        joined = repeats
     left_out = {reason: Counter[str]() for reason in REASONS}
     units: list[tuple[str, Mapping[Split, int]]] = []
     if repeats is not None and duplicates == "drop":
@@ -134,7 +154,9 @@ def choose(
     elif keyed:
         side = np.concatenate([own.side for own in data])
         taken = side != NOWHERE
-        side[taken], counts = split_units(high[taken], low[taken], ratios, "conversation keys of the blend")
+        side[taken], counts = split_units(
+            high[taken], low[taken], ratios, "conversation keys of the blend"
+        )
         for own, part in zip(data, np.split(side, cuts), strict=True):
             own.side = part
         units.append(("keys", counts))
@@ -144,7 +166,8 @@ def choose(
         _weigh([each.source for each in datasets], data, number, seed, left_out[WEIGHT])
     found = None
     if repeats is not None:
-        side, unit = np.concatenate([own.side for own in data]), repeats.unit
+        side = np.concatenate([own.side for own in data])
+        unit = repeats.unit
         earliest = np.full(int(unit.max(initial=-1)) + 1, NOWHERE, np.uint8)
         np.minimum.at(earliest, unit, side)
         earlier = (side != NOWHERE) & (earliest[unit] < side)  # train, then valid
@@ -163,11 +186,16 @@ def choose(
     for own, times in zip(data, times_taken, strict=True):
         repeated["tokens"] += int(((times - 1) * own.origins.lengths).sum())
         repeated["labels"] += int(((times - 1) * own.origins.labels).sum())
-    return Choice([own.per_sequence(own.side) for own in data], times_taken, left_out, repeated, units, found)
+    return Choice(
+        [own.per_sequence(own.side) for own in data], times_taken, left_out, repeated, units, found
+    )
 
 
 def _split_each(
-    datasets: Sequence[Dataset], data: Sequence[_Rows], ratios: Mapping[Split, float], unit: I64 | None
+    datasets: Sequence[Dataset],
+    data: Sequence[_Rows],
+    ratios: Mapping[Split, float],
+    unit: I64 | None,
 ) -> list[tuple[str, Mapping[Split, int]]]:
     """Split each dataset by itself. unit: the unit of every row.
 
@@ -179,11 +207,13 @@ def _split_each(
     for own, dataset in zip(data, datasets, strict=True):
         taken = own.side != NOWHERE
         high, low = own.units
-        known, what = None, f"rows of {dataset.source.name}"
+        known = None
+        what = f"rows of {dataset.source.name}"
         if unit is not None:
             mine = unit[begin : begin + len(taken)][taken]
             known = placed[mine]
-            what += "" if len(np.unique(mine)) == len(mine) else ", those that repeat each other counted once"
+            if len(np.unique(mine)) != len(mine):
+                what += ", those that repeat each other counted once"
         own.side[taken], each = split_units(high[taken], low[taken], ratios, what, known)
         if unit is not None:
             placed[mine] = own.side[taken]
@@ -193,22 +223,28 @@ def _split_each(
 
 
 def ratio_counts(units: int, ratios: Mapping[Split, float], what: str) -> dict[Split, int]:
-    """Count how many of `units` go to each split. what: the units in words for the error, such as "rows of math".
+    """Count how many of `units` go to each split.
 
-    Raises `InputError` if there are fewer units than splits with a ratio above zero, so that no split is left empty.
+    what: the units in words for the error, such as "rows of math".
+
+    Raises `InputError` if there are fewer units than splits with a ratio above zero, so that no
+    split is left empty.
     """
     asked = [split for split in SPLITS if ratios.get(split, 0) > 0]
     if units < len(asked):
         listed = ", ".join(f"{split} {ratios[split]}" for split in asked)
         raise InputError(
             f"{what}: {units:,} cannot fill {len(asked)} splits ({listed}); "
-            f"give more data, or set the ratio of a split to 0"
+            "give more data, or set the ratio of a split to 0"
         )
     counts: dict[Split, int] = dict.fromkeys(SPLITS, 0)
     left = units
     for behind, split in reversed(list(enumerate(asked))):  # test first, train takes the rest
         wanted = max(1, floor(Fraction(repr(float(ratios[split]))) * units + Fraction(1, 2)))
-        counts[split] = min(wanted, left - behind) if behind else left
+        if behind:
+            counts[split] = min(wanted, left - behind)
+        else:
+            counts[split] = left
         left -= counts[split]
     return counts
 
@@ -216,10 +252,12 @@ def ratio_counts(units: int, ratios: Mapping[Split, float], what: str) -> dict[S
 def split_units(
     high: U64, low: U64, ratios: Mapping[Split, float], what: str, placed: U8 | None = None
 ) -> tuple[U8, dict[Split, int]]:
-    """Assign every row to a split by the 128-bit hash of its unit [N]. Returns uint8 [N] and the units of each split.
+    """Assign every row to a split by the 128-bit hash of its unit [N].
 
-    Rows with equal hashes are one unit and share a split. placed: the split that a row's unit has already, or
-    `NOWHERE`.
+    Returns uint8 [N] and the units of each split.
+
+    Rows with equal hashes are one unit and share a split. placed: the split that a row's unit has
+    already, or `NOWHERE`.
     """
     order = np.lexsort((low, high))
     first = np.ones(len(order), np.bool_)
@@ -227,68 +265,113 @@ def split_units(
     unit_of = np.cumsum(first) - 1
     units = int(first.sum())
     counts = ratio_counts(units, ratios, what)
-    split_of_unit = np.full(units, NOWHERE, np.uint8) if placed is None else placed[order][first]
+    if placed is None:
+        split_of_unit = np.full(units, NOWHERE, np.uint8)
+    else:
+        split_of_unit = placed[order][first]
     for number in (TEST, VALID):
         lacking = max(0, counts[SPLITS[number]] - int((split_of_unit == number).sum()))
         split_of_unit[np.flatnonzero(split_of_unit == NOWHERE)[:lacking]] = number
     split_of_unit[split_of_unit == NOWHERE] = TRAIN
     side = np.empty(len(order), np.uint8)
     side[order] = split_of_unit[unit_of]
-    return side, {split: int((split_of_unit == number).sum()) for number, split in enumerate(SPLITS)}
+    return side, {
+        split: int((split_of_unit == number).sum()) for number, split in enumerate(SPLITS)
+    }
 
 
-def copies_of(sources: Sequence[Source], tokens: Sequence[I64], orders: Sequence[U64], *, repeats: bool) -> list[I64]:
-    """Choose how many times a split takes each row of each dataset, so that token shares follow the weights.
+def copies_of(
+    sources: Sequence[Source], tokens: Sequence[I64], orders: Sequence[U64], *, repeats: bool
+) -> list[I64]:
+    """Choose how many times a split takes each row of each dataset, so that token shares follow the
+    weights.
 
-    The module describes the rule. tokens: tokens of every row, per dataset. orders: the keyed hash that orders the
-    rows, parallel to tokens. repeats: whether a row may be taken more than once, as in train.
+    The module describes the rule. tokens: tokens of every row, per dataset. orders: the keyed hash
+    that orders the rows, parallel to tokens. repeats: whether a row may be taken more than once, as
+    in train.
     """
     totals = [int(each.sum()) for each in tokens]
-    copies = [np.full(len(each), sources[place].weight > 0, np.int64) for place, each in enumerate(tokens)]
+    copies = [
+        np.full(len(each), sources[place].weight > 0, np.int64) for place, each in enumerate(tokens)
+    ]
     given = [place for place, source in enumerate(sources) if source.weight > 0 and totals[place]]
     weights = {place: Fraction(repr(float(sources[place].weight))) for place in given}
-    most = {place: Fraction(repr(float(sources[place].repeat))) if repeats else Fraction(1) for place in given}
+    most = {
+        place: Fraction(repr(float(sources[place].repeat))) if repeats else Fraction(1)
+        for place in given
+    }
     if len(set(weights.values())) <= 1 and all(each == 1 for each in most.values()):
-        epochs = {place: Fraction(repr(float(sources[place].epochs))) if repeats else Fraction(1) for place in given}
+        epochs = {
+            place: Fraction(repr(float(sources[place].epochs))) if repeats else Fraction(1)
+            for place in given
+        }
         targets = {place: floor(totals[place] * times) for place, times in epochs.items()}
     else:
         scale = min(totals[place] * most[place] / weights[place] for place in given)
         targets = {place: floor(scale * weight) for place, weight in weights.items()}
     for place, target in targets.items():
-        whole, target = divmod(target, totals[place]) if repeats else (0, min(target, totals[place]))
+        if repeats:
+            whole, target = divmod(target, totals[place])
+        else:
+            whole, target = (0, min(target, totals[place]))
         order = np.argsort(orders[place], kind="stable")
         held = np.cumsum(tokens[place][order])
         behind = int(np.searchsorted(held, target))  # rows before the one that reaches the target
-        before = int(held[behind - 1]) if behind else 0
-        taken = behind + 1 if int(held[behind]) - target < target - before else behind
+        before = 0
+        if behind:
+            before = int(held[behind - 1])
+        if int(held[behind]) - target < target - before:
+            taken = behind + 1
+        else:
+            taken = behind
         copies[place][:] = whole
         copies[place][order[: taken if whole else max(1, taken)]] += 1
     return copies
 
 
 def _keep_apart(
-    data: Sequence[_Rows], units: Sequence[I64], reasons: tuple[str, str], left_out: Mapping[str, Counter[str]]
+    data: Sequence[_Rows],
+    units: Sequence[I64],
+    reasons: tuple[str, str],
+    left_out: Mapping[str, Counter[str]],
 ) -> None:
-    """Leave out units that a later split also has (train, valid, test). unit: number of each row's unit.
+    """Leave out units that a later split also has (train, valid, test).
+
+    unit: number of each row's unit.
 
     Test keeps its units, valid keeps those that are not in test, and train keeps the rest.
     """
-    for keeper, reason, others in ((TEST, reasons[0], (VALID, TRAIN)), (VALID, reasons[1], (TRAIN,))):
-        held = np.unique(np.concatenate([unit[own.side == keeper] for own, unit in zip(data, units, strict=True)]))
+    for keeper, reason, others in (
+        (TEST, reasons[0], (VALID, TRAIN)),
+        (VALID, reasons[1], (TRAIN,)),
+    ):
+        held = np.unique(
+            np.concatenate(
+                [unit[own.side == keeper] for own, unit in zip(data, units, strict=True)]
+            )
+        )
         for own, unit in zip(data, units, strict=True):
             own.leave_out(np.isin(own.side, others) & np.isin(unit, held), left_out[reason])
 
 
-def _weigh(sources: Sequence[Source], data: Sequence[_Rows], number: int, seed: int, left_out: Counter[str]) -> None:
-    """Leave out or repeat rows of one split so that the token shares of its datasets follow the weights."""
+def _weigh(
+    sources: Sequence[Source], data: Sequence[_Rows], number: int, seed: int, left_out: Counter[str]
+) -> None:
+    """Leave out or repeat rows of one split so that the token shares of its datasets follow the
+    weights.
+    """
     rows = [np.flatnonzero(own.side == number) for own in data]
     here = [place for place, own in enumerate(rows) if len(own)]
-    tokens, orders = [], []
+    tokens = []
+    orders = []
     for place in here:
-        origins, first = data[place].origins, data[place].first
+        origins = data[place].origins
+        first = data[place].first
         tokens.append(np.add.reduceat(origins.lengths, first)[rows[place]])
         own = first[rows[place]]
-        number_in_file = origins.row[own].astype(np.uint64) ^ (origins.file[own].astype(np.uint64) << np.uint64(40))
+        number_in_file = origins.row[own].astype(np.uint64) ^ (
+            origins.file[own].astype(np.uint64) << np.uint64(40)
+        )
         words = np.stack([origins.unit_low[own], number_in_file], axis=1)
         orders.append(hash_words(derive_key(seed, "packed_sequences.weight"), words)[0])
     found = copies_of([sources[place] for place in here], tokens, orders, repeats=number == TRAIN)
@@ -303,9 +386,11 @@ def _weigh(sources: Sequence[Source], data: Sequence[_Rows], number: int, seed: 
 class Repeats:
     """All rows of all datasets, end to end [R], compared with each other.
 
-    unit: number of each row's component. unit_high, unit_low: the least hash of the component's rows, which decides its
-    split. A row that repeats no other row is therefore drawn as it would be alone.
-    content: number of the content of each row. is_copy: whether an earlier row has all sequences of a row.
+    unit: number of each row's component. unit_high, unit_low: the least hash of the component's
+    rows, which decides its split. A row that repeats no other row is therefore drawn as it would be
+    alone.
+    content: number of the content of each row. is_copy: whether an earlier row has all sequences of
+    a row.
     """
 
     unit: I64
@@ -328,7 +413,11 @@ def find_repeats(origins: Sequence[Origins], least_tokens: int, near: I64 | None
     content = number_rows(every.content_high[first], every.content_low[first])
     long = every.lengths >= least_tokens
     sequence = number_rows(every.prints[long])
-    groups = [(np.arange(len(counts)), entity), (np.arange(len(counts)), content), (row[long], sequence)]
+    groups = [
+        (np.arange(len(counts)), entity),
+        (np.arange(len(counts)), content),
+        (row[long], sequence),
+    ]
     least = least_of_component(len(counts), groups if near is None else [*groups, (row, near)])
     numbers, unit = np.unique(least, return_inverse=True)
 
@@ -339,8 +428,13 @@ def find_repeats(origins: Sequence[Origins], least_tokens: int, near: I64 | None
     np.minimum.at(lowest, unit, rank)
     drawn = first[order[lowest[unit]]]
 
-    sums = np.add.reduceat(every.prints, first) if len(first) else every.prints
-    _, first_copy = np.unique(number_rows(content.astype(np.uint64), sums, counts.astype(np.uint64)), return_index=True)
+    if len(first):
+        sums = np.add.reduceat(every.prints, first)
+    else:
+        sums = every.prints
+    _, first_copy = np.unique(
+        number_rows(content.astype(np.uint64), sums, counts.astype(np.uint64)), return_index=True
+    )
     is_copy = np.ones(len(counts), np.bool_)
     is_copy[first_copy] = False
     return Repeats(unit, every.unit_high[drawn], every.unit_low[drawn], content, is_copy)

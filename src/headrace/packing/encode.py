@@ -1,8 +1,9 @@
 """Read rows of the datasets, tokenise them and make them fit: the first stage.
 
-A task reads whole files, or every n-th row of one file. It writes the sequences to a spool and their origins to a file
-beside it. It lists each row that gives no sequence with its file, line and reason. Every row is in the spool, is
-listed, or is counted because `sample` or a filter leaves it out. Every token is in the spool or is counted as lost.
+A task reads whole files, or every n-th row of one file. It writes the sequences to a spool and
+their origins to a file beside it. It lists each row that gives no sequence with its file, line and
+reason. Every row is in the spool, is listed, or is counted because `sample` or a filter leaves it
+out. Every token is in the spool or is counted as lost.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from headrace.packing.chat_recipe import ChatRecipe
 from headrace.packing.chats.backends import BackendDiffers
 from headrace.packing.chats.layouts import digest_of_texts, layout_of
 from headrace.packing.chats.reader import NPY, BrokenRow, RowBatch, read_rows
+from headrace.packing.chats.rejections import CHOSEN, RowRejected
 from headrace.packing.chats.settings import RowForm
 from headrace.packing.chats.tokenise import ChatEncoder, Encoded
-from headrace.packing.chats.words import CHOSEN, RowRejected
 from headrace.packing.config import PackedSequences
 from headrace.packing.sequences import Origins, cut_at_borders, fit, label_counts, sequence_prints
 from headrace.packing.storage.spool import SpoolWriter
@@ -41,14 +42,26 @@ from headrace.run.context import RunContext, Task, TaskFiles, read_arrow
 from headrace.stream.audit.exclude import IN_BENCHMARK
 from headrace.stream.audit.overlap import Benchmarks, texts_in
 
-NO_SPLIT_KEY, TOO_SHORT, TOO_LONG, SAMPLED_OUT = "no_split_key", "too_short", "too_long", "sampled_out"
+NO_SPLIT_KEY = "no_split_key"
+TOO_SHORT = "too_short"
+TOO_LONG = "too_long"
+SAMPLED_OUT = "sampled_out"
 NOT_BAD = frozenset(
     (*CHOSEN, TOO_LONG, SAMPLED_OUT, IN_BENCHMARK)
 )  # rows that are left out on request; rows with other reasons are bad
 
 _TASK_BYTES = 8 << 20
 _COUNTED = (
-    *("rows_in", "rows", "sequences", "tokens", "labels", "truncated", "too_long_dropped", "divided"),
+    *(
+        "rows_in",
+        "rows",
+        "sequences",
+        "tokens",
+        "labels",
+        "truncated",
+        "too_long_dropped",
+        "divided",
+    ),
     *("special_text_rows", "encoded_sequences", "encoded_tokens", "encoded_labels"),
     *("repeated_tokens", "backend_compared", "backend_different"),
 )
@@ -56,7 +69,9 @@ _COUNTED = (
 
 @dataclass(frozen=True)
 class Part:
-    """The rows of one file that a task reads: those whose number, from 0, is `remainder` modulo `modulus`."""
+    """The rows of one file that a task reads: those whose number, from 0, is `remainder` modulo
+    `modulus`.
+    """
 
     file: int
     remainder: int = 0
@@ -77,15 +92,20 @@ class EncodeTask:
     sample_below: int | None = None
 
     def file(self, suffix: str = "") -> str:
-        """Name a file of the task, relative to the run; without a suffix the directory of its spool."""
+        """Name a file of the task, relative to the run; without a suffix the directory of its
+        spool.
+        """
         return f"stage/tokenise-{self.number:05d}{suffix}"
 
     def batches(self) -> Iterator[tuple[Part, RowBatch]]:
         """Read the rows of the task in batches."""
         for part in self.parts:
-            path, name = self.dataset.paths[part.file], self.dataset.names[part.file]
+            path = self.dataset.paths[part.file]
+            name = self.dataset.names[part.file]
             alignment = self.dataset.source.alignment
-            for batch in read_rows(path, name=name, part=(part.remainder, part.modulus), alignment=alignment):
+            for batch in read_rows(
+                path, name=name, part=(part.remainder, part.modulus), alignment=alignment
+            ):
                 yield part, batch
 
     def hashes(self, seed: int, purpose: str, part: Part, rows: I64) -> tuple[U64, U64]:
@@ -95,9 +115,15 @@ class EncodeTask:
 
     def task(self, work: Callable[[EncodeTask, TaskFiles], dict[str, Any]]) -> Task:
         """Make a stage's task that runs `work` on this one."""
-        part, names, sizes = self.parts[0], self.dataset.names, self.dataset.sizes
-        share = f" rows {part.remainder} mod {part.modulus}" if part.modulus > 1 else ""
-        more = f" and {len(self.parts) - 1} more" if len(self.parts) > 1 else ""
+        part = self.parts[0]
+        names = self.dataset.names
+        sizes = self.dataset.sizes
+        share = ""
+        if part.modulus > 1:
+            share = f" rows {part.remainder} mod {part.modulus}"
+        more = ""
+        if len(self.parts) > 1:
+            more = f" and {len(self.parts) - 1} more"
         return Task(
             f"{names[part.file]}{share}{more}",
             sum(sizes[each.file] // each.modulus for each in self.parts),
@@ -106,35 +132,48 @@ class EncodeTask:
         )
 
 
-def encode_tasks(settings: ChatRecipe, context: RunContext, datasets: Sequence[Dataset]) -> list[EncodeTask]:
-    """List all tasks, numbered in order. With `sample`, a stage before it finds which rows to take."""
+def encode_tasks(
+    settings: ChatRecipe, context: RunContext, datasets: Sequence[Dataset]
+) -> list[EncodeTask]:
+    """List all tasks, numbered in order.
+
+    With `sample`, a stage before it finds which rows to take.
+    """
     tasks: list[EncodeTask] = []
     for owner, dataset in enumerate(datasets):
         shards = settings.num_shards or max(1, -(-sum(dataset.sizes) // _TASK_BYTES))
-        if any(path.suffix == NPY for path in dataset.paths):  # which only one task should have in memory
+        # which only one task should have in memory
+        if any(path.suffix == NPY for path in dataset.paths):
             shards = min(shards, len(dataset.paths))
         for parts in assign_files(dataset.sizes, dataset.names, shards):
             tasks.append(EncodeTask(len(tasks), owner, dataset, parts))
     if settings.sample is None:
         return tasks
-    context.stage("sample", [each.task(partial(_sample, settings=settings)) for each in tasks], durable=False)
+    context.stage(
+        "sample", [each.task(partial(_sample, settings=settings)) for each in tasks], durable=False
+    )
     sampled = []
     for owner in range(len(datasets)):
         own = [task for task in tasks if task.owner == owner]
-        found = [read_arrow(context.run / task.file(".sample.arrow"))["hash"].to_numpy() for task in own]
+        found = [
+            read_arrow(context.run / task.file(".sample.arrow"))["hash"].to_numpy() for task in own
+        ]
         hashes = np.sort(np.concatenate(found))
-        below = int(hashes[min(settings.sample, len(hashes)) - 1]) if len(hashes) else None
+        below = None
+        if len(hashes):
+            below = int(hashes[min(settings.sample, len(hashes)) - 1])
         sampled += [replace(task, sample_below=below) for task in own]
     return sampled
 
 
 def assign_files(sizes: Sequence[int], names: Sequence[str], shards: int) -> list[list[Part]]:
-    """Assign files to `shards` tasks: each file goes whole to one task, or its rows are divided among several.
+    """Assign files to `shards` tasks: each file goes whole to one task, or its rows are divided
+    among several.
 
-    The largest file comes first (equal sizes in order of name). Each file goes to the task with the fewest bytes so
-    far, then to the lowest number. Inside a task, files are in order of name. With fewer files than tasks, every file
-    gets one task, and each further task goes to the file with the most bytes per task. Every row of every file is in
-    exactly one task.
+    The largest file comes first (equal sizes in order of name). Each file goes to the task with the
+    fewest bytes so far, then to the lowest number. Inside a task, files are in order of name. With
+    fewer files than tasks, every file gets one task, and each further task goes to the file with
+    the most bytes per task. Every row of every file is in exactly one task.
     """
     if len(sizes) >= shards:
         tasks: list[list[Part]] = [[] for _ in range(shards)]
@@ -152,21 +191,29 @@ def assign_files(sizes: Sequence[int], names: Sequence[str], shards: int) -> lis
         _, place, file = heap[0]
         counts[file] += 1
         heapq.heapreplace(heap, (Fraction(-max(sizes[file], 1), counts[file]), place, file))
-    return [[Part(file, remainder, counts[file])] for file in order for remainder in range(counts[file])]
+    return [
+        [Part(file, remainder, counts[file])] for file in order for remainder in range(counts[file])
+    ]
 
 
 def row_hashes(seed: int, purpose: str, name_digest: int, rows: I64) -> tuple[U64, U64]:
-    """Compute a keyed 128-bit hash for each row number [N] of a file. name_digest: 64-bit digest of its name."""
+    """Compute a keyed 128-bit hash for each row number [N] of a file.
+
+    name_digest: 64-bit digest of its name.
+    """
     words = np.stack([np.full(len(rows), name_digest, np.uint64), rows.astype(np.uint64)], axis=1)
     return hash_words(derive_key(seed, purpose), words)
 
 
 def _sample(task: EncodeTask, files: TaskFiles, settings: ChatRecipe) -> dict[str, Any]:
     """Keep the `sample` smallest sample hashes of a task's rows in a file. Tokenises nothing."""
-    found, rows_in = [np.empty(0, np.uint64)], 0
+    found = [np.empty(0, np.uint64)]
+    rows_in = 0
     for part, batch in task.batches():
         rows_in += len(batch.rows)
-        found.append(task.hashes(settings.seed, "sample", part, np.array(batch.numbers, np.int64))[0])
+        found.append(
+            task.hashes(settings.seed, "sample", part, np.array(batch.numbers, np.int64))[0]
+        )
     smallest = np.sort(np.concatenate(found))[: settings.sample]
     files.write_arrow(task.file(".sample.arrow"), pa.table({"hash": smallest}))
     return {"rows_in": rows_in}
@@ -182,8 +229,9 @@ def encode(
 ) -> dict[str, Any]:
     """Tokenise the rows of a task. O(batch) of memory, and O(sequences).
 
-    blank: the padding token if sequences will be padded. benchmarks: rows that overlap these are left out. The task
-    begins again with `tokenizers` if a backend gives other ids than `tokenizers` does.
+    blank: the padding token if sequences will be padded. benchmarks: rows that overlap these are
+    left out. The task begins again with `tokenizers` if a backend gives other ids than `tokenizers`
+    does.
 
     Raises `InputError` for a sequence that fits no bin if the settings make that an error.
     """
@@ -192,8 +240,11 @@ def encode(
     return run_encoding(task, files, start)
 
 
-def run_encoding(task: EncodeTask, files: TaskFiles, start: Callable[..., Encoding]) -> dict[str, Any]:
-    """Encode the rows of a task, and encode them again with `tokenizers` if a backend gave other ids.
+def run_encoding(
+    task: EncodeTask, files: TaskFiles, start: Callable[..., Encoding]
+) -> dict[str, Any]:
+    """Encode the rows of a task, and encode them again with `tokenizers` if a backend gave other
+    ids.
 
     The encoder uses `tokenizers` from then on. start: makes the state of the task, given `spool`.
     """
@@ -215,8 +266,8 @@ def run_encoding(task: EncodeTask, files: TaskFiles, start: Callable[..., Encodi
 class Chosen:
     """Rows of a batch to encode.
 
-    places: their indices in the batch. keys: their entities. named: digests of the columns to compare, None if no
-    columns are named.
+    places: their indices in the batch. keys: their entities. named: digests of the columns to
+    compare, None if no columns are named.
     """
 
     part: Part
@@ -231,8 +282,9 @@ class Chosen:
 class Encoding:
     """The running state of one task.
 
-    excluded: rows by benchmark. messages: by role and weight. rows_of: rows by file. blank: a token that
-    fingerprints ignore. aligned: whether fingerprints cover tokens and labels, or tokens alone.
+    excluded: rows by benchmark. messages: by role and weight. rows_of: rows by file. blank: a token
+    that fingerprints ignore. aligned: whether fingerprints cover tokens and labels, or tokens
+    alone.
     """
 
     settings: ChatRecipe
@@ -250,7 +302,9 @@ class Encoding:
     first: dict[str, str] = field(default_factory=dict)
     count: Counter[str] = field(default_factory=Counter)
     rows_of: Counter[str] = field(default_factory=Counter)
-    lost: dict[str, Counter[str]] = field(default_factory=lambda: {TOO_LONG: Counter(), TOO_SHORT: Counter()})
+    lost: dict[str, Counter[str]] = field(
+        default_factory=lambda: {TOO_LONG: Counter(), TOO_SHORT: Counter()}
+    )
 
     def encode(self, chosen: Chosen) -> None:
         """Encode these rows, `store` their sequences, and `reject` the others."""
@@ -265,8 +319,12 @@ class Encoding:
 
     def written(self, files: TaskFiles) -> dict[str, Any]:
         """Write the files beside the spool and return the task's result."""
-        files.write_arrow(self.task.file(".origins.arrow"), pa.table(vars(Origins.joined(self.origins))))
-        lines = (json.dumps(each, ensure_ascii=True, sort_keys=True) + "\n" for each in self.rejected)
+        files.write_arrow(
+            self.task.file(".origins.arrow"), pa.table(vars(Origins.joined(self.origins)))
+        )
+        lines = (
+            json.dumps(each, ensure_ascii=True, sort_keys=True) + "\n" for each in self.rejected
+        )
         files.write(self.task.file(".rejected.jsonl"), "".join(lines).encode())
         return {
             **{name: self.count[name] for name in _COUNTED},
@@ -274,7 +332,8 @@ class Encoding:
             "messages": sorted([*key, count] for key, count in self.messages.items()),
             "dropped": dict(self.dropped),
             "excluded": {
-                name: self.excluded[name] for name in (() if self.benchmarks is None else self.benchmarks.digests)
+                name: self.excluded[name]
+                for name in (() if self.benchmarks is None else self.benchmarks.digests)
             },
             "first": self.first,
             "lost": {reason: dict(lost) for reason, lost in self.lost.items()},
@@ -284,7 +343,8 @@ class Encoding:
         """Encode the wanted rows of a batch that have a key."""
         self.count["rows_in"] += len(batch.rows)
         self.rows_of[self.task.dataset.names[part.file]] += len(batch.rows)
-        numbers, entity = np.array(batch.numbers, np.int64), self.settings.entity
+        numbers = np.array(batch.numbers, np.int64)
+        entity = self.settings.entity
         taken = np.ones(len(numbers), np.bool_)
         if self.task.sample_below is not None:
             hashes, _ = self.task.hashes(self.settings.seed, "sample", part, numbers)
@@ -302,8 +362,12 @@ class Encoding:
                 continue
             values = [row.get(name) for name in self.settings.content]
             given = any(value not in (None, "") for value in values)
-            content = digest_of_texts([canonical_json(values).decode()]) if given else None
-            chosen.append((place, row, key if isinstance(key, str) else canonical_json(key).decode(), content))
+            content = None
+            if given:
+                content = digest_of_texts([canonical_json(values).decode()])
+            chosen.append(
+                (place, row, key if isinstance(key, str) else canonical_json(key).decode(), content)
+            )
         if self.benchmarks is not None and chosen:
             rows = [row for _, row, _, _ in chosen]
             kept = self.not_in_benchmarks(self.benchmarks, rows, batch.where(chosen[0][0]))
@@ -313,12 +377,21 @@ class Encoding:
         places, rows, keys, named = (list(each) for each in zip(*chosen, strict=True))
         self.encode(Chosen(part, batch, np.array(places), rows, keys, named))
 
-    def not_in_benchmarks(self, benchmarks: Benchmarks, rows: Sequence[Mapping[str, Any]], where: str) -> list[int]:
-        """Return the rows that overlap no benchmark and count the others. Raises `InputError` for rows of token ids."""
+    def not_in_benchmarks(
+        self, benchmarks: Benchmarks, rows: Sequence[Mapping[str, Any]], where: str
+    ) -> list[int]:
+        """Return the rows that overlap no benchmark and count the others.
+
+        Raises `InputError` for rows of token ids.
+        """
         source = self.task.dataset.source
         with suppress(RowRejected):
-            if (layout_of(rows[0], source.mapping) if source.layout == "auto" else source.layout) == "tokens":
-                raise InputError(f"{where}: holds token ids, and exclude= compares words; exclude rows of text")
+            if (
+                layout_of(rows[0], source.mapping) if source.layout == "auto" else source.layout
+            ) == "tokens":
+                raise InputError(
+                    f"{where}: holds token ids, and exclude= compares words; exclude rows of text"
+                )
         out = benchmarks.mask(texts_in(rows), len(rows), self.excluded)
         self.dropped[IN_BENCHMARK] += int(out.sum())
         kept: list[int] = np.flatnonzero(~out).tolist()
@@ -336,12 +409,16 @@ class Encoding:
     ) -> None:
         """Write sequences that lie end to end to the spool, with their origins.
 
-        rows: index among the chosen rows, per sequence. contents: digest of its content, see `content_of`. sizes:
-        tokens. labels: tokens that are labels.
+        rows: index among the chosen rows, per sequence. contents: digest of its content, see
+        `content_of`. sizes: tokens. labels: tokens that are labels.
         """
-        settings, part = self.settings, chosen.part
+        settings = self.settings
+        part = chosen.part
         self.count.update(
-            rows=len(np.unique(rows)), sequences=len(sizes), tokens=int(sizes.sum()), labels=int(labels.sum())
+            rows=len(np.unique(rows)),
+            sequences=len(sizes),
+            tokens=int(sizes.sum()),
+            labels=int(labels.sum()),
         )
         if not len(sizes):
             return
@@ -353,9 +430,15 @@ class Encoding:
             texts = pa.array(chosen.keys, pa.large_string())
             units = hash_texts(derive_key(settings.seed, "packed_sequences.key"), texts)
             high, low = (each[rows] for each in units)
-        digests = [chosen.named[row] or content for row, content in zip(rows.tolist(), contents, strict=True)]
+        digests = [
+            chosen.named[row] or content
+            for row, content in zip(rows.tolist(), contents, strict=True)
+        ]
         halves = np.frombuffer(b"".join(digests), "<u8").astype(np.uint64).reshape(-1, 2)
-        aligned = shift_left(mask, np.cumsum(sizes)) if self.aligned else None
+        if self.aligned:
+            aligned = shift_left(mask, np.cumsum(sizes))
+        else:
+            aligned = None
         self.origins.append(
             Origins(
                 file=np.full(len(sizes), part.file, np.int32),
@@ -373,7 +456,8 @@ class Encoding:
     def reject(self, batch: RowBatch, place: int, reason: str, detail: str) -> None:
         """Count and list a row that gives no sequence. Raises `InputError` for preference data."""
         name = self.task.dataset.source.name
-        if reason == "preference_data":  # one such row shows that the file is for another kind of training
+        # one such row shows that the file is for another kind of training
+        if reason == "preference_data":
             raise InputError(f"dataset {name}: {batch.where(place)}: {detail}")
         self.dropped[reason] += 1
         self.first.setdefault(reason, f"{batch.where(place)}: {detail}")
@@ -384,13 +468,22 @@ class Encoding:
 
 @dataclass
 class _Cutting(Encoding):
-    """The state of a task that cuts sequences longer than a bin, as the settings say, and keeps the pieces."""
+    """The state of a task that cuts sequences longer than a bin, as the settings say, and keeps the
+    pieces.
+    """
 
     settings: PackedSequences
 
     def encode(self, chosen: Chosen) -> None:
-        settings, longest, batch, places = self.settings, self.settings.longest, chosen.batch, chosen.places
-        cut_over = longest if settings.too_long == "turns" else None
+        settings, longest, batch, places = (
+            self.settings,
+            self.settings.longest,
+            chosen.batch,
+            chosen.places,
+        )
+        cut_over = None
+        if settings.too_long == "turns":
+            cut_over = longest
         encoded = self.encoded(chosen.rows, self.task.dataset.source, cut_over=cut_over)
         for each in encoded.rejected:
             self.reject(batch, int(places[each.row]), each.reason, each.detail)
@@ -400,7 +493,9 @@ class _Cutting(Encoding):
         self.count.update(
             encoded_sequences=len(lengths),
             encoded_tokens=int(lengths.sum()),
-            encoded_labels=int(label_counts(encoded.mask, np.cumsum(lengths) - lengths, lengths).sum()),
+            encoded_labels=int(
+                label_counts(encoded.mask, np.cumsum(lengths) - lengths, lengths).sum()
+            ),
         )
         if encoded.turns:
             encoded, divided, repeated, lost = cut_at_borders(encoded, longest)
@@ -411,23 +506,41 @@ class _Cutting(Encoding):
         if settings.too_long == "error" and len(over):
             where = batch.where(int(places[encoded.rows[over[0]]]))
             raise InputError(
-                f"{where}: gives a sequence of {lengths[over[0]]:,} tokens, a bin holds {longest:,}; choose what "
-                "becomes of such rows with too_long='truncate', 'drop', 'split' or 'turns', or a larger pack_size"
+                f"{where}: gives a sequence of {lengths[over[0]]:,} tokens, a bin holds"
+                f" {longest:,}; choose what becomes of such rows with too_long='truncate', 'drop',"
+                " 'split' or 'turns', or a larger pack_size"
             )
         pieces = fit(encoded.mask, lengths, longest, settings.too_long)
         short = pieces.lengths < 2
         kept = np.flatnonzero(~short)
-        rows, sizes, labels = encoded.rows[pieces.sequence[kept]], pieces.lengths[kept], pieces.labels[kept]
-        self.lost[TOO_LONG].update(sequences=pieces.dropped, tokens=pieces.lost_tokens, labels=pieces.lost_labels)
-        self.lost[TOO_SHORT].update(sequences=int(short.sum()), tokens=int(pieces.lengths[short].sum()), labels=0)
-        self.count.update(truncated=pieces.truncated, too_long_dropped=pieces.dropped, divided=pieces.divided)
+        rows = encoded.rows[pieces.sequence[kept]]
+        sizes = pieces.lengths[kept]
+        labels = pieces.labels[kept]
+        self.lost[TOO_LONG].update(
+            sequences=pieces.dropped, tokens=pieces.lost_tokens, labels=pieces.lost_labels
+        )
+        self.lost[TOO_SHORT].update(
+            sequences=int(short.sum()), tokens=int(pieces.lengths[short].sum()), labels=0
+        )
+        self.count.update(
+            truncated=pieces.truncated, too_long_dropped=pieces.dropped, divided=pieces.divided
+        )
         for row in np.setdiff1d(encoded.rows, rows).tolist():
             most = int(lengths[encoded.rows == row].max())
-            reason = TOO_LONG if most > longest else TOO_SHORT
-            self.reject(batch, int(places[row]), reason, f"its longest sequence has {most:,} tokens")
-        tokens, mask = encoded.tokens, encoded.mask
+            if most > longest:
+                reason = TOO_LONG
+            else:
+                reason = TOO_SHORT
+            self.reject(
+                batch, int(places[row]), reason, f"its longest sequence has {most:,} tokens"
+            )
+        tokens = encoded.tokens
+        mask = encoded.mask
         if int(sizes.sum()) != len(tokens):
-            at = np.arange(sizes.sum()) + np.repeat(pieces.starts[kept] - (np.cumsum(sizes) - sizes), sizes)
-            tokens, mask = tokens[at], mask[at]
+            at = np.arange(sizes.sum()) + np.repeat(
+                pieces.starts[kept] - (np.cumsum(sizes) - sizes), sizes
+            )
+            tokens = tokens[at]
+            mask = mask[at]
         contents = [encoded.contents[each] for each in pieces.sequence[kept].tolist()]
         self.store(chosen, rows, contents, tokens, mask, sizes, labels)

@@ -1,4 +1,6 @@
-"""Write a configuration for packed chats or preferences, from the names of files and columns and a sample of rows."""
+"""Write a configuration for packed chats or preferences, from the names of files and columns and a
+sample of rows.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,12 @@ from headrace.formats.listing import Listing, list_files
 from headrace.formats.saved import address_of
 from headrace.packing.blend import SPLITS, Split, is_blend_file, plain
 from headrace.packing.chats import hub
-from headrace.packing.chats.layouts import NAMES, ROLES, Conversation, Sample, Tokens, layout_of, sample_of
+from headrace.packing.chats.layouts import NAMES, Conversation, Sample, Tokens, layout_of, sample_of
+from headrace.packing.chats.messages import ROLES
 from headrace.packing.chats.reader import BrokenRow, Row, read_rows
+from headrace.packing.chats.rejections import RowRejected, preview
 from headrace.packing.chats.settings import ChatSettings, RowForm
 from headrace.packing.chats.tokenise import ChatEncoder, Encoded
-from headrace.packing.chats.words import Layout, RowRejected, shown
 from headrace.packing.config import PackedSequences
 from headrace.packing.preferences.encode import FORMS
 from headrace.packing.preferences.layouts import LABELS, Question, question_of
@@ -34,11 +37,32 @@ from headrace.storage.places import path_of
 
 Value = TypeVar("Value")
 
-_FILES, _ROWS = 16, 2000  # limits of the sample; rows over all files
-_LEAST_BIN, _MOST_BIN = 4096, 131_072
+# limits of the sample; rows over all files
+_FILES = 16
+_ROWS = 2000
+_LEAST_BIN = 4096
+_MOST_BIN = 131_072
 _CHARACTERS_A_TOKEN = 4  # for English text and usual tokenizers; fewer for other languages and code
-_USERS = ("question", "problem", "query", "user", "human", "instruction", "prompt", "input", "source")
-_ASSISTANTS = ("assistant", "answer", "answers", "response", "solution", "generated_solution", "completion")
+_USERS = (
+    "question",
+    "problem",
+    "query",
+    "user",
+    "human",
+    "instruction",
+    "prompt",
+    "input",
+    "source",
+)
+_ASSISTANTS = (
+    "assistant",
+    "answer",
+    "answers",
+    "response",
+    "solution",
+    "generated_solution",
+    "completion",
+)
 _MODELS = ("gpt", "bot", "model", "output", "target", "chosen")
 _MATERIALS = ("input", "context")  # what an instruction is about
 _SPLIT_WORDS: dict[str, Split] = {
@@ -63,7 +87,10 @@ _FOUND = "detected from the columns; change it here or with --kind of init"
 
 @dataclass(frozen=True)
 class Sampled:
-    """Sampled rows of a dataset, and the file and line of each. whole: whether these are all rows of the dataset."""
+    """Sampled rows of a dataset, and the file and line of each.
+
+    whole: whether these are all rows of the dataset.
+    """
 
     rows: list[Row]
     wheres: list[str]
@@ -73,59 +100,87 @@ class Sampled:
     def columns(self) -> list[str]:
         """The columns that all rows have, in the order of the first row."""
         rows = self.objects
-        return [name for name in rows[0] if all(name in row for row in rows)]
+        result = []
+        for name in rows[0]:
+            if all(name in row for row in rows):
+                result.append(name)
+        return result
 
     @property
     def objects(self) -> list[Mapping[str, Any]]:
         """The rows that are JSON objects."""
-        return [row for row in self.rows if isinstance(row, Mapping)]
+        result = []
+        for row in self.rows:
+            if isinstance(row, Mapping):
+                result.append(row)
+        return result
 
 
 @dataclass(frozen=True)
 class _Look(Sampled):
     """The reading of a sample of rows, and the rows that cannot be read.
 
-    tokens: lengths of the rows that are read, [n]. how: the way they were counted. rejected: reasons by row.
+    tokens: lengths of the rows that are read, [n]. how: the way they were counted. rejected:
+    reasons by row.
     """
 
     mapping: dict[str, str]
-    layouts: Counter[Layout]
+    layouts: Counter[str]
     tokens: I64
     how: str
     rejected: dict[int, str]
 
     @property
-    def usual(self) -> Layout:
+    def usual(self) -> str:
         """The layout of most rows."""
         return self.layouts.most_common(1)[0][0]
 
 
 def pack_sections(asked: AskedPack) -> tuple[list[Section], str]:
-    """Write the sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
+    """Write the sections of the configuration, and a line about the data.
+
+    Raises `SettingsError`, `InputError`.
+    """
     listing, dataset = dataset_of(asked.source)
     given = pinned(asked.tokenizer)
     look = _look(listing, given)
-    about = f"{sampled_words(listing, look)}: layout {look.usual}{f', mapping {look.mapping}' if look.mapping else ''}"
-    blend, why = split_by_names(listing, look, dataset | ({"mapping": look.mapping} if look.mapping else {}))
+    about = (
+        f"{sampled_words(listing, look)}: layout"
+        f" {look.usual}{f', mapping {look.mapping}' if look.mapping else ''}"
+    )
+    blend, why = split_by_names(
+        listing, look, dataset | ({"mapping": look.mapping} if look.mapping else {})
+    )
     sections = [
         Section(
-            f"Written by `headrace init pack` after a look at the data: {about}.\n"
-            "Paths are relative to where the command is run. Every setting is explained in docs/packing.md.",
+            f"Written by `headrace init pack` after a look at the data: {about}.\nPaths are"
+            " relative to where the command is run. Every setting is explained in"
+            " docs/packing.md.",
             {"recipe": "packed_sequences", "out": asked.out},
         ),
         Section(f"{_about_layouts(look)} {why}".strip(), {"blend": blend}),
-        *([tokenizer_section(given)] if given is not None or look.how != "counted" else [_NO_TOKENIZER]),
+        *(
+            [tokenizer_section(given)]
+            if given is not None or look.how != "counted"
+            else [_NO_TOKENIZER]
+        ),
         _size_section(look),
         *bad_rows_section(look, look.rejected),
         shares_section(look, blend, "the order of packing"),
         ENTITY,
         Section(
-            "The reader: megatron, 32 bins a row group, or headrace, 1000, which decodes faster. At most this many "
-            "rows of each dataset: sample.",
+            "The reader: megatron, 32 bins a row group, or headrace, 1000, which decodes faster. At"
+            " most this many rows of each dataset: sample.",
             {"reader": "megatron", "sample": Aside(1000)},
         ),
     ]
-    PackedSequences(**{name: value for name, value in settings_of(sections).items() if name not in ("recipe", "out")})
+    PackedSequences(
+        **{
+            name: value
+            for name, value in settings_of(sections).items()
+            if name not in ("recipe", "out")
+        }
+    )
     return sections, about
 
 
@@ -140,26 +195,35 @@ def _about_layouts(look: _Look) -> str:
         words += ", under other names: mapping says which column is which"
         read = {*look.mapping.values(), *beside, "instruction", "input", "history"}
         unread = [name for name in look.columns if name not in read]
-        words += f"; not read: {', '.join(unread)}" if unread else ""
+        if unread:
+            words += f"; not read: {', '.join(unread)}"
     return words + (f", with {', '.join(beside)} beside." if beside else ".")
 
 
 def dataset_of(given: Sequence[str]) -> tuple[Listing, dict[str, Any]]:
-    """List the files of one dataset, with its name and paths in the form of a blend. Raises `SettingsError`."""
+    """List the files of one dataset, with its name and paths in the form of a blend.
+
+    Raises `SettingsError`.
+    """
     source = with_paths(list(given))  # a table's address becomes the path of its copy
     path = path_of(source[0])
     if len(source) == 1 and is_blend_file(path):
         raise SettingsError(
             f"{path}: is a blend file already; write `blend: {path}` into a configuration, "
-            f"or give init the files of one dataset"
+            "or give init the files of one dataset"
         )
     (dataset,) = plain([path_of(each) for each in source])["datasets"]
-    return list_files(source, splits="keep"), {"name": dataset["name"], "path": [str(each) for each in given]}
+    return list_files(source, splits="keep"), {
+        "name": dataset["name"],
+        "path": [str(each) for each in given],
+    }
 
 
 def pinned(tokenizer: str | None) -> str | None:
     """Pin a name on the hub to its commit; a path stays as it is."""
-    return tokenizer if tokenizer is None or not hub.is_name(tokenizer) else hub.pinned(tokenizer)
+    if tokenizer is None or not hub.is_name(tokenizer):
+        return tokenizer
+    return hub.pinned(tokenizer)
 
 
 def sampled_words(listing: Listing, sampled: Sampled) -> str:
@@ -183,20 +247,28 @@ def shares_section(sampled: Sampled, blend: Mapping[str, Any], decided: str) -> 
         return Section(f"The seed decides {decided}.", {"seed": 42})
     few = sampled.whole and len(sampled.rows) < 3
     words = "Shares of rows, exactly; the seed decides which. A share above 0 has one row at least."
-    words += " Too few rows to hold some out." if few else ""
-    train, held = (1.0, 0.0) if few else (0.98, 0.01)
+    if few:
+        words += " Too few rows to hold some out."
+    if few:
+        train, held = (1.0, 0.0)
+    else:
+        train, held = (0.98, 0.01)
     return Section(words, {"train_ratio": train, "val_ratio": held, "test_ratio": held, "seed": 42})
 
 
 def bad_rows_section(sampled: Sampled, rejected: Mapping[int, str]) -> list[Section]:
     """Allow twice the sample's share of bad rows, plus 1 %; nothing if all its rows are good."""
-    bad, rows = len(rejected), len(sampled.rows)
+    bad = len(rejected)
+    rows = len(sampled.rows)
     if not bad:
         return []
-    reasons = "; ".join(f"{reason} {number:,}" for reason, number in sorted(Counter(rejected.values()).items()))
+    reasons = "; ".join(
+        f"{reason} {number:,}" for reason, number in sorted(Counter(rejected.values()).items())
+    )
     words = (
-        f"{bad:,} of the {rows:,} rows looked at give no sequence: {reasons}, the first in "
-        f"{sampled.wheres[min(rejected)]}. Bad rows are left out and counted, up to this share of all."
+        f"{bad:,} of the {rows:,} rows looked at give no sequence: {reasons}, the first in"
+        f" {sampled.wheres[min(rejected)]}. Bad rows are left out and counted, up to this share of"
+        " all."
     )
     return [Section(words, {"max_bad_share": min(1.0, round(2 * bad / rows + 0.01, 2))})]
 
@@ -204,8 +276,8 @@ def bad_rows_section(sampled: Sampled, rejected: Mapping[int, str]) -> list[Sect
 def tokenizer_section(given: str | None) -> Section:
     """Name the tokenizer, or ask for one."""
     words = (
-        "tokenizer.json, the directory that holds it with tokenizer_config.json, or the name on the Hugging Face hub, "
-        "pinned to its commit, of the model to be trained."
+        "tokenizer.json, the directory that holds it with tokenizer_config.json, or the name on the"
+        " Hugging Face hub, pinned to its commit, of the model to be trained."
     )
     if given is None:
         words += " NOT SET: give it here, or with --set tokenizer=DIRECTORY."
@@ -216,20 +288,25 @@ def tokenizer_section(given: str | None) -> Section:
 
 def _size_section(look: _Look) -> Section:
     """Propose a power of two that holds nearly all rows."""
-    tokens, bin_size = look.tokens, _LEAST_BIN
+    tokens = look.tokens
+    bin_size = _LEAST_BIN
     while bin_size < np.quantile(tokens, 0.995) and bin_size < _MOST_BIN:
         bin_size *= 2
     words = (
-        f"Tokens of a bin, e.g. what the model takes at a time. Lengths ({look.how}): half up to "
-        f"{int(np.median(tokens)):,}, 99 % up to {int(np.quantile(tokens, 0.99)):,}, longest "
-        f"{int(tokens.max()):,}. {int((tokens > bin_size).sum()):,} of {len(tokens):,} looked at are longer than "
-        "pack_size. Those are dropped and counted; truncate cuts them, split makes several, error ends the run."
+        f"Tokens of a bin, e.g. what the model takes at a time. Lengths ({look.how}): half up to"
+        f" {int(np.median(tokens)):,}, 99 % up to {int(np.quantile(tokens, 0.99)):,}, longest"
+        f" {int(tokens.max()):,}. {int((tokens > bin_size).sum()):,} of {len(tokens):,} looked at"
+        " are longer than pack_size. Those are dropped and counted; truncate cuts them, split"
+        " makes several, error ends the run."
     )
     return Section(words, {"pack_size": bin_size, "too_long": "drop"})
 
 
 def read_some(listing: Listing) -> Sampled:
-    """Read some rows of some files. Raises `InputError`, and `SettingsError` if there are no rows."""
+    """Read some rows of some files.
+
+    Raises `InputError`, and `SettingsError` if there are no rows.
+    """
     chosen = evenly(len(listing.names), _FILES)
     rows: list[Row] = []
     wheres: list[str] = []
@@ -249,26 +326,40 @@ def read_some(listing: Listing) -> Sampled:
 
 
 def _look(listing: Listing, tokenizer: str | None) -> _Look:
-    """Read some rows as chats. Raises `InputError`, and `SettingsError` if no column holds chats."""
+    """Read some rows as chats.
+
+    Raises `InputError`, and `SettingsError` if no column holds chats.
+    """
     sampled = read_some(listing)
     rows = sampled.rows
     for row, where in zip(rows, sampled.wheres, strict=True):
-        reason = _try(sample_of, row)  # before a mapping, because two columns of answers look like a chat
+        # before a mapping, because two columns of answers look like a chat
+        reason = _try(sample_of, row)
         if isinstance(reason, RowRejected) and reason.reason == "preference_data":
             raise SettingsError(f"{where}: {reason.detail}; write that in a blend file")
     mapping = _mapping(sampled, listing.names[0])
     samples = [_try(sample_of, row, "auto", mapping) for row in rows]
-    read = [sample for sample in samples if not isinstance(sample, RowRejected)]
-    rejected = {place: each.reason for place, each in enumerate(samples) if isinstance(each, RowRejected)}
+    read = []
+    for sample in samples:
+        if not isinstance(sample, RowRejected):
+            read.append(sample)
+    rejected = {}
+    for place, each in enumerate(samples):
+        if isinstance(each, RowRejected):
+            rejected[place] = each.reason
     layouts = Counter(
-        layout_of(row, mapping) for place, row in enumerate(rows) if place not in rejected and isinstance(row, Mapping)
+        layout_of(row, mapping)
+        for place, row in enumerate(rows)
+        if place not in rejected and isinstance(row, Mapping)
     )
-    tokens, how = np.array([_length(each) for each in read], np.int64), "counted"
+    tokens = np.array([_length(each) for each in read], np.int64)
+    how = "counted"
     if not isinstance(read[0], Tokens) and tokenizer is None:
         how = f"estimated, {_CHARACTERS_A_TOKEN} characters a token"
     elif tokenizer is not None and not isinstance(read[0], Tokens):
         encoded = _encoded(rows, RowForm(mapping=mapping), tokenizer, f"{listing.names[0]}: ")
-        tokens, how = encoded.lengths, "counted with this tokenizer"
+        tokens = encoded.lengths
+        how = "counted with this tokenizer"
         rejected |= {each.row: each.reason for each in encoded.rejected}
     return _Look(rows, sampled.wheres, sampled.whole, mapping, layouts, tokens, how, rejected)
 
@@ -279,8 +370,8 @@ def _encoded(rows: Sequence[Row], form: RowForm, tokenizer: str, where: str = ""
     if not len(encoded.lengths):
         worst = encoded.rejected[0]
         raise SettingsError(
-            f"{where}no row looked at becomes tokens, the first: {worst.reason}: {worst.detail}; give another "
-            "--tokenizer, or fix the data"
+            f"{where}no row looked at becomes tokens, the first: {worst.reason}: {worst.detail};"
+            " give another --tokenizer, or fix the data"
         )
     return encoded
 
@@ -306,7 +397,12 @@ def _length(sample: Sample) -> int:
         return len(sample.ids)
     if not isinstance(sample, Conversation):
         return len(sample.text) // _CHARACTERS_A_TOKEN
-    texts = [str(value) for message in sample.messages for name, value in message.items() if name != "role"]
+    texts = [
+        str(value)
+        for message in sample.messages
+        for name, value in message.items()
+        if name != "role"
+    ]
     return sum(map(len, (*texts, str(sample.tools or "")))) // _CHARACTERS_A_TOKEN
 
 
@@ -315,25 +411,32 @@ def _mapping(sampled: Sampled, file: str) -> dict[str, str]:
     objects = sampled.objects
     if not objects:
         raise InputError(f"{_why_no_object(sampled.rows, file)} files of chats")
-    first = next((row for row in objects if any(value is not None for value in row.values())), objects[0])
+    first = next(
+        (row for row in objects if any(value is not None for value in row.values())), objects[0]
+    )
     texts = {name.lower(): name for name, value in first.items() if isinstance(value, str)}
     proposals = [{}, *(_of_list(name, value) for name, value in first.items())]
     for user in filter(texts.__contains__, _USERS):
         for assistant in filter(texts.__contains__, (*_ASSISTANTS, *_MODELS)):
             about = next((texts[name] for name in _MATERIALS if name in texts), None)
-            if user == "instruction" and about is not None:  # an answer to the instruction alone would be a guess
+            # an answer to the instruction alone would be a guess
+            if user == "instruction" and about is not None:
                 names = {"instruction": texts[user], "input": about, "output": texts[assistant]}
                 proposals.append({name: column for name, column in names.items() if name != column})
             proposals.append({"user": texts[user], "assistant": texts[assistant]})
     if len(texts) == 1:
         proposals.append({"text": next(iter(texts.values()))})
     for place, proposal in enumerate(proposals):
-        read = sum(not isinstance(_try(sample_of, row, "auto", proposal), RowRejected) for row in objects)
+        read = sum(
+            not isinstance(_try(sample_of, row, "auto", proposal), RowRejected) for row in objects
+        )
         if 2 * read > len(objects) and (proposal or not place):
             return proposal
     raise SettingsError(
-        f"{file}: none of the columns is known to hold chats; there are {shown(list(objects[0]))}; write a blend file "
-        f'with "mapping", e.g. {{"user": "problem", "assistant": "solution"}} or {{"messages": "chat"}}'
+        f"{file}: none of the columns is known to hold chats; there are"
+        f" {preview(list(objects[0]))}; write a blend file "
+        f'with "mapping", e.g. {{"user": "problem", "assistant": "solution"}} or {{"messages":'
+        f' "chat"}}'
     )
 
 
@@ -350,46 +453,69 @@ def _of_list(name: str, value: object) -> dict[str, str]:
         return {"input_ids": name}
     if not all(isinstance(each, Mapping) for each in value):
         return {}
-    keys = [key for key, inner in value[0].items() if isinstance(inner, str)]
-    role = next((key for key in keys if all(str(each.get(key)).lower() in ROLES for each in value)), None)
+    keys = []
+    for key, inner in value[0].items():
+        if isinstance(inner, str):
+            keys.append(key)
+    role = next(
+        (key for key in keys if all(str(each.get(key)).lower() in ROLES for each in value)), None
+    )
     content = next((key for key in keys if key != role), None)
     if role is None or content is None:
         return {}
     found = {"messages": name, "role": role, "content": content}
     usual = {"role": ("role", "from"), "content": ("content", "value")}
-    return {key: column for key, column in found.items() if column not in usual.get(key, ())}
+    result = {}
+    for key, column in found.items():
+        if column not in usual.get(key, ()):
+            result[key] = column
+    return result
 
 
-def split_by_names(listing: Listing, sampled: Sampled, dataset: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """Write the blend and a reason; splits are kept if files or a column are named after them, train included.
+def split_by_names(
+    listing: Listing, sampled: Sampled, dataset: Mapping[str, Any]
+) -> tuple[dict[str, Any], str]:
+    """Write the blend and a reason; splits are kept if files or a column are named after them,
+    train included.
 
     Raises `InputError` if files are named after splits that cannot be kept apart here.
     """
 
     def per_split(parts: Mapping[Split, Mapping[str, Any]]) -> dict[str, Any]:
         return {
-            "val" if split == "valid" else split: [{**dataset, **parts[split]}] for split in SPLITS if split in parts
+            "val" if split == "valid" else split: [{**dataset, **parts[split]}]
+            for split in SPLITS
+            if split in parts
         }
 
-    told = (
-        listing.splits if set(listing.splits) <= set(_SPLIT_WORDS) else []
-    )  # a saved dataset may have splits of any name
+    # a saved dataset may have splits of any name
+    told = []
+    if set(listing.splits) <= set(_SPLIT_WORDS):
+        told = listing.splits
     files = _by_split(zip(listing.names, told, strict=False))
     if len(files) > 1 and "train" in files:
         listed = "; ".join(f"{split}: {', '.join(names)}" for split, names in files.items())
-        paths = {name: address_of(listing.root / name) or str(listing.root / name) for name in listing.names}
+        paths = {
+            name: address_of(listing.root / name) or str(listing.root / name)
+            for name in listing.names
+        }
         parts = {split: {"path": [paths[name] for name in names]} for split, names in files.items()}
         return per_split(parts), f"Files are named after splits, and stay in them: {listed}."
     list_files(with_paths(dataset["path"]))  # raises for files of several splits, as the run would
-    for column in (name for name in sampled.columns if name.lower() in ("split", "subset", "partition")):
+    for column in (
+        name for name in sampled.columns if name.lower() in ("split", "subset", "partition")
+    ):
         words = sorted({str(row[column]) for row in sampled.rows if isinstance(row, Mapping)})
         if not all(word.lower() in _SPLIT_WORDS for word in words):
             continue
         values = _by_split((word, word.lower()) for word in words)
         if len(values) > 1 and "train" in values:
-            return per_split({split: {"filters": {column: each}} for split, each in values.items()}), (
-                f"Column {column} names the split of a row ({', '.join(words)}). Rows with other words are left out, "
-                "and counted."
+            return (
+                per_split({split: {"filters": {column: each}} for split, each in values.items()}),
+                (
+                    f"Column {column} names the split of a row ({', '.join(words)}). Rows with"
+                    " other words are left out, and counted."
+                ),
             )
     return {"datasets": [dict(dataset)]}, ""
 
@@ -403,41 +529,55 @@ def _by_split(pairs: Iterable[tuple[str, str]]) -> dict[Split, list[str]]:
 
 
 def preference_sections(asked: AskedPreferences) -> tuple[list[Section], str]:
-    """Write the sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
+    """Write the sections of the configuration, and a line about the data.
+
+    Raises `SettingsError`, `InputError`.
+    """
     listing, dataset = dataset_of(asked.source)
     given = pinned(asked.tokenizer)
     sampled = read_some(listing)
     kind, mapping = _kind_and_mapping(sampled, asked.kind, listing.names[0])
     form = RowForm(mapping=mapping)
     questions = [_try(question_of, row, form, kind) for row in sampled.rows]
-    rejected = {index: each.reason for index, each in enumerate(questions) if isinstance(each, RowRejected)}
+    rejected = {}
+    for index, each in enumerate(questions):
+        if isinstance(each, RowRejected):
+            rejected[index] = each.reason
     rows = [row for each in questions if isinstance(each, Question) for row in each.rows()]
     if given is not None:
-        lengths, how = _encoded(rows, FORMS[False], given).lengths, "counted with this tokenizer"
+        lengths = _encoded(rows, FORMS[False], given).lengths
+        how = "counted with this tokenizer"
     else:
         texts = [str(row["prompt"]) + str(row["completion"]) for row in rows]
         lengths = np.array([max(2, len(text) // _CHARACTERS_A_TOKEN) for text in texts], np.int64)
         how = f"estimated, {_CHARACTERS_A_TOKEN} characters a token"
     about = f"{sampled_words(listing, sampled)}: {kind}{f', mapping {mapping}' if mapping else ''}"
-    blend, why = split_by_names(listing, sampled, dataset | ({"mapping": mapping} if mapping else {}))
+    blend, why = split_by_names(
+        listing, sampled, dataset | ({"mapping": mapping} if mapping else {})
+    )
     read = {*NAMES, *LABELS, *mapping.values(), "conversations", "messages"}
-    others = [name for name in sampled.columns if name not in read]  # rows of prompts pass them through anyway
+    # rows of prompts pass them through anyway
+    others = [name for name in sampled.columns if name not in read]
     unread = "Columns that are not read; list them in columns to copy them to the output."
     sections = [
         Section(
-            f"Written by `headrace init preferences` after a look at the data: {about}.\n"
-            "Paths are relative to where the command is run. Every setting is explained in docs/preferences.md.",
+            f"Written by `headrace init preferences` after a look at the data: {about}.\nPaths are"
+            " relative to where the command is run. Every setting is explained in"
+            " docs/preferences.md.",
             {"recipe": "preferences", "out": asked.out},
         ),
-        Section(f"Rows have {_MEANING[kind]}, {'as asked' if asked.kind else _FOUND}.", {"kind": kind}),
         Section(
-            f"What is read{', mapping says from which columns' if mapping else ''}. {why}".strip(), {"blend": blend}
+            f"Rows have {_MEANING[kind]}, {'as asked' if asked.kind else _FOUND}.", {"kind": kind}
+        ),
+        Section(
+            f"What is read{', mapping says from which columns' if mapping else ''}. {why}".strip(),
+            {"blend": blend},
         ),
         tokenizer_section(given),
         Section(
-            f"Rows with more tokens than max_tokens are left out and counted. Lengths of prompt and answer ({how}): "
-            f"half up to {int(np.median(lengths)):,}, 99 % up to {int(np.quantile(lengths, 0.99)):,}, longest "
-            f"{int(lengths.max()):,}.",
+            "Rows with more tokens than max_tokens are left out and counted. Lengths of prompt and"
+            f" answer ({how}): half up to {int(np.median(lengths)):,}, 99 % up to"
+            f" {int(np.quantile(lengths, 0.99)):,}, longest {int(lengths.max()):,}.",
             {"max_tokens": Aside(1 << int(lengths.max() - 1).bit_length())},
         ),
         *bad_rows_section(sampled, rejected),
@@ -445,13 +585,23 @@ def preference_sections(asked: AskedPreferences) -> tuple[list[Section], str]:
         shares_section(sampled, blend, "samples and mixes"),
         ENTITY,
     ]
-    proposed = {name: value for name, value in settings_of(sections).items() if name not in ("recipe", "out")}
-    Preferences(**{"tokenizer": ".", **proposed})  # raises what the run would raise; the tokenizer is still to be given
+    proposed = {
+        name: value
+        for name, value in settings_of(sections).items()
+        if name not in ("recipe", "out")
+    }
+    # raises what the run would raise; the tokenizer is still to be given
+    Preferences(**{"tokenizer": ".", **proposed})
     return sections, about
 
 
-def _kind_and_mapping(sampled: Sampled, asked: Kind | None, file: str) -> tuple[Kind, dict[str, str]]:
-    """Return the first kind, and proposal for its columns, that reads most rows. Raises `SettingsError`."""
+def _kind_and_mapping(
+    sampled: Sampled, asked: Kind | None, file: str
+) -> tuple[Kind, dict[str, str]]:
+    """Return the first kind, and proposal for its columns, that reads most rows.
+
+    Raises `SettingsError`.
+    """
     objects = sampled.objects
     if not objects:
         raise SettingsError(f"{_why_no_object(sampled.rows, file)} rows with prompts")
@@ -463,11 +613,16 @@ def _kind_and_mapping(sampled: Sampled, asked: Kind | None, file: str) -> tuple[
             if 2 * read > len(objects):
                 return kind, mapping
     wrong = _try(question_of, first, RowForm(), asked or "pairs")
-    reason = f"; as they are, the first row is {wrong.reason}: {wrong.detail}" if isinstance(wrong, RowRejected) else ""
+    if isinstance(wrong, RowRejected):
+        reason = f"; as they are, the first row is {wrong.reason}: {wrong.detail}"
+    else:
+        reason = ""
     raise SettingsError(
-        f"{file}: no columns are known to hold {asked or 'pairs, judged answers or prompts'}, there are "
-        f'{shown(list(first))}{reason}; write a blend file with "mapping", e.g. '
-        '{"prompt": "task", "chosen": "better", "rejected": "worse"}, or with "layout": "raw_completion" if the texts '
+        f"{file}: no columns are known to hold {asked or 'pairs, judged answers or prompts'}, there"
+        " are "
+        f'{preview(list(first))}{reason}; write a blend file with "mapping", e.g. '
+        '{"prompt": "task", "chosen": "better", "rejected": "worse"}, or with "layout":'
+        ' "raw_completion" if the texts '
         "have their roles written into them"
     )
 
@@ -478,11 +633,21 @@ def _proposals(row: Mapping[str, Any], kind: Kind) -> Iterator[dict[str, str]]:
     answers: list[dict[str, str]] = [{}]
     if kind == "pairs":
         for better, worse in _BETTER_AND_WORSE:
-            pairs = [(name.replace(worse, better), name) for name in names if worse in name]
-            answers += [{"chosen": names[good], "rejected": names[bad]} for good, bad in pairs if good in names]
+            pairs = []
+            for name in names:
+                if worse in name:
+                    pairs.append((name.replace(worse, better), name))
+            answers += [
+                {"chosen": names[good], "rejected": names[bad]}
+                for good, bad in pairs
+                if good in names
+            ]
     elif kind == "judged":
         labels = [{}, *({"label": name} for name, value in row.items() if isinstance(value, bool))]
-        told = [{}, *({"completion": names[each]} for each in (*_ASSISTANTS, *_MODELS) if each in names)]
+        told = [
+            {},
+            *({"completion": names[each]} for each in (*_ASSISTANTS, *_MODELS) if each in names),
+        ]
         answers = [label | answer for label in labels for answer in told]
     prompts = [{}, *({"prompt": names[each]} for each in _USERS if each in names)]
     for answer in answers:

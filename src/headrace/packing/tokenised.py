@@ -16,8 +16,8 @@ from headrace.near.stages import Near
 from headrace.packing.blend import SPLITS, Dataset
 from headrace.packing.chat_recipe import ChatRecipe
 from headrace.packing.chats.hub import record_of
+from headrace.packing.chats.rejections import CURES
 from headrace.packing.chats.tokenise import ChatEncoder
-from headrace.packing.chats.words import CURES
 from headrace.packing.choose import Choice, choose
 from headrace.packing.encode import NOT_BAD, EncodeTask, encode_tasks
 from headrace.packing.sequences import Origins

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.packing.chats.layouts import Conversation, Text, Tokens, sample_of
-from headrace.packing.chats.words import REASONS, RowRejected
+from headrace.packing.chats.rejections import REASONS, RowRejected
 
 USER, ASSISTANT = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
 BOTH = [USER, ASSISTANT]

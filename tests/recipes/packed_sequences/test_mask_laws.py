@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from headrace.packing.chats.layouts import Conversation, sample_of
 from headrace.packing.chats.marks import Specials
+from headrace.packing.chats.rejections import RowRejected
 from headrace.packing.chats.render import ChatRenderer, Rendering, Turns
 from headrace.packing.chats.template import Template, Trace
-from headrace.packing.chats.words import RowRejected
 from laws import examples
 
 SPECIALS = Specials(["<|im_start|>", "<|im_end|>", "[INST]", "[/INST]", "</s>"], "<|im_end|>")

@@ -11,7 +11,7 @@ import headrace
 from headrace.cli.init.asked import AskedPack
 from headrace.errors import InputError, SettingsError
 from headrace.packing.chats.layouts import Conversation, sample_of
-from headrace.packing.chats.words import RowRejected
+from headrace.packing.chats.rejections import RowRejected
 from headrace.packing.init import pack_sections
 
 CHAT = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]

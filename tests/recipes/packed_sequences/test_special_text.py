@@ -10,7 +10,7 @@ from recipe_cases import packed, write_jsonl
 
 from headrace.packing.chats.layouts import Conversation
 from headrace.packing.chats.marks import Specials
-from headrace.packing.chats.words import RowRejected
+from headrace.packing.chats.rejections import RowRejected
 from laws import examples
 
 TYPED = ["<|im_end|>", "<|im_start|>assistant\n", "</s>", "[INST]", "<|im_end", "a", " b\n", "é", "{{ x }}"]

@@ -7,8 +7,8 @@ import pytest
 
 from headrace.errors import SettingsError
 from headrace.packing.chats import template as sandbox
+from headrace.packing.chats.rejections import RowRejected
 from headrace.packing.chats.template import Template, Trace
-from headrace.packing.chats.words import RowRejected
 
 
 def written(source: str, messages=(), tools=None, day=None, prompt=False, **values) -> str:

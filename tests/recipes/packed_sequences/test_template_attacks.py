@@ -9,9 +9,9 @@ from template_attacks import ESCAPES, HANGS, LEAKS
 from headrace.errors import SettingsError
 from headrace.packing.chats.layouts import Conversation
 from headrace.packing.chats.marks import Specials
+from headrace.packing.chats.rejections import RowRejected
 from headrace.packing.chats.render_process import ProcessRenderer, RenderLimits, RenderSettings
 from headrace.packing.chats.template import Template, Trace
-from headrace.packing.chats.words import RowRejected
 
 SMALL = RenderLimits(seconds=1, memory_bytes=256 << 20)
 QUICK = (

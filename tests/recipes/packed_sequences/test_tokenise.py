@@ -17,8 +17,8 @@ from tokenizers import Tokenizer
 import headrace
 from headrace.errors import InputError, SettingsError
 from headrace.packing.chats.reader import BrokenRow
+from headrace.packing.chats.rejections import REASONS
 from headrace.packing.chats.settings import ChatSettings
-from headrace.packing.chats.words import REASONS
 
 
 @pytest.fixture

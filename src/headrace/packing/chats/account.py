@@ -1,8 +1,8 @@
 """Account for the characters that every token covers, and so for the tokens that are trained. Pure.
 
-Offsets of `tokenizers` say it for any tokenizer. A backend without offsets needs a tokenizer whose tokens are bytes: a
-token of byte-level BPE has as many bytes as its name has characters, so adding up the lengths of the tokens shows where
-each one begins.
+Offsets of `tokenizers` say it for any tokenizer. A backend without offsets needs a tokenizer whose
+tokens are bytes: a token of byte-level BPE has as many bytes as its name has characters, so adding
+up the lengths of the tokens shows where each one begins.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlatIds:
-    """Ids of several texts, end to end. counts: tokens of each text. compared: texts whose ids were checked."""
+    """Ids of several texts, end to end.
+
+    counts: tokens of each text. compared: texts whose ids were checked.
+    """
 
     ids: I32
     counts: I64
@@ -38,7 +41,10 @@ class FlatIds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenBytes:
-    """The bytes that tokens of a byte-level BPE cover. lengths: int64 by id. nfc: whether texts are normalised."""
+    """The bytes that tokens of a byte-level BPE cover.
+
+    lengths: int64 by id. nfc: whether texts are normalised.
+    """
 
     lengths: I64
     nfc: bool
@@ -49,7 +55,9 @@ class TokenBytes:
 
 
 def token_bytes_of(tokenizer: Tokenizer) -> TokenBytes | None:
-    """Read the bytes of tokens from a tokenizer; None if it is not byte-level BPE, or if bytes may not add up."""
+    """Read the bytes of tokens from a tokenizer; None if it is not byte-level BPE, or if bytes may
+    not add up.
+    """
     model = tokenizer.model
     inexact = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
     if type(model).__name__ != "BPE" or any(getattr(model, name) for name in inexact):
@@ -58,17 +66,23 @@ def token_bytes_of(tokenizer: Tokenizer) -> TokenBytes | None:
     if normalizer not in ({}, {"type": "Sequence", "normalizers": []}, {"type": "NFC"}):
         return None
     splitting = _definition(tokenizer.pre_tokenizer)
-    steps = splitting["pretokenizers"] if splitting.get("type") == "Sequence" else [splitting]
+    if splitting.get("type") == "Sequence":
+        steps = splitting["pretokenizers"]
+    else:
+        steps = [splitting]
     if not steps or steps[-1].get("type") != "ByteLevel" or steps[-1].get("add_prefix_space", True):
         return None
     if any(step["type"] not in ("Split", "Digits") for step in steps[:-1]):
         return None
     added = tokenizer.get_added_tokens_decoder().values()
-    if any(token.lstrip or token.rstrip or token.single_word or token.normalized for token in added):
+    if any(
+        token.lstrip or token.rstrip or token.single_word or token.normalized for token in added
+    ):
         return None
     from tokenizers.pre_tokenizers import ByteLevel
 
-    literal, alphabet = {token.content for token in added}, frozenset(ByteLevel.alphabet())
+    literal = {token.content for token in added}
+    alphabet = frozenset(ByteLevel.alphabet())
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     lengths = np.zeros(1 + max(vocabulary.values(), default=-1), np.int64)
     for name, number in vocabulary.items():
@@ -80,7 +94,9 @@ def token_bytes_of(tokenizer: Tokenizer) -> TokenBytes | None:
 
 
 def _definition(part: Any) -> dict[str, Any]:
-    """Return the definition of a tokenizer's part as in tokenizer.json; empty if there is no such part."""
+    """Return the definition of a tokenizer's part as in tokenizer.json; empty if there is no such
+    part.
+    """
     if part is None:
         return {}
     definition: dict[str, Any] = json.loads(part.__getstate__())
@@ -90,7 +106,9 @@ def _definition(part: Any) -> dict[str, Any]:
 def masks_by_bytes(
     token_bytes: TokenBytes, texts: Sequence[str], spans: Sequence[Sequence[Span]], encoded: FlatIds
 ) -> list[tuple[I32, U8] | None]:
-    """Return ids and mask of each text; None if bytes do not decide, as when a token straddles the border of a span."""
+    """Return ids and mask of each text; None if bytes do not decide, as when a token straddles the
+    border of a span.
+    """
     if not texts:
         return []
     ids = encoded.ids
@@ -110,7 +128,8 @@ def masks_by_bytes(
     exact = starts[np.minimum(tokens, len(ids))] == positions
     mask = np.zeros(len(ids), np.uint8)
     results: list[tuple[I32, U8] | None] = []
-    position, first = 0, 0
+    position = 0
+    first = 0
     for text, text_spans, last in zip(texts, spans, encoded.ends.tolist(), strict=True):
         end = position + 2 * len(text_spans)
         if tokens[end] == last and exact[position : end + 1].all() and token_bytes.cover(text):
@@ -119,17 +138,23 @@ def masks_by_bytes(
             results.append((ids[first:last], mask[first:last]))
         else:
             results.append(None)
-        position, first = end + 1, last
+        position = end + 1
+        first = last
     return results
 
 
-def runs_by_offsets(encoding: Encoding, spans: Sequence[Span], characters: int) -> list[Span] | None:
+def runs_by_offsets(
+    encoding: Encoding, spans: Sequence[Span], characters: int
+) -> list[Span] | None:
     """Find the tokens of each span; None if a token straddles a border or has no characters there."""
     count = len(encoding.ids)
     runs = []
     for begin, end in spans:
         first = encoding.char_to_token(begin)
-        last = encoding.char_to_token(end) if end < characters else count
+        if end < characters:
+            last = encoding.char_to_token(end)
+        else:
+            last = count
         if first is None or last is None:
             return None
         if not _begins_at(encoding, first, begin) or not _begins_at(encoding, last, end):

@@ -1,8 +1,10 @@
-"""Encode with fastokens, which gives ids without offsets, and compare its ids with those of `tokenizers`.
+"""Encode with fastokens, which gives ids without offsets, and compare its ids with those of
+`tokenizers`.
 
-fastokens is used for byte-level BPE only, whose masks do not need offsets (see `account`). Before it is used, it
-encodes all triples of kinds of characters and ASCII. Then one text in `_ONE_IN`, chosen by a hash of the text, is
-compared. After the first difference it is not used again, and `BackendDiffers` lets a run repeat the task.
+fastokens is used for byte-level BPE only, whose masks do not need offsets (see `account`). Before
+it is used, it encodes all triples of kinds of characters and ASCII. Then one text in `_ONE_IN`,
+chosen by a hash of the text, is compared. After the first difference it is not used again, and
+`BackendDiffers` lets a run repeat the task.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import numpy as np
 from headrace.arrays import I64
 from headrace.errors import MissingExtra, SettingsError
 from headrace.packing.chats.account import FlatIds, TokenBytes
-from headrace.packing.chats.words import BackendName
+from headrace.packing.chats.settings import BackendName
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -34,23 +36,31 @@ class Fastokens:
     """fastokens for one tokenizer. trusted: False after a difference from `tokenizers`."""
 
     def __init__(self, library: Any, tokenizer: Tokenizer) -> None:
-        self._library, self._tokenizer = library, tokenizer
+        self._library = library
+        self._tokenizer = tokenizer
         self.trusted = True
 
     def encode(self, texts: Sequence[str]) -> FlatIds:
         """Encode texts. Raises `BackendDiffers` at the first difference."""
         encoded = self._encode(texts)
-        sample = [index for index, text in enumerate(texts) if crc32(text.encode()) % _ONE_IN == 0]
+        sample = []
+        for index, text in enumerate(texts):
+            if crc32(text.encode()) % _ONE_IN == 0:
+                sample.append(index)
         if not self._agrees(encoded, texts, sample):
             self.trusted = False
             raise BackendDiffers
         return FlatIds(encoded.ids, encoded.counts, len(sample))
 
     def agrees_on_probes(self) -> bool:
-        """Return whether both libraries cut all triples of kinds of characters, and ASCII, in the same way."""
+        """Return whether both libraries cut all triples of kinds of characters, and ASCII, in the
+        same way.
+        """
         probes = ["".join(map(chr, range(128)))]
         for first in _CHARACTERS:
-            triples = (f"{first}{second}{third}x" for second, third in product(_CHARACTERS, _CHARACTERS))
+            triples = (
+                f"{first}{second}{third}x" for second, third in product(_CHARACTERS, _CHARACTERS)
+            )
             probes.append("".join(triples))
         return self._agrees(self._encode(probes), probes, range(len(probes)))
 
@@ -60,7 +70,9 @@ class Fastokens:
         return FlatIds(np.frombuffer(ids, np.int32), np.diff(borders))
 
     def _agrees(self, encoded: FlatIds, texts: Sequence[str], indices: Sequence[int]) -> bool:
-        expected = self._tokenizer.encode_batch([texts[index] for index in indices], add_special_tokens=False)
+        expected = self._tokenizer.encode_batch(
+            [texts[index] for index in indices], add_special_tokens=False
+        )
         ends = encoded.ends
         for index, encoding in zip(indices, expected, strict=True):
             ids = encoded.ids[ends[index] - encoded.counts[index] : ends[index]]
@@ -72,16 +84,22 @@ class Fastokens:
 def backend_of(
     name: BackendName, tokenizer: Tokenizer, token_bytes: TokenBytes | None, json_text: str
 ) -> Fastokens | None:
-    """Choose the backend; None for `tokenizers`. "auto" uses fastokens if it is installed and fits this tokenizer.
+    """Choose the backend; None for `tokenizers`.
 
-    Raises `SettingsError` if fastokens is requested and cannot encode with this tokenizer, `MissingExtra`.
+    "auto" uses fastokens if it is installed and fits this tokenizer.
+
+    Raises `SettingsError` if fastokens is requested and cannot encode with this tokenizer,
+    `MissingExtra`.
     """
     if name == "tokenizers":
         return None
     required = name == "fastokens"
     if token_bytes is None:
         if required:
-            raise _unusable("encodes byte-level BPE whose added tokens take nothing beside them, which this is not")
+            raise _unusable(
+                "encodes byte-level BPE whose added tokens take nothing beside them, which this"
+                " is not"
+            )
         return None
     try:
         from fastokens import Tokenizer as Library

@@ -1,11 +1,12 @@
 """Find a tokenizer by its name on the Hugging Face hub: `org/name`, or `org/name@revision`.
 
-A name is pinned when settings are built: the commit of the branch or tag replaces it and identifies the tokenizer in
-the run. The cache of this machine comes first. Only files that it lacks are requested from the hub, and only the files
-of a tokenizer. No code of a repository is run, whatever its configuration names: tokenizer.json is enough.
+A name is pinned when settings are built: the commit of the branch or tag replaces it and identifies
+the tokenizer in the run. The cache of this machine comes first. Only files that it lacks are
+requested from the hub, and only the files of a tokenizer. No code of a repository is run, whatever
+its configuration names: tokenizer.json is enough.
 
-`huggingface_hub` knows the location and layout of the cache. It reads its own environment variables (HF_HOME,
-HF_HUB_CACHE, HF_HUB_OFFLINE, HF_ENDPOINT, HF_TOKEN).
+`huggingface_hub` knows the location and layout of the cache. It reads its own environment variables
+(HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE, HF_ENDPOINT, HF_TOKEN).
 """
 
 from __future__ import annotations
@@ -27,33 +28,50 @@ FILES = (
     "chat_template.json",
 )
 _ALWAYS = FILES[:2]  # a cached snapshot without these was made for other files
-_NAME = re.compile(r"(?!\S*(?:--|\.\.))([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([^\s@]+))?", re.ASCII)
+_NAME = re.compile(
+    r"(?!\S*(?:--|\.\.))([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([^\s@]+))?", re.ASCII
+)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def is_name(text: str) -> bool:
-    """Return whether a text names a repository of the hub. A text that exists as a local path does not."""
-    return _NAME.fullmatch(text) is not None and not text.endswith((".json", ".gz")) and not Path(text).exists()
+    """Return whether a text names a repository of the hub.
+
+    A text that exists as a local path does not.
+    """
+    return (
+        _NAME.fullmatch(text) is not None
+        and not text.endswith((".json", ".gz"))
+        and not Path(text).exists()
+    )
 
 
 def parts_of(name: str) -> tuple[str, str]:
     """Return the repository and the revision of a name."""
     found = _NAME.fullmatch(name)
     if found is None:
-        raise SettingsError(f"tokenizer {name!r}: is not a name on the hub; give ORG/NAME or ORG/NAME@REVISION")
+        raise SettingsError(
+            f"tokenizer {name!r}: is not a name on the hub; give ORG/NAME or ORG/NAME@REVISION"
+        )
     return found[1], found[2] or "main"
 
 
 def pinned(name: str) -> str:
-    """Return the name with its current commit as revision. Raises `SettingsError`, `MissingExtra`."""
+    """Return the name with its current commit as revision.
+
+    Raises `SettingsError`, `MissingExtra`.
+    """
     repository, revision = parts_of(name)
-    return name if _COMMIT.fullmatch(revision) else f"{repository}@{directory_of(name).name}"
+    if _COMMIT.fullmatch(revision):
+        return name
+    return f"{repository}@{directory_of(name).name}"
 
 
 def directory_of(name: str) -> Path:
     """Return the cache directory with the tokenizer's files; fetch files that are missing.
 
-    Raises `SettingsError` if they are neither in the cache nor available from the hub, `MissingExtra`.
+    Raises `SettingsError` if they are neither in the cache nor available from the hub,
+    `MissingExtra`.
     """
     found = cached_directory(name)
     if found is not None and all((found / each).is_file() for each in _ALWAYS):
@@ -72,22 +90,27 @@ def directory_of(name: str) -> Path:
             repository, revision=revision, allow_patterns=list(FILES), tqdm_class=OnTerminals
         )
     except Exception as error:  # the client does not wrap errors of its transport
-        cause = (
-            error.__cause__ or error if isinstance(error, FileNotFoundError) else error
-        )  # not in the cache: the cause says why
+        # not in the cache: the cause says why
+        if isinstance(error, FileNotFoundError):
+            cause = error.__cause__ or error
+        else:
+            cause = error
         why = printable(" ".join(str(cause).split()), 300)
         raise SettingsError(
-            f"tokenizer {name}: is not a path on this machine, is not in the cache {hub.constants.HF_HUB_CACHE}, and "
-            f"the hub did not give it ({type(cause).__name__}: {why}); check the name, "
-            f"or fetch it where the hub is within reach, `hf download {repository} --revision {revision} --exclude "
-            "'*.safetensors'`, and bring the cache here or give the directory"
+            f"tokenizer {name}: is not a path on this machine, is not in the cache"
+            f" {hub.constants.HF_HUB_CACHE}, and the hub did not give it ({type(cause).__name__}:"
+            f" {why}); check the name, or fetch it where the hub is within reach, `hf download"
+            f" {repository} --revision {revision} --exclude '*.safetensors'`, and bring the cache"
+            " here or give the directory"
         ) from error
     found = Path(fetched)
     if not (found / FILES[0]).is_file():
         raise SettingsError(
-            f"tokenizer {name}: no tokenizer.json in {found}; if the hub has one, fetch it, `hf download {repository} "
-            f"--revision {revision} tokenizer.json`; if not, it is a slow tokenizer: convert it with transformers, "
-            f"`AutoTokenizer.from_pretrained({repository!r}).save_pretrained(DIRECTORY)`, and give the directory"
+            f"tokenizer {name}: no tokenizer.json in {found}; if the hub has one, fetch it, `hf"
+            f" download {repository} --revision {revision} tokenizer.json`; if not, it is a slow"
+            " tokenizer: convert it with transformers,"
+            f" `AutoTokenizer.from_pretrained({repository!r}).save_pretrained(DIRECTORY)`, and give"
+            " the directory"
         )
     return found
 
@@ -97,21 +120,29 @@ def cached_directory(name: str) -> Path | None:
     repository, revision = parts_of(name)
     snapshot_download = _hub().snapshot_download
     try:
-        found = snapshot_download(repository, revision=revision, allow_patterns=list(FILES), local_files_only=True)
+        found = snapshot_download(
+            repository, revision=revision, allow_patterns=list(FILES), local_files_only=True
+        )
     except FileNotFoundError:
         return None
     return Path(found)
 
 
 def record_of(name: str) -> dict[str, Any]:
-    """Return a pinned tokenizer's record for the manifest: repository, commit, SHA-256 of each file."""
+    """Return a pinned tokenizer's record for the manifest: repository, commit, SHA-256 of each
+    file.
+    """
     repository, commit = parts_of(name)
     return {"repository": repository, "commit": commit, "files": digests_in(directory_of(name))}
 
 
 def digests_in(directory: Path) -> Mapping[str, str]:
     """Return the SHA-256 of each of a tokenizer's files in a directory."""
-    return {each: sha256_hex((directory / each).read_bytes()) for each in FILES if (directory / each).is_file()}
+    result = {}
+    for each in FILES:
+        if (directory / each).is_file():
+            result[each] = sha256_hex((directory / each).read_bytes())
+    return result
 
 
 def _hub() -> Any:

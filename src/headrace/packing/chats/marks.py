@@ -1,16 +1,19 @@
 """Mark the parts of messages, so that a rendering shows where they went. Pure.
 
-Also make skeletons of renderings, and replace special tokens that were typed into a message with stand-ins.
+Also make skeletons of renderings, and replace special tokens that were typed into a message with
+stand-ins.
 
-A mark is written in Unicode noncharacters, U+FDD0 to U+FDEF. No text for interchange holds them, and to a template that
-trims or splits they are not white space, letters or digits. Rows that hold them are refused, so every mark found is
-ours. A mark goes inside the white space around a text, never around it, and never before or after a tag that the
-template looks for. So `trim`, `startswith("<think>")` and the like behave as they would without marks.
+A mark is written in Unicode noncharacters, U+FDD0 to U+FDEF. No text for interchange holds them,
+and to a template that trims or splits they are not white space, letters or digits. Rows that hold
+them are refused, so every mark found is ours. A mark goes inside the white space around a text,
+never around it, and never before or after a tag that the template looks for. So `trim`,
+`startswith("<think>")` and the like behave as they would without marks.
 
-A skeleton is what all conversations of one shape have in common: the template's own texts between the messages' texts.
-It is learnt from one conversation that was rendered with marks. The next conversation of the shape is rendered once,
-without marks, and the skeleton predicts the whole text. If prediction and rendering are equal, character for character,
-the skeleton says where the turns are; otherwise it is not used.
+A skeleton is what all conversations of one shape have in common: the template's own texts between
+the messages' texts. It is learnt from one conversation that was rendered with marks. The next
+conversation of the shape is rendered once, without marks, and the skeleton predicts the whole text.
+If prediction and rendering are equal, character for character, the skeleton says where the turns
+are; otherwise it is not used.
 """
 
 from __future__ import annotations
@@ -23,14 +26,19 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
-from headrace.packing.chats.layouts import REASONING_KEYS, Conversation, Message
-from headrace.packing.chats.words import RowRejected, shown
+from headrace.packing.chats.layouts import Conversation
+from headrace.packing.chats.messages import REASONING_KEYS, Message
+from headrace.packing.chats.rejections import RowRejected, preview
 
 Span = tuple[int, int]
 """Begin and end in a text, in characters."""
 
-BEGIN, END, JSON_BEGIN, JSON_END = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3"
-GENERATED_BEGIN, GENERATED_END = "\ufdd4", "\ufdd5"
+BEGIN = "\ufdd0"
+END = "\ufdd1"
+JSON_BEGIN = "\ufdd2"
+JSON_END = "\ufdd3"
+GENERATED_BEGIN = "\ufdd4"
+GENERATED_END = "\ufdd5"
 RESERVED = re.compile("[\ufdd0-\ufdef]")
 
 _DIGITS = "\ufde0\ufde1\ufde2\ufde3\ufde4\ufde5\ufde6\ufde7\ufde8\ufde9"
@@ -40,13 +48,18 @@ _MARK = re.compile(f"([{BEGIN}{END}{JSON_BEGIN}{JSON_END}])([{_DIGITS}]+)")
 _TAG = re.compile(r"</?[A-Za-z_][\w|.:-]*>")
 _HOLE = "\x00"
 _ENDS = {BEGIN: END, JSON_BEGIN: JSON_END}
-_STANDS, _FIRST = "\uffff", 0xF0000  # a stand-in: a noncharacter, then a private character that numbers the token
+# a stand-in: a noncharacter, then a private character that numbers the token
+_STANDS = "\uffff"
+_FIRST = 0xF0000
 _STAND_IN = re.compile(f"{_STANDS}([{chr(_FIRST)}-\U0010ffff])")
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A marked text. owner: its message. part: its field. whole: whether it is a field, not a leaf inside arguments."""
+    """A marked text.
+
+    owner: its message. part: its field. whole: whether it is a field, not a leaf inside arguments.
+    """
 
     owner: int
     part: str
@@ -56,7 +69,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A mark in a rendering. at: its position in the text without marks. number: of a piece, or of a JSON text."""
+    """A mark in a rendering.
+
+    at: its position in the text without marks. number: of a piece, or of a JSON text.
+    """
 
     kind: str
     number: int
@@ -70,13 +86,19 @@ def json_mark(number: int, text: str) -> str:
 
 
 class AnyOf:
-    """A search for any of several texts. It looks for single characters first, which is much faster."""
+    """A search for any of several texts.
+
+    It looks for single characters first, which is much faster.
+    """
 
     def __init__(self, wanted: Iterable[str]) -> None:
         self._wanted = sorted({*wanted} - {""}, key=lambda each: (-len(each), each))
         counts = Counter(chain.from_iterable(map(set, self._wanted)))
         self._hints = sorted(
-            {min(each, key=lambda sign: (sign.isalnum(), -counts[sign], sign)) for each in self._wanted}
+            {
+                min(each, key=lambda sign: (sign.isalnum(), -counts[sign], sign))
+                for each in self._wanted
+            }
         )
         self.pattern = re.compile("|".join(map(re.escape, self._wanted)) or r"(?!)")
 
@@ -86,15 +108,19 @@ class AnyOf:
 
 
 def tags_of(template: str) -> re.Pattern[str]:
-    """Build a pattern of the tags that a template mentions, and may therefore look for in a message."""
+    """Build a pattern of the tags that a template mentions, and may therefore look for in a
+    message.
+    """
     found = sorted({*_TAG.findall(template)}, key=lambda tag: (-len(tag), tag))
     return re.compile(f"({'|'.join(map(re.escape, found)) or '(?!)'})")
 
 
 def shape_of(messages: Sequence[Message], tags: re.Pattern[str]) -> tuple[list[Any], list[str]]:
-    """Return the key that conversations of the same shape share, and the texts that may differ between them.
+    """Return the key that conversations of the same shape share, and the texts that may differ
+    between them.
 
-    The texts are numbered as `marked` numbers its whole pieces: contents, reasoning, names of called functions.
+    The texts are numbered as `marked` numbers its whole pieces: contents, reasoning, names of
+    called functions.
     """
     key: list[Any] = []
     texts: list[str] = []
@@ -114,13 +140,24 @@ def shape_of(messages: Sequence[Message], tags: re.Pattern[str]) -> tuple[list[A
                 core = value.strip()
                 if core and "<" not in core:
                     texts.append(core)
-                    key.append(name if len(core) == len(value) else (name, value.replace(core, _HOLE, 1)))
+                    key.append(
+                        name if len(core) == len(value) else (name, value.replace(core, _HOLE, 1))
+                    )
                 else:
                     key.append((name, _filled(value, tags, hole)))
             elif name == "tool_calls":
                 for call in value:
                     written = [call["function"]["name"], call["function"]["arguments"]]
-                    key.append((name, *(_filled(each, tags, hole) for each in written if isinstance(each, str))))
+                    key.append(
+                        (
+                            name,
+                            *(
+                                _filled(each, tags, hole)
+                                for each in written
+                                if isinstance(each, str)
+                            ),
+                        )
+                    )
             else:  # ids differ in each conversation, and most templates leave them out
                 key.append(name)
     return key, texts
@@ -130,13 +167,20 @@ def _filled(text: str, tags: re.Pattern[str], fill: Callable[[str], str]) -> str
     """Replace the parts of a text between tags, but keep the white space around them."""
     found = []
     for place, part in enumerate(tags.split(text)):
-        core = "" if place & 1 else part.strip()
+        if place & 1:
+            core = ""
+        else:
+            core = part.strip()
         found.append(part.replace(core, fill(core), 1) if core else part)
     return "".join(found)
 
 
-def marked(messages: Sequence[Message], tags: re.Pattern[str]) -> tuple[list[Message], list[Piece], dict[int, int]]:
-    """Mark the messages; return them, the piece of each mark, and the owner of every part of a tool call, by `id`."""
+def marked(
+    messages: Sequence[Message], tags: re.Pattern[str]
+) -> tuple[list[Message], list[Piece], dict[int, int]]:
+    """Mark the messages; return them, the piece of each mark, and the owner of every part of a tool
+    call, by `id`.
+    """
     pieces: list[Piece] = []
     owners: dict[int, int] = {}
 
@@ -170,7 +214,9 @@ def marked(messages: Sequence[Message], tags: re.Pattern[str]) -> tuple[list[Mes
                 message[name] = [{**call, "function": dict(call["function"])} for call in value]
                 for function in (call["function"] for call in message[name]):
                     function |= {
-                        key: mark(owner, name, text) for key, text in function.items() if isinstance(text, str)
+                        key: mark(owner, name, text)
+                        for key, text in function.items()
+                        if isinstance(text, str)
                     }
     for owner, message in enumerate(copies):  # numbered after the whole pieces
         for call in message.get("tool_calls", ()):
@@ -186,13 +232,18 @@ def marked(messages: Sequence[Message], tags: re.Pattern[str]) -> tuple[list[Mes
 def parts_of(value: Any) -> Iterator[Any]:
     """Yield a value and all values inside it."""
     yield value
-    for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+    for inner in (
+        value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    ):
         yield from parts_of(inner)
 
 
 def without_marks(text: str) -> tuple[str, list[Found]]:
     """Remove the marks from a rendering, and return their positions."""
-    pieces, found, at, last = [], [], 0, 0
+    pieces = []
+    found = []
+    at = 0
+    last = 0
     for match in _MARK.finditer(text):
         pieces.append(text[last : match.start()])
         at += match.start() - last
@@ -203,14 +254,19 @@ def without_marks(text: str) -> tuple[str, list[Found]]:
 
 
 def without_generated(text: str) -> tuple[str, list[Span]]:
-    """Remove the marks of `{% generation %}` blocks and return their spans; nested blocks belong to the outer one."""
+    """Remove the marks of `{% generation %}` blocks and return their spans; nested blocks belong to
+    the outer one.
+    """
     parts = re.split(f"([{GENERATED_BEGIN}{GENERATED_END}])", text)
     spans: list[Span] = []
-    at, depth, begin = 0, 0, 0
+    at = 0
+    depth = 0
+    begin = 0
     for part in parts:
         if part == GENERATED_BEGIN:
             depth += 1
-            begin = at if depth == 1 else begin
+            if depth == 1:
+                begin = at
         elif part == GENERATED_END:
             depth -= 1
             if depth == 0 and at > begin:
@@ -223,27 +279,37 @@ def without_generated(text: str) -> tuple[str, list[Span]]:
 class Skeleton(NamedTuple):
     """The literal texts of a shape, the slots between them, and the trained parts of its turns.
 
-    parts: literal texts and numbers. n ≥ 0 is the n-th text of the messages, -1-n the n-th JSON of the rendering.
-    turns: where each begins and ends, in the order of messages: part, offset in it, part, offset in it.
+    parts: literal texts and numbers. n ≥ 0 is the n-th text of the messages, -1-n the n-th JSON of
+    the rendering. turns: where each begins and ends, in the order of messages: part, offset in it,
+    part, offset in it.
     """
 
     parts: list[str | int]
     turns: list[tuple[int, int, int, int]]
 
-    def filled(self, texts: Sequence[str], jsons: Sequence[str] = ()) -> tuple[str, list[Span]] | None:
+    def filled(
+        self, texts: Sequence[str], jsons: Sequence[str] = ()
+    ) -> tuple[str, list[Span]] | None:
         """Write the conversation with these texts, and find its turns; None if it has other slots."""
         try:
             filled = [
-                part if isinstance(part, str) else texts[part] if part >= 0 else jsons[-1 - part] for part in self.parts
+                part if isinstance(part, str) else texts[part] if part >= 0 else jsons[-1 - part]
+                for part in self.parts
             ]
         except IndexError:
             return None
         starts = [*accumulate(map(len, filled), initial=0)]
-        return "".join(filled), [(starts[a] + begin, starts[b] + end) for a, begin, b, end in self.turns]
+        return "".join(filled), [
+            (starts[a] + begin, starts[b] + end) for a, begin, b, end in self.turns
+        ]
 
 
 def skeleton_of(
-    text: str, found: Sequence[Found], pieces: Sequence[Piece], jsons: Sequence[str], turns: Sequence[Span]
+    text: str,
+    found: Sequence[Found],
+    pieces: Sequence[Piece],
+    jsons: Sequence[str],
+    turns: Sequence[Span],
 ) -> Skeleton | None:
     """Make the skeleton of one rendering; None if a text was not written whole and unchanged."""
     if len(found) % 2:
@@ -254,8 +320,12 @@ def skeleton_of(
     for first, last in zip(found[::2], found[1::2], strict=True):
         if last.number != first.number or _ENDS.get(first.kind) != last.kind:
             return None
-        piece = pieces[first.number] if first.kind == BEGIN else None
-        if text[first.at : last.at] != (piece.text if piece else jsons[first.number]) or (piece and not piece.whole):
+        piece = None
+        if first.kind == BEGIN:
+            piece = pieces[first.number]
+        if text[first.at : last.at] != (piece.text if piece else jsons[first.number]) or (
+            piece and not piece.whole
+        ):
             return None
         parts += (text[at : first.at], first.number if piece else -1 - first.number)
         starts.append(at)
@@ -273,9 +343,10 @@ def skeleton_of(
 class Specials:
     """The special tokens of one tokenizer as a pattern. eos: the one that ends a sequence.
 
-    A user who types `<|im_end|>` has typed ten characters, but a tokenizer that reads the rendering turns them into the
-    token that ends a turn. So such texts are rendered as stand-ins, two characters that no row holds and no template
-    looks for, and put back afterwards. Their positions are then known. Rows without such texts cost one search.
+    A user who types `<|im_end|>` has typed ten characters, but a tokenizer that reads the rendering
+    turns them into the token that ends a turn. So such texts are rendered as stand-ins, two
+    characters that no row holds and no template looks for, and put back afterwards. Their positions
+    are then known. Rows without such texts cost one search.
     """
 
     def __init__(self, tokens: Sequence[str], eos: str | None = None) -> None:
@@ -287,19 +358,38 @@ class Specials:
 
     def spans(self, text: str, until: int | None = None) -> list[Span]:
         """Find the spans of special tokens in a text that end at or before `until`."""
-        most = len(text) if until is None else until
-        return [match.span() for match in self.pattern.finditer(text) if match.end() <= most]
+        if until is None:
+            most = len(text)
+        else:
+            most = until
+        result = []
+        for match in self.pattern.finditer(text):
+            if match.end() <= most:
+                result.append(match.span())
+        return result
 
     def hidden(self, chat: Conversation) -> Conversation:
-        """Replace special tokens with stand-ins. Raises `RowRejected` if the conversation holds their characters."""
-        messages, tools, values = (self._hidden(each) for each in (chat.messages, chat.tools, chat.values))
+        """Replace special tokens with stand-ins.
+
+        Raises `RowRejected` if the conversation holds their characters.
+        """
+        messages, tools, values = (
+            self._hidden(each) for each in (chat.messages, chat.tools, chat.values)
+        )
         return replace(chat, messages=messages, tools=tools, values=values)
 
     def restored(self, text: str, spans: Sequence[Span]) -> tuple[str, list[Span], list[Span]]:
-        """Put the special tokens back: (text, `spans` in it, spans of the tokens). Raises `RowRejected`."""
+        """Put the special tokens back: (text, `spans` in it, spans of the tokens).
+
+        Raises `RowRejected`.
+        """
         parts: list[str] = []
         plain: list[Span] = []
-        borders, shifts, last, at = [0], [0], 0, 0  # positions after a border in `text` move by its shift
+        # positions after a border in `text` move by its shift
+        borders = [0]
+        shifts = [0]
+        last = 0
+        at = 0
         for match in _STAND_IN.finditer(text):
             token = self.tokens[ord(match[1]) - _FIRST]
             parts += [text[last : match.start()], token]
@@ -318,27 +408,42 @@ class Specials:
         return whole, [(moved(begin), moved(end)) for begin, end in spans], plain
 
     def first_in_chat(self, chat: Conversation) -> str | None:
-        """Find the first special token in the texts of a conversation, including its tools and values."""
+        """Find the first special token in the texts of a conversation, including its tools and
+        values.
+        """
         if not chat.tools and not chat.values:
-            contents = [message["content"] for message in chat.messages if len(message) == 2]
+            contents = []
+            for message in chat.messages:
+                if len(message) == 2:
+                    contents.append(message["content"])
             if len(contents) == len(chat.messages) and not self._any.stands_in("\0".join(contents)):
                 return None
         return self.first_in((chat.messages, chat.tools, chat.values))
 
     def first_in(self, value: Any) -> str | None:
-        """Find the first special token in a text, or in the texts of a collection; None if there is none."""
+        """Find the first special token in a text, or in the texts of a collection; None if there is
+        none.
+        """
         if type(value) is str:
-            return self.pattern.search(value)[0] if self._any.stands_in(value) else None  # type: ignore[index]  # it matches
+            match = self.pattern.search(value) if self._any.stands_in(value) else None
+            return None if match is None else match[0]
         inner = (*value.keys(), *value.values()) if isinstance(value, Mapping) else value
-        if not isinstance(inner, list | tuple):
-            return None
-        return next((found for each in inner if (found := self.first_in(each)) is not None), None)
+        if isinstance(inner, list | tuple):
+            for part in inner:
+                special = self.first_in(part)
+                if special is not None:
+                    return special
+        return None
 
     def _hidden(self, value: Any) -> Any:
         if isinstance(value, str):
             if _STANDS in value:
-                raise RowRejected("reserved_character", f"U+{ord(_STANDS):04X}: {shown(value)}")
-            return self.pattern.sub(lambda match: _STANDS + chr(_FIRST + self._number[match[0]]), value)
+                raise RowRejected("reserved_character", f"U+{ord(_STANDS):04X}: {preview(value)}")
+            return self.pattern.sub(
+                lambda match: _STANDS + chr(_FIRST + self._number[match[0]]), value
+            )
         if isinstance(value, Mapping):
             return {self._hidden(key): self._hidden(inner) for key, inner in value.items()}
-        return [self._hidden(inner) for inner in value] if isinstance(value, list | tuple) else value
+        if isinstance(value, list | tuple):
+            return [self._hidden(inner) for inner in value]
+        return value

@@ -1,10 +1,11 @@
 """Read the rows of chat files in batches, and keep going after broken rows.
 
-Formats: JSON lines, JSON arrays (or objects one after another), Parquet and Arrow, also with gzip and zstd. A line that
-is not valid JSON becomes a `BrokenRow` in its position, so that it can be counted with its file and line. A file that
-cannot be read at all raises `InputError`. Memory is O(batch): a batch has at most `batch_rows` rows, and ends once it
-holds `batch_bytes` of text. A line longer than `line_bytes` is skipped without being held. A JSON array is decoded
-object by object, an Arrow file by its record batches.
+Formats: JSON lines, JSON arrays (or objects one after another), Parquet and Arrow, also with gzip
+and zstd. A line that is not valid JSON becomes a `BrokenRow` in its position, so that it can be
+counted with its file and line. A file that cannot be read at all raises `InputError`. Memory is
+O(batch): a batch has at most `batch_rows` rows, and ends once it holds `batch_bytes` of text. A
+line longer than `line_bytes` is skipped without being held. A JSON array is decoded object by
+object, an Arrow file by its record batches.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from headrace.errors import InputError
 from headrace.formats.detect import detect, holds_nothing, open_bytes
 from headrace.formats.registry import FORMATS, FileType, file_type_of_name
 from headrace.formats.strict_json import DECODER, RepeatedKey, loads
-from headrace.packing.chats.words import RowRejected, shown
+from headrace.packing.chats.rejections import RowRejected, preview
 from headrace.packing.storage.legacy import read_legacy, sequences_of_bins
 
 NPY = ".npy"  # a pickle of packed bins
@@ -34,12 +35,13 @@ LINE_BYTES = 256 << 20
 _READ_BYTES = 1 << 20
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 _BOM = b"\xef\xbb\xbf"
-_WHITE, _BETWEEN = re.compile(r"[ \t\r\n]*"), re.compile(r"[ \t\r\n,]*")
+_WHITE = re.compile(r"[ \t\r\n]*")
+_BETWEEN = re.compile(r"[ \t\r\n,]*")
 
 
 @dataclass(frozen=True, slots=True)
 class BrokenRow:
-    """A row that could not be read. reason: a word of `words.REASONS`."""
+    """A row that could not be read. reason: a word of `rejections.REASONS`."""
 
     reason: str
     detail: str
@@ -50,7 +52,10 @@ Row = Mapping[str, Any] | BrokenRow
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """Rows of one file in file order. numbers: of each row, from 1. unit: what they count, "line" or "row"."""
+    """Rows of one file in file order.
+
+    numbers: of each row, from 1. unit: what they count, "line" or "row".
+    """
 
     file: str
     unit: str
@@ -74,9 +79,10 @@ def read_rows(
 ) -> Iterator[RowBatch]:
     """Read the rows of a file in order, in batches; blank lines are not rows.
 
-    name: the file's name in messages; the path if None. part: (k, n) gives every n-th row from the k-th on, 0-based.
-    The n parts together are all rows, each once. Lines of other parts are not parsed. alignment: of the masks in a
-    pickled .npy of bins. Raises `InputError` for other formats and for damaged files.
+    name: the file's name in messages; the path if None. part: (k, n) gives every n-th row from the
+    k-th on, 0-based. The n parts together are all rows, each once. Lines of other parts are not
+    parsed. alignment: of the masks in a pickled .npy of bins. Raises `InputError` for other formats
+    and for damaged files.
     """
     name = name or str(path)
     if path.suffix == NPY:
@@ -84,9 +90,15 @@ def read_rows(
         return
     try:
         file_type = detect(path)
-    except InputError:  # a text that does not begin with JSON may be JSON lines whose first lines are broken
+    except (
+        InputError
+    ):  # a text that does not begin with JSON may be JSON lines whose first lines are broken
         known = file_type_of_name(path.name)
-        if known is None or known.format.name != "jsonl" or _CONTROL.search(next(_chunks(path, known), b"")):
+        if (
+            known is None
+            or known.format.name != "jsonl"
+            or _CONTROL.search(next(_chunks(path, known), b""))
+        ):
             raise
         file_type = known
     if holds_nothing(path, file_type):
@@ -101,9 +113,12 @@ def read_rows(
     else:
         *others, last = (f".{entry.extensions[0]}" for entry in FORMATS if entry.separator is None)
         raise InputError(
-            f"{path}: is {file_type.format.name}; chats are read from {', '.join(others)} and {last}, also .gz and .zst"
+            f"{path}: is {file_type.format.name}; chats are read from {', '.join(others)} and"
+            f" {last}, also .gz and .zst"
         )
-    unit = "line" if is_lines else "row"
+    unit = "row"
+    if is_lines:
+        unit = "line"
     numbers: list[int] = []
     rows: list[Row] = []
     size = 0
@@ -113,7 +128,9 @@ def read_rows(
         size += row_bytes
         if len(rows) >= batch_rows or size >= batch_bytes:
             yield RowBatch(name, unit, numbers, rows)
-            numbers, rows, size = [], [], 0
+            numbers = []
+            rows = []
+            size = 0
     if rows:
         yield RowBatch(name, unit, numbers, rows)
 
@@ -124,8 +141,8 @@ def _sequences_of_bins(
     """Read the sequences of pickled bins as rows of tokens. Memory: O(file)."""
     if alignment is None:
         raise InputError(
-            f"{path}: a pickled .npy does not say where its loss masks stand; say it with alignment=, which is "
-            "legacy_roll_right for most older files, or shift_left"
+            f"{path}: a pickled .npy does not say where its loss masks stand; say it with"
+            " alignment=, which is legacy_roll_right for most older files, or shift_left"
         )
     remainder, modulus = part
     first = 0
@@ -147,29 +164,36 @@ def row_of_line(line: bytes) -> Row:
         text = line.decode()
     except UnicodeDecodeError as error:
         return BrokenRow(
-            "broken_utf8", f"byte {error.start} of the line is not UTF-8: {shown(line[error.start :][:8])}"
+            "broken_utf8",
+            f"byte {error.start} of the line is not UTF-8: {preview(line[error.start :][:8])}",
         )
     try:
         return _row_of_value(loads(text))
     except RepeatedKey as error:
-        return BrokenRow("repeated_key", f"{error}: {shown(text)}")
+        return BrokenRow("repeated_key", f"{error}: {preview(text)}")
     except (ValueError, RecursionError) as error:
-        return BrokenRow("broken_json", f"{error}: {shown(text)}")
+        return BrokenRow("broken_json", f"{error}: {preview(text)}")
 
 
 def _row_of_value(value: object) -> Row:
     if isinstance(value, dict | BrokenRow):
         return value
-    return BrokenRow("not_an_object", f"the row is {shown(value)}")
+    return BrokenRow("not_an_object", f"the row is {preview(value)}")
 
 
 def filter_row(row: Mapping[str, Any], filters: Sequence[tuple[str, frozenset[str]]]) -> None:
-    """Raise `RowRejected` if a filter leaves out the row: its cell, which may be a list, holds none of the words."""
+    """Raise `RowRejected` if a filter leaves out the row: its cell, which may be a list, holds none
+    of the words.
+    """
     for name, words in filters if isinstance(row, Mapping) else ():
         value = row.get(name)
-        cell = value.split(",") if isinstance(value, str) else value if isinstance(value, Sequence) else [value]
+        cell: Sequence[Any] = [value]
+        if isinstance(value, str):
+            cell = value.split(",")
+        elif isinstance(value, Sequence):
+            cell = value
         if value is None or words.isdisjoint(str(word).strip() for word in cell):
-            raise RowRejected("filtered", f"{name} is {shown(value)}")
+            raise RowRejected("filtered", f"{name} is {preview(value)}")
 
 
 def _chunks(path: Path, file_type: FileType) -> Iterator[bytes]:
@@ -181,7 +205,9 @@ def _chunks(path: Path, file_type: FileType) -> Iterator[bytes]:
         raise InputError(f"{path}: {error}; the file is cut or damaged, fetch it again") from error
 
 
-def _lines(path: Path, file_type: FileType, part: tuple[int, int], line_bytes: int) -> Iterator[tuple[int, Row, int]]:
+def _lines(
+    path: Path, file_type: FileType, part: tuple[int, int], line_bytes: int
+) -> Iterator[tuple[int, Row, int]]:
     place = 0  # index of the row, without blank lines
     for number, line in enumerate(_whole_lines(_chunks(path, file_type), line_bytes), 1):
         if number == 1 and line is not None:
@@ -189,7 +215,9 @@ def _lines(path: Path, file_type: FileType, part: tuple[int, int], line_bytes: i
         if line is not None and not line.strip():
             continue
         if place % part[1] == part[0]:
-            row = BrokenRow("too_long_line", f"more than {line_bytes:,} bytes") if line is None else row_of_line(line)
+            row: Row = BrokenRow("too_long_line", f"more than {line_bytes:,} bytes")
+            if line is not None:
+                row = row_of_line(line)
             yield number, row, len(line or b"")
         place += 1
 
@@ -201,36 +229,51 @@ def _whole_lines(chunks: Iterator[bytes], line_bytes: int) -> Iterator[bytes | N
     for chunk in chunks:
         first, *others = chunk.split(b"\n")
         size += len(first)
-        held = [*held, first] if size <= line_bytes else []
+        if size <= line_bytes:
+            held = [*held, first]
+        else:
+            held = []
         if others:
             yield b"".join(held) if size <= line_bytes else None
             for line in others[:-1]:
                 yield line if len(line) <= line_bytes else None
-            held, size = [others[-1]], len(others[-1])
+            held = [others[-1]]
+            size = len(others[-1])
     if size:
         yield b"".join(held) if size <= line_bytes else None
 
 
-def _values(path: Path, file_type: FileType, part: tuple[int, int]) -> Iterator[tuple[int, Row, int]]:
+def _values(
+    path: Path, file_type: FileType, part: tuple[int, int]
+) -> Iterator[tuple[int, Row, int]]:
     """Yield the objects of an array, or of a file of concatenated objects."""
-    text, at, inside, ended = "", 0, False, False
-    place, wanted = 0, _READ_BYTES
-    pieces, more = _texts(path, file_type), True
+    text = ""
+    at = 0
+    inside = False
+    ended = False
+    place = 0
+    wanted = _READ_BYTES
+    pieces = _texts(path, file_type)
+    more = True
     while True:
         at = (_BETWEEN if inside else _WHITE).match(text, at).end()  # type: ignore[union-attr]  # both match anything
-        if at < len(text) and (text[at] == "]" if inside else text[at] == "[" and not (place or ended)):
+        if at < len(text) and (
+            text[at] == "]" if inside else text[at] == "[" and not (place or ended)
+        ):
             inside, ended, at = not inside, inside, at + 1
             continue
         if at < len(text):
             if ended:
-                raise InputError(f"{path}: text after the array: {shown(text[at : at + 40])}; correct the file")
+                raise InputError(
+                    f"{path}: text after the array: {preview(text[at : at + 40])}; correct the file"
+                )
             try:
                 value, end = _decoded(text, at)
             except (ValueError, RecursionError) as error:
                 if not more:
                     raise InputError(
-                        f"{path}: row {place + 1}: is not valid JSON ({error}); the rows after it cannot be separated, "
-                        "correct the file"
+                        f"{path}: row {place + 1}: is not valid JSON ({error}); the rows after it"
+                        " cannot be separated, correct the file"
                     ) from error
             else:
                 if (
@@ -238,37 +281,47 @@ def _values(path: Path, file_type: FileType, part: tuple[int, int]) -> Iterator[
                 ):  # else a number that may continue
                     if place % part[1] == part[0]:
                         yield place + 1, _row_of_value(value), end - at
-                    place, at, wanted = place + 1, end, _READ_BYTES
+                    place = place + 1
+                    at = end
+                    wanted = _READ_BYTES
                     continue
         if not more:
             if inside:
                 raise InputError(f"{path}: the array does not end; the file is cut, fetch it again")
             return
-        text, at = text[at:], 0
+        text = text[at:]
+        at = 0
         while len(text) < wanted and more:
             piece = next(pieces, None)
-            more, text = piece is not None, text + (piece or "")
+            more = piece is not None
+            text = text + (piece or "")
         wanted = max(2 * len(text), _READ_BYTES)  # retry a longer value with twice the text
 
 
 def _decoded(text: str, at: int) -> tuple[object, int]:
-    """Decode the JSON value at a position and return its end too; a `BrokenRow` if it repeats a key."""
+    """Decode the JSON value at a position and return its end too; a `BrokenRow` if it repeats a
+    key.
+    """
     try:
         return DECODER.raw_decode(text, at)
     except RepeatedKey as error:
         end = json.JSONDecoder().raw_decode(text, at)[1]
-        return BrokenRow("repeated_key", f"{error}: {shown(text[at:end])}"), end
+        return BrokenRow("repeated_key", f"{error}: {preview(text[at:end])}"), end
 
 
 def _texts(path: Path, file_type: FileType) -> Iterator[str]:
-    """Yield the text of a file; bytes that are not UTF-8 become lone surrogates, which later reject their row."""
+    """Yield the text of a file; bytes that are not UTF-8 become lone surrogates, which later reject
+    their row.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
     for number, chunk in enumerate(_chunks(path, file_type)):
         yield decoder.decode(chunk if number else chunk.removeprefix(_BOM))
     yield decoder.decode(b"", final=True)
 
 
-def _tables(path: Path, file_type: FileType, batch_rows: int, batch_bytes: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+def _tables(
+    path: Path, file_type: FileType, batch_rows: int, batch_bytes: int
+) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Yield the rows of a file of typed columns, with the average size of a row."""
     code = file_type.format.load()
     shard = code.survey(path, path.name, file_type)
@@ -281,15 +334,23 @@ def _tables(path: Path, file_type: FileType, batch_rows: int, batch_bytes: int) 
             yield batch, size
 
 
-def _own_rows(batches: Iterator[tuple[pa.RecordBatch, int]], part: tuple[int, int]) -> Iterator[tuple[int, Row, int]]:
-    """Yield the rows of a part, with their numbers from 1. Null in a struct, which has every key, is an absent key."""
+def _own_rows(
+    batches: Iterator[tuple[pa.RecordBatch, int]], part: tuple[int, int]
+) -> Iterator[tuple[int, Row, int]]:
+    """Yield the rows of a part, with their numbers from 1.
+
+    Null in a struct, which has every key, is an absent key.
+    """
     first = 0
     for batch, size in batches:
         count = batch.num_rows
         places = range((part[0] - first) % part[1], count, part[1])
         if len(places) < count:
             batch = batch.take(pa.array(places, pa.int64()))
-        nested = [field.name for field in batch.schema if _has_struct(field.type)]
+        nested = []
+        for field in batch.schema:
+            if _has_struct(field.type):
+                nested.append(field.name)
         for place, row in zip(places, batch.to_pylist(maps_as_pydicts="lossy"), strict=True):
             for key in nested:
                 row[key] = _present(row[key])
@@ -299,11 +360,19 @@ def _own_rows(batches: Iterator[tuple[pa.RecordBatch, int]], part: tuple[int, in
 
 def _present(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _present(inner) for key, inner in value.items() if inner is not None}
-    return [_present(inner) for inner in value] if isinstance(value, list) else value
+        result = {}
+        for key, inner in value.items():
+            if inner is not None:
+                result[key] = _present(inner)
+        return result
+    if isinstance(value, list):
+        return [_present(inner) for inner in value]
+    return value
 
 
 def _has_struct(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
         return True
-    return pa.types.is_nested(kind) and any(_has_struct(kind.field(place).type) for place in range(kind.num_fields))
+    return pa.types.is_nested(kind) and any(
+        _has_struct(kind.field(place).type) for place in range(kind.num_fields)
+    )

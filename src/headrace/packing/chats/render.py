@@ -1,16 +1,20 @@
 """Render conversations as text with the spans that the model must produce.
 
-The model is given everything up to the end of the generation prompt. It must produce everything from there through the
-token that ends its turn. White space after that token and the header of the next turn belong to the template.
+The model is given everything up to the end of the generation prompt. It must produce everything
+from there through the token that ends its turn. White space after that token and the header of the
+next turn belong to the template.
 
-The template renders a whole conversation once. Turns are found by the first of these methods that is certain:
+The template renders a whole conversation once. Turns are found by the first of these methods that
+is certain:
 
 - `{% generation %}` blocks, if the template has them.
 - A skeleton of the conversation's shape, if it predicts the text exactly.
-- Marks at both ends of every text. If the rendering without them is the plain rendering, they show where every text
-  went. Two shorter renderings show the header and the end-of-turn token: one ends with the generation prompt before the
-  turn, the other with the turn. A skeleton is kept for the next conversation of this shape.
-- Differences, if marks change the rendering: a turn is what changes when that message alone is changed.
+- Marks at both ends of every text. If the rendering without them is the plain rendering, they show
+  where every text went. Two shorter renderings show the header and the end-of-turn token: one ends
+  with the generation prompt before the turn, the other with the turn. A skeleton is kept for the
+  next conversation of this shape.
+- Differences, if marks change the rendering: a turn is what changes when that message alone is
+changed.
 
 If none is certain, `RowRejected` is raised. A mask is never guessed.
 """
@@ -24,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from headrace.packing.chats.layouts import Conversation, Message
+from headrace.packing.chats.layouts import Conversation
 from headrace.packing.chats.marks import (
     BEGIN,
     JSON_BEGIN,
@@ -42,20 +46,24 @@ from headrace.packing.chats.marks import (
     without_generated,
     without_marks,
 )
+from headrace.packing.chats.messages import Message
+from headrace.packing.chats.rejections import RowRejected, preview
 from headrace.packing.chats.template import Template, Trace
-from headrace.packing.chats.turns import Border, sequences_of, turn_borders
-from headrace.packing.chats.words import Reasoning, RowRejected, shown
+from headrace.packing.chats.turns import Border, Reasoning, sequences_of, turn_borders
 
 _ADDRESS = " at 0x"
-_MOST_SHAPES, _MOST_REMEMBERED = 4096, 4096  # bounds on memory
+# bounds on memory
+_MOST_SHAPES = 4096
+_MOST_REMEMBERED = 4096
 _MOST_SKELETONS = 8  # kept for one shape
 _TOOLS = -1  # the owner of the text that is written for tools
 _CHANGED = "\ufdef"
 _SHORT = 8  # characters; shorter texts may occur anywhere by chance
 _LEFT = re.compile(r"(\s|</?[\w|.:-]+>)*")  # allowed beside a changed text: white space and tags
 
-# Forms of messages with tool calls, because templates differ in what they expect: the content of a message without one,
-# and arguments as an object or as JSON. Normalised messages have the first form.
+# Forms of messages with tool calls, because templates differ in what they expect: the content of a
+# message without one, and arguments as an object or as JSON. Normalised messages have the first
+# form.
 _FORMS = [(empty, arguments) for empty in ("", None) for arguments in ("object", "text")]
 _ASKS_FOR_NONE = re.compile(r"content(['\"]\])? is (not )?none", re.IGNORECASE)
 
@@ -73,19 +81,26 @@ class Rendered:
 
 
 class ChatRenderer:
-    """Renderer of conversations with the templates of one tokenizer. Not thread-safe: use one per thread."""
+    """Renderer of conversations with the templates of one tokenizer.
+
+    Not thread-safe: use one per thread.
+    """
 
     def __init__(
-        self, templates: Mapping[str, Template], specials: Specials, reasoning: Reasoning = "template"
+        self,
+        templates: Mapping[str, Template],
+        specials: Specials,
+        reasoning: Reasoning = "template",
     ) -> None:
         self._reasoning = reasoning
         self._turns = {name: Turns(template, specials) for name, template in templates.items()}
 
     def render(self, chat: Conversation, *, borders: bool = False) -> list[Rendered]:
-        """Render a conversation as one sequence, or one per answered user turn with reasoning="every_user_turn".
+        """Render a conversation as one sequence, or one per answered user turn with
+        reasoning="every_user_turn".
 
-        borders: whether to find the borders of turns, which takes several renderings. A conversation with nothing to
-        train on has a text without spans. Raises `RowRejected`.
+        borders: whether to find the borders of turns, which takes several renderings. A
+        conversation with nothing to train on has a text without spans. Raises `RowRejected`.
         """
         turns = self._turns["tool_use" if chat.tools and "tool_use" in self._turns else "default"]
         return [turns.render(part, borders=borders) for part in sequences_of(chat, self._reasoning)]
@@ -120,7 +135,9 @@ class Turns:
         """Render a conversation, with tool calls in the first form that the template accepts."""
         if chat.tools and not self.template.writes_tools:
             raise RowRejected(
-                "not_rendered", f"the template does not support tools and would leave out {len(chat.tools)} of them"
+                "not_rendered",
+                f"the template does not support tools and would leave out {len(chat.tools)} of"
+                " them",
             )
         if not any("tool_calls" in message for message in chat.messages):
             return self._render(chat, borders)
@@ -139,36 +156,56 @@ class Turns:
         if not borders:
             return rendered
 
-        def written(messages: list[Message], *, with_tools: bool = True, prompt: bool = False) -> str | None:
-            tools, trace = chat.tools if with_tools else None, Trace()
+        def written(
+            messages: list[Message], *, with_tools: bool = True, prompt: bool = False
+        ) -> str | None:
+            if with_tools:
+                tools = chat.tools
+            else:
+                tools = None
+            trace = Trace()
             try:
-                text = self.template.render(messages, tools, chat.values, trace=trace, generation_prompt=prompt)
+                text = self.template.render(
+                    messages, tools, chat.values, trace=trace, generation_prompt=prompt
+                )
             except RowRejected:
                 return None
-            return without_generated(text)[0] if self.template.has_generation_blocks else text
+            if self.template.has_generation_blocks:
+                return without_generated(text)[0]
+            return text
 
         return replace(rendered, borders=turn_borders(written, chat, rendered.text, rendered.spans))
 
     def _with_spans(self, chat: Conversation) -> Rendered:
         trace = Trace()
         text = self.template.render(chat.messages, chat.tools, chat.values, trace=trace)
-        # A function or iterator that a template writes shows its memory address, which differs in every run.
+        # A function or iterator that a template writes shows its memory address, which differs in
+        # every run.
         if _ADDRESS in text and _ADDRESS not in repr((chat.messages, chat.tools, chat.values)):
             before = text[: text.index(_ADDRESS)][-40:]
-            raise RowRejected("template_error", f"the template writes an object, not a text: {shown(before)}")
+            raise RowRejected(
+                "template_error", f"the template writes an object, not a text: {preview(before)}"
+            )
         if self.template.has_generation_blocks:
             own = json.dumps([chat.messages, chat.tools], ensure_ascii=False, default=str)
             _check_reserved(own)
             text, spans = without_generated(text)
-            answers = [place for place, message in enumerate(chat.messages) if message["role"] == "assistant"]
-            if any(not chat.weights[place] for place in answers):  # blocks must be matched with messages
+            answers = [
+                place
+                for place, message in enumerate(chat.messages)
+                if message["role"] == "assistant"
+            ]
+            # blocks must be matched with messages
+            if any(not chat.weights[place] for place in answers):
                 if len(answers) != len(spans):
                     raise RowRejected(
                         "uncertain_mask",
-                        f"{len(spans)} generation blocks for {len(answers)} assistant messages, some of them not "
-                        "trained",
+                        f"{len(spans)} generation blocks for {len(answers)} assistant messages,"
+                        " some of them not trained",
                     )
-                spans = [span for place, span in zip(answers, spans, strict=True) if chat.weights[place]]
+                spans = [
+                    span for place, span in zip(answers, spans, strict=True) if chat.weights[place]
+                ]
             return Rendered(text, spans)
         _check_reserved(text)
         wanted = [place for place, weight in enumerate(chat.weights) if weight]
@@ -177,11 +214,14 @@ class Turns:
         spans = self._find(chat, text, trace, wanted)
         for (_, last), (begin, end) in pairwise([(0, 0), *spans]):
             if not last <= begin < end:
-                raise RowRejected("uncertain_mask", f"the turns found overlap or are empty: {sorted(spans)}")
+                raise RowRejected(
+                    "uncertain_mask", f"the turns found overlap or are empty: {sorted(spans)}"
+                )
         return Rendered(text, spans)
 
     def _find(self, chat: Conversation, text: str, trace: Trace, wanted: list[int]) -> list[Span]:
-        """Find the trained spans of the `wanted` messages in `text`, the plain rendering, and learn a skeleton.
+        """Find the trained spans of the `wanted` messages in `text`, the plain rendering, and learn
+        a skeleton.
 
         Raises `RowRejected` (not_rendered, uncertain_mask, template_error).
         """
@@ -198,7 +238,11 @@ class Turns:
         rendering.check_marks()
         owners = set(rendering.owner)
         turns = [
-            rendering.turn_by_marks(place) if place in owners else rendering.turn_by_difference(place)
+            (
+                rendering.turn_by_marks(place)
+                if place in owners
+                else rendering.turn_by_difference(place)
+            )
             for place in wanted
         ]
         if self.template.fixed_prompt and owners.issuperset(wanted):
@@ -211,7 +255,10 @@ class Turns:
         return turns
 
     def remembered(self, key: Any, find: Callable[[], int | None]) -> int | None:
-        """Return the cached result for this key. Use it only if nothing but the key decides the result."""
+        """Return the cached result for this key.
+
+        Use it only if nothing but the key decides the result.
+        """
         if key not in self._remembered:
             if len(self._remembered) >= _MOST_REMEMBERED:
                 self._remembered.clear()
@@ -222,25 +269,31 @@ class Turns:
 def _check_reserved(text: str) -> None:
     if not text.isascii() and (found := RESERVED.search(text)):
         raise RowRejected(
-            "reserved_character", f"U+{ord(found[0]):04X}: {shown(text[max(0, found.start() - 20) :], 50)}"
+            "reserved_character",
+            f"U+{ord(found[0]):04X}: {preview(text[max(0, found.start() - 20) :], 50)}",
         )
 
 
 class Rendering:
     """A conversation and its plain rendering, in which turns are searched.
 
-    found: the marks of a marked rendering, in order. owner: the message of each mark, None for tools.
+    found: the marks of a marked rendering, in order. owner: the message of each mark, None for
+    tools.
     """
 
     def __init__(self, turns: Turns, chat: Conversation, text: str) -> None:
-        self.turns, self.chat, self.text = turns, chat, text
+        self.turns = turns
+        self.chat = chat
+        self.text = text
         self.messages, self.pieces, self._parts = marked(chat.messages, turns.tags)
         self.found: list[Found] = []
         self.owner: list[int | None] = []
 
     def takes_marks(self) -> bool:
         """Render with marks and keep their positions; return False if marks change the rendering."""
-        tools = {id(part): _TOOLS for part in parts_of(self.chat.tools) if isinstance(part, dict | list)}
+        tools = {
+            id(part): _TOOLS for part in parts_of(self.chat.tools) if isinstance(part, dict | list)
+        }
         trace = Trace(marked=True, owners={**tools, **self._parts})
         try:
             text, found = without_marks(self._render(self.messages, trace))
@@ -251,16 +304,30 @@ class Rendering:
         own: list[int | None] = []
         for each in found:
             json_text = each.kind in (JSON_BEGIN, JSON_END)
-            owner = trace.owned[each.number] if json_text else self.pieces[each.number].owner
-            if owner is None and own and own[-1] is not None and "tool_calls" in self.chat.messages[own[-1]]:
+            if json_text:
+                owner = trace.owned[each.number]
+            else:
+                owner = self.pieces[each.number].owner
+            if (
+                owner is None
+                and own
+                and own[-1] is not None
+                and "tool_calls" in self.chat.messages[own[-1]]
+            ):
                 owner = own[-1]  # e.g. a number among the arguments before it
             own.append(None if owner == _TOOLS else owner)
-        self.found, self.owner = found, own
+        self.found = found
+        self.owner = own
         return True
 
-    def _render(self, messages: list[Message], trace: Trace | None = None, *, prompt: bool = False) -> str:
-        tools, values = self.chat.tools, self.chat.values
-        return self.turns.template.render(messages, tools, values, trace=trace or Trace(), generation_prompt=prompt)
+    def _render(
+        self, messages: list[Message], trace: Trace | None = None, *, prompt: bool = False
+    ) -> str:
+        tools = self.chat.tools
+        values = self.chat.values
+        return self.turns.template.render(
+            messages, tools, values, trace=trace or Trace(), generation_prompt=prompt
+        )
 
     def check_marks(self) -> None:
         """Raise `RowRejected` if the rendering leaves out the text of a message, or a tool call."""
@@ -269,36 +336,58 @@ class Rendering:
             for each in self.found
             if each.kind not in (JSON_BEGIN, JSON_END)
         }
-        with_json = {owner for each, owner in zip(self.found, self.owner, strict=True) if each.kind == JSON_BEGIN}
+        with_json = {
+            owner
+            for each, owner in zip(self.found, self.owner, strict=True)
+            if each.kind == JSON_BEGIN
+        }
         for piece in self.pieces:
             if not piece.whole or (piece.owner, piece.part) in present:
                 continue
-            if piece.part == "content" or (piece.part == "tool_calls" and piece.owner not in with_json):
+            if piece.part == "content" or (
+                piece.part == "tool_calls" and piece.owner not in with_json
+            ):
                 raise self._missing(piece.owner, piece.part)
 
     def turn_by_marks(self, place: int) -> Span:
         """Find the turn of a message by its marks."""
         own = [number for number, owner in enumerate(self.owner) if owner == place]
-        first, last = own[0], own[-1]
+        first = own[0]
+        last = own[-1]
         begun = [  # without tool calls: a function's name may be written twice within its turn
             each.number
             for each in self.found[first : last + 1]
             if each.kind == BEGIN and self.pieces[each.number].part != "tool_calls"
         ]
         if own != list(range(first, last + 1)) or len(set(begun)) < len(begun):
-            raise _uncertain(place, "which part of the text is its own, as some of it is written twice")
-        before = self.found[first - 1] if first else None
-        behind = self.found[last + 1].at if last + 1 < len(self.found) else len(self.text)
-        begin, end = before.at if before else 0, self.found[last].at
-        literal, after = self.text[begin : self.found[first].at], self.text[end:behind]
-        role = self.chat.messages[place - 1]["role"] if place else ""
+            raise _uncertain(
+                place, "which part of the text is its own, as some of it is written twice"
+            )
+        before = None
+        if first:
+            before = self.found[first - 1]
+        if last + 1 < len(self.found):
+            behind = self.found[last + 1].at
+        else:
+            behind = len(self.text)
+        begin = 0
+        if before:
+            begin = before.at
+        end = self.found[last].at
+        literal = self.text[begin : self.found[first].at]
+        after = self.text[end:behind]
+        role = ""
+        if place:
+            role = self.chat.messages[place - 1]["role"]
 
         def find_start() -> int | None:
             return self._start(literal, self.messages[:place], before, marked=True)
 
         def find_end() -> int | None:
             try:
-                text, found = without_marks(self._render(self.messages[: place + 1], Trace(marked=True)))
+                text, found = without_marks(
+                    self._render(self.messages[: place + 1], Trace(marked=True))
+                )
             except RowRejected:
                 return _end_in(after, None, self.turns.specials)
             return _end_in(after, text[found[-1].at :] if found else text, self.turns.specials)
@@ -322,36 +411,57 @@ class Rendering:
             if rejected.reason in ("uncertain_mask", "not_rendered"):
                 raise
             raise _uncertain(place, "which part of the text is its own") from None
-        return _turn(place, 0, start, end, _end_in(self.text[end:], shorter[last:], self.turns.specials))
+        return _turn(
+            place, 0, start, end, _end_in(self.text[end:], shorter[last:], self.turns.specials)
+        )
 
-    def _start(self, literal: str, messages: list[Message], before: Found | None, *, marked: bool) -> int | None:
-        """Find where the model begins in `literal`, the text between the mark before a turn and the turn's own text.
+    def _start(
+        self, literal: str, messages: list[Message], before: Found | None, *, marked: bool
+    ) -> int | None:
+        """Find where the model begins in `literal`, the text between the mark before a turn and the
+        turn's own text.
 
-        messages: those before the turn. They are rendered up to the generation prompt. If they cannot be rendered, the
-        generation prompt after a single user message is searched instead.
+        messages: those before the turn. They are rendered up to the generation prompt. If they
+        cannot be rendered, the generation prompt after a single user message is searched instead.
         """
         lead = None
         try:
             asked, found = without_marks(self._render(messages, Trace(marked=marked), prompt=True))
-            last = found[-1] if found else None
+            last = None
+            if found:
+                last = found[-1]
             if (last and (last.kind, last.number)) == (before and (before.kind, before.number)):
-                lead = asked[last.at :] if last else asked
+                if last:
+                    lead = asked[last.at :]
+                else:
+                    lead = asked
             if lead is not None and literal.startswith(lead):
                 return len(lead)
             plain, _ = without_marks(self._render(messages, Trace(marked=marked)))
         except RowRejected:
-            lead, probe = None, [{"role": "user", "content": "x"}]
+            lead = None
+            probe = [{"role": "user", "content": "x"}]
             try:
-                plain, asked = self._render(probe), self._render(probe, prompt=True)
+                plain = self._render(probe)
+                asked = self._render(probe, prompt=True)
             except RowRejected:
                 return None
-        prompt = asked[len(plain) :] if asked.startswith(plain) else ""
-        if lead is not None and lead.startswith(literal):  # the prompt is longer, e.g. it opens the reasoning
+        prompt = ""
+        if asked.startswith(plain):
+            prompt = asked[len(plain) :]
+        # the prompt is longer, e.g. it opens the reasoning
+        if lead is not None and lead.startswith(literal):
             return len(literal)
         # A shorter prompt may end at a line or a special token.
         ends = {match.end() for match in re.finditer("\n", prompt)}
-        for end in sorted({len(prompt), *ends, *(end for _, end in self.turns.specials.spans(prompt))}, reverse=True):
-            at = literal.rfind(prompt[:end]) if end else -1
+        for end in sorted(
+            {len(prompt), *ends, *(end for _, end in self.turns.specials.spans(prompt))},
+            reverse=True,
+        ):
+            if end:
+                at = literal.rfind(prompt[:end])
+            else:
+                at = -1
             if at >= 0:
                 return at + end
         return None
@@ -366,10 +476,18 @@ class Rendering:
         shared = _shared_start(text[::-1][:most], other[::-1][:most])
         instead = other[begin : len(other) - shared]
         plain = not messages[place].get("tool_calls")
-        others = [message["content"] or "" for message in (*messages[:place], *messages[place + 1 :])]
+        others = [
+            message["content"] or "" for message in (*messages[:place], *messages[place + 1 :])
+        ]
         if (
             _CHANGED not in instead
-            or (plain and (instead.count(_CHANGED) > 1 or not _LEFT.fullmatch(instead.replace(_CHANGED, ""))))
+            or (
+                plain
+                and (
+                    instead.count(_CHANGED) > 1
+                    or not _LEFT.fullmatch(instead.replace(_CHANGED, ""))
+                )
+            )
             or any(len(each) > _SHORT and each in instead for each in others)
         ):
             raise _uncertain(place, "which part of the text is its own")
@@ -383,13 +501,19 @@ class Rendering:
                 self._changed_part(self.text, self.chat.messages, place)
 
     def _missing(self, place: int, part: str) -> RowRejected:
-        what = "a tool call" if part == "tool_calls" else "the content"
+        what = "the content"
+        if part == "tool_calls":
+            what = "a tool call"
         role = self.chat.messages[place]["role"]
-        return RowRejected("not_rendered", f"message {place + 1}: the template leaves out {what} of role {role}")
+        return RowRejected(
+            "not_rendered", f"message {place + 1}: the template leaves out {what} of role {role}"
+        )
 
 
 def _changed(message: Message) -> Message:
-    """Return a message with another text in each of its own fields; arguments that are an object stay one."""
+    """Return a message with another text in each of its own fields; arguments that are an object
+    stay one.
+    """
     found = {**message, "content": _CHANGED}
     if "tool_calls" in message:
         if not (message["content"] or "").strip():
@@ -399,7 +523,11 @@ def _changed(message: Message) -> Message:
                 **call,
                 "function": {
                     "name": _CHANGED,
-                    "arguments": _CHANGED if isinstance(call["function"]["arguments"], str) else {_CHANGED: _CHANGED},
+                    "arguments": (
+                        _CHANGED
+                        if isinstance(call["function"]["arguments"], str)
+                        else {_CHANGED: _CHANGED}
+                    ),
                 },
             }
             for call in message["tool_calls"]
@@ -412,28 +540,40 @@ def _uncertain(place: int, what: str) -> RowRejected:
 
 
 def _turn(place: int, begin: int, start: int | None, end: int, stop: int | None) -> Span:
-    """Return the span from `begin` + `start` to `end` + `stop`. Raises `RowRejected` if `start` or `stop` is None."""
+    """Return the span from `begin` + `start` to `end` + `stop`.
+
+    Raises `RowRejected` if `start` or `stop` is None.
+    """
     if start is None or stop is None:
         raise _uncertain(place, "where its turn begins" if start is None else "where its turn ends")
     return begin + start, end + stop
 
 
 def _end_in(after: str, tail: str | None, specials: Specials) -> int | None:
-    """Find where the end-of-turn token ends in `after`, the text after the turn's last own text; None if not certain.
+    """Find where the end-of-turn token ends in `after`, the text after the turn's last own text;
+    None if not certain.
 
-    tail: the text at that point in a conversation that ends with this turn, None if unknown. In that case only the
-    token that ends sequences counts as an end.
+    tail: the text at that point in a conversation that ends with this turn, None if unknown. In
+    that case only the token that ends sequences counts as an end.
     """
     if tail is None:
         begun = specials.pattern.search(after)
-        return begun.end() if begun is not None and begun[0] == specials.eos else None
+        if begun is not None and begun[0] == specials.eos:
+            return begun.end()
+        return None
     shared = _shared_start(after, tail)
     within = specials.spans(after, shared)
     if within:
-        return next((end for begin, end in within if after[begin:end] == specials.eos), within[-1][1])
-    first, other = specials.pattern.search(after), specials.pattern.search(tail)
-    if first is not None and other is not None:  # a last turn may end with another token than a middle one
-        return first.end() if first.start() == other.start() and first.start() <= shared else None
+        return next(
+            (end for begin, end in within if after[begin:end] == specials.eos), within[-1][1]
+        )
+    first = specials.pattern.search(after)
+    other = specials.pattern.search(tail)
+    # a last turn may end with another token than a middle one
+    if first is not None and other is not None:
+        if first.start() == other.start() and first.start() <= shared:
+            return first.end()
+        return None
     if other is not None:
         return None
     return len(after[:shared].rstrip())
@@ -441,7 +581,8 @@ def _end_in(after: str, tail: str | None, specials: Specials) -> int | None:
 
 def _shared_start(first: str, second: str) -> int:
     """Return the length of the common prefix of two texts."""
-    low, high = 0, min(len(first), len(second))
+    low = 0
+    high = min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2
         if first[low:middle] == second[low:middle]:

@@ -1,14 +1,15 @@
 """Render conversations in child processes whose processor time and memory the kernel limits.
 
-A chat template is a program. Inside one interpreter nothing can stop a single call that runs for hours or asks for all
-memory: a thread cannot be killed, and no check runs before the call returns. So templates are compiled and run in child
-processes. The kernel limits the processor time of each conversation (`RLIMIT_CPU`) and the memory of the process
-(`RLIMIT_AS`; Linux only, other systems ignore it). Both limits hold without the parent, even after it has exited.
+A chat template is a program. Inside one interpreter nothing can stop a single call that runs for
+hours or asks for all memory: a thread cannot be killed, and no check runs before the call returns.
+So templates are compiled and run in child processes. The kernel limits the processor time of each
+conversation (`RLIMIT_CPU`) and the memory of the process (`RLIMIT_AS`; Linux only, other systems
+ignore it). Both limits hold without the parent, even after it has exited.
 
-A process reads a batch of conversations from its standard input and answers on its standard output. This costs less
-than rendering itself, and lets threads render in parallel. Batches to the child are pickled, because the child can
-trust the parent. Answers are JSON, because a template that escaped from the sandbox could write them. The environment
-of the process holds nothing to leak.
+A process reads a batch of conversations from its standard input and answers on its standard output.
+This costs less than rendering itself, and lets threads render in parallel. Batches to the child are
+pickled, because the child can trust the parent. Answers are JSON, because a template that escaped
+from the sandbox could write them. The environment of the process holds nothing to leak.
 """
 
 from __future__ import annotations
@@ -36,13 +37,14 @@ from typing import Any
 from headrace.errors import EngineError, SettingsError
 from headrace.packing.chats.layouts import Conversation
 from headrace.packing.chats.marks import Specials
+from headrace.packing.chats.rejections import RowRejected
 from headrace.packing.chats.render import ChatRenderer, Rendered
 from headrace.packing.chats.template import Template
-from headrace.packing.chats.turns import Border
-from headrace.packing.chats.words import Reasoning, RowRejected
+from headrace.packing.chats.turns import Border, Reasoning
 
 _MOST_OVERRUNS = 3  # consecutive conversations at the time limit before the template is rejected
-_FRAME_BYTES = 1 << 18  # answers are sent in parts of about this size, to bound memory on both sides
+# answers are sent in parts of about this size, to bound memory on both sides
+_FRAME_BYTES = 1 << 18
 _INHERITED = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # may locate the interpreter's own library
 _START = """
 import json, sys
@@ -54,7 +56,10 @@ serve(int(sys.argv[2]))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderLimits:
-    """Limits of rendering. seconds: processor time of a conversation, whole. memory_bytes: what rendering may add."""
+    """Limits of rendering.
+
+    seconds: processor time of a conversation, whole. memory_bytes: what rendering may add.
+    """
 
     seconds: int = 30
     memory_bytes: int = 2 << 30
@@ -92,15 +97,18 @@ class ProcessRenderer:
         self._overruns = 0
         self._begin()
 
-    def render(self, chats: Sequence[Conversation], *, borders: bool = False) -> list[list[Rendered] | RowRejected]:
+    def render(
+        self, chats: Sequence[Conversation], *, borders: bool = False
+    ) -> list[list[Rendered] | RowRejected]:
         """Render the sequences of each conversation, or return the reason why it has none.
 
-        borders: whether to find the borders of turns. Raises `SettingsError` if the template does not compile, needs a
-        date, or reaches the time limit on several conversations in a row; `EngineError` if processes are killed from
-        outside.
+        borders: whether to find the borders of turns. Raises `SettingsError` if the template does
+        not compile, needs a date, or reaches the time limit on several conversations in a row;
+        `EngineError` if processes are killed from outside.
         """
         found: list[list[Rendered] | RowRejected] = []
-        killed = -1  # the conversation at which a process died, apparently through no fault of the template
+        # the conversation at which a process died, apparently through no fault of the template
+        killed = -1
         while len(found) < len(chats):
             if self._pid != os.getpid():  # forked: the processes belong to the parent and answer it
                 self._begin()
@@ -122,14 +130,16 @@ class ProcessRenderer:
                     self._overruns += 1
                     if self._overruns >= _MOST_OVERRUNS:
                         raise SettingsError(
-                            f"the chat template took {limit} on each of {self._overruns} conversations in a row; give "
-                            "another with chat_template="
+                            f"the chat template took {limit} on each of"
+                            f" {self._overruns} conversations in a row; give another with"
+                            " chat_template="
                         ) from None
                     found.append(RowRejected("template_limit", f"the template took {limit}"))
                 elif killed == len(found):
                     raise EngineError(
-                        f"the process that renders the chat template died twice on one conversation ({died}); if the "
-                        "machine ran out of memory, use fewer workers, else give another template with chat_template="
+                        "the process that renders the chat template died twice on one conversation"
+                        f" ({died}); if the machine ran out of memory, use fewer workers, else give"
+                        " another template with chat_template="
                     ) from None
                 else:
                     killed = len(found)
@@ -153,10 +163,14 @@ def _end_all(processes: list[_Process], pid: int) -> None:
 
 
 class _Died(Exception):
-    """The death of a process without an answer. at: number of conversations it finished but had not answered."""
+    """The death of a process without an answer.
+
+    at: number of conversations it finished but had not answered.
+    """
 
     def __init__(self, at: int, code: int) -> None:
-        self.at, self.signal = at, -code
+        self.at = at
+        self.signal = -code
         super().__init__(f"signal {-code}" if code < 0 else f"exit code {code}")
 
 
@@ -182,12 +196,18 @@ class _Process:
             )
         assert self._popen.stdin is not None
         assert self._popen.stdout is not None
-        self._to, self._from = self._popen.stdin, self._popen.stdout
+        self._to = self._popen.stdin
+        self._from = self._popen.stdout
         self._compiled = False
         self._send(settings)
 
-    def render(self, chats: Sequence[Conversation], borders: bool) -> Iterator[list[Rendered] | RowRejected]:
-        """Yield outcomes, in order. Raises `_Died`; after any error the process must not be used again."""
+    def render(
+        self, chats: Sequence[Conversation], borders: bool
+    ) -> Iterator[list[Rendered] | RowRejected]:
+        """Yield outcomes, in order.
+
+        Raises `_Died`; after any error the process must not be used again.
+        """
         if not self._compiled:
             self._check(self._answer(0))
             self._compiled = True
@@ -200,7 +220,11 @@ class _Process:
                 done += 1
                 if isinstance(outcome, list):
                     yield [
-                        Rendered(text, [(begin, end) for begin, end in spans], [Border(*each) for each in found])
+                        Rendered(
+                            text,
+                            [(begin, end) for begin, end in spans],
+                            [Border(*each) for each in found],
+                        )
                         for text, spans, found in outcome
                     ]
                 else:
@@ -228,8 +252,8 @@ class _Process:
         code = self._popen.wait()
         if not self._compiled and code == -signal.SIGXCPU:
             raise SettingsError(
-                f"the chat template takes more than {self._seconds} s of processor time to compile; give another with "
-                "chat_template="
+                f"the chat template takes more than {self._seconds} s of processor time to compile;"
+                " give another with chat_template="
             )
         raise _Died(struct.unpack("<q", self._finished[:8])[0] - done, code)
 
@@ -238,12 +262,15 @@ class _Process:
         if "settings" in outcome:
             raise SettingsError(outcome["settings"])
         if "failed" in outcome:
-            raise RuntimeError(f"rendering failed because of a bug in headrace: {outcome['failed']}")
+            raise RuntimeError(
+                f"rendering failed because of a bug in headrace: {outcome['failed']}"
+            )
 
 
 def serve(finished_fd: int) -> None:
     """Run the child: compile the templates, then answer batches until the parent closes the pipe."""
-    receive, send = sys.stdin.buffer, sys.stdout.buffer
+    receive = sys.stdin.buffer
+    send = sys.stdout.buffer
     settings: RenderSettings = pickle.load(receive)
     finished = mmap.mmap(finished_fd, mmap.PAGESIZE)
     limited = _Limited(settings.limits)
@@ -253,13 +280,19 @@ def serve(finished_fd: int) -> None:
     except SettingsError as error:
         compiled = {"settings": str(error)}
     except MemoryError:
-        compiled = {"settings": "the chat template takes too much memory to compile; give another with chat_template="}
+        compiled = {
+            "settings": (
+                "the chat template takes too much memory to compile; give another with"
+                " chat_template="
+            )
+        }
     send.write(_encoded(compiled) + b"\n")
     send.flush()
     if "settings" in compiled:
         return
     gc.freeze()
-    gc.set_threshold(50_000, 20, 100)  # batches are many small objects without cycles: collecting takes a tenth
+    # batches are many small objects without cycles: collecting takes a tenth
+    gc.set_threshold(50_000, 20, 100)
     while True:
         try:
             borders, batch = pickle.load(receive)
@@ -293,15 +326,22 @@ def _answer_of(renderer: ChatRenderer, chat: Conversation, borders: bool) -> byt
 
 
 def _encoded(found: Any) -> bytes:
-    """Return JSON on one line. Lone surrogates are kept, and two of them never become one character."""
+    """Return JSON on one line.
+
+    Lone surrogates are kept, and two of them never become one character.
+    """
     return json.dumps(found, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
 class _Limited:
-    """The limits of this process. Processor time counts from the last `restart`, in whole seconds."""
+    """The limits of this process.
+
+    Processor time counts from the last `restart`, in whole seconds.
+    """
 
     def __init__(self, limits: RenderLimits) -> None:
-        self._seconds, self._since = limits.seconds, -1
+        self._seconds = limits.seconds
+        self._since = -1
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.signal(signal.SIGXCPU, signal.SIG_DFL)  # the parent may ignore it
         statm = Path("/proc/self/statm")

@@ -1,4 +1,4 @@
-"""Settings that decide how rows of chats become tokens, the tokenizer's files, and a digest of both.
+"""Define the settings that decide how rows of chats become tokens, and read a tokenizer's files.
 
 A tokenizer is tokenizer.json (also .gz) with its configuration and chat templates beside it.
 """
@@ -19,18 +19,30 @@ from pydantic import BeforeValidator, Field, field_validator
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError, MissingExtra, SettingsError
 from headrace.packing.chats import hub
-from headrace.packing.chats.layouts import NAMES
-from headrace.packing.chats.words import BackendName, Layout, Reasoning
+from headrace.packing.chats.layouts import AUTO, LAYOUTS, NAMES
+from headrace.packing.chats.turns import Reasoning
 from headrace.settings import Names, Settings
 from headrace.storage.settings import PathOrTemplate
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-_SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+BackendName = Literal["auto", "tokenizers", "fastokens"]
+"""Libraries that make ids; see `backends`."""
+
 ROWS: dict[str, Any] = {"panel": "Rows and tokens"}
 _rows = partial(Field, json_schema_extra=ROWS)
-_NOT_IN_DIGEST = {"tokenizer", "chat_template", "tokenizer_backend"}  # two by content, one not at all
+_SPECIAL_TOKENS = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
+# two by content, one not at all
+_NOT_IN_DIGEST = {"tokenizer", "chat_template", "tokenizer_backend"}
 
 
 def _as_tokenizer(value: object) -> object:
@@ -38,77 +50,113 @@ def _as_tokenizer(value: object) -> object:
 
     if isinstance(value, str) and hub.is_name(value):
         return hub.pinned(value)
-    return local_path_of(value, "a setting") if isinstance(value, str | PurePath) else value
+    if isinstance(value, str | PurePath):
+        return local_path_of(value, "a setting")
+    return value
 
 
 class ChatSettings(Settings):
-    """Settle how rows of any form become tokens. Raises `SettingsError` when built with values that cannot work."""
+    """Settle how rows of any form become tokens.
+
+    Raises `SettingsError` if the values cannot work.
+    """
 
     tokenizer: Annotated[Path | str | None, BeforeValidator(_as_tokenizer)] = _rows(
         None,
-        description="tokenizer.json, its directory, or a name on the Hugging Face hub, ORG/NAME or ORG/NAME@REVISION, "
-        "pinned to its commit. Not for rows that are tokens already.",
+        description=(
+            "tokenizer.json, its directory, or a name on the Hugging Face hub, ORG/NAME or "
+            "ORG/NAME@REVISION, pinned to its commit. Not for rows that are tokens already."
+        ),
     )
     chat_template: PathOrTemplate | None = _rows(
         None, description="A Jinja file, or the template itself. Default: that of the tokenizer."
     )
     template_values: Mapping[str, Any] = _rows(
-        default_factory=dict, description="Variables for the template, e.g. {enable_thinking: false}."
+        default_factory=dict,
+        description="Variables for the template, e.g. {enable_thinking: false}.",
     )
     date: datetime.date | None = _rows(
         None, description="The date for templates that ask for today's, e.g. 2026-01-31."
     )
     reasoning: Reasoning = _rows(
         "template",
-        description="template: the template decides which reasoning to keep; every_user_turn: one sequence per "
-        "user turn, trained on that turn's answer, so that all reasoning is kept.",
+        description=(
+            "template: the template decides which reasoning to keep; every_user_turn: one "
+            "sequence per user turn, trained on that turn's answer, so that all reasoning is kept."
+        ),
     )
-    eos: Literal["append", "none"] = _rows("append", description="Whether rows of plain text end with the end token.")
-    nothing_trained: Literal["drop", "keep"] = _rows("drop", description="Rows without a token to train on.")
+    eos: Literal["append", "none"] = _rows(
+        "append", description="Whether rows of plain text end with the end token."
+    )
+    nothing_trained: Literal["drop", "keep"] = _rows(
+        "drop", description="Rows without a token to train on."
+    )
     special_text: Literal["text", "drop", "control"] = _rows(
         "text",
-        description="What to do with the text of a special token in a message, such as <|im_end|>; drop: drop the "
-        "row; control: encode it as the token. Such rows are always counted. Rows without a template are encoded as "
-        "written.",
+        description=(
+            "What to do with the text of a special token in a message, such as <|im_end|>; drop:"
+            " drop the row; control: encode it as the token. Such rows are always counted. Rows"
+            " without a template are encoded as written."
+        ),
     )
     tokenizer_backend: BackendName = _rows(
         "auto",
-        description="Which library makes the ids, which are the same with either; fastokens: compared with "
-        "tokenizers on a sample, for byte-level BPE; auto: fastokens where it is installed and fits the tokenizer.",
+        description=(
+            "Which library makes the ids, which are the same with either; fastokens: compared with"
+            " tokenizers on a sample, for byte-level BPE; auto: fastokens where it is installed and"
+            " fits the tokenizer."
+        ),
     )
 
 
 class RowForm(Settings):
     """The form of rows.
 
-    layout: how chats lie in a row; "auto" looks at each row.
-    mapping: other names of columns, e.g. {"user": "problem", "assistant": "solution"}; see `layouts`.
-    filters: keep rows whose column holds one of the words, as text, in a comma list or in a list; others are counted.
+    layout: how chats lie in a row; "auto" looks at each row. See `layouts`.
+    mapping: other names of columns, e.g. {"user": "problem", "assistant": "solution"}; see
+    `layouts`. filters: keep rows whose column holds one of the words, as text, in a comma list or
+    in a list; others are counted.
     """
 
-    layout: Layout = "auto"
+    layout: str = Field(AUTO, json_schema_extra={"enum": [AUTO, *LAYOUTS]})
     mapping: Mapping[str, str] = Field(default_factory=dict)
     filters: Mapping[str, Names] = Field(default_factory=dict)
+
+    @field_validator("layout")
+    @classmethod
+    def _known_layout(cls, value: str) -> str:
+        if value not in (AUTO, *LAYOUTS):
+            raise ValueError(f"layout is {value!r}; choose one of {', '.join((AUTO, *LAYOUTS))}")
+        return value
 
     @field_validator("mapping")
     @classmethod
     def _known_columns(cls, value: Mapping[str, str]) -> Mapping[str, str]:
         unknown = sorted(set(value) - NAMES)
         if unknown:
-            raise ValueError(f"mapping names {unknown[0]!r}, which no layout knows; known: {', '.join(sorted(NAMES))}")
+            known = ", ".join(sorted(NAMES))
+            raise ValueError(f"mapping names {unknown[0]!r}, which no layout knows; known: {known}")
         if ("user" in value) != ("assistant" in value):
             raise ValueError(
-                "mapping names only one of user and assistant; give both, e.g. user=question,assistant=answer"
+                "mapping names only one of user and assistant; give both, e.g. "
+                "user=question,assistant=answer"
             )
         return value
 
 
 def fingerprint_of(settings: ChatSettings) -> str:
-    """Digest the tokenizer's files, the template and every setting that can change a token. Loads no tokenizer."""
+    """Digest the tokenizer's files, the template and every setting that can change a token.
+
+    Loads no tokenizer.
+    """
     if settings.tokenizer is None:
         return sha256_hex(canonical_json(["tokens", settings.nothing_trained]))
-    values = settings.model_dump(mode="json", include=set(ChatSettings.model_fields) - _NOT_IN_DIGEST)
-    template = None if settings.chat_template is None else template_text(settings.chat_template)
+    values = settings.model_dump(
+        mode="json", include=set(ChatSettings.model_fields) - _NOT_IN_DIGEST
+    )
+    template = None
+    if settings.chat_template is not None:
+        template = template_text(settings.chat_template)
     files = read_tokenizer(settings.tokenizer)
     return sha256_hex(canonical_json([files.digest, template, values]))
 
@@ -117,7 +165,8 @@ def fingerprint_of(settings: ChatSettings) -> str:
 class TokenizerFiles:
     """The contents of a tokenizer's directory.
 
-    json_text: tokenizer.json. templates: by name, "default" first. special: the named special tokens that it has.
+    json_text: tokenizer.json. templates: by name, "default" first. special: the named special
+    tokens.
     """
 
     path: Path
@@ -128,75 +177,99 @@ class TokenizerFiles:
     @property
     def digest(self) -> str:
         """The SHA-256 of everything here except the path."""
-        return sha256_hex(canonical_json([self.json_text, dict(self.templates), dict(self.special)]))
+        return sha256_hex(
+            canonical_json([self.json_text, dict(self.templates), dict(self.special)])
+        )
 
 
-def read_tokenizer(place: Path | str) -> TokenizerFiles:
-    """Read a tokenizer's files from its tokenizer.json, its directory, or its pinned name on the hub.
+def read_tokenizer(tokenizer: Path | str) -> TokenizerFiles:
+    """Read a tokenizer's files from its tokenizer.json, its directory, or its pinned name on the
+    hub.
 
     Raises `SettingsError`, `InputError`, `MissingExtra`.
     """
-    path = hub.directory_of(place) if isinstance(place, str) else place
-    main = next((each for each in (path, path / "tokenizer.json", path / "tokenizer.json.gz") if each.is_file()), None)
+    if isinstance(tokenizer, str):
+        path = hub.directory_of(tokenizer)
+    else:
+        path = tokenizer
+    candidates = (path, path / "tokenizer.json", path / "tokenizer.json.gz")
+    main = next((candidate for candidate in candidates if candidate.is_file()), None)
     if main is None:
-        what = "holds no tokenizer.json" if path.is_dir() else "is not there"
+        what = "is not there"
+        if path.is_dir():
+            what = "holds no tokenizer.json"
         raise SettingsError(
-            f"tokenizer {path}: {what}; give a tokenizer.json (or .json.gz) or the directory that holds it, as "
-            "`save_pretrained` of a fast tokenizer writes it"
+            f"tokenizer {path}: {what}; give a tokenizer.json (or .json.gz) or the directory that"
+            " holds it, as `save_pretrained` of a fast tokenizer writes it"
         )
-    config = _json_beside(main, "tokenizer_config.json")
-    named = {**_json_beside(main, "special_tokens_map.json"), **config}
-    texts = {name: each.get("content") if isinstance(each, dict) else each for name, each in named.items()}
-    return TokenizerFiles(
-        path=main,
-        json_text=_text(main),
-        templates=_templates(main, config),
-        special={name: text for name in _SPECIAL if isinstance(text := texts.get(name), str)},
-    )
+    config = _read_json_beside(main, "tokenizer_config.json")
+    named = {**_read_json_beside(main, "special_tokens_map.json"), **config}
+    special = {}
+    for name in _SPECIAL_TOKENS:
+        token = named.get(name)
+        if isinstance(token, dict):
+            text = token.get("content")
+        else:
+            text = token
+        if isinstance(text, str):
+            special[name] = text
+    return TokenizerFiles(main, _read_text(main), _read_templates(main, config), special)
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         data = path.read_bytes()
         return (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
     except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as text ({error}); fetch the file again") from error
+        raise InputError(
+            f"{path}: cannot be read as text ({error}); fetch the file again"
+        ) from error
 
 
-def _json_beside(main: Path, name: str) -> dict[str, Any]:
+def _read_json_beside(main: Path, name: str) -> dict[str, Any]:
     path = main.parent / name
     if not path.is_file():
         return {}
     try:
-        found = json.loads(_text(path))
+        record = json.loads(_read_text(path))
     except ValueError as error:
         raise InputError(f"{path}: is not valid JSON ({error}); fetch the file again") from error
-    if not isinstance(found, dict):
-        raise InputError(f"{path}: is a {type(found).__name__}; it must be a JSON object")
-    return found
+    if not isinstance(record, dict):
+        raise InputError(f"{path}: is a {type(record).__name__}; it must be a JSON object")
+    return record
 
 
-def _templates(main: Path, config: Mapping[str, Any]) -> dict[str, str]:
+def _read_templates(main: Path, config: Mapping[str, Any]) -> dict[str, str]:
     """Read the templates by name; files beside win over the configuration."""
-    alone = main.parent / "chat_template.jinja"
-    if alone.is_file():
-        return {"default": _text(alone)}
-    found = _json_beside(main, "chat_template.json").get("chat_template", config.get("chat_template"))
-    if isinstance(found, str):
-        return {"default": found}
-    named = {each["name"]: each["template"] for each in found or () if isinstance(each, dict) and "name" in each}
+    jinja_file = main.parent / "chat_template.jinja"
+    if jinja_file.is_file():
+        return {"default": _read_text(jinja_file)}
+    templates = _read_json_beside(main, "chat_template.json").get(
+        "chat_template", config.get("chat_template")
+    )
+    if isinstance(templates, str):
+        return {"default": templates}
+    named = {}
+    for entry in templates or ():
+        if isinstance(entry, dict) and "name" in entry:
+            named[entry["name"]] = entry["template"]
     if named and "default" not in named:
         raise InputError(
-            f"{main.parent}: has the templates {', '.join(named)} but none named default; give one of them"
+            f"{main.parent}: has the templates {', '.join(named)} but none named default; give one"
+            " of them"
         )
-    return {"default": named.pop("default"), **named} if named else {}
+    if named:
+        return {"default": named.pop("default"), **named}
+    return {}
 
 
-def load_tokenizer(files: TokenizerFiles, special: Literal["control", "text"] = "control") -> Tokenizer:
+def load_tokenizer(
+    files: TokenizerFiles, special: Literal["control", "text"] = "control"
+) -> Tokenizer:
     """Load the tokenizer without truncation and padding, with offsets that cover every character.
 
-    special: "control" turns a special token in a text into the token; "text" treats it as ordinary text.
-    Raises `InputError`, `MissingExtra`.
+    special: "control" turns a special token in a text into the token; "text" treats it as ordinary
+    text. Raises `InputError`, `MissingExtra`.
     """
     try:
         from tokenizers import Tokenizer
@@ -204,22 +277,31 @@ def load_tokenizer(files: TokenizerFiles, special: Literal["control", "text"] = 
         raise MissingExtra("tokenizers", "chat") from None
     text = files.json_text
     if '"trim_offsets":true' in text.replace(" ", ""):
-        text = json.dumps(_untrimmed(json.loads(text)), ensure_ascii=False)
+        text = json.dumps(_with_complete_offsets(json.loads(text)), ensure_ascii=False)
     try:
         tokenizer = Tokenizer.from_str(text)
     except Exception as error:
-        raise InputError(f"{files.path}: is not a tokenizer ({error}); fetch the file again") from error
+        raise InputError(
+            f"{files.path}: is not a tokenizer ({error}); fetch the file again"
+        ) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = special == "text"
     return tokenizer
 
 
-def _untrimmed(value: Any) -> Any:
-    """Turn off trimmed offsets, which would leave spaces out of the mask; ids do not depend on them."""
+def _with_complete_offsets(value: Any) -> Any:
+    """Turn off trimmed offsets, which would leave spaces out of the mask; ids do not depend on
+    them.
+    """
     if isinstance(value, dict):
-        return {key: False if key == "trim_offsets" else _untrimmed(inner) for key, inner in value.items()}
-    return [_untrimmed(inner) for inner in value] if isinstance(value, list) else value
+        return {
+            key: False if key == "trim_offsets" else _with_complete_offsets(inner)
+            for key, inner in value.items()
+        }
+    if isinstance(value, list):
+        return [_with_complete_offsets(inner) for inner in value]
+    return value
 
 
 def template_text(template: str) -> str:
@@ -231,5 +313,6 @@ def template_text(template: str) -> str:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(
-            f"chat_template {template!r}: is neither a template nor a file that can be read ({error})"
+            f"chat_template {template!r}: is neither a template nor a file that can be read"
+            f" ({error})"
         ) from error

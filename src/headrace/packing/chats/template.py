@@ -1,17 +1,18 @@
 """Compile and render Jinja chat templates in a sandbox, without a clock or randomness.
 
-The environment is the one that templates are written for: trimmed blocks, loop controls, `raise_exception`, `tojson`
-that keeps characters, and `{% generation %}` blocks. There is no clock: `strftime_now` gives the configured date, or
-refuses.
+The environment is the one that templates are written for: trimmed blocks, loop controls,
+`raise_exception`, `tojson` that keeps characters, and `{% generation %}` blocks. There is no clock:
+`strftime_now` gives the configured date, or refuses.
 
-Jinja's own sandbox decides what may be read. This one also removes what could get around it (the filter `attr`) and
-what would give other text in another run (`lipsum`, the filter `random`). Long texts, lists and numbers are refused at
-the point where they are made, with an error that says so. Time and memory are not limited here: outside of tests,
-templates are compiled and rendered in `render_process`.
+Jinja's own sandbox decides what may be read. This one also removes what could get around it (the
+filter `attr`) and what would give other text in another run (`lipsum`, the filter `random`). Long
+texts, lists and numbers are refused at the point where they are made, with an error that says so.
+Time and memory are not limited here: outside of tests, templates are compiled and rendered in
+`render_process`.
 
-A rendering also reports two things beside its text. `{% generation %}` blocks are enclosed in marks, which are Unicode
-noncharacters that no text may hold. And `tojson` records what it writes (`Trace`), because JSON is the one part of a
-rendering that is not a message's own text.
+A rendering also reports two things beside its text. `{% generation %}` blocks are enclosed in
+marks, which are Unicode noncharacters that no text may hold. And `tojson` records what it writes
+(`Trace`), because JSON is the one part of a rendering that is not a message's own text.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any
 
 from headrace.errors import MissingExtra, SettingsError
 from headrace.packing.chats.marks import GENERATED_BEGIN, GENERATED_END, json_mark
-from headrace.packing.chats.words import RowRejected, shown
+from headrace.packing.chats.rejections import RowRejected, preview
 
 try:
     import jinja2
@@ -54,9 +55,12 @@ _PLACES = frozenset(("role", "last", "first", "index", "index0", "length", "prev
 
 @dataclass(slots=True)
 class Trace:
-    """A record of one rendering. texts: what `tojson` wrote, in order. marked: whether `tojson` adds marks around it.
+    """A record of one rendering.
 
-    owners: the owner of each part of a message, by its `id`. owned: the owner of each text, None if it has none.
+    texts: what `tojson` wrote, in order. marked: whether `tojson` adds marks around it.
+
+    owners: the owner of each part of a message, by its `id`. owned: the owner of each text, None if
+    it has none.
     """
 
     marked: bool = False
@@ -80,10 +84,11 @@ class _Generation(Extension):
 
 
 class _Generator(CodeGenerator):
-    """A code generator that looks up names in plain dicts (the messages) inline, which halves the time of a template.
+    """A code generator that looks up names in plain dicts (the messages) inline, which halves the
+    time of a template.
 
-    The result is the same as the sandbox's: a name that is not an attribute of `dict` is found in the dict there too,
-    only after two exceptions.
+    The result is the same as the sandbox's: a name that is not an attribute of `dict` is found in
+    the dict there too, only after two exceptions.
     """
 
     def visit_Getattr(self, node: nodes.Getattr, frame: Frame) -> None:  # noqa: N802 - jinja2's name
@@ -109,7 +114,9 @@ class _Generator(CodeGenerator):
         super().visit_Concat(node, frame)
         self.write(")")
 
-    def _looked_up(self, node: nodes.Getattr | nodes.Getitem, name: str, how: str, frame: Frame) -> None:
+    def _looked_up(
+        self, node: nodes.Getattr | nodes.Getitem, name: str, how: str, frame: Frame
+    ) -> None:
         self.write(f"(_found[{name!r}] if type(_found := (")
         self.visit(node.node, frame)
         self.write(f")) is dict and {name!r} in _found else environment.{how}(_found, {name!r}))")
@@ -122,7 +129,9 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset(("*", "**", "%"))
 
     def __init__(self, day: date | None) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+        super().__init__(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+        )
         self._safe: set[tuple[type, str]] = set()  # attributes that are allowed for every value
         self.filters["tojson"] = _tojson
         del self.filters["attr"], self.filters["random"], self.globals["lipsum"]
@@ -133,7 +142,8 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         def date_text(form: str) -> str:
             if day is None:
                 raise SettingsError(
-                    "the chat template asks for today's date, which would change the data from day to day; give date="
+                    "the chat template asks for today's date, which would change the data from day"
+                    " to day; give date="
                 )
             return day.strftime(form)
 
@@ -141,7 +151,9 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         if obj is Namespace or (
-            type(obj) is BuiltinMethodType and type(obj.__self__) is str and not obj.__name__.startswith("format")
+            type(obj) is BuiltinMethodType
+            and type(obj.__self__) is str
+            and not obj.__name__.startswith("format")
         ):
             kwargs.pop("_loop_vars", None)  # these do not loop, and `getattr` allowed them
             kwargs.pop("_block_vars", None)
@@ -149,15 +161,25 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return super().call(context, obj, *args, **kwargs)
 
     def bounded(self, value: Any) -> Any:
-        """Return a text or list that was concatenated. Raises `RowRejected` if it is longer than a rendering may be."""
+        """Return a text or list that was concatenated.
+
+        Raises `RowRejected` if it is longer than a rendering may be.
+        """
         if isinstance(value, str | list) and len(value) > _MOST_CHARACTERS:
-            raise RowRejected("template_limit", f"the template made a text of {len(value):,} characters")
+            raise RowRejected(
+                "template_limit", f"the template made a text of {len(value):,} characters"
+            )
         return value
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        sizes = [len(each) if isinstance(each, str | bytes | list | tuple) else abs(each) for each in (left, right)]
+        sizes = [
+            len(each) if isinstance(each, str | bytes | list | tuple) else abs(each)
+            for each in (left, right)
+        ]
         if operator == "**" and max(sizes) > 64:
-            raise RowRejected("template_limit", f"{shown(left)} ** {shown(right)} in the template")
+            raise RowRejected(
+                "template_limit", f"{preview(left)} ** {preview(right)} in the template"
+            )
         whole = isinstance(left, int) and isinstance(right, int)
         if operator == "*" and whole and left.bit_length() + right.bit_length() > _MOST_BITS:
             raise RowRejected("template_limit", "a product of large numbers in the template")
@@ -166,7 +188,9 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             and sizes[0] * sizes[1] > _MOST_CHARACTERS
             and not all(isinstance(each, int | float) for each in (left, right))
         ):
-            raise RowRejected("template_limit", "a text or list times a large number in the template")
+            raise RowRejected(
+                "template_limit", "a text or list times a large number in the template"
+            )
         if operator == "%" and isinstance(left, str) and len(left) > 1 << 16:
             raise RowRejected("template_limit", "a long format in the template")
         return super().call_binop(context, operator, left, right)
@@ -174,7 +198,9 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     def getattr(self, obj: Any, attribute: str) -> Any:
         kind = type(obj)
         if kind is dict and attribute not in _DICT_NAMES:  # absent: `_Generator` has checked
-            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+            if attribute in obj:
+                return obj[attribute]
+            return self.undefined(obj=obj, name=attribute)
         if kind is Namespace and not attribute.startswith("_"):
             try:
                 return getattr(obj, attribute)
@@ -185,7 +211,8 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         if (kind, attribute) in self._safe:
             return getattr(obj, attribute)
         found = super().getattr(obj, attribute)
-        own = getattr(found, "__self__", None) is obj or kind is LoopContext  # `format` is wrapped, and stays so
+        # `format` is wrapped, and stays so
+        own = getattr(found, "__self__", None) is obj or kind is LoopContext
         if own and hasattr(kind, attribute) and self.is_safe_attribute(obj, attribute, found):
             self._safe.add((kind, attribute))
         return found
@@ -201,7 +228,9 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     """Write JSON as model tokenizers do: characters are kept, and nothing is escaped for HTML."""
-    text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    text = json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
     trace = context.resolve_or_missing(_TRACE)
     if not isinstance(trace, Trace):
         return text
@@ -215,9 +244,18 @@ def _tojson(
 class Template:
     """A compiled chat template. Raises `SettingsError` if the source is not a template."""
 
-    def __init__(self, source: str, *, special: Mapping[str, str], values: Mapping[str, Any], day: date | None) -> None:
+    def __init__(
+        self,
+        source: str,
+        *,
+        special: Mapping[str, str],
+        values: Mapping[str, Any],
+        day: date | None,
+    ) -> None:
         if len(source) > _MOST_SOURCE:
-            raise SettingsError(f"the chat template has {len(source):,} characters; the most is {_MOST_SOURCE:,}")
+            raise SettingsError(
+                f"the chat template has {len(source):,} characters; the most is {_MOST_SOURCE:,}"
+            )
         self.source = source
         self._environment = _Sandbox(day)
         self._globals = {**self._environment.globals, "documents": None, **special, **values}
@@ -225,8 +263,13 @@ class Template:
             self._compiled = self._environment.from_string(source)
         except (jinja2.TemplateError, RecursionError) as error:
             line = getattr(error, "lineno", None)
-            where = "" if line is None else f", line {line}"
-            raise SettingsError(f"the chat template{where}: {error}; give another with chat_template=") from error
+            if line is None:
+                where = ""
+            else:
+                where = f", line {line}"
+            raise SettingsError(
+                f"the chat template{where}: {error}; give another with chat_template="
+            ) from error
 
     def render(
         self,
@@ -239,34 +282,51 @@ class Template:
     ) -> str:
         """Render a conversation. Raises `RowRejected` (template_error, template_limit)."""
         if self._reads_only_parts:
-            messages = [{**message, "content": _parts(message.get("content"))} for message in messages]
+            messages = [
+                {**message, "content": _parts(message.get("content"))} for message in messages
+            ]
         prompt = {_PROMPT: generation_prompt, _TRACE: trace}
         return self._rendered({"messages": messages, "tools": tools, **values, **prompt})
 
     def _rendered(self, variables: Mapping[str, Any]) -> str:
         try:
-            context = Context(self._environment, {**self._globals, **variables}, None, self._compiled.blocks)
-            found, size = [], 0
+            context = Context(
+                self._environment, {**self._globals, **variables}, None, self._compiled.blocks
+            )
+            found = []
+            size = 0
             for piece in self._compiled.root_render_func(context):
                 found.append(piece)
                 size += len(piece)
                 if size > _MOST_CHARACTERS:
-                    raise RowRejected("template_limit", f"the template wrote more than {_MOST_CHARACTERS:,} characters")
+                    raise RowRejected(
+                        "template_limit",
+                        f"the template wrote more than {_MOST_CHARACTERS:,} characters",
+                    )
             return "".join(found)
         except (RowRejected, SettingsError):
             raise
         except (RecursionError, MemoryError) as error:
             raise RowRejected("template_limit", f"{type(error).__name__} in the template") from None
         except Exception as error:  # noqa: BLE001 - a template raises whatever the methods of its values raise
-            raise RowRejected("template_error", f"{type(error).__name__}: {shown(str(error), 200)}") from None
+            raise RowRejected(
+                "template_error", f"{type(error).__name__}: {preview(str(error), 200)}"
+            ) from None
 
     @cached_property
     def _reads_only_parts(self) -> bool:
-        """Return whether the template ignores a content that is a text, and writes one that is a list of parts."""
+        """Return whether the template ignores a content that is a text, and writes one that is a
+        list of parts.
+        """
         try:
-            probes = ([{"role": "user", "content": content}] for content in ("xyzzy", _parts("xyzzy")))
+            probes = (
+                [{"role": "user", "content": content}] for content in ("xyzzy", _parts("xyzzy"))
+            )
             written = [
-                "xyzzy" in self._rendered({"messages": each, "tools": None, _PROMPT: False, _TRACE: Trace()})
+                "xyzzy"
+                in self._rendered(
+                    {"messages": each, "tools": None, _PROMPT: False, _TRACE: Trace()}
+                )
                 for each in probes
             ]
         except (RowRejected, SettingsError):
@@ -276,7 +336,9 @@ class Template:
     @cached_property
     def has_generation_blocks(self) -> bool:
         """Return whether the template marks the generated text itself."""
-        return any(each.name == "_between_marks" for each in self._tree.find_all(nodes.ExtensionAttribute))
+        return any(
+            each.name == "_between_marks" for each in self._tree.find_all(nodes.ExtensionAttribute)
+        )
 
     @cached_property
     def writes_tools(self) -> bool:
@@ -285,19 +347,30 @@ class Template:
 
     @cached_property
     def fixed_prompt(self) -> bool:
-        """Return whether the text of `add_generation_prompt` depends on the roles and positions of messages alone.
+        """Return whether the text of `add_generation_prompt` depends on the roles and positions of
+        messages alone.
 
-        True only if the source shows it. Every use of that variable must be in a condition. Inside it, and in the
-        conditions around it, nothing of a message is read but its role and position, and no variable that the template
-        sets.
+        True only if the source shows it. Every use of that variable must be in a condition. Inside
+        it, and in the conditions around it, nothing of a message is read but its role and position,
+        and no variable that the template sets.
         """
         names = list(self._tree.find_all(nodes.Name))
-        stored = {name.name for name in names if name.ctx != "load"} - {_PROMPT, "message", "messages", "loop"}
+        stored = {name.name for name in names if name.ctx != "load"} - {
+            _PROMPT,
+            "message",
+            "messages",
+            "loop",
+        }
         asked = sum(name.name == _PROMPT and name.ctx == "load" for name in names)
         found = list(_prompt_branches(self._tree, []))
-        in_tests = sum(sum(name.name == _PROMPT for name in _all(branch.test, nodes.Name)) for branch, _ in found)
+        in_tests = sum(
+            sum(name.name == _PROMPT for name in _all(branch.test, nodes.Name))
+            for branch, _ in found
+        )
         return asked == in_tests and all(
-            _looks_at_roles_only(node, stored) for branch, around in found for node in (branch, *around)
+            _looks_at_roles_only(node, stored)
+            for branch, around in found
+            for node in (branch, *around)
         )
 
     @cached_property
@@ -307,7 +380,9 @@ class Template:
 
 def _parts(content: str | None) -> list[dict[str, Any]]:
     """Return a content as the list of parts that some templates read."""
-    return [{"type": "text", "text": content}] if content else []
+    if content:
+        return [{"type": "text", "text": content}]
+    return []
 
 
 def _all(node: nodes.Node, kinds: Any) -> Iterator[Any]:
@@ -317,7 +392,9 @@ def _all(node: nodes.Node, kinds: Any) -> Iterator[Any]:
     yield from node.find_all(kinds)
 
 
-def _prompt_branches(node: nodes.Node, around: list[nodes.Node]) -> Iterator[tuple[Any, list[nodes.Node]]]:
+def _prompt_branches(
+    node: nodes.Node, around: list[nodes.Node]
+) -> Iterator[tuple[Any, list[nodes.Node]]]:
     """Yield every condition that reads the generation prompt, with the conditions around it."""
     if isinstance(node, nodes.If | nodes.CondExpr):
         if any(name.name == _PROMPT for name in _all(node.test, nodes.Name)):
@@ -328,14 +405,23 @@ def _prompt_branches(node: nodes.Node, around: list[nodes.Node]) -> Iterator[tup
 
 
 def _looks_at_roles_only(node: nodes.Node, stored: set[str]) -> bool:
-    if any(name.name in stored for name in _all(node, nodes.Name)) or next(_all(node, nodes.Call), None) is not None:
+    if (
+        any(name.name in stored for name in _all(node, nodes.Name))
+        or next(_all(node, nodes.Call), None) is not None
+    ):
         return False
     if any(each.attr not in _PLACES for each in _all(node, nodes.Getattr)):
         return False
     keys = [each.arg for each in _all(node, nodes.Getitem)]
     whole = {id(each.node) for each in _all(node, (nodes.Getattr, nodes.Getitem))}
-    bare = [name for name in _all(node, nodes.Name) if name.name in ("message", "messages") and id(name) not in whole]
-    constant = [key.value for key in keys if isinstance(key, nodes.Const)]
+    bare = []
+    for name in _all(node, nodes.Name):
+        if name.name in ("message", "messages") and id(name) not in whole:
+            bare.append(name)
+    constant = []
+    for key in keys:
+        if isinstance(key, nodes.Const):
+            constant.append(key.value)
     return (
         not bare
         and all(isinstance(key, nodes.Const | nodes.Neg | nodes.Sub) for key in keys)

@@ -1,10 +1,11 @@
 """Encode rows of chats as token ids with a loss mask, a batch at a time.
 
-Conversations are rendered as text with trained spans (`render`) and encoded in batches. Each token is then assigned to
-the characters that it covers (`account`). A token is trained if all its characters are in a span. If a token would
-straddle the border of a span, the text is encoded again in parts cut at the borders, so a model trains on what it would
-produce after the prompt. Tokenizers whose parts do not add up keep the tokens of the complete text; a straddling token
-is then trained if it begins inside the span. Text of a special token inside a message stays text (see
+Conversations are rendered as text with trained spans (`render`) and encoded in batches. Each token
+is then assigned to the characters that it covers (`account`). A token is trained if all its
+characters are in a span. If a token would straddle the border of a span, the text is encoded again
+in parts cut at the borders, so a model trains on what it would produce after the prompt. Tokenizers
+whose parts do not add up keep the tokens of the complete text; a straddling token is then trained
+if it begins inside the span. Text of a special token inside a message stays text (see
 `marks.Specials`).
 """
 
@@ -36,6 +37,7 @@ from headrace.packing.chats.backends import Fastokens, backend_of
 from headrace.packing.chats.layouts import Conversation, Sample, Text, Tokens, content_of, sample_of
 from headrace.packing.chats.marks import Span, Specials
 from headrace.packing.chats.reader import BrokenRow, Row, filter_row
+from headrace.packing.chats.rejections import Rejected, RowRejected, check_text
 from headrace.packing.chats.settings import (
     ChatSettings,
     RowForm,
@@ -45,7 +47,6 @@ from headrace.packing.chats.settings import (
     template_text,
 )
 from headrace.packing.chats.turns import Border, sequences_of
-from headrace.packing.chats.words import Rejected, RowRejected, check_text
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -62,13 +63,17 @@ _ANY_FORM = RowForm()
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """Encoded sequences, end to end. tokens int32 and mask uint8 [sum of lengths], lengths and rows int64 [n].
+    """Encoded sequences, end to end.
 
-    rows: index of the input row of each sequence, ascending. rejected: the rows without a sequence, in order.
-    special_text: number of rows whose messages hold the text of a special token. turns: borders of turns, in tokens, by
-    sequence that will be cut; see `turns`. contents: digest of each row's user turns, see `content_of`.
-    compared: number of texts whose ids a backend compared with those of `tokenizers`.
-    messages: number of messages in the sequences of conversations, by role and by weight, 1 (trained) or 0.
+    tokens int32 and mask uint8 [sum of lengths], lengths and rows int64 [n].
+
+    rows: index of the input row of each sequence, ascending. rejected: the rows without a sequence,
+    in order. special_text: number of rows whose messages hold the text of a special token. turns:
+    borders of turns, in tokens, by sequence that will be cut; see `turns`. contents: digest of each
+    row's user turns, see `content_of`. compared: number of texts whose ids a backend compared with
+    those of `tokenizers`.
+    messages: number of messages in the sequences of conversations, by role and by weight, 1
+    (trained) or 0.
     """
 
     tokens: I32
@@ -90,7 +95,9 @@ class Encoded:
 
 @dataclass(slots=True)
 class _Draft:
-    """A sequence in progress: text with spans, or ids with a mask. eos: whether the end token is appended.
+    """A sequence in progress: text with spans, or ids with a mask.
+
+    eos: whether the end token is appended.
 
     special_text: whether a message holds the text of a special token. plain: spans of such texts.
     chat: the conversation that was rendered.
@@ -109,10 +116,12 @@ class _Draft:
 
 
 class ChatEncoder:
-    """Encoder of rows with one tokenizer and template; equal rows and settings give equal tokens on any machine.
+    """Encoder of rows with one tokenizer and template; equal rows and settings give equal tokens on
+    any machine.
 
-    Thread-safe. A pickled encoder loads its own tokenizer in the other process. Without a tokenizer, rows must be
-    tokens already. Raises `SettingsError`, `InputError` and `MissingExtra` when built.
+    Thread-safe. A pickled encoder loads its own tokenizer in the other process. Without a
+    tokenizer, rows must be tokens already. Raises `SettingsError`, `InputError` and `MissingExtra`
+    when built.
     """
 
     def __init__(self, settings: ChatSettings) -> None:
@@ -131,7 +140,8 @@ class ChatEncoder:
             self.eos_id = self.tokenizer.token_to_id(eos)
             if self.eos_id is None and settings.eos == "append":
                 raise SettingsError(
-                    f"{self.files.path}: the end token {eos!r} is not in the vocabulary; correct tokenizer_config.json"
+                    f"{self.files.path}: the end token {eos!r} is not in the vocabulary; correct"
+                    " tokenizer_config.json"
                 )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -145,20 +155,27 @@ class ChatEncoder:
     @property
     def backend(self) -> str | None:
         """The library that makes ids, if it is not `tokenizers`."""
-        return None if self.settings.tokenizer is None or self._backend is None else "fastokens"
+        if self.settings.tokenizer is None or self._backend is None:
+            return None
+        return "fastokens"
 
-    def encode(self, rows: Sequence[Row], form: RowForm = _ANY_FORM, *, cut_over: int | None = None) -> Encoded:
-        """Encode rows of this form, in their order. Errors of rows are not raised but listed in `rejected`.
+    def encode(
+        self, rows: Sequence[Row], form: RowForm = _ANY_FORM, *, cut_over: int | None = None
+    ) -> Encoded:
+        """Encode rows of this form, in their order.
 
-        cut_over: find the borders of turns, as far as they are certain, in conversations with more tokens than this.
-        Memory is O(rows); give a few hundred at a time. Raises `SettingsError` if a row needs a template or an end
-        token and there is none.
+        Errors of rows are not raised but listed in `rejected`.
+
+        cut_over: find the borders of turns, as far as they are certain, in conversations with more
+        tokens than this. Memory is O(rows); give a few hundred at a time. Raises `SettingsError` if
+        a row needs a template or an end token and there is none.
         """
         drafts: list[_Draft] = []
         rejected: list[Rejected] = []
         compared = 0
         waiting: deque[tuple[list[_Draft], Future[FlatIds | list[Encoding]]]] = deque()
-        with ThreadPoolExecutor(1, "headrace-encode") as pool:  # encodes some rows while the next are rendered
+        # encodes some rows while the next are rendered
+        with ThreadPoolExecutor(1, "headrace-encode") as pool:
             for begin in range(0, len(rows), _ROWS_AT_ONCE):
                 rendered = self._render(rows[begin : begin + _ROWS_AT_ONCE], begin, form, rejected)
                 drafts += rendered
@@ -171,9 +188,16 @@ class ChatEncoder:
         return self._encoded(drafts, rejected, compared, cut_over)
 
     def _encoded(
-        self, drafts: Sequence[_Draft], rejected: list[Rejected], compared: int, cut_over: int | None
+        self,
+        drafts: Sequence[_Draft],
+        rejected: list[Rejected],
+        compared: int,
+        cut_over: int | None,
     ) -> Encoded:
-        """Join finished drafts. Those with nothing to train on are rejected, unless the settings keep them."""
+        """Join finished drafts.
+
+        Those with nothing to train on are rejected, unless the settings keep them.
+        """
         sequences: list[_Draft] = []
         untrained: set[int] = set()
         for draft in drafts:
@@ -182,7 +206,9 @@ class ChatEncoder:
             else:
                 untrained.add(draft.row)
         for row in untrained - {draft.row for draft in sequences}:
-            rejected.append(Rejected(row, "nothing_trained", "no token of the row may be trained on"))
+            rejected.append(
+                Rejected(row, "nothing_trained", "no token of the row may be trained on")
+            )
         messages: Counter[tuple[str, int]] = Counter()
         for draft in sequences:
             if draft.chat is not None:
@@ -210,11 +236,17 @@ class ChatEncoder:
             cuts = [0, *(np.flatnonzero(np.diff(mask)) + 1).tolist(), len(ids)]
             parts = [ids[first:last].tolist() for first, last in pairwise(cuts)]
             decoded = self.tokenizer.decode_batch(parts, skip_special_tokens=False)
-            sequences.append([(text, int(mask[first])) for text, first in zip(decoded, cuts, strict=False)])
+            sequences.append(
+                [(text, int(mask[first])) for text, first in zip(decoded, cuts, strict=False)]
+            )
         return sequences
 
-    def _render(self, rows: Sequence[Row], first: int, form: RowForm, rejected: list[Rejected]) -> list[_Draft]:
-        """Return the drafts of rows, numbered from `first`; rows without a sequence are added to `rejected`."""
+    def _render(
+        self, rows: Sequence[Row], first: int, form: RowForm, rejected: list[Rejected]
+    ) -> list[_Draft]:
+        """Return the drafts of rows, numbered from `first`; rows without a sequence are added to
+        `rejected`.
+        """
         drafts: list[_Draft] = []
         chats: list[tuple[int, Conversation, SpecialText]] = []
         contents: dict[int, bytes] = {}
@@ -231,7 +263,9 @@ class ChatEncoder:
                     drafts.append(self._draft_of_tokens(number, sample))
             except RowRejected as wrong:
                 rejected.append(Rejected(number, wrong.reason, wrong.detail))
-        outcomes = self.renderer.render([chat for _, chat, _ in chats]) if chats else []
+        outcomes = []
+        if chats:
+            outcomes = self.renderer.render([chat for _, chat, _ in chats])
         for (number, chat, special), outcome in zip(chats, outcomes, strict=True):
             try:
                 if isinstance(outcome, RowRejected):
@@ -246,7 +280,9 @@ class ChatEncoder:
             draft.content = contents[draft.row]
         return drafts
 
-    def _read(self, row: Row, form: RowForm, filters: Sequence[tuple[str, frozenset[str]]]) -> Sample:
+    def _read(
+        self, row: Row, form: RowForm, filters: Sequence[tuple[str, frozenset[str]]]
+    ) -> Sample:
         if isinstance(row, BrokenRow):
             raise RowRejected(row.reason, row.detail)
         if filters:
@@ -260,7 +296,9 @@ class ChatEncoder:
         return sample
 
     def _ready(self, chat: Conversation) -> tuple[Conversation, SpecialText]:
-        """Return a conversation as the template gets it, and how its text of a special token is encoded."""
+        """Return a conversation as the template gets it, and how its text of a special token is
+        encoded.
+        """
         special = self._specials.first_in_chat(chat)
         rule = self.settings.special_text
         if special is None:
@@ -270,11 +308,18 @@ class ChatEncoder:
         if rule == "drop":
             raise RowRejected("special_text", f"a message holds {special}")
         if not self._adds_up:
-            raise RowRejected("special_text", f"a message holds {special}; this tokenizer cannot encode it on its own")
+            raise RowRejected(
+                "special_text",
+                f"a message holds {special}; this tokenizer cannot encode it on its own",
+            )
         return self._specials.hidden(chat), "text"
 
-    def _draft_of_chat(self, row: int, special: SpecialText, chat: Conversation, rendered: Rendered) -> _Draft:
-        text, spans, plain = rendered.text, rendered.spans, list[Span]()
+    def _draft_of_chat(
+        self, row: int, special: SpecialText, chat: Conversation, rendered: Rendered
+    ) -> _Draft:
+        text = rendered.text
+        spans = rendered.spans
+        plain = list[Span]()
         if special == "text":
             text, spans, plain = self._specials.restored(text, spans)
         check_text(text)
@@ -290,25 +335,36 @@ class ChatEncoder:
         append = self.settings.eos == "append"
         if append and self.eos_id is None:
             raise SettingsError(
-                f"{self.files.path}: has no end token to append to texts; give eos='none' or a tokenizer_config.json"
+                f"{self.files.path}: has no end token to append to texts; give eos='none' or a"
+                " tokenizer_config.json"
             )
-        spans = [(sample.trained_from, len(sample.text))] if sample.trained_from < len(sample.text) else []
+        spans = []
+        if sample.trained_from < len(sample.text):
+            spans = [(sample.trained_from, len(sample.text))]
         return _Draft(row, sample.text, spans, eos=append and bool(sample.text))
 
     def _draft_of_tokens(self, row: int, sample: Tokens) -> _Draft:
-        low, high = sample.ids.min(), sample.ids.max()
+        low = sample.ids.min()
+        high = sample.ids.max()
         if not 0 <= low <= high < (self.vocabulary or 1 << 31):
-            vocabulary = f", the vocabulary has {self.vocabulary:,}" if self.vocabulary else ""
+            if self.vocabulary:
+                vocabulary = f", the vocabulary has {self.vocabulary:,}"
+            else:
+                vocabulary = ""
             raise RowRejected("bad_tokens", f"ids are {low} to {high}{vocabulary}")
         return _Draft(row, ids=sample.ids.astype(np.int32), mask=sample.mask)
 
     def _turns(self, sequences: Sequence[_Draft], most: int) -> dict[int, list[Border]]:
-        """Find the borders of turns in conversations of more than `most` tokens; drop borders inside a token."""
+        """Find the borders of turns in conversations of more than `most` tokens; drop borders
+        inside a token.
+        """
         long: list[tuple[int, _Draft, Conversation]] = []
         for number, draft in enumerate(sequences):
             if draft.chat is not None and len(draft.ids) > most:
                 long.append((number, draft, draft.chat))
-        outcomes = self.renderer.render([chat for _, _, chat in long], borders=True) if long else []
+        outcomes = []
+        if long:
+            outcomes = self.renderer.render([chat for _, _, chat in long], borders=True)
         turns: dict[int, list[Border]] = {}
         for (number, draft, _), outcome in zip(long, outcomes, strict=True):
             if isinstance(outcome, RowRejected) or not outcome[0].borders:
@@ -316,17 +372,24 @@ class ChatEncoder:
             tokens = self._tokens_at_borders(draft, outcome[0])
             if tokens and tokens[0] is not None:
                 borders = zip(tokens, outcome[0].borders, strict=True)
-                turns[number] = [Border(token, border.user) for token, border in borders if token is not None]
+                turns[number] = [
+                    Border(token, border.user) for token, border in borders if token is not None
+                ]
         return turns
 
     def _tokens_at_borders(self, draft: _Draft, rendered: Rendered) -> Sequence[int | None]:
-        """Find the token that begins at each border of a rendering; empty if the ids are not those of the draft."""
-        text, borders = rendered.text, [(border.at, border.at) for border in rendered.borders]
+        """Find the token that begins at each border of a rendering; empty if the ids are not those
+        of the draft.
+        """
+        text = rendered.text
+        borders = [(border.at, border.at) for border in rendered.borders]
         if draft.plain:
             text, borders, _ = self._specials.restored(text, borders)
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         if encoding.ids == draft.ids.tolist():
-            starts = {begin: token for token, (begin, _) in reversed([*enumerate(encoding.offsets)])}
+            starts = {
+                begin: token for token, (begin, _) in reversed([*enumerate(encoding.offsets)])
+            }
             starts.setdefault(len(text), len(encoding.ids))
             return [starts.get(character) for character, _ in borders]
         ids, runs = self._in_parts(text, [*draft.spans, *borders], draft.plain)
@@ -350,10 +413,14 @@ class ChatEncoder:
             return 0
         assert self._token_bytes is not None  # there is a backend
         texts = [draft.text for draft in drafts]
-        results = masks_by_bytes(self._token_bytes, texts, [draft.spans for draft in drafts], encoded)
+        results = masks_by_bytes(
+            self._token_bytes, texts, [draft.spans for draft in drafts], encoded
+        )
         for draft, result in zip(drafts, results, strict=True):
             if result is None:
-                self._set_by_offsets(draft, self.tokenizer.encode(draft.text, add_special_tokens=False))
+                self._set_by_offsets(
+                    draft, self.tokenizer.encode(draft.text, add_special_tokens=False)
+                )
             else:
                 self._set(draft, *result)
         return encoded.compared
@@ -373,36 +440,57 @@ class ChatEncoder:
             assert self.eos_id is not None  # checked in _draft_of_text
             ids = np.append(ids, np.int32(self.eos_id))
             mask = np.append(mask, np.uint8(1))
-        draft.ids, draft.mask = ids, mask
+        draft.ids = ids
+        draft.mask = mask
 
-    def _in_parts(self, text: str, spans: Sequence[Span], plain: Sequence[Span] = ()) -> tuple[list[int], list[Span]]:
-        """Return ids and trained runs of a text cut at its borders. plain: spans that stay text, not special tokens."""
+    def _in_parts(
+        self, text: str, spans: Sequence[Span], plain: Sequence[Span] = ()
+    ) -> tuple[list[int], list[Span]]:
+        """Return ids and trained runs of a text cut at its borders.
+
+        plain: spans that stay text, not special tokens.
+        """
         cuts = sorted({0, len(text), *chain.from_iterable(spans), *chain.from_iterable(plain)})
         parts = [text[first:last] for first, last in pairwise(cuts)]
-        encodings = self.tokenizer.encode_batch(parts, add_special_tokens=False) if parts else []
+        encodings = []
+        if parts:
+            encodings = self.tokenizer.encode_batch(parts, add_special_tokens=False)
         plain_starts = {begin for begin, _ in plain}
         ids: list[int] = []
         token_at = {0: 0}
         for (begin, end), encoding in zip(pairwise(cuts), encodings, strict=True):
-            ids += self._ids_as_text(text[begin:end]) if begin in plain_starts else encoding.ids
+            if begin in plain_starts:
+                ids += self._ids_as_text(text[begin:end])
+            else:
+                ids += encoding.ids
             token_at[end] = len(ids)
         return ids, [(token_at[first], token_at[last]) for first, last in spans]
 
     def _ids_as_text(self, text: str) -> list[int]:
-        """Encode the text of a special token as ordinary text. Raises `RowRejected` if that is not possible."""
+        """Encode the text of a special token as ordinary text.
+
+        Raises `RowRejected` if that is not possible.
+        """
         ids = self._plain().encode(text, add_special_tokens=False).ids
         if not self._special_ids.isdisjoint(ids):
-            raise RowRejected("special_text", f"a message holds {text}; this tokenizer can encode it only as a token")
+            raise RowRejected(
+                "special_text",
+                f"a message holds {text}; this tokenizer can encode it only as a token",
+            )
         return ids
 
     @cached_property
     def _token_bytes(self) -> TokenBytes | None:
-        return token_bytes_of(self.tokenizer) if self._adds_up else None
+        if self._adds_up:
+            return token_bytes_of(self.tokenizer)
+        return None
 
     @cached_property
     def _backend(self) -> Fastokens | None:
         """The backend that gives ids without offsets; None for `tokenizers`."""
-        return backend_of(self.settings.tokenizer_backend, self.tokenizer, self._token_bytes, self.files.json_text)
+        return backend_of(
+            self.settings.tokenizer_backend, self.tokenizer, self._token_bytes, self.files.json_text
+        )
 
     @cached_property
     def _adds_up(self) -> bool:
@@ -425,14 +513,19 @@ class ChatEncoder:
 
     @cached_property
     def renderer(self) -> ProcessRenderer:
-        """Build the renderer of conversations. Raises `SettingsError` without a template, `MissingExtra`."""
+        """Build the renderer of conversations.
+
+        Raises `SettingsError` without a template, `MissingExtra`.
+        """
         from headrace.packing.chats.render_process import ProcessRenderer, RenderSettings
 
         sources = self.files.templates
         if self.settings.chat_template is not None:
             sources = {"default": template_text(self.settings.chat_template)}
         if not sources:
-            raise SettingsError(f"{self.files.path}: has no chat template; give one with chat_template=")
+            raise SettingsError(
+                f"{self.files.path}: has no chat template; give one with chat_template="
+            )
         return ProcessRenderer(
             RenderSettings(
                 templates=sources,
@@ -445,12 +538,18 @@ class ChatEncoder:
         )
 
 
-def _in_this_process(encoder_class: type[ChatEncoder], settings: ChatSettings, fingerprint: str) -> ChatEncoder:
-    """Build the encoder anew, because tokenizers are not pickled. Raises `InputError` if its fingerprint differs."""
+def _in_this_process(
+    encoder_class: type[ChatEncoder], settings: ChatSettings, fingerprint: str
+) -> ChatEncoder:
+    """Build the encoder anew, because tokenizers are not pickled.
+
+    Raises `InputError` if its fingerprint differs.
+    """
     encoder = encoder_class(settings)
     if encoder.fingerprint != fingerprint:
         raise InputError(
-            f"{settings.tokenizer}: tokenizer or template on {platform.node()} is not the one that the run began with "
-            f"(digest {encoder.fingerprint[:12]}, not {fingerprint[:12]}); give all machines the same files"
+            f"{settings.tokenizer}: tokenizer or template on {platform.node()} is not the one that"
+            f" the run began with (digest {encoder.fingerprint[:12]}, not {fingerprint[:12]}); give"
+            " all machines the same files"
         )
     return encoder

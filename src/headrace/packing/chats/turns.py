@@ -1,14 +1,17 @@
-"""Find where the turns of a conversation begin, and cut a long one there into pieces that each fit a bin.
+"""Find where the turns of a conversation begin, and cut a long one there into pieces that each fit
+a bin.
 
-Every piece begins with the head: the system prompt, the tools and everything else that the template writes before the
-first turn. The first piece continues with the first turns. Each later piece repeats as many of the preceding turns as
-fit a quarter of its room, starting at a user's turn if possible; repeated turns are not trained. So every trained turn
-is trained once, in the tokens that it has in the whole conversation. A turn that does not fit a bin beside the head is
-left out. Turns that lead up to an answer and do not fit beside it are left out too, the earliest first.
+Every piece begins with the head: the system prompt, the tools and everything else that the template
+writes before the first turn. The first piece continues with the first turns. Each later piece
+repeats as many of the preceding turns as fit a quarter of its room, starting at a user's turn if
+possible; repeated turns are not trained. So every trained turn is trained once, in the tokens that
+it has in the whole conversation. A turn that does not fit a bin beside the head is left out. Turns
+that lead up to an answer and do not fit beside it are left out too, the earliest first.
 
-A border is used only if it is certain. The head is the text that the template writes before a probing user turn. If
-there are a system prompt or tools, the rest of the text must not change with them. So a template that writes either
-into a later turn has no head, and its conversations are not cut.
+A border is used only if it is certain. The head is the text that the template writes before a
+probing user turn. If there are a system prompt or tools, the rest of the text must not change with
+them. So a template that writes either into a later turn has no head, and its conversations are not
+cut.
 """
 
 from __future__ import annotations
@@ -16,14 +19,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from headrace.arrays import U8
-from headrace.packing.chats.layouts import Conversation, Message, reasons
+from headrace.packing.chats.layouts import Conversation
 from headrace.packing.chats.marks import Span
-from headrace.packing.chats.words import Reasoning
+from headrace.packing.chats.messages import Message, has_reasoning
+
+Reasoning = Literal["template", "every_user_turn"]
+"""Which reasoning is written: what the template keeps, or all of it, with one sequence per user turn."""
 
 _OVERLAP = 4  # repeated turns take at most one part in this many of a piece's room
 
@@ -36,7 +42,9 @@ class Border(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """The tokens of a piece after the head: [begin, end) of the conversation, trained from `trained` on."""
+    """The tokens of a piece after the head: [begin, end) of the conversation, trained from
+    `trained` on.
+    """
 
     begin: int
     trained: int
@@ -44,11 +52,12 @@ class Piece(NamedTuple):
 
 
 def sequences_of(chat: Conversation, reasoning: Reasoning) -> list[Conversation]:
-    """List the conversations that become one sequence each: the whole one, or one per answered user turn.
+    """List the conversations that become one sequence each: the whole one, or one per answered user
+    turn.
 
     The latter end with their turn, and only its answer is trained.
     """
-    if reasoning == "template" or not any(reasons(message) for message in chat.messages):
+    if reasoning == "template" or not any(has_reasoning(message) for message in chat.messages):
         return [chat]
     found = []
     users = [place for place, message in enumerate(chat.messages) if message["role"] == "user"]
@@ -60,20 +69,35 @@ def sequences_of(chat: Conversation, reasoning: Reasoning) -> list[Conversation]
 
 
 class Write(Protocol):
-    """A function that renders messages with a conversation's tools and values; None if the template refuses them."""
+    """A function that renders messages with a conversation's tools and values; None if the template
+    refuses them.
+    """
 
-    def __call__(self, messages: list[Message], *, with_tools: bool = True, prompt: bool = False) -> str | None: ...
+    def __call__(
+        self, messages: list[Message], *, with_tools: bool = True, prompt: bool = False
+    ) -> str | None: ...
 
 
-def turn_borders(written: Write, chat: Conversation, text: str, spans: Sequence[Span]) -> list[Border]:
-    """Find where turns begin in `text`, the rendering of `chat`, and where the last trained turn ends.
+def turn_borders(
+    written: Write, chat: Conversation, text: str, spans: Sequence[Span]
+) -> list[Border]:
+    """Find where turns begin in `text`, the rendering of `chat`, and where the last trained turn
+    ends.
 
-    spans: of the trained messages. The first border is the end of the head. Empty if the borders are not certain.
-    Renders the conversation up to each turn between two messages that are not trained, and some short probes.
+    spans: of the trained messages. The first border is the end of the head. Empty if the borders
+    are not certain. Renders the conversation up to each turn between two messages that are not
+    trained, and some short probes.
     """
     messages = chat.messages
     wanted = [place for place, weight in enumerate(chat.weights) if weight]
-    lead = next((place for place, each in enumerate(messages) if each["role"] not in ("system", "developer")), None)
+    lead = next(
+        (
+            place
+            for place, each in enumerate(messages)
+            if each["role"] not in ("system", "developer")
+        ),
+        None,
+    )
     if lead is None or len(wanted) != len(spans) or wanted[:1] < [lead]:
         return []
     user, answer = ({"role": role, "content": "x"} for role in ("user", "assistant"))
@@ -81,7 +105,12 @@ def turn_borders(written: Write, chat: Conversation, text: str, spans: Sequence[
     heads = []
     for between in ([user], [user, answer]):
         before, after = (written([*messages[:lead], *between, *more]) for more in ([], [user]))
-        if before and after and after.startswith(before) and one.endswith(block := after[len(before) :]):
+        if (
+            before
+            and after
+            and after.startswith(before)
+            and one.endswith(block := after[len(before) :])
+        ):
             heads.append(one[: len(one) - len(block)])
     if lead and (alone := written(messages[:lead])) is not None:
         heads.append(alone)
@@ -95,7 +124,9 @@ def turn_borders(written: Write, chat: Conversation, text: str, spans: Sequence[
             return []
 
     asked = written([*messages[:lead], user], prompt=True) or ""
-    prompt = asked[len(one) :] if asked.startswith(one) else ""
+    prompt = ""
+    if asked.startswith(one):
+        prompt = asked[len(one) :]
     at = {lead: head}
     for place, (_, end) in zip(wanted, spans, strict=True):
         at[place + 1] = len(text) - len(text[end:].lstrip())
@@ -116,14 +147,18 @@ def turn_borders(written: Write, chat: Conversation, text: str, spans: Sequence[
 
 
 def cut_at_turns(mask: U8, borders: Sequence[Border], longest: int) -> list[Piece]:
-    """Cut a conversation of tokens into pieces of at most `longest` tokens, head included, as the module describes.
+    """Cut a conversation of tokens into pieces of at most `longest` tokens, head included, as the
+    module describes.
 
-    mask: 1 where a token is trained. borders: in tokens, ascending; the first one is the end of the head.
+    mask: 1 where a token is trained. borders: in tokens, ascending; the first one is the end of the
+    head.
     """
     edges = np.flatnonzero(np.diff(mask, prepend=0, append=0)).tolist()
     runs = list(zip(edges[::2], edges[1::2], strict=True))
     head = borders[0].at
-    room, done, pieces = longest - head, head, list[Piece]()
+    room = longest - head
+    done = head
+    pieces = list[Piece]()
     if not runs or runs[0][0] < head:
         return []
     following = [*(begin for begin, _ in runs[1:]), len(mask)]
@@ -136,7 +171,9 @@ def cut_at_turns(mask: U8, borders: Sequence[Border], longest: int) -> list[Piec
         begins = [
             border
             for border in borders
-            if border.at <= runs[place][0] and ends[place] - border.at <= room and done - border.at <= room // _OVERLAP
+            if border.at <= runs[place][0]
+            and ends[place] - border.at <= room
+            and done - border.at <= room // _OVERLAP
         ]
         if not begins:
             done = ends[place]

@@ -20,9 +20,9 @@ import pyarrow as pa
 from headrace.arrays import I32, U8
 from headrace.errors import InputError
 from headrace.packing.chats.reader import filter_row
+from headrace.packing.chats.rejections import RowRejected
 from headrace.packing.chats.settings import RowForm
 from headrace.packing.chats.tokenise import ChatEncoder
-from headrace.packing.chats.words import RowRejected
 from headrace.packing.encode import TOO_LONG, Chosen, EncodeTask, Encoding, run_encoding
 from headrace.packing.preferences.layouts import Question, question_of
 from headrace.packing.preferences.settings import LABEL, Preferences

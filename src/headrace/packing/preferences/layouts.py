@@ -1,6 +1,9 @@
-"""Read rows that compare or judge answers, and rows of prompts, as one prompt and its answers. Pure.
+"""Read rows that compare or judge answers, and rows of prompts, as one prompt and its answers.
 
-The prompt is in one of these columns, or, if a row has none of them, in the common beginning of both answers.
+Pure.
+
+The prompt is in one of these columns, or, if a row has none of them, in the common beginning of
+both answers.
 
 | columns | prompt |
 |---|---|
@@ -9,10 +12,10 @@ The prompt is in one of these columns, or, if a row has none of them, in the com
 | `prompt` | a text, which is a user's turn, or a list of messages |
 | `question` | a text |
 
-`chosen` and `rejected` are a text, a message, or a list of messages. Lists that begin with a turn other than the
-assistant's are whole conversations, and their common beginning is the prompt. A judged answer is `completion`,
-`response`, `output` or `answer`, and `label` or `kto_tag` says whether it was liked. With layout "raw_completion" all
-of them are texts, and no template is used.
+`chosen` and `rejected` are a text, a message, or a list of messages. Lists that begin with a turn
+other than the assistant's are whole conversations, and their common beginning is the prompt. A
+judged answer is `completion`, `response`, `output` or `answer`, and `label` or `kto_tag` says
+whether it was liked. With layout "raw_completion" all of them are texts, and no template is used.
 """
 
 from __future__ import annotations
@@ -21,20 +24,36 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headrace.packing.chats.layouts import LAYOUTS, Cells, Conversation, Message, listed
+from headrace.packing.chats.layouts import (
+    AUTO,
+    LAYOUTS,
+    Cells,
+    Conversation,
+    read_messages,
+    read_messages_column,
+)
+from headrace.packing.chats.messages import Message
+from headrace.packing.chats.rejections import RowRejected, preview
 from headrace.packing.chats.settings import RowForm
-from headrace.packing.chats.words import Layout, RowRejected, shown
 from headrace.packing.preferences.settings import ANSWERS, LABEL, Kind
 
 LABELS = (LABEL, "kto_tag")
-_ANSWERED: dict[Layout, str] = {"instruction": "output", "prompt_completion": "completion", "question_answer": "answer"}
+_ANSWERED = {
+    "instruction": "output",
+    "prompt_completion": "completion",
+    "question_answer": "answer",
+}
 _SOME_ANSWER = "x"  # the rendering of the prompt does not depend on it
-_TRUTHS = {True: True, False: False, "true": True, "false": False}  # 1 and 0 are equal to the first two
+# 1 and 0 are equal to the first two
+_TRUTHS = {True: True, False: False, "true": True, "false": False}
 
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt and its answers, as messages or as texts without a template. label: of a judged answer."""
+    """A prompt and its answers, as messages or as texts without a template.
+
+    label: of a judged answer.
+    """
 
     prompt: list[Message] | str
     answers: list[list[Message] | str]
@@ -43,7 +62,9 @@ class Question:
     values: Mapping[str, Any] | None = None
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row of prompt and completion for each answer, or for a dummy answer if there is none."""
+        """Return a row of prompt and completion for each answer, or for a dummy answer if there is
+        none.
+        """
         raw = isinstance(self.prompt, str)
         some: Any = _SOME_ANSWER if raw else [{"role": "assistant", "content": _SOME_ANSWER}]
         common = {"prompt": self.prompt, "tools": self.tools, "chat_template_kwargs": self.values}
@@ -57,23 +78,30 @@ def question_of(row: Mapping[str, Any], form: RowForm, kind: Kind) -> Question:
     if kind == "pairs":
         missing = [cells.name(name) for name in ANSWERS[kind] if cells.get(name) is None]
         if missing:
-            raise RowRejected("unknown_layout", f"no column {missing[0]}; there are {shown(list(row))}")
+            raise RowRejected(
+                "unknown_layout", f"no column {missing[0]}; there are {preview(list(row))}"
+            )
     if form.layout == "raw_completion":
         return _raw(cells, kind, label)
     answers = [_turns(cells, cells.get(name)) for name in ANSWERS[kind]] if kind == "pairs" else []
     if answers and any(turns[0]["role"] not in ("assistant", "tool") for turns in answers):
         return _implicit(cells, answers)
-    layout: Layout = form.layout
-    if layout == "auto":
-        known: tuple[Layout, ...] = ("messages", "conversations", *_ANSWERED)
-        found = next((each for each in known if cells.get(LAYOUTS[each][1]) is not None), None)
+    layout = form.layout
+    if layout == AUTO:
+        names = ("messages", "conversations", *_ANSWERED)
+        found = next((name for name in names if cells.get(LAYOUTS[name].column) is not None), None)
         if found is None:
             needed = " and ".join((*ANSWERS[kind], *((LABEL,) if kind == "judged" else ())))
             what = f"a prompt beside {needed}" if needed else "a prompt"
-            raise RowRejected("unknown_layout", f"no column of {what}; there are {shown(list(row))}")
+            raise RowRejected(
+                "unknown_layout", f"no column of {what}; there are {preview(list(row))}"
+            )
         layout = found
     if layout in ("messages", "conversations"):
-        chat = listed(cells, cells.get(layout), *(("from", "value") if layout == "conversations" else ()))
+        keys = {"role": "role", "content": "content"}
+        if layout == "conversations":
+            keys = {"role": "from", "content": "value"}
+        chat = read_messages(cells, cells.get(layout), **keys)
         if kind == "judged":
             chat, answers = _without_last(chat), [chat.messages[-1:]]
     else:
@@ -86,8 +114,7 @@ def _turns(cells: Cells, value: object) -> list[Message]:
     if isinstance(value, str):
         return [{"role": "assistant", "content": value}]
     own = Cells({"messages": [value] if isinstance(value, Mapping) else value}, cells.columns)
-    chat = listed(own, own.row["messages"])
-    turns = chat.messages
+    turns = read_messages_column(own).messages
     if not turns:
         raise RowRejected("no_messages", "an answer has no message")
     return turns
@@ -101,26 +128,34 @@ def _implicit(cells: Cells, answers: Sequence[list[Message]]) -> Question:
             break
         shared += 1
     if not shared:
-        raise RowRejected("prompts_differ", f"the conversations differ from the first message on: {shown(answers[0])}")
-    chat = listed(cells, answers[0][:shared])
+        raise RowRejected(
+            "prompts_differ",
+            f"the conversations differ from the first message on: {preview(answers[0])}",
+        )
+    chat = read_messages(cells, answers[0][:shared], role="role", content="content")
     return _question(chat, [turns[shared:] for turns in answers], None)
 
 
 def _single(
-    cells: Cells, layout: Layout, kind: Kind, answers: list[list[Message]]
+    cells: Cells, layout: str, kind: Kind, answers: list[list[Message]]
 ) -> tuple[Conversation, list[list[Message]]]:
     """Read a prompt beside its answer, by the layout of rows that have both."""
     if layout not in _ANSWERED:
-        raise RowRejected("unknown_layout", f"layout {layout} has no prompt; there are {shown(list(cells.row))}")
+        raise RowRejected(
+            "unknown_layout", f"layout {layout} has no prompt; there are {preview(list(cells.row))}"
+        )
     name = _ANSWERED[layout]
     if kind == "judged":
         value = cells.get(name)
         value = cells.get("response") if value is None and layout == "prompt_completion" else value
         if value is None:
-            raise RowRejected("unknown_layout", f"no column {cells.name(name)}; there are {shown(list(cells.row))}")
+            raise RowRejected(
+                "unknown_layout",
+                f"no column {cells.name(name)}; there are {preview(list(cells.row))}",
+            )
         answers = [_turns(cells, value)]
     stand_in = Cells({**cells.row, cells.name(name): _SOME_ANSWER}, cells.columns)
-    chat = LAYOUTS[layout][0](stand_in)
+    chat = LAYOUTS[layout].read(stand_in)
     assert isinstance(chat, Conversation)  # as these layouts are
     return _without_last(chat), answers
 
@@ -133,10 +168,14 @@ def _raw(cells: Cells, kind: Kind, label: bool | None) -> Question:
     answers = [cells.text(name) for name in ANSWERS[kind]]
     if cells.get("prompt") is not None:
         return Question(cells.text("prompt"), [*answers])
-    shared = next((at for at, (one, other) in enumerate(zip(*answers, strict=False)) if one != other), 0)
+    shared = next(
+        (at for at, (one, other) in enumerate(zip(*answers, strict=False)) if one != other), 0
+    )
     prompt = answers[0][:shared].removesuffix(" ")  # a space belongs to the word after it
     if not prompt:
-        raise RowRejected("prompts_differ", f"the texts differ from the first character on: {shown(answers[0])}")
+        raise RowRejected(
+            "prompts_differ", f"the texts differ from the first character on: {preview(answers[0])}"
+        )
     return Question(prompt, [text[len(prompt) :] for text in answers])
 
 
@@ -144,11 +183,15 @@ def _question(chat: Conversation, answers: Sequence[list[Message]], label: bool 
     if not chat.messages:
         raise RowRejected("no_messages", "there is no prompt")
     if chat.messages[-1]["role"] == "assistant":
-        raise RowRejected("no_prompt", f"the prompt ends with an answer: {shown(chat.messages[-1]['content'])}")
+        raise RowRejected(
+            "no_prompt", f"the prompt ends with an answer: {preview(chat.messages[-1]['content'])}"
+        )
     for turns in answers:
         if [each["role"] for each in turns] != ["assistant"]:
             roles = ", ".join(each["role"] for each in turns) or "nothing"
-            raise RowRejected("several_turns", f"an answer is {roles}; it must be one turn of the assistant")
+            raise RowRejected(
+                "several_turns", f"an answer is {roles}; it must be one turn of the assistant"
+            )
     return Question(chat.messages, [*answers], label, chat.tools, chat.values)
 
 
@@ -163,5 +206,9 @@ def _label(cells: Cells) -> bool:
         if isinstance(value, bool | int | str) and value in _TRUTHS:
             return _TRUTHS[value]
         if value is not None:
-            raise RowRejected("no_label", f"{cells.name(name)} is {shown(value)}; give true or false")
-    raise RowRejected("no_label", f"no column label or kto_tag; there are {shown(list(cells.row))}")
+            raise RowRejected(
+                "no_label", f"{cells.name(name)} is {preview(value)}; give true or false"
+            )
+    raise RowRejected(
+        "no_label", f"no column label or kto_tag; there are {preview(list(cells.row))}"
+    )

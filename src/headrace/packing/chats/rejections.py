@@ -1,28 +1,8 @@
-"""Define the words of chats: layouts of rows, and reasons for rejecting a row. Imports little, for shell completion."""
+"""Name the reasons for which a row of chats gives no sequence, and what to do about them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
-
-Layout = Literal[
-    "auto",
-    "messages",
-    "conversations",
-    "instruction",
-    "prompt_completion",
-    "raw_completion",
-    "question_answer",
-    "text",
-    "tokens",
-]
-"""Layouts of rows; see `layouts`."""
-
-Reasoning = Literal["template", "every_user_turn"]
-"""Reasoning that is written: what the template keeps, or all of it, with one sequence per user turn."""
-
-BackendName = Literal["auto", "tokenizers", "fastokens"]
-"""Encoders of texts; see `backends`."""
 
 REASONS = {
     "broken_json": "the line, or a text that must be JSON, is not valid JSON",
@@ -31,7 +11,9 @@ REASONS = {
     "too_long_line": "the line is longer than the reader's limit",
     "not_an_object": "the row is not a JSON object",
     "unknown_layout": "no known columns, or not those of the requested layout",
-    "preference_data": "a column judges or compares answers, and nothing says which of them are good",
+    "preference_data": (
+        "a column judges or compares answers, and nothing says which of them are good"
+    ),
     "no_messages": "the conversation is empty",
     "unknown_role": "a role other than system, developer, user, assistant, tool or their aliases",
     "bad_content": "content that is neither text nor a list of known parts",
@@ -40,12 +22,16 @@ REASONS = {
     "bad_tool_call": "a tool call without a name, or whose arguments are not a JSON object",
     "bad_weight": "a loss weight other than 0 and 1",
     "bad_tokens": "token ids outside the vocabulary, or a mask of another length",
-    "reserved_character": "a Unicode noncharacter (U+FDD0 to U+FDEF), which headrace uses for its marks",
+    "reserved_character": (
+        "a Unicode noncharacter (U+FDD0 to U+FDEF), which headrace uses for its marks"
+    ),
     "template_error": "the template refuses the conversation, or fails on it",
     "template_limit": "the template took too much time or memory, or wrote too much",
     "not_rendered": "the template silently leaves out a message, a tool call or the tools",
     "uncertain_mask": "no method finds with certainty which characters the model must produce",
-    "special_text": "text of a special token in a message, refused by `special_text` or by the tokenizer",
+    "special_text": (
+        "text of a special token in a message, refused by `special_text` or by the tokenizer"
+    ),
     "nothing_trained": "no token is left to train on",
     "filtered": "left out by a filter of the settings",
 }
@@ -53,7 +39,8 @@ REASONS = {
 
 CHOSEN = frozenset(("filtered",))  # rows left out on request
 
-# Cures for reasons that usually hit all rows, because the source, the tokenizer or a setting is wrong.
+# Cures for reasons that usually hit all rows, because the source, the tokenizer or a setting is
+# wrong.
 CURES = {
     "unknown_layout": "say which column is which with mapping, e.g. user=question,assistant=answer",
     "bad_content": "leave out parts that are not text",
@@ -68,22 +55,28 @@ class RowRejected(Exception):
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
-        self.reason, self.detail = reason, detail
+        self.reason = reason
+        self.detail = detail
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A row without a sequence. row: its index among the given rows. reason: a word of `REASONS`."""
+    """A row without a sequence.
+
+    row: its index among the given rows. reason: a word of `REASONS`.
+    """
 
     row: int
     reason: str
     detail: str
 
 
-def shown(value: object, most: int = 80) -> str:
+def preview(value: object, most: int = 80) -> str:
     """Format a value for a message, short and on one line."""
     text = repr(value)
-    return text if len(text) <= most else text[: most - 1] + "…"
+    if len(text) <= most:
+        return text
+    return text[: most - 1] + "…"
 
 
 def check_text(text: str) -> None:
@@ -94,5 +87,6 @@ def check_text(text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise RowRejected(
-            "broken_utf8", f"half a surrogate pair at character {error.start}: {shown(text[error.start :][:8])}"
+            "broken_utf8",
+            f"half a surrogate pair at character {error.start}: {preview(text[error.start :][:8])}",
         ) from None
