@@ -21,20 +21,29 @@ U64 = npt.NDArray[np.uint64]
 
 
 def ranges(first: I64 | int, sizes: I64) -> I64:
-    """Return consecutive numbers for each size, from `first` on (0 counts within each group), end to end: int64."""
-    found: I64 = np.repeat(first - (np.cumsum(sizes) - sizes), sizes) + np.arange(int(sizes.sum()))
-    return found
+    """Return consecutive numbers for each size, from `first` on (0 counts within each group), end
+    to end: int64.
+    """
+    numbers: I64 = np.repeat(first - (np.cumsum(sizes) - sizes), sizes) + np.arange(
+        int(sizes.sum())
+    )
+    return numbers
 
 
-def borders_of(counts: Ints | Sequence[int]) -> I64:
-    """Return where runs of these lengths begin when they are laid end to end, then their total: int64 [N + 1]."""
-    borders = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, dtype=np.int64, out=borders[1:])
-    return borders
+def offsets_from_lengths(counts: Ints | Sequence[int]) -> I64:
+    """Return where runs of these lengths begin when they are laid end to end, then their total:
+    int64 [N + 1].
+    """
+    offsets = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, dtype=np.int64, out=offsets[1:])
+    return offsets
 
 
 def number_rows(*columns: U64) -> I64:
-    """Number the distinct rows of parallel columns [N], from 0; equal rows have one number. int64 [N]."""
+    """Number the distinct rows of parallel columns [N], from 0; equal rows have one number.
+
+    int64 [N].
+    """
     order = np.lexsort(columns)
     new = np.zeros(len(order), np.bool_)
     for column in columns:
@@ -45,11 +54,14 @@ def number_rows(*columns: U64) -> I64:
 
 
 def least_of_component(rows: int, groups: Sequence[tuple[I64, I64]]) -> I64:
-    """Find the connected components of rows 0..rows-1: the least row of each row's component. int64 [rows].
+    """Find the connected components of rows 0..rows-1: the least row of each row's component.
+
+    int64 [rows].
 
     groups: (rows [M], numbers [M]); rows with one number are connected.
     """
-    first, second = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    first = [np.empty(0, np.int64)]
+    second = [np.empty(0, np.int64)]
     for row, number in groups:
         lowest = np.full(int(number.max(initial=-1)) + 1, rows)
         np.minimum.at(lowest, number, row)
@@ -62,15 +74,18 @@ def components(rows: int, first: I64, second: I64) -> I64:
     """Find the least row of each row's connected component. int64 [rows].
 
     first, second: int64 [pairs], the rows that are joined.
-    Union-find over arrays: each round hangs roots that are joined below the lower one, then flattens all trees.
+    Union-find over arrays: each round hangs roots that are joined below the lower one, then
+    flattens all trees.
     """
     root = np.arange(rows)
     while True:
-        first, second = root[first], root[second]
-        apart = first != second
-        if not apart.any():
+        first = root[first]
+        second = root[second]
+        disjoint = first != second
+        if not disjoint.any():
             return root
-        first, second = first[apart], second[apart]
+        first = first[disjoint]
+        second = second[disjoint]
         np.minimum.at(root, np.maximum(first, second), np.minimum(first, second))
         while not np.array_equal(root, flat := root[root]):
             root = flat

@@ -51,11 +51,11 @@ def kernel(*written: str) -> Callable[[Any], Any]:
 
         @wraps(function)
         def call(*arguments: Any) -> Any:
-            given = list(arguments)
-            for place, each in enumerate(arguments):
-                if isinstance(each, np.ndarray) and names[place] not in written:
-                    given[place] = read_only(each)
-            return inner(*given)
+            converted = list(arguments)
+            for number, argument in enumerate(arguments):
+                if isinstance(argument, np.ndarray) and names[number] not in written:
+                    converted[number] = read_only(argument)
+            return inner(*converted)
 
         return call
 

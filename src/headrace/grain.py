@@ -82,7 +82,8 @@ class ContextMapDataset(_MapDataset):  # type: ignore[misc]  # Grain has no type
             return [self[index] for index in indices]
         arrays = self.source.batch(indices)
         return [
-            {name: array[place] for name, array in arrays.items()} for place in range(len(indices))
+            {name: array[number] for name, array in arrays.items()}
+            for number in range(len(indices))
         ]
 
     def plan(self, *, sample: int = 512) -> ContextPlan:

@@ -24,14 +24,14 @@ class ItemBatch(Sequence[dict[str, Any]]):
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, place: Any) -> Any:
+    def __getitem__(self, number: Any) -> Any:
         """Return one item, as tensors without the first axis."""
-        if not -self._count <= place < self._count:
-            raise IndexError(f"{self._what} {place} of a batch of {self._count}")
-        return {name: array[place] for name, array in self.arrays.items()}
+        if not -self._count <= number < self._count:
+            raise IndexError(f"{self._what} {number} of a batch of {self._count}")
+        return {name: array[number] for name, array in self.arrays.items()}
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return (self[place] for place in range(self._count))
+        return (self[number] for number in range(self._count))
 
 
 def arrays_of(batch: ItemBatch) -> dict[str, torch.Tensor]:

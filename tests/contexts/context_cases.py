@@ -178,5 +178,5 @@ class Memory:
         self.opened += len(numbers)
         return {number: self.rows[number] for number in numbers}
 
-    def facts(self, numbers):
+    def row_facts(self, numbers):
         return np.array([facts_of(self.rows[number]) for number in numbers]).reshape(-1, 5)

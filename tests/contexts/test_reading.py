@@ -55,7 +55,7 @@ def test_contexts_are_decoded_whole_as_they_are_delivered(out, keys):
     contexts = open_contexts(out, "train", keys=keys, seed=2)
     built = build(contexts.index, contexts.rows, np.arange(len(contexts)))
     taken = [built.segments.context == number for number in range(len(contexts))]
-    counts = [built.tokens.taken[mine].tolist() for mine in taken]
+    counts = [built.tokens.measurements[mine].tolist() for mine in taken]
     full = [number for number in range(len(contexts)) if contexts[number]["targets"][-1]]
 
     assert counts == [[len(segment) for segment in decode_context(contexts[number])] for number in range(len(contexts))]
@@ -142,8 +142,8 @@ def test_facts_of_many_blobs_are_those_of_opened_rows(out, mapped, format_):
     numbers = np.random.default_rng(0).permutation(len(rows)).tolist()
     opened = rows.open(numbers)
 
-    assert rows.facts(numbers).tolist() == [list(facts_of(opened[number])) for number in numbers]
-    assert rows.facts([]).shape == (0, 5)
+    assert rows.row_facts(numbers).tolist() == [list(facts_of(opened[number])) for number in numbers]
+    assert rows.row_facts([]).shape == (0, 5)
 
 
 @pytest.mark.parametrize("peers", [(0, 0), (3, 2), (200, 100), (0, 4), (70_000, 0)])

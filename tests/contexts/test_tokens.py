@@ -41,7 +41,7 @@ def test_tokens_are_what_a_plain_loop_writes(kinds, seed):
     segments, _, made, contexts = built(rows, modes, seed=seed)
     tokens, taken = plain_loop(segments, rows, ROOM, contexts)
     assert (made.tokens_BT == tokens).all()
-    assert made.taken.tolist() == [len(each) for each in taken]
+    assert made.measurements.tolist() == [len(each) for each in taken]
 
 
 def test_tokens_decode_to_the_measurements_that_were_taken():
@@ -53,7 +53,7 @@ def test_tokens_decode_to_the_measurements_that_were_taken():
     for context, row in enumerate(rows):
         [measured] = vocabulary.decode(made.tokens_BT[context])
         assert [measurement_of(row, *each) for each in taken[context]] == measured
-        index = found.index[found.offsets[context] :][: made.taken[context]].tolist()
+        index = found.index[found.offsets[context] :][: made.measurements[context]].tolist()
         assert sorted(index) == sorted(place for place, _ in taken[context])
         assert len(set(index)) == len(index)
         times = [each.time for each in measured if each.time is not None]
@@ -66,7 +66,7 @@ def test_several_segments_share_a_context_in_order():
     tokens, _ = plain_loop(segments, rows, ROOM, contexts)
 
     assert (made.tokens_BT == tokens).all()
-    assert made.taken.tolist() == [5] * 12
+    assert made.measurements.tolist() == [5] * 12
     assert (made.lengths.reshape(3, 4).sum(axis=1) == (tokens > 0).sum(axis=1)).all()
 
 

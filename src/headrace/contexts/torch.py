@@ -44,17 +44,17 @@ class ContextDataset(TorchDataset[dict[str, Any]]):
 
     def __getitem__(self, position: SupportsIndex) -> dict[str, Any]:
         """Return the context at a position. Raises `IndexError` outside 0..len-1."""
-        found: dict[str, Any] = self.__getitems__([position])[0]
-        return found
+        context: dict[str, Any] = self.__getitems__([position])[0]
+        return context
 
     def __getitems__(self, positions: Sequence[SupportsIndex]) -> ItemBatch:
         """Return the contexts at some positions, in this order; a DataLoader calls it once per
         batch.
         """
         outside = []
-        for each in positions:
-            if not 0 <= int(each) < len(self):
-                outside.append(int(each))
+        for position in positions:
+            if not 0 <= int(position) < len(self):
+                outside.append(int(position))
         if outside:
             raise IndexError(f"context {outside[0]} of {len(self)}, counted from 0")
         arrays = {

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace.arrays import I64, borders_of
+from headrace.arrays import I64, offsets_from_lengths
 from headrace.dataset.sound import damaged
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import CorruptShard
@@ -164,7 +164,7 @@ class SplitIndex:
     @cached_property
     def first_row(self) -> I64:
         """The row number in the split at which each block begins: [B]."""
-        return borders_of(self.rows)[:-1]
+        return offsets_from_lengths(self.rows)[:-1]
 
     @cached_property
     def identity(self) -> str:

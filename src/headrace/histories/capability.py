@@ -53,12 +53,17 @@ class HistoriesRecipe(Recipe):
     row = "big row"
     content_unit = "entity"
     unproved = (
-        "An entity may be in both splits under two names, where it has other measurements under each.",
+        (
+            "An entity may be in both splits under two names, where it has other measurements under"
+            " each."
+        ),
         "Train and test cover the same time; only their entities differ.",
     )
     readers: ClassVar = {
-        "array_record": "histories in ArrayRecord shards cannot be streamed as a table; read them as contexts "
-        "(`headrace histories plan` counts them), or prepare them with format='arrow'"
+        "array_record": (
+            "histories in ArrayRecord shards cannot be streamed as a table; read them as contexts "
+            "(`headrace histories plan` counts them), or prepare them with format='arrow'"
+        )
     }
 
     def settings(self) -> Any:

@@ -21,26 +21,26 @@ _MOST_CONTEXT_ROWS = 5_000  # small rows are read to find how they share context
 _SAMPLE = 64
 
 
-def figures(facts: RunFacts) -> list[Figure]:
+def figures(run_facts: RunFacts) -> list[Figure]:
     """Draw the figures, in the order of the page."""
-    rows = _rows(facts)
+    rows = _rows(run_facts)
     return [
-        *_timeline_figures(facts, rows),
-        common.rows_figure(facts),
-        *_size_figures(facts, rows),
-        *_context_figures(facts),
+        *_timeline_figures(run_facts, rows),
+        common.rows_figure(run_facts),
+        *_size_figures(run_facts, rows),
+        *_context_figures(run_facts),
     ]
 
 
-def _rows(facts: RunFacts) -> pl.DataFrame | None:
+def _rows(run_facts: RunFacts) -> pl.DataFrame | None:
     """Read `rows.parquet` without the names; the rows of an entity are adjacent.
 
     Times are seconds since 1970.
 
     None if there are no rows, or too many for a picture.
     """
-    path = facts.run.root / "rows.parquet"
-    if sum(totals.rows for totals in facts.manifest.splits.values()) > _MOST_ROWS:
+    path = run_facts.run.root / "rows.parquet"
+    if sum(totals.rows for totals in run_facts.manifest.splits.values()) > _MOST_ROWS:
         return None
     names = ["split", "part", "n_measurements", "first_time", "last_time", "bytes"]
     try:
@@ -54,12 +54,12 @@ def _rows(facts: RunFacts) -> pl.DataFrame | None:
     return None
 
 
-def _of_splits(facts: RunFacts, rows: pl.DataFrame) -> dict[str, Bools]:
+def _of_splits(run_facts: RunFacts, rows: pl.DataFrame) -> dict[str, Bools]:
     """Return which rows are in each split: bool [R]."""
-    return {split: (rows["split"] == split).to_numpy() for split in facts.splits}
+    return {split: (rows["split"] == split).to_numpy() for split in run_facts.splits}
 
 
-def _timeline_figures(facts: RunFacts, rows: pl.DataFrame | None) -> list[Figure]:
+def _timeline_figures(run_facts: RunFacts, rows: pl.DataFrame | None) -> list[Figure]:
     if rows is None:
         return []
     starts = rows["first_time"].to_numpy().astype(np.float64) * 1e6
@@ -67,7 +67,7 @@ def _timeline_figures(facts: RunFacts, rows: pl.DataFrame | None) -> list[Figure
     edges = time_edges(float(starts.min()), float(ends.max()))
     parts = {}
     lines = []
-    for split, mask in _of_splits(facts, rows).items():
+    for split, mask in _of_splits(run_facts, rows).items():
         if mask.any():
             parts[split] = covering(starts[mask], ends[mask], edges)
             lines.append(f"{split} from {moment(starts[mask].min())} to {moment(ends[mask].max())}")
@@ -79,14 +79,14 @@ def _timeline_figures(facts: RunFacts, rows: pl.DataFrame | None) -> list[Figure
     return [Figure("timeline", "Which times do the rows cover?", answer, chart, "plain", "full")]
 
 
-def _size_figures(facts: RunFacts, rows: pl.DataFrame | None) -> list[Figure]:
+def _size_figures(run_facts: RunFacts, rows: pl.DataFrame | None) -> list[Figure]:
     if rows is None:
         answer = f"There are more than {_MOST_ROWS:,} big rows, too many to read for a picture."
         return [Figure("entities", "How large are the entities?", answer)]
     starts = np.flatnonzero(rows["part"].to_numpy() == 0)
     sizes = np.add.reduceat(rows["n_measurements"].to_numpy(), starts).astype(np.float64)
     several = int(np.count_nonzero(np.diff(starts, append=len(rows)) > 1))
-    names = pl.scan_parquet(facts.run.root / "rows.parquet").select("src_id")
+    names = pl.scan_parquet(run_facts.run.root / "rows.parquet").select("src_id")
     largest = names.slice(int(starts[np.argmax(sizes)]), 1).collect().item()
     subject = "None is"
     if several:
@@ -103,7 +103,7 @@ def _size_figures(facts: RunFacts, rows: pl.DataFrame | None) -> list[Figure]:
         f"{many(int((long == 0).sum()), 'row')} of a single moment. The median row "
         f"takes {size(float(np.median(rows['bytes'].to_numpy())))}."
     )
-    of_rows = _of_splits(facts, rows)
+    of_rows = _of_splits(run_facts, rows)
     edges, grows = edges_for(sizes)
     parts = {split: counted(sizes[mask[starts]], edges) for split, mask in of_rows.items()}
     title = "measurements of an entity"
@@ -121,27 +121,27 @@ def _size_figures(facts: RunFacts, rows: pl.DataFrame | None) -> list[Figure]:
     ]
 
 
-def _context_figures(facts: RunFacts) -> list[Figure]:
+def _context_figures(run_facts: RunFacts) -> list[Figure]:
     """Describe the contexts of an epoch with the default options."""
     question = "What will training see of it?"
     rows = {
-        split: facts.manifest.splits[split].rows
-        for split in facts.splits
-        if facts.manifest.splits[split].rows
+        split: run_facts.manifest.splits[split].rows
+        for split in run_facts.splits
+        if run_facts.manifest.splits[split].rows
     }
     if not rows:
         return []
     if max(rows.values()) > _MOST_CONTEXT_ROWS:
         answer = (
             "There are too many rows to make contexts for a picture; `headrace histories plan"
-            f" {facts.run.root}` does."
+            f" {run_facts.run.root}` does."
         )
         return [Figure("contexts", question, answer)]
     shares: dict[str, list[float]] = {"trained": [], "empty": []}
     per_row = {}
     lines = []
     for split in rows:
-        contexts = open_contexts(facts.run.root, split, verify="never")
+        contexts = open_contexts(run_facts.run.root, split, verify="never")
         plan = contexts.plan(sample=_SAMPLE)
         per_row[split] = np.diff(contexts.index.ends, prepend=0).astype(np.float64)
         tokens = plan.contexts * contexts.options.context_tokens

@@ -66,9 +66,9 @@ class RunColumns:
 
     def _texts(self, role: str, addresses: Addresses) -> pa.DictionaryArray:
         """Return addresses as dictionary-encoded texts, each text once."""
-        kind = self.config[f"{role}_kind"]
-        if kind != "text":
-            return render(addresses, kind).dictionary_encode().cast(_TEXTS)
+        id_kind = self.config[f"{role}_kind"]
+        if id_kind != "text":
+            return render(addresses, id_kind).dictionary_encode().cast(_TEXTS)
         codes, index = np.unique(to_numbers(addresses), return_inverse=True)
         texts = self.dictionaries[role].take(codes)
         return pa.DictionaryArray.from_arrays(pa.array(index.astype(np.int32)), texts)

@@ -204,21 +204,21 @@ def parse_chunk(
         id_columns |= categories
     if settings.value is not None:
         _count_failed(latencies, codes, reasons.numbers, rows, file.name, dropped.failed)
-    kept: slice | I64 = slice(None)
+    chosen: slice | I64 = slice(None)
     if reasons.numbers.any():
         _drop_or_refuse(source, rows, file, settings, reasons, dropped)
-        kept = np.flatnonzero(reasons.numbers == 0)
+        chosen = np.flatnonzero(reasons.numbers == 0)
     return Parsed(
-        micros=micros[kept],
-        codes=codes[kept],
+        micros=micros[chosen],
+        codes=codes[chosen],
         clamped=clamped,
         entities=entity.distinct,
-        entity=entity.index[kept],
+        entity=entity.index[chosen],
         peers=None if peer is None else peer.distinct,
-        peer=None if peer is None else peer.index[kept],
-        values=None if values is None else values[kept],
+        peer=None if peer is None else peer.index[chosen],
+        values=None if values is None else values[chosen],
         texts={
-            role: column.used_texts(kept)
+            role: column.used_texts(chosen)
             for role, column in id_columns.items()
             if column.texts is not None
         },
@@ -329,7 +329,7 @@ def _not_numbers(column: pa.ChunkedArray, name: str) -> InputError:
 
 def encode_ids(
     column: pa.ChunkedArray,
-    kind: IdKind,
+    id_kind: IdKind,
     name: str,
     *,
     seed: int = 0,
@@ -345,13 +345,13 @@ def encode_ids(
     an address may occur more than once.
     """
     where = f"column {name!r}"
-    if kind != "address" or not is_text(column.type):
+    if id_kind != "address" or not is_text(column.type):
         return _encode_dictionary(
-            column, kind, name, seed, null_values, {} if cache is None else cache
+            column, id_kind, name, seed, null_values, {} if cache is None else cache
         )
     if column.type not in (pa.string(), pa.large_string()):
         column = as_text(column, (), where)
-    encoded = _encode_texts(_combine(column), kind, seed)
+    encoded = _encode_texts(_combine(column), id_kind, seed)
     if repeats == "keep":
         return encoded
     addresses = encoded.distinct
@@ -381,7 +381,7 @@ def _combine(column: pa.ChunkedArray) -> pa.Array:
 
 def _encode_dictionary(
     column: pa.ChunkedArray,
-    kind: IdKind,
+    id_kind: IdKind,
     name: str,
     seed: int,
     null_values: Sequence[str],
@@ -393,13 +393,13 @@ def _encode_dictionary(
     encoded = column.combine_chunks().dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
-    dictionary, ids = cache.get((name, kind), (None, None))
+    dictionary, ids = cache.get((name, id_kind), (None, None))
     if ids is None or not encoded.dictionary.equals(dictionary):
         texts = as_text(pa.chunked_array([encoded.dictionary]), null_values, f"column {name!r}")
-        ids = _encode_texts(texts.combine_chunks(), kind, seed)
+        ids = _encode_texts(texts.combine_chunks(), id_kind, seed)
         # the last is that of rows without a value
         ids = replace(ids, index=np.append(ids.index, _NULL))
-        cache[name, kind] = encoded.dictionary, ids
+        cache[name, id_kind] = encoded.dictionary, ids
     indices = encoded.indices
     if encoded.null_count:
         indices = indices.fill_null(len(ids.index) - 1)
@@ -408,7 +408,7 @@ def _encode_dictionary(
     return replace(ids, index=ids.index[indices.to_numpy()])
 
 
-def _encode_texts(texts: pa.Array, kind: IdKind, seed: int) -> IdColumn:
+def _encode_texts(texts: pa.Array, id_kind: IdKind, seed: int) -> IdColumn:
     """Encode texts one by one; `distinct` has those that can be read, however often they occur."""
     missing = np.zeros(len(texts), np.bool_)
     filled = texts
@@ -416,9 +416,11 @@ def _encode_texts(texts: pa.Array, kind: IdKind, seed: int) -> IdColumn:
         missing = np.asarray(texts.is_null(), np.bool_)
         filled = texts.fill_null("")
     addresses = (
-        address_placeholders(hash_ids(filled, seed)) if kind == "text" else parse(filled, kind)
+        address_placeholders(hash_ids(filled, seed))
+        if id_kind == "text"
+        else parse(filled, id_kind)
     )
-    if kind == "address":
+    if id_kind == "address":
         missing |= np.asarray(pc.equal(pc.binary_length(filled), 0), np.bool_)
     addresses.family[missing] = 0
     readable = np.flatnonzero(addresses.family)
@@ -427,7 +429,7 @@ def _encode_texts(texts: pa.Array, kind: IdKind, seed: int) -> IdColumn:
     index[missing] = _NULL
     if len(readable) < len(addresses):
         addresses = addresses.take(readable)
-    if kind == "text":
+    if id_kind == "text":
         return IdColumn(addresses, index, texts.take(pa.array(readable)))
     return IdColumn(addresses, index)
 
@@ -610,9 +612,9 @@ class _Gatherer:
             return
         joined = join_chunks(self._waiting)
         self._waiting.clear()
-        kind = self._settings.entity_kind
+        id_kind = self._settings.entity_kind
         seed = self._settings.seed
-        hashes = hash_entities(joined.entities, kind, seed, half="high")
+        hashes = hash_entities(joined.entities, id_kind, seed, half="high")
         with storing(self._temporary):  # the writes alone: what reading raises is about the source
             total = self._writer.append(joined, hashes.order)
         self.counts["sum"] = (self.counts["sum"] + total) % (1 << 64)

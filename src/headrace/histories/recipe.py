@@ -64,7 +64,7 @@ def execute(settings: Histories, context: RunContext, files: Sequence[tuple[Path
     listed = _list_rows(settings, context, written)
     receipts = _Receipts(gathered, written)
     entities = receipts.by_split("entities")
-    facts: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "source_rows": receipts.by_split("measurements"),
         "entities": entities,
         "failed": receipts.total("failed"),
@@ -79,13 +79,13 @@ def execute(settings: Histories, context: RunContext, files: Sequence[tuple[Path
     }
     failed = receipts.failed()
     if failed:
-        facts["failed_by"] = failed
+        metadata["failed_by"] = failed
     if settings.duplicates != "allow":
         repeats = count_kept(context.run, map(counted_file, range(partitions)), SPLITS)
-        facts |= duplicate_facts(settings, repeats)
+        metadata |= duplicate_facts(settings, repeats)
         context.warn(duplicate_warnings(settings, repeats, entities))
     dropped = receipts.dropped()
-    _report_dropped(context, dropped, facts["first_dropped"])
+    _report_dropped(context, dropped, metadata["first_dropped"])
     context.warn(_empty_splits(settings.train_ratio, entities))
     if settings.duplicates == "drop":
         dropped[REASON] = sum(receipt.extra["dropped"] for receipt in written)
@@ -103,7 +103,7 @@ def execute(settings: Histories, context: RunContext, files: Sequence[tuple[Path
             "empty_shards": empty,
         },
         directories={split: directory_of(split) for split in SPLITS},
-        facts=facts,
+        facts=metadata,
     )
 
 
@@ -266,23 +266,23 @@ def _value_facts(settings: Histories, receipts: Sequence[Receipt]) -> dict[str, 
     """Return the manifest facts on dictionaries and the stored types of the value columns; empty
     without them.
     """
-    facts: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
     texts: dict[str, int] = {}
     if receipts:
-        facts["dictionaries"] = {}
+        metadata["dictionaries"] = {}
     for (role, column), receipt in zip(settings.dictionaries().items(), receipts, strict=True):
         texts[column] = receipt.rows_in
-        facts["dictionaries"][role] = {
+        metadata["dictionaries"][role] = {
             "column": column,
             "texts": texts[column],
             "digest": receipt.extra["digest"],
         }
     if settings.values:
-        facts["values"] = {
+        metadata["values"] = {
             name: stored_type(word, texts.get(name, 0)).name
             for name, word in settings.values.items()
         }
-    return facts
+    return metadata
 
 
 def _shard_records(settings: Histories, written: Sequence[Receipt]) -> list[ShardRecord]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.arrays import I64, U8, borders_of
+from headrace.arrays import I64, U8, offsets_from_lengths
 from headrace.digest import digest_file
 from headrace.errors import CorruptShard, MissingExtra
 from headrace.formats.write import HashingFile, Written
@@ -76,7 +76,7 @@ class ReadLimit:
 
     def cut(self, sizes: I64) -> list[tuple[int, int]]:
         """Cut rows of these sizes into reads, as (first row, last row + 1) of each."""
-        ends = borders_of(sizes)
+        ends = offsets_from_lengths(sizes)
         reads = []
         first = 0
         while first < len(sizes):
@@ -146,7 +146,7 @@ class _ArrayRecordFile:
             path.touch(exist_ok=False)
         self._writer = module.ArrayRecordWriter(str(path), _OPTIONS)
 
-    def write(self, facts: pa.RecordBatch, encoded: Encoded, rows: I64) -> None:  # noqa: ARG002 - blobs contain them
+    def write(self, metadata: pa.RecordBatch, encoded: Encoded, rows: I64) -> None:  # noqa: ARG002 - blobs contain them
         try:
             for blob in encoded.blobs(rows):
                 self._writer.write(blob)
@@ -171,21 +171,21 @@ class _ArrowFile:
         self._path = path
         self._file = HashingFile(path)
         self._writer = pa.ipc.new_file(self._file, ROW_SCHEMA)
-        self._facts: list[pa.RecordBatch] = []
+        self._metadata: list[pa.RecordBatch] = []
         self._blobs: list[pa.LargeBinaryArray] = []
         self.batches: list[int] = []
         self._bytes = 0
 
-    def write(self, facts: pa.RecordBatch, encoded: Encoded, rows: I64) -> None:
+    def write(self, metadata: pa.RecordBatch, encoded: Encoded, rows: I64) -> None:
         blobs = encoded.column(rows)
-        ends = borders_of(encoded.offsets[rows + 1] - encoded.offsets[rows])
+        ends = offsets_from_lengths(encoded.offsets[rows + 1] - encoded.offsets[rows])
         start = 0
         while start < len(rows):
             room = _BATCH_ROWS - sum(map(len, self._blobs))
             free = ends[start] + _BATCH_BYTES - self._bytes
             full = start + 1 + int(np.searchsorted(ends[start + 1 :], free))
             stop = min(start + room, full, len(rows))
-            self._facts.append(facts.slice(start, stop - start))
+            self._metadata.append(metadata.slice(start, stop - start))
             self._blobs.append(blobs.slice(start, stop - start))
             self._bytes += int(ends[stop] - ends[start])
             if stop in (start + room, full):
@@ -208,13 +208,13 @@ class _ArrowFile:
             self._file.close()
 
     def _flush(self) -> None:
-        facts = pa.Table.from_batches(self._facts).drop_columns("bytes").combine_chunks()
-        columns = [facts.column(name).chunk(0) for name in facts.column_names]
+        metadata = pa.Table.from_batches(self._metadata).drop_columns("bytes").combine_chunks()
+        columns = [metadata.column(name).chunk(0) for name in metadata.column_names]
         batch = pa.record_batch([*columns, pa.concat_arrays(self._blobs)], schema=ROW_SCHEMA)
         with storing(self._path):
             self._writer.write_batch(batch)
         self.batches.append(len(batch))
-        self._facts = []
+        self._metadata = []
         self._blobs = []
         self._bytes = 0
 

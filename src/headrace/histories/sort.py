@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headrace.arrays import I64, U16, U32, U64, Bools, Ints, borders_of
+from headrace.arrays import I64, U16, U32, U64, Bools, Ints, offsets_from_lengths
 from headrace.histories.codec.addresses import NO_ADDRESSES, Addresses, from_words, to_numbers
 from headrace.histories.codec.kernels import distinct, replace_entities, widen_records
 from headrace.histories.codec.partition_kernels import in_order
@@ -194,7 +194,7 @@ def read_blocks(
     end.
     """
     count = parts.count[:, 1:]
-    first_entity = borders_of(parts.count[:, 0])[:-1]
+    first_entity = offsets_from_lengths(parts.count[:, 0])[:-1]
     before = np.cumsum(count).reshape(count.shape) - count
     total = int(count.sum())
     narrow = record_type(NARROW, value_words(dtype))

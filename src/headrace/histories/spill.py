@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from headrace.arrays import I64, U16, U64, Bools, borders_of
+from headrace.arrays import I64, U16, U64, Bools, offsets_from_lengths
 from headrace.digest import derive_key
 from headrace.draws import GAMMA, mix
 from headrace.errors import CorruptShard
@@ -72,14 +72,14 @@ class EntityHashes:
 
 
 def hash_entities(
-    entities: Addresses, kind: IdKind, seed: int, *, half: Literal["both", "high"] = "both"
+    entities: Addresses, id_kind: IdKind, seed: int, *, half: Literal["both", "high"] = "both"
 ) -> EntityHashes:
     """Hash every entity twice: [N].
 
     half: "high" computes only `order`, which takes three quarters of the time.
     """
     key = derive_key(seed, "histories.entity")
-    above = ID_KINDS.index(kind)
+    above = ID_KINDS.index(id_kind)
     return EntityHashes(*hash_addresses(key, entities.family, entities.bytes, above, half=half))
 
 
@@ -235,7 +235,7 @@ def join_chunks(chunks: Sequence[Parsed]) -> Parsed:
 
 def _shift(indices: Sequence[I64], sizes: Sequence[int]) -> I64:
     """Concatenate indices into arrays of these sizes, as indices into those arrays end to end."""
-    firsts = borders_of(sizes)[:-1]
+    firsts = offsets_from_lengths(sizes)[:-1]
     return np.concatenate([index + first for index, first in zip(indices, firsts, strict=True)])
 
 
@@ -276,7 +276,7 @@ class SpillWriter:
         row = [np.array([self._file.tell(), base])]
         for records in (entities, narrow, wide):
             self._write(records.view(np.uint8).reshape(-1).data)
-        row += [borders_of(lengths) for lengths in (entity_counts, *counts)]
+        row += [offsets_from_lengths(lengths) for lengths in (entity_counts, *counts)]
         self._directory.append(np.concatenate(row).astype("<i8"))
         return int(total)
 
@@ -338,8 +338,8 @@ def find_parts(paths: Sequence[Path], partition: int, dtype: np.dtype[np.void]) 
     batch_bytes = counts[:, :, 2] * sizes
     count = counts[:, :, 1] - counts[:, :, 0]
     at = rows[:, :1] + np.cumsum(batch_bytes, axis=1) - batch_bytes + counts[:, :, 0] * sizes
-    present = np.flatnonzero(count[:, 1:].any(axis=1))
-    return Parts(paths, file_of_row[present], rows[present, 1], at[present], count[present])
+    chosen = np.flatnonzero(count[:, 1:].any(axis=1))
+    return Parts(paths, file_of_row[chosen], rows[chosen, 1], at[chosen], count[chosen])
 
 
 def _read_directory(words: I64, path: Path, partition: int) -> I64:

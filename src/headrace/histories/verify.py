@@ -105,12 +105,12 @@ def verify_histories(run: FinishedRun, workers: int | None = None) -> list[Check
     Each worker needs O(the facts of a shard, or its largest row) of memory.
     """
     settings = _settings_of(run.root)
-    facts = run.manifest.facts
+    manifest_facts = run.manifest.facts
     path = run.root / ROWS
-    if not path.is_file() or sha256_file(path) != facts["rows_digest"]:
+    if not path.is_file() or sha256_file(path) != manifest_facts["rows_digest"]:
         return [Check("rows", ROWS, f"{path}: is not the file the manifest names")]
     texts: dict[str, RunTexts] = {}
-    for role, entry in facts.get("dictionaries", {}).items():
+    for role, entry in manifest_facts.get("dictionaries", {}).items():
         try:
             dictionary = _open_dictionary(run.root / dictionary_file(role), entry)
         except CorruptShard as error:
@@ -125,7 +125,7 @@ def verify_histories(run: FinishedRun, workers: int | None = None) -> list[Check
                 rows = opened.read_row_group(group, columns, use_threads=False)
             shard = rows["shard"][0].as_py()
             number = int(re.findall(r"\d+", shard)[-1])
-            context = ShardContext(settings, number, int(facts["partitions"]), texts)
+            context = ShardContext(settings, number, int(manifest_facts["partitions"]), texts)
             return check_shard(run.root / shard, context, rows)
 
         tasks = [partial(check, group) for group in range(metadata.num_row_groups)]
@@ -138,7 +138,7 @@ def verify_histories(run: FinishedRun, workers: int | None = None) -> list[Check
     problems = [result.problem for result in results if result.problem is not None]
     measurements = sum(result.measurements for result in results)
     total = sum(result.sum for result in results) % (1 << 64)
-    expected = sum(facts["source_rows"].values())
+    expected = sum(manifest_facts["source_rows"].values())
     checks = [
         Check(
             "rows",
@@ -150,10 +150,10 @@ def verify_histories(run: FinishedRun, workers: int | None = None) -> list[Check
     if problems:
         return [*checks, Check("exactly once", sentence, None)]
     difference = None
-    if (measurements, total) != (expected, facts["multiset_sum"]):
+    if (measurements, total) != (expected, manifest_facts["multiset_sum"]):
         difference = (
             f"{run.root}: the rows hold {measurements:,} measurements with sum {total:016x}, the"
-            f" source had {expected:,} with sum {facts['multiset_sum']:016x}"
+            f" source had {expected:,} with sum {manifest_facts['multiset_sum']:016x}"
         )
     return [
         *checks,
@@ -245,24 +245,24 @@ def _open_rows(path: Path, metadata: pq.FileMetaData | None = None) -> pq.Parque
 
 
 def check_shard(
-    path: Path, context: ShardContext, facts: pa.Table, limit: ReadLimit = READ_LIMIT
+    path: Path, context: ShardContext, listed: pa.Table, limit: ReadLimit = READ_LIMIT
 ) -> ShardResult:
     """Check every row of a shard.
 
     The problem is the first wrong row, however many are checked at once.
 
-    facts: the rows of `rows.parquet` for this shard.
+    listed: the rows of `rows.parquet` for this shard.
     limit: of the rows checked at once.
     """
-    check = _ShardCheck(path, context, facts)
+    check = _ShardCheck(path, context, listed)
     try:
         with place_of(path).local_copy() as file:
             try:
-                for blobs in read_blobs(file, facts["bytes"].to_numpy(), limit):
+                for blobs in read_blobs(file, listed["bytes"].to_numpy(), limit):
                     check.add(blobs)
-                if check.rows < facts.num_rows:
+                if check.rows < listed.num_rows:
                     raise CorruptShard(
-                        f"{path}: has {check.rows} rows, {ROWS} has {facts.num_rows} of it"
+                        f"{path}: has {check.rows} rows, {ROWS} has {listed.num_rows} of it"
                     )
             except CorruptShard as error:
                 message = str(error).replace(str(file), str(path))
@@ -275,11 +275,11 @@ def check_shard(
 class _ShardCheck:
     """The running check of one shard: the counts so far, and the row to compare the next one with."""
 
-    def __init__(self, path: Path, context: ShardContext, facts: pa.Table) -> None:
+    def __init__(self, path: Path, context: ShardContext, listed: pa.Table) -> None:
         self._path = path
         self._settings = context.settings
         self._context = context
-        self._facts = facts
+        self._listed = listed
         self._name = ""
         self._order = self._part = self._last_time = 0
         self._orders = [np.empty(0, np.uint64)]
@@ -290,9 +290,9 @@ class _ShardCheck:
     def result(self) -> ShardResult:
         """Return the result of a shard without a problem."""
         content = np.full(self.rows, NOTHING, np.uint64)
-        first = np.flatnonzero(self._facts["part"].to_numpy() == 0)
+        first = np.flatnonzero(self._listed["part"].to_numpy() == 0)
         if len(first):
-            counts = np.add.reduceat(self._facts["n_measurements"].to_numpy(), first)
+            counts = np.add.reduceat(self._listed["n_measurements"].to_numpy(), first)
             sums = np.add.reduceat(np.concatenate(self._sums), first)
             content[first] = digests(sums, counts)
         orders = np.concatenate(self._orders)
@@ -301,18 +301,18 @@ class _ShardCheck:
 
     def add(self, blobs: Blobs) -> None:
         """Check the next rows. Raises `CorruptShard` for the first wrong row."""
-        sizes = blobs.sizes[: self._facts.num_rows - self.rows]
+        sizes = blobs.sizes[: self._listed.num_rows - self.rows]
         decoded = decode_together(blobs.data[: int(sizes.sum())], sizes)
         if len(decoded.n):
-            facts = self._facts.slice(self.rows, len(decoded.n)).combine_chunks()
-            self._check_rows(decoded, facts)
+            listed = self._listed.slice(self.rows, len(decoded.n)).combine_chunks()
+            self._check_rows(decoded, listed)
         where = f"{self._path}: row {self.rows + 1}"
         if decoded.damage is not None:
             raise CorruptShard(damaged(where, decoded.damage))
         if len(decoded.n) < len(blobs.sizes):
             raise CorruptShard(f"{where}: is not in {ROWS}")
 
-    def _check_rows(self, decoded: Decoded, facts: pa.Table) -> None:
+    def _check_rows(self, decoded: Decoded, listed: pa.Table) -> None:
         n = decoded.n
         part = decoded.headers["part"].astype(np.int64)
         first_time = decoded.headers["first_time"].astype(np.int64)
@@ -335,7 +335,7 @@ class _ShardCheck:
         new[1:] = _mask(pc.not_equal(names[1:], names[:-1]))
         self._refuse_first(
             [
-                self._facts_rule(facts, names, values, in_train),
+                self._facts_rule(listed, names, values, in_train),
                 # A repeated entity would be out of order.
                 Rule(
                     new & (order < order_before),
@@ -375,24 +375,24 @@ class _ShardCheck:
         self._last_time = int(last_time[-1])
 
     def _facts_rule(
-        self, facts: pa.Table, names: pa.Array, values: Mapping[str, I64], in_train: Bools
+        self, listed: pa.Table, names: pa.Array, values: Mapping[str, I64], in_train: Bools
     ) -> Rule:
         """Compare rows with `rows.parquet`."""
-        differs = _mask(pc.not_equal(facts["src_id"], names))
+        differs = _mask(pc.not_equal(listed["src_id"], names))
         if (
             self._settings.duplicates != "group"
         ):  # else another entity may decide the split, which is checked at the end
-            differs |= _mask(pc.equal(facts["split"], "train")) != in_train
-        differs |= ~_mask(pc.is_in(facts["split"], pa.array(SPLITS)))
+            differs |= _mask(pc.equal(listed["split"], "train")) != in_train
+        differs |= ~_mask(pc.is_in(listed["split"], pa.array(SPLITS)))
         for name, column in values.items():
-            differs |= facts[name].to_numpy() != column
+            differs |= listed[name].to_numpy() != column
 
         def message(row: int) -> str:
             numbers = [int(column[row]) for column in values.values()]
             split = "test"
             if in_train[row]:
                 split = "train"
-            expected = tuple(facts[name][row].as_py() for name in FACTS)
+            expected = tuple(listed[name][row].as_py() for name in FACTS)
             return f"holds {(names[row].as_py(), *numbers, split)}, {ROWS} says {expected}"
 
         return Rule(differs, message)

@@ -100,7 +100,7 @@ def _open(files: TaskFiles, settings: Histories, shards: int, number: int) -> Pa
         peer_codes = Codes(files.run, "peer").addresses
     return open_partition(
         find_parts(paths, number, record),
-        hash_entities=partial(hash_entities, kind=settings.entity_kind, seed=settings.seed),
+        hash_entities=partial(hash_entities, id_kind=settings.entity_kind, seed=settings.seed),
         record=record,
         slice_rows=settings.slice_rows,
         temporary=lambda: files.temporary(f"{STAGE_DIRECTORY}/run-{number:05d}"),
@@ -233,10 +233,10 @@ def _complete_rows(partition: Partition, settings: Histories, run: Path) -> Iter
         if following is not None:
             complete -= 1
             stop = int(starts[-1])
-            behind: list[Any] = [
+            later: list[Any] = [
                 None if column is None else column.copy() for column in current.rows(stop, None)
             ]
-            waiting = Slice(*behind)
+            waiting = Slice(*later)
             next_part = int(part[-1])
         if complete:
             done = current.rows(0, stop)
@@ -370,7 +370,7 @@ class _Output:
         self._target = shard_name(split, number, format_)
         self._facts_target = facts_file(split, number)
         self._temporary = files.temporary(self._target)
-        self._facts: list[pa.RecordBatch] = []
+        self._metadata: list[pa.RecordBatch] = []
         self.shard = open_shard(self._temporary, format_)
 
     def write(self, rows: Measurements, names: pa.Array, encoded: Encoded, chosen: I64) -> None:
@@ -384,12 +384,12 @@ class _Output:
             rows.times[end - 1],
             encoded.offsets[chosen + 1] - encoded.offsets[chosen],
         ]
-        facts = pa.record_batch([names, *map(pa.array, columns)], schema=FACTS_SCHEMA)
-        self.shard.write(facts, encoded, chosen)
-        self._facts.append(facts)
+        metadata = pa.record_batch([names, *map(pa.array, columns)], schema=FACTS_SCHEMA)
+        self.shard.write(metadata, encoded, chosen)
+        self._metadata.append(metadata)
 
     def finish(self, files: TaskFiles) -> dict[str, Any]:
-        table = pa.Table.from_batches(self._facts)
+        table = pa.Table.from_batches(self._metadata)
         written = self.shard.finish(table.num_rows)
         files.finished(self._temporary, self._target, written)
         files.write_arrow(self._facts_target, table)
@@ -427,9 +427,9 @@ def write_rows(files: TaskFiles, shards: Sequence[tuple[str, int]], format_: str
             (shard_name(split, partition, format_), split, partition) for split, partition in shards
         ):
             with pa.memory_map(str(files.run / facts_file(split, partition))) as source:
-                facts = pa.ipc.open_file(source).read_all()
-                n = facts["n_measurements"].to_numpy()
-                columns = {name: facts[name] for name in FACTS_SCHEMA.names} | {
+                metadata = pa.ipc.open_file(source).read_all()
+                n = metadata["n_measurements"].to_numpy()
+                columns = {name: metadata[name] for name in FACTS_SCHEMA.names} | {
                     "split": pa.repeat(split, len(n)),
                     "shard": pa.repeat(path, len(n)),
                     "position": pa.array(np.arange(len(n))),

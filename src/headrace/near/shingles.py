@@ -43,7 +43,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from headrace.arrays import F64, I64, U32, U64, Ints, borders_of
+from headrace.arrays import F64, I64, U32, U64, Ints, offsets_from_lengths
 from headrace.digest import derive_key
 from headrace.draws import GAMMA, mix
 from headrace.keyed_hash import hash_texts
@@ -139,7 +139,7 @@ def take_sequences(tokens: Ints, lengths: I64, wanted: I64 | None) -> tuple[Ints
     """
     if wanted is None:
         return tokens, lengths
-    ends = pa.array(borders_of(lengths))
+    ends = pa.array(offsets_from_lengths(lengths))
     taken = pa.LargeListArray.from_arrays(ends, pa.array(tokens)).take(pa.array(wanted))
     return taken.flatten().to_numpy(), lengths[wanted]
 
@@ -163,7 +163,7 @@ def _in_a_row(words: U64, counts: I64, size: int) -> Shingles:
         for turn in range(count):
             hashes[at] = hashes[at] * np.uint64(GAMMA) + words[at + turn]
     own = np.where(counts > 0, np.maximum(counts - size + 1, 1), 0)
-    return Shingles(mix(hashes[first]), borders_of(own))
+    return Shingles(mix(hashes[first]), offsets_from_lengths(own))
 
 
 # --- signatures

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pyarrow as pa
 
-from headrace.arrays import I32, I64, U8, U64, borders_of
+from headrace.arrays import I32, I64, U8, U64, offsets_from_lengths
 from headrace.packing.chats.turns import Piece, cut_at_turns
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def label_counts(mask: U8, starts: I64, lengths: I64) -> I64:
     """
     if not len(starts):
         return np.empty(0, np.int64)
-    sums = borders_of(mask)
+    sums = offsets_from_lengths(mask)
     return np.asarray(sums[starts + lengths] - sums[np.minimum(starts + 1, starts + lengths)], np.int64)
 
 

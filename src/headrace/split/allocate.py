@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.arrays import I64, U64, Bools, borders_of
+from headrace.arrays import I64, U64, Bools, offsets_from_lengths
 from headrace.digest import derive_key
 from headrace.keyed_hash import hash_texts
 
@@ -178,7 +178,7 @@ def allocate(entities: Hashes, train_ratio: float, units: I64 | None = None) -> 
         sides = (np.arange(len(entities)) >= train).astype(np.uint8)
         return Allocation(entities, sides, len(entities))
     _, unit, sizes = np.unique(units, return_inverse=True, return_counts=True)
-    train_units = int(np.argmin(np.abs(borders_of(sizes) - train)))
+    train_units = int(np.argmin(np.abs(offsets_from_lengths(sizes) - train)))
     if train > 0 and len(sizes) > 1:
         train_units = min(max(train_units, 1), len(sizes) - 1)
     sides = (unit >= train_units).astype(np.uint8)

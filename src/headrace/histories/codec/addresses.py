@@ -73,13 +73,13 @@ def from_native_words(words: U64) -> Addresses:
     return Addresses(words[:, 2].astype(np.uint8), data)
 
 
-def parse(texts: pa.Array, kind: IdKind) -> Addresses:
+def parse(texts: pa.Array, id_kind: IdKind) -> Addresses:
     """Parse texts as addresses, or texts without nulls as numbers from 0 to 4,294,967,295; any
     Arrow string type [N].
 
     Never raises for a text: the family is 0 for those that cannot be read.
     """
-    if kind == "address":
+    if id_kind == "address":
         return Addresses(*parse_texts(texts))
     texts = texts.cast(pa.large_string())
     fits = pc.match_substring_regex(texts, r"^(0|[1-9][0-9]{0,9})$")
@@ -101,11 +101,11 @@ def to_numbers(addresses: Addresses) -> I64:
     return np.ascontiguousarray(addresses.bytes[:, :4]).view(">u4").ravel().astype(np.int64)
 
 
-def render(addresses: Addresses, kind: IdKind) -> pa.StringArray:
+def render(addresses: Addresses, id_kind: IdKind) -> pa.StringArray:
     """Format addresses in their usual form [N]; IPv6 compressed and in lower case, as the system
     writes it.
     """
-    if kind == "number":
+    if id_kind == "number":
         return pa.array(to_numbers(addresses).astype(np.uint32)).cast(pa.string())
     is_ipv6 = addresses.family == 6
     ipv4_rows = np.flatnonzero(~is_ipv6)

@@ -22,7 +22,7 @@ _INITIAL_D = np.uint64(0x7465646279746573)
 _FINISH_HIGH = np.uint64(0xEE)
 _FINISH_LOW = np.uint64(0xDD)
 _8, _13, _16, _17, _21, _29, _32, _48, _64 = (
-    np.uint64(each) for each in (8, 13, 16, 17, 21, 29, 32, 48, 64)
+    np.uint64(number) for number in (8, 13, 16, 17, 21, 29, 32, 48, 64)
 )
 _EVERY_8 = np.uint64(0x00FF00FF00FF00FF)
 _EVERY_16 = np.uint64(0x0000FFFF0000FFFF)
@@ -70,8 +70,8 @@ def distinct(
     families: uint64 [N, F]; the family is a byte in `family_column`, `shift` bits above the lowest.
     """
     slots = np.zeros(1 << (3 * len(words) // 2).bit_length(), np.uint64)  # load factor at most 2/3
-    place, known = _distinct(words, column, families, family_column, np.uint64(shift), slots)
-    return place, known
+    index, known = _distinct(words, column, families, family_column, np.uint64(shift), slots)
+    return index, known
 
 
 @kernel("reason")
@@ -186,10 +186,10 @@ def _distinct(
     """
     # Copies of the fields to compare, close together, because the records do not fit in a
     # processor's cache.
-    place = np.empty(len(words), np.uint32)
+    index = np.empty(len(words), np.uint32)
     known = np.empty((len(words), 3), np.uint64)
     mask = np.uint64(len(slots) - 1)
-    found = 0
+    count = 0
     for row in range(len(words)):
         word0 = words[row, column]
         word1 = words[row, column + 1]
@@ -212,12 +212,12 @@ def _distinct(
                     break
             slot = (slot + _ONE) & mask
         if number < 0:
-            number = found
-            found += 1
-            slots[slot] = (half << _32) | np.uint64(found)
+            number = count
+            count += 1
+            slots[slot] = (half << _32) | np.uint64(count)
             known[number, 0], known[number, 1], known[number, 2] = word0, word1, family
-        place[row] = number
-    return place, known[:found]
+        index[row] = number
+    return index, known[:count]
 
 
 _mix = compiled(mix)
@@ -279,9 +279,9 @@ def group_measurements(
                 kinds[row] = 0
         counts[kinds[row], partition[entity[row]]] += 1
     at = np.zeros(counts.shape, np.int64)
-    for kind in range(2):
+    for width in range(2):
         for number in range(1, partitions):
-            at[kind, number] = at[kind, number - 1] + counts[kind, number - 1]
+            at[width, number] = at[width, number - 1] + counts[width, number - 1]
     columns = values.shape[1]
     narrow = np.empty((counts[0].sum(), 2 + columns), np.uint64)
     wide = np.empty((counts[1].sum(), (4 if len(peer) else 2) + columns), np.uint64)
@@ -293,7 +293,7 @@ def group_measurements(
         micro = np.uint64(micros[row])
         in_partition = np.uint64(local[mine])
         value = order[mine] + _mix((micro // _SECOND) << _16 | code)
-        kind = kinds[row]
+        width = kinds[row]
         word0 = np.uint64(0)
         word1 = np.uint64(0)
         family = np.uint64(0)
@@ -303,9 +303,9 @@ def group_measurements(
             word1 = _swapped(peer_words[other, 1])
             family = np.uint64(peer_family[other])
             value ^= _mix(_mix(word0 + family) ^ word1)
-        to = at[kind, partition[mine]]
-        at[kind, partition[mine]] = to + 1
-        if kind == 0:
+        to = at[width, partition[mine]]
+        at[width, partition[mine]] = to + 1
+        if width == 0:
             narrow[to, 0] = (micro - np.uint64(base)) << _16 | code
             narrow[to, 1] = word0 & ~_WORD | in_partition
             for number in range(columns):
@@ -324,38 +324,42 @@ def group_measurements(
 
 
 @kernel("out")
-def widen_records(narrow: Any, held: Any, first: Any, base: Any, places: Any, out: Any) -> None:
+def widen_records(
+    narrow: Any, lengths: Any, first: Any, base: Any, entities: Any, out: Any
+) -> None:
     """Write records of `spill.NARROW` as those of `spill.WITH_PEER`, with entities by their index
     in the partition.
 
-    held, first, base: for each part [S] its number of records, its first entity in `places`, and
-    the time that its records count from. places: the index of each entity.
+    lengths, first, base: for each part [S] its number of records, its first entity in `places`, and
+    the time that its records count from. entities: the index of each entity.
     """
     end = 0
-    for part in range(len(held)):
+    for part in range(len(lengths)):
         begin = end
-        end = end + held[part]
-        own = places[first[part] :]
+        end = end + lengths[part]
+        part_entities = entities[first[part] :]
         zero = np.uint64(base[part])
         for row in range(begin, end):
             since = narrow[row, 0]
             tail = narrow[row, 1]
             out[row, 0] = (since >> _16) + zero
             out[row, 1], out[row, 2] = tail & ~_WORD, np.uint64(0)
-            out[row, 3] = np.uint64(own[tail & _WORD]) | (since & _HALF) << _32 | _FOUR
+            out[row, 3] = np.uint64(part_entities[tail & _WORD]) | (since & _HALF) << _32 | _FOUR
             for number in range(2, narrow.shape[1]):
                 out[row, number + 2] = narrow[row, number]
 
 
 @kernel("out")
-def replace_entities(out: Any, last: Any, held: Any, first: Any, places: Any) -> None:
+def replace_entities(out: Any, last: Any, lengths: Any, first: Any, entities: Any) -> None:
     """Replace the entities of records, in word `last`, by their index in the partition; see
     `widen_records`.
     """
     end = 0
-    for part in range(len(held)):
+    for part in range(len(lengths)):
         begin = end
-        end = end + held[part]
-        own = places[first[part] :]
+        end = end + lengths[part]
+        part_entities = entities[first[part] :]
         for row in range(begin, end):
-            out[row, last] = (out[row, last] & ~_WORD) | np.uint64(own[out[row, last] & _WORD])
+            out[row, last] = (out[row, last] & ~_WORD) | np.uint64(
+                part_entities[out[row, last] & _WORD]
+            )

@@ -32,34 +32,34 @@ _MANY_SPREAD = 1 << 14
 _CROWDED = 16  # bucket size at which digits are faster than insertion
 _NARROW = np.uint64(8)
 _WIDE = np.uint64(11)
-_ONE, _16, _32 = (np.uint64(each) for each in (1, 16, 32))
+_ONE, _16, _32 = (np.uint64(number) for number in (1, 16, 32))
 _HALF = np.uint64(0xFFFF)
 _WORD = np.uint64(0xFFFFFFFF)
 
 
 def in_order(
-    held: list[U64], tail: int, peer: tuple[U32, U32] | None, entities: int
+    handover: list[U64], tail: int, peer: tuple[U32, U32] | None, entities: int
 ) -> tuple[I32, I64, I32 | None, U16]:
     """Sort measurements by entity, time, peer and code.
 
     Returns entity int32 [N], micros int64 [N], peer int32 [N], codes uint16 [N].
-    held: a list with one array of records, uint64 [N, W], of `spill.ALONE`, `spill.WITH_PEER` or
-    `sort.RUN`. The array is removed from the list, so that its memory is free while measurements
+    handover: a list with one array of records, uint64 [N, W], of `spill.ALONE`, `spill.WITH_PEER`
+    or `sort.RUN`. The array is removed from the list, so that its memory is free while measurements
     are sorted. Times, from 1970 on, are in the first word; entity (below `entities`) and code are
     in word `tail`.
     peer: indices [N], and the peer of each index; None without peers.
     """
-    records = held.pop()
+    records = handover.pop()
     n = len(records)
     if peer is None:
-        place, rank = (np.zeros(0, np.uint32),) * 2
+        peer_index, rank = (np.zeros(0, np.uint32),) * 2
     else:
-        place, rank = peer
+        peer_index, rank = peer
     keys = np.empty(n, np.uint64)
     tails = np.empty(n, np.uint64)
     starts = np.zeros(entities + 1, np.int64)
-    _deal(records, tail, place, rank, starts, keys, tails)
-    del records, place
+    _deal(records, tail, peer_index, rank, starts, keys, tails)
+    del records, peer_index
     _sort_all(starts, keys, tails)
     entity = np.empty(n, np.int32)
     codes = np.empty(n, np.uint16)
@@ -70,7 +70,7 @@ def in_order(
 
 @kernel("starts", "keys", "tails")
 def _deal(
-    records: Any, last: Any, place: Any, rank: Any, starts: Any, keys: Any, tails: Any
+    records: Any, last: Any, peer_index: Any, rank: Any, starts: Any, keys: Any, tails: Any
 ) -> None:
     """Distribute times, and peers above codes, to their entities, in the order of the records; fill
     `starts`.
@@ -87,8 +87,8 @@ def _deal(
         at[entity] = to + 1
         keys[to] = records[row, 0]
         tail = (tail >> _32) & _HALF
-        if len(place):
-            tail |= np.uint64(rank[place[row]]) << _16
+        if len(peer_index):
+            tail |= np.uint64(rank[peer_index[row]]) << _16
         tails[to] = tail
 
 
@@ -101,41 +101,43 @@ def _sort_all(starts: Any, keys: Any, tails: Any) -> None:
     spare_keys = np.empty(longest, np.uint64)
     spare_tails = np.empty(longest, np.uint64)
     counts = np.empty((8, 1 << 11), np.int64)
-    borders = np.empty((2, (1 << _SPREAD_BITS) + 1), np.int64)
+    boundaries = np.empty((2, (1 << _SPREAD_BITS) + 1), np.int64)
     for number in range(len(starts) - 1):
         start = starts[number]
         stop = starts[number + 1]
         mine = keys[start:stop]
-        behind = tails[start:stop]
+        entity_tails = tails[start:stop]
         n = stop - start
         if n <= _FEW:
-            _insert(mine, behind, mine, behind)
+            _insert(mine, entity_tails, mine, entity_tails)
             continue
-        crowd = _spread(mine, behind, spare_keys, spare_tails, borders[0])
+        crowd = _spread(mine, entity_tails, spare_keys, spare_tails, boundaries[0])
         if n <= _MANY_SPREAD:
             if crowd <= _CROWDED * n:
-                _insert(spare_keys[:n], spare_tails[:n], mine, behind)
+                _insert(spare_keys[:n], spare_tails[:n], mine, entity_tails)
             else:
-                _by_all(mine, behind, spare_keys, spare_tails, counts)
+                _by_all(mine, entity_tails, spare_keys, spare_tails, counts)
             continue
         for bucket in range(1 << _SPREAD_BITS):
-            begin = borders[0, bucket]
-            end = borders[0, bucket + 1]
-            many = end - begin
+            begin = boundaries[0, bucket]
+            end = boundaries[0, bucket + 1]
+            size = end - begin
             part_keys = spare_keys[begin:end]
             part_tails = spare_tails[begin:end]
             to_keys = mine[begin:end]
-            to_tails = behind[begin:end]
-            if many <= _FEW:
+            to_tails = entity_tails[begin:end]
+            if size <= _FEW:
                 _insert(part_keys, part_tails, to_keys, to_tails)
-            elif _spread(part_keys, part_tails, to_keys, to_tails, borders[1]) <= _CROWDED * many:
+            elif (
+                _spread(part_keys, part_tails, to_keys, to_tails, boundaries[1]) <= _CROWDED * size
+            ):
                 _insert(to_keys, to_tails, to_keys, to_tails)
             else:
                 _by_all(to_keys, to_tails, part_keys, part_tails, counts)
 
 
 @compiled
-def _spread(keys: Any, tails: Any, to_keys: Any, to_tails: Any, borders: Any) -> Any:
+def _spread(keys: Any, tails: Any, to_keys: Any, to_tails: Any, boundaries: Any) -> Any:
     """Sort both by the uppermost bits in which keys differ, two buckets per key; fill in where
     buckets begin.
 
@@ -156,22 +158,22 @@ def _spread(keys: Any, tails: Any, to_keys: Any, to_tails: Any, borders: Any) ->
         span >>= _ONE
         shift += _ONE
     buckets = 1 << bits
-    borders[: buckets + 1] = 0
+    boundaries[: buckets + 1] = 0
     for row in range(n):
-        borders[np.int64((keys[row] - low) >> shift) + 1] += 1
+        boundaries[np.int64((keys[row] - low) >> shift) + 1] += 1
     crowd: Any = 0
     for bucket in range(1, buckets + 1):
-        held = borders[bucket]
-        crowd += held * held
-        borders[bucket] = borders[bucket - 1] + held
+        size = boundaries[bucket]
+        crowd += size * size
+        boundaries[bucket] = boundaries[bucket - 1] + size
     for row in range(n):
-        place: Any = np.int64((keys[row] - low) >> shift)
-        to = borders[place]
-        borders[place] = to + 1
+        bucket_of_key: Any = np.int64((keys[row] - low) >> shift)
+        to = boundaries[bucket_of_key]
+        boundaries[bucket_of_key] = to + 1
         to_keys[to], to_tails[to] = keys[row], tails[row]
     for bucket in range(buckets, 0, -1):
-        borders[bucket] = borders[bucket - 1]
-    borders[0] = 0
+        boundaries[bucket] = boundaries[bucket - 1]
+    boundaries[0] = 0
     return crowd
 
 
@@ -234,9 +236,9 @@ def _by_digits(keys: Any, tails: Any, spare_keys: Any, spare_tails: Any, counts:
         shift = bits * np.uint64(digit)
         total = 0
         for value in range(np.int64(mask) + 1):
-            held = count[value]
+            size = count[value]
             count[value] = total
-            total += held
+            total += size
         if here:
             _move(keys, tails, spare_keys, spare_tails, n, low, shift, mask, count)
         else:
@@ -286,7 +288,7 @@ def peers_of_rows(peer: Any, starts: Any, peers: Any, fours: Any) -> Any:
     them are not the first `fours`, int64 [R].
     """
     index = np.empty(len(peer), np.uint32)
-    held = np.empty(len(peer), np.uint32)
+    row_peers = np.empty(len(peer), np.uint32)
     count = np.empty(len(starts), np.int64)
     sixes = np.zeros(len(starts), np.int64)
     words = np.zeros((peers >> 6) + 1, np.uint64)
@@ -297,13 +299,13 @@ def peers_of_rows(peer: Any, starts: Any, peers: Any, fours: Any) -> Any:
         start = starts[row]
         stop = starts[row + 1] if row + 1 < len(starts) else len(peer)
         if stop - start <= _FEW:
-            found = _few_peers(peer, start, stop, held, total)
+            distinct = _few_peers(peer, start, stop, row_peers, total)
         else:
             for at in range(start, stop):
                 this = np.int64(peer[at])
                 words[this >> 6] |= _ONE << np.uint64(this & 63)
                 groups[this >> 12] |= _ONE << np.uint64((this >> 6) & 63)
-            found = 0
+            distinct = 0
             for group in range(len(groups)):
                 left = groups[group]
                 groups[group] = 0
@@ -313,38 +315,38 @@ def peers_of_rows(peer: Any, starts: Any, peers: Any, fours: Any) -> Any:
                     bits = words[word]
                     words[word] = 0
                     while bits:
-                        held[total + found] = (word << 6) + lowest_bit(bits)
+                        row_peers[total + distinct] = (word << 6) + lowest_bit(bits)
                         bits &= bits - _ONE
-                        found += 1
+                        distinct += 1
         above = 0
-        for place in range(found):
-            rank[held[total + place]] = place
-            above += held[total + place] >= fours
+        for number in range(distinct):
+            rank[row_peers[total + number]] = number
+            above += row_peers[total + number] >= fours
         for at in range(start, stop):
             index[at] = rank[peer[at]]
-        count[row], sixes[row] = found, above
-        total += found
-    return index, held[:total], count, sixes
+        count[row], sixes[row] = distinct, above
+        total += distinct
+    return index, row_peers[:total], count, sixes
 
 
 @compiled
-def _few_peers(peer: Any, start: Any, stop: Any, held: Any, total: Any) -> Any:
+def _few_peers(peer: Any, start: Any, stop: Any, row_peers: Any, total: Any) -> Any:
     """Insert the peers of one row into `held`, ascending and each once; return the number of
     distinct ones.
     """
-    found = 0
+    distinct = 0
     for at in range(start, stop):
         this = peer[at]
-        place = total + found
-        while place > total and held[place - 1] > this:
-            place -= 1
-        if place > total and held[place - 1] == this:
+        slot = total + distinct
+        while slot > total and row_peers[slot - 1] > this:
+            slot -= 1
+        if slot > total and row_peers[slot - 1] == this:
             continue
-        for later in range(total + found, place, -1):
-            held[later] = held[later - 1]
-        held[place] = this
-        found += 1
-    return found
+        for later in range(total + distinct, slot, -1):
+            row_peers[later] = row_peers[later - 1]
+        row_peers[slot] = this
+        distinct += 1
+    return distinct
 
 
 @kernel("data", "halves", "words")
@@ -368,25 +370,25 @@ def fill_rows(
         n = (starts[row + 1] if row + 1 < len(starts) else len(times)) - start
         first = times[start]
         to = at_times[row] >> 2
-        for place in range(n):
-            words[to + place] = times[start + place] - first
+        for position in range(n):
+            words[to + position] = times[start + position] - first
         to = at_codes[row] >> 1
-        for place in range(n):
-            halves[to + place] = codes[start + place]
+        for position in range(n):
+            halves[to + position] = codes[start + position]
         if len(index) == 0:
             continue
         if width[row] == 1:
             to = at_index[row]
-            for place in range(n):
-                data[to + place] = index[start + place]
+            for position in range(n):
+                data[to + position] = index[start + position]
         elif width[row] == 2:
             to = at_index[row] >> 1
-            for place in range(n):
-                halves[to + place] = index[start + place]
+            for position in range(n):
+                halves[to + position] = index[start + position]
         else:
             to = at_index[row] >> 2
-            for place in range(n):
-                words[to + place] = index[start + place]
+            for position in range(n):
+                words[to + position] = index[start + position]
         to = at_peers[row] >> 2
         for number in range(first_peer, first_peer + peer_counts[row]):
             peer = row_peers[number]

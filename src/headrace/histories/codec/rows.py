@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.arrays import I64, U8, U16, U32, Bools, Ints, borders_of, ranges
+from headrace.arrays import I64, U8, U16, U32, Bools, Ints, offsets_from_lengths, ranges
 from headrace.errors import CorruptShard
 from headrace.histories import ID_KINDS, IdKind
 from headrace.histories.codec.addresses import Addresses
@@ -202,7 +202,7 @@ def encode_rows(rows: Measurements) -> Encoded:
         )
     layout = lay_out(n, peer_counts - peers6, peers6)
     lengths = layout.length + values_bytes(n, [column.dtype for column in rows.values])
-    offsets = borders_of(lengths)
+    offsets = offsets_from_lengths(lengths)
     begin = offsets[:-1]
     data = np.zeros(int(offsets[-1]), np.uint8)
     peer_words = np.ascontiguousarray(rows.peers.bytes).view("<u4").reshape(-1, 4)
@@ -544,7 +544,7 @@ def decode_rows(blobs: Sequence[bytes | memoryview], names: Sequence[str]) -> li
 
 
 def _views(decoded: Decoded, blobs: Sequence[bytes | memoryview]) -> list[RowColumns]:
-    peer_offsets = borders_of(decoded.peers4 + decoded.peers6).tolist()
+    peer_offsets = offsets_from_lengths(decoded.peers4 + decoded.peers6).tolist()
     types = np.array([STORED.index(column.dtype) for column in decoded.values], np.uint8)
     names = ("n", "peer_width", "first_time", "part", "entity_kind", "peer_kind", "entity_family")
     fields = zip(*(decoded.headers[name].tolist() for name in names), strict=True)

@@ -39,9 +39,9 @@ _LONGEST_COLONED = 39
 _DOTTED_FROM = 5
 _LOOKED_AT = 64  # bytes read from the start of a text, whatever its length
 _1, _3, _4, _6, _8, _10, _16, _24, _32, _100 = (
-    np.uint64(each) for each in (1, 3, 4, 6, 8, 10, 16, 24, 32, 100)
+    np.uint64(number) for number in (1, 3, 4, 6, 8, 10, 16, 24, 32, 100)
 )
-_BYTE, _UPPER_BYTE, _HALF = (np.uint64(each) for each in (0xFF, 0xFF00, 0xFFFF))
+_BYTE, _UPPER_BYTE, _HALF = (np.uint64(number) for number in (0xFF, 0xFF00, 0xFFFF))
 _EVERY = np.uint64(0x01010101)
 _NIBBLES = np.uint64(0x0F0F0F0F)
 _LETTERS = np.uint64(9)
@@ -145,9 +145,9 @@ def _format_ipv6(data: Any, letters: Any, ends: Any) -> None:
                 continue
             value: Any = np.int64(data[row, 2 * group]) << 8 | np.int64(data[row, 2 * group + 1])
             digits = 1 + (value > 0xF) + (value > 0xFF) + (value > 0xFFF)
-            for place in range(digits):
-                digit = (value >> (4 * (digits - 1 - place))) & 0xF
-                letters[at + place] = digit + (_ZERO if digit < 10 else _LOWER_A - 10)
+            for position in range(digits):
+                digit = (value >> (4 * (digits - 1 - position))) & 0xF
+                letters[at + position] = digit + (_ZERO if digit < 10 else _LOWER_A - 10)
             at += digits
             group += 1
         ends[row + 1] = at
@@ -263,11 +263,11 @@ def _gap_filled(halves: Any, row: Any, count: Any, gap: Any) -> Any:
         return count == _GROUPS
     if count == _GROUPS:  # a `::` that replaces no group
         return False
-    behind = count - gap
-    for place in range(1, behind + 1):
-        halves[row, _GROUPS - place] = halves[row, count - place]
-    for place in range(gap, _GROUPS - behind):
-        halves[row, place] = 0
+    after_gap = count - gap
+    for position in range(1, after_gap + 1):
+        halves[row, _GROUPS - position] = halves[row, count - position]
+    for position in range(gap, _GROUPS - after_gap):
+        halves[row, position] = 0
     return True
 
 
@@ -302,7 +302,7 @@ def _between(count: int) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             vector = ir.VectorType(ir.IntType(8), count)
             byte = ir.IntType(8)
-            low, high = (builder.trunc(arguments[place], byte) for place in (2, 3))
+            low, high = (builder.trunc(arguments[number], byte) for number in (2, 3))
             above = builder.sub(
                 _loaded(context, builder, signature, arguments, vector),
                 _spread(builder, vector, low),
@@ -333,7 +333,7 @@ def _loaded(context: Any, builder: Any, signature: Any, arguments: Any, pointed:
 
 def _spread(builder: Any, vector: Any, value: Any) -> Any:
     """Make a vector with the same value in all its lanes."""
-    made = ir.Constant(vector, ir.Undefined)
-    for place in range(vector.count):
-        made = builder.insert_element(made, value, ir.Constant(ir.IntType(32), place))
-    return made
+    filled = ir.Constant(vector, ir.Undefined)
+    for lane in range(vector.count):
+        filled = builder.insert_element(filled, value, ir.Constant(ir.IntType(32), lane))
+    return filled

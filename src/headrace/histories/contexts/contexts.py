@@ -199,13 +199,13 @@ class Contexts:
         last = max(len(self) - 1, 0)
         positions = np.unique(np.linspace(0, last, min(sample, len(self))).astype(np.int64))
         count = max(len(positions), 1)
-        shown = large_shown = large_segments = tokens = 0
+        measurements = large_shown = large_segments = tokens = 0
         for part in np.array_split(positions, max(1, len(positions) // 64)):
             built = build(index, self.rows, part)
             inputs = built.tokens.tokens_BT[:, : self.options.context_tokens]
             tokens += int(np.count_nonzero(inputs))
-            shown += int(built.tokens.taken.sum())
-            large_shown += int(built.tokens.taken[built.segments.sampled].sum())
+            measurements += int(built.tokens.measurements.sum())
+            large_shown += int(built.tokens.measurements[built.segments.sampled].sum())
             large_segments += int(built.segments.sampled.sum())
         per_row = np.diff(index.ends, prepend=0)
         per_context = large_shown / max(large_segments, 1)
@@ -223,7 +223,7 @@ class Contexts:
             context_bytes=self.options.context_bytes,
             sampled=len(positions),
             padding=1 - tokens / (count * self.options.context_tokens),
-            measurements_per_context=shown / count,
+            measurements_per_context=measurements / count,
             coverage=float((n[index.small_rows].sum() + seen.sum()) / max(total, 1)),
         )
 
@@ -246,7 +246,7 @@ def build(index: ContextIndex, rows: HistoryRows, positions: I64) -> Built:
     opened = rows.open(np.unique(segments.row).tolist())
     candidates = find_candidates(segments, opened, index.options.room)
     tokens = make_tokens(segments, candidates, len(positions), index.options.room)
-    lost = ~segments.sampled & (tokens.taken != segments.count)
+    lost = ~segments.sampled & (tokens.measurements != segments.count)
     if lost.any():
         row = int(segments.row[lost.argmax()])
         raise CorruptShard(

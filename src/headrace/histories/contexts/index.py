@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headrace import draws
-from headrace.arrays import I64, U8, U64, Bools, borders_of, ranges
+from headrace.arrays import I64, U8, U64, Bools, offsets_from_lengths, ranges
 from headrace.bins.bins import Bins
 from headrace.bins.pack import pack
 from headrace.digest import derive_key
@@ -96,7 +96,7 @@ def stamp_tokens(mode: int, fraction: np.uint64, count: I64, long_gaps: I64, spa
 
 
 def pack_group(
-    facts: SmallFacts, mode: int, fraction: np.uint64, room: int, max_segments: int | None
+    metadata: SmallFacts, mode: int, fraction: np.uint64, room: int, max_segments: int | None
 ) -> Packed:
     """Pack all measurements of some rows, in one mode, into close to the fewest contexts possible.
 
@@ -105,7 +105,9 @@ def pack_group(
     fills badly are dissolved. Their rows are then laid end to end from context to context, and cut
     where a context is full.
     """
-    lengths = facts.tokens + stamp_tokens(mode, fraction, facts.n, facts.long_gaps, facts.span)
+    lengths = metadata.tokens + stamp_tokens(
+        mode, fraction, metadata.n, metadata.long_gaps, metadata.span
+    )
     fits = np.flatnonzero(lengths <= room)
     packed = pack(lengths[fits], room, algorithm="first_fit_decreasing", max_sequences=max_segments)
     is_full = packed.loads(lengths[fits]) >= _WELL_FILLED * room
@@ -116,13 +118,13 @@ def pack_group(
     others = np.ones(len(lengths), bool)
     others[row] = False
     laid = _EndToEnd(mode, int(fraction), room, max_segments or room)
-    laid.add_rows(np.flatnonzero(others), facts, lengths)
+    laid.add_rows(np.flatnonzero(others), metadata, lengths)
     cut = np.array(laid.parts, np.int64).reshape(-1, 3)
     offsets = np.concatenate([full.offsets, len(row) + np.cumsum(laid.sizes, dtype=np.int64)])
     return Packed(
         np.concatenate([row, cut[:, 0]]),
         np.concatenate([np.zeros(len(row), np.int64), cut[:, 1]]),
-        np.concatenate([facts.n[row], cut[:, 2]]),
+        np.concatenate([metadata.n[row], cut[:, 2]]),
         Bins(offsets, np.arange(len(row) + len(cut))),
     )
 
@@ -141,10 +143,10 @@ class _EndToEnd:
         self.parts: list[tuple[int, int, int]] = []
         self.sizes: list[int] = []
 
-    def add_rows(self, rows: I64, facts: SmallFacts, lengths: I64) -> None:
+    def add_rows(self, rows: I64, metadata: SmallFacts, lengths: I64) -> None:
         """Lay out rows. lengths: tokens of each. O(rows) Python."""
         free = 0
-        columns = (facts.n, lengths, facts.longest, facts.long_gaps, facts.span)
+        columns = (metadata.n, lengths, metadata.longest, metadata.long_gaps, metadata.span)
         lists = [column[rows].tolist() for column in columns]
         for row, n, length, longest, gaps, span in zip(rows.tolist(), *lists, strict=True):
             bound = partial(self._bound, longest=longest, gaps=gaps, span=span)
@@ -242,7 +244,7 @@ class ContextIndex:
     facts: facts of the small rows, in order.
     """
 
-    def __init__(self, n: I64, small: Bools, facts: SmallFacts, options: ContextOptions) -> None:
+    def __init__(self, n: I64, small: Bools, metadata: SmallFacts, options: ContextOptions) -> None:
         self.n = n
         self.options = options
         self.small_rows: I64 = np.flatnonzero(small)
@@ -256,7 +258,7 @@ class ContextIndex:
         self._fractions = self._draw_fractions()
         self._groups: list[dict[tuple[int, int], Packed]] = []
         if len(self.small_rows):
-            self._groups = self._pack(facts)
+            self._groups = self._pack(metadata)
             totals = []
             for epoch in range(CYCLE):
                 totals.append(sum(len(packed.bins) for packed in self._packed_in(epoch)))
@@ -294,10 +296,10 @@ class ContextIndex:
                     fractions[group, third] = int((0.1 + 0.8 * (third + within) / 3) * (1 << 32))
         return fractions
 
-    def _pack(self, facts: SmallFacts) -> list[dict[tuple[int, int], Packed]]:
+    def _pack(self, metadata: SmallFacts) -> list[dict[tuple[int, int], Packed]]:
         # Rows are dealt to groups at random, so that each group gets the same number of rows of
         # similar length.
-        by_length = np.argsort(facts.tokens, kind="stable")
+        by_length = np.argsort(metadata.tokens, kind="stable")
         rank = permutation(derive_key(self.options.seed, "contexts.groups"), len(by_length))
         # indices in by_length, shuffled within each ten
         dealt = np.lexsort((rank, np.arange(len(rank)) // CYCLE))
@@ -308,7 +310,7 @@ class ContextIndex:
         groups = []
         for group in range(CYCLE):
             members = order[group_of_row[order] == group]
-            member_facts = facts.take(members)
+            member_facts = metadata.take(members)
             phases = {}
             for mode, third in sorted(set(_PHASES)):
                 packed = pack_group(
@@ -351,7 +353,7 @@ class ContextIndex:
             fraction = np.insert(fraction, longest, fraction[longest])
         empty = (0, self.small_contexts - len(sizes))  # too few rows: nothing left to cut
         return SmallContexts(
-            offsets=borders_of(np.pad(sizes, empty)),
+            offsets=offsets_from_lengths(np.pad(sizes, empty)),
             row=np.concatenate([packed.row[packed.bins.sequences] for packed in groups]),
             start=np.concatenate([packed.start[packed.bins.sequences] for packed in groups]),
             count=np.concatenate([packed.count[packed.bins.sequences] for packed in groups]),
@@ -453,11 +455,11 @@ def index_rows(rows: HistoryRows, options: ContextOptions) -> ContextIndex:
     Rows that may be small are read once, a portion at a time.
     """
     maybe_small = np.flatnonzero((rows.n > 0) & (rows.n <= options.room // _SHORTEST))
-    facts = np.zeros((len(maybe_small), 5), np.int64)
+    metadata = np.zeros((len(maybe_small), 5), np.int64)
     for first in range(0, len(maybe_small), _ROWS_AT_A_TIME):
         numbers = maybe_small[first : first + _ROWS_AT_A_TIME].tolist()
-        facts[first : first + len(numbers)] = rows.facts(numbers)
-    is_small = facts[:, 1] <= options.room
+        metadata[first : first + len(numbers)] = rows.row_facts(numbers)
+    is_small = metadata[:, 1] <= options.room
     small = np.zeros(len(rows.n), bool)
     small[maybe_small[is_small]] = True
-    return ContextIndex(rows.n, small, SmallFacts(*facts[is_small].T), options)
+    return ContextIndex(rows.n, small, SmallFacts(*metadata[is_small].T), options)

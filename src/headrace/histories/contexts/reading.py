@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import I64, borders_of
+from headrace.arrays import I64, offsets_from_lengths
 from headrace.dataset.local_shards import LocalFiles, LocalShards, checked_table
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.digest import canonical_json, sha256_hex
@@ -50,14 +50,14 @@ class HistoryRows:
     def __init__(
         self, run: FinishedRun, split: str, *, cache_bytes: int, files: LocalFiles
     ) -> None:
-        facts = run.manifest.facts
+        metadata = run.manifest.facts
         self.root = run.root
         self.split = split
         self.cache_bytes = cache_bytes
-        self.values: dict[str, str] = dict(facts.get("values", {}))
-        identity = [run.manifest.run_id, split, facts["rows_digest"]]
+        self.values: dict[str, str] = dict(metadata.get("values", {}))
+        identity = [run.manifest.run_id, split, metadata["rows_digest"]]
         self.identity = sha256_hex(canonical_json(identity))
-        table = checked_table(run.root / ROWS, facts["rows_digest"], _COLUMNS)
+        table = checked_table(run.root / ROWS, metadata["rows_digest"], _COLUMNS)
         table = table.filter(pc.equal(table["split"], split))
         self.n: I64 = table["n_measurements"].to_numpy()
         self._position: I64 = table["position"].to_numpy()
@@ -125,7 +125,7 @@ class HistoryRows:
                 _, (_, closed) = self._open.popitem(last=False)
                 self._open_bytes -= closed
 
-    def facts(self, numbers: Sequence[int]) -> I64:
+    def row_facts(self, numbers: Sequence[int]) -> I64:
         """Read the facts of these rows, see `facts_of_blobs`; int64 [len(numbers), 5].
 
         Leaves nothing open.
@@ -134,10 +134,10 @@ class HistoryRows:
         for shard_rows, blobs in self._read(numbers):
             blob_of.update(zip(shard_rows, blobs, strict=True))
         names = [self._name(number) for number in numbers]
-        facts = facts_of_blobs([blob_of[number] for number in numbers], names)
-        for number, n in zip(numbers, facts[:, 0].tolist(), strict=True):
+        metadata = facts_of_blobs([blob_of[number] for number in numbers], names)
+        for number, n in zip(numbers, metadata[:, 0].tolist(), strict=True):
             self._check(number, n)
-        return facts
+        return metadata
 
     def _read(self, numbers: Sequence[int]) -> Iterator[tuple[list[int], RowBytes]]:
         """Yield rows in the order of the shards, as (some of the requested rows, their blobs),
@@ -211,7 +211,8 @@ def facts_of_blobs(blobs: RowBytes, names: Sequence[str]) -> I64:
         lengths += np.where(index < np.repeat(decoded.peers4, n), 5, 17) * has_peers
     long_gaps = np.diff(decoded.seconds.astype(np.int64)) >= 256
     long_gaps[starts[1:] - 1] = False
-    gaps_before = borders_of(long_gaps.astype(np.int64))  # over the measurements of all rows
+    # over the measurements of all rows
+    gaps_before = offsets_from_lengths(long_gaps.astype(np.int64))
     columns = [
         n,
         np.add.reduceat(lengths, starts),
@@ -245,7 +246,7 @@ def _open_mapped(path: Path) -> _ReadRows:
             columns.append(reader.get_batch(number).column("measurements"))
     except (OSError, pa.ArrowException, KeyError) as error:
         raise unreadable(path, error) from error
-    offsets = borders_of([len(column) for column in columns])
+    offsets = offsets_from_lengths([len(column) for column in columns])
 
     def read(positions: list[int]) -> RowBytes:
         if positions and max(positions) >= offsets[-1]:

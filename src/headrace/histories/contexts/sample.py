@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.arrays import I32, I64, U8, U16, U64, Bools, borders_of, ranges
+from headrace.arrays import I32, I64, U8, U16, U64, Bools, offsets_from_lengths, ranges
 from headrace.compiled import compiled
 from headrace.draws import (
     FRACTION,
@@ -134,7 +134,7 @@ def find_candidates(segments: Segments, rows: Mapping[int, RowColumns], room: in
             shortest[number] += 1 + int(ADDRESS_BYTES[row.peer_family].min())
     tokens = shortest[row_of_segment] + 2 * (segments.mode == FULL)
     fills = np.minimum(segments.count, room // tokens + 1)
-    offsets = borders_of(np.where(segments.sampled, fills, segments.count))
+    offsets = offsets_from_lengths(np.where(segments.sampled, fills, segments.count))
     index = draw_indices(segments, fills, offsets)
     total = int(offsets[-1])
     time = np.empty(total, np.int64)
@@ -146,7 +146,7 @@ def find_candidates(segments: Segments, rows: Mapping[int, RowColumns], room: in
         value_types = [column.dtype for column in opened[0].values]
     values = tuple(np.empty(total, dtype) for dtype in value_types)
     order = np.argsort(row_of_segment, kind="stable")  # read a row once for all its segments
-    ends = borders_of(np.bincount(row_of_segment, minlength=len(opened)))
+    ends = offsets_from_lengths(np.bincount(row_of_segment, minlength=len(opened)))
     for number, row in enumerate(opened):
         chosen = order[ends[number] : ends[number + 1]]
         peers = _NO_PEERS

@@ -70,12 +70,12 @@ class Tokens:
 
     tokens_BT: int32 [B, T], 0 behind the last measurement.
     lengths: int64 [S], tokens of each segment.
-    taken: int64 [S], measurements of each segment, a prefix of its candidates.
+    measurements: int64 [S], measurements of each segment, a prefix of its candidates.
     """
 
     tokens_BT: I32  # noqa: N815 - B contexts, T positions
     lengths: I64
-    taken: I64
+    measurements: I64
 
 
 def make_tokens(segments: Segments, candidates: Candidates, contexts: int, room: int) -> Tokens:
@@ -84,16 +84,16 @@ def make_tokens(segments: Segments, candidates: Candidates, contexts: int, room:
     contexts: B; room: T, at least as long as any measurement.
     """
     tokens = np.zeros((contexts, room), np.int32)
-    order, timed, lengths, taken = _fit(
+    order, timed, lengths, counts = _fit(
         segments.context, segments.mode, segments.fraction, candidates.offsets, candidates.index,
         candidates.time, candidates.result_sizes, candidates.family, candidates.source_family, room,
     )  # fmt: skip
     _build(
-        segments.context, segments.key, candidates.offsets, order, timed, lengths, taken, candidates.time,
+        segments.context, segments.key, candidates.offsets, order, timed, lengths, counts, candidates.time,
         candidates.code, candidates.family, candidates.address, candidates.source_family,
         candidates.source, candidates.result_sizes, candidates.results, tokens,
     )  # fmt: skip
-    return Tokens(tokens, lengths, taken)
+    return Tokens(tokens, lengths, counts)
 
 
 def to_arrays(tokens: Tokens, segments: Segments, keys: Keys) -> dict[str, I32]:
@@ -117,9 +117,9 @@ def _fit(
     context: Any, mode: Any, fraction: Any, offsets: Any, index: Any, time: Any, results: Any, family: Any,
     source_family: Any, room: Any,
 ) -> Any:  # fmt: skip
-    """Find the longest prefixes of the candidates that fit; return (order, timed, lengths, taken).
+    """Find the longest prefixes of the candidates that fit; return (order, timed, lengths, counts).
 
-    Segment s takes the first taken[s] of offsets[s] : offsets[s + 1]; timed[s] of them have a
+    Segment s takes the first counts[s] of offsets[s] : offsets[s + 1]; timed[s] of them have a
     timestamp; they make lengths[s] tokens; int64 [S].
     order: uint64 [M], per segment the numbers of the candidates with a timestamp, by time, then of
     those without, in their order; counted from the segment's first candidate.
@@ -127,7 +127,7 @@ def _fit(
     order = np.empty(len(index), np.uint64)
     timed_of = np.zeros(len(context), np.int64)
     lengths = np.zeros(len(context), np.int64)
-    taken = np.zeros(len(context), np.int64)
+    counts = np.zeros(len(context), np.int64)
     most = 1
     for s in range(len(context)):
         most = max(most, offsets[s + 1] - offsets[s])
@@ -162,8 +162,8 @@ def _fit(
         used += total
         timed_of[s] = timed
         lengths[s] = total
-        taken[s] = count
-    return order, timed_of, lengths, taken
+        counts[s] = count
+    return order, timed_of, lengths, counts
 
 
 @compiled
@@ -292,7 +292,7 @@ def _keep(by_time: Any, timed: Any, count: Any, out: Any) -> Any:
 
 @compiled
 def _build(
-    context: Any, key: Any, offsets: Any, order: Any, timed: Any, lengths: Any, taken: Any, times: Any, codes: Any,
+    context: Any, key: Any, offsets: Any, order: Any, timed: Any, lengths: Any, counts: Any, times: Any, codes: Any,
     family: Any, address: Any, source_family: Any, source: Any, result_sizes: Any, results: Any, tokens: Any,
 ) -> None:  # fmt: skip
     used = 0
@@ -308,13 +308,13 @@ def _build(
         at = _0
         with_time = without = 0
         previous = np.int64(-1)
-        untimed = taken[s] - timed[s]
-        for position in range(taken[s]):
+        untimed = counts[s] - timed[s]
+        for position in range(counts[s]):
             has_time = untimed == 0
             if timed[s] and untimed:  # else there is nothing to draw
                 chance = (
                     (draw_word(key[s], POSITIONS + position) >> _32)
-                    * np.uint64(taken[s] - position)
+                    * np.uint64(counts[s] - position)
                 ) >> _32
                 has_time = np.int64(chance) >= untimed - without
             m = first + np.int64(numbers[with_time if has_time else timed[s] + without])
@@ -406,9 +406,11 @@ def _fill_arrays(tokens: Any, context: Any, lengths: Any, block: Any) -> None:
     inputs = block[0]
     segment = block[2]
     if all_six:
-        position, targets = (block[1], block[3])
+        position = block[1]
+        targets = block[3]
     else:
-        position, targets = (block[3], block[1])
+        position = block[3]
+        targets = block[1]
     target_position = block[4 % arrays]  # used only if there are six
     target_segment = block[5 % arrays]
     s = 0

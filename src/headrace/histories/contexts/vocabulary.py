@@ -99,11 +99,11 @@ def result_tokens(codes: U16, values: Values, *, has_latency: bool) -> I32:
         at += np.where(codes == 0, 1, 3)
     for number, column in enumerate(values):
         rows = np.flatnonzero(~is_missing(column))
-        present: Any = column[rows]
+        values_present: Any = column[rows]
         if column.dtype.kind == "u":
-            present = present - 1  # codes in rows count from 1
+            values_present = values_present - 1  # codes in rows count from 1
         size = column.dtype.itemsize
-        data = present.astype(column.dtype.newbyteorder(">")).view(np.uint8)
+        data = values_present.astype(column.dtype.newbyteorder(">")).view(np.uint8)
         tokens[rows, at[rows]] = VALUE + number
         columns = at[rows][:, None] + 1 + np.arange(size)
         tokens[rows[:, None], columns] = BYTE + data.reshape(len(rows), size).astype(np.int32)

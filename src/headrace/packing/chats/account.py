@@ -15,7 +15,7 @@ from unicodedata import is_normalized
 
 import numpy as np
 
-from headrace.arrays import I32, I64, U8, borders_of
+from headrace.arrays import I32, I64, U8, offsets_from_lengths
 from headrace.packing.chats.marks import Span
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def masks_by_bytes(
     if not texts:
         return []
     ids = encoded.ids
-    starts = borders_of(token_bytes.lengths[ids])  # of tokens, in bytes of all texts
+    starts = offsets_from_lengths(token_bytes.lengths[ids])  # of tokens, in bytes of all texts
     positions: list[int] = []  # borders of each text's spans, then its end
     first_byte = 0
     for text, text_spans in zip(texts, spans, strict=True):

@@ -21,7 +21,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import F64, I64, U64, Ints, borders_of, components
+from headrace.arrays import F64, I64, U64, Ints, components, offsets_from_lengths
 from headrace.dataset.contents import map_blocks
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import IndexedDataset
@@ -228,7 +228,7 @@ def _parts(split: SplitBlocks, columns: Sequence[str], sequences: I64 | None) ->
     read_block = split.dataset.block_reader(split.name)
     documents = index.rows
     if sequences is not None:
-        documents = np.diff(borders_of(sequences)[np.append(index.first_row, index.total_rows)])
+        documents = np.diff(offsets_from_lengths(sequences)[np.append(index.first_row, index.total_rows)])
 
     def shingles(blocks: I64, chosen: I64 | None) -> Iterator[Shingles]:
         begin = 0

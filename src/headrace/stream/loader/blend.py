@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 import pyarrow as pa
 
-from headrace.arrays import I64, borders_of
+from headrace.arrays import I64, offsets_from_lengths
 from headrace.dataset.index import SplitIndex
 from headrace.errors import InputError, SettingsError
 from headrace.stream.loader.dataset import Dataset
@@ -108,7 +108,7 @@ class Blend:
         indexes = indexes if form is None else [form.index_of(index) for index in indexes]
         index = join_indexes(indexes, names=self.names, weights=self.weights, columns=options.columns)
         readers = [dataset.reader(own, options) for dataset, own in splits]
-        return index, partial(_read_part, readers, borders_of([len(each.rows) for each in indexes]))
+        return index, partial(_read_part, readers, offsets_from_lengths([len(each.rows) for each in indexes]))
 
 
 def blend(
@@ -161,7 +161,7 @@ def join_indexes(
     columns: Sequence[str] | None = None,
 ) -> BlendIndex:
     """Join the indexes of several splits, with shards named NAME/SHARD. Raises `InputError` if their columns differ."""
-    firsts = borders_of([len(part.shards) for part in parts])
+    firsts = offsets_from_lengths([len(part.shards) for part in parts])
     of_blocks: dict[str, Any] = {
         each: np.concatenate([getattr(part, each) for part in parts]) for each in ("block", "rows", "offset", "length")
     }

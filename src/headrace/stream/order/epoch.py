@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, TypedDict, Unpack, cast
 
 import numpy as np
 
-from headrace.arrays import I64, U64, borders_of
+from headrace.arrays import I64, U64, offsets_from_lengths
 from headrace.dataset.index import SplitIndex, text_array
 from headrace.digest import derive_key
 from headrace.keyed_hash import hash_texts, hash_words, permutation, places_in_permutation
@@ -452,7 +452,7 @@ def span_rows(blocks: I64, rows: I64) -> Pool:
     stops = np.zeros(len(needed), np.int64)
     np.minimum.at(starts, which, rows)
     np.maximum.at(stops, which, rows + 1)
-    offsets = borders_of(stops - starts)
+    offsets = offsets_from_lengths(stops - starts)
     spans = list(zip(needed.tolist(), starts.tolist(), stops.tolist(), strict=True))
     return Pool(spans=spans, index=rows - starts[which] + offsets[which])
 
@@ -496,7 +496,7 @@ def epoch_order(
     else:
         along = numbers[blocks]
     return EpochOrder(
-        blocks=along, line=borders_of(rows[blocks]), costs=costs, run_rows=run_rows, **settings
+        blocks=along, line=offsets_from_lengths(rows[blocks]), costs=costs, run_rows=run_rows, **settings
     )
 
 

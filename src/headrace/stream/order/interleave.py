@@ -17,7 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
-from headrace.arrays import I64, borders_of
+from headrace.arrays import I64, offsets_from_lengths
 from headrace.errors import SettingsError
 from headrace.stream.order.remaining import split_at
 
@@ -126,12 +126,12 @@ class Interleave:
     @cached_property
     def _rounds_before(self) -> list[int]:
         """Rounds of the sources before each one; a node of the tree is a range of sources."""
-        return [int(border) for border in borders_of(self._turns)]
+        return [int(border) for border in offsets_from_lengths(self._turns)]
 
     @cached_property
     def _tails_before(self) -> I64:
         """The position at which each source's tail begins, then the end."""
-        return self.rounds * self.round_rows + borders_of(
+        return self.rounds * self.round_rows + offsets_from_lengths(
             np.array(self.counts, np.int64) % self.round_rows
         )
 

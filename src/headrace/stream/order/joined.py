@@ -22,7 +22,7 @@ from typing import NamedTuple, Unpack
 
 import numpy as np
 
-from headrace.arrays import I64, U64, borders_of
+from headrace.arrays import I64, U64, offsets_from_lengths
 from headrace.digest import derive_key
 from headrace.stream.order.epoch import (
     EpochOrder,
@@ -129,7 +129,7 @@ class PartitionOrder(JoinedOrder):
     @cached_property
     def bases(self) -> I64:
         """The position, and the place, at which each part begins, then N."""
-        return borders_of([part.rows for part in self.parts])
+        return offsets_from_lengths([part.rows for part in self.parts])
 
     @property
     def rows(self) -> int:
@@ -311,7 +311,7 @@ class MixedOrder(JoinedOrder):
 
     @cached_property
     def _bases(self) -> I64:
-        return borders_of([len(source.epochs) * source.own_rows for source in self.sources])
+        return offsets_from_lengths([len(source.epochs) * source.own_rows for source in self.sources])
 
     def _split(self, positions: I64, /) -> tuple[I64, I64]:
         return self.interleave.split(positions)

@@ -23,7 +23,7 @@ from typing import Unpack
 
 import numpy as np
 
-from headrace.arrays import I64, borders_of
+from headrace.arrays import I64, offsets_from_lengths
 from headrace.dataset.index import SplitIndex
 from headrace.digest import canonical_json, derive_key, sha256_hex
 from headrace.errors import SettingsError, StreamError
@@ -120,7 +120,7 @@ def lay_epoch(
         settings["groups"] = settings["lanes"]
     counts = _quotas(index, index.total_rows if samples_per_epoch is None else samples_per_epoch)
     parts = _parts(index)
-    firsts = borders_of([len(part.rows) for part in parts])
+    firsts = offsets_from_lengths([len(part.rows) for part in parts])
     sources = []
     for number, (part, count) in enumerate(zip(parts, counts, strict=True)):
         source_settings: OrderSettings = {**settings}
@@ -218,7 +218,7 @@ def cut_again(order: EpochOrder, border: int, change: Change) -> EpochOrder:
         "window_rows": change.window_rows or 1,
         "groups": (change.groups or 1) if order.shuffle else lanes,
     }
-    line = borders_of(ends - firsts)
+    line = offsets_from_lengths(ends - firsts)
     if settings["groups"] == 1:
         run_rows = order.run_rows
     else:
@@ -319,12 +319,12 @@ class RestOfRound(Order):
         """
         group = np.arange(self.base.groups, dtype=np.int64)
         stops = (self.end - group + self.base.groups - 1) // self.base.groups
-        return borders_of(stops - self._first)
+        return offsets_from_lengths(stops - self._first)
 
     @cached_property
     def _rank_starts(self) -> I64:
         """The place at which each rank's part of them begins, then their total: int64 [R + 1]."""
-        return borders_of(even_parts(self.rows, self.groups))
+        return offsets_from_lengths(even_parts(self.rows, self.groups))
 
 
 def _parts(index: SplitIndex) -> tuple[SplitIndex, ...]:

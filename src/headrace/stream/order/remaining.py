@@ -20,7 +20,7 @@ from typing import Literal
 
 import numpy as np
 
-from headrace.arrays import I64, borders_of, ranges
+from headrace.arrays import I64, offsets_from_lengths, ranges
 from headrace.errors import SettingsError, StreamError
 
 
@@ -163,7 +163,7 @@ class Remaining:
 
     @cached_property
     def _before(self) -> I64:
-        return borders_of(self._stops - self._starts)
+        return offsets_from_lengths(self._stops - self._starts)
 
     @property
     def _has_tail(self) -> bool:

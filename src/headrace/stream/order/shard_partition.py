@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.arrays import I64, borders_of
+from headrace.arrays import I64, offsets_from_lengths
 from headrace.dataset.index import SplitIndex
 from headrace.digest import derive_key
 from headrace.errors import SettingsError, StreamError
@@ -53,14 +53,14 @@ class ShardPartition:
     @cached_property
     def bases(self) -> I64:
         """The position at which each region begins, then N: int64 [C+1]."""
-        return borders_of(self.rows)
+        return offsets_from_lengths(self.rows)
 
     def bounds(self, remaining: Remaining, ranks: int) -> I64:
         """The places in the remaining sequence at which each rank's part begins, then the end:
         int64 [R + 1].
         """
         if ranks != len(self.rows):
-            return borders_of(even_parts(remaining.total, ranks))
+            return offsets_from_lengths(even_parts(remaining.total, ranks))
         return remaining.counts_below(self.bases)
 
     def steps(

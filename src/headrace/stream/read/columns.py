@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import I64, borders_of
+from headrace.arrays import I64, offsets_from_lengths
 from headrace.dataset.index import int64_array
 from headrace.errors import InputError
 from headrace.stream.read.buffers import Buffers
@@ -99,7 +99,7 @@ def copied(columns: Columns, memory: Callable[[int], npt.NDArray[np.uint8]]) -> 
     memory: allocates bytes; called once for all arrays together.
     """
     sizes = [column.nbytes if isinstance(column, np.ndarray) else 0 for column in columns.values()]
-    offsets = borders_of([-(-size // _ALIGNED_BYTES) * _ALIGNED_BYTES for size in sizes]).tolist()
+    offsets = offsets_from_lengths([-(-size // _ALIGNED_BYTES) * _ALIGNED_BYTES for size in sizes]).tolist()
     block = memory(offsets[-1])
     copies: Columns = {}
     for at, (name, column) in zip(offsets, columns.items(), strict=False):

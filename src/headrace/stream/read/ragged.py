@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.arrays import I64, borders_of
+from headrace.arrays import I64, offsets_from_lengths
 from headrace.stream.read.buffers import Buffers
 
 LENGTHS = "_lengths"
@@ -95,7 +95,7 @@ class Ragged:
             values = (Buffers() if sparse else buffers).empty((sum(sizes),), values.dtype)
             np.concatenate([column.values for column in columns], out=values)
         shifted = [
-            column.starts + shift for column, shift in zip(columns, borders_of(sizes), strict=False)
+            column.starts + shift for column, shift in zip(columns, offsets_from_lengths(sizes), strict=False)
         ]
         laid = cls(values=values, starts=np.concatenate(shifted), lengths=lengths, missing=missing)
         if index is None:
