@@ -70,7 +70,7 @@ def unit(words: U64) -> F64:
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def permuted(keys: U64, sizes: I64, places: I64) -> I64:
+def permuted(keys: U64, sizes: I64, positions: I64) -> I64:
     """Permute positions in 0..size-1 pseudorandomly, with one permutation per key; arrays
     broadcast.
 
@@ -79,27 +79,30 @@ def permuted(keys: U64, sizes: I64, places: I64) -> I64:
     1, 2, … are a sample without replacement in random order, computed without memory or
     comparisons. sizes < 2**62.
     """
-    keys, sizes, places = np.broadcast_arrays(keys, sizes, places)
+    keys, sizes, positions = np.broadcast_arrays(keys, sizes, positions)
     shape = keys.shape
     keys = keys.ravel()
     size = sizes.astype(np.uint64).ravel()
-    place = places.astype(np.uint64).ravel()
+    position = positions.astype(np.uint64).ravel()
     left = np.maximum(np.ceil(np.sqrt(size.astype(np.float64))), 1).astype(np.uint64)
     right = (size + left - np.uint64(1)) // left
-    round_keys = [draw(keys, ROUND_KEYS + each) for each in range(ROUNDS)]
-    out = _network(round_keys, left, right, place)
+    round_keys = [draw(keys, ROUND_KEYS + number) for number in range(ROUNDS)]
+    out = _network(round_keys, left, right, position)
     outside = np.flatnonzero(out >= size)
     while len(outside):
         out[outside] = _network(
-            [each[outside] for each in round_keys], left[outside], right[outside], out[outside]
+            [round_key[outside] for round_key in round_keys],
+            left[outside],
+            right[outside],
+            out[outside],
         )
         outside = outside[out[outside] >= size[outside]]
     return out.astype(np.int64).reshape(shape)
 
 
-def _network(round_keys: list[U64], left: U64, right: U64, place: U64) -> U64:
-    a = place // np.maximum(right, np.uint64(1))
-    b = place % np.maximum(right, np.uint64(1))
+def _network(round_keys: list[U64], left: U64, right: U64, position: U64) -> U64:
+    a = position // np.maximum(right, np.uint64(1))
+    b = position % np.maximum(right, np.uint64(1))
     for number in range(0, ROUNDS, 2):
         a = a + ((half(round_keys[number], b) * left) >> _SHIFT)
         a = np.where(a >= left, a - left, a)

@@ -97,51 +97,52 @@ _MOST = 0.9  # share of the distinct values that must parse in a column of addre
 
 _PARSED: tuple[IdKind, ...] = ("address", "number")
 
-Found = tuple[dict[str, Any], str]  # settings, and a comment about them
+Proposal = tuple[dict[str, Any], str]  # settings, and a comment about them
 
 
-def histories_sections(asked: AskedHistories) -> tuple[list[Section], str]:
+def histories_sections(options: AskedHistories) -> tuple[list[Section], str]:
     """Return the sections of the configuration, and a line about the data.
 
     Raises `SettingsError`, `InputError`.
     """
-    seen = look(asked.source, files=_FILES, rows=_ROWS)
+    seen = look(options.source, files=_FILES, rows=_ROWS)
     rows = sum(len(table) for _, table in seen.tables)
     if not rows:
-        raise SettingsError(f"{asked.source[0]}: holds no rows; give data to look at")
-    taken = [
-        asked.time,
-        asked.peer,
-        asked.value,
-        None if asked.entity == "file_name" else asked.entity,
+        raise SettingsError(f"{options.source[0]}: holds no rows; give data to look at")
+    named_columns = [
+        options.time,
+        options.peer,
+        options.value,
+        None if options.entity == "file_name" else options.entity,
     ]
-    for name in taken:
+    for name in named_columns:
         if name is not None:
             known(name, seen.columns, "column")
     free = []
-    for each in seen.columns.values():
-        if each.in_files == len(seen.tables) and each.name not in taken:
-            free.append(each.name)
-    time, time_words = _find_time(seen, asked.time, free)
-    free = [each for each in free if each != time["time"]]
-    entity, entity_words = _find_entity(seen, asked.entity, free)
-    free = [each for each in free if each != entity.get("entity")]
-    peer, peer_words = _find_peer(seen, asked.peer, free)
-    free = [each for each in free if each != peer.get("peer")]
+    for column in seen.columns.values():
+        if column.in_files == len(seen.tables) and column.name not in named_columns:
+            free.append(column.name)
+    time, time_words = _find_time(seen, options.time, free)
+    free = [column_name for column_name in free if column_name != time["time"]]
+    entity, entity_words = _find_entity(seen, options.entity, free)
+    free = [column_name for column_name in free if column_name != entity.get("entity")]
+    peer, peer_words = _find_peer(seen, options.peer, free)
+    free = [column_name for column_name in free if column_name != peer.get("peer")]
     value = dict[str, Any]()
     value_words = ""
-    if asked.value or entity.get("entity_kind") != "text":
-        value, value_words = _find_value(seen, asked.value, free)
-    types, values_words = _find_values(seen, [each for each in free if each != value.get("value")])
+    if options.value or entity.get("entity_kind") != "text":
+        value, value_words = _find_value(seen, options.value, free)
+    types, values_words = _find_values(
+        seen, [column_name for column_name in free if column_name != value.get("value")]
+    )
     if not value and not types:
         raise SettingsError(
             f"{seen.names[0]}: no column holds values; give --value, {_one_of(free)}"
         )
+    values: dict[str, Any] = {}
     if types:
-        values: dict[str, Any] = {"values": Aside(types) if value else types}
-    else:
-        values = {}
-    source = {"source": asked.source if len(asked.source) > 1 else asked.source[0]}
+        values["values"] = Aside(types) if value else types
+    source = {"source": options.source if len(options.source) > 1 else options.source[0]}
 
     about = (
         f"{many(len(seen.names), 'file')}, {size(seen.bytes)}; looked at {many(rows, 'row')} of"
@@ -154,7 +155,7 @@ def histories_sections(asked: AskedHistories) -> tuple[list[Section], str]:
             f"Written by `headrace init histories` after a look at the data: {about}.\nPaths are"
             " relative to where the command is run. Every setting is explained in"
             " docs/histories.md.",
-            {"recipe": "histories", "out": asked.out},
+            {"recipe": "histories", "out": options.out},
         ),
         Section(f"Measurements, in any order. {_about_files(seen)}".strip(), source),
         Section(entity_words, entity),
@@ -171,28 +172,24 @@ def histories_sections(asked: AskedHistories) -> tuple[list[Section], str]:
         sections.append(Section(values_words, values))
     settings = {**source, **time, **entity, **peer, **value, **({} if value else values)}
     read = []
-    for each in settings.values():
-        if isinstance(each, str) and each in seen.columns:
-            read.append(each)
+    for column in settings.values():
+        if isinstance(column, str) and column in seen.columns:
+            read.append(column)
     if any(seen.holds(name, NULLS) for name in (*read, *({} if value else types))):
         settings["null_values"] = list(NULLS)
         sections.append(Section("Texts that mean missing.", {"null_values": list(NULLS)}))
     dropped = _try(seen, Histories(**settings, bad_rows="drop"))
     if dropped.rows:
-        told = "; ".join(
+        examples = "; ".join(
             f"{word.replace('_', ' ')}: {dropped.rows[word]:,}, first {where}"
             for word, where in dropped.first.items()
         )
-        words = f"Rows that are not measurements are dropped and counted. Looked at: {told}."
+        words = f"Rows that are not measurements are dropped and counted. Looked at: {examples}."
         sections.append(Section(words, {"bad_rows": "drop"}))
     sections += _sections_of_output()
-    Histories(
-        **{
-            name: value
-            for name, value in settings_of(sections).items()
-            if name not in ("recipe", "out")
-        }
-    )
+    written = settings_of(sections)
+    del written["recipe"], written["out"]
+    Histories(**written)
     return sections, about
 
 
@@ -201,8 +198,8 @@ def _sections_of_output() -> list[Section]:
     has_array_record = find_spec("array_record") is not None
     return [
         Section(
-            "An entity trains or tests as its keyed hash says, whatever other entities come. A"
-            " sample keeps rows by a keyed hash too.",
+            "An entity is in train or test as its keyed hash says, whatever other entities come. A"
+            " sample has rows by a keyed hash too.",
             {"train_ratio": 0.9, "seed": 42, "sample_rate": Aside(0.1)},
         ),
         Section(
@@ -224,12 +221,14 @@ def _try(seen: Look, settings: Histories) -> Dropped:
     Raises `SettingsError` if none is one.
     """
     dropped = Dropped()
-    kept = 0
+    measurements = 0
     for name, table in seen.tables:
         if len(table):
             file = SourceFile(name, name, stem_of_name(name.rsplit("/", 1)[-1]))
-            kept += len(parse_chunk(table, np.arange(len(table)), file, settings, dropped).codes)
-    if not kept:
+            measurements += len(
+                parse_chunk(table, np.arange(len(table)), file, settings, dropped).codes
+            )
+    if not measurements:
         first = next(iter(dropped.first.values()))
         raise SettingsError(
             f"none of the rows looked at is a measurement; {first}; give --entity, --time, --value"
@@ -243,19 +242,19 @@ def _about_files(seen: Look) -> str:
     if dialect is not None and dialect.separator not in (",", "\t"):
         words = f"Fields are separated by {dialect.separator!r}, as detected. "
     partial = []
-    for each in seen.columns.values():
-        if each.in_files < len(seen.tables):
-            partial.append(each.name)
+    for column in seen.columns.values():
+        if column.in_files < len(seen.tables):
+            partial.append(column.name)
     return words + (
         f"Not all files have {_some(partial, 8)}, which no setting needs." if partial else ""
     )
 
 
-def _find_time(seen: Look, asked: str | None, free: Sequence[str]) -> Found:
+def _find_time(seen: Look, chosen: str | None, free: Sequence[str]) -> Proposal:
     order = sorted(
         free, key=lambda name: (-named(name, _TIMES), seen.columns[name].kind == "number")
     )
-    for name in order if asked is None else [asked]:
+    for name in order if chosen is None else [chosen]:
         forms = time_forms(_parts(seen, name))
         if forms is None:
             continue
@@ -267,9 +266,9 @@ def _find_time(seen: Look, asked: str | None, free: Sequence[str]) -> Found:
             )
         declared = {} if forms.forms in ((), ("iso",)) else {"time_format": list(forms.forms)}
         return {"time": name, **declared}, f"{words} {forms.doubt}".strip()
-    if asked is not None:
+    if chosen is not None:
         raise SettingsError(
-            f"{seen.names[0]}: column {asked!r} holds no times that can be read; give another"
+            f"{seen.names[0]}: column {chosen!r} holds no times that can be read; give another"
             " --time, or write the configuration with time_format as a strptime pattern"
         )
     raise SettingsError(
@@ -277,13 +276,15 @@ def _find_time(seen: Look, asked: str | None, free: Sequence[str]) -> Found:
     )
 
 
-def _find_entity(seen: Look, asked: str | None, free: Sequence[str]) -> Found:
+def _find_entity(seen: Look, chosen: str | None, free: Sequence[str]) -> Proposal:
     stems = [stem_of_name(name.rsplit("/", 1)[-1]) for name in seen.names]
-    name = None if asked == "file_name" else asked
-    if asked is None:
+    name = None if chosen == "file_name" else chosen
+    if chosen is None:
         best = _address_columns(seen, free, _ENTITIES)
         best = [
-            each for each in best if not named(each, _PEERS) or named(each, _ENTITIES[:-2])
+            column_name
+            for column_name in best
+            if not named(column_name, _PEERS) or named(column_name, _ENTITIES[:-2])
         ] or best
         name = next(iter(best or _called(free, _ENTITY_TEXTS)), None)
     if name is not None:
@@ -292,12 +293,12 @@ def _find_entity(seen: Look, asked: str | None, free: Sequence[str]) -> Found:
             f"Whose history it is: {name}.",
         )
     words = f"Every file is one entity, named as the file: {len(stems):,}, e.g. {stems[0]}."
-    for kind in _PARSED:
-        if parse(pa.array(stems), kind).family.all() and (len(stems) > 1 or asked is not None):
+    for id_kind in _PARSED:
+        if parse(pa.array(stems), id_kind).family.all() and (len(stems) > 1 or chosen is not None):
             return {"entity_from": "file_name"} | (
-                {} if kind == "address" else {"entity_kind": kind}
+                {} if id_kind == "address" else {"entity_kind": id_kind}
             ), words
-    if asked is not None:
+    if chosen is not None:
         return {"entity_from": "file_name", "entity_kind": "text"}, words
     raise SettingsError(
         f"{seen.names[0]}: no column is the entity for certain, and names of files are none"
@@ -305,14 +306,14 @@ def _find_entity(seen: Look, asked: str | None, free: Sequence[str]) -> Found:
     )
 
 
-def _find_peer(seen: Look, asked: str | None, free: Sequence[str]) -> Found:
-    name = asked or next(
+def _find_peer(seen: Look, chosen: str | None, free: Sequence[str]) -> Proposal:
+    name = chosen or next(
         iter([*_address_columns(seen, free, _PEERS), *_called(free, _PEER_TEXTS)]), None
     )
     if name is None:
         return {}, "No column of the other end: rows take 6 bytes a measurement."
-    found = _address_column(seen, name, "peer", "leave it out")
-    return found, f"The other end: {name}. Without it rows take 6 bytes a measurement."
+    settings = _address_column(seen, name, "peer", "leave it out")
+    return settings, f"The other end: {name}. Without it rows take 6 bytes a measurement."
 
 
 def _find_values(seen: Look, free: Sequence[str]) -> tuple[dict[str, str], str]:
@@ -321,19 +322,19 @@ def _find_values(seen: Look, free: Sequence[str]) -> tuple[dict[str, str], str]:
     """
     types: dict[str, str] = {}
     for name in free:
-        kind = seen.columns[name].kind
+        content = seen.columns[name].kind
         values = _numbers(seen, name)
         there = values[np.isfinite(values)]
-        if kind == "number" and len(there):
-            whole = bool((there == np.floor(there)).all())
-            small = whole and bool((np.abs(there) < 1 << 31).all())
+        if content == "number" and len(there):
+            is_whole = bool((there == np.floor(there)).all())
+            small = is_whole and bool((np.abs(there) < 1 << 31).all())
             if small:
                 types[name] = "int32"
-            elif whole:
+            elif is_whole:
                 types[name] = "int64"
             else:
                 types[name] = "float32"
-        elif kind == "text" and 0 < len(_texts(seen, name)) <= _FEW * sum(
+        elif content == "text" and 0 < len(_texts(seen, name)) <= _FEW * sum(
             len(table) for _, table in seen.tables
         ):
             types[name] = "category"
@@ -347,14 +348,16 @@ def _find_values(seen: Look, free: Sequence[str]) -> tuple[dict[str, str], str]:
     )
 
 
-def _find_value(seen: Look, asked: str | None, free: Sequence[str]) -> Found:
-    name = asked
+def _find_value(seen: Look, chosen: str | None, free: Sequence[str]) -> Proposal:
+    name = chosen
     if name is None:
-        numbers = [each for each in free if seen.columns[each].kind == "number"]
+        numbers = [
+            column_name for column_name in free if seen.columns[column_name].kind == "number"
+        ]
         finer = []
-        for each in numbers:
-            if (_numbers(seen, each) > np.floor(_numbers(seen, each))).any():
-                finer.append(each)
+        for column_name in numbers:
+            if (_numbers(seen, column_name) > np.floor(_numbers(seen, column_name))).any():
+                finer.append(column_name)
         usable = _called(numbers, _VALUES) or (
             finer if len(finer) == 1 else numbers if len(numbers) == 1 else []
         )
@@ -364,7 +367,7 @@ def _find_value(seen: Look, asked: str | None, free: Sequence[str]) -> Found:
                 f" {_one_of(numbers or free)}"
             )
         name = usable[0]
-    unit = next((each for each, ends in _UNITS.items() if name.lower().endswith(ends)), None)
+    unit = next((word for word, ends in _UNITS.items() if name.lower().endswith(ends)), None)
     words = "The latency. Its name does not give the unit; ms is assumed."
     if unit:
         words = "The latency."
@@ -372,7 +375,7 @@ def _find_value(seen: Look, asked: str | None, free: Sequence[str]) -> Found:
     negative = values[values < 0]
     absent = int(np.isnan(values).sum())
     if len(negative):
-        codes = _some([f"{each:g}" for each in np.unique(negative)], 6)
+        codes = _some([f"{number:g}" for number in np.unique(negative)], 6)
         words += f" {len(negative):,} are below 0 ({codes}), codes of failures rather than times."
     if absent:
         words += f" {absent:,} are missing."
@@ -383,7 +386,8 @@ def _find_value(seen: Look, asked: str | None, free: Sequence[str]) -> Found:
 def _called(names: Sequence[str], words: Sequence[str]) -> list[str]:
     """Return the columns named by one of these words, best first."""
     return sorted(
-        (each for each in names if named(each, words)), key=lambda each: -named(each, words)
+        (column_name for column_name in names if named(column_name, words)),
+        key=lambda column_name: -named(column_name, words),
     )
 
 
@@ -395,8 +399,8 @@ def _address_columns(seen: Look, names: Sequence[str], words: Sequence[str]) -> 
     kinds = {name: _kind_of(seen, name) for name in names}
     usable = [
         name
-        for name, kind in kinds.items()
-        if kind == "address" or (kind == "number" and named(name, words))
+        for name, id_kind in kinds.items()
+        if id_kind == "address" or (id_kind == "number" and named(name, words))
     ]
     return sorted(usable, key=lambda name: (-named(name, words), kinds[name] != "address"))
 
@@ -405,12 +409,12 @@ def _address_column(seen: Look, name: str, role: str, otherwise: str) -> dict[st
     """Suggest the settings of a column of entities or peers; values that are neither address nor
     number are text.
     """
-    kind = _kind_of(seen, name) or "text"
+    id_kind = _kind_of(seen, name) or "text"
     if pa.types.is_nested(_parts(seen, name)[0].type):
         raise SettingsError(
             f"{seen.names[0]}: column {name!r} is nested; give another --{role}, or {otherwise}"
         )
-    return {role: name} | ({} if kind == "address" else {f"{role}_kind": kind})
+    return {role: name} | ({} if id_kind == "address" else {f"{role}_kind": id_kind})
 
 
 def _kind_of(seen: Look, name: str) -> IdKind | None:
@@ -421,9 +425,9 @@ def _kind_of(seen: Look, name: str) -> IdKind | None:
         return None
     return next(
         (
-            kind
-            for kind in _PARSED
-            if len(texts) and parse(texts, kind).family.astype(bool).mean() >= _MOST
+            id_kind
+            for id_kind in _PARSED
+            if len(texts) and parse(texts, id_kind).family.astype(bool).mean() >= _MOST
         ),
         None,
     )
@@ -431,19 +435,21 @@ def _kind_of(seen: Look, name: str) -> IdKind | None:
 
 def _texts(seen: Look, name: str) -> pa.Array:
     """Return the distinct values as text, without nulls."""
-    found = pa.array([], pa.large_string())
+    distinct_texts = pa.array([], pa.large_string())
     for column in _parts(seen, name):
         if not pa.types.is_nested(column.type):
             texts = as_text(column, ("",), name).cast(pa.large_string())
-            found = pc.unique(pa.chunked_array([found, *texts.chunks]).drop_null())
-    return found
+            distinct_texts = pc.unique(
+                pa.chunked_array([distinct_texts, *texts.chunks]).drop_null()
+            )
+    return distinct_texts
 
 
 def _numbers(seen: Look, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return the values that are numbers; NaN if missing."""
-    shares = [number_share(each) for each in _parts(seen, name)]
+    shares = [number_share(column) for column in _parts(seen, name)]
     return np.concatenate(
-        [np.zeros(0), *(each.to_numpy().astype(float) for each in shares if each is not None)]
+        [np.zeros(0), *(column.to_numpy().astype(float) for column in shares if column is not None)]
     )
 
 
