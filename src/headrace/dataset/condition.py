@@ -1,8 +1,10 @@
-"""Evaluate filters: which rows match, which columns that needs, and what a block's statistics already decide.
+"""Evaluate filters: which rows match, which columns that needs, and what a block's statistics
+already decide.
 
-A filter is either a pyarrow.compute expression, or pyarrow's lists of terms. A list such as `[("x", ">", 3), ("kind",
-"in", ["a", "b"])]` requires all its terms; a list of such lists requires any of them. A row matches if the filter is
-true; a comparison with null is not. Statistics are used for lists of terms only, because expressions are not inspected.
+A filter is either a pyarrow.compute expression, or pyarrow's lists of terms. A list such as `[("x",
+">", 3), ("kind", "in", ["a", "b"])]` requires all its terms; a list of such lists requires any of
+them. A row matches if the filter is true; a comparison with null is not. Statistics are used for
+lists of terms only, because expressions are not inspected.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ _COMPARISONS = ("==", "=", "!=", *_ORDERS, *_MANY)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Range:
-    """Statistics of a column in a block: every value that is not null is between `low` and `high`, inclusive."""
+    """Statistics of a column in a block: every value that is not null is between `low` and `high`,
+    inclusive.
+    """
 
     type: pa.DataType
     low: Any
@@ -57,7 +61,9 @@ class Condition:
         return " ".join(str(self.expression).split())
 
     def matching(self, table: pa.Table) -> pa.Table:
-        """Return the rows that match, in order; works on the calling thread and releases the interpreter lock."""
+        """Return the rows that match, in order; works on the calling thread and releases the
+        interpreter lock.
+        """
         import pyarrow.acero as acero  # imports pandas if installed, which takes half a second
 
         source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
@@ -65,7 +71,8 @@ class Condition:
         return acero.Declaration.from_sequence([source, kept]).to_table(use_threads=False)
 
     def holds_in(self, ranges: Mapping[str, Range]) -> Holds:
-        """Return how many rows of a block with these statistics match: "none", "all", or "some" if undecided.
+        """Return how many rows of a block with these statistics match: "none", "all", or "some" if
+        undecided.
 
         Columns without statistics may be left out.
         """
@@ -74,14 +81,16 @@ class Condition:
         found = [[_holds(term, ranges.get(term[0])) for term in all_of] for all_of in self.terms]
         if all("none" in each for each in found):
             return "none"
-        return "all" if any(set(each) == {"all"} for each in found) else "some"
+        if any(set(each) == {"all"} for each in found):
+            return "all"
+        return "some"
 
 
 def condition_of(asked: Filter, schema: pa.Schema) -> Condition:
     """Build the condition of a user's filter for these columns.
 
-    Raises `SettingsError` for an unknown column, an unknown comparison, or a value that a column's type cannot be
-    compared with.
+    Raises `SettingsError` for an unknown column, an unknown comparison, or a value that a column's
+    type cannot be compared with.
     """
     terms: tuple[tuple[Term, ...], ...] = ()
     if isinstance(asked, pc.Expression):
@@ -89,17 +98,28 @@ def condition_of(asked: Filter, schema: pa.Schema) -> Condition:
         digest = sha256_hex(asked.__reduce__()[1][0].to_pybytes())
     else:
         terms = _terms(asked)
-        alternatives = [reduce(operator.and_, [_expression(term, schema) for term in each]) for each in terms]
+        alternatives = [
+            reduce(operator.and_, [_expression(term, schema) for term in each]) for each in terms
+        ]
         expression = reduce(operator.or_, alternatives)
-        digest = sha256_hex(canonical_json([[[name, op, _canonical(value)] for name, op, value in e] for e in terms]))
+        digest = sha256_hex(
+            canonical_json(
+                [[[name, op, _canonical(value)] for name, op, value in e] for e in terms]
+            )
+        )
     empty = schema.empty_table()
     condition = Condition(expression=expression, columns=(), digest=digest, terms=terms)
     try:
         condition.matching(empty)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError) as error:
+    except (
+        pa.ArrowInvalid,
+        pa.ArrowNotImplementedError,
+        pa.ArrowTypeError,
+        pa.ArrowKeyError,
+    ) as error:
         raise SettingsError(
-            f"filter: {condition}: does not fit the columns ({str(error).splitlines()[0]}); they are"
-            f" {', '.join(f'{each.name} {each.type}' for each in schema)}"
+            f"filter: {condition}: does not fit the columns ({str(error).splitlines()[0]}); they"
+            f" are {', '.join(f'{each.name} {each.type}' for each in schema)}"
         ) from error
     needed = []
     for name in schema.names:
@@ -114,31 +134,50 @@ def _terms(asked: Any) -> tuple[tuple[Term, ...], ...]:
     shape = 'expected a pyarrow.compute expression, or terms such as [("x", ">", 3)]'
     if isinstance(asked, str | bytes | Mapping) or not isinstance(asked, Sequence) or not asked:
         raise SettingsError(f"filter is {asked!r}; {shape}")
-    any_of = [asked] if all(_is_term(each) for each in asked) else asked
+    any_of = asked
+    if all(_is_term(each) for each in asked):
+        any_of = [asked]
     for each in any_of:
-        if isinstance(each, str) or not isinstance(each, Sequence) or not each or not all(map(_is_term, each)):
+        if (
+            isinstance(each, str)
+            or not isinstance(each, Sequence)
+            or not each
+            or not all(map(_is_term, each))
+        ):
             raise SettingsError(f"filter: {each!r} is neither a term nor a list of terms; {shape}")
     return tuple(tuple(_term(*term) for term in each) for each in any_of)
 
 
 def _is_term(each: Any) -> bool:
-    return isinstance(each, tuple | list) and len(each) == 3 and isinstance(each[0], str) and isinstance(each[1], str)
+    return (
+        isinstance(each, tuple | list)
+        and len(each) == 3
+        and isinstance(each[0], str)
+        and isinstance(each[1], str)
+    )
 
 
 def _term(name: str, comparison: str, value: Any) -> Term:
     if comparison not in _COMPARISONS:
         raise SettingsError(
-            f"filter: column {name}: comparison {comparison!r} is not known; use one of {', '.join(_COMPARISONS)}"
+            f"filter: column {name}: comparison {comparison!r} is not known; use one of"
+            f" {', '.join(_COMPARISONS)}"
         )
     many = comparison in _MANY
     if many and (isinstance(value, str | bytes | Mapping) or not hasattr(value, "__iter__")):
-        raise SettingsError(f"filter: column {name}: {comparison!r} {value!r}; pass a list of values")
-    values = list(value) if many else [value]
+        raise SettingsError(
+            f"filter: column {name}: {comparison!r} {value!r}; pass a list of values"
+        )
+    if many:
+        values = list(value)
+    else:
+        values = [value]
     if isinstance(value, set | frozenset):
         values.sort(key=lambda each: (type(each).__name__, each))
     if any(each is None for each in values):
         raise SettingsError(
-            f"filter: column {name}: {comparison!r} {value!r}; nothing compares with null: use the expression"
+            f"filter: column {name}: {comparison!r} {value!r}; nothing compares with null: use the"
+            " expression"
             f' pc.field("{name}").is_null() or .is_valid()'
         )
     return name, "==" if comparison == "=" else comparison, tuple(values) if many else value
@@ -155,10 +194,13 @@ def _expression(term: Term, schema: pa.Schema) -> pc.Expression:
         values = pa.array(value, kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError) as error:
         raise SettingsError(
-            f"filter: column {name} has type {kind}, the values {list(value)!r} do not ({error}); pass values of it"
+            f"filter: column {name} has type {kind}, the values {list(value)!r} do not ({error});"
+            " pass values of it"
         ) from error
     inside = pc.field(name).isin(values)
-    return inside if comparison == "in" else ~inside & pc.field(name).is_valid()
+    if comparison == "in":
+        return inside
+    return ~inside & pc.field(name).is_valid()
 
 
 def _canonical(value: Any) -> Any:
@@ -169,17 +211,24 @@ def _canonical(value: Any) -> Any:
 
 def _holds(term: Term, known: Range | None) -> Holds:
     _, comparison, value = term
-    values = value if comparison in _MANY else (value,)
+    if comparison in _MANY:
+        values = value
+    else:
+        values = (value,)
     if known is None or not all(_comparable(each, known.type) for each in values):
         return "some"
-    low, high = known.low, known.high
+    low = known.low
+    high = known.high
     if low != low or high != high:  # some writers include NaN in the bounds
         return "some"
     whole = known.nulls == 0 and not pa.types.is_floating(known.type)  # statistics do not count NaN
     # For a float32 column, Arrow may round the value to float32 before it compares.
     rounds = pa.types.is_float32(known.type)
-    near = [each for one in values for each in ((one, float(np.float32(one))) if rounds else (one,))]
-    if comparison in _ORDERS:  # such a comparison is monotonic from low to high, so the bounds decide
+    near = [
+        each for one in values for each in ((one, float(np.float32(one))) if rounds else (one,))
+    ]
+    # such a comparison is monotonic from low to high, so the bounds decide
+    if comparison in _ORDERS:
         compare = _ORDERS[comparison]
         none = not any(compare(end, each) for end in (low, high) for each in near)
         every = compare(low, value) and compare(high, value)
@@ -188,14 +237,19 @@ def _holds(term: Term, known: Range | None) -> Holds:
         every = low == high and low in values
     else:  # true for NaN, so floats cannot be ruled out
         inside = any(low <= each <= high for each in values)
-        none, every = whole and low == high and inside, not inside
+        none = whole and low == high and inside
+        every = not inside
     if none:
         return "none"
-    return "all" if whole and every else "some"
+    if whole and every:
+        return "all"
+    return "some"
 
 
 def _comparable(value: Any, kind: pa.DataType) -> bool:
-    """Return whether Python compares this value with statistics exactly as Arrow does with values of the type."""
+    """Return whether Python compares this value with statistics exactly as Arrow does with values
+    of the type.
+    """
     if pa.types.is_integer(kind):
         return isinstance(value, int) and not isinstance(value, bool)
     if pa.types.is_float32(kind) or pa.types.is_float64(kind):

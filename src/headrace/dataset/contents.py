@@ -1,4 +1,6 @@
-"""Compare the rows of a dataset's splits by their content: choose columns, count repeats, report them."""
+"""Compare the rows of a dataset's splits by their content: choose columns, count repeats, report
+them.
+"""
 
 from __future__ import annotations
 
@@ -27,17 +29,30 @@ _SHARE = 0.001  # share of a split; more repeats are worth a warning
 
 
 def roles_of(dataset: IndexedDataset) -> dict[str, Any]:
-    """Return the columns with a role in a prepared run, the settings to read its times, and its cutoff."""
-    path, manifest = dataset.root / "config.json", getattr(dataset, "manifest", None)
+    """Return the columns with a role in a prepared run, the settings to read its times, and its
+    cutoff.
+    """
+    path = dataset.root / "config.json"
+    manifest = getattr(dataset, "manifest", None)
     if manifest is None or not path.is_file():
         return {}
     settings = json.loads(path.read_bytes())
     named = ("time", "entity", "label", "time_format")
-    roles = {name: settings.get(name) for name in named if isinstance(settings.get(name), str)}
+    roles = {}
+    for name in named:
+        if isinstance(settings.get(name), str):
+            roles[name] = settings.get(name)
     roles |= recipe_of_run(manifest.recipe).roles(settings)
     # Settings name columns of the source, which packed rows no longer have.
-    roles = {role: name for role, name in roles.items() if role == "time_format" or name in dataset.schema.names}
-    rest = {"targets": tuple(settings.get("targets") or ()), "null_values": tuple(settings.get("null_values") or ())}
+    roles = {
+        role: name
+        for role, name in roles.items()
+        if role == "time_format" or name in dataset.schema.names
+    }
+    rest = {
+        "targets": tuple(settings.get("targets") or ()),
+        "null_values": tuple(settings.get("null_values") or ()),
+    }
     rest["label_horizon"] = settings.get("label_horizon")
     return {**roles, **rest, "cutoff_us": manifest.facts.get("cutoff_us")}
 
@@ -50,14 +65,17 @@ def map_blocks(
     work: Callable[[pa.Table], Any],
     blocks: Sequence[int] | None = None,
 ) -> list[Any]:
-    """Apply a function to the table of each block of a split, in threads; results are in the order of blocks."""
+    """Apply a function to the table of each block of a split, in threads; results are in the order
+    of blocks.
+    """
     read = dataset.block_reader(split)
-    numbers = range(len(dataset.split_index(split).rows)) if blocks is None else blocks
+    if blocks is None:
+        blocks = range(len(dataset.split_index(split).rows))
 
     def applied(block: int) -> Any:
         return work(read(block, None if columns is None else list(columns)))
 
-    return run_tasks([partial(applied, block) for block in numbers], workers)
+    return run_tasks([partial(applied, block) for block in blocks], workers)
 
 
 def split_digests(
@@ -68,13 +86,16 @@ def split_digests(
     digest: Callable[[pa.Table], U64] = row_digests,
 ) -> U64:
     """Digest all rows of a split, in the order of the index. compared: the columns to read."""
-    return np.concatenate([np.empty(0, np.uint64), *map_blocks(dataset, split, workers, compared, digest)])
+    return np.concatenate(
+        [np.empty(0, np.uint64), *map_blocks(dataset, split, workers, compared, digest)]
+    )
 
 
 class KeptDigests:
     """Digests of the rows of splits, kept in a temporary file until their repeats are counted.
 
-    The file takes 8 bytes a row; memory does not grow with the rows. Several threads may add digests at the same time.
+    The file takes 8 bytes a row; memory does not grow with the rows. Several threads may add
+    digests at the same time.
     """
 
     def __init__(self, splits: Sequence[str]) -> None:
@@ -95,9 +116,15 @@ class KeptDigests:
             self._file.write(words.data)
             self._sizes.append(len(words))
 
-    def keep_split(self, run: IndexedDataset, split: str, workers: int, compared: Sequence[str], gone: I64) -> None:
-        """Add digests of a split's rows except the numbers in `gone`, ascending. compared: the columns to read."""
-        index, read = run.split_index(split), run.block_reader(split)
+    def keep_split(
+        self, run: IndexedDataset, split: str, workers: int, compared: Sequence[str], gone: I64
+    ) -> None:
+        """Add digests of a split's rows except the numbers in `gone`, ascending.
+
+        compared: the columns to read.
+        """
+        index = run.split_index(split)
+        read = run.block_reader(split)
 
         def digested(block: int) -> None:
             digests = row_digests(read(block, list(compared)))
@@ -111,12 +138,20 @@ class KeptDigests:
         """Count the repeats among all kept digests."""
         self._file.flush()
         ends = np.cumsum(self._sizes)
-        words = np.memmap(self._file, np.uint64, "r") if ends[-1] else np.empty(0, np.uint64)
-        return count_sorted([words[first:stop] for first, stop in pairwise(ends.tolist())], self._splits)
+        words = np.empty(0, np.uint64)
+        if ends[-1]:
+            words = np.memmap(self._file, np.uint64, "r")
+        return count_sorted(
+            [words[first:stop] for first, stop in pairwise(ends.tolist())], self._splits
+        )
 
 
-def repeats_without(run: FinishedRun, gone: Mapping[str, I64], workers: int) -> dict[str, dict[str, int]]:
-    """Count the repeats of a run, as in its manifest, without some rows of each split, given by number."""
+def repeats_without(
+    run: FinishedRun, gone: Mapping[str, I64], workers: int
+) -> dict[str, dict[str, int]]:
+    """Count the repeats of a run, as in its manifest, without some rows of each split, given by
+    number.
+    """
     said = run.manifest.facts["duplicates"]
     with KeptDigests(in_usual_order(run.splits)) as kept:
         for split in in_usual_order(run.splits):
@@ -126,20 +161,30 @@ def repeats_without(run: FinishedRun, gone: Mapping[str, I64], workers: int) -> 
 
 
 def repeats_told(
-    found: Mapping[str, int], rows: Mapping[str, int], unit: str = "rows", verb: str = "repeat the content of"
+    found: Mapping[str, int],
+    rows: Mapping[str, int],
+    unit: str = "rows",
+    verb: str = "repeat the content of",
 ) -> str | None:
-    """Return a warning about splits that repeat earlier ones, if the share is large. found: repeats by split."""
+    """Return a warning about splits that repeat earlier ones, if the share is large.
+
+    found: repeats by split.
+    """
     parts = [
         f"{100 * count / rows[split]:.1f} % of the {split} {unit} ({count:,} of {rows[split]:,})"
         for split, count in found.items()
         if count > _SHARE * rows[split]
     ]
-    return f"{' and '.join(parts)} {verb} an earlier split" if parts else None
+    if parts:
+        return f"{' and '.join(parts)} {verb} an earlier split"
+    return None
 
 
 def names_told(names: Sequence[str]) -> str:
     """List the compared columns for a message."""
-    return ", ".join(names[:8]) + (f" and {len(names) - 8:,} more columns" if len(names) > 8 else "")
+    return ", ".join(names[:8]) + (
+        f" and {len(names) - 8:,} more columns" if len(names) > 8 else ""
+    )
 
 
 def content_check(
@@ -150,24 +195,33 @@ def content_check(
     content: Callable[[], Mapping[str, U64]],
     unit: str = "rows",
 ) -> Check:
-    """Judge repeats that were counted again: "group" allows no content in two splits, "drop" no repeats at all.
+    """Judge repeats that were counted again: "group" allows no content in two splits, "drop" no
+    repeats at all.
 
-    said: the manifest's counts. content: reads the digests of the rows of each split, in the order of the index, to
-    name the first wrong row. unit: what is compared, such as rows.
+    said: the manifest's counts. content: reads the digests of the rows of each split, in the order
+    of the index, to name the first wrong row. unit: what is compared, such as rows.
     """
-    earlier, own = sum(found.earlier.values()), sum(found.own.values())
+    earlier = sum(found.earlier.values())
+    own = sum(found.own.values())
     problem = None
     if asked == "count":
-        name, detail = "content counted", f"{earlier:,} {unit} have the content of an earlier split"
+        name = "content counted"
+        detail = f"{earlier:,} {unit} have the content of an earlier split"
     else:
         name = "content apart"
-        detail = "no content appears twice" if asked == "drop" else "no content is in two splits"
+        detail = "no content is in two splits"
+        if asked == "drop":
+            detail = "no content appears twice"
         if earlier or (own and asked == "drop"):
             problem = first_repeat(run, content(), once=asked == "drop")
-    if problem is None and (dict(found.earlier), dict(found.own)) != (said["in_earlier_split"], said["repeated"]):
+    if problem is None and (dict(found.earlier), dict(found.own)) != (
+        said["in_earlier_split"],
+        said["repeated"],
+    ):
         problem = (
-            f"{run.root}: {earlier:,} {unit} have the content of an earlier split and {own:,} of an earlier one of "
-            f"their own, which is not what the manifest counts; prepare the run again"
+            f"{run.root}: {earlier:,} {unit} have the content of an earlier split and {own:,} of an"
+            " earlier one of their own, which is not what the manifest counts; prepare the run"
+            " again"
         )
     return Check(name, detail, problem, "count" if asked == "count" else "law")
 

@@ -1,17 +1,20 @@
 """Index the rows of each entity: one pass over one column makes a file that processes map.
 
-    split   one row of the file for each part of a split: entities are dealt to parts by the first bits of their hash
-    high, low   the 128-bit keyed hashes of the part's entities, ascending by the first half
+    split   one row of the file for each part of a split: entities are dealt to parts by the first
+    bits of their hash high, low   the 128-bit keyed hashes of the part's entities, ascending by the
+    first half
     ends    where the rows of each entity end
     rows    row numbers in the split, entity by entity, ascending
 
-Each row of bins that record the source and row of each sequence belongs to several entities, each named SOURCE:ROW.
+Each row of bins that record the source and row of each sequence belongs to several entities, each
+named SOURCE:ROW.
 
-The file takes 4 bytes a row (8 in a split of 2^32 rows) and 24 an entity. An entity is identified by all 128 bits of
-its hash, so lookups never read the shards, and the file holds no text of an entity. A lookup costs a binary search per
-entity. Building the index reads only that column, in threads. Parts wait on disk, so memory is a few blocks and one
-part. The file is a sealed stream like that of plain shards (see `stored_index`). It is in the cache directory under a
-name derived from the contents and the column.
+The file takes 4 bytes a row (8 in a split of 2^32 rows) and 24 an entity. An entity is identified
+by all 128 bits of its hash, so lookups never read the shards, and the file holds no text of an
+entity. A lookup costs a binary search per entity. Building the index reads only that column, in
+threads. Parts wait on disk, so memory is a few blocks and one part. The file is a sealed stream
+like that of plain shards (see `stored_index`). It is in the cache directory under a name derived
+from the contents and the column.
 """
 
 from __future__ import annotations
@@ -58,37 +61,50 @@ TextsOf: TypeAlias = Callable[[int], tuple[pa.ChunkedArray, I64]]
 
 
 def entity_column(dataset: IndexedDataset, asked: str | None = None) -> str:
-    """Return the column that names the entity of a row: the one given, or that of the run's own settings.
+    """Return the column that names the entity of a row: the one given, or that of the run's own
+    settings.
 
     Raises `SettingsError` with a remedy if neither names one, or the rows have no such column.
     """
     names = dataset.schema.names
     manifest = getattr(dataset, "manifest", None)
-    recipe, name = "", asked
+    recipe = ""
+    name = asked
     if manifest is not None and asked is None:
         recipe = f"a run of {manifest.recipe!r}"
         config = json.loads((dataset.root / "config.json").read_bytes())
         name = recipe_of_run(manifest.recipe).roles(config).get("entity")
         source = manifest.facts.get("source_facts")
-        name = name or manifest.facts.get("entity") or (source.get("entity") if isinstance(source, dict) else None)
+        name = (
+            name
+            or manifest.facts.get("entity")
+            or (source.get("entity") if isinstance(source, dict) else None)
+        )
     if name is None and recipe:
         raise SettingsError(
-            f"{dataset.root}: {recipe} does not record the entity of its rows; ask the data that it was made of, or "
-            f"give entity_column= (--entity-column) if one of its columns says it: {', '.join(names)}"
+            f"{dataset.root}: {recipe} does not record the entity of its rows; ask the data that it"
+            " was made of, or give entity_column= (--entity-column) if one of its columns says it:"
+            f" {', '.join(names)}"
         )
     if name is None:
         raise SettingsError(
-            f"{dataset.root}: plain shards do not say which column names the entity of a row; give entity_column="
-            f" (--entity-column), one of {', '.join(names)}"
+            f"{dataset.root}: plain shards do not say which column names the entity of a row; give"
+            f" entity_column= (--entity-column), one of {', '.join(names)}"
         )
     if name not in names:
-        raise SettingsError(f"{dataset.root}: has no column {name!r} to name entities; it has {', '.join(names)}")
+        raise SettingsError(
+            f"{dataset.root}: has no column {name!r} to name entities; it has {', '.join(names)}"
+        )
     return name
 
 
 def indexed_column(dataset: IndexedDataset, asked: str | None = None) -> str:
-    """Return the column to index: for bins that record source rows their source column, else `entity_column`."""
-    return TRACES[0] if asked is None and _are_traced(dataset) else entity_column(dataset, asked)
+    """Return the column to index: for bins that record source rows their source column, else
+    `entity_column`.
+    """
+    if asked is None and _are_traced(dataset):
+        return TRACES[0]
+    return entity_column(dataset, asked)
 
 
 def _are_traced(dataset: IndexedDataset) -> bool:
@@ -121,13 +137,22 @@ class _Part:
 
 
 class EntityIndex:
-    """The rows of each entity of a dataset. column: names the entities; path, bytes: of the file."""
+    """The rows of each entity of a dataset.
 
-    def __init__(self, column: str, splits: dict[str, list[_Part]], *, path: Path, size: int) -> None:
-        self.column, self.path, self.bytes, self._splits = column, path, size, splits
+    column: names the entities; path, bytes: of the file.
+    """
+
+    def __init__(
+        self, column: str, splits: dict[str, list[_Part]], *, path: Path, size: int
+    ) -> None:
+        self.column = column
+        self.path = path
+        self.bytes = size
+        self._splits = splits
 
     def rows_of(self, split: str, entities: Sequence[str]) -> tuple[I64, I64]:
-        """Return (index of the entity in `entities`, row of the split) of all their rows; int64, parallel, sorted.
+        """Return (index of the entity in `entities`, row of the split) of all their rows; int64,
+        parallel, sorted.
 
         entities: as text; give numbers and dates as headrace writes them, e.g. "17".
         """
@@ -137,13 +162,19 @@ class EntityIndex:
         which: list[I64] = [np.empty(0, np.int64)]
         rows: list[I64] = [np.empty(0, np.int64)]
         for number in np.unique(part_of).tolist():
-            part, asked = parts[number], np.flatnonzero(part_of == number)
+            part = parts[number]
+            asked = np.flatnonzero(part_of == number)
             found = part.find(high[asked], low[asked])
-            for entity, place in zip(asked[found >= 0].tolist(), found[found >= 0].tolist(), strict=True):
-                own = part.rows[int(part.ends[place - 1]) if place else 0 : int(part.ends[place])].astype(np.int64)
+            for entity, place in zip(
+                asked[found >= 0].tolist(), found[found >= 0].tolist(), strict=True
+            ):
+                own = part.rows[
+                    int(part.ends[place - 1]) if place else 0 : int(part.ends[place])
+                ].astype(np.int64)
                 which.append(np.full(len(own), entity, np.int64))
                 rows.append(own)
-        entity, row = np.concatenate(which), np.concatenate(rows)
+        entity = np.concatenate(which)
+        row = np.concatenate(rows)
         order = np.lexsort((row, entity))
         return entity[order], row[order]
 
@@ -161,11 +192,12 @@ def entity_index(
     part_rows: int = PART_ROWS,
     on_progress: OnProgress = lambda done, total: None,
 ) -> EntityIndex:
-    """Return the index of a column from the cache, where one process of a machine builds it if it is missing.
+    """Return the index of a column from the cache, where one process of a machine builds it if it
+    is missing.
 
-    part_rows: approximate maximum of rows that are sorted together. on_progress: called with (blocks read, blocks).
-    Raises what reading raises, `InputError` for a column that cannot be a key, and `StoreError` if the cache cannot be
-    written.
+    part_rows: approximate maximum of rows that are sorted together. on_progress: called with
+    (blocks read, blocks). Raises what reading raises, `InputError` for a column that cannot be a
+    key, and `StoreError` if the cache cannot be written.
     """
     path = _path(dataset, column, cache_dir)
     with suppress(CorruptShard):
@@ -182,9 +214,15 @@ def entity_index(
 
 
 def find_entities(
-    dataset: IndexedDataset, column: str, entities: Sequence[str], *, cache_dir: Path, workers: int | None = None
+    dataset: IndexedDataset,
+    column: str,
+    entities: Sequence[str],
+    *,
+    cache_dir: Path,
+    workers: int | None = None,
 ) -> dict[str, tuple[I64, I64]]:
-    """Find the rows of entities in each split, as `EntityIndex.rows_of` does; without an index, read the column.
+    """Find the rows of entities in each split, as `EntityIndex.rows_of` does; without an index,
+    read the column.
 
     Reading the column costs a fraction of building its index. Raises as `entity_index`.
     """
@@ -197,13 +235,19 @@ def find_entities(
         texts, rows = texts_of(number)
         which = pc.index_in(texts, value_set=names)
         own = np.asarray(which.drop_null().combine_chunks(), np.int64)
-        return own, rows[np.asarray(which.is_valid())] + dataset.split_index(split).first_row[number]
+        return (
+            own,
+            rows[np.asarray(which.is_valid())] + dataset.split_index(split).first_row[number],
+        )
 
     found = {}
     for split in dataset.splits:
         numbers = range(len(dataset.split_index(split).rows))
         texts_of = _texts_of(dataset, split, column)
-        each = run_tasks([partial(look, split, texts_of, number) for number in numbers], workers or default_workers())
+        each = run_tasks(
+            [partial(look, split, texts_of, number) for number in numbers],
+            workers or default_workers(),
+        )
         which, rows = np.concatenate([np.empty((2, 0), np.int64), *map(np.stack, each)], axis=1)
         order = np.lexsort((rows, which))
         found[split] = which[order], rows[order]
@@ -227,29 +271,45 @@ def map_entities(path: Path, column: str) -> EntityIndex:
                 fields = {name: list_values(batch[name], 0) for name in (*_COLUMNS, "rows")}
                 splits.setdefault(batch["split"][0].as_py(), []).append(_Part(**fields))
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError, StopIteration) as error:
-        raise CorruptShard(f"{path}: cannot be read as an index of entities ({error}); delete it") from error
+        raise CorruptShard(
+            f"{path}: cannot be read as an index of entities ({error}); delete it"
+        ) from error
     return EntityIndex(column, splits, path=path, size=len(mapped))
 
 
 def _parts_of(high: U64, parts: int) -> I64:
     """Return the part of each hash, which is its first bits. parts: a power of two."""
     bits = parts.bit_length() - 1
-    return (high >> np.uint64(64 - bits)).astype(np.int64) if bits else np.zeros(len(high), np.int64)
+    if bits:
+        return (high >> np.uint64(64 - bits)).astype(np.int64)
+    return np.zeros(len(high), np.int64)
 
 
-def _build(dataset: IndexedDataset, column: str, path: Path, part_rows: int, on_progress: OnProgress) -> None:
+def _build(
+    dataset: IndexedDataset, column: str, path: Path, part_rows: int, on_progress: OnProgress
+) -> None:
     most = max((dataset.split_index(split).total_rows for split in dataset.splits), default=0)
-    row_type = pa.uint32() if most < 1 << 32 else pa.uint64()
-    lists = [pa.field(name, pa.large_list(kind)) for name, kind in {**_COLUMNS, "rows": row_type}.items()]
-    schema = pa.schema([pa.field("split", pa.string()), *lists]).with_metadata({_VERSION_KEY: b"%d" % _VERSION})
-    total, done = sum(len(dataset.split_index(split).rows) for split in dataset.splits), 0
+    if most < 1 << 32:
+        row_type = pa.uint32()
+    else:
+        row_type = pa.uint64()
+    lists = [
+        pa.field(name, pa.large_list(kind)) for name, kind in {**_COLUMNS, "rows": row_type}.items()
+    ]
+    schema = pa.schema([pa.field("split", pa.string()), *lists]).with_metadata(
+        {_VERSION_KEY: b"%d" % _VERSION}
+    )
+    total = sum(len(dataset.split_index(split).rows) for split in dataset.splits)
+    done = 0
     with beside(path) as temporary:
         with created(temporary) as sink, sealed(sink, schema) as write, ExitStack() as stack:
             for split in dataset.splits:
                 rows = dataset.split_index(split).total_rows
                 parts = 1 << max(0, (rows - 1) // part_rows).bit_length()
                 files = [
-                    stack.enter_context(tempfile.SpooledTemporaryFile(_IN_MEMORY, dir=str(path.parent)))
+                    stack.enter_context(
+                        tempfile.SpooledTemporaryFile(_IN_MEMORY, dir=str(path.parent))
+                    )
                     for _ in range(parts)
                 ]
                 for found in _records(dataset, split, column, parts):
@@ -264,22 +324,31 @@ def _build(dataset: IndexedDataset, column: str, path: Path, part_rows: int, on_
                     arrays = [pa.array([split])]
                     for each, field in zip(values, lists, strict=True):
                         own = pa.array(each).cast(field.type.value_type)
-                        arrays.append(pa.LargeListArray.from_arrays(pa.array([0, len(each)], pa.int64()), own))
+                        arrays.append(
+                            pa.LargeListArray.from_arrays(pa.array([0, len(each)], pa.int64()), own)
+                        )
                     write(pa.RecordBatch.from_arrays(arrays, schema=schema))
         replace(temporary, path)
 
 
 def _texts_of(dataset: IndexedDataset, split: str, column: str) -> TextsOf:
-    """Return a function from a block number to the entities in it, as text, and the row in the block of each."""
-    index, read, nulls = dataset.split_index(split), dataset.block_reader(split), dataset.index.null_values
+    """Return a function from a block number to the entities in it, as text, and the row in the
+    block of each.
+    """
+    index, read, nulls = (
+        dataset.split_index(split),
+        dataset.block_reader(split),
+        dataset.index.null_values,
+    )
     traced = column == TRACES[0] and _are_traced(dataset)
 
     def texts_of(number: int) -> tuple[pa.ChunkedArray, I64]:
         table = read(number, list(TRACES) if traced else [column])
         if table.num_rows != index.rows[number]:
             raise CorruptShard(
-                f"{index.shards[index.shard_of_block[number]]} block {index.block[number]}: has {table.num_rows} rows,"
-                f" the index says {index.rows[number]}; restore the shard or index the dataset again"
+                f"{index.shards[index.shard_of_block[number]]} block {index.block[number]}: has"
+                f" {table.num_rows} rows, the index says {index.rows[number]}; restore the shard or"
+                " index the dataset again"
             )
         if traced:
             sources, rows = (table[name].combine_chunks() for name in TRACES)
@@ -295,9 +364,12 @@ def _texts_of(dataset: IndexedDataset, split: str, column: str) -> TextsOf:
     return texts_of
 
 
-def _records(dataset: IndexedDataset, split: str, column: str, parts: int) -> Iterator[list[Records]]:
+def _records(
+    dataset: IndexedDataset, split: str, column: str, parts: int
+) -> Iterator[list[Records]]:
     """Yield the records of each block of a split, in order, dealt to parts."""
-    index, texts_of = dataset.split_index(split), _texts_of(dataset, split, column)
+    index = dataset.split_index(split)
+    texts_of = _texts_of(dataset, split, column)
 
     def look(number: int) -> list[Records]:
         texts, rows = texts_of(number)
@@ -326,11 +398,13 @@ def _records(dataset: IndexedDataset, split: str, column: str, parts: int) -> It
 def _grouped(records: Records) -> tuple[U64, U64, I64, I64]:
     """Return (high, low, ends, rows) of a part's records, which are ordered by row."""
     order = np.argsort(records["high"], kind="stable")
-    high, low = records["high"][order], records["low"][order]
+    high = records["high"][order]
+    low = records["low"][order]
     same = high[1:] == high[:-1]
     if (same & (low[1:] != low[:-1])).any():  # two entities share 64 bits: order by all 128
         order = np.lexsort((records["low"], records["high"]))
-        high, low = records["high"][order], records["low"][order]
+        high = records["high"][order]
+        low = records["low"][order]
         same = high[1:] == high[:-1]
     last = np.append(~same | (low[1:] != low[:-1]), True)[: len(high)]
     return high[last], low[last], np.flatnonzero(last) + 1, records["row"][order]

@@ -1,9 +1,10 @@
 """Filter the rows of a split into a split of their own, with exact counts and a reader.
 
-Blocks that statistics rule out (Parquet, lists of terms) are neither counted nor read; for blocks that match entirely
-the count is known. The others are counted by reading only the filter's columns, in threads, and the counts are kept in
-the cache directory. Everything that follows from an index – plans, equal steps, resuming – then holds for the matching
-rows. `FilteredRows` is a dataset with such splits; `Dataset.filter` returns one.
+Blocks that statistics rule out (Parquet, lists of terms) are neither counted nor read; for blocks
+that match entirely the count is known. The others are counted by reading only the filter's columns,
+in threads, and the counts are kept in the cache directory. Everything that follows from an index –
+plans, equal steps, resuming – then holds for the matching rows. `FilteredRows` is a dataset with
+such splits; `Dataset.filter` returns one.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ _VERSION = 1
 class FilterReport:
     """Counts of a filter's effect on a split: `rows` of `total_rows` match.
 
-    blocks: those of the split; ruled_out: by statistics, never read; whole: match entirely by statistics; counted: by
-    reading the filter's columns (now or when the counts were kept); empty: counted blocks without a matching row.
+    blocks: those of the split; ruled_out: by statistics, never read; whole: match entirely by
+    statistics; counted: by reading the filter's columns (now or when the counts were kept); empty:
+    counted blocks without a matching row.
     """
 
     rows: int
@@ -58,7 +60,10 @@ def _read_matching(
     number: int,
     columns: Sequence[str] | None,
 ) -> pa.Table:
-    """Return the matching rows of a block. blocks: the number in `read_block` of each block; names: of all columns."""
+    """Return the matching rows of a block.
+
+    blocks: the number in `read_block` of each block; names: of all columns.
+    """
     wanted = list(names if columns is None else columns)
     more = [name for name in condition.columns if name not in wanted]
     return condition.matching(read_block(int(blocks[number]), [*wanted, *more])).select(wanted)
@@ -67,9 +72,16 @@ def _read_matching(
 def _counts(
     root: Path, index: SplitIndex, read_block: ReadBlock, condition: Condition, kept: Path | None
 ) -> tuple[I64, list[Holds]]:
-    """Count the matching rows of every block; also return what statistics decided about it. kept: the file of both."""
-    with suppress(OSError, ValueError, KeyError, TypeError):  # a missing or damaged file is written again
-        record = {} if kept is None else json.loads(kept.read_bytes())
+    """Count the matching rows of every block; also return what statistics decided about it.
+
+    kept: the file of both.
+    """
+    # a missing or damaged file is written again
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        if kept is None:
+            record = {}
+        else:
+            record = json.loads(kept.read_bytes())
         whole = sha256_hex(canonical_json([record["counts"], record["held"]])) == record["digest"]
         if whole and len(record["counts"]) == len(record["held"]) == len(index.rows):
             return np.array(record["counts"], np.int64), record["held"]
@@ -78,9 +90,9 @@ def _counts(
         table = read_block(block, condition.columns or index.schema.names[:1])
         if table.num_rows != index.rows[block]:
             raise CorruptShard(
-                f"{index.shards[index.shard_of_block[block]]} block {index.block[block]}: has {table.num_rows} rows,"
-                f" the index says {index.rows[block]}; the shard changed after it was indexed: restore it or index the"
-                " dataset again"
+                f"{index.shards[index.shard_of_block[block]]} block {index.block[block]}: has"
+                f" {table.num_rows} rows, the index says {index.rows[block]}; the shard changed"
+                " after it was indexed: restore it or index the dataset again"
             )
         return int(condition.matching(table).num_rows)
 
@@ -103,35 +115,52 @@ def _counts(
 
 
 def _judge(root: Path, index: SplitIndex, shard: int, condition: Condition) -> dict[int, Holds]:
-    """Judge a Parquet shard's blocks by its footer: statistics of columns whose type is the dataset's."""
+    """Judge a Parquet shard's blocks by its footer: statistics of columns whose type is the
+    dataset's.
+    """
     kind = file_type_of_word(index.formats[shard])
-    blocks = np.flatnonzero(index.shard_of_block == shard).tolist() if condition.terms else []
+    blocks = []
+    if condition.terms:
+        blocks = np.flatnonzero(index.shard_of_block == shard).tolist()
     if not blocks or kind.format.name != "parquet":
         return {}
     try:
         with open_file(root / index.shards[shard], kind) as file:
-            schema, metadata = file.schema_arrow, file.metadata
+            schema = file.schema_arrow
+            metadata = file.metadata
     except (OSError, pa.ArrowException, HeadraceError):
         return {}  # reading the block raises with the reason
     if index.block[blocks].max() >= metadata.num_row_groups:
         return {}
-    types = {name: schema.field(name).type for name in condition.columns if schema.get_field_index(name) >= 0}
+    types = {
+        name: schema.field(name).type
+        for name in condition.columns
+        if schema.get_field_index(name) >= 0
+    }
     types = {name: kind for name, kind in types.items() if kind == index.schema.field(name).type}
     judged = {}
     for block in blocks:
-        row_group, ranges = metadata.row_group(int(index.block[block])), {}
+        row_group = metadata.row_group(int(index.block[block]))
+        ranges = {}
         for place in range(row_group.num_columns):
             column = row_group.column(place)
-            name, known = column.path_in_schema, column.statistics
+            name = column.path_in_schema
+            known = column.statistics
             if name in types and known is not None and known.has_min_max and known.has_null_count:
-                with suppress(UnicodeDecodeError, pa.ArrowException):  # bounds truncated inside a character
-                    ranges[name] = Range(type=types[name], low=known.min, high=known.max, nulls=known.null_count)
+                # bounds truncated inside a character
+                with suppress(UnicodeDecodeError, pa.ArrowException):
+                    ranges[name] = Range(
+                        type=types[name], low=known.min, high=known.max, nulls=known.null_count
+                    )
         judged[block] = condition.holds_in(ranges)
     return judged
 
 
 class FilteredRows(IndexedDataset):
-    """The matching rows of another dataset. Rows of a split are counted on first access to the split."""
+    """The matching rows of another dataset.
+
+    Rows of a split are counted on first access to the split.
+    """
 
     def __init__(self, source: IndexedDataset, asked: Filter, *, cache_dir: Path) -> None:
         super().__init__(source.root)
@@ -142,8 +171,8 @@ class FilteredRows(IndexedDataset):
 
     def __str__(self) -> str:
         counted = [
-            f"; {name} {report.rows:,} of {report.total_rows:,} rows, {report.ruled_out:,} of {report.blocks:,} blocks"
-            " ruled out by statistics"
+            f"; {name} {report.rows:,} of {report.total_rows:,} rows, {report.ruled_out:,} of"
+            f" {report.blocks:,} blocks ruled out by statistics"
             for name, (_, _, report) in self._found.items()
         ]
         return f"rows where {self.condition}{''.join(counted)}"
@@ -177,9 +206,14 @@ class FilteredRows(IndexedDataset):
         return self._of(split)[0]
 
     def block_reader(
-        self, split: str | None = None, *, verify: Verify = "first_touch", files: FileCache | None = None
+        self,
+        split: str | None = None,
+        *,
+        verify: Verify = "first_touch",
+        files: FileCache | None = None,
     ) -> ReadBlock:
-        """Return a function (block number in `split_index`, columns or None) → the matching rows of that block.
+        """Return a function (block number in `split_index`, columns or None) → the matching rows of
+        that block.
 
         It is thread-safe, and picklable if the source's is.
         """
@@ -188,18 +222,28 @@ class FilteredRows(IndexedDataset):
         return partial(_read_matching, reader, blocks, self.condition, index.schema.names)
 
     def _of(self, split: str | None) -> tuple[SplitIndex, I64, FilterReport]:
-        """Return the blocks of a split that hold matching rows, their numbers in the source, and the report."""
+        """Return the blocks of a split that hold matching rows, their numbers in the source, and
+        the report.
+        """
         index = self._source.split_index(split)
         if index.split not in self._found:
             kept = None
-            with suppress(SettingsError):  # a source without a digest of its contents is counted each time
+            # a source without a digest of its contents is counted each time
+            with suppress(SettingsError):
                 key = sha256_hex(
-                    canonical_json([_VERSION, self._source.contents, index.identity, self.condition.digest])
+                    canonical_json(
+                        [_VERSION, self._source.contents, index.identity, self.condition.digest]
+                    )
                 )
                 kept = self._cache_dir / f"filter-{key}.json"
-            counts, held = _counts(self.root, index, self._source.block_reader(split), self.condition, kept)
+            counts, held = _counts(
+                self.root, index, self._source.block_reader(split), self.condition, kept
+            )
             blocks = np.flatnonzero(counts)
-            left = {name: getattr(index, name)[blocks] for name in ("shard_of_block", "block", "offset", "length")}
+            left = {
+                name: getattr(index, name)[blocks]
+                for name in ("shard_of_block", "block", "offset", "length")
+            }
             report = FilterReport(
                 rows=int(counts.sum()),
                 total_rows=index.total_rows,
@@ -207,7 +251,10 @@ class FilteredRows(IndexedDataset):
                 ruled_out=held.count("none"),
                 whole=held.count("all"),
                 counted=held.count("some"),
-                empty=sum(not count and each == "some" for count, each in zip(counts.tolist(), held, strict=True)),
+                empty=sum(
+                    not count and each == "some"
+                    for count, each in zip(counts.tolist(), held, strict=True)
+                ),
             )
             found = replace(index, rows=counts[blocks], condition=self.condition.digest, **left)
             self._found[index.split] = found, blocks, report

@@ -11,10 +11,14 @@ _NUMBERS = re.compile(r"[\d,.]+( to [\d,.]+)?")
 
 
 def table_html(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return a heading and a table as HTML, with escaped text and grouped numbers; only the first of many rows."""
+    """Return a heading and a table as HTML, with escaped text and grouped numbers; only the first
+    of many rows.
+    """
     head = "".join(f"<th style='text-align:left'>{escape(name)}</th>" for name in columns)
     body = "".join(f"<tr>{''.join(_cell(cell) for cell in row)}</tr>" for row in rows[:_MOST_ROWS])
-    more = f"<p>and {len(rows) - _MOST_ROWS:,} more</p>" if len(rows) > _MOST_ROWS else ""
+    more = ""
+    if len(rows) > _MOST_ROWS:
+        more = f"<p>and {len(rows) - _MOST_ROWS:,} more</p>"
     heading = f"<p><b>{escape(title)}</b></p>"
     return f"<div>{heading}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}</div>"
 

@@ -1,14 +1,15 @@
 """Read datasets of the Hugging Face hub as sources: `hf://datasets/OWNER/NAME@REVISION/PATH`.
 
-The branch or tag is resolved to a commit once, when the source is named, and the files of that commit are listed once
-per machine; ranks that open it together resolve and list it once in all. `huggingface_hub` fetches them into its own
-cache, by its own rules (HF_TOKEN, HF_ENDPOINT, HF_HUB_CACHE, HF_HUB_OFFLINE). Each file is checked against the digest
-in the hub's listing, SHA-256 for large files and git's SHA-1 for others. It is checked again if its size or times have
-changed since.
+The branch or tag is resolved to a commit once, when the source is named, and the files of that
+commit are listed once per machine; ranks that open it together resolve and list it once in all.
+`huggingface_hub` fetches them into its own cache, by its own rules (HF_TOKEN, HF_ENDPOINT,
+HF_HUB_CACHE, HF_HUB_OFFLINE). Each file is checked against the digest in the hub's listing, SHA-256
+for large files and git's SHA-1 for others. It is checked again if its size or times have changed
+since.
 
-The YAML head of README.md may define configurations, each with the patterns of its splits. If it defines none, file
-names decide: `data/SPLIT-00000-of-00003.parquet` as `push_to_hub` writes them, else the rules of
-`formats.names`. A path in the address takes precedence over both.
+The YAML head of README.md may define configurations, each with the patterns of its splits. If it
+defines none, file names decide: `data/SPLIT-00000-of-00003.parquet` as `push_to_hub` writes them,
+else the rules of `formats.names`. A path in the address takes precedence over both.
 
 The rest of headrace sees a view of the files of that commit (see `formats.saved`).
 """
@@ -44,39 +45,53 @@ _ADDRESS = re.compile(
 )
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _DOWNLOADS = 8  # at a time, the client's default
-_ABOUT = {"config.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
+_ABOUT = {
+    "config.json",
+    "dataset_info.json",
+    "dataset_infos.json",
+    "dataset_dict.json",
+    "state.json",
+}
 _SHARDED = re.compile(r"data/(\w+(?:\.\w+)*)-\d{5}-of-\d{5}[^/]*\.[^/]*")
 _HEAD = re.compile(r"---[ \t]*\r?\n(.*?\n)---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
 
-# Returns the function's result, possibly computed by another rank; the name is the same in all ranks.
+# Returns the function's result, possibly computed by another rank; the name is the same in all
+# ranks.
 Once = Callable[[str, Callable[[], str]], str]
 
 
-def fetched(address: str | PurePath, cache_dir: str | Path | None = None, once: Once = lambda name, ask: ask()) -> Path:
-    """Fetch the files of an address that are not in the cache, and return the directory of their view.
+def fetched(
+    address: str | PurePath,
+    cache_dir: str | Path | None = None,
+    once: Once = lambda name, ask: ask(),
+) -> Path:
+    """Fetch the files of an address that are not in the cache, and return the directory of their
+    view.
 
-    cache_dir: as for `headrace.open`; the files themselves are in the cache of `huggingface_hub`. once: how ranks
-    resolve the commit and the listing together. Raises `InputError` if neither the hub nor its cache has them,
-    `CorruptShard` for a file with other bytes, and `MissingExtra`.
+    cache_dir: as for `headrace.open`; the files themselves are in the cache of `huggingface_hub`.
+    once: how ranks resolve the commit and the listing together. Raises `InputError` if neither the
+    hub nor its cache has them, `CorruptShard` for a file with other bytes, and `MissingExtra`.
     """
     refuse_credentials(address)
     match = _ADDRESS.fullmatch(str(address))
     if match is None:
         raise InputError(
-            f"{address}: is not an address of a dataset on the hub; give hf://datasets/OWNER/NAME, optionally with"
-            " @REVISION and /PATH after it"
+            f"{address}: is not an address of a dataset on the hub; give hf://datasets/OWNER/NAME,"
+            " optionally with @REVISION and /PATH after it"
         )
     try:
         import huggingface_hub
     except ImportError as error:
         raise MissingExtra("huggingface_hub", "hub") from error
-    repository, path = match[1], (match[3] or "").strip("/")
+    repository = match[1]
+    path = (match[3] or "").strip("/")
     # `formats.saved` knows views by these names.
     home = local.make_directory(cache_directory(cache_dir) / "hub" / repository.replace("/", "--"))
     hub = _Hub(str(address), repository, huggingface_hub, home, once)
     commit = hub.commit(unquote(match[2] or "main"))
     name = repository.partition("/")[2] + (f"-{sha256_hex(path.encode())[:8]}" if path else "")
-    view = local.make_directory(home / commit) / name  # the directory's name may become a dataset's name in a blend
+    # the directory's name may become a dataset's name in a blend
+    view = local.make_directory(home / commit) / name
     with local.alone(home / f".{commit}.lock"), _quiet(huggingface_hub):
         if not is_whole_view(view):
             _make(view, hub, commit, path)
@@ -87,7 +102,11 @@ class _Hub:
     """A repository, accessed through the client, with responses kept below `home`."""
 
     def __init__(self, address: str, repository: str, client: Any, home: Path, once: Once) -> None:
-        self.address, self.repository, self._client, self._home, self._once = address, repository, client, home, once
+        self.address = address
+        self.repository = repository
+        self._client = client
+        self._home = home
+        self._once = once
         self._api = client.HfApi()
 
     def commit(self, revision: str) -> str:
@@ -95,7 +114,9 @@ class _Hub:
         if _COMMIT.fullmatch(revision):
             return revision
         kept = self._home / f"{quote(revision, safe='')}.ref"
-        found = self._once(f"hub/{self.repository}@{revision}", partial(self._asked, revision, kept))
+        found = self._once(
+            f"hub/{self.repository}@{revision}", partial(self._asked, revision, kept)
+        )
         local.write_over(kept, found.encode())
         return found
 
@@ -107,11 +128,15 @@ class _Hub:
                 return kept.read_text()
             raise self._failure(error, f"the commit of {revision}") from error
         if not _COMMIT.fullmatch(found):
-            raise InputError(f"{self.address}: the hub's commit {found[:80]!r} is not one; check HF_ENDPOINT")
+            raise InputError(
+                f"{self.address}: the hub's commit {found[:80]!r} is not one; check HF_ENDPOINT"
+            )
         return found
 
     def listing(self, commit: str) -> dict[str, list[Any]]:
-        """Return size and digest of every file of a commit: the SHA-256 of a large file, else git's SHA-1."""
+        """Return size and digest of every file of a commit: the SHA-256 of a large file, else git's
+        SHA-1.
+        """
         kept = self._home / f"{commit}.json"
         with suppress(OSError, ValueError):
             return dict(json.loads(kept.read_bytes()))
@@ -121,41 +146,62 @@ class _Hub:
 
     def _listed(self, commit: str) -> str:
         try:
-            entries = self._api.list_repo_tree(self.repository, revision=commit, recursive=True, repo_type="dataset")
-            files = [each for each in entries if isinstance(each, self._client.hf_api.RepoFile)]
+            entries = self._api.list_repo_tree(
+                self.repository, revision=commit, recursive=True, repo_type="dataset"
+            )
+            files = []
+            for each in entries:
+                if isinstance(each, self._client.hf_api.RepoFile):
+                    files.append(each)
         except Exception as error:
             raise self._failure(error, f"the list of files of commit {commit}") from error
-        found = {each.path: [each.size, each.blob_id if each.lfs is None else each.lfs.sha256] for each in files}
+        found = {
+            each.path: [each.size, each.blob_id if each.lfs is None else each.lfs.sha256]
+            for each in files
+        }
         return canonical_json(found).decode()
 
     def fetch(self, name: str, commit: str, told: Sequence[Any]) -> Path:
         """Return a file in the client's cache, complete and with the digest in the listing."""
         try:
-            path = Path(self._api.hf_hub_download(self.repository, name, revision=commit, repo_type="dataset"))
+            path = Path(
+                self._api.hf_hub_download(
+                    self.repository, name, revision=commit, repo_type="dataset"
+                )
+            )
         except Exception as error:
             raise self._failure(error, name) from error
         size, digest = told
         git_start = b"blob %d\0" % path.stat().st_size
-        begun = hashlib.sha256() if len(digest) == 64 else hashlib.sha1(git_start, usedforsecurity=False)
+        if len(digest) == 64:
+            begun = hashlib.sha256()
+        else:
+            begun = hashlib.sha1(git_start, usedforsecurity=False)
         with path.open("rb", buffering=0) as file:
             found = hashlib.file_digest(file, lambda: begun).hexdigest()
         if path.stat().st_size != size or found != digest:
             raise CorruptShard(
-                f"{path}: is not the file of {self.repository} at {commit}, which has {size:,} bytes and the digest"
-                f" {digest}; delete {path.resolve()} and run again to fetch it again"
+                f"{path}: is not the file of {self.repository} at {commit}, which has"
+                f" {size:,} bytes and the digest {digest}; delete {path.resolve()} and run again to"
+                " fetch it again"
             )
         return path
 
     def _failure(self, error: Exception, what: str) -> InputError:
-        cause = error.__cause__ or error if isinstance(error, FileNotFoundError) else error
+        if isinstance(error, FileNotFoundError):
+            cause = error.__cause__ or error
+        else:
+            cause = error
         why = printable(" ".join(str(cause).split()), 300)
         remedy = "check the name, the revision, HF_TOKEN for a private repository, and HF_ENDPOINT"
         if self._is_offline():
             remedy = (
-                "HF_HUB_OFFLINE is set and this is not in the cache: open the address once where the hub is within"
-                " reach, or give the directory of a download"
+                "HF_HUB_OFFLINE is set and this is not in the cache: open the address once where"
+                " the hub is within reach, or give the directory of a download"
             )
-        return InputError(f"{self.address}: the hub did not give {what} ({type(cause).__name__}: {why}); {remedy}")
+        return InputError(
+            f"{self.address}: the hub did not give {what} ({type(cause).__name__}: {why}); {remedy}"
+        )
 
     def _is_offline(self) -> bool:
         return bool(self._client.constants.HF_HUB_OFFLINE)
@@ -166,7 +212,9 @@ def _make(view: Path, hub: _Hub, commit: str, path: str) -> None:
     listing = hub.listing(commit)
     if not listing:
         raise InputError(f"{hub.address}: commit {commit} has no files")
-    root = f"{path}/" if path else ""
+    root = ""
+    if path:
+        root = f"{path}/"
     top = {name[len(root) :].partition("/")[0] for name in listing if name.startswith(root)}
     info = None
     if is_saved(Path(path), top):
@@ -178,13 +226,21 @@ def _make(view: Path, hub: _Hub, commit: str, path: str) -> None:
     else:
         readme = None
         if not path and "README.md" in listing:
-            readme = hub.fetch("README.md", commit, listing["README.md"]).read_text("utf-8", "replace")
+            readme = hub.fetch("README.md", commit, listing["README.md"]).read_text(
+                "utf-8", "replace"
+            )
         splits = choose(hub.address, listing, path, readme)
-        info = None if readme is None else dataset_info(hub.address, readme)
+        if readme is None:
+            info = None
+        else:
+            info = dataset_info(hub.address, readme)
     names = sorted({name for own in splits.values() for name in own})
     missing = next((name for name in names if name not in listing), None)
     if missing is not None:
-        raise InputError(f"{hub.address}: {missing} is listed by the dataset and not in the repository; upload it")
+        raise InputError(
+            f"{hub.address}: {missing} is listed by the dataset and not in the repository;"
+            " upload it"
+        )
     paths = _fetch_all(hub, commit, names, listing)
     files = dict(zip(names, paths, strict=True))
     address = f"hf://datasets/{hub.repository}@{commit}{f'/{path}' if path else ''}"
@@ -192,8 +248,12 @@ def _make(view: Path, hub: _Hub, commit: str, path: str) -> None:
     write_view(view, address, shown, {} if info is None else {"dataset_info": info})
 
 
-def _fetch_all(hub: _Hub, commit: str, names: Sequence[str], listing: Mapping[str, Sequence[Any]]) -> list[Path]:
-    return run_tasks([partial(hub.fetch, name, commit, listing[name]) for name in names], _DOWNLOADS)
+def _fetch_all(
+    hub: _Hub, commit: str, names: Sequence[str], listing: Mapping[str, Sequence[Any]]
+) -> list[Path]:
+    return run_tasks(
+        [partial(hub.fetch, name, commit, listing[name]) for name in names], _DOWNLOADS
+    )
 
 
 @contextmanager
@@ -210,39 +270,59 @@ def _quiet(client: Any) -> Iterator[None]:
         bars.enable_progress_bars()
 
 
-def choose(address: str, names: Collection[str], path: str, readme: str | None) -> dict[str, list[str]]:
+def choose(
+    address: str, names: Collection[str], path: str, readme: str | None
+) -> dict[str, list[str]]:
     """Return the data files of each split, sorted; of a single split "" if nothing names splits.
 
-    address: for messages; names: of all files of the repository; path: a file, directory or pattern in it, or "";
-    readme: the text of README.md. Raises `InputError` if no file matches, or the configuration is ambiguous.
+    address: for messages; names: of all files of the repository; path: a file, directory or pattern
+    in it, or ""; readme: the text of README.md. Raises `InputError` if no file matches, or the
+    configuration is ambiguous.
     """
     data = sorted(filter(_is_data, names))
-    configurations = {} if path or readme is None else _configurations(address, readme)
+    if path or readme is None:
+        configurations = {}
+    else:
+        configurations = _configurations(address, readme)
     if configurations:
         return _of_configuration(address, configurations, data)
     if path in names:
         return {"": [path]}
     if any(sign in path for sign in "*?["):
         parts = path.split("/")
-        found = [name for name in data if matches(name.split("/"), parts)]
+        found = []
+        for name in data:
+            if matches(name.split("/"), parts):
+                found.append(name)
         fixed = next(depth for depth, part in enumerate(parts) if set(part) & set("*?["))
         root = "".join(f"{part}/" for part in parts[:fixed])
     else:
-        root = f"{path}/" if path else ""
-        found = [name for name in data if name.startswith(root)]
-        sharded = [(name, match[1]) for name in found if not path and (match := _SHARDED.fullmatch(name))]
+        root = ""
+        if path:
+            root = f"{path}/"
+        found = []
+        for name in data:
+            if name.startswith(root):
+                found.append(name)
+        sharded = []
+        for name in found:
+            if not path and (match := _SHARDED.fullmatch(name)):
+                sharded.append((name, match[1]))
         if sharded:
             return _grouped([name for name, _ in sharded], [split for _, split in sharded])
     if not found:
         shown = ", ".join(sorted(names)[:5]) + (", …" if len(names) > 5 else "")
-        what = f"holds no data file {path!r}" if path else "holds no .csv, .tsv, .jsonl, .json, .parquet or .arrow file"
+        what = "holds no .csv, .tsv, .jsonl, .json, .parquet or .arrow file"
+        if path:
+            what = f"holds no data file {path!r}"
         raise InputError(f"{address}: the commit {what}; it has {shown or 'no files'}")
     try:
         return _grouped(found, splits_of([name[len(root) :] for name in found]))
     except Mixed as mixed:
         raise InputError(
-            f"{address}: {root}{mixed.belongs} belongs to a split by its name, and {root}{mixed.without} to none; add"
-            " the path or pattern of the files that you want to the address"
+            f"{address}: {root}{mixed.belongs} belongs to a split by its name, and"
+            f" {root}{mixed.without} to none; add the path or pattern of the files that you want to"
+            " the address"
         ) from None
 
 
@@ -263,13 +343,14 @@ def _grouped(names: Sequence[str], splits: Sequence[str]) -> dict[str, list[str]
 
 
 def dataset_info(address: str, readme: str) -> dict[str, Any] | None:
-    """Return the `dataset_info` in README.md of the configuration that `choose` takes without a path."""
+    """Return the `dataset_info` in README.md of the configuration that `choose` takes without a
+    path.
+    """
     told = _head(address, readme).get("dataset_info")
-    infos = {
-        str(each.get("config_name", "default")): each
-        for each in (told if isinstance(told, list) else [told])
-        if isinstance(each, dict)
-    }
+    infos = {}
+    for each in told if isinstance(told, list) else [told]:
+        if isinstance(each, dict):
+            infos[str(each.get("config_name", "default"))] = each
     names = _chosen(_configurations(address, readme)) or [*infos]
     return infos.get(names[0] if len(names) == 1 else "default")
 
@@ -281,10 +362,16 @@ def _head(address: str, readme: str) -> dict[str, Any]:
 
     head = _HEAD.match(readme.removeprefix("\ufeff"))
     try:
-        about = load_yaml(head[1]) if head is not None else None
+        about = None
+        if head is not None:
+            about = load_yaml(head[1])
     except yaml.YAMLError as error:
-        raise InputError(f"{address}: the head of README.md is not YAML: {error}; add the path of the files") from error
-    return about if isinstance(about, dict) else {}
+        raise InputError(
+            f"{address}: the head of README.md is not YAML: {error}; add the path of the files"
+        ) from error
+    if isinstance(about, dict):
+        return about
+    return {}
 
 
 def _configurations(address: str, readme: str) -> dict[str, Mapping[str, Any]]:
@@ -292,20 +379,24 @@ def _configurations(address: str, readme: str) -> dict[str, Mapping[str, Any]]:
     listed = _head(address, readme).get("configs")
     if not isinstance(listed, list):
         return {}
-    return {
-        str(each["config_name"]): each
-        for each in listed
-        if isinstance(each, dict) and "config_name" in each and (each.get("data_files") or each.get("data_dir"))
-    }
+    result: dict[str, Mapping[str, Any]] = {}
+    for each in listed:
+        if (
+            isinstance(each, dict)
+            and "config_name" in each
+            and (each.get("data_files") or each.get("data_dir"))
+        ):
+            result[str(each["config_name"])] = each
+    return result
 
 
 def _chosen(configurations: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return the names of the only configuration, or of those marked as default."""
-    return [
-        name
-        for name, each in configurations.items()
-        if len(configurations) == 1 or name == "default" or each.get("default")
-    ]
+    result = []
+    for name, each in configurations.items():
+        if len(configurations) == 1 or name == "default" or each.get("default"):
+            result.append(name)
+    return result
 
 
 def _of_configuration(
@@ -317,31 +408,49 @@ def _of_configuration(
         first, told = next((name, each) for name, each in configurations.items())
         pattern = next(iter(_patterns(told).values()))[0]
         raise InputError(
-            f"{address}: README.md defines the configurations {', '.join(configurations)}, and none is the default; add"
-            f" the path of one's files to the address, such as /{pattern} of {first}"
+            f"{address}: README.md defines the configurations {', '.join(configurations)}, and none"
+            f" is the default; add the path of one's files to the address, such as /{pattern} of"
+            f" {first}"
         )
     told = configurations[chosen[0]]
     found: dict[str, list[str]] = {}
     for split, patterns in _patterns(told).items():
-        own = {name for pattern in patterns for name in data if matches(name.split("/"), pattern.split("/"))}
+        own = {
+            name
+            for pattern in patterns
+            for name in data
+            if matches(name.split("/"), pattern.split("/"))
+        }
         if not own:
             raise InputError(
-                f"{address}: README.md says that split {split or 'train'} of {chosen[0]} is {', '.join(patterns)}, and"
-                " no data file has such a name; add the path of the files to the address"
+                f"{address}: README.md says that split {split or 'train'} of {chosen[0]} is"
+                f" {', '.join(patterns)}, and no data file has such a name; add the path of the"
+                " files to the address"
             )
         found[split] = sorted(own)
     return found
 
 
 def _patterns(configuration: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the patterns of each split: `data_files` is a pattern, a list of them, or a list of splits."""
-    files, directory = configuration.get("data_files"), str(configuration.get("data_dir") or "").strip("/")
+    """Return the patterns of each split: `data_files` is a pattern, a list of them, or a list of
+    splits.
+    """
+    files = configuration.get("data_files")
+    directory = str(configuration.get("data_dir") or "").strip("/")
     if not files:
         return {"": [f"{directory}/**/*"]}
-    entries = files if isinstance(files, list) else [files]
+    if isinstance(files, list):
+        entries = files
+    else:
+        entries = [files]
     told: dict[str, list[str]] = {}
     for each in entries:
-        split, path = (str(each.get("split", "")), each.get("path")) if isinstance(each, dict) else ("", each)
+        if isinstance(each, dict):
+            split, path = (str(each.get("split", "")), each.get("path"))
+        else:
+            split, path = ("", each)
         below = [str(one) for one in (path if isinstance(path, list) else [path])]
-        told.setdefault(split, []).extend(f"{directory}/{one}" if directory else one for one in below)
+        told.setdefault(split, []).extend(
+            f"{directory}/{one}" if directory else one for one in below
+        )
     return told

@@ -1,9 +1,10 @@
 """Define the index: one row per block, from which a stream is planned.
 
-A block is the part of a shard that can be read independently: a Parquet row group, or a byte range of a text file that
-begins and ends on a record. `SplitIndex` holds one split's blocks as parallel arrays in natural order (shards by name,
-blocks by position); planning and reading need nothing else. A run keeps its index as index.parquet, and plain shards as
-a file that processes map; see `stored_index`.
+A block is the part of a shard that can be read independently: a Parquet row group, or a byte range
+of a text file that begins and ends on a record. `SplitIndex` holds one split's blocks as parallel
+arrays in natural order (shards by name, blocks by position); planning and reading need nothing
+else. A run keeps its index as index.parquet, and plain shards as a file that processes map; see
+`stored_index`.
 """
 
 from __future__ import annotations
@@ -36,11 +37,14 @@ from headrace.errors import CorruptShard
 def text_array(texts: Sequence[str]) -> pa.LargeStringArray:
     """Make an Arrow array of texts without importing pandas.
 
-    `pa.array` imports pandas if it is installed, which would delay a short command by a sixth of a second.
+    `pa.array` imports pandas if it is installed, which would delay a short command by a sixth of a
+    second.
     """
     words = [text.encode() for text in texts]
     ends = np.cumsum([0, *map(len, words)], dtype=np.int64)
-    return pa.LargeStringArray.from_buffers(len(words), pa.py_buffer(ends), pa.py_buffer(b"".join(words)))
+    return pa.LargeStringArray.from_buffers(
+        len(words), pa.py_buffer(ends), pa.py_buffer(b"".join(words))
+    )
 
 
 def int64_array(numbers: I64) -> pa.Int64Array:
@@ -51,7 +55,9 @@ def int64_array(numbers: I64) -> pa.Int64Array:
 
 
 class Texts(Sequence[str]):
-    """Texts that stay in an Arrow array, often a view of a file; equal to a tuple of the same texts."""
+    """Texts that stay in an Arrow array, often a view of a file; equal to a tuple of the same
+    texts.
+    """
 
     def __init__(self, values: pa.Array) -> None:
         self._values = values
@@ -76,13 +82,17 @@ class Texts(Sequence[str]):
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Texts):
             return self._values is other._values or tuple(self) == tuple(other)
-        return tuple(self) == other if isinstance(other, tuple) else NotImplemented
+        if isinstance(other, tuple):
+            return tuple(self) == other
+        return NotImplemented
 
     def __repr__(self) -> str:
         return repr(tuple(self))
 
     def __arrow_array__(self, type: pa.DataType | None = None) -> pa.Array:  # noqa: A002 - the name Arrow passes
-        return self._values if type is None else self._values.cast(type)
+        if type is None:
+            return self._values
+        return self._values.cast(type)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Arrow pickles the whole buffers of a slice, so the texts are copied first.
@@ -91,7 +101,8 @@ class Texts(Sequence[str]):
 
 @dataclass(frozen=True)
 class MappedSplit:
-    """The fields of a `SplitIndex` that are views of a file, by name; pickled as a reference to that file.
+    """The fields of a `SplitIndex` that are views of a file, by name; pickled as a reference to
+    that file.
 
     digest: of the file's stream, in hex; place: the file's device and inode.
     """
@@ -114,13 +125,18 @@ class MappedSplit:
 
 
 def _mapped_again(path: Path, digest: str, split: str) -> MappedSplit:
-    """Map the fields in another process of this machine. Raises `CorruptShard` if the file was replaced."""
+    """Map the fields in another process of this machine.
+
+    Raises `CorruptShard` if the file was replaced.
+    """
     from headrace.dataset.stored_index import map_index  # circular import
 
     index = map_index(path)
     mapped = index.split(split).mapped
     if index.digest != digest or mapped is None:
-        raise CorruptShard(f"{path}: is another index than this process was started with; open the dataset again")
+        raise CorruptShard(
+            f"{path}: is another index than this process was started with; open the dataset again"
+        )
     return mapped
 
 
@@ -131,14 +147,15 @@ class SplitIndex:
     shards: paths relative to the dataset root, with forward slashes.
     formats: the format of each shard, parallel to `shards`: "parquet", "csv.gz", "csv-semicolon" …
     shard_of_block: index in `shards`; block: ordinal of the block inside its shard.
-    rows: rows in the block; offset, length: its byte range in the file (text; for Parquet informational).
-    schema: the logical columns a reader delivers, the same for all shards.
+    rows: rows in the block; offset, length: its byte range in the file (text; for Parquet
+    informational). schema: the logical columns a reader delivers, the same for all shards.
     condition: digest of the filter that left these rows; "" for all rows.
-    checksums: XXH3-128 of each shard, parallel to `shards`; "" or an empty sequence if unknown (plain shards).
-    stamps: size and modification time of each shard when it was indexed, [shards, 2]; None if checksums are known.
-    partitioned: columns in the names of shards that the files lack; see `formats.partitions`.
-    mapped: the file that fields are views of. A process spawned on this machine maps that file too; any other pickle
-    carries the values.
+    checksums: XXH3-128 of each shard, parallel to `shards`; "" or an empty sequence if unknown
+    (plain shards). stamps: size and modification time of each shard when it was indexed, [shards,
+    2]; None if checksums are known. partitioned: columns in the names of shards that the files
+    lack; see `formats.partitions`.
+    mapped: the file that fields are views of. A process spawned on this machine maps that file too;
+    any other pickle carries the values.
     """
 
     split: str
@@ -168,15 +185,17 @@ class SplitIndex:
 
     @cached_property
     def identity(self) -> str:
-        """A digest of the rows and their order: shard names, blocks, their row counts and positions in files.
+        """A digest of the rows and their order: shard names, blocks, their row counts and positions
+        in files.
 
-        It includes the checksums of shards if they are known; otherwise other rows in blocks of equal lengths go
-        unnoticed.
+        It includes the checksums of shards if they are known; otherwise other rows in blocks of
+        equal lengths go unnoticed.
         """
         counts = [len(self.shards), len(self.checksums), len(self.rows)]
         digest = hashlib.sha256(canonical_json([self.split, self.condition, *counts]))
         for texts in (self.shards, self.checksums):
-            joined = "\0".join(texts).encode("utf-8", "surrogateescape")  # no path or checksum contains a NUL
+            # no path or checksum contains a NUL
+            joined = "\0".join(texts).encode("utf-8", "surrogateescape")
             digest.update(len(joined).to_bytes(8, "little"))
             digest.update(joined)
         for array in (self.shard_of_block, self.block, self.rows, self.offset, self.length):
@@ -190,11 +209,15 @@ class SplitIndex:
         mapped = values.pop("mapped")
         if mapped is None or get_spawning_popen() is None or not mapped.is_there():
             return _unpickled, (type(self), values, None)
-        own = {name: value for name, value in values.items() if value is not mapped.fields.get(name)}
+        own = {
+            name: value for name, value in values.items() if value is not mapped.fields.get(name)
+        }
         return _unpickled, (type(self), own, mapped)
 
 
-def _unpickled(kind: type[SplitIndex], values: dict[str, Any], mapped: MappedSplit | None) -> SplitIndex:
+def _unpickled(
+    kind: type[SplitIndex], values: dict[str, Any], mapped: MappedSplit | None
+) -> SplitIndex:
     made = object.__new__(kind)
     vars(made).update({**({} if mapped is None else mapped.fields), **values, "mapped": mapped})
     return made
@@ -202,10 +225,13 @@ def _unpickled(kind: type[SplitIndex], values: dict[str, Any], mapped: MappedSpl
 
 @dataclass(frozen=True)
 class IndexRow:
-    """One block, as a row of index.parquet. shard: path relative to the run directory, or to the plain files' root.
+    """One block, as a row of index.parquet.
+
+    shard: path relative to the run directory, or to the plain files' root.
 
     digest, checksum: SHA-256 and XXH3-128 of the whole shard file.
-    key_min, key_max: the smallest and largest row key of the block (TemporalSplit: the date, microseconds).
+    key_min, key_max: the smallest and largest row key of the block (TemporalSplit: the date,
+    microseconds).
     """
 
     split: str
@@ -225,14 +251,20 @@ class IndexRow:
 
 _TYPES = {"str": pa.string(), "int": pa.int64(), "int | None": pa.int64()}
 INDEX_SCHEMA = pa.schema(
-    [pa.field(each.name, _TYPES[str(each.type)], nullable="None" in str(each.type)) for each in fields(IndexRow)]
+    [
+        pa.field(each.name, _TYPES[str(each.type)], nullable="None" in str(each.type))
+        for each in fields(IndexRow)
+    ]
 )
-_SCHEMA_KEY, _NULLS_KEY = b"headrace.schema", b"headrace.null_values"
+_SCHEMA_KEY = b"headrace.schema"
+_NULLS_KEY = b"headrace.null_values"
 
 
 def index_bytes(rows: Sequence[IndexRow], schema: pa.Schema, null_values: Sequence[str]) -> bytes:
     """Encode index.parquet: one row per block, with the logical schema in the metadata."""
-    columns = [pa.array([getattr(row, field.name) for row in rows], field.type) for field in INDEX_SCHEMA]
+    columns = [
+        pa.array([getattr(row, field.name) for row in rows], field.type) for field in INDEX_SCHEMA
+    ]
     return table_bytes(pa.Table.from_arrays(columns, schema=INDEX_SCHEMA), schema, null_values)
 
 
@@ -251,7 +283,10 @@ def columns_metadata(schema: pa.Schema, null_values: Sequence[str]) -> dict[byte
 
 
 def columns_of(metadata: Mapping[bytes, bytes]) -> tuple[pa.Schema, tuple[str, ...]]:
-    """Decode the schema and the texts of `columns_metadata`. Raises one of the errors that `read_index` catches."""
+    """Decode the schema and the texts of `columns_metadata`.
+
+    Raises one of the errors that `read_index` catches.
+    """
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(metadata[_SCHEMA_KEY])))
     null_values = json.loads(metadata[_NULLS_KEY])
     if not isinstance(null_values, list) or not all(isinstance(each, str) for each in null_values):
@@ -260,10 +295,14 @@ def columns_of(metadata: Mapping[bytes, bytes]) -> tuple[pa.Schema, tuple[str, .
 
 
 class Index(ABC):
-    """The blocks of all splits. schema: the logical columns; null_values: texts that mean null in typed columns."""
+    """The blocks of all splits.
+
+    schema: the logical columns; null_values: texts that mean null in typed columns.
+    """
 
     def __init__(self, schema: pa.Schema, null_values: tuple[str, ...]) -> None:
-        self.schema, self.null_values = schema, null_values
+        self.schema = schema
+        self.null_values = null_values
 
     @abstractmethod
     def split(self, split: str) -> SplitIndex:
@@ -273,7 +312,8 @@ class Index(ABC):
 class RunIndex(Index):
     """The index of a finished run, or of a fold of it.
 
-    table: one row per block, in `INDEX_SCHEMA`. cells: the splits of the table that are joined to each split of a fold.
+    table: one row per block, in `INDEX_SCHEMA`. cells: the splits of the table that are joined to
+    each split of a fold.
     """
 
     def __init__(
@@ -284,7 +324,8 @@ class RunIndex(Index):
         cells: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         super().__init__(schema, null_values)
-        self.table, self._cells = table, cells
+        self.table = table
+        self._cells = cells
 
     def split(self, split: str) -> SplitIndex:
         """Return the blocks of one split in natural order."""
@@ -292,7 +333,8 @@ class RunIndex(Index):
         table = self.table.filter(pc.is_in(self.table["split"], value_set=cells))
         # Table.sort_by would import pandas if it is installed.
         table = table.take(pc.sort_indices(table, [("shard", "ascending"), ("block", "ascending")]))
-        names = table["shard"].combine_chunks().dictionary_encode()  # sorted already: coded in order of appearance
+        # sorted already: coded in order of appearance
+        names = table["shard"].combine_chunks().dictionary_encode()
         places = np.asarray(names.indices.to_numpy(), np.int64)
         first = pa.array(np.flatnonzero(np.diff(places, prepend=-1)))
 
@@ -317,7 +359,10 @@ class RunIndex(Index):
 
 
 def read_index(path: Path, digest: str | None = None) -> RunIndex:
-    """Read index.parquet; if a digest is given, its bytes are checked first. Raises `CorruptShard`."""
+    """Read index.parquet; if a digest is given, its bytes are checked first.
+
+    Raises `CorruptShard`.
+    """
     try:
         data = path.read_bytes()
         if digest is not None and sha256_hex(data) != digest:

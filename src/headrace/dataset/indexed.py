@@ -1,4 +1,6 @@
-"""Define datasets that can be streamed: splits of blocks under one root, from a finished run or plain shards."""
+"""Define datasets that can be streamed: splits of blocks under one root, from a finished run or
+plain shards.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,16 @@ from headrace.storage.places import place_of
 ReadBlock = Callable[[int, Sequence[str] | None], pa.Table]
 
 _SECOND = 1_000_000_000  # nanoseconds
-_CONTENT_PER_BLOCK = 2  # bytes of a shard that are kept after its check, for a byte of the block to be read
+# bytes of a shard that are kept after its check, for a byte of the block to be read
+_CONTENT_PER_BLOCK = 2
 _MOST_CONTENT = 64 << 20  # bytes of a shard that are kept at most; one read takes less than 2 GiB
 _CHECKING = tuple(Lock() for _ in range(64))
 
 
 def _check_anew() -> None:
-    """Drop the parent's check in a forked child: its thread was not copied, and its lock would stay locked."""
+    """Drop the parent's check in a forked child: its thread was not copied, and its lock would stay
+    locked.
+    """
     global _CHECKING
     _CHECKING = tuple(Lock() for _ in _CHECKING)
 
@@ -43,11 +48,18 @@ def _check_anew() -> None:
 os.register_at_fork(after_in_child=_check_anew)
 
 ALIASES = {"oot": "test", "valid": "val", "val": "valid"}
-_SYNONYMS = (("train", "training"), ("val", "valid", "validation", "dev"), ("test", "testing", "oot"))
+_SYNONYMS = (
+    ("train", "training"),
+    ("val", "valid", "validation", "dev"),
+    ("test", "testing", "oot"),
+)
 
 
 class IndexedDataset(ABC):
-    """Splits of blocks, read-only. root: the directory that every path in the index is relative to."""
+    """Splits of blocks, read-only.
+
+    root: the directory that every path in the index is relative to.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -66,8 +78,13 @@ class IndexedDataset(ABC):
 
     @property
     def contents(self) -> str:
-        """A digest that changes whenever the rows may. Raises `SettingsError` for a dataset that has none."""
-        raise SettingsError(f'{self.root}: has no digest of its contents to keep blocks under; leave cache="none"')
+        """A digest that changes whenever the rows may.
+
+        Raises `SettingsError` for a dataset that has none.
+        """
+        raise SettingsError(
+            f'{self.root}: has no digest of its contents to keep blocks under; leave cache="none"'
+        )
 
     @property
     def schema(self) -> pa.Schema:
@@ -94,75 +111,113 @@ class IndexedDataset(ABC):
         if split is None and len(self.splits) != 1:
             names = in_usual_order(self.splits)
             raise InputError(
-                f"{self.root}: has {len(names)} splits, {', '.join(names)}; name one of them, such as with "
+                f"{self.root}: has {len(names)} splits, {', '.join(names)}; name one of them, such"
+                " as with "
                 f'split="{names[0]}"'
             )
-        asked = self.splits[0] if split is None else split
+        if split is None:
+            asked = self.splits[0]
+        else:
+            asked = split
         name = self.split_named(asked)
         if name is None:
-            raise InputError(f"{self.root}: has no split {split!r}; it has {', '.join(self.splits)}")
+            raise InputError(
+                f"{self.root}: has no split {split!r}; it has {', '.join(self.splits)}"
+            )
         if name not in self._split_indexes:
             self._split_indexes[name] = self.index.split(name)
         return self._split_indexes[name]
 
     def block_reader(
-        self, split: str | None = None, *, verify: Verify = "first_touch", files: FileCache | None = None
+        self,
+        split: str | None = None,
+        *,
+        verify: Verify = "first_touch",
+        files: FileCache | None = None,
     ) -> ReadBlock:
-        """Return a function (block number in `split_index`, columns or None) → the rows of that block.
+        """Return a function (block number in `split_index`, columns or None) → the rows of that
+        block.
 
-        verify: "first_touch" checks each shard against its checksum when this process first reads it; "never" does not.
-        For Parquet in an object store the pages are checked instead, in either case: see the guide to object stores.
-        files: keeps local copies of whole shards of an object store, which are checked against their checksum.
+        verify: "first_touch" checks each shard against its checksum when this process first reads
+        it; "never" does not. For Parquet in an object store the pages are checked instead, in
+        either case: see the guide to object stores. files: keeps local copies of whole shards of an
+        object store, which are checked against their checksum.
         """
         index = self.split_index(split)
         if files is not None:
             return BlockReader(self.root, index, self.index.null_values, files)
         if (index.split, verify) not in self._readers:
-            checked = index if verify == "first_touch" else replace(index, checksums=())
-            self._readers[index.split, verify] = BlockReader(self.root, checked, self.index.null_values)
+            if verify == "first_touch":
+                checked = index
+            else:
+                checked = replace(index, checksums=())
+            self._readers[index.split, verify] = BlockReader(
+                self.root, checked, self.index.null_values
+            )
         return self._readers[index.split, verify]
 
 
 class BlockReader:
-    """Reads blocks of a split below a root directory, or from the copies of whole shards that `files` keeps.
+    """Reads blocks of a split below a root directory, or from the copies of whole shards that
+    `files` keeps.
 
-    Picklable and thread-safe. A shard with a known checksum is checked against it when it is first read, so that no
-    corrupt byte is delivered: `CorruptShard` names it. A plain shard whose size or time (for an object, tag) differs
-    from the index is refused, because its blocks have moved.
+    Picklable and thread-safe. A shard with a known checksum is checked against it when it is first
+    read, so that no corrupt byte is delivered: `CorruptShard` names it. A plain shard whose size or
+    time (for an object, tag) differs from the index is refused, because its blocks have moved.
     """
 
     def __init__(
-        self, root: Path, index: SplitIndex, null_values: Sequence[str], files: FileCache | None = None
+        self,
+        root: Path,
+        index: SplitIndex,
+        null_values: Sequence[str],
+        files: FileCache | None = None,
     ) -> None:
         self._root, self._index, self._null_values = root, index, tuple(null_values)
         self._remote = place_of(root).reads == "requests"
-        self._files = files if self._remote else None
-        self._copies: dict[int, Path] = {}  # of shards that still matched the index after these copies were made
+        if self._remote:
+            self._files = files
+        else:
+            self._files = None
+        # of shards that still matched the index after these copies were made
+        self._copies: dict[int, Path] = {}
         self._targets: dict[tuple[str, ...] | None, Target] = {}
         self._whole: dict[int, Stamp] = {}  # verified shards, with their stamps
 
     def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
         index = self._index
         shard = int(index.shard_of_block[number])
-        path, word = self._root / index.shards[shard], index.formats[shard]
-        checksum = index.checksums[shard] if index.checksums else ""
-        copy = self._files.place(path, checksum) if self._files is not None else None
+        path = self._root / index.shards[shard]
+        word = index.formats[shard]
+        checksum = ""
+        if index.checksums:
+            checksum = index.checksums[shard]
+        copy = None
+        if self._files is not None:
+            copy = self._files.place(path, checksum)
         if copy is None and self._remote and word == "parquet":
-            checksum = ""  # pages have their own checksums, and the rest of the object is not fetched
+            # pages have their own checksums, and the rest of the object is not fetched
+            checksum = ""
         content = None
         if copy is None and checksum:
-            content = self._check(shard, path, checksum, int(index.length[number]) if word == "parquet" else 0)
+            content = self._check(
+                shard, path, checksum, int(index.length[number]) if word == "parquet" else 0
+            )
         if index.stamps is not None and not self._remote:
             _refuse_changed(path, index.stamps[shard])
         wanted = self._target(columns)
-        names, target, partition = index.schema.names, wanted, {}
+        names = index.schema.names
+        target = wanted
+        partition = {}
         if index.partitioned:
             told = partition_of(index.shards[shard])
             partition = {name: told[name] for name in index.partitioned}
             names = [name for name in names if name not in partition]
             target = self._target([name for name in wanted.schema.names if name not in partition])
             if not target.schema.names:
-                return with_partition(pa.table({}), int(index.rows[number]), wanted.schema, partition)
+                return with_partition(
+                    pa.table({}), int(index.rows[number]), wanted.schema, partition
+                )
         try:
             table = read_block(
                 copy or path,
@@ -181,27 +236,38 @@ class BlockReader:
                 raise
             # Another process has just deleted the copy to make room.
             return BlockReader(self._root, index, self._null_values)(number, columns)
-        # An object that still matches the index also did when it was read. The name of a copy holds its digest.
+        # An object that still matches the index also did when it was read. The name of a copy holds
+        # its digest.
         if index.stamps is not None and self._remote and copy is None:
             _refuse_replaced(path, word, index.stamps[shard])
         elif index.stamps is not None and copy is not None:
-            with _CHECKING[shard % len(_CHECKING)]:  # one request for all threads that start on this shard
+            # one request for all threads that start on this shard
+            with _CHECKING[shard % len(_CHECKING)]:
                 if self._copies.get(shard) != copy:
                     _refuse_replaced(path, "", index.stamps[shard])
                     self._copies[shard] = copy
-        return with_partition(table, table.num_rows, wanted.schema, partition) if partition else table
+        if partition:
+            return with_partition(table, table.num_rows, wanted.schema, partition)
+        return table
 
     def _target(self, columns: Sequence[str] | None) -> Target:
-        key = None if columns is None else tuple(columns)
+        if columns is None:
+            key = None
+        else:
+            key = tuple(columns)
         if key not in self._targets:
             schema = self._index.schema
-            self._targets[key] = Target.of(schema if key is None else pa.schema([schema.field(name) for name in key]))
+            self._targets[key] = Target.of(
+                schema if key is None else pa.schema([schema.field(name) for name in key])
+            )
         return self._targets[key]
 
     def _check(self, shard: int, path: Path, checksum: str, block_bytes: int) -> pa.Buffer | None:
-        """Check a shard once; returns its content if it was read for that and is little more than the block.
+        """Check a shard once; returns its content if it was read for that and is little more than
+        the block.
 
-        block_bytes: of the block that is read next, if that can be read from the content; 0: it cannot.
+        block_bytes: of the block that is read next, if that can be read from the content; 0: it
+        cannot.
         """
         content = None
         try:
@@ -210,10 +276,14 @@ class BlockReader:
             stamp = stamp_of(path)
             if self._whole.get(shard) == stamp:
                 return None
-            with _CHECKING[shard % len(_CHECKING)]:  # one read for all threads that start on this shard
+            # one read for all threads that start on this shard
+            with _CHECKING[shard % len(_CHECKING)]:
                 if self._whole.get(shard) != stamp:
-                    if not self._remote and stamp[2] <= min(_MOST_CONTENT, _CONTENT_PER_BLOCK * block_bytes):
-                        content = pa.allocate_buffer(stamp[2])  # memory that Arrow reuses once nothing refers to it
+                    if not self._remote and stamp[2] <= min(
+                        _MOST_CONTENT, _CONTENT_PER_BLOCK * block_bytes
+                    ):
+                        # memory that Arrow reuses once nothing refers to it
+                        content = pa.allocate_buffer(stamp[2])
                         with path.open("rb", buffering=0) as file:
                             content = content.slice(0, file.readinto(memoryview(content)))
                         found = checksum_bytes(memoryview(content))
@@ -241,17 +311,24 @@ def _refuse_changed(path: Path, indexed_as: I64) -> None:
 def _refuse_replaced(path: Path, word: str, indexed_as: I64) -> None:
     """Compare size and tag with the index.
 
-    A Parquet object needs no request, because everything read from it carries the tag of its footer.
+    A Parquet object needs no request, because everything read from it carries the tag of its
+    footer.
     """
     try:
-        fact = fact_of(path) if word == "parquet" else place_of(path).stat()
+        if word == "parquet":
+            fact = fact_of(path)
+        else:
+            fact = place_of(path).stat()
     except FileNotFoundError as error:
         raise CorruptShard(f"{path}: is missing; restore it or open the dataset again") from error
     size, changed_ns = indexed_as.tolist()
-    now_ns = place_of(path).changed_ns(fact)  # a listing may give a finer time than a request for one object
+    # a listing may give a finer time than a request for one object
+    now_ns = place_of(path).changed_ns(fact)
     if (fact.size, now_ns % _SECOND) != (size, changed_ns % _SECOND):
         raise _changed(path)
 
 
 def _changed(path: Path) -> CorruptShard:
-    return CorruptShard(f"{path}: changed after it was indexed; open the dataset again once it is complete")
+    return CorruptShard(
+        f"{path}: changed after it was indexed; open the dataset again once it is complete"
+    )

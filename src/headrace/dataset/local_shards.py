@@ -1,14 +1,16 @@
-"""Provide shards as checked local files: a local run's own files, or copies of an object store's on disk.
+"""Provide shards as checked local files: a local run's own files, or copies of an object store's on
+disk.
 
-A copy is made on first access to a shard, by one process of the machine while the others wait. It is checked against
-its published checksum and gets its name once it is complete. The name holds the checksum of its bytes, against which
-every process checks the file once before it reads it. Copies of all datasets together are kept below `limit_bytes`; the
-least recently used are deleted first. Copies of a dataset that this process reads stay, so a shard that does not fit
-beside them is read from the store, block by block, and nothing is fetched and deleted in a circle. Only copies are ever
+A copy is made on first access to a shard, by one process of the machine while the others wait. It
+is checked against its published checksum and gets its name once it is complete. The name holds the
+checksum of its bytes, against which every process checks the file once before it reads it. Copies
+of all datasets together are kept below `limit_bytes`; the least recently used are deleted first.
+Copies of a dataset that this process reads stay, so a shard that does not fit beside them is read
+from the store, block by block, and nothing is fetched and deleted in a circle. Only copies are ever
 removed.
 
-Readers that map files (`LocalShards`) need all shards complete on disk, so a limit below their size is refused when the
-run is opened, not during an epoch.
+Readers that map files (`LocalShards`) need all shards complete on disk, so a limit below their size
+is refused when the run is opened, not during an epoch.
 """
 
 from __future__ import annotations
@@ -44,14 +46,17 @@ class FileCache:
     """
 
     def __init__(self, directory: Path, limit_bytes: int, root: Path) -> None:
-        self._base, self._limit, self._root = directory, limit_bytes, root
+        self._base = directory
+        self._limit = limit_bytes
+        self._root = root
         self._begin()
 
     def place(self, path: Path, checksum: str) -> Path | None:
         """Return the local copy of a shard, complete and checked; None if there is no room for one.
 
-        checksum: XXH3-128 of the published bytes. If "", it is unknown, and the object is copied as it is on this
-        process's first request. Raises `CorruptShard` if the object is missing or has other bytes.
+        checksum: XXH3-128 of the published bytes. If "", it is unknown, and the object is copied as
+        it is on this process's first request. Raises `CorruptShard` if the object is missing or has
+        other bytes.
         """
         if self._process != os.getpid():  # forked: the parent's locks may be held
             self._begin()
@@ -85,7 +90,8 @@ class FileCache:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
-        self._whole: dict[str, tuple[Path, _Stamp | None]] = {}  # verified copies, with their stamps
+        # verified copies, with their stamps
+        self._whole: dict[str, tuple[Path, _Stamp | None]] = {}
         self._refused: set[Path] = set()
         self._room = Room(self._base, self._limit)
         self._directory = self._base / sha256_hex(str(self._root).encode())[:32]
@@ -102,7 +108,8 @@ class FileCache:
                     copy.unlink(missing_ok=True)
                 return self._fetched(path, key, checksum)
         except StoreError as error:
-            if isinstance(error.__cause__, OSError):  # an error of the local disk, not the store: full, or not writable
+            # an error of the local disk, not the store: full, or not writable
+            if isinstance(error.__cause__, OSError):
                 return None
             raise
 
@@ -125,7 +132,9 @@ class FileCache:
 
 
 def stored_bytes(root: Path, shards: Sequence[str]) -> int:
-    """Sum the bytes of these objects below a prefix, with one listing for each prefix that contains some."""
+    """Sum the bytes of these objects below a prefix, with one listing for each prefix that contains
+    some.
+    """
     wanted = [root / shard for shard in shards]
     listed: dict[Path, int] = {}
     for parent in {each.parent for each in wanted}:
@@ -145,8 +154,8 @@ def _stamp(path: Path) -> _Stamp | None:
 class LocalFiles:
     """Options for providing shards as checked local files.
 
-    verify: whether a run's own files are checked on first access; copies always are. cache_dir: of copies, None:
-    ~/.cache/headrace. disk_bytes: limit of all copies there together, 1 or more.
+    verify: whether a run's own files are checked on first access; copies always are. cache_dir: of
+    copies, None: ~/.cache/headrace. disk_bytes: limit of all copies there together, 1 or more.
     """
 
     verify: Verify = "first_touch"
@@ -159,7 +168,9 @@ class LocalFiles:
 
 
 class LocalShards:
-    """The shards of a run by name, picklable. Keep an opened shard open, because each call checks it.
+    """The shards of a run by name, picklable.
+
+    Keep an opened shard open, because each call checks it.
 
     checksums: shard, relative to root → XXH3-128 of its bytes, "" if unknown.
     Raises `SettingsError` if copies of them do not fit.
@@ -172,21 +183,25 @@ class LocalShards:
             needed = stored_bytes(root, list(checksums))
             if needed > files.disk_bytes:
                 raise SettingsError(
-                    f"{root}: its shards have {needed:,} bytes, disk_bytes is {files.disk_bytes:,}; they are mapped"
-                    f" from copies on a disk: set disk_bytes={needed} or more"
+                    f"{root}: its shards have {needed:,} bytes, disk_bytes is {files.disk_bytes:,};"
+                    f" they are mapped from copies on a disk: set disk_bytes={needed} or more"
                 )
             self._directory = cache_directory(files.cache_dir) / "files"
             self._cache = FileCache(self._directory, files.disk_bytes, root)
 
     def place(self, shard: str) -> Path:
-        """Return the local file of a shard, complete and checked. Raises `CorruptShard`, `StoreError`."""
-        path, checksum = self._root / shard, self._checksums[shard]
+        """Return the local file of a shard, complete and checked.
+
+        Raises `CorruptShard`, `StoreError`.
+        """
+        path = self._root / shard
+        checksum = self._checksums[shard]
         if self._cache is not None:
             found = self._cache.place(path, checksum)
             if found is None:
                 raise StoreError(
-                    f"{path}: no room for a copy in {self._directory}, besides those in use; make room on"
-                    " the disk, raise disk_bytes, or give another cache_dir"
+                    f"{path}: no room for a copy in {self._directory}, besides those in use; make"
+                    " room on the disk, raise disk_bytes, or give another cache_dir"
                 )
             return found
         try:
@@ -199,7 +214,10 @@ class LocalShards:
 
 
 def checked_table(path: Path, sha256: str, columns: list[str] | None = None) -> pa.Table:
-    """Read a Parquet file of a run at once. sha256: of its bytes, "" if unknown. Raises `CorruptShard`."""
+    """Read a Parquet file of a run at once.
+
+    sha256: of its bytes, "" if unknown. Raises `CorruptShard`.
+    """
     try:
         with place_of(path).local_copy() as file:
             if sha256 and sha256_file(file) != sha256:

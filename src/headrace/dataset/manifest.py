@@ -1,4 +1,6 @@
-"""Define the manifest, the only definition of "done": a run without one does not exist for any reader."""
+"""Define the manifest, the only definition of "done": a run without one does not exist for any
+reader.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ MANIFEST = "manifest.json"
 INDEX = "index.parquet"
 FORMAT_VERSION = 3
 DIGEST = "digest"
-FoldLists: TypeAlias = Mapping[str, Sequence[str]]  # the cells (splits of the run) that make up each split of a fold
+# the cells (splits of the run) that make up each split of a fold
+FoldLists: TypeAlias = Mapping[str, Sequence[str]]
 _MAX_BYTES = 64 << 20
 _USUAL = ("train", "val", "valid", "test")
 
@@ -35,12 +38,15 @@ class SplitTotals:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """One finished run. Counts are rows; `dropped` has one entry per reason, also for reasons that dropped nothing.
+    """One finished run.
 
-    libraries: versions by name. source: fingerprint of the files. schema: names and types of the columns.
-    index_digest, config_digest: SHA-256 of index.parquet and config.json.
-    facts: what the recipe reports (entities per side, label map, ...); JSON, defined by the recipe. Two identical runs
-    have identical manifests, so these hold no time: `finished_at` is the time of the file.
+    Counts are rows; `dropped` has one entry per reason, also for reasons that dropped nothing.
+
+    libraries: versions by name. source: fingerprint of the files. schema: names and types of the
+    columns. index_digest, config_digest: SHA-256 of index.parquet and config.json.
+    facts: what the recipe reports (entities per side, label map, ...); JSON, defined by the recipe.
+    Two identical runs have identical manifests, so these hold no time: `finished_at` is the time of
+    the file.
     """
 
     run_id: str
@@ -63,7 +69,8 @@ class Manifest:
 
     def fold(self, number: int) -> Manifest:
         """Return the manifest of one fold, as if the run were prepared as that split alone."""
-        lists, own = self.folds[number], self.facts["folds"][number]
+        lists = self.folds[number]
+        own = self.facts["folds"][number]
         cells = {split: [self.splits[cell] for cell in names] for split, names in lists.items()}
         totals = {
             split: SplitTotals(
@@ -73,21 +80,35 @@ class Manifest:
             )
             for split, held in cells.items()
         }
-        facts = {name: value for name, value in (self.facts | own).items() if name not in ("folds", "splits", "dates")}
+        facts = {
+            name: value
+            for name, value in (self.facts | own).items()
+            if name not in ("folds", "splits", "dates")
+        }
         return replace(self, splits=totals, facts=facts)
 
     def to_json(self) -> bytes:
-        """Return the bytes of the manifest file: sorted, indented, with a digest of the rest and a final newline."""
+        """Return the bytes of the manifest file: sorted, indented, with a digest of the rest and a
+        final newline.
+        """
         record = asdict(self)
         record[DIGEST] = sha256_hex(canonical_json(record))
-        return (json.dumps(record, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+        return (
+            json.dumps(record, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        ).encode()
 
     def _repr_html_(self) -> str:
         """Show rows of each split and of each reason for dropping, for notebooks."""
         ordered = [(name, self.splits[name]) for name in in_usual_order(self.splits)]
-        splits = [[name, each.rows, each.shards, f"{each.bytes / 1e3:,.1f}"] for name, each in ordered]
-        dropped = [[f"dropped: {reason}", rows, "", ""] for reason, rows in self.dropped.items() if rows]
-        return table_html(f"{self.recipe} {self.run_id}", ["split", "rows", "shards", "kB"], [*splits, *dropped])
+        splits = [
+            [name, each.rows, each.shards, f"{each.bytes / 1e3:,.1f}"] for name, each in ordered
+        ]
+        dropped = [
+            [f"dropped: {reason}", rows, "", ""] for reason, rows in self.dropped.items() if rows
+        ]
+        return table_html(
+            f"{self.recipe} {self.run_id}", ["split", "rows", "shards", "kB"], [*splits, *dropped]
+        )
 
 
 def in_usual_order(splits: Iterable[str]) -> tuple[str, ...]:
@@ -99,8 +120,9 @@ def in_usual_order(splits: Iterable[str]) -> tuple[str, ...]:
 def read_manifest(run: Path) -> Manifest | None:
     """Read the manifest of a run directory; None if there is none (the run is not finished).
 
-    Raises `CorruptShard` if it cannot be read or is not as written, and `InputError` if a headrace of another format
-    wrote it. A manifest without a digest is trusted: it was written before there was one, or by hand.
+    Raises `CorruptShard` if it cannot be read or is not as written, and `InputError` if a headrace
+    of another format wrote it. A manifest without a digest is trusted: it was written before there
+    was one, or by hand.
     """
     path = run / MANIFEST
     try:
@@ -111,11 +133,17 @@ def read_manifest(run: Path) -> Manifest | None:
         return None
     except (ValueError, RecursionError) as error:
         raise damaged(path, f"is not a manifest ({error})") from error
-    version = record.get("format_version") if isinstance(record, dict) else None
+    version = None
+    if isinstance(record, dict):
+        version = record.get("format_version")
     if version != FORMAT_VERSION:
         older = isinstance(version, int) and version < FORMAT_VERSION
-        remedy = "it was made by an older one: prepare the run again" if older else "upgrade headrace"
-        raise InputError(f"{path}: format version {version!r}, this headrace reads {FORMAT_VERSION}; {remedy}")
+        remedy = "upgrade headrace"
+        if older:
+            remedy = "it was made by an older one: prepare the run again"
+        raise InputError(
+            f"{path}: format version {version!r}, this headrace reads {FORMAT_VERSION}; {remedy}"
+        )
     try:
         digest = record.pop(DIGEST, None)
         if digest is not None and digest != sha256_hex(canonical_json(record)):
@@ -123,7 +151,9 @@ def read_manifest(run: Path) -> Manifest | None:
         problem = manifest_problem(record)
         if problem is not None:
             raise ValueError(problem)
-        record["splits"] = {name: SplitTotals(**totals) for name, totals in record["splits"].items()}
+        record["splits"] = {
+            name: SplitTotals(**totals) for name, totals in record["splits"].items()
+        }
         return Manifest(**record)
     except KeyError as error:
         raise damaged(path, f"has no {error}") from error
@@ -136,4 +166,6 @@ def finished_at(run: Path) -> str:
 
     A copy that does not preserve times has the time of the copy.
     """
-    return datetime.fromtimestamp(int((run / MANIFEST).stat().st_mtime), UTC).isoformat(timespec="seconds")
+    return datetime.fromtimestamp(int((run / MANIFEST).stat().st_mtime), UTC).isoformat(
+        timespec="seconds"
+    )

@@ -1,8 +1,10 @@
-"""Open what `prepare` made: the newest finished run of a dataset directory, a run by itself, or a fold of a run.
+"""Open what `prepare` made: the newest finished run of a dataset directory, a run by itself, or a
+fold of a run.
 
-A fold names for each of its splits some splits of the run, called cells. The rows of every cell were written once, in
-shards of their own, and a fold joins the blocks of its cells into one index. So opening a fold costs a pass over the
-index of the run, and whatever holds for a split holds for a split of a fold.
+A fold names for each of its splits some splits of the run, called cells. The rows of every cell
+were written once, in shards of their own, and a fold joins the blocks of its cells into one index.
+So opening a fold costs a pass over the index of the run, and whatever holds for a split holds for a
+split of a fold.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ from headrace.storage.places import path_of, place_of
 
 
 class FinishedRun(IndexedDataset):
-    """A finished run, read-only. root: the run directory; every path in the index is relative to it."""
+    """A finished run, read-only.
+
+    root: the run directory; every path in the index is relative to it.
+    """
 
     def __init__(self, root: Path, manifest: Manifest) -> None:
         super().__init__(root)
@@ -29,7 +34,9 @@ class FinishedRun(IndexedDataset):
 
     @cached_property
     def index(self) -> RunIndex:
-        """All blocks of the run; its bytes are checked against the manifest, and its names stay below the run."""
+        """All blocks of the run; its bytes are checked against the manifest, and its names stay
+        below the run.
+        """
         path = self.root / INDEX
         index = read_index(path, self.manifest.index_digest)
         problem = index_problem(index.table)
@@ -38,12 +45,15 @@ class FinishedRun(IndexedDataset):
         return index
 
     def split_index(self, split: str | None = None) -> SplitIndex:
-        """Return the blocks of a split; see `IndexedDataset.split_index`. Raises `InputError` if only folds have it."""
+        """Return the blocks of a split; see `IndexedDataset.split_index`.
+
+        Raises `InputError` if only folds have it.
+        """
         folds = self.manifest.folds
         if folds and (split is None or self.split_named(split) is None):
             raise InputError(
-                f"{self.root}: is prepared in {len(folds)} folds, each with {', '.join(folds[0])}; choose one, with "
-                "--fold 0 or headrace.open(…).fold(0)"
+                f"{self.root}: is prepared in {len(folds)} folds, each with {', '.join(folds[0])};"
+                " choose one, with --fold 0 or headrace.open(…).fold(0)"
             )
         return super().split_index(split)
 
@@ -70,10 +80,13 @@ class Fold(IndexedDataset):
         super().__init__(run.root)
         found = run.manifest.folds
         if not found:
-            raise SettingsError(f"{run.root}: was prepared as one split and has no folds; prepare it in folds")
+            raise SettingsError(
+                f"{run.root}: was prepared as one split and has no folds; prepare it in folds"
+            )
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(found):
             raise SettingsError(f"{run.root}: has no fold {number!r}; it has 0 to {len(found) - 1}")
-        self._run, self._cells = run, found[number]
+        self._run = run
+        self._cells = found[number]
         self.manifest = run.manifest.fold(number)
         self.number, self.folds = number, len(found)
 
@@ -104,27 +117,40 @@ def is_prepared(path: Path) -> bool:
 
 
 def find_run(path: str | Path, run: str | None = None) -> tuple[Path, Manifest]:
-    """Find the run directory and manifest of a path: a dataset directory, or a run directory itself.
+    """Find the run directory and manifest of a path: a dataset directory, or a run directory
+    itself.
 
-    In a dataset directory, this is the run that `splits` points at (in an object store `splits.json`), else the newest
-    by the time of its manifest.
+    In a dataset directory, this is the run that `splits` points at (in an object store
+    `splits.json`), else the newest by the time of its manifest.
     run: a run_id, to choose another.
     Raises `InputError` if there is no finished run.
     """
     root = path_of(path)
     if not root.is_dir():
-        raise InputError(f"{root}: no such directory; give the --out directory of a prepared dataset")
-    manifest = read_manifest(root) if (root / MANIFEST).exists() else None
+        raise InputError(
+            f"{root}: no such directory; give the --out directory of a prepared dataset"
+        )
+    manifest = None
+    if (root / MANIFEST).exists():
+        manifest = read_manifest(root)
     if manifest is not None:
         return root, manifest
     if run is not None:
         chosen = root / "runs" / run
-        manifest = read_manifest(chosen) if RUN_ID.fullmatch(run) else None
+        manifest = None
+        if RUN_ID.fullmatch(run):
+            manifest = read_manifest(chosen)
         if manifest is None:
-            raise InputError(f"{root}: has no finished run {run!r}; it has {', '.join(_finished(root)) or 'none'}")
+            raise InputError(
+                f"{root}: has no finished run {run!r}; it has"
+                f" {', '.join(_finished(root)) or 'none'}"
+            )
         return chosen, manifest
     linked = pointed_run(root)
-    manifest = None if linked is None else read_manifest(root / "runs" / linked)
+    if linked is None:
+        manifest = None
+    else:
+        manifest = read_manifest(root / "runs" / linked)
     if linked is not None and manifest is not None:
         return root / "runs" / linked, manifest
     runs = [root / "runs" / name for name in _finished(root)]
@@ -132,11 +158,18 @@ def find_run(path: str | Path, run: str | None = None) -> tuple[Path, Manifest]:
         manifest = read_manifest(newest)
         if manifest is not None:
             return newest, manifest
-    raise InputError(f"{root}: holds no finished run; prepare it first, e.g. with `headrace split SOURCE --out {root}`")
+    raise InputError(
+        f"{root}: holds no finished run; prepare it first, e.g. with `headrace split SOURCE --out"
+        f" {root}`"
+    )
 
 
 def _finished(root: Path) -> list[str]:
     runs = root / "runs"
     if not runs.is_dir():
         return []
-    return sorted(each.name for each in runs.iterdir() if RUN_ID.fullmatch(each.name) and (each / MANIFEST).exists())
+    return sorted(
+        each.name
+        for each in runs.iterdir()
+        if RUN_ID.fullmatch(each.name) and (each / MANIFEST).exists()
+    )

@@ -1,14 +1,16 @@
 """Open plain shards: files of Parquet, CSV, TSV or JSON lines, indexed when opened.
 
-There is one split, called "all", or the splits in the names of directories and files (train, val, test …). The index is
-built in threads – from footers for Parquet, in one scan for text – by one process of a machine, while others that open
-the same files wait. It takes O(blocks) memory for numbers and names; equal schemas are stored once. It is kept in a
-cache directory under a name derived from the files' names, sizes and times, so a changed file gives a new index, and
-every process maps it there.
+There is one split, called "all", or the splits in the names of directories and files (train, val,
+test …). The index is built in threads – from footers for Parquet, in one scan for text – by one
+process of a machine, while others that open the same files wait. It takes O(blocks) memory for
+numbers and names; equal schemas are stored once. It is kept in a cache directory under a name
+derived from the files' names, sizes and times, so a changed file gives a new index, and every
+process maps it there.
 
-`publish_index` puts the same file beside the shards. Later processes then copy it into the cache instead of reading the
-shards, if it matches the current files. The published file itself is never mapped, because others may replace it. The
-cache only saves time: if it cannot be written or read, each process builds an index of its own.
+`publish_index` puts the same file beside the shards. Later processes then copy it into the cache
+instead of reading the shards, if it matches the current files. The published file itself is never
+mapped, because others may replace it. The cache only saves time: if it cannot be written or read,
+each process builds an index of its own.
 """
 
 from __future__ import annotations
@@ -31,7 +33,13 @@ from headrace.arrays import I64
 from headrace.dataset.index import Index, SplitIndex, int64_array, text_array
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.sound import is_sound_name
-from headrace.dataset.stored_index import VERSION, StoredIndex, map_index, parse_stored, stored_bytes
+from headrace.dataset.stored_index import (
+    VERSION,
+    StoredIndex,
+    map_index,
+    parse_stored,
+    stored_bytes,
+)
 from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, InputError, SettingsError, StoreError
@@ -62,9 +70,14 @@ log = logging.getLogger("headrace")
 
 
 class PlainDataset(IndexedDataset):
-    """Plain shards, read-only; made by `open_plain`. empty_shards: names of the files that have no rows, sorted."""
+    """Plain shards, read-only; made by `open_plain`.
 
-    def __init__(self, root: Path, index: StoredIndex, contents: str, empty_shards: Sequence[str] = ()) -> None:
+    empty_shards: names of the files that have no rows, sorted.
+    """
+
+    def __init__(
+        self, root: Path, index: StoredIndex, contents: str, empty_shards: Sequence[str] = ()
+    ) -> None:
         super().__init__(root)
         self._index, self._contents, self.empty_shards = index, contents, tuple(empty_shards)
 
@@ -87,8 +100,9 @@ class PlainDataset(IndexedDataset):
 class _Asked:
     """The requested files, how their columns are to be read, and where their index is kept.
 
-    files: a digest of the files, independent of the location of their directory. contents: a digest of the files at
-    their location, and of how they are read. published: where their index is published; None for several entries.
+    files: a digest of the files, independent of the location of their directory. contents: a digest
+    of the files at their location, and of how they are read. published: where their index is
+    published; None for several entries.
     """
 
     def __init__(
@@ -101,31 +115,46 @@ class _Asked:
         on_progress: OnProgress,
     ) -> None:
         if not entries:
-            raise InputError("open: the list of files is empty; give at least one file, directory or pattern")
+            raise InputError(
+                "open: the list of files is empty; give at least one file, directory or pattern"
+            )
         if "infer" in (types or {}).values():
             raise SettingsError(
-                "types: infer reads all rows, which is too much for every opening; write the types out once, with"
-                " `headrace init rewrite … --types infer`, and give those"
+                "types: infer reads all rows, which is too much for every opening; write the types"
+                " out once, with `headrace init rewrite … --types infer`, and give those"
             )
         self.types = {name: type_named(word) for name, word in (types or {}).items()}
-        self.null_values, self.workers, self.on_progress = tuple(null_values), workers, on_progress
+        self.null_values = tuple(null_values)
+        self.workers = workers
+        self.on_progress = on_progress
         self.listing = listing = list_files(entries, splits="keep")
-        home, rest = home_of(entries[0]) if len(entries) == 1 else (None, "")
+        if len(entries) == 1:
+            home, rest = home_of(entries[0])
+        else:
+            home, rest = (None, "")
         self.partitions = partition_types(listing.names)
         reading: list[object] = [dict(sorted((types or {}).items())), list(null_values)]
         if self.partitions:  # keeps the keys of other sources unchanged
             reading.append([[name, str(kind)] for name, kind in self.partitions.items()])
         self.files = listing.digest(home)
-        self.contents = sha256_hex(canonical_json([VERSION, listing.digest(), listing.splits, *reading]))
+        self.contents = sha256_hex(
+            canonical_json([VERSION, listing.digest(), listing.splits, *reading])
+        )
         self.cached = cache_directory(cache_dir) / f"index-{self.contents}.arrows"
         key = sha256_hex(canonical_json([rest, *reading]))[:16]
-        self.published = None if home is None else home / BESIDE / f"index-{key}.arrows"
+        if home is None:
+            self.published = None
+        else:
+            self.published = home / BESIDE / f"index-{key}.arrows"
 
     def problem(self, index: StoredIndex) -> str | None:
         """Return why an index does not match the current files, or None."""
         if index.files != self.files:
             return "files came, went or changed after it was made"
-        told = {name: index.schema.field(name).type for name in self.types if name in index.schema.names}
+        told = {}
+        for name in self.types:
+            if name in index.schema.names:
+                told[name] = index.schema.field(name).type
         if told != self.types or index.null_values != self.null_values:
             return "it was made with other types or null values"
         places = files_of_splits(self.listing)
@@ -135,24 +164,32 @@ class _Asked:
         for split, of_split in places.items():
             # Files without rows are not in an index. This detects names that are only in the index.
             known = index.splits[split]
-            names = self.listing.names if len(places) == 1 else [self.listing.names[each] for each in of_split.tolist()]
-            shards, listed = text_array(known.shards), text_array(names)
+            if len(places) == 1:
+                names = self.listing.names
+            else:
+                names = [self.listing.names[each] for each in of_split.tolist()]
+            shards = text_array(known.shards)
+            listed = text_array(names)
             if not shards.equals(listed):
                 found = pc.index_in(shards, listed)
                 if found.null_count:
                     missing = shards.filter(pc.is_null(found))[0].as_py()
-                    return f"it has {missing[:80]!r}" if is_sound_name(missing) else "it has files outside"
+                    if is_sound_name(missing):
+                        return f"it has {missing[:80]!r}"
+                    return "it has files outside"
                 of_split = of_split[found.to_numpy()]
             if known.stamps is None or not np.array_equal(known.stamps, stamps[of_split]):
                 return "files have other sizes or times"
         return None
 
     def index(self, tone: _Tone) -> StoredIndex:
-        """Return the index in the cache, which one process of this machine builds while the others wait for it.
+        """Return the index in the cache, which one process of this machine builds while the others
+        wait for it.
 
         tone: whether the log says why a published index is not used.
         """
-        cached, root = self.cached, self.listing.root
+        cached = self.cached
+        root = self.listing.root
         with suppress(CorruptShard):  # a missing or damaged file is built again
             return self.mapped()
 
@@ -169,7 +206,8 @@ class _Asked:
             except CorruptShard:
                 data = self.published_bytes(tone) or self._built()
                 try:
-                    # Leftovers of a killed builder: while this process has the lock, no other one writes.
+                    # Leftovers of a killed builder: while this process has the lock, no other one
+                    # writes.
                     place_of(cached).sweep()
                     cached.unlink(missing_ok=True)
                     write_new(cached, data, sync="none")
@@ -178,7 +216,8 @@ class _Asked:
                     if len(self.listing.names) >= _MANY_FILES:
                         _warn(
                             f"{root}: its index cannot be kept ({error}); every process reads"
-                            f" {len(self.listing.names):,} files: give a cache_dir that can be written"
+                            f" {len(self.listing.names):,} files: give a cache_dir that can be"
+                            " written"
                         )
                     return parse_stored(memoryview(data), cached)
             with suppress(OSError):  # no longer needed: waiting processes find the index
@@ -205,30 +244,42 @@ class _Asked:
             if problem is None:
                 # Checked for published files only: it takes a second for a million blocks.
                 if any(replace(each).identity != each.identity for each in index.splits.values()):
-                    raise CorruptShard(f"{path}: names its splits by other digests than theirs; delete it")
+                    raise CorruptShard(
+                        f"{path}: names its splits by other digests than theirs; delete it"
+                    )
                 return data
             why = f"{path}: is out of date: {problem}"
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (CorruptShard, StoreError, OSError) as error:
-            why = str(error) if not isinstance(error, OSError) else f"{path}: cannot be read ({error.strerror})"
+            if not isinstance(error, OSError):
+                why = str(error)
+            else:
+                why = f"{path}: cannot be read ({error.strerror})"
         if tone == "loud":
             _warn(f"{why}; the shards are indexed again: `headrace index` publishes the new index")
         return None
 
     def _built(self) -> bytes:
-        listing, last = self.listing, time.monotonic()
-        log.info("%s", printable(f"{listing.root}: making the index of {len(listing.names):,} files"))
+        listing = self.listing
+        last = time.monotonic()
+        log.info(
+            "%s", printable(f"{listing.root}: making the index of {len(listing.names):,} files")
+        )
 
         def hear(done: int, total: int) -> None:
             nonlocal last
             if time.monotonic() - last >= _REPORT_S:
                 last = time.monotonic()
-                log.info("%s", printable(f"{listing.root}: {done:,} of {total:,} files are indexed"))
+                log.info(
+                    "%s", printable(f"{listing.root}: {done:,} of {total:,} files are indexed")
+                )
             self.on_progress(done, total)
 
         workers = self.workers or default_workers()
-        return build(listing, self.types, self.partitions, self.null_values, workers, self.files, hear)
+        return build(
+            listing, self.types, self.partitions, self.null_values, workers, self.files, hear
+        )
 
 
 def open_plain(
@@ -242,18 +293,22 @@ def open_plain(
 ) -> PlainDataset:
     """Open a directory, a file, a glob, or a list of them.
 
-    For one directory or glob, the splits are those in the names of files, if any (see `formats.names`).
-    types: of columns of CSV and TSV files, which are text otherwise; null_values: texts that mean null in those.
-    on_progress: called with (files read, files) while an index is built. Files without rows are skipped, and the log
-    names them. Raises `InputError` if a file cannot be read, the files differ in their columns, or none has any
-    content; `SettingsError` on unknown types.
+    For one directory or glob, the splits are those in the names of files, if any (see
+    `formats.names`). types: of columns of CSV and TSV files, which are text otherwise; null_values:
+    texts that mean null in those. on_progress: called with (files read, files) while an index is
+    built. Files without rows are skipped, and the log names them. Raises `InputError` if a file
+    cannot be read, the files differ in their columns, or none has any content; `SettingsError` on
+    unknown types.
     """
-    entries = [source] if isinstance(source, str | PurePath) else list(source)
+    if isinstance(source, str | PurePath):
+        entries = [source]
+    else:
+        entries = list(source)
     for entry in entries:
         if not isinstance(entry, str | PurePath):
             raise SettingsError(
-                f"{type(source).__name__} of {type(entry).__name__} is neither paths nor a table; give paths, or make "
-                "a table of the rows, such as with polars.DataFrame(…)"
+                f"{type(source).__name__} of {type(entry).__name__} is neither paths nor a table;"
+                " give paths, or make a table of the rows, such as with polars.DataFrame(…)"
             )
     asked = _Asked(entries, types, null_values, cache_dir, workers, on_progress)
     return _opened(asked, asked.index("loud"))
@@ -279,11 +334,12 @@ def publish_index(
     workers: int | None = None,
     on_progress: OnProgress = lambda done, total: None,
 ) -> PublishedIndex:
-    """Publish the index of a directory, a file or a glob, for all later opens with the same types and nulls.
+    """Publish the index of a directory, a file or a glob, for all later opens with the same types
+    and nulls.
 
-    place: "beside" the shards, in a directory called .headrace; or in the "cache" alone; None: beside them, or in the
-    cache if that directory cannot be written. An index that matches the files is left as it is. Raises as `open_plain`,
-    and `StoreError` if the index cannot be written.
+    place: "beside" the shards, in a directory called .headrace; or in the "cache" alone; None:
+    beside them, or in the cache if that directory cannot be written. An index that matches the
+    files is left as it is. Raises as `open_plain`, and `StoreError` if the index cannot be written.
     """
     asked = _Asked([source], types, null_values, cache_dir, workers, on_progress)
     was_cached = False
@@ -291,7 +347,9 @@ def publish_index(
         asked.mapped()
         was_cached = True
     index = asked.index("silent")
-    dataset, target, cached = _opened(asked, index), asked.published, asked.cached
+    dataset = _opened(asked, index)
+    target = asked.published
+    cached = asked.cached
     if place != "cache" and target is not None:
         if asked.published_bytes("silent") is not None:
             return PublishedIndex(path=target, place="beside", how="kept", dataset=dataset)
@@ -303,17 +361,24 @@ def publish_index(
         else:
             place_of(target).sweep(older_than_s=3600.0)  # another machine may be publishing now
             return PublishedIndex(path=target, place="beside", how="written", dataset=dataset)
-    if any(each.mapped is None for each in index.splits.values()):  # the cache failed; this raises the reason
+    # the cache failed; this raises the reason
+    if any(each.mapped is None for each in index.splits.values()):
         place_of(cached).replace(index.data.to_pybytes())
-    return PublishedIndex(path=cached, place="cache", how="kept" if was_cached else "written", dataset=dataset)
+    return PublishedIndex(
+        path=cached, place="cache", how="kept" if was_cached else "written", dataset=dataset
+    )
 
 
 def _opened(asked: _Asked, index: StoredIndex) -> PlainDataset:
-    names, listing = index.schema.names, asked.listing
+    names = index.schema.names
+    listing = asked.listing
     kind = file_type_of_name(listing.names[0])
     if kind is not None and kind.format.separator is not None and is_headless(names):
         file = listing.path(0)
-        text = f"{file}: its first line, {few(names)}, was read as column names but looks like data; {REMEDY}"
+        text = (
+            f"{file}: its first line, {few(names)}, was read as column names but looks like data;"
+            f" {REMEDY}"
+        )
         warnings.warn(printable(text), UserWarning, stacklevel=4)
     empty: list[str] = []
     if sum(len(each.shards) for each in index.splits.values()) < len(listing.names):
@@ -338,28 +403,35 @@ def build(
 ) -> bytes:
     """Build the index of the listed files as the bytes of a file; see `stored_index`.
 
-    kinds: types of CSV and TSV columns. partitions: types of columns in names. files: a digest of the files, kept in
-    the index. on_progress: called with (files done, files) from any thread. Raises `InputError` if a file cannot be
-    read or files differ in their columns, `SettingsError` on types of columns that no text file has.
+    kinds: types of CSV and TSV columns. partitions: types of columns in names. files: a digest of
+    the files, kept in the index. on_progress: called with (files done, files) from any thread.
+    Raises `InputError` if a file cannot be read or files differ in their columns, `SettingsError`
+    on types of columns that no text file has.
     """
     done = 0
 
     def task(start: int) -> tuple[list[Shard], list[str], list[int], I64]:
-        """Look at files; return a shard for each distinct declaration of columns, and the format and blocks of each.
+        """Look at files; return a shard for each distinct declaration of columns, and the format
+        and blocks of each.
 
         Of each block: number, rows, offset and length, int64 [blocks, 4].
         """
         nonlocal done
         distinct: list[Shard] = []
-        words, numbers = list[str](), list[int]()
+        words = list[str]()
+        numbers = list[int]()
         blocks: list[tuple[int, int, int, int]] = []
         places = range(start, min(start + _FILES_A_TASK, len(listing.names)))
         for place in places:
-            last = distinct[-1] if distinct else None
+            last = None
+            if distinct:
+                last = distinct[-1]
             shard, own = look(listing.path(place), listing.names[place], last, partitions)
             if shard.dialect is not None and kinds:  # the declared types of text columns
                 told = {name: kind for name, kind in kinds.items() if name not in shard.partition}
-                declared = pa.schema([(each.name, told.get(each.name, each.type)) for each in shard.schema])
+                declared = pa.schema(
+                    [(each.name, told.get(each.name, each.type)) for each in shard.schema]
+                )
                 shard = replace(shard, schema=declared)
             size, mtime_ns, _ = listing.stats[place]
             shard = replace(shard, size=size, mtime_ns=mtime_ns)
@@ -371,13 +443,18 @@ def build(
         on_progress(done, len(listing.names))
         return distinct, words, numbers, np.array(blocks, np.int64).reshape(-1, 4)
 
-    found = run_tasks([partial(task, start) for start in range(0, len(listing.names), _FILES_A_TASK)], workers)
+    found = run_tasks(
+        [partial(task, start) for start in range(0, len(listing.names), _FILES_A_TASK)], workers
+    )
     shards = _distinct([shard for distinct, _, _, _ in found for shard in distinct])
-    text = {name for each in shards if each.dialect is not None for name in stored(each).schema.names}
+    text = {
+        name for each in shards if each.dialect is not None for name in stored(each).schema.names
+    }
     unknown = sorted(set(kinds) - text)
     if unknown:
         raise SettingsError(
-            f"types: {unknown[0]!r} is not a column of a CSV or TSV file; those have {sorted(text) or 'no columns'}"
+            f"types: {unknown[0]!r} is not a column of a CSV or TSV file; those have"
+            f" {sorted(text) or 'no columns'}"
         )
     schema = common_schema(shards, "error")
     formats = [word for _, words, _, _ in found for word in words]
@@ -393,7 +470,13 @@ def _distinct(shards: Sequence[Shard]) -> list[Shard]:
 
     def same(a: Shard, b: Shard) -> bool:
         first, second = (
-            (shard.file_type, shard.content, shard.dialect is None, shard.null_columns, [*shard.partition])
+            (
+                shard.file_type,
+                shard.content,
+                shard.dialect is None,
+                shard.null_columns,
+                [*shard.partition],
+            )
             for shard in (a, b)
         )
         return first == second and (a.schema is b.schema or bool(a.schema.equals(b.schema)))
@@ -413,8 +496,11 @@ def _splits(
     schema: pa.Schema,
     partitioned: tuple[str, ...],
 ) -> list[SplitIndex]:
-    """Return the blocks of each split in names, or of all files; a split of files without rows has no blocks."""
-    words, firsts = text_array(formats), np.cumsum(counts) - counts
+    """Return the blocks of each split in names, or of all files; a split of files without rows has
+    no blocks.
+    """
+    words = text_array(formats)
+    firsts = np.cumsum(counts) - counts
     found = []
     for split, places in files_of_splits(listing).items():
         holding = places[counts[places] > 0]
@@ -442,7 +528,9 @@ def _splits(
 
 
 def files_of_splits(listing: Listing) -> dict[str, I64]:
-    """Return the listing indices of each split's files, sorted; of one split, "all", if names tell none."""
+    """Return the listing indices of each split's files, sorted; of one split, "all", if names tell
+    none.
+    """
     if not listing.splits:
         return {ALL: np.arange(len(listing.names))}
     words = np.array(listing.splits)

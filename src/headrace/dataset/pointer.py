@@ -1,12 +1,13 @@
 """Maintain the pointer: the run that trainers reading paths see, switched atomically.
 
-    runs/<run_id>/splits/<name> -> ../<directory>   the run's own links, made before its manifest, never changed
-    splits -> runs/<run_id>/splits                  one link, so one rename replaces all splits together
-    <file> -> splits/../<file>                      files beside splits/ switch with the same rename
+    runs/<run_id>/splits/<name> -> ../<directory>   the run's own links, made before its manifest,
+    never changed splits -> runs/<run_id>/splits                  one link, so one rename replaces
+    all splits together <file> -> splits/../<file>                      files beside splits/ switch
+    with the same rename
 
-Nothing that a reader sees changes before the rename. A process that dies at any point leaves the old run or the new
-one, and preparing again finishes the rest. An object store has no links: there `splits.json` names the run and its
-directories, and one PUT replaces it.
+Nothing that a reader sees changes before the rename. A process that dies at any point leaves the
+old run or the new one, and preparing again finishes the rest. An object store has no links: there
+`splits.json` names the run and its directories, and one PUT replaces it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from headrace.storage.places import place_of
 
 Announce = Callable[[Literal["links.made", "beside.linked", "splits.linked"], str], None]
 
-SPLITS, POINTER = "splits", "splits.json"
+SPLITS = "splits"
+POINTER = "splits.json"
 RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TO_RUN = re.compile(rf"runs/({RUN_ID.pattern})/{SPLITS}")
 _AGAIN = "prepare the run again, or open it by its run id"
@@ -39,7 +41,8 @@ def pointer_of(root: Path) -> Path:
 
 
 def pointed_run(root: Path) -> str | None:
-    """Return the run id that the pointer of a dataset directory names, or None if there is no pointer.
+    """Return the run id that the pointer of a dataset directory names, or None if there is no
+    pointer.
 
     A dataset that was copied from a store to a disk is opened by its `splits.json`.
     Raises `CorruptShard` for a `splits.json` that names no run.
@@ -47,20 +50,27 @@ def pointed_run(root: Path) -> str | None:
     pointer = root / SPLITS
     if place_of(root).has_links and pointer.is_symlink():
         match = _TO_RUN.fullmatch(os.readlink(pointer))
-        return match[1] if match else None
+        if match:
+            return match[1]
+        return None
     try:
-        name = json.loads((root / POINTER).read_bytes())["run"]
-        return name if RUN_ID.fullmatch(name) else None
+        name: str = json.loads((root / POINTER).read_bytes())["run"]
+        if RUN_ID.fullmatch(name):
+            return name
+        return None
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
-        raise CorruptShard(f"{root / POINTER}: names no run ({error}); delete it and prepare again") from error
+        raise CorruptShard(
+            f"{root / POINTER}: names no run ({error}); delete it and prepare again"
+        ) from error
 
 
 def check_pointer(out: Path) -> None:
     """Refuse an output where the pointer cannot be made, before the work, so that no work is lost.
 
-    Raises `StoreError` that names the file in the way, or says that the file system has no symbolic links.
+    Raises `StoreError` that names the file in the way, or says that the file system has no symbolic
+    links.
     """
     pointer = out / SPLITS
     if os.path.lexists(pointer):
@@ -73,8 +83,8 @@ def check_pointer(out: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise StoreError(
-            f"{out}: cannot hold symbolic links ({error.strerror}), and splits/ is one; choose an output directory on "
-            "another file system"
+            f"{out}: cannot hold symbolic links ({error.strerror}), and splits/ is one; choose an"
+            " output directory on another file system"
         ) from error
 
 
@@ -92,17 +102,23 @@ def make_own_links(run: Path, manifest: Manifest) -> None:
 
 
 def point_at(out: Path, run: Path, manifest: Manifest, announce: Announce) -> None:
-    """Point `splits`, and every file that the run publishes beside it, at this run. Raises `StoreError`."""
+    """Point `splits`, and every file that the run publishes beside it, at this run.
+
+    Raises `StoreError`.
+    """
     make_own_links(run, manifest)
     announce("links.made", SPLITS)
-    pointer, beside = out / SPLITS, manifest.facts.get("published", {})
+    pointer = out / SPLITS
+    beside = manifest.facts.get("published", {})
     with local.alone(out / "runs"):  # so that each process makes all its links before the next one
         check_pointer(out)
         for name in sorted(beside):
             if os.path.lexists(out / name) and not _follows_pointer(out / name):
                 raise _in_the_way(out / name)
-        for name, place in sorted(beside.items()):  # dangling, or leads to the old run, until the pointer moves
-            local.link_to(out / name, f"{SPLITS}/../{place}")  # the kernel follows `splits` first: `..` is the run
+        # dangling, or leads to the old run, until the pointer moves
+        for name, place in sorted(beside.items()):
+            # the kernel follows `splits` first: `..` is the run
+            local.link_to(out / name, f"{SPLITS}/../{place}")
         announce("beside.linked", SPLITS)
         local.link_to(pointer, f"runs/{run.name}/{SPLITS}")
         local.sync_directory(out)
@@ -137,21 +153,31 @@ def pointer_record(run_id: str, manifest: Manifest) -> dict[str, Any]:
 
 
 def pointer_problem(root: Path, run: Path, manifest: Manifest) -> str | None:
-    """Describe why a trainer that reads the paths of `root` does not see this run completely; None if it does."""
-    pointer, record = root / SPLITS, root / POINTER
+    """Describe why a trainer that reads the paths of `root` does not see this run completely; None
+    if it does.
+    """
+    pointer = root / SPLITS
+    record = root / POINTER
     if not place_of(root).has_links or (not os.path.lexists(pointer) and record.is_file()):
         try:
             same = json.loads(record.read_bytes()) == pointer_record(run.name, manifest)
         except FileNotFoundError:
-            return f"{record}: is missing, so readers of the store cannot tell which run is the newest; {_AGAIN}"
+            return (
+                f"{record}: is missing, so readers of the store cannot tell which run is the"
+                f" newest; {_AGAIN}"
+            )
         except ValueError:
             return f"{record}: is not JSON; {_AGAIN}"
-        return None if same else f"{record}: does not name run {run.name} and its splits; {_AGAIN}"
+        if same:
+            return None
+        return f"{record}: does not name run {run.name} and its splits; {_AGAIN}"
     wanted = f"runs/{run.name}/{SPLITS}"
     if not os.path.lexists(pointer):
         return f"{pointer}: is missing, so trainers that read paths find no split; {_AGAIN}"
     if not pointer.is_symlink():
-        kind = "directory" if pointer.is_dir() else "file"
+        kind = "file"
+        if pointer.is_dir():
+            kind = "directory"
         return f"{pointer}: is a {kind}, not a link to {wanted}; move it away and {_AGAIN}"
     if (text := os.readlink(pointer)) != wanted:
         return f"{pointer}: leads to {text}, not to {wanted}; delete the link and {_AGAIN}"
@@ -160,7 +186,8 @@ def pointer_problem(root: Path, run: Path, manifest: Manifest) -> str | None:
         return problem
     beside = manifest.facts.get("published", {})
     for name, place in sorted(beside.items()):
-        link, target = root / name, run / place
+        link = root / name
+        target = run / place
         if not (link.exists() and target.exists() and link.samefile(target)):
             return f"{link}: does not lead to {place} of run {run.name}; move it away and {_AGAIN}"
     for entry in sorted(root.iterdir()):
@@ -170,30 +197,53 @@ def pointer_problem(root: Path, run: Path, manifest: Manifest) -> str | None:
 
 
 def own_links_problem(run: Path, manifest: Manifest) -> str | None:
-    """Name the first entry of a run's own `splits/` that does not lead where the manifest says, or None."""
-    directory, links = run / SPLITS, _own_links(manifest)
+    """Name the first entry of a run's own `splits/` that does not lead where the manifest says, or
+    None.
+    """
+    directory = run / SPLITS
+    links = _own_links(manifest)
     for name, place in sorted(manifest.facts["directories"].items()):
         entry = directory / name
         if name in links and (not entry.is_symlink() or os.readlink(entry) != links[name]):
             return f"{entry}: is not a link to {links[name]}; restore it or prepare the run again"
         if (name not in links and entry.is_symlink()) or not entry.is_dir():
-            return f"{entry}: does not lead to the directory {place} of the run; restore it or prepare the run again"
+            return (
+                f"{entry}: does not lead to the directory {place} of the run; restore it or prepare"
+                " the run again"
+            )
     for entry in sorted(directory.iterdir()):
-        if entry.name not in manifest.facts["directories"] and not entry.name.startswith(TEMP_PREFIX):
+        if entry.name not in manifest.facts["directories"] and not entry.name.startswith(
+            TEMP_PREFIX
+        ):
             return f"{entry}: is not part of this run; move it away"
     return None
 
 
 def _own_links(manifest: Manifest) -> dict[str, str]:
-    """Return name → target of each link in a run's own `splits/`; a split already inside it needs none."""
+    """Return name → target of each link in a run's own `splits/`; a split already inside it needs
+    none.
+    """
     places = manifest.facts["directories"].items()
-    return {name: os.path.relpath(place, SPLITS) for name, place in places if place != f"{SPLITS}/{name}"}
+    result = {}
+    for name, place in places:
+        if place != f"{SPLITS}/{name}":
+            result[name] = os.path.relpath(place, SPLITS)
+    return result
 
 
 def _follows_pointer(link: Path) -> bool:
-    """Return whether headrace made this link beside `splits`; e.g. `best -> runs/<run_id>` is the user's."""
-    return link.is_symlink() and not link.name.startswith(TEMP_PREFIX) and os.readlink(link).startswith(f"{SPLITS}/../")
+    """Return whether headrace made this link beside `splits`; e.g.
+
+    `best -> runs/<run_id>` is the user's.
+    """
+    return (
+        link.is_symlink()
+        and not link.name.startswith(TEMP_PREFIX)
+        and os.readlink(link).startswith(f"{SPLITS}/../")
+    )
 
 
 def _in_the_way(path: Path) -> StoreError:
-    return StoreError(f"{path}: is in the way of a link of that name; move it, or choose another --out")
+    return StoreError(
+        f"{path}: is in the way of a link of that name; move it, or choose another --out"
+    )

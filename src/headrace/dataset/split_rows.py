@@ -1,8 +1,8 @@
 """Hand the rows of a split to readers of tables of other libraries.
 
-Rows come exactly as headrace's own readers deliver them: in the order of the shards, block by block, checked as in a
-stream, with the types of the index and after the filter of the dataset. Memory is one block, unless a library holds all
-rows.
+Rows come exactly as headrace's own readers deliver them: in the order of the shards, block by
+block, checked as in a stream, with the types of the index and after the filter of the dataset.
+Memory is one block, unless a library holds all rows.
 """
 
 from __future__ import annotations
@@ -23,10 +23,14 @@ if TYPE_CHECKING:
 
 
 class SplitRows:
-    """The rows of a split. Any library that accepts Arrow streams accepts this object, any number of times."""
+    """The rows of a split.
+
+    Any library that accepts Arrow streams accepts this object, any number of times.
+    """
 
     def __init__(self, dataset: IndexedDataset, split: str) -> None:
-        self.split, self._dataset = split, dataset
+        self.split = split
+        self._dataset = dataset
 
     def __len__(self) -> int:
         return self._dataset.split_index(self.split).total_rows
@@ -40,15 +44,26 @@ class SplitRows:
         return self._dataset.split_index(self.split).schema
 
     def reader(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
-        """Read the rows in order. columns: which, in this order; None: all. Raises `SettingsError`."""
+        """Read the rows in order.
+
+        columns: which, in this order; None: all. Raises `SettingsError`.
+        """
         schema = self.schema
-        names = schema.names if columns is None else list(columns)
+        if columns is None:
+            names = schema.names
+        else:
+            names = list(columns)
         unknown = [name for name in names if name not in schema.names]
         if unknown:
-            raise SettingsError(f"{self._dataset.root}: has no column {unknown[0]!r}; it has {few(schema.names)}")
-        wanted, read = pa.schema([schema.field(name) for name in names]), self._dataset.block_reader(self.split)
+            raise SettingsError(
+                f"{self._dataset.root}: has no column {unknown[0]!r}; it has {few(schema.names)}"
+            )
+        wanted = pa.schema([schema.field(name) for name in names])
+        read = self._dataset.block_reader(self.split)
         blocks = range(len(self._dataset.split_index(self.split).rows))
-        batches = (batch for block in blocks for batch in read(block, names).cast(wanted).to_batches())
+        batches = (
+            batch for block in blocks for batch in read(block, names).cast(wanted).to_batches()
+        )
         return pa.RecordBatchReader.from_batches(wanted, batches)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -60,14 +75,22 @@ class SplitRows:
         return self.reader(columns).read_all()
 
     def to_polars(self) -> pl.LazyFrame:
-        """Scan the rows lazily: only the columns and blocks that a query needs are read, when it is collected."""
+        """Scan the rows lazily: only the columns and blocks that a query needs are read, when it is
+        collected.
+        """
         import polars as pl
         from polars.io.plugins import register_io_source
 
         def read(
-            columns: list[str] | None, predicate: pl.Expr | None, rows: int | None, _batch_rows: int | None
+            columns: list[str] | None,
+            predicate: pl.Expr | None,
+            rows: int | None,
+            _batch_rows: int | None,
         ) -> Iterator[pl.DataFrame]:
-            left = len(self) if rows is None else rows
+            if rows is None:
+                left = len(self)
+            else:
+                left = rows
             for batch in self.reader(columns) if left else ():
                 frame = pl.DataFrame(batch).head(left)
                 left -= frame.height
@@ -91,25 +114,33 @@ class SplitRows:
         return (connection or _library("duckdb")).from_arrow(self.to_arrow())
 
     def to_datasets(self) -> Any:
-        """Make a Hugging Face `Dataset` of the rows, in memory, with the features in the hub's README.md if any.
+        """Make a Hugging Face `Dataset` of the rows, in memory, with the features in the hub's
+        README.md if any.
 
-        Raises `MissingExtra` without datasets, and `InputError` if values do not fit these features.
+        Raises `MissingExtra` without datasets, and `InputError` if values do not fit these
+        features.
         """
-        datasets, rows, info = _library("datasets"), self.to_arrow(), info_of(self._dataset.root)
+        datasets = _library("datasets")
+        rows = self.to_arrow()
+        info = info_of(self._dataset.root)
         inferred = datasets.Features.from_arrow_schema(rows.schema)
         told = None
         if info is not None:
-            infos = import_module("datasets.info").DatasetInfosDict.from_dataset_card_data({"dataset_info": info})
+            infos = import_module("datasets.info").DatasetInfosDict.from_dataset_card_data(
+                {"dataset_info": info}
+            )
             told = next(iter(infos.values())).features
         if told is None:
             return datasets.Dataset(rows)
-        features = datasets.Features({name: told.get(name, kind) for name, kind in inferred.items()})
+        features = datasets.Features(
+            {name: told.get(name, kind) for name, kind in inferred.items()}
+        )
         try:
             fitted = import_module("datasets.table").table_cast(rows, features.arrow_schema)
         except (ValueError, TypeError) as error:  # raised by Arrow and by datasets
             raise InputError(
-                f"{self._dataset.root}: the rows do not fit the features in README.md: {error}; to_arrow() gives them "
-                "as the files have them"
+                f"{self._dataset.root}: the rows do not fit the features in README.md: {error};"
+                " to_arrow() gives them as the files have them"
             ) from error
         return datasets.Dataset(fitted, info=datasets.DatasetInfo(features=features))
 

@@ -1,9 +1,10 @@
 """Store the index of plain shards as a file that processes map instead of copying.
 
-The file is a sealed stream: an Arrow IPC stream of one uncompressed record batch, followed by its XXH3-128. Readers of
-Arrow streams ignore those 16 bytes. The batch has one row per split, and each column holds a list: the values of one
-field of `SplitIndex`. Every array of an opened index is therefore a view of the file, and all processes of a machine
-share its pages. Opening the file costs a few passes over its bytes.
+The file is a sealed stream: an Arrow IPC stream of one uncompressed record batch, followed by its
+XXH3-128. Readers of Arrow streams ignore those 16 bytes. The batch has one row per split, and each
+column holds a list: the values of one field of `SplitIndex`. Every array of an opened index is
+therefore a view of the file, and all processes of a machine share its pages. Opening the file costs
+a few passes over its bytes.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ from headrace.dataset.sound import LARGEST
 from headrace.digest import canonical_json
 from headrace.errors import CorruptShard
 
-# Increment when this layout, `SplitIndex.identity` or the result of a file scan changes, so that older files are
-# rebuilt.
+# Increment when this layout, `SplitIndex.identity` or the result of a file scan changes, so that
+# older files are rebuilt.
 VERSION = 7
-_VERSION_KEY, _FILES_KEY = b"headrace.index_version", b"headrace.files"
+_VERSION_KEY = b"headrace.index_version"
+_FILES_KEY = b"headrace.files"
 _PARTITIONED_KEY = b"headrace.partitioned"  # present if there are such columns
 _FEW_WORDS = pa.dictionary(pa.int16(), pa.string())
 _OF_SHARDS = {"shards": pa.large_string(), "formats": _FEW_WORDS, "checksums": _FEW_WORDS}
@@ -50,14 +52,20 @@ _STORED = pa.schema(
         pa.field("split", pa.string(), nullable=False),
         pa.field("identity", pa.string(), nullable=False),
         *(pa.field(name, pa.large_list(kind), nullable=False) for name, kind in _OF_SHARDS.items()),
-        *(pa.field(name, pa.large_list(pa.int64()), nullable=False) for name in (*_OF_BLOCKS, "stamps")),
+        *(
+            pa.field(name, pa.large_list(pa.int64()), nullable=False)
+            for name in (*_OF_BLOCKS, "stamps")
+        ),
     ]
 )
 _DIGEST_BYTES = 16
 
 
 class StoredIndex(Index):
-    """An index in such a file. data: its bytes; files: a digest of the indexed files; digest: its own."""
+    """An index in such a file.
+
+    data: its bytes; files: a digest of the indexed files; digest: its own.
+    """
 
     def __init__(
         self,
@@ -70,19 +78,26 @@ class StoredIndex(Index):
         digest: str,
     ) -> None:
         super().__init__(schema, null_values)
-        self.splits, self.data, self.files, self.digest = splits, data, files, digest
+        self.splits = splits
+        self.data = data
+        self.files = files
+        self.digest = digest
 
     def split(self, split: str) -> SplitIndex:
         """Return the blocks of one split in natural order."""
         return self.splits[split]
 
 
-def stored_bytes(splits: Sequence[SplitIndex], schema: pa.Schema, null_values: Sequence[str], files: str) -> bytes:
+def stored_bytes(
+    splits: Sequence[SplitIndex], schema: pa.Schema, null_values: Sequence[str], files: str
+) -> bytes:
     """Encode such a file. files: a digest of the indexed files."""
 
     def lists(values: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
         ends = np.cumsum([0, *(len(each) for each in values)])
-        return pa.LargeListArray.from_arrays(int64_array(ends), pa.concat_arrays([*values, pa.nulls(0, kind)]))
+        return pa.LargeListArray.from_arrays(
+            int64_array(ends), pa.concat_arrays([*values, pa.nulls(0, kind)])
+        )
 
     def texts(name: str, kind: pa.DataType) -> pa.Array:
         return lists([text_array(getattr(each, name)).cast(kind) for each in splits], kind)
@@ -96,7 +111,11 @@ def stored_bytes(splits: Sequence[SplitIndex], schema: pa.Schema, null_values: S
         *(texts(name, kind) for name, kind in _OF_SHARDS.items()),
         *(numbers(name) for name in (*_OF_BLOCKS, "stamps")),
     ]
-    metadata = {**columns_metadata(schema, null_values), _VERSION_KEY: b"%d" % VERSION, _FILES_KEY: files.encode()}
+    metadata = {
+        **columns_metadata(schema, null_values),
+        _VERSION_KEY: b"%d" % VERSION,
+        _FILES_KEY: files.encode(),
+    }
     if splits and splits[0].partitioned:
         metadata[_PARTITIONED_KEY] = canonical_json(list(splits[0].partitioned))
     batch = pa.RecordBatch.from_arrays(columns, schema=_STORED.with_metadata(metadata))
@@ -108,7 +127,9 @@ def stored_bytes(splits: Sequence[SplitIndex], schema: pa.Schema, null_values: S
 
 @contextmanager
 def sealed(sink: BinaryIO, schema: pa.Schema) -> Iterator[Callable[[pa.RecordBatch], None]]:
-    """Write an Arrow stream followed by the digest of its bytes; yield a function that writes the next batch."""
+    """Write an Arrow stream followed by the digest of its bytes; yield a function that writes the
+    next batch.
+    """
     digest = _Digesting(sink)
     with pa.ipc.new_stream(digest, schema) as writer:
         yield writer.write_batch
@@ -132,7 +153,10 @@ class _Digesting(io.RawIOBase):
 
 
 def stream_of(data: pa.Buffer) -> pa.Buffer:
-    """Return the Arrow stream in the bytes of a sealed one. Raises `ValueError` if the digest does not match."""
+    """Return the Arrow stream in the bytes of a sealed one.
+
+    Raises `ValueError` if the digest does not match.
+    """
     stream = data[:-_DIGEST_BYTES]
     if xxhash.xxh3_128_digest(stream) != data[-_DIGEST_BYTES:].to_pybytes():
         raise ValueError("its bytes are not those that were written")
@@ -140,7 +164,10 @@ def stream_of(data: pa.Buffer) -> pa.Buffer:
 
 
 def mapped_file(path: Path) -> tuple[mmap.mmap, tuple[int, int]]:
-    """Map a file; also return its device and inode. Raises `CorruptShard` if it cannot be mapped."""
+    """Map a file; also return its device and inode.
+
+    Raises `CorruptShard` if it cannot be mapped.
+    """
     try:
         # Opening a pipe would block.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -157,16 +184,21 @@ def mapped_file(path: Path) -> tuple[mmap.mmap, tuple[int, int]]:
 
 
 def map_index(path: Path) -> StoredIndex:
-    """Map the index in a file. Raises `CorruptShard` if it is missing, damaged or not such an index."""
+    """Map the index in a file.
+
+    Raises `CorruptShard` if it is missing, damaged or not such an index.
+    """
     mapped, place = mapped_file(path)
     return parse_stored(mapped, path, place)
 
 
 def parse_stored(source: Any, path: Path, place: tuple[int, int] | None = None) -> StoredIndex:
-    """Parse the index in the bytes of such a file. Raises `CorruptShard` if anything is not as it was written.
+    """Parse the index in the bytes of such a file.
 
-    source: bytes, or an object with a buffer of them; path: named in errors. place: device and inode of the file that
-    they are mapped from; None: they are a copy.
+    Raises `CorruptShard` if anything is not as it was written.
+
+    source: bytes, or an object with a buffer of them; path: named in errors. place: device and
+    inode of the file that they are mapped from; None: they are a copy.
     """
     data = pa.py_buffer(source)
     try:
@@ -188,8 +220,13 @@ def parse_stored(source: Any, path: Path, place: tuple[int, int] | None = None) 
             fields = {each: list_values(batch[each], row) for each in _STORED.names[2:]}
             fields["stamps"] = fields["stamps"].reshape(-1, 2)
             _check(fields)
-            mapped = None if place is None else MappedSplit(path, digest.hex(), place, name, fields)
-            splits[name] = SplitIndex(split=name, schema=schema, partitioned=partitioned, mapped=mapped, **fields)
+            if place is None:
+                mapped = None
+            else:
+                mapped = MappedSplit(path, digest.hex(), place, name, fields)
+            splits[name] = SplitIndex(
+                split=name, schema=schema, partitioned=partitioned, mapped=mapped, **fields
+            )
             # Stored in the file, because computing it takes a second for a million blocks.
             identity = str(batch["identity"][row])
             if len(bytes.fromhex(identity)) != 32:
@@ -199,12 +236,23 @@ def parse_stored(source: Any, path: Path, place: tuple[int, int] | None = None) 
             raise ValueError("a split is in it twice")
         files = metadata[_FILES_KEY].decode()
         return StoredIndex(splits, schema, null_values, data=data, files=files, digest=digest.hex())
-    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError, IndexError, StopIteration) as error:
+    except (
+        OSError,
+        pa.ArrowException,
+        KeyError,
+        TypeError,
+        ValueError,
+        IndexError,
+        StopIteration,
+    ) as error:
         raise CorruptShard(f"{path}: cannot be read as an index ({error}); delete it") from error
 
 
 def list_values(column: pa.Array, row: int) -> Any:
-    """Return a list in a row of a column as a view of its numbers or `Texts`. Raises `ValueError` on missing values."""
+    """Return a list in a row of a column as a view of its numbers or `Texts`.
+
+    Raises `ValueError` on missing values.
+    """
     values = column[row].values
     if values is None or values.null_count:
         raise ValueError("values are missing")
@@ -213,19 +261,26 @@ def list_values(column: pa.Array, row: int) -> Any:
     dtype = np.dtype(str(values.type))
     if not len(values):
         return np.empty(0, dtype)
-    # The result of `to_numpy`, which would import pandas and delay the start by a quarter of a second.
+    # The result of `to_numpy`, which would import pandas and delay the start by a quarter of a
+    # second.
     return np.frombuffer(values.buffers()[1], dtype, len(values), values.offset * dtype.itemsize)
 
 
 def _check(fields: Mapping[str, Any]) -> None:
-    """Raise `ValueError` unless these are the blocks of a split, in natural order, with valid positions and counts."""
-    shards, shard_of_block, block = fields["shards"], fields["shard_of_block"], fields["block"]
+    """Raise `ValueError` unless these are the blocks of a split, in natural order, with valid
+    positions and counts.
+    """
+    shards = fields["shards"]
+    shard_of_block = fields["shard_of_block"]
+    block = fields["block"]
     if {len(fields[name]) for name in ("formats", "checksums", "stamps")} - {len(shards)}:
         raise ValueError("shards and what is said of them differ in number")
     if {len(fields[name]) for name in _OF_BLOCKS} != {len(block)}:
         raise ValueError("blocks and what is said of them differ in number")
     for name in ("block", "rows", "offset", "length"):
-        if len(block) and not (fields[name].min() >= (name == "rows") and fields[name].max() < LARGEST):
+        if len(block) and not (
+            fields[name].min() >= (name == "rows") and fields[name].max() < LARGEST
+        ):
             raise ValueError(f"{name} holds what is not a place or a count")
     if fields["rows"].sum(dtype=np.float64) >= LARGEST:
         raise ValueError("its rows are more than a split can have")

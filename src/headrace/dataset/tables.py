@@ -1,14 +1,16 @@
-"""Accept other libraries' tables as sources, written once to the cache as Parquet named by their content.
+"""Accept other libraries' tables as sources, written once to the cache as Parquet named by their
+content.
 
-A table is anything that delivers Arrow record batches: objects with `__arrow_c_stream__` (pyarrow, polars, DuckDB and
-others), pyarrow datasets, polars lazy frames, pandas frames, Hugging Face and xarray datasets, and mappings of these by
-split. It is read once, front to back, with one row group in memory, and hashed on the way. Everything after this module
-sees a directory of shards. Its name and those of its files hold the digest, and its times are fixed, so equal content
-is the same source, regardless of chunks and of the library that held it.
+A table is anything that delivers Arrow record batches: objects with `__arrow_c_stream__` (pyarrow,
+polars, DuckDB and others), pyarrow datasets, polars lazy frames, pandas frames, Hugging Face and
+xarray datasets, and mappings of these by split. It is read once, front to back, with one row group
+in memory, and hashed on the way. Everything after this module sees a directory of shards. Its name
+and those of its files hold the digest, and its times are fixed, so equal content is the same
+source, regardless of chunks and of the library that held it.
 
-The digest covers names, types and values; null differs from empty and from NaN. Text and lists have one type whatever
-their offsets, and categories are their values. A copy takes the space of the table. Deleting it while nobody reads it
-costs only time.
+The digest covers names, types and values; null differs from empty and from NaN. Text and lists have
+one type whatever their offsets, and categories are their values. A copy takes the space of the
+table. Deleting it while nobody reads it costs only time.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
 
     from headrace.dataset.hub import Once
 
-_SHARD_ROWS, _GROUP_ROWS = 1 << 20, 1 << 16
+_SHARD_ROWS = 1 << 20
+_GROUP_ROWS = 1 << 16
 _BATCH_ROWS = 1 << 13  # for libraries that make batches on demand
 _LEFTOVER_S = 3600.0  # an older temporary directory belongs to a killed process
 _WRITTEN_NS = 946_684_800_000_000_000  # fixed, because times are part of a source's identity
@@ -45,7 +48,9 @@ _FRAMES = {
 def is_table(value: object) -> bool:
     """Return whether a value is a table, or tables by split, without importing any library."""
     if (tables := _by_split(value)) is not None:
-        return bool(tables) and all(isinstance(name, str) and is_table(each) for name, each in tables.items())
+        return bool(tables) and all(
+            isinstance(name, str) and is_table(each) for name, each in tables.items()
+        )
     return hasattr(value, "__arrow_c_stream__") or _is_frame(value)
 
 
@@ -56,11 +61,17 @@ def _is_frame(value: object) -> bool:
 
 
 def _by_split(value: object) -> Mapping[Any, Any] | None:
-    """Return a mapping of tables, None for anything else; an xarray dataset is a mapping of its variables."""
-    return value if isinstance(value, Mapping) and not _is_frame(value) else None
+    """Return a mapping of tables, None for anything else; an xarray dataset is a mapping of its
+    variables.
+    """
+    if isinstance(value, Mapping) and not _is_frame(value):
+        return value
+    return None
 
 
-def with_paths(value: Any, cache_dir: str | Path | None = None, once: Once = lambda name, ask: ask()) -> Any:
+def with_paths(
+    value: Any, cache_dir: str | Path | None = None, once: Once = lambda name, ask: ask()
+) -> Any:
     """Replace every table in a value, also inside lists and mappings, by the directory of its copy.
 
     An address of a dataset on the hub is a table too; see `dataset.hub`.
@@ -84,20 +95,23 @@ def with_paths(value: Any, cache_dir: str | Path | None = None, once: Once = lam
 def keep(table: object, cache_dir: str | Path | None = None) -> Path:
     """Write a table, or tables by split, into the cache, and return the directory of its shards.
 
-    cache_dir: as for `headrace.open`. Memory is O(row group). Raises `InputError` for tables without columns, invalid
-    names of splits, and types that Parquet cannot hold, and `StoreError`.
+    cache_dir: as for `headrace.open`. Memory is O(row group). Raises `InputError` for tables
+    without columns, invalid names of splits, and types that Parquet cannot hold, and `StoreError`.
     """
     from headrace.formats.names import WORDS, is_split_name
     from headrace.storage import local
     from headrace.storage.cache_room import cache_directory
 
     named = _by_split(table)
-    splits = {"": table} if named is None else dict(named)
+    if named is None:
+        splits = {"": table}
+    else:
+        splits = dict(named)
     strange = [name for name in splits if name and not is_split_name(name)]
     if strange or (named is not None and "" in splits):
         raise InputError(
-            f"a table is given as {(strange or [''])[0]!r}, which is not the name of a split; use {', '.join(WORDS)},"
-            " or give one table"
+            f"a table is given as {(strange or [''])[0]!r}, which is not the name of a split; use"
+            f" {', '.join(WORDS)}, or give one table"
         )
     home = local.make_directory(cache_directory(cache_dir) / "tables")
     made = local.make_directory(local.temporary_for(home / "table"))
@@ -134,21 +148,34 @@ def keep(table: object, cache_dir: str | Path | None = None) -> Path:
 
 def _sizes(copy: Path) -> dict[str, int]:
     """Return the size of each shard of a copy."""
-    return {path.relative_to(copy).as_posix(): path.stat().st_size for path in sorted(copy.rglob("*.parquet"))}
+    return {
+        path.relative_to(copy).as_posix(): path.stat().st_size
+        for path in sorted(copy.rglob("*.parquet"))
+    }
 
 
-def remove_unused(cache_dir: str | Path | None, older_than_s: float) -> tuple[tuple[Path, ...], int]:
-    """Remove copies not opened for `older_than_s` and leftovers of killed writers; return them, and their bytes."""
+def remove_unused(
+    cache_dir: str | Path | None, older_than_s: float
+) -> tuple[tuple[Path, ...], int]:
+    """Remove copies not opened for `older_than_s` and leftovers of killed writers; return them, and
+    their bytes.
+    """
     from headrace.storage import local
     from headrace.storage.cache_room import cache_directory
     from headrace.storage.places import place_of
 
     home = cache_directory(cache_dir) / "tables"
     removed: list[Path] = []
-    before, held = time.time() - older_than_s, 0
+    before = time.time() - older_than_s
+    held = 0
     for copy in sorted(home.iterdir()) if home.is_dir() else []:
-        leftover = copy.name.startswith(local.TEMP_PREFIX) and copy.stat().st_mtime < time.time() - _LEFTOVER_S
-        if not copy.is_dir() or not (leftover or (copy.name.startswith("table-") and copy.stat().st_mtime < before)):
+        leftover = (
+            copy.name.startswith(local.TEMP_PREFIX)
+            and copy.stat().st_mtime < time.time() - _LEFTOVER_S
+        )
+        if not copy.is_dir() or not (
+            leftover or (copy.name.startswith("table-") and copy.stat().st_mtime < before)
+        ):
             continue
         going = local.temporary_for(copy)
         with local.storing(copy):
@@ -169,12 +196,22 @@ def _write(table: object, directory: Path, digest: Any) -> list[Path]:
     schema, batches = _stream(table)
     if not len(schema):
         raise InputError(f"a {type(table).__name__} has no columns; give a table with some")
-    storage = [field.type.storage_type if isinstance(field.type, pa.ExtensionType) else field.type for field in schema]
+    storage = [
+        field.type.storage_type if isinstance(field.type, pa.ExtensionType) else field.type
+        for field in schema
+    ]
     kinds = [plain(kind) for kind in storage]
     target = Target.of(pa.schema(list(zip(schema.names, kinds, strict=True))))
     if len(set(schema.names)) < len(schema):
-        raise InputError(f"a {type(table).__name__} has a column name twice, among {schema.names}; rename one of them")
-    digest.update("".join(f"{name}\0{kind}\0" for name, kind in zip(schema.names, kinds, strict=True)).encode())
+        raise InputError(
+            f"a {type(table).__name__} has a column name twice, among {schema.names}; rename one of"
+            " them"
+        )
+    digest.update(
+        "".join(
+            f"{name}\0{kind}\0" for name, kind in zip(schema.names, kinds, strict=True)
+        ).encode()
+    )
     files: list[Path] = []
     groups = _groups(batches, schema.names)
     group = next(groups, target.schema.empty_table())
@@ -182,9 +219,13 @@ def _write(table: object, directory: Path, digest: Any) -> list[Path]:
         path = directory / f"part-{len(files):05d}.parquet"
         with created(path) as file:
             try:
-                writer = pq.ParquetWriter(file, target.schema, compression="zstd", write_page_checksum=True)
+                writer = pq.ParquetWriter(
+                    file, target.schema, compression="zstd", write_page_checksum=True
+                )
             except pa.ArrowNotImplementedError as error:
-                raise InputError(f"a {type(table).__name__} cannot be kept as Parquet ({error}); convert it") from error
+                raise InputError(
+                    f"a {type(table).__name__} cannot be kept as Parquet ({error}); convert it"
+                ) from error
             with closing(writer), storing(path):
                 rows = 0
                 while group is not None and rows < _SHARD_ROWS:
@@ -218,23 +259,32 @@ def _stream(table: Any) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
             found = pa.Table.from_pandas(table, preserve_index=bool(named))
         except (pa.ArrowException, ValueError) as error:
             raise InputError(
-                f"a {type(table).__name__} does not go into Arrow: {error}; give each column one type, such as with "
-                "astype(str)"
+                f"a {type(table).__name__} does not go into Arrow: {error}; give each column one"
+                " type, such as with astype(str)"
             ) from error
         return found.schema, found.to_batches()
     if library == "datasets":
         tables = table.with_format("arrow").iter(batch_size=_BATCH_ROWS)
-        first = next(iter(tables), None) if table.features is None else table.features.arrow_schema.empty_table()
+        if table.features is None:
+            first = next(iter(tables), None)
+        else:
+            first = table.features.arrow_schema.empty_table()
         if first is None:
-            raise InputError(f"a {type(table).__name__} has neither features nor rows; give one with rows")
+            raise InputError(
+                f"a {type(table).__name__} has neither features nor rows; give one with rows"
+            )
         own = table.with_format("arrow").iter(batch_size=_BATCH_ROWS)
-        return first.schema, (batch for each in own for batch in each.cast(first.schema).to_batches())
+        return first.schema, (
+            batch for each in own for batch in each.cast(first.schema).to_batches()
+        )
     if library == "xarray":
         from headrace.formats.grids import tables_of_grid
 
         pieces = tables_of_grid(table)
         first = next(pieces)
-        return first.schema, (batch for each in (first, *pieces) for batch in each.cast(first.schema).to_batches())
+        return first.schema, (
+            batch for each in (first, *pieces) for batch in each.cast(first.schema).to_batches()
+        )
     if library == "polars" and not hasattr(table, "__arrow_c_stream__"):
         schema = table.limit(0).collect().to_arrow().schema
         frames = table.collect_batches(maintain_order=True)
@@ -245,7 +295,9 @@ def _stream(table: Any) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
         try:
             reader = pa.RecordBatchReader.from_stream(table)
         except pa.ArrowInvalid as error:  # a column alone, such as a Series
-            raise InputError(f"a {type(table).__name__} is not a table: {error}; give a table with columns") from error
+            raise InputError(
+                f"a {type(table).__name__} is not a table: {error}; give a table with columns"
+            ) from error
     return reader.schema, reader
 
 
@@ -256,13 +308,17 @@ def _groups(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> Iterator
     held: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
-        arrays = [each.storage if isinstance(each, pa.ExtensionArray) else each for each in batch.columns]
+        arrays = [
+            each.storage if isinstance(each, pa.ExtensionArray) else each for each in batch.columns
+        ]
         own = pa.RecordBatch.from_arrays(arrays, names=names)
         begin = 0
         while rows + len(own) - begin >= _GROUP_ROWS:
             end = begin + _GROUP_ROWS - rows
             yield pa.Table.from_batches([*held, own.slice(begin, end - begin)])
-            held, rows, begin = [], 0, end
+            held = []
+            rows = 0
+            begin = end
         if begin < len(own):
             held.append(own.slice(begin))
             rows += len(own) - begin
@@ -271,7 +327,9 @@ def _groups(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> Iterator
 
 
 def _feed(digest: Any, values: pa.Array) -> None:
-    """Add the values of an array to a digest: which are valid, and their values, ignoring bytes under nulls."""
+    """Add the values of an array to a digest: which are valid, and their values, ignoring bytes
+    under nulls.
+    """
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -287,14 +345,21 @@ def _feed(digest: Any, values: pa.Array) -> None:
             _feed(digest, field)
     elif pa.types.is_map(kind) or pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
         if pa.types.is_map(kind):
-            entries = pa.struct([pa.field("key", kind.key_type, nullable=False), pa.field("value", kind.item_type)])
+            entries = pa.struct(
+                [pa.field("key", kind.key_type, nullable=False), pa.field("value", kind.item_type)]
+            )
             values = values.cast(pa.list_(entries))
         digest.update(pc.fill_null(pc.list_value_length(values), 0).cast(pa.int64()).to_numpy())
         _feed(digest, values.flatten())
-    elif pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
+    elif (
+        pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    ):
         texts = values.cast(pa.binary()).cast(pa.large_binary())
-        texts = pc.fill_null(texts, b"") if texts.null_count else texts
-        offsets = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset : texts.offset + len(texts) + 1]
+        if texts.null_count:
+            texts = pc.fill_null(texts, b"")
+        offsets = np.frombuffer(texts.buffers()[1], np.int64)[
+            texts.offset : texts.offset + len(texts) + 1
+        ]
         digest.update(np.diff(offsets))
         if len(offsets) and texts.buffers()[2] is not None:
             digest.update(memoryview(texts.buffers()[2])[int(offsets[0]) : int(offsets[-1])])
@@ -304,7 +369,9 @@ def _feed(digest: Any, values: pa.Array) -> None:
         elif pa.types.is_temporal(kind):
             values = values.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
         width = values.type.bit_width // 8
-        data = np.frombuffer(values.buffers()[1], np.uint8)[values.offset * width :][: len(values) * width]
+        data = np.frombuffer(values.buffers()[1], np.uint8)[values.offset * width :][
+            : len(values) * width
+        ]
         if values.null_count:
             there = values.is_valid().to_numpy(zero_copy_only=False)
             data = np.where(np.repeat(there, width), data, 0).astype(np.uint8)

@@ -1,10 +1,10 @@
 """Read Arrow IPC: files (also called Feather version 2) and streams of record batches.
 
-A block is a record batch of the size that its writer chose. Files are memory-mapped: uncompressed columns are not
-copied, and compressed ones (lz4, zstd) are decompressed on request. Arrow has no checksums, so a changed byte in a
-number goes unnoticed. Everything that memory safety depends on – lengths, offsets, indices, UTF-8 – is checked in every
-block that is read. A file that is truncated while it is mapped ends the process (SIGBUS), so do not write to files in
-use.
+A block is a record batch of the size that its writer chose. Files are memory-mapped: uncompressed
+columns are not copied, and compressed ones (lz4, zstd) are decompressed on request. Arrow has no
+checksums, so a changed byte in a number goes unnoticed. Everything that memory safety depends on –
+lengths, offsets, indices, UTF-8 – is checked in every block that is read. A file that is truncated
+while it is mapped ends the process (SIGBUS), so do not write to files in use.
 """
 
 from __future__ import annotations
@@ -24,27 +24,35 @@ from headrace.formats.types import Target, in_schema
 from headrace.storage.places import place_of
 
 _FILE_MAGIC = b"ARROW1"
-_TAIL, _CONTINUES = 10, b"\xff\xff\xff\xff"  # length of footer size and magic at the end; message prefix
+# length of footer size and magic at the end; message prefix
+_TAIL = 10
+_CONTINUES = b"\xff\xff\xff\xff"
 # Field indices in Arrow's flatbuffer tables Message, RecordBatch and Footer.
-_MESSAGE_HEADER, _BATCH_COMPRESSION, _FOOTER_BATCHES = 2, 3, 3
+_MESSAGE_HEADER = 2
+_BATCH_COMPRESSION = 3
+_FOOTER_BATCHES = 3
 
 
 def batch_spans(shard: Shard) -> list[tuple[int, int, int]]:
     """List (rows, offset, length) of every record batch, in order.
 
-    In a stream, offset and length are the byte range of the batch's message. In a file, whose footer locates batches,
-    offset is 0 and length is an estimate. Raises `InputError` on a damaged file, and on a stream with dictionaries,
-    whose batches cannot be read alone.
+    In a stream, offset and length are the byte range of the batch's message. In a file, whose
+    footer locates batches, offset is 0 and length is an estimate. Raises `InputError` on a damaged
+    file, and on a stream with dictionaries, whose batches cannot be read alone.
     """
     with _arrow_errors(shard.path):
         source = _source(shard.path, shard.file_type)
         if _is_file(source):
-            # One column is enough to count rows; in a compressed file only that one is decompressed.
+            # One column is enough to count rows; in a compressed file only that one is
+            # decompressed.
             fewest = pa.ipc.IpcReadOptions(included_fields=[0])
             reader = pa.ipc.open_file(source, options=fewest)
-            counts = [reader.get_batch(batch).num_rows for batch in range(reader.num_record_batches)]
+            counts = [
+                reader.get_batch(batch).num_rows for batch in range(reader.num_record_batches)
+            ]
             return [(rows, 0, shard.size * rows // max(1, sum(counts))) for rows in counts]
-        schema, spans = _own_schema(source), list[tuple[int, int, int]]()
+        schema = _own_schema(source)
+        spans = list[tuple[int, int, int]]()
         source.seek(0)
         messages = pa.ipc.MessageReader.open_stream(source)
         messages.read_next_message()  # the schema
@@ -56,21 +64,27 @@ def batch_spans(shard: Shard) -> list[tuple[int, int, int]]:
                 return spans
             if message.type == "dictionary":
                 raise InputError(
-                    f"{shard.path}: is an Arrow stream with dictionaries, whose batches cannot be read alone; "
-                    f"save it as an Arrow file or as Parquet"
+                    f"{shard.path}: is an Arrow stream with dictionaries, whose batches cannot be"
+                    " read alone; save it as an Arrow file or as Parquet"
                 )
-            spans.append((pa.ipc.read_record_batch(message, schema).num_rows, offset, source.tell() - offset))
+            spans.append(
+                (pa.ipc.read_record_batch(message, schema).num_rows, offset, source.tell() - offset)
+            )
 
 
 class ArrowCode(FormatCode):
     """Reads record batches of files and streams."""
 
-    def survey(self, path: Path, name: str, file_type: FileType, signature: Sequence[str] | None = None) -> Shard:
+    def survey(
+        self, path: Path, name: str, file_type: FileType, signature: Sequence[str] | None = None
+    ) -> Shard:
         """Read columns and types from the footer of a file or the head of a stream."""
         shard = Shard.unread(path, name, file_type)
         with _arrow_errors(path):
             schema = _own_schema(_source(path, file_type))
-        return shard.with_columns(schema, [field.name for field in schema if field.nullable]) if len(schema) else shard
+        if len(schema):
+            return shard.with_columns(schema, [field.name for field in schema if field.nullable])
+        return shard
 
     def read(
         self,
@@ -81,7 +95,10 @@ class ArrowCode(FormatCode):
         most_rows: int | None = None,
     ) -> Iterator[TableChunk]:
         """Read a record batch at a time, of the size that its writer chose."""
-        schema = shard.schema if columns is None else pa.schema([shard.schema.field(name) for name in columns])
+        if columns is None:
+            schema = shard.schema
+        else:
+            schema = pa.schema([shard.schema.field(name) for name in columns])
         target = Target.of(schema)
         first_row = 0
         for batch, (rows, offset, length) in enumerate(batch_spans(shard)):
@@ -97,22 +114,28 @@ class ArrowCode(FormatCode):
     def read_block(self, wanted: BlockRead, target: Target) -> pa.Table:
         """Read one record batch; views of the mapped file if the types are the file's own.
 
-        Raises `CorruptShard` on damaged bytes, `InputError` on types that pyarrow cannot convert to the given ones.
+        Raises `CorruptShard` on damaged bytes, `InputError` on types that pyarrow cannot convert to
+        the given ones.
         """
         try:
-            return _read(wanted.path, wanted.file_type, wanted.block, wanted.offset, wanted.length, target)
+            return _read(
+                wanted.path, wanted.file_type, wanted.block, wanted.offset, wanted.length, target
+            )
         except FileNotFoundError:
             raise
         except (OSError, KeyError, IndexError, pa.ArrowException) as error:
             raise CorruptShard(
-                f"{wanted.path}: record batch {wanted.block}: {error}; restore the file or prepare the run again"
+                f"{wanted.path}: record batch {wanted.block}: {error}; restore the file or prepare"
+                " the run again"
             ) from error
 
 
 CODE = ArrowCode()
 
 
-def _read(path: Path, file_type: FileType, batch: int, offset: int, length: int, wanted: Target) -> pa.Table:
+def _read(
+    path: Path, file_type: FileType, batch: int, offset: int, length: int, wanted: Target
+) -> pa.Table:
     source = _source(path, file_type)
     schema = _own_schema(source)
     places = {column_name(name): place for place, name in enumerate(schema.names)}
@@ -121,8 +144,11 @@ def _read(path: Path, file_type: FileType, batch: int, offset: int, length: int,
     source.seek(0)
     try:
         if _is_file(source):
-            # Selecting columns on read copies them, which pays off only if they must be decompressed anyway.
-            options = pa.ipc.IpcReadOptions(included_fields=chosen if _is_compressed(source) else None)
+            # Selecting columns on read copies them, which pays off only if they must be
+            # decompressed anyway.
+            options = pa.ipc.IpcReadOptions(
+                included_fields=chosen if _is_compressed(source) else None
+            )
             record = pa.ipc.open_file(source, options=options).get_batch(batch)
             record = record.select([schema.names[place] for place in chosen])
         else:
@@ -134,7 +160,8 @@ def _read(path: Path, file_type: FileType, batch: int, offset: int, length: int,
         return in_schema(pa.Table.from_batches([record]).rename_columns(names), wanted)
     except pa.ArrowNotImplementedError as error:
         raise InputError(
-            f"{path}: has a column of a type that this pyarrow cannot read ({error}); write it as another type"
+            f"{path}: has a column of a type that this pyarrow cannot read ({error}); write it as"
+            " another type"
         ) from error
 
 
@@ -153,7 +180,8 @@ def _is_file(source: pa.NativeFile) -> bool:
 
 
 def _is_compressed(source: pa.NativeFile) -> bool:
-    """Return whether the first record batch of a file has compressed buffers, from its metadata (flatbuffers).
+    """Return whether the first record batch of a file has compressed buffers, from its metadata
+    (flatbuffers).
 
     Only the footer says where the batch is, because writers may leave gaps between messages.
     """
@@ -164,11 +192,14 @@ def _is_compressed(source: pa.NativeFile) -> bool:
     vector = batches + _number("<I", footer, batches)
     if not batches or not _number("<I", footer, vector):
         return False
-    offset, metadata_bytes = _number("<q", footer, vector + 4), _number("<i", footer, vector + 12)
+    offset = _number("<q", footer, vector + 4)
+    metadata_bytes = _number("<i", footer, vector + 12)
     metadata = _part(source, offset, metadata_bytes)
     metadata = metadata[8 if metadata[:4] == _CONTINUES else 4 :]
     header = _field(metadata, _number("<I", metadata, 0), _MESSAGE_HEADER)
-    return bool(header and _field(metadata, header + _number("<I", metadata, header), _BATCH_COMPRESSION))
+    return bool(
+        header and _field(metadata, header + _number("<I", metadata, header), _BATCH_COMPRESSION)
+    )
 
 
 def _part(source: pa.NativeFile, offset: int, length: int) -> bytes:
@@ -182,8 +213,12 @@ def _field(data: bytes, table: int, field: int) -> int:
     """Find a field of a flatbuffer table; 0 if the table lacks it."""
     fields = table - _number("<i", data, table)
     place = 4 + 2 * field
-    offset = _number("<H", data, fields + place) if place < _number("<H", data, fields) else 0
-    return table + offset if offset else 0
+    offset = 0
+    if place < _number("<H", data, fields):
+        offset = _number("<H", data, fields + place)
+    if offset:
+        return table + offset
+    return 0
 
 
 def _number(form: str, data: bytes, at: int) -> int:
@@ -199,12 +234,15 @@ def _own_schema(source: pa.NativeFile) -> pa.Schema:
 
 @contextmanager
 def _arrow_errors(path: Path) -> Iterator[None]:
-    """Convert errors of Arrow and the system about this file to `InputError`, if it is there and may be read."""
+    """Convert errors of Arrow and the system about this file to `InputError`, if it is there and
+    may be read.
+    """
     try:
         yield
     except (FileNotFoundError, PermissionError):
         raise
     except (OSError, pa.ArrowException) as error:
         raise InputError(
-            f"{path}: is not a complete Arrow file ({error}); the file is cut or damaged, fetch it again"
+            f"{path}: is not a complete Arrow file ({error}); the file is cut or damaged, fetch it"
+            " again"
         ) from error

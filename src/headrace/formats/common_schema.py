@@ -20,19 +20,24 @@ def with_content(shards: Sequence[Shard]) -> list[Shard]:
     found = [shard for shard in shards if shard.content != "nothing"]
     if not found:
         raise InputError(
-            f"{shards[0].path}: is empty, and no other file of the source holds anything; give the files that have rows"
+            f"{shards[0].path}: is empty, and no other file of the source holds anything; give the"
+            " files that have rows"
         )
     return found
 
 
-def common_schema(shards: Sequence[Shard], drift: Drift, *, widen_by: str | None = None) -> pa.Schema:
-    """Find the common schema of all shards; columns that cannot hold nulls in any shard are declared so.
+def common_schema(
+    shards: Sequence[Shard], drift: Drift, *, widen_by: str | None = None
+) -> pa.Schema:
+    """Find the common schema of all shards; columns that cannot hold nulls in any shard are
+    declared so.
 
-    drift="error": names, order and types must be those of the first shard. drift="widen": columns are matched by name,
-    absent ones are null, types become the smallest that loses nothing. Whole numbers mixed with text become their
-    decimal text, so 7 and "007" stay distinct. JSON shards always match by name.
-    widen_by: how the caller's user sets drift="widen", if possible. Shards of content "nothing" fit any schema. Raises
-    `InputError` that names both files, or if no shard has columns.
+    drift="error": names, order and types must be those of the first shard. drift="widen": columns
+    are matched by name, absent ones are null, types become the smallest that loses nothing. Whole
+    numbers mixed with text become their decimal text, so 7 and "007" stay distinct. JSON shards
+    always match by name.
+    widen_by: how the caller's user sets drift="widen", if possible. Shards of content "nothing" fit
+    any schema. Raises `InputError` that names both files, or if no shard has columns.
     """
     shards = with_content(shards)
     first = shards[0]
@@ -44,9 +49,10 @@ def common_schema(shards: Sequence[Shard], drift: Drift, *, widen_by: str | None
         for name in shard.partition.keys() ^ first.partition.keys():
             if name in first.schema.names and name in shard.schema.names:
                 raise InputError(
-                    f"{shard.path}: column {name} comes from {'its name' if name in shard.partition else 'the file'}, "
-                    f"and that of {first.path} from {'its name' if name in first.partition else 'the file'}; give "
-                    "such files apart, or leave the column out of the files"
+                    f"{shard.path}: column {name} comes from"
+                    f" {'its name' if name in shard.partition else 'the file'}, and that of"
+                    f" {first.path} from {'its name' if name in first.partition else 'the file'};"
+                    " give such files apart, or leave the column out of the files"
                 )
         if not by_name:
             _same_columns(first, shard, widen_by)
@@ -57,12 +63,13 @@ def common_schema(shards: Sequence[Shard], drift: Drift, *, widen_by: str | None
                 kind = as_texts(before, field.type)
             exact = before == field.type or pa.types.is_null(field.type) or pa.types.is_null(before)
             if kind is None or (drift == "error" and not exact):
-                remedy = (
-                    _ONE_FORMAT if kind is None or widen_by is None else f"use {widen_by} for a type that holds both"
-                )
+                if kind is None or widen_by is None:
+                    remedy = _ONE_FORMAT
+                else:
+                    remedy = f"use {widen_by} for a type that holds both"
                 raise InputError(
-                    f"{shard.path}: column {field.name} is {field.type}, in {seen_in[field.name].path} it is {before}; "
-                    f"rewrite one of them, or {remedy}"
+                    f"{shard.path}: column {field.name} is {field.type}, in"
+                    f" {seen_in[field.name].path} it is {before}; rewrite one of them, or {remedy}"
                 )
             if field.name not in fields:
                 nulls.add(field.name)
@@ -78,10 +85,14 @@ def fit(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Convert a shard's columns to the common schema: reordered, widened, absent ones null."""
     if table.schema.equals(schema):
         return table
-    places = {name: place for place, name in enumerate(table.column_names)}  # Arrow would search all for each
+    # Arrow would search all for each
+    places = {name: place for place, name in enumerate(table.column_names)}
     columns = []
     for field in schema:
-        column = table.column(places[field.name]) if field.name in places else pa.nulls(table.num_rows, field.type)
+        if field.name in places:
+            column = table.column(places[field.name])
+        else:
+            column = pa.nulls(table.num_rows, field.type)
         columns.append(column if column.type == field.type else column.cast(field.type))
     return pa.Table.from_arrays(columns, schema=schema)
 
@@ -89,12 +100,21 @@ def fit(table: pa.Table, schema: pa.Schema) -> pa.Table:
 def _same_columns(first: Shard, other: Shard, widen_by: str | None) -> None:
     if other.schema.names == first.schema.names:
         return
-    known, own = dict.fromkeys(first.schema.names), dict.fromkeys(other.schema.names)
+    known = dict.fromkeys(first.schema.names)
+    own = dict.fromkeys(other.schema.names)
     missing = [name for name in known if name not in own]
     extra = [name for name in own if name not in known]
-    parts = [f"lacks {', '.join(missing)}"] if missing else []
-    parts += [f"adds {', '.join(extra)}"] if extra else []
+    parts = []
+    if missing:
+        parts = [f"lacks {', '.join(missing)}"]
+    if extra:
+        parts += [f"adds {', '.join(extra)}"]
     what = "; ".join(parts) or "has its columns in another order"
-    remedy = _ONE_FORMAT if widen_by is None else f"use {widen_by} to match columns by name"
+    if widen_by is None:
+        remedy = _ONE_FORMAT
+    else:
+        remedy = f"use {widen_by} to match columns by name"
     told = hint(first.schema.names)
-    raise InputError(f"{other.path}: {what}, compared with {first.path}; correct it, or {remedy}{told}")
+    raise InputError(
+        f"{other.path}: {what}, compared with {first.path}; correct it, or {remedy}{told}"
+    )

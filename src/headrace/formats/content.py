@@ -1,17 +1,19 @@
-"""Compare rows by their content: which columns count, a digest of each row, and which digests repeat. Pure.
+"""Compare rows by their content: which columns count, a digest of each row, and which digests
+repeat. Pure.
 
-A digest is 64 bits of the values of a row's compared columns. The function is our own, so it is the same on every
-machine, with every version of the libraries, and however the rows are divided into files and chunks. It finds repeats
-but does not resist forgery: two rows with the same digest can be constructed. Two different rows collide by chance once
-in 10^19 pairs.
+A digest is 64 bits of the values of a row's compared columns. The function is our own, so it is the
+same on every machine, with every version of the libraries, and however the rows are divided into
+files and chunks. It finds repeats but does not resist forgery: two rows with the same digest can be
+constructed. Two different rows collide by chance once in 10^19 pairs.
 
-Two values of a column are the same if they are equal in the common type of the column over all shards. So 1 in an int32
-shard equals 1 in an int64 shard, and 1.0 if another shard holds floats. 0.0 and -0.0 are the same. Null, NaN, empty
-text, an empty list and a struct of only missing values are all "missing", and the same. A row whose compared columns
-are all missing has no content: its digest is `NOTHING`, and it repeats no other row.
+Two values of a column are the same if they are equal in the common type of the column over all
+shards. So 1 in an int32 shard equals 1 in an int64 shard, and 1.0 if another shard holds floats.
+0.0 and -0.0 are the same. Null, NaN, empty text, an empty list and a struct of only missing values
+are all "missing", and the same. A row whose compared columns are all missing has no content: its
+digest is `NOTHING`, and it repeats no other row.
 
-Numbers cost six vector operations per value, none of which allocates memory. Texts of up to 12 bytes cost the two words
-of Arrow's views; longer ones about seven operations for every eight bytes.
+Numbers cost six vector operations per value, none of which allocates memory. Texts of up to 12
+bytes cost the two words of Arrow's views; longer ones about seven operations for every eight bytes.
 """
 
 from __future__ import annotations
@@ -43,8 +45,8 @@ _CHAINED_WORDS = 64  # texts of up to this length are digested side by side, wor
 _HALF = np.uint64(32)
 _LOW = np.uint64(3)  # bits of a digest that hold the number of a split instead
 
-# Returns the words of a range of a column's rows, and which of them are missing, None if none is. The words may be in
-# the first row of the work array [2, rows].
+# Returns the words of a range of a column's rows, and which of them are missing, None if none is.
+# The words may be in the first row of the work array [2, rows].
 _Reader = Callable[[int, int, U64], tuple[U64, Bools | None]]
 
 
@@ -57,19 +59,29 @@ def content_columns(names: Sequence[str], roles: Collection[str | None]) -> tupl
 
 
 def row_digests(table: pa.Table) -> U64:
-    """Digest every row of a table; uint64 [N]. The order of the columns matters, their names do not.
+    """Digest every row of a table; uint64 [N].
+
+    The order of the columns matters, their names do not.
 
     Raises `InputError` for a column whose type cannot be compared.
     """
-    found, begin = np.full(table.num_rows, NOTHING, np.uint64), 0
+    found = np.full(table.num_rows, NOTHING, np.uint64)
+    begin = 0
     if not table.num_columns:
         return found
-    batch = _NESTED_ROWS if any(pa.types.is_nested(kind) for kind in table.schema.types) else _BATCH_ROWS
-    if max(column.num_chunks for column in table.columns) * (batch >> 2) > table.num_rows:  # many small chunks
+    if any(pa.types.is_nested(kind) for kind in table.schema.types):
+        batch = _NESTED_ROWS
+    else:
+        batch = _BATCH_ROWS
+    # many small chunks
+    if max(column.num_chunks for column in table.columns) * (batch >> 2) > table.num_rows:
         table = table.combine_chunks()
     spare = np.empty((2, batch), np.uint64)
     for part in table.to_batches():
-        readers = [_reader(column, name) for column, name in zip(part.columns, part.schema.names, strict=True)]
+        readers = [
+            _reader(column, name)
+            for column, name in zip(part.columns, part.schema.names, strict=True)
+        ]
         for first in range(0, len(part), batch):
             stop = min(first + batch, len(part))
             digests = found[begin + first : begin + stop]
@@ -82,7 +94,8 @@ def row_digests(table: pa.Table) -> U64:
 
 
 def chain(digests: U64, words: U64, spare: U64 | None = None) -> None:
-    """Mix the next word of every row into its digest, in place; for a fixed word or digest this is a bijection.
+    """Mix the next word of every row into its digest, in place; for a fixed word or digest this is
+    a bijection.
 
     spare: a work array of the same shape.
     """
@@ -91,8 +104,11 @@ def chain(digests: U64, words: U64, spare: U64 | None = None) -> None:
     digests ^= np.right_shift(digests, _HALF, out=spare)
 
 
-def _chain_all(digests: U64, readers: Sequence[_Reader], first: int, stop: int, spare: U64) -> Bools | None:
-    """Digest the rows first..stop-1 of parallel columns, in place; return which rows hold a value, None if all do.
+def _chain_all(
+    digests: U64, readers: Sequence[_Reader], first: int, stop: int, spare: U64
+) -> Bools | None:
+    """Digest the rows first..stop-1 of parallel columns, in place; return which rows hold a value,
+    None if all do.
 
     spare: [2, rows], a work array that stays in the CPU cache.
     """
@@ -114,7 +130,10 @@ def _reader(column: pa.Array, name: str) -> _Reader:
     """Prepare a column once, and return a function that reads the words of a range of rows."""
     kind = column.type
     if pa.types.is_floating(kind):
-        filled = column.fill_null(float("nan")) if column.null_count else column
+        if column.null_count:
+            filled = column.fill_null(float("nan"))
+        else:
+            filled = column
         values = filled.to_numpy(zero_copy_only=False)
 
         def floats(first: int, stop: int, spare: U64) -> tuple[U64, Bools | None]:
@@ -124,13 +143,19 @@ def _reader(column: pa.Array, name: str) -> _Reader:
 
         return floats
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_temporal(kind):
-        absent = np.asarray(column.is_null()) if column.null_count else None
+        absent = None
+        if column.null_count:
+            absent = np.asarray(column.is_null())
         if pa.types.is_boolean(kind):
             column = column.cast(pa.int8())
         elif pa.types.is_temporal(kind):
             column = column.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
-        numbers = (column.fill_null(0) if column.null_count else column).to_numpy(zero_copy_only=False)
-        wide = np.uint64 if numbers.dtype.kind == "u" else np.int64
+        numbers = (column.fill_null(0) if column.null_count else column).to_numpy(
+            zero_copy_only=False
+        )
+        wide: type[np.uint64 | np.int64] = np.int64
+        if numbers.dtype.kind == "u":
+            wide = np.uint64
 
         def integers(first: int, stop: int, spare: U64) -> tuple[U64, Bools | None]:
             spare[0].view(wide)[:] = numbers[first:stop]
@@ -149,7 +174,9 @@ def _reader(column: pa.Array, name: str) -> _Reader:
 
 
 def _nested_words(column: pa.Array, name: str) -> tuple[U64, Bools | None]:
-    """Return a word for every value, equal for equal values, and which values are missing; None if none is."""
+    """Return a word for every value, equal for equal values, and which values are missing; None if
+    none is.
+    """
     kind = column.type
     if pa.types.is_null(kind):
         return np.zeros(len(column), np.uint64), np.ones(len(column), np.bool_)
@@ -157,19 +184,25 @@ def _nested_words(column: pa.Array, name: str) -> tuple[U64, Bools | None]:
         fields = column.flatten()
         if not fields:
             return np.zeros(len(column), np.uint64), np.ones(len(column), np.bool_)
-        readers = [_reader(own, f"{name}.{field.name}") for own, field in zip(fields, kind, strict=True)]
+        readers = [
+            _reader(own, f"{name}.{field.name}") for own, field in zip(fields, kind, strict=True)
+        ]
         words = np.empty(len(column), np.uint64)
         held = _chain_all(words, readers, 0, len(column), np.empty((2, len(column)), np.uint64))
         return mix(words), None if held is None else ~held
     if pa.types.is_map(kind):
         offsets = np.asarray(column.offsets, np.int64)
         part = slice(int(offsets[0]), int(offsets[-1]))
-        items = pa.StructArray.from_arrays([column.keys[part], column.items[part]], ["key", "value"])
+        items = pa.StructArray.from_arrays(
+            [column.keys[part], column.items[part]], ["key", "value"]
+        )
         counts = np.diff(offsets)
     else:
-        items, counts = column.flatten(), np.asarray(pc.list_value_length(column).fill_null(0), np.int64)
+        items = column.flatten()
+        counts = np.asarray(pc.list_value_length(column).fill_null(0), np.int64)
     words, absent = _reader(items, name)(0, len(items), np.empty((2, len(items)), np.uint64))
-    words = words if absent is None else np.where(absent, _MISSING, words)
+    if absent is not None:
+        words = np.where(absent, _MISSING, words)
     return mix(_sums(words, counts) + counts.astype(np.uint64)), counts == 0
 
 
@@ -185,11 +218,14 @@ def _text_reader(texts: pa.Array) -> _Reader:
     if texts.nbytes >= _VIEWED:
         return lambda first, stop, _: _words_of_many_bytes(texts.slice(first, stop - first))
     views = texts.cast(pa.binary_view())
-    pairs = np.frombuffer(views.buffers()[1], np.uint64, 2 * len(views), 16 * views.offset).reshape(-1, 2)
+    pairs = np.frombuffer(views.buffers()[1], np.uint64, 2 * len(views), 16 * views.offset).reshape(
+        -1, 2
+    )
     sizes = pairs.view(np.int32)[:, 0]
 
     def read(first: int, stop: int, spare: U64) -> tuple[U64, Bools | None]:
-        rows, words = slice(first, stop), spare[0]
+        rows = slice(first, stop)
+        words = spare[0]
         np.multiply(pairs[rows, 0], np.uint64(MIX_A), out=words)
         words ^= np.right_shift(words, _HALF, out=spare[1])
         words += pairs[rows, 1]
@@ -204,9 +240,13 @@ def _text_reader(texts: pa.Array) -> _Reader:
 
 def _words_of_many_bytes(texts: pa.Array) -> tuple[U64, Bools | None]:
     """Return the same words as `_text_reader` for texts whose bytes exceed the range of views."""
-    sizes, words = np.asarray(pc.binary_length(texts), np.int64), np.empty(len(texts), np.uint64)
-    short, long = np.flatnonzero(sizes <= _INLINE), np.flatnonzero(sizes > _INLINE)
-    words[short] = _text_reader(texts.take(pa.array(short)))(0, len(short), np.empty((2, len(short)), np.uint64))[0]
+    sizes = np.asarray(pc.binary_length(texts), np.int64)
+    words = np.empty(len(texts), np.uint64)
+    short = np.flatnonzero(sizes <= _INLINE)
+    long = np.flatnonzero(sizes > _INLINE)
+    words[short] = _text_reader(texts.take(pa.array(short)))(
+        0, len(short), np.empty((2, len(short)), np.uint64)
+    )[0]
     words[long] = _chained_words(texts.take(pa.array(long)))
     return words, sizes == 0
 
@@ -215,21 +255,30 @@ def _chained_words(texts: pa.Array) -> U64:
     """Return a word for every text from its size and its bytes, eight at a time."""
     texts = texts.cast(pa.large_binary())
     offsets = np.frombuffer(texts.buffers()[1], np.int64, len(texts) + 1, 8 * texts.offset)
-    first, last = int(offsets[0]), int(offsets[-1])
-    data = np.zeros((last - first + 23) // 8, np.uint64)  # one extra word, so that every word can be read whole
+    first = int(offsets[0])
+    last = int(offsets[-1])
+    # one extra word, so that every word can be read whole
+    data = np.zeros((last - first + 23) // 8, np.uint64)
     data.view(np.uint8)[: last - first] = np.frombuffer(texts.buffers()[2], np.uint8)[first:last]
-    starts, sizes = offsets[:-1] - first, np.diff(offsets)
+    starts = offsets[:-1] - first
+    sizes = np.diff(offsets)
     kinds = np.minimum((sizes + 7) >> 3, _CHAINED_WORDS + 1).astype(np.uint8)
     order = np.argsort(np.uint8(_CHAINED_WORDS + 1) - kinds, kind="stable")  # longest first
-    starts, sizes = starts[order], sizes[order]
-    longer = np.cumsum(np.bincount(kinds, minlength=_CHAINED_WORDS + 2)[::-1])[::-1]  # texts by least number of words
+    starts = starts[order]
+    sizes = sizes[order]
+    # texts by least number of words
+    longer = np.cumsum(np.bincount(kinds, minlength=_CHAINED_WORDS + 2)[::-1])[::-1]
     found = sizes.astype(np.uint64)
     found *= np.uint64(GAMMA)
-    place, right = starts >> 3, ((starts & 7) << 3).astype(np.uint64)
-    left, behind = np.uint64(64) - right, ((-sizes & 7) << 3).astype(np.uint64)
-    words, spare = data.take(place), np.empty_like(found)
+    place = starts >> 3
+    right = ((starts & 7) << 3).astype(np.uint64)
+    left = np.uint64(64) - right
+    behind = ((-sizes & 7) << 3).astype(np.uint64)
+    words = data.take(place)
+    spare = np.empty_like(found)
     for number in range(1, min(int(kinds.max()), _CHAINED_WORDS) + 1):
-        rows, ending = slice(int(longer[number])), slice(int(longer[number + 1]), int(longer[number]))
+        rows = slice(int(longer[number]))
+        ending = slice(int(longer[number + 1]), int(longer[number]))
         place[rows] += 1
         after = data.take(place[rows])
         own = words[rows]
@@ -246,35 +295,52 @@ def _chained_words(texts: pa.Array) -> U64:
 
 
 def _long_text_words(data: U8, starts: I64, sizes: I64) -> U64:
-    """Return words of texts whose sizes differ too much to be chained side by side, as sums of mixed words."""
+    """Return words of texts whose sizes differ too much to be chained side by side, as sums of
+    mixed words.
+    """
     word_at = np.ndarray((len(data) - 7,), np.dtype("<u8"), data, strides=(1,))
-    found, counts = np.empty(len(starts), np.uint64), (sizes + 7) >> 3
-    every, begin = np.cumsum(counts), 0
+    found = np.empty(len(starts), np.uint64)
+    counts = (sizes + 7) >> 3
+    every = np.cumsum(counts)
+    begin = 0
     while begin < len(counts):  # about `_BATCH_WORDS` words at once, or one longer text
-        before = int(every[begin - 1]) if begin else 0
-        part = slice(begin, max(begin + 1, int(np.searchsorted(every, before + _BATCH_WORDS, side="right"))))
+        before = 0
+        if begin:
+            before = int(every[begin - 1])
+        part = slice(
+            begin, max(begin + 1, int(np.searchsorted(every, before + _BATCH_WORDS, side="right")))
+        )
         begin = part.stop
-        start, held, size = starts[part], counts[part], sizes[part]
+        start = starts[part]
+        held = counts[part]
+        size = sizes[part]
         ends = np.cumsum(held)
         words = word_at[np.repeat(start - 8 * (ends - held), held) + 8 * np.arange(ends[-1])]
-        words[ends - 1] <<= ((8 * held - size) << 3).astype(np.uint64)  # drops the bytes after the text
+        # drops the bytes after the text
+        words[ends - 1] <<= ((8 * held - size) << 3).astype(np.uint64)
         found[part] = _sums(words, held) + size.astype(np.uint64)
     return found
 
 
 def _sums(words: U64, counts: I64) -> U64:
-    """Mix each word with its index in its row, and sum the words of each row. counts: words of each row [N]."""
+    """Mix each word with its index in its row, and sum the words of each row.
+
+    counts: words of each row [N].
+    """
     first = np.cumsum(counts) - counts
     place = np.arange(len(words)) - np.repeat(first, counts)
     mixed = mix(words + (place.astype(np.uint64) + np.uint64(1)) * np.uint64(GAMMA))
-    sums, filled = np.zeros(len(counts), np.uint64), counts > 0
+    sums = np.zeros(len(counts), np.uint64)
+    filled = counts > 0
     if len(words):
         sums[filled] = np.add.reduceat(mixed, first[filled])
     return sums
 
 
 def tagged(digests: U64, split: int | Ints, kept: Bools | None = None) -> U64:
-    """Write the number of a split, 0 to 3, into the low bits of digests. Rows without content are left out.
+    """Write the number of a split, 0 to 3, into the low bits of digests.
+
+    Rows without content are left out.
 
     split: one for all rows, or one per row. kept: mask of the rows to use, None for all.
     """
@@ -283,7 +349,10 @@ def tagged(digests: U64, split: int | Ints, kept: Bools | None = None) -> U64:
         rows &= kept
     words: U64 = digests.compress(rows)  # several times faster than a mask in brackets
     words &= ~_LOW
-    words |= np.uint64(split) if isinstance(split, int) else split.compress(rows).astype(np.uint64)
+    if isinstance(split, int):
+        words |= np.uint64(split)
+    else:
+        words |= split.compress(rows).astype(np.uint64)
     return words
 
 
@@ -291,7 +360,8 @@ def tagged(digests: U64, split: int | Ints, kept: Bools | None = None) -> U64:
 class Repeated:
     """Counts of rows that repeat others, by split.
 
-    earlier: rows whose content is in an earlier split. own: rows whose content is in an earlier row of their own split.
+    earlier: rows whose content is in an earlier split. own: rows whose content is in an earlier row
+    of their own split.
     """
 
     earlier: Mapping[str, int]
@@ -299,7 +369,10 @@ class Repeated:
 
 
 def count_repeats(words: U64, splits: Sequence[str]) -> Repeated:
-    """Count repeats among tagged digests of all splits; sorts them in place. Memory: 11 bytes a row."""
+    """Count repeats among tagged digests of all splits; sorts them in place.
+
+    Memory: 11 bytes a row.
+    """
     words.sort()
     again = np.zeros(len(words), np.bool_)
     again[1:] = words[1:] ^ words[:-1] <= _LOW
@@ -307,13 +380,16 @@ def count_repeats(words: U64, splits: Sequence[str]) -> Repeated:
     if again.any():
         together = again.copy()
         together[:-1] |= again[1:]  # include the first row of repeated content
-        words, begins = words[together], np.flatnonzero(~again[together])
+        words = words[together]
+        begins = np.flatnonzero(~again[together])
         lengths = np.diff(np.append(begins, len(words)))
         code = (words & _LOW).astype(np.int64)
         first = np.repeat(code[begins], lengths)
         twice = np.zeros(len(words), np.bool_)
         twice[1:] = words[1:] == words[:-1]
-        earlier, own = (np.bincount(code[mask], minlength=len(splits)) for mask in (first < code, twice))
+        earlier, own = (
+            np.bincount(code[mask], minlength=len(splits)) for mask in (first < code, twice)
+        )
     return Repeated(
         {name: int(earlier[place]) for place, name in enumerate(splits) if place},
         {name: int(own[place]) for place, name in enumerate(splits)},
@@ -323,16 +399,21 @@ def count_repeats(words: U64, splits: Sequence[str]) -> Repeated:
 def count_sorted(parts: Sequence[U64], splits: Sequence[str], most: int | None = None) -> Repeated:
     """Count repeats among tagged digests in parts, each ascending, such as mapped files.
 
-    Digests are counted range by range, about `most` rows in each, so memory does not grow with the number of rows. By
-    default, ranges fit into the CPU cache and take a few hundred rows of every part.
+    Digests are counted range by range, about `most` rows in each, so memory does not grow with the
+    number of rows. By default, ranges fit into the CPU cache and take a few hundred rows of every
+    part.
     """
-    most = max(_RANGE_ROWS, _PART_ROWS * len(parts)) if most is None else most
+    if most is None:
+        most = max(_RANGE_ROWS, _PART_ROWS * len(parts))
     ranges = max(1, -(-sum(map(len, parts)) // most))
     borders = np.array([((number << 62) // ranges) << 2 for number in range(1, ranges)], np.uint64)
     cuts = [[0, *np.searchsorted(part, borders).tolist(), len(part)] for part in parts]
-    earlier, own = dict.fromkeys(splits[1:], 0), dict.fromkeys(splits, 0)
+    earlier = dict.fromkeys(splits[1:], 0)
+    own = dict.fromkeys(splits, 0)
     for number in range(ranges):
-        slices = [part[cut[number] : cut[number + 1]] for part, cut in zip(parts, cuts, strict=True)]
+        slices = [
+            part[cut[number] : cut[number + 1]] for part, cut in zip(parts, cuts, strict=True)
+        ]
         found = count_repeats(np.concatenate([np.empty(0, np.uint64), *slices]), splits)
         earlier = {name: rows + found.earlier[name] for name, rows in earlier.items()}
         own = {name: rows + found.own[name] for name, rows in own.items()}

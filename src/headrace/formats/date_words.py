@@ -1,4 +1,7 @@
-"""Explain what a value that is not a date looks like, and which setting would read it. Pure; for messages only."""
+"""Explain what a value that is not a date looks like, and which setting would read it.
+
+Pure; for messages only.
+"""
 
 from __future__ import annotations
 
@@ -34,21 +37,32 @@ _PATTERNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"[12]\d{3}[01]\d[0-3]\d[0-2]\d[0-5]\d", ("%Y%m%d%H%M",)),
     (r"[12]\d{3}[01]\d[0-3]\d[0-2]\d", ("%Y%m%d%H",)),
 )
-_ISO = re.compile(r"\d{4}-\d\d?-\d\d?([ Tt]\d\d?(:\d\d(:\d\d([.,]\d+)?)?)?)?( ?[+-]\d\d(:?\d\d)?|[Zz])?")
+_ISO = re.compile(
+    r"\d{4}-\d\d?-\d\d?([ Tt]\d\d?(:\d\d(:\d\d([.,]\d+)?)?)?)?( ?[+-]\d\d(:?\d\d)?|[Zz])?"
+)
 _LIKELY = 1900, 2200  # numbers that give other years are probably in another unit
 
 
 def advice(value: object, date_format: str, setting: str = "time_format") -> str:
-    """Advise on a value that does not match `date_format`; setting: the name of the caller's option."""
-    text = value if isinstance(value, str) else None
+    """Advise on a value that does not match `date_format`; setting: the name of the caller's
+    option.
+    """
+    text = None
+    if isinstance(value, str):
+        text = value
     if text is not None and text.strip() != text:
         return "which has blanks around it; remove them"
     if text in MEANS_MISSING:
         return f'which is not a date; if it means missing, give null_values=["{text}"]'
     number = None
     with suppress(ValueError, OverflowError):
-        number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
-    words = [f'{setting}="{each}"{shown}' for each, shown in (*_counted(number, date_format), *_patterns(value))]
+        number = None
+        if isinstance(value, int | float | str) and not isinstance(value, bool):
+            number = float(value)
+    words = [
+        f'{setting}="{each}"{shown}'
+        for each, shown in (*_counted(number, date_format), *_patterns(value))
+    ]
     if words:
         return f"no date of form {date_format}; give {' or '.join(words)}"
     if text is not None and (told := _iso_fault(text, date_format, setting)) is not None:
@@ -62,28 +76,49 @@ def _counted(number: float | None, date_format: str) -> list[tuple[str, str]]:
         return []
     found = []
     for word, unit_us in (*EPOCHS.items(), ("excel_days", EPOCHS["epoch_days"])):
-        count = number - 25_569 if word == "excel_days" else number
+        if word == "excel_days":
+            count = number - 25_569
+        else:
+            count = number
         if word == date_format or ("days" in word and not 1_000 <= number < 100_000):
             continue
         try:
-            moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=count * (unit_us or 1e-3))
+            moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(
+                microseconds=count * (unit_us or 1e-3)
+            )
         except (OverflowError, ValueError):
             continue
         far = abs(number) >= 1_000  # nobody writes so small a number of seconds since 1970
-        if far and _LIKELY[0] <= moment.year < _LIKELY[1] and (abs(count * (unit_us or 1e-3)) >= 8.64e10):
+        if (
+            far
+            and _LIKELY[0] <= moment.year < _LIKELY[1]
+            and (abs(count * (unit_us or 1e-3)) >= 8.64e10)
+        ):
             found.append((word, f" ({moment:%Y-%m-%d})"))
     return found
 
 
 def _patterns(value: object) -> list[tuple[str, str]]:
-    text = str(value) if isinstance(value, int | str) and not isinstance(value, bool) else ""
+    text = ""
+    if isinstance(value, int | str) and not isinstance(value, bool):
+        text = str(value)
     for look, patterns in _PATTERNS:
         match = re.fullmatch(look, text)
         if match is None:
             continue
         parts = match.groupdict()
-        clock = "" if not parts.get("clock") else " %H:%M:%S" if parts.get("seconds") else " %H:%M"
-        zone = "" if not parts.get("zone") else " %z" if parts["zone"].startswith(" ") else "%z"
+        if not parts.get("clock"):
+            clock = ""
+        elif parts.get("seconds"):
+            clock = " %H:%M:%S"
+        else:
+            clock = " %H:%M"
+        if not parts.get("zone"):
+            zone = ""
+        elif parts["zone"].startswith(" "):
+            zone = " %z"
+        else:
+            zone = "%z"
         return [(f"{pattern}{clock}{zone}", "") for pattern in patterns]
     return []
 
@@ -95,7 +130,10 @@ def _iso_fault(text: str, date_format: str, setting: str) -> str | None:
     if _ISO.fullmatch(text) is None:
         return None
     if re.search(r":60\b", text):
-        return "which is a leap second, that no clock of a computer shows; write the second before or after it"
+        return (
+            "which is a leap second, that no clock of a computer shows; write the second before or"
+            " after it"
+        )
     if re.search(r"[ Tt]24(:|$)", text):
         return "which is the end of a day; write 00:00 of the next day"
     if date_format not in ("auto", "iso"):

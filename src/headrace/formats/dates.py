@@ -1,9 +1,10 @@
 """Parse a column of dates as microseconds. Pure.
 
-A form is how a value was written: "iso" (no offset), "iso_zoned", "yyyymmdd", one of the epochs, "pattern" or
-"pattern_zoned". Forms with an offset and epochs give instants; the others give wall-clock time. Years run from 0001 to
-9999: a value outside that range, typed or not, is unreadable, so no date wraps around. If the whole column allows it,
-text is read by Arrow's ISO parser, which costs about 25 ns a value; otherwise form by form.
+A form is how a value was written: "iso" (no offset), "iso_zoned", "yyyymmdd", one of the epochs,
+"pattern" or "pattern_zoned". Forms with an offset and epochs give instants; the others give
+wall-clock time. Years run from 0001 to 9999: a value outside that range, typed or not, is
+unreadable, so no date wraps around. If the whole column allows it, text is read by Arrow's ISO
+parser, which costs about 25 ns a value; otherwise form by form.
 """
 
 from __future__ import annotations
@@ -28,10 +29,18 @@ if TYPE_CHECKING:
 
 MISSING = np.iinfo(np.int64).min
 DAY_US = 86_400_000_000
-FIRST_US, LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999  # 0001-01-01 to 9999-12-31
+# 0001-01-01 to 9999-12-31
+FIRST_US = -62_135_596_800_000_000
+LAST_US = 253_402_300_799_999_999
 
 # Microseconds of one unit of each epoch; nanoseconds are the one unit that is finer.
-EPOCHS = {"epoch_s": 1_000_000, "epoch_ms": 1_000, "epoch_us": 1, "epoch_ns": 0, "epoch_days": DAY_US}
+EPOCHS = {
+    "epoch_s": 1_000_000,
+    "epoch_ms": 1_000,
+    "epoch_us": 1,
+    "epoch_ns": 0,
+    "epoch_days": DAY_US,
+}
 _NUMBERS = DATE_WORDS[1:]
 INSTANTS = frozenset({"iso_zoned", "pattern_zoned", *EPOCHS})
 _UNIT_US = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 0}
@@ -44,10 +53,14 @@ USUAL = {
     "epoch_us": (10**15, 10**16),
     "epoch_ns": (10**18, 2**63),
 }
-_YEAR_2069, _YEAR_2070 = 3_124_224_000_000_000, 3_155_760_000_000_000
-_EXCEL_EPOCH, _EXCEL_FIRST = 25_569, 61  # day 60 is 1900-02-29, which did not exist
+_YEAR_2069 = 3_124_224_000_000_000
+_YEAR_2070 = 3_155_760_000_000_000
+# day 60 is 1900-02-29, which did not exist
+_EXCEL_EPOCH = 25_569
+_EXCEL_FIRST = 61
 
-_DATE, _CLOCK = r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}", r"[ Tt][0-9]{1,2}(:[0-9]{2}(:[0-5][0-9]([.,][0-9]+)?)?)?"
+_DATE = r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}"
+_CLOCK = r"[ Tt][0-9]{1,2}(:[0-9]{2}(:[0-5][0-9]([.,][0-9]+)?)?)?"
 _ISO = rf"^{_DATE}({_CLOCK})?$"
 _ISO_ZONED = rf"^{_DATE}{_CLOCK}( ?[+-][0-9]{{2}}(:?[0-9]{{2}})?|[Zz]| UTC)$"
 
@@ -56,8 +69,9 @@ _ISO_ZONED = rf"^{_DATE}{_CLOCK}( ?[+-][0-9]{{2}}(:?[0-9]{{2}})?|[Zz]| UTC)$"
 class Dates:
     """The dates of a column, [N].
 
-    micros int64: `MISSING` if there is no date. unreadable: there is a value, but it is not a date. instant: micros
-    count from 1970 in UTC; otherwise they are wall-clock time. forms: every form that occurred.
+    micros int64: `MISSING` if there is no date. unreadable: there is a value, but it is not a date.
+    instant: micros count from 1970 in UTC; otherwise they are wall-clock time. forms: every form
+    that occurred.
     """
 
     micros: I64
@@ -69,14 +83,16 @@ class Dates:
 def parse_dates(column: pa.ChunkedArray, date_format: str) -> Dates:
     """Parse a column of text, numbers, dates or timestamps.
 
-    date_format: "auto", one of `DATE_WORDS`, or a strptime pattern. The caller decides whether one column may have
-    several forms. Raises `InputError` for a pattern that cannot be read.
+    date_format: "auto", one of `DATE_WORDS`, or a strptime pattern. The caller decides whether one
+    column may have several forms. Raises `InputError` for a pattern that cannot be read.
     """
     kind = column.type
     if is_text(kind):
         return _from_text(column, date_format)
     if pa.types.is_timestamp(kind):
-        return _of_one_form(*_scaled(column, _UNIT_US[kind.unit]), "iso_zoned" if kind.tz else "iso")
+        return _of_one_form(
+            *_scaled(column, _UNIT_US[kind.unit]), "iso_zoned" if kind.tz else "iso"
+        )
     if pa.types.is_date32(kind):
         return _of_one_form(*_scaled(column.cast(pa.int32()), DAY_US), "iso")
     if pa.types.is_date64(kind):
@@ -86,16 +102,22 @@ def parse_dates(column: pa.ChunkedArray, date_format: str) -> Dates:
     if pa.types.is_integer(kind) and kind != pa.uint64():
         present = _valid(column)
         whole = np.asarray(pc.fill_null(column.cast(pa.int64()), 0).to_numpy(), np.int64)
-        return _from_numbers(np.where(present, whole.astype(np.float64), np.nan), whole, present, date_format)
+        return _from_numbers(
+            np.where(present, whole.astype(np.float64), np.nan), whole, present, date_format
+        )
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        values = np.asarray(pc.fill_null(column.cast(pa.float64(), safe=False), np.nan).to_numpy(), np.float64)
+        values = np.asarray(
+            pc.fill_null(column.cast(pa.float64(), safe=False), np.nan).to_numpy(), np.float64
+        )
         return _from_numbers(values, *_whole(values), date_format)
     nothing = np.zeros(len(column), np.bool_)
     return Dates(np.full(len(column), MISSING), _valid(column), nothing, frozenset())
 
 
 def parse_in_turn(column: pa.ChunkedArray, forms: Sequence[str]) -> I64:
-    """Parse each value by the first of these forms that fits: microseconds, `MISSING` if none does, int64 [N]."""
+    """Parse each value by the first of these forms that fits: microseconds, `MISSING` if none does,
+    int64 [N].
+    """
     micros = parse_dates(column, forms[0]).micros
     for form in forms[1:]:
         unread = micros == MISSING
@@ -110,9 +132,14 @@ def _valid(column: pa.ChunkedArray) -> Bools:
 
 
 def _scaled(column: pa.ChunkedArray, unit_us: int) -> tuple[I64, Bools]:
-    """Convert counts of a unit to microseconds, with a mask of valid ones. unit_us: 0 for nanoseconds, rounded down."""
+    """Convert counts of a unit to microseconds, with a mask of valid ones.
+
+    unit_us: 0 for nanoseconds, rounded down.
+    """
     counts = column.cast(pa.int64())
-    raw = np.asarray((pc.fill_null(counts, MISSING) if counts.null_count else counts).to_numpy(), np.int64)
+    raw = np.asarray(
+        (pc.fill_null(counts, MISSING) if counts.null_count else counts).to_numpy(), np.int64
+    )
     present = raw != MISSING  # for a timestamp this means "not a time"
     if unit_us == 1:
         return raw, present
@@ -147,7 +174,9 @@ class _Found:
             self.forms.add(form)
 
     def dates(self, present: Bools) -> Dates:
-        return Dates(self.micros, present & (self.micros == MISSING), self.instant, frozenset(self.forms))
+        return Dates(
+            self.micros, present & (self.micros == MISSING), self.instant, frozenset(self.forms)
+        )
 
 
 def _from_text(column: pa.ChunkedArray, date_format: str) -> Dates:
@@ -190,8 +219,12 @@ def _iso(text: pl.Series) -> pl.Series:
     micros = pl.select(
         pl.coalesce(
             pl.lit(plain).str.to_datetime("%Y-%m-%d %H:%M:%S%.f", time_unit="us", strict=False),
-            pl.lit(plain + ":00").str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="us", strict=False),
-            pl.lit(plain + ":00:00").str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="us", strict=False),
+            pl.lit(plain + ":00").str.to_datetime(
+                "%Y-%m-%d %H:%M:%S", time_unit="us", strict=False
+            ),
+            pl.lit(plain + ":00:00").str.to_datetime(
+                "%Y-%m-%d %H:%M:%S", time_unit="us", strict=False
+            ),
             pl.lit(plain).str.to_date("%Y-%m-%d", strict=False).cast(pl.Datetime("us")),
         )
     )
@@ -199,12 +232,16 @@ def _iso(text: pl.Series) -> pl.Series:
 
 
 def _iso_zoned(text: pl.Series) -> pl.Series:
-    zoned = text.set(~text.str.contains(_ISO_ZONED).fill_null(False), None).str.replace("([Zz]| UTC)$", "+00:00")
+    zoned = text.set(~text.str.contains(_ISO_ZONED).fill_null(False), None).str.replace(
+        "([Zz]| UTC)$", "+00:00"
+    )
     zoned = _spaced(zoned).str.replace(r"([+-][0-9]{2})$", "$1:00")
     zoned = zoned.str.replace(r" ?([+-][0-9]{2}):?([0-9]{2})$", "$1:$2")
     with_seconds = zoned.str.replace(r"^(\S+ [0-9]{1,2})([+-])", "$1:00$2")
     with_seconds = with_seconds.str.replace(r"^(\S+ [0-9]{1,2}:[0-9]{2})([+-])", "$1:00$2")
-    return with_seconds.str.to_datetime("%Y-%m-%d %H:%M:%S%.f%:z", time_unit="us", time_zone="UTC", strict=False)
+    return with_seconds.str.to_datetime(
+        "%Y-%m-%d %H:%M:%S%.f%:z", time_unit="us", time_zone="UTC", strict=False
+    )
 
 
 def _spaced(text: pl.Series) -> pl.Series:
@@ -213,12 +250,17 @@ def _spaced(text: pl.Series) -> pl.Series:
 
 
 def date_word(word: str, setting: str, *others: str) -> str:
-    """Validate a date format: a word or a strptime pattern. Raises `ValueError` naming the setting."""
+    """Validate a date format: a word or a strptime pattern.
+
+    Raises `ValueError` naming the setting.
+    """
     if word in DATE_WORDS:
         return word
     if "%" not in word:
         known = ", ".join((*others, *DATE_WORDS))
-        raise ValueError(f"{setting} is {word!r}; give {known} or a strptime pattern such as %d/%m/%Y")
+        raise ValueError(
+            f"{setting} is {word!r}; give {known} or a strptime pattern such as %d/%m/%Y"
+        )
     import polars as pl
 
     try:
@@ -229,9 +271,13 @@ def date_word(word: str, setting: str, *others: str) -> str:
     unknown = sorted(directives - set("aAbBcCdDeFfgGhHIjklmMnpPrRsStTuUvVwWxXyYzZ+"))
     if unknown:
         raise ValueError(f"{setting} is {word!r}, and %{unknown[0]} is not a directive; correct it")
-    dated = directives & set("sDFcvx+") or (directives & set("YyG") and directives & set("mbBhjUWV"))
+    dated = directives & set("sDFcvx+") or (
+        directives & set("YyG") and directives & set("mbBhjUWV")
+    )
     if not dated and word != "%Y":
-        raise ValueError(f"{setting} is {word!r}, which has no year or no month; give a pattern of dates")
+        raise ValueError(
+            f"{setting} is {word!r}, which has no year or no month; give a pattern of dates"
+        )
     return word
 
 
@@ -244,8 +290,9 @@ def has_clock(pattern: str) -> bool:
     return bool(_directives(pattern) & set("HIkMSTRrXscl+"))
 
 
-# What a directive may match. The parser itself is laxer: it skips blanks, reads two digits after %Y as a year of the
-# first century and a 60th second as the next minute. So the text must match this pattern first.
+# What a directive may match. The parser itself is laxer: it skips blanks, reads two digits after %Y
+# as a year of the first century and a 60th second as the next minute. So the text must match this
+# pattern first.
 _LOOKS = {
     **dict.fromkeys("YG", "[0-9]{4}"),
     **dict.fromkeys("ygC", "[0-9]{2}"),
@@ -265,8 +312,14 @@ _LOOKS = {
     "z": "(Z|[+-][0-9]{2}(:?[0-9]{2})?)",
     "%": "%",
 }
-_ADJACENT = {**dict.fromkeys("mdHIUWV", "[0-9]{2}"), **dict.fromkeys("MS", "[0-5][0-9]"), "j": "[0-9]{3}"}
-_TOKEN = re.compile(r"%[-_0#:]*(?P<fraction>\.?[369]?)(?P<directive>[A-Za-z+%])|(?P<literal>.)", re.DOTALL)
+_ADJACENT = {
+    **dict.fromkeys("mdHIUWV", "[0-9]{2}"),
+    **dict.fromkeys("MS", "[0-5][0-9]"),
+    "j": "[0-9]{3}",
+}
+_TOKEN = re.compile(
+    r"%[-_0#:]*(?P<fraction>\.?[369]?)(?P<directive>[A-Za-z+%])|(?P<literal>.)", re.DOTALL
+)
 
 
 def _looks_like(pattern: str) -> str:
@@ -282,15 +335,17 @@ def _looks_like(pattern: str) -> str:
         else:
             near = tokens[max(0, place - 1) : place] + tokens[place + 1 : place + 2]
             packed = any(each["directive"] or str(each["literal"]).isdigit() for each in near)
-            parts.append((_ADJACENT if packed else _LOOKS).get(directive) or _LOOKS.get(directive, ".*"))
+            parts.append(
+                (_ADJACENT if packed else _LOOKS).get(directive) or _LOOKS.get(directive, ".*")
+            )
     return f"^{''.join(parts)}$"
 
 
 def _by_pattern(text: pl.Series, pattern: str) -> tuple[str, I64]:
     """Parse texts by a strptime pattern; return the form and microseconds.
 
-    A time with hours only is read with zero minutes. A two-digit year 69 is refused, because it is 1969 to some parsers
-    and 2069 to others.
+    A time with hours only is read with zero minutes. A two-digit year 69 is refused, because it is
+    1969 to some parsers and 2069 to others.
     """
     import polars as pl
 
@@ -302,10 +357,13 @@ def _by_pattern(text: pl.Series, pattern: str) -> tuple[str, I64]:
             micros = text.str.to_date(pattern, strict=False).cast(pl.Datetime("us"))
         else:
             if directives & set("HIkl") and "M" not in directives:
-                text, pattern = text + " 00", pattern + " %M"
+                text = text + " 00"
+                pattern = pattern + " %M"
             if ".%f" in pattern:  # Python's fraction; here %f alone would count nanoseconds
                 pattern = pattern.replace(".%f", "%.f")
-            zone = "UTC" if zoned else None
+            zone = None
+            if zoned:
+                zone = "UTC"
             micros = text.str.to_datetime(pattern, time_unit="us", time_zone=zone, strict=False)
     except pl.exceptions.PolarsError as error:
         why = str(error).splitlines()[0]
@@ -322,7 +380,9 @@ def _whole(values: npt.NDArray[np.float64]) -> tuple[I64, Bools]:
     return np.where(is_whole, values, 0).astype(np.int64), is_whole
 
 
-def _from_numbers(values: npt.NDArray[np.float64], whole: I64, is_whole: Bools, date_format: str) -> Dates:
+def _from_numbers(
+    values: npt.NDArray[np.float64], whole: I64, is_whole: Bools, date_format: str
+) -> Dates:
     found = _Found(len(values))
     _take_numbers(found, values, whole, is_whole, date_format)
     return found.dates(~np.isnan(values))
@@ -331,7 +391,10 @@ def _from_numbers(values: npt.NDArray[np.float64], whole: I64, is_whole: Bools, 
 def _take_numbers(
     found: _Found, values: npt.NDArray[np.float64], whole: I64, is_whole: Bools, date_format: str
 ) -> None:
-    """Read numbers by the declared form, or by their size. whole: exact integers where `is_whole`."""
+    """Read numbers by the declared form, or by their size.
+
+    whole: exact integers where `is_whole`.
+    """
     for form in USUAL if date_format == "auto" else (date_format,):
         if form not in _NUMBERS:
             return
@@ -347,12 +410,18 @@ def _take_numbers(
             continue
         if form == "excel_days":
             fits = fits & (values >= _EXCEL_FIRST)
-            values, whole = values - _EXCEL_EPOCH, whole - _EXCEL_EPOCH
-        found.take(form, _counted(np.where(fits, values, np.nan), whole, is_whole, EPOCHS.get(form, DAY_US)))
+            values = values - _EXCEL_EPOCH
+            whole = whole - _EXCEL_EPOCH
+        found.take(
+            form,
+            _counted(np.where(fits, values, np.nan), whole, is_whole, EPOCHS.get(form, DAY_US)),
+        )
 
 
 def _counted(values: npt.NDArray[np.float64], whole: I64, is_whole: Bools, unit_us: int) -> I64:
-    """Convert counts to microseconds: exact if whole, otherwise rounded; nanoseconds are rounded down."""
+    """Convert counts to microseconds: exact if whole, otherwise rounded; nanoseconds are rounded
+    down.
+    """
     per = unit_us or 1e-3
     fits = (values >= FIRST_US / per) & (values <= LAST_US / per)
     if unit_us == 0:
@@ -370,7 +439,9 @@ def calendar(whole: I64) -> tuple[I64, Bools]:
     """Convert YYYYMMDD numbers to microseconds, with a mask of real days."""
     in_range = (whole >= 10_101) & (whole < 10**8)
     number = np.where(in_range, whole, 19_700_101)
-    year, month, day = number // 10_000, number // 100 % 100, number % 100
+    year = number // 10_000
+    month = number // 100 % 100
+    day = number % 100
     ok = in_range & (month >= 1) & (month <= 12) & (day >= 1)
     months = ((year - 1970) * 12 + np.where(ok, month, 1) - 1).astype("datetime64[M]")
     first = months.astype("datetime64[D]")
@@ -381,10 +452,17 @@ def calendar(whole: I64) -> tuple[I64, Bools]:
 
 
 def look_like_hours(micros: I64) -> bool:
-    """Return whether all dates read as seconds look like YYYYMMDDHH: 2025010112, which as seconds is in 2034."""
+    """Return whether all dates read as seconds look like YYYYMMDDHH: 2025010112, which as seconds
+    is in 2034.
+    """
     there = micros[micros != MISSING]
     seconds = there // 1_000_000
-    if not len(there) or (there % 1_000_000).any() or seconds.min() < 1_900_000_000 or seconds.max() >= 2_100_000_000:
+    if (
+        not len(there)
+        or (there % 1_000_000).any()
+        or seconds.min() < 1_900_000_000
+        or seconds.max() >= 2_100_000_000
+    ):
         return False
     return bool((seconds % 100 < 24).all() and calendar(seconds // 100)[1].all())
 

@@ -1,15 +1,17 @@
 """Read and write CSV and TSV: every column is text, and every row keeps its bytes.
 
-A shard is read in chunks that end on a record, so memory is O(chunk) for any file size and compression. Values are
-parsed in `delimited_rows`. Rows that are only moved are not parsed and rewritten: their bytes are copied
-(`source.copied_records`).
+A shard is read in chunks that end on a record, so memory is O(chunk) for any file size and
+compression. Values are parsed in `delimited_rows`. Rows that are only moved are not parsed and
+rewritten: their bytes are copied (`source.copied_records`).
 
-A header is split into names by the rules that split rows (`records`), so both end at the same byte. LF and CRLF end a
-record. A lone carriage return ends a record for some readers and is text for others, so it is refused outside quotes.
+A header is split into names by the rules that split rows (`records`), so both end at the same byte.
+LF and CRLF end a record. A lone carriage return ends a record for some readers and is text for
+others, so it is refused outside quotes.
 
-Fields are separated by comma, semicolon, pipe or tab. If the header has exactly one of them outside quotes, that is the
-separator whatever the name of the file. If it has several, the separator is the one that gives all rows in the file's
-first bytes as many fields as the header. If that does not decide, nothing is guessed.
+Fields are separated by comma, semicolon, pipe or tab. If the header has exactly one of them outside
+quotes, that is the separator whatever the name of the file. If it has several, the separator is the
+one that gives all rows in the file's first bytes as many fields as the header. If that does not
+decide, nothing is guessed.
 """
 
 from __future__ import annotations
@@ -51,46 +53,69 @@ _HEAD_BYTES = 1 << 20
 
 
 def survey(
-    path: Path, name: str, file_type: FileType, signature: Sequence[str] | None = None, text: bytes | None = None
+    path: Path,
+    name: str,
+    file_type: FileType,
+    signature: Sequence[str] | None = None,
+    text: bytes | None = None,
 ) -> Shard:
     """Read columns and dialect from the first record; the separator need not match the file name.
 
-    signature: names for files without a header; a first record equal to it is still taken as a header.
-    text: the content, if it is not the file's own bytes; `parse_block` parses the part after its header.
-    Raises `InputError` on an empty file without signature, a blank first line, repeated names, bytes that are not
-    UTF-8, and if two separators would fit.
+    signature: names for files without a header; a first record equal to it is still taken as a
+    header. text: the content, if it is not the file's own bytes; `parse_block` parses the part
+    after its header. Raises `InputError` on an empty file without signature, a blank first line,
+    repeated names, bytes that are not UTF-8, and if two separators would fit.
     """
     shard = Shard.unread(path, name, file_type)
-    head, reads = _head(path, file_type.compression) if text is None else (text, "all")
+    if text is None:
+        head, reads = _head(path, file_type.compression)
+    else:
+        head, reads = (text, "all")
     bom = head.startswith(BOM)
-    text_start = len(BOM) if bom else 0
+    text_start = 0
+    if bom:
+        text_start = len(BOM)
     ends = records.record_ends(records.as_bytes(head))
-    width = None if signature is None else len(signature)
-    separator = _find_separator(path, head[text_start:], expected=file_type.format.separator, width=width, reads=reads)
+    if signature is None:
+        width = None
+    else:
+        width = len(signature)
+    separator = _find_separator(
+        path, head[text_start:], expected=file_type.format.separator, width=width, reads=reads
+    )
     if not len(ends) or text_start == len(head):
         if signature is None:
             raise InputError(
-                f"{path}: is empty, not even a header; remove the file, or give the column names by a signature file"
+                f"{path}: is empty, not even a header; remove the file, or give the column names by"
+                " a signature file"
             )
-        names, header_bytes, newline = list(signature), text_start, "\n"
+        names = list(signature)
+        header_bytes = text_start
+        newline = "\n"
     else:
         first = head[text_start : int(ends[0])]
-        newline = "\r\n" if first.endswith(b"\r\n") else "\n"
+        newline = "\n"
+        if first.endswith(b"\r\n"):
+            newline = "\r\n"
         if width != 1 and not first.strip(b"\r\n"):
-            raise InputError(f"{path}: line 1 is blank, a header was expected; remove the blank lines before it")
+            raise InputError(
+                f"{path}: line 1 is blank, a header was expected; remove the blank lines before it"
+            )
         names = _split_header(path, first, separator)
         header_bytes = int(ends[0])
         if signature is None and any("\0" in name for name in names):
             raise InputError(
-                f"{path}: line 1: a column name holds a zero byte; convert the file to UTF-8 (it may be UTF-16)"
+                f"{path}: line 1: a column name holds a zero byte; convert the file to UTF-8 (it"
+                " may be UTF-16)"
             )
         if signature is not None and names != list(signature):
             if len(names) != len(signature):
                 raise InputError(
-                    f"{path}: line 1 has {len(names)} fields, the signature names {len(signature)}; "
-                    f"correct the signature file"
+                    f"{path}: line 1 has {len(names)} fields, the signature names {len(signature)};"
+                    " correct the signature file"
                 )
-            names, header_bytes = list(signature), text_start
+            names = list(signature)
+            header_bytes = text_start
     columns = [column_name(raw) for raw in names]
     refuse_repeated_names(path, columns, " in the header")
     return replace(
@@ -105,7 +130,9 @@ def survey(
 class DelimitedCode(FormatCode):
     """Reads and writes CSV and TSV."""
 
-    def survey(self, path: Path, name: str, file_type: FileType, signature: Sequence[str] | None = None) -> Shard:
+    def survey(
+        self, path: Path, name: str, file_type: FileType, signature: Sequence[str] | None = None
+    ) -> Shard:
         """Read columns and dialect from the first record; see `survey`."""
         return survey(path, name, file_type, signature)
 
@@ -157,7 +184,10 @@ class DelimitedCode(FormatCode):
                     dialect=Dialect(wanted.separator, "\n"),
                 )
                 table = parse_block(data, shard, schema.names)
-        types = {field.name: field.type for field in schema if not is_text(field.type)}
+        types = {}
+        for field in schema:
+            if not is_text(field.type):
+                types[field.name] = field.type
         return typed(table, types, wanted.null_values, str(wanted), 0).cast(schema)
 
     def open_sink(self, file: HashingFile, settings: WriteSettings) -> TextSink:
@@ -165,14 +195,19 @@ class DelimitedCode(FormatCode):
         dialect = settings.dialect
         assert dialect is not None
         header = header_bytes(settings.schema.names, dialect)
-        return TextSink(file, header, lambda table: render(table, dialect), settings.file_type.compression)
+        return TextSink(
+            file, header, lambda table: render(table, dialect), settings.file_type.compression
+        )
 
 
 CODE = DelimitedCode()
 
 
 def chunks(shard: Shard, chunk_bytes: int = CHUNK_BYTES) -> Iterator[DelimitedChunk]:
-    """Iterate over the rows in file order. Raises `InputError` on damaged compression or an unclosed quote."""
+    """Iterate over the rows in file order.
+
+    Raises `InputError` on damaged compression or an unclosed quote.
+    """
     assert shard.dialect is not None
     first_row = 0
     for data, quotes in record_blocks(shard, chunk_bytes, shard.dialect.header_bytes):
@@ -192,7 +227,9 @@ def without_header(data: bytes) -> bytes:
             return data[end:]
         reach *= 4
     ends = records.record_ends(records.as_bytes(data))
-    return data[int(ends[0]) :] if len(ends) else b""
+    if len(ends):
+        return data[int(ends[0]) :]
+    return b""
 
 
 def parse_block(data: bytes, shard: Shard, columns: Sequence[str] | None) -> pa.Table:
@@ -207,7 +244,11 @@ def _chunk(shard: Shard, data: records.Data, quotes: I64, first_row: int) -> Del
     """Make a chunk without blank lines, except in a file of one column, where they are nulls."""
     ends = records.record_ends(records.as_bytes(data), quotes)
     whole = data
-    if len(shard.schema) > 1 and len(ends) and (ends[0] <= 2 or int(np.diff(ends).min(initial=3)) <= 2):
+    if (
+        len(shard.schema) > 1
+        and len(ends)
+        and (ends[0] <= 2 or int(np.diff(ends).min(initial=3)) <= 2)
+    ):
         data = records.without_blank(data, ends)
         quotes = records.quote_positions(records.as_bytes(data))
         ends = records.record_ends(records.as_bytes(data), quotes)
@@ -217,13 +258,18 @@ def _chunk(shard: Shard, data: records.Data, quotes: I64, first_row: int) -> Del
 def header_bytes(columns: Sequence[str], dialect: Dialect) -> bytes:
     """Encode the header line, with a byte-order mark first if the dialect has one."""
     text = io.StringIO()
-    # csv quotes only characters of its own line terminator, but names with CR or LF need quotes too.
+    # csv quotes only characters of its own line terminator, but names with CR or LF need quotes
+    # too.
     csv.writer(text, delimiter=dialect.separator, lineterminator="\r\n").writerow(columns)
-    return (BOM if dialect.bom else b"") + (text.getvalue().removesuffix("\r\n") + dialect.newline).encode()
+    return (BOM if dialect.bom else b"") + (
+        text.getvalue().removesuffix("\r\n") + dialect.newline
+    ).encode()
 
 
 def render(table: pa.Table, dialect: Dialect) -> bytes:
-    """Format columns as delimited text without a header; null is an empty field, empty text is quoted."""
+    """Format columns as delimited text without a header; null is an empty field, empty text is
+    quoted.
+    """
     import polars as pl
 
     text = pl.DataFrame(table).write_csv(
@@ -237,17 +283,23 @@ def record_blocks(shard: Shard, chunk_bytes: int, skip: int) -> Iterator[tuple[r
 
     A block exceeds `chunk_bytes` only if a single record does.
     """
-    rest, offset = b"", skip
-    path, compression = shard.path, shard.file_type.compression
+    rest = b""
+    offset = skip
+    path = shard.path
+    compression = shard.file_type.compression
     with reading(path), open_bytes(path, compression) as stream:
         if skip:
             stream.read(skip)
         while len(block := stream.read_buffer(chunk_bytes)):
-            data = pa.py_buffer(b"".join((rest, block))) if rest else block
+            if rest:
+                data = pa.py_buffer(b"".join((rest, block)))
+            else:
+                data = block
             quotes = records.quote_positions(records.as_bytes(data))
             cut = records.last_record_end(records.as_bytes(data), quotes)
             if cut:
-                whole, inside = data.slice(0, cut), quotes[: int(np.searchsorted(quotes, cut))]
+                whole = data.slice(0, cut)
+                inside = quotes[: int(np.searchsorted(quotes, cut))]
                 _check_returns(path, compression, whole, inside, offset)
                 yield whole, inside
             rest = data.slice(cut).to_pybytes()
@@ -258,29 +310,36 @@ def record_blocks(shard: Shard, chunk_bytes: int, skip: int) -> Iterator[tuple[r
         quotes = records.quote_positions(records.as_bytes(rest))
         if len(quotes) & 1:
             line = rest[:80].decode("utf-8", "replace")
-            raise InputError(f"{path}: a quote opened near {line!r} is never closed; the file is cut or damaged")
+            raise InputError(
+                f"{path}: a quote opened near {line!r} is never closed; the file is cut or damaged"
+            )
         _check_returns(path, compression, rest, quotes, offset)
         yield rest, quotes
 
 
-def _check_returns(path: Path, compression: Compression, data: records.Data, quotes: I64, offset: int | None) -> None:
+def _check_returns(
+    path: Path, compression: Compression, data: records.Data, quotes: I64, offset: int | None
+) -> None:
     """Raise `InputError` for a carriage return outside quotes that no newline follows.
 
-    offset: where the data begin in the decompressed file; None: count lines from the beginning of the data.
+    offset: where the data begin in the decompressed file; None: count lines from the beginning of
+    the data.
     """
     at = records.first_lone_return(records.as_bytes(data), quotes)
     if at is None:
         return
     line = 1 + int(np.count_nonzero(records.as_bytes(data)[:at] == records.NEWLINE))
     if offset:
-        with open_bytes(path, compression) as stream:  # read again, because only errors need the line
+        # read again, because only errors need the line
+        with open_bytes(path, compression) as stream:
             while offset and (block := stream.read(min(CHUNK_BYTES, offset))):
                 line += block.count(b"\n")
                 offset -= len(block)
     near = bytes(data[max(0, at - 40) : at + 40]).decode("utf-8", "replace")
     raise InputError(
-        f"{path}: line {line}: a carriage return (CR) without a newline (LF), near {near!r}; end lines with LF "
-        f"or CRLF (tr '\\r' '\\n' converts old Mac files), and quote fields that hold a CR"
+        f"{path}: line {line}: a carriage return (CR) without a newline (LF), near {near!r}; end"
+        " lines with LF or CRLF (tr '\\r' '\\n' converts old Mac files), and quote fields that"
+        " hold a CR"
     )
 
 
@@ -291,23 +350,31 @@ def _head(path: Path, compression: Compression) -> tuple[bytes, Literal["all", "
         with reading(path), open_bytes(path, compression) as stream:
             head: bytes = stream.read(size)
         quotes = records.quote_positions(records.as_bytes(head))
-        _check_returns(path, compression, head.removesuffix(b"\r") if len(head) == size else head, quotes, None)
+        _check_returns(
+            path, compression, head.removesuffix(b"\r") if len(head) == size else head, quotes, None
+        )
         if len(head) < size or records.last_record_end(records.as_bytes(head), quotes):
             return head, "all" if len(head) < size else "part"
         if size > _HEAD_BYTES:
             raise InputError(
-                f"{path}: the first line is longer than {_HEAD_BYTES} bytes; this is not a table with a header"
+                f"{path}: the first line is longer than {_HEAD_BYTES} bytes; this is not a table"
+                " with a header"
             )
         size *= 4
 
 
 def _find_separator(
-    path: Path, text: bytes, *, expected: str | None, width: int | None, reads: Literal["all", "part"]
+    path: Path,
+    text: bytes,
+    *,
+    expected: str | None,
+    width: int | None,
+    reads: Literal["all", "part"],
 ) -> str:
     """Find the separator from the beginning of a file, which holds the first record.
 
-    width: number of columns, if the first record need not be a header. reads: whether the text is the whole file; a
-    part may end inside a record. Raises `InputError` if two separators would fit.
+    width: number of columns, if the first record need not be a header. reads: whether the text is
+    the whole file; a part may end inside a record. Raises `InputError` if two separators would fit.
     """
     data = records.as_bytes(text)
     quotes = records.quote_positions(data)
@@ -318,11 +385,19 @@ def _find_separator(
     at = {each: records.outside_quotes(data, quotes, ord(each)) for each in SEPARATOR_NAMES}
     held = [each for each in SEPARATOR_NAMES if len(at[each]) and at[each][0] < ends[0]]
     if len(held) < 2:
-        return held[0] if held else own
-    whole = ends if reads == "all" or len(ends) == 1 else ends[:-1]
+        if held:
+            return held[0]
+        return own
+    if reads == "all" or len(ends) == 1:
+        whole = ends
+    else:
+        whole = ends[:-1]
     row = ~records.blank(data, whole)
-    if width is None and np.count_nonzero(row) == 1:  # a header and no rows, so nothing can be misread
-        return own if own in held else held[0]
+    # a header and no rows, so nothing can be misread
+    if width is None and np.count_nonzero(row) == 1:
+        if own in held:
+            return own
+        return held[0]
     fitting = []
     for each in held:
         fields = records.fields_per_record(at[each], whole)[row]
@@ -335,29 +410,38 @@ def _find_separator(
     first = bytes(text[: int(ends[0])])[:80].decode("utf-8", "replace").strip()
     names = " and ".join(f"{SEPARATOR_NAMES[each]}s" for each in fitting or held)
     raise InputError(
-        f"{path}: line 1 can be separated by {names}, and the rows do not show which: {first!r}; put quotes around the "
-        f"fields that hold the other character"
+        f"{path}: line 1 can be separated by {names}, and the rows do not show which: {first!r};"
+        " put quotes around the fields that hold the other character"
     )
 
 
 def _split_header(path: Path, first: bytes, separator: str) -> list[str]:
-    """Split a first record into names, as rows are split. Raises `InputError` if readers would disagree."""
+    """Split a first record into names, as rows are split.
+
+    Raises `InputError` if readers would disagree.
+    """
     try:
         first.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{path}: line 1: byte {first[error.start]:#04x} is not UTF-8; convert the file to UTF-8"
+            f"{path}: line 1: byte {first[error.start]:#04x} is not UTF-8; convert the file to"
+            " UTF-8"
         ) from error
     data = records.as_bytes(first)
     quotes = records.quote_positions(data)
     if len(quotes) & 1 or records.first_stray_quote(data, quotes, ord(separator)) is not None:
         line = first[:80].decode("utf-8", "replace")
         raise InputError(
-            f"{path}: line 1: quotes do not pair up, or are inside a name: {line!r}; quote names that hold quotes, "
-            f"double the quotes inside"
+            f"{path}: line 1: quotes do not pair up, or are inside a name: {line!r}; quote names"
+            " that hold quotes, double the quotes inside"
         )
     end = len(first.removesuffix(b"\n").removesuffix(b"\r"))
     stops = [*records.outside_quotes(data, quotes, ord(separator)).tolist(), end]
-    fields = [first[start:stop] for start, stop in zip([0, *(stop + 1 for stop in stops[:-1])], stops, strict=True)]
-    unquoted = (field[1:-1].replace(b'""', b'"') if field.startswith(b'"') else field for field in fields)
+    fields = [
+        first[start:stop]
+        for start, stop in zip([0, *(stop + 1 for stop in stops[:-1])], stops, strict=True)
+    ]
+    unquoted = (
+        field[1:-1].replace(b'""', b'"') if field.startswith(b'"') else field for field in fields
+    )
     return [field.decode("utf-8") for field in unquoted]

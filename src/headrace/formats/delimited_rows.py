@@ -1,9 +1,10 @@
-"""Parse rows of CSV and TSV to columns: a few are cut from the bytes, others go through Arrow on the calling thread.
+"""Parse rows of CSV and TSV to columns: a few are cut from the bytes, others go through Arrow on
+the calling thread.
 
-Text stays text: nothing is inferred, an empty field is null, a quoted empty field is empty text. If few columns are
-wanted, they are cut at the separators, found for all rows at once. Quoted columns and whole tables are parsed. Declared
-numbers of a streamed block are parsed to numbers directly, without text in between (`parse_numbers`). Memory is
-O(block).
+Text stays text: nothing is inferred, an empty field is null, a quoted empty field is empty text. If
+few columns are wanted, they are cut at the separators, found for all rows at once. Quoted columns
+and whole tables are parsed. Declared numbers of a streamed block are parsed to numbers directly,
+without text in between (`parse_numbers`). Memory is O(block).
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from headrace.formats.shard import BOM, Shard
 FEW_COLUMNS = 4  # up to this number, cutting columns from the bytes beats parsing
 _AT_ONCE = 1 << 20  # bytes parsed at once: more do not stay in the CPU cache
 _FIELD = 256  # greatest mean bytes of a field in a very wide row
-_SPACE, _TAB = 32, 9
+_SPACE = 32
+_TAB = 9
 _BATCH_ROWS = 1 << 15  # digested at once: arrays of this size reuse memory instead of new pages
 _ALL = slice(0, None)
 
@@ -52,11 +54,18 @@ class DelimitedChunk:
         return len(self.ends)
 
     def sizes(self) -> I32 | None:
-        """Return the bytes of every row, line end included; None if there are blank lines between rows."""
-        return None if self.blank_lines else np.diff(self.ends, prepend=0).astype(np.int32)
+        """Return the bytes of every row, line end included; None if there are blank lines between
+        rows.
+        """
+        if self.blank_lines:
+            return None
+        return np.diff(self.ends, prepend=0).astype(np.int32)
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return columns as text. Raises `InputError` naming the row that has too few or too many fields."""
+        """Return columns as text.
+
+        Raises `InputError` naming the row that has too few or too many fields.
+        """
         names = self.shard.schema.names
         wanted = list(names if columns is None else columns)
         missing = [name for name in wanted if name not in self._parsed]
@@ -68,7 +77,9 @@ class DelimitedChunk:
             self._parsed |= self._cut([places[name] for name in missing])
             missing = [name for name in missing if name not in self._parsed]
         if missing:
-            self._parsed.update(zip(missing, self._parse([places[name] for name in missing]).columns, strict=True))
+            self._parsed.update(
+                zip(missing, self._parse([places[name] for name in missing]).columns, strict=True)
+            )
         return pa.table({name: self._parsed[name] for name in wanted})
 
     @property
@@ -83,15 +94,17 @@ class DelimitedChunk:
                 bytes(self.data).decode("utf-8")
             except UnicodeDecodeError as error:
                 raise InputError(
-                    f"{self._row_at(error.start)}: byte {error.object[error.start]:#04x} is not UTF-8; convert the "
-                    f"file to UTF-8"
+                    f"{self._row_at(error.start)}: byte {error.object[error.start]:#04x} is not"
+                    " UTF-8; convert the file to UTF-8"
                 ) from error
-        at = records.first_stray_quote(records.as_bytes(self.data), self.quotes, ord(self._separator))
+        at = records.first_stray_quote(
+            records.as_bytes(self.data), self.quotes, ord(self._separator)
+        )
         if at is not None:
             near = bytes(self.data[max(0, at - 40) : at + 40]).decode("utf-8", "replace")
             raise InputError(
-                f"{self._row_at(at)}: a quote inside a field, near {near!r}; quote fields that hold quotes, "
-                f"double the quotes inside"
+                f"{self._row_at(at)}: a quote inside a field, near {near!r}; quote fields that hold"
+                " quotes, double the quotes inside"
             )
 
     def _row_at(self, position: int) -> str:
@@ -99,35 +112,54 @@ class DelimitedChunk:
         return f"{self.shard.path}: row {self.first_row + row + 1}"
 
     def _stops(self, places: Sequence[int]) -> records.Stops:
-        """Find where fields end, row by row. Raises `InputError` if a row has a wrong number of fields."""
+        """Find where fields end, row by row.
+
+        Raises `InputError` if a row has a wrong number of fields.
+        """
         if places and set(places) <= self._known.keys():
             return self._known
-        width, data = len(self.shard.schema), records.as_bytes(self.data)
+        width = len(self.shard.schema)
+        data = records.as_bytes(self.data)
         separator = ord(self._separator)
-        stops = records.field_stops(data, self.quotes, rows=self.rows, separator=separator, width=width, wanted=places)
+        stops = records.field_stops(
+            data, self.quotes, rows=self.rows, separator=separator, width=width, wanted=places
+        )
         if stops is not None:
             self._known |= stops
             return stops
-        fields = records.fields_per_record(records.outside_quotes(data, self.quotes, separator), self.ends)
+        fields = records.fields_per_record(
+            records.outside_quotes(data, self.quotes, separator), self.ends
+        )
         row = int(np.flatnonzero(fields != width)[0])
-        start = int(self.ends[row - 1]) if row else 0
+        start = 0
+        if row:
+            start = int(self.ends[row - 1])
         line = bytes(self.data[start : int(self.ends[row])]).decode("utf-8", "replace").strip()
         raise InputError(
-            f"{self._row_at(start)} has {int(fields[row])} fields, the header {width}: {line[:120]!r}; complete or "
-            f"remove that row"
+            f"{self._row_at(start)} has {int(fields[row])} fields, the header {width}:"
+            f" {line[:120]!r}; complete or remove that row"
         )
 
     def _spans(self, runs: Sequence[tuple[int, int]], rows: slice = _ALL) -> list[tuple[I64, I64]]:
         """Find start and end in every row of each run of adjacent columns (first, last)."""
         last = len(self.shard.schema) - 1
-        stops = self._stops(sorted({place for run in runs for place in (run[0] - 1, run[1]) if 0 <= place < last}))
-        data, row_ends = records.as_bytes(self.data), self.ends[rows]
+        stops = self._stops(
+            sorted({place for run in runs for place in (run[0] - 1, run[1]) if 0 <= place < last})
+        )
+        data = records.as_bytes(self.data)
+        row_ends = self.ends[rows]
         row_starts = np.zeros_like(row_ends)
-        row_starts[:1] = self.ends[rows.start - 1] if rows.start else 0
+        if rows.start:
+            row_starts[:1] = self.ends[rows.start - 1]
+        else:
+            row_starts[:1] = 0
         row_starts[1:] = row_ends[:-1]
         spans = []
         for first, final in runs:
-            starts = stops[first - 1][rows] + 1 if first else row_starts
+            if first:
+                starts = stops[first - 1][rows] + 1
+            else:
+                starts = row_starts
             if final < last:
                 ends = stops[final][rows]
             else:  # without the line end
@@ -138,34 +170,47 @@ class DelimitedChunk:
         return spans
 
     def digests(self, columns: Sequence[str]) -> U64:
-        """Digest the fields of these columns, row by row, from the bytes of the file; 0 if all fields are empty.
+        """Digest the fields of these columns, row by row, from the bytes of the file; 0 if all
+        fields are empty.
 
-        Fields that are equal as text have equal digests, quoted or not, in files with the same separator and column
-        order. The hash is polars', which is stable only within one version, so digests may be compared within one run
-        only.
+        Fields that are equal as text have equal digests, quoted or not, in files with the same
+        separator and column order. The hash is polars', which is stable only within one version, so
+        digests may be compared within one run only.
         """
         import polars as pl
 
         names = self.shard.schema.names
         wanted = set(columns)
         places = [place for place, name in enumerate(names) if name in wanted]
-        first = [place for place, before in zip(places, [-2, *places], strict=False) if place - 1 != before]
-        final = [place for place, after in zip(places, [*places[1:], -1], strict=True) if place + 1 != after]
+        first = [
+            place
+            for place, before in zip(places, [-2, *places], strict=False)
+            if place - 1 != before
+        ]
+        final = [
+            place
+            for place, after in zip(places, [*places[1:], -1], strict=True)
+            if place + 1 != after
+        ]
         runs = list(zip(first, final, strict=True))
         loose = records.loose_quotes(records.as_bytes(self.data), self.quotes, ord(self._separator))
         rows = np.unique(np.searchsorted(self.ends, loose, side="right"))
-        texts = self._rendered(rows, runs) if len(rows) else []
+        texts = []
+        if len(rows):
+            texts = self._rendered(rows, runs)
         digests = np.zeros(self.rows, np.uint64)
         for begin in range(0, self.rows, _BATCH_ROWS):
             batch = slice(begin, min(begin + _BATCH_ROWS, self.rows))
             special = slice(*np.searchsorted(rows, (batch.start, batch.stop)).tolist())
-            at, found = rows[special] - begin, digests[batch]
+            at = rows[special] - begin
+            found = digests[batch]
             held = np.zeros(len(found), np.int64)
             for number, (starts, ends) in enumerate(self._spans(runs, batch)):
                 own = pl.Series(records.views(self.data, starts, ends)).hash(seed=0).to_numpy()
                 sizes = ends - starts
                 if len(at):
-                    own, text = own.copy(), texts[number][special]
+                    own = own.copy()
+                    text = texts[number][special]
                     own[at] = pl.Series(pl.from_arrow(text)).hash(seed=0).to_numpy()
                     sizes[at] = pc.binary_length(text).to_numpy()
                 held += sizes
@@ -186,30 +231,43 @@ class DelimitedChunk:
         longest = int(np.diff(self.ends, prepend=0).max()) + 1
         types = dict.fromkeys(places, pa.large_string())
         fields = parse(data, self._separator, len(self.shard.schema), types, longest=longest)
-        quote, empty, plain = pa.scalar('"', pa.large_string()), pa.scalar("", pa.large_string()), {}
+        quote = pa.scalar('"', pa.large_string())
+        empty = pa.scalar("", pa.large_string())
+        plain = {}
         for place, column in zip(places, fields.columns, strict=True):
             text = column.combine_chunks()
             special = pc.match_substring_regex(text, f'[{re.escape(self._separator)}\n"]')
-            quoted = pc.binary_join_element_wise(quote, pc.replace_substring(text, '"', '""'), quote, empty)
+            quoted = pc.binary_join_element_wise(
+                quote, pc.replace_substring(text, '"', '""'), quote, empty
+            )
             plain[place] = pc.if_else(special, quoted, text).cast(pa.large_binary())
-        separator, rendered = pa.scalar(self._separator.encode(), pa.large_binary()), []
+        separator = pa.scalar(self._separator.encode(), pa.large_binary())
+        rendered = []
         for first, final in runs:
             parts = [plain[place] for place in range(first, final + 1)]
             rendered.append(
-                pc.binary_join_element_wise(*parts, separator, null_handling="replace", null_replacement=b"")
+                pc.binary_join_element_wise(
+                    *parts, separator, null_handling="replace", null_replacement=b""
+                )
             )
         return rendered
 
     def _cut(self, places: list[int]) -> dict[str, pa.ChunkedArray]:
-        """Cut columns from the bytes, by name; columns with quoted fields are left out because they must be parsed."""
+        """Cut columns from the bytes, by name; columns with quoted fields are left out because they
+        must be parsed.
+        """
         data = records.as_bytes(self.data)
         columns = {}
-        for place, (starts, ends) in zip(places, self._spans([(place, place) for place in places]), strict=True):
+        for place, (starts, ends) in zip(
+            places, self._spans([(place, place) for place in places]), strict=True
+        ):
             if (data[starts[starts < ends]] == records.QUOTE).any():
                 continue
             text = records.cut(self.data, starts, ends).cast(pa.large_string())
             if (starts == ends).any():
-                text = pc.if_else(pa.array(starts == ends), pa.scalar(None, pa.large_string()), text)
+                text = pc.if_else(
+                    pa.array(starts == ends), pa.scalar(None, pa.large_string()), text
+                )
             columns[self.shard.schema.names[place]] = pa.chunked_array([text])
         return columns
 
@@ -219,18 +277,20 @@ class DelimitedChunk:
             return pa.schema([(str(place), kind) for place, kind in types.items()]).empty_table()
         longest = int(np.diff(self.ends, prepend=0).max()) + 1
         try:
-            table = parse(self.data, self._separator, len(self.shard.schema), types, longest=longest)
+            table = parse(
+                self.data, self._separator, len(self.shard.schema), types, longest=longest
+            )
         except pa.ArrowInvalid as error:
             self._stops([])  # raises for a row with too few or too many fields
             raise InputError(
-                f"{self.shard.path}: cannot be read as {self.shard.file_type.format.name} near row "
-                f"{self.first_row + 1} ({str(error).splitlines()[0]}); quote fields that hold quotes, double the "
-                "quotes inside"
+                f"{self.shard.path}: cannot be read as {self.shard.file_type.format.name} near row"
+                f" {self.first_row + 1} ({str(error).splitlines()[0]}); quote fields that hold"
+                " quotes, double the quotes inside"
             ) from error
         if table.num_rows != self.rows:
             raise InputError(
-                f"{self.shard.path}: rows {self.first_row + 1} to {self.first_row + self.rows}: quotes do not pair up; "
-                f"quote fields that hold quotes, double the quotes inside"
+                f"{self.shard.path}: rows {self.first_row + 1} to {self.first_row + self.rows}:"
+                " quotes do not pair up; quote fields that hold quotes, double the quotes inside"
             )
         return table
 
@@ -245,22 +305,27 @@ def parse(
     quoted_absent: str = "text",
     longest: int = 0,
 ) -> pa.Table:
-    """Parse the columns at some positions of whole records, each as its type, in the order of `types`.
+    """Parse the columns at some positions of whole records, each as its type, in the order of
+    `types`.
 
-    data: records of `width` fields, without a header. absent: texts that mean null; quoted_absent: "text" if they do
-    not in quotes, else "null". longest: bytes of the longest record, if known. Raises `pa.ArrowInvalid` for a record of
-    another width, a value that does not fit, and a record of more than a MiB that exceeds `longest`.
+    data: records of `width` fields, without a header. absent: texts that mean null; quoted_absent:
+    "text" if they do not in quotes, else "null". longest: bytes of the longest record, if known.
+    Raises `pa.ArrowInvalid` for a record of another width, a value that does not fit, and a record
+    of more than a MiB that exceeds `longest`.
     """
     array = records.as_bytes(data)
     quoted = bool((array == records.QUOTE).any())
     if array[:3].tobytes() == BOM:  # part of a value; but the parser strips one mark from any data
         data = BOM + bytes(data)
-    if array[-1] != records.NEWLINE:  # else Arrow treats a final empty field as quoted if the one before was
+    # else Arrow treats a final empty field as quoted if the one before was
+    if array[-1] != records.NEWLINE:
         data = bytes(data) + b"\n"
     names = [str(place) for place in range(width)]
     wanted = [names[place] for place in types]
     read = pacsv.ReadOptions(
-        use_threads=False, column_names=names, block_size=max(_AT_ONCE, _FIELD * width, longest + len(BOM))
+        use_threads=False,
+        column_names=names,
+        block_size=max(_AT_ONCE, _FIELD * width, longest + len(BOM)),
     )
     split = pacsv.ParseOptions(
         delimiter=separator,
@@ -281,16 +346,22 @@ def parse(
 
 
 def parse_numbers(
-    data: bytes, *, separator: str, names: Sequence[str], wanted: pa.Schema, null_values: Sequence[str]
+    data: bytes,
+    *,
+    separator: str,
+    names: Sequence[str],
+    wanted: pa.Schema,
+    null_values: Sequence[str],
 ) -> pa.Table | None:
     """Parse the wanted columns: integers and floats as declared, the others as large strings.
 
-    Arrow's parser and its cast from text read numbers by the same rule, except for surrounding space, which the parser
-    drops. So this path is taken only for regular data: strict quotes, line ends of one kind, no field with space at an
-    edge, all of it UTF-8. The result then equals parsing to text and casting.
-    names: of all fields of a record, in order. null_values: texts that mean a missing number, besides the empty one.
-    Returns None if it is no faster, something is irregular, or a value does not fit. The path through text then returns
-    the rows, or raises the error that names them.
+    Arrow's parser and its cast from text read numbers by the same rule, except for surrounding
+    space, which the parser drops. So this path is taken only for regular data: strict quotes, line
+    ends of one kind, no field with space at an edge, all of it UTF-8. The result then equals
+    parsing to text and casting.
+    names: of all fields of a record, in order. null_values: texts that mean a missing number,
+    besides the empty one. Returns None if it is no faster, something is irregular, or a value does
+    not fit. The path through text then returns the rows, or raises the error that names them.
     """
     numbers = [field.name for field in wanted if _is_number(field.type)]
     texts = [field.name for field in wanted if not _is_number(field.type)]
@@ -333,16 +404,25 @@ def _is_plain(data: bytes, separator: int, *, quoted: bool) -> bool:
         return False
     if not (data.isascii() or records.is_utf8(data)):
         return False
-    array, edge = records.as_bytes(data), records.field_edges(separator)
-    quotes = records.quote_positions(array) if quoted else np.empty(0, np.int64)
+    array = records.as_bytes(data)
+    edge = records.field_edges(separator)
+    if quoted:
+        quotes = records.quote_positions(array)
+    else:
+        quotes = np.empty(0, np.int64)
     if len(quotes) & 1:
         return False
     if quoted:  # fields are quoted from end to end, with quotes doubled and no space at an edge
-        opening, closing = quotes[0::2], quotes[1::2]
+        opening = quotes[0::2]
+        closing = quotes[1::2]
         apart = opening[1:] != closing[:-1] + 1  # otherwise a doubled quote inside a field
-        first, last = opening[np.append(True, apart)], closing[np.append(apart, True)]
+        first = opening[np.append(True, apart)]
+        last = closing[np.append(apart, True)]
         within = np.concatenate([array[first + 1], array[last - 1]])
-        strict = records.begins_field(array, first, edge).all() and records.ends_field(array, last, edge).all()
+        strict = (
+            records.begins_field(array, first, edge).all()
+            and records.ends_field(array, last, edge).all()
+        )
         if not strict or ((within == _SPACE) | (within == _TAB)).any():
             return False
     for byte in (_SPACE, _TAB):

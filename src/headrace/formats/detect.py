@@ -1,7 +1,7 @@
 """Detect the format and compression of a file from its name and content together.
 
-The name states the format, and the first bytes show it. If they disagree, there is no way to know which is right, so
-the error states both.
+The name states the format, and the first bytes show it. If they disagree, there is no way to know
+which is right, so the error states both.
 
 Opening a file imports pyarrow on use, because listing files needs names alone.
 """
@@ -22,7 +22,10 @@ from headrace.storage.places import place_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_COMPRESSED: tuple[tuple[bytes, Compression], ...] = ((b"\x1f\x8b", "gz"), (b"\x28\xb5\x2f\xfd", "zst"))
+_COMPRESSED: tuple[tuple[bytes, Compression], ...] = (
+    (b"\x1f\x8b", "gz"),
+    (b"\x28\xb5\x2f\xfd", "zst"),
+)
 _OTHERS: tuple[tuple[bytes, str], ...] = (  # formats that headrace does not read
     (b"PK\x03\x04", "a zip archive"),
     (b"BZh", "bzip2"),
@@ -47,7 +50,10 @@ _INSTEAD: tuple[tuple[re.Pattern[bytes], str], ...] = (  # files found in place 
         re.compile(rb"version https://git-lfs\.github\.com/spec"),
         "is a Git LFS pointer, not the data; run `git lfs pull` in its repository",
     ),
-    (re.compile(rb"/annex/objects/"), "is a git-annex pointer, not the data; run `git annex get` in its repository"),
+    (
+        re.compile(rb"/annex/objects/"),
+        "is a git-annex pointer, not the data; run `git annex get` in its repository",
+    ),
     (
         re.compile(rb"\s*<(!doctype\s+html|html[\s>])", re.IGNORECASE),
         "is a web page, as a server sends for an error or a login; download the data again",
@@ -61,15 +67,18 @@ LARGEST_WHOLE = 64 << 20
 _LONGEST_BLANK = 4096
 _BOM = b"\xef\xbb\xbf"
 _BOMB_RATIO = 200  # above the compression ratio of text rows
-# A gzip file may hold several members and a zstd file several frames; every reader joins them. Each block is one of
-# these, so that a block is a byte range of the file. No time stamp is written, so output is deterministic.
+# A gzip file may hold several members and a zstd file several frames; every reader joins them. Each
+# block is one of these, so that a block is a byte range of the file. No time stamp is written, so
+# output is deterministic.
 _GZIP_LEVEL = 4  # a quarter of the time of level 6 for a few percent of size, on text tables
 _ZSTD_LEVEL = 3
 _ARROW_CODEC = {"gz": "gzip", "zst": "zstd"}
 
 
 def open_bytes(path: Path, compression: Compression) -> pa.NativeFile:
-    """Open the decompressed bytes; a truncated or damaged stream raises `OSError` on read, never ends early."""
+    """Open the decompressed bytes; a truncated or damaged stream raises `OSError` on read, never
+    ends early.
+    """
     import pyarrow as pa
 
     return pa.input_stream(place_of(path).arrow_stream(), compression=_ARROW_CODEC.get(compression))
@@ -77,7 +86,9 @@ def open_bytes(path: Path, compression: Compression) -> pa.NativeFile:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Convert an `OSError` of the enclosed reads to an `InputError` that names the file and a remedy."""
+    """Convert an `OSError` of the enclosed reads to an `InputError` that names the file and a
+    remedy.
+    """
     try:
         yield
     except FileNotFoundError as error:
@@ -91,17 +102,23 @@ def reading(path: Path) -> Iterator[None]:
 def read_whole(path: Path, stream: pa.NativeFile, compression: Compression) -> bytes:
     """Read the decompressed bytes of a file that must be read at once.
 
-    Raises `InputError` once they exceed both `LARGEST_WHOLE` and any plausible compression ratio: a decompression bomb.
+    Raises `InputError` once they exceed both `LARGEST_WHOLE` and any plausible compression ratio: a
+    decompression bomb.
     """
-    most = LARGEST_WHOLE if compression == "none" else max(LARGEST_WHOLE, _BOMB_RATIO * path.stat().st_size)
-    parts, size = [], 0
+    if compression == "none":
+        most = LARGEST_WHOLE
+    else:
+        most = max(LARGEST_WHOLE, _BOMB_RATIO * path.stat().st_size)
+    parts = []
+    size = 0
     while block := stream.read(1 << 24):
         parts.append(block)
         size += len(block)
         if size > most and compression != "none":
             raise InputError(
-                f"{path}: decompresses to more than {size >> 20} MiB, {_BOMB_RATIO} times its size; if this is "
-                "intended, decompress it, or write JSON lines or Parquet, which are read in parts"
+                f"{path}: decompresses to more than {size >> 20} MiB, {_BOMB_RATIO} times its size;"
+                " if this is intended, decompress it, or write JSON lines or Parquet, which are"
+                " read in parts"
             )
     return b"".join(parts)
 
@@ -109,8 +126,8 @@ def read_whole(path: Path, stream: pa.NativeFile, compression: Compression) -> b
 def too_long(path: Path) -> InputError:
     """Build the error for a record that does not end within `LARGEST_RECORD` bytes."""
     return InputError(
-        f"{path}: a row is longer than {LARGEST_RECORD >> 20} MiB; a quote or a line end is missing, or it is not a "
-        "table"
+        f"{path}: a row is longer than {LARGEST_RECORD >> 20} MiB; a quote or a line end is"
+        " missing, or it is not a table"
     )
 
 
@@ -123,7 +140,7 @@ def detect(path: Path) -> FileType:
     if file_type is None:
         raise InputError(
             f"{path}: cannot tell the format from the name; use {FORMATS.listed()}, "
-            f"each optionally followed by .gz or .zst"
+            "each optionally followed by .gz or .zst"
         )
     with path.open("rb") as file:
         head = file.read(512)
@@ -134,17 +151,24 @@ def detect(path: Path) -> FileType:
     if head and compression != file_type.compression:
         words = {"none": "not compressed", "gz": "gzip", "zst": "zstd"}
         raise InputError(
-            f"{path}: the name says {words[file_type.compression]}, the bytes say {words[compression]}; rename it to"
-            " what it is"
+            f"{path}: the name says {words[file_type.compression]}, the bytes say"
+            f" {words[compression]}; rename it to what it is"
         )
     with reading(path), open_bytes(path, file_type.compression) as stream:
         start = stream.read(4096)
     content = _content_of(start, file_type.format)
-    expected = file_type.format.name if file_type.format.content == "binary" else file_type.format.content
+    if file_type.format.content == "binary":
+        expected = file_type.format.name
+    else:
+        expected = file_type.format.content
     if content not in (expected, "nothing"):
         known = {"text", "json", *(entry.name for entry in FORMATS)}
-        remedy = "rename it to what it is" if content in known else "rename it to what it is, and convert or unpack it"
-        raise InputError(f"{path}: the name says {file_type.format.name}, the content is {content}; {remedy}")
+        remedy = "rename it to what it is, and convert or unpack it"
+        if content in known:
+            remedy = "rename it to what it is"
+        raise InputError(
+            f"{path}: the name says {file_type.format.name}, the content is {content}; {remedy}"
+        )
     return file_type
 
 
@@ -157,21 +181,28 @@ def _content_of(start: bytes, named: Format) -> str:
     binary = next((name for magic, name in (*magics, *_OTHERS) if start.startswith(magic)), None)
     if start[_TAR[0]] == _TAR[1]:
         binary = "a tar archive"
-    if binary is not None and _CONTROL.search(start):  # a header may begin with the letters of another format
+    # a header may begin with the letters of another format
+    if binary is not None and _CONTROL.search(start):
         return binary
     is_array = text[:1] == b"[" and named.content == "json"
-    return "json" if is_array or _JSON_OBJECT.match(text) else "text"
+    if is_array or _JSON_OBJECT.match(text):
+        return "json"
+    return "text"
 
 
 def holds_nothing(path: Path, file_type: FileType) -> bool:
-    """Check for a file without content: 0 bytes decompressed, or only a byte-order mark and blank lines."""
+    """Check for a file without content: 0 bytes decompressed, or only a byte-order mark and blank
+    lines.
+    """
     if path.stat().st_size > _LONGEST_BLANK:  # compressed, it would be a few bytes
         return False
     with reading(path), open_bytes(path, file_type.compression) as stream:
         data = stream.read(_LONGEST_BLANK + 1)
     if file_type.format.content == "binary":
         return not data
-    blank = b" \t\r\n" if file_type.format.separator is None else b"\r\n"
+    blank = b"\r\n"
+    if file_type.format.separator is None:
+        blank = b" \t\r\n"
     return len(data) <= _LONGEST_BLANK and not data.removeprefix(_BOM).strip(blank)
 
 

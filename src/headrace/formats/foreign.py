@@ -1,9 +1,10 @@
 """Recognise directories in another system's layout, whose files are not simply its rows.
 
-A Delta table keeps deleted rows in its Parquet files, and a Hugging Face dataset has JSON metadata beside its shards.
-Such a directory is refused with the line of Python that hands its rows over as a table, because any object with an
-Arrow stream is a source. A directory is recognised by the names of its entries; only `index.json`, which several
-systems write, is opened. Tables are also recognised from any directory below them.
+A Delta table keeps deleted rows in its Parquet files, and a Hugging Face dataset has JSON metadata
+beside its shards. Such a directory is refused with the line of Python that hands its rows over as a
+table, because any object with an Arrow stream is a source. A directory is recognised by the names
+of its entries; only `index.json`, which several systems write, is opened. Tables are also
+recognised from any directory below them.
 """
 
 from __future__ import annotations
@@ -22,21 +23,33 @@ from headrace.storage.places import place_of
 
 _INDEX_BYTES = 1 << 16  # of index.json; its beginning identifies the writer
 _NUMBERED_TAR = re.compile(r".*\d{2,}\.tar(\.gz)?", re.DOTALL)
-_DOWNLOADS = ("crdownload", "part", "partial", "incomplete", "download", "opdownload", "aria2", "filepart")
+_DOWNLOADS = (
+    "crdownload",
+    "part",
+    "partial",
+    "incomplete",
+    "download",
+    "opdownload",
+    "aria2",
+    "filepart",
+)
 _PACKED = ("bz2", "xz", "zip", "lz4", "7z", "rar", "br", "lzma", "sz")
 _UNFINISHED = re.compile(rf"(.*)\.({'|'.join([*_DOWNLOADS, *_PACKED])})", re.IGNORECASE | re.DOTALL)
-_TABLE_DIRECTORY = re.compile(r"[^=]+=.*|\d{1,4}|data", re.DOTALL)  # a directory inside a table, by its name
+# a directory inside a table, by its name
+_TABLE_DIRECTORY = re.compile(r"[^=]+=.*|\d{1,4}|data", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """A directory layout of another system.
 
-    name: with its article. remedy: Python that makes `source` of its rows, or a sentence that begins with "give"; PATH
-    stands for the directory as a Python literal. marks: names that must exist, with `|` between alternatives; none if
-    other means recognise the layout. index: a pattern that must match the beginning of index.json.
-    files: "parts" if the data files are not the rows; "plain" if they are, but the directory also holds other files;
-    "saved" if the directory as a whole can be read, as `formats.saved` describes.
+    name: with its article. remedy: Python that makes `source` of its rows, or a sentence that
+    begins with "give"; PATH stands for the directory as a Python literal. marks: names that must
+    exist, with `|` between alternatives; none if other means recognise the layout. index: a pattern
+    that must match the beginning of index.json.
+    files: "parts" if the data files are not the rows; "plain" if they are, but the directory also
+    holds other files; "saved" if the directory as a whole can be read, as `formats.saved`
+    describes.
     """
 
     name: str
@@ -64,11 +77,12 @@ _DELTA = Layout("a Delta table", "source = deltalake.DeltaTable(PATH).to_pyarrow
 _HUDI = Layout("a Hudi table", "source = spark.read.format('hudi').load(PATH).toArrow()")
 _ICEBERG = Layout(
     "an Iceberg table",
-    "source = pyiceberg.table.StaticTable.from_metadata(PATH + '/metadata/NEWEST.metadata.json').scan()"
-    ".to_arrow_batch_reader()",
+    "source = pyiceberg.table.StaticTable.from_metadata(PATH +"
+    " '/metadata/NEWEST.metadata.json').scan().to_arrow_batch_reader()",
 )
 _WEBDATASET = Layout(
-    "a directory of WebDataset shards", "source = datasets.load_dataset('webdataset', data_dir=PATH, split='train')"
+    "a directory of WebDataset shards",
+    "source = datasets.load_dataset('webdataset', data_dir=PATH, split='train')",
 )
 _LAYOUTS = (
     Layout(
@@ -115,7 +129,9 @@ _LAYOUTS = (
         "blobs refs snapshots",
         files="plain",
     ),
-    Layout("a Zarr store", "source = xarray.open_zarr(PATH)", "zarr.json|.zgroup|.zarray|.zmetadata"),
+    Layout(
+        "a Zarr store", "source = xarray.open_zarr(PATH)", "zarr.json|.zgroup|.zarray|.zmetadata"
+    ),
     Layout(
         "a dataset of MosaicML Streaming",
         "source = pyarrow.Table.from_pylist(list(streaming.StreamingDataset(local=PATH)))",
@@ -135,7 +151,8 @@ def layout_of(directory: Path, names: Collection[str]) -> Layout | None:
     table = _table(directory, names.__contains__)
     if table is not None:
         return table
-    entries, index = frozenset(names), b""
+    entries = frozenset(names)
+    index = b""
     if "index.json" in entries:
         with suppress(OSError, HeadraceError), (directory / "index.json").open("rb") as file:
             index = file.read(_INDEX_BYTES)
@@ -143,8 +160,12 @@ def layout_of(directory: Path, names: Collection[str]) -> Layout | None:
         if layout.matches(entries, index):
             return layout
     holds_tars = any(_NUMBERED_TAR.fullmatch(name) for name in entries)
-    holds_data = any(name.endswith((".csv", ".tsv", ".jsonl", ".parquet", ".arrow")) for name in entries)
-    return _WEBDATASET if holds_tars and not holds_data else None
+    holds_data = any(
+        name.endswith((".csv", ".tsv", ".jsonl", ".parquet", ".arrow")) for name in entries
+    )
+    if holds_tars and not holds_data:
+        return _WEBDATASET
+    return None
 
 
 def _table(directory: Path, has: Callable[[str], bool]) -> Layout | None:
@@ -154,7 +175,9 @@ def _table(directory: Path, has: Callable[[str], bool]) -> Layout | None:
         return _HUDI
     if has("metadata"):
         with suppress(OSError, HeadraceError):  # it is not a directory, or cannot be read
-            if any(path.name.endswith(".metadata.json") for path in (directory / "metadata").iterdir()):
+            if any(
+                path.name.endswith(".metadata.json") for path in (directory / "metadata").iterdir()
+            ):
                 return _ICEBERG
     return None
 
@@ -162,12 +185,15 @@ def _table(directory: Path, has: Callable[[str], bool]) -> Layout | None:
 def table_around(directory: Path) -> tuple[Path, Layout] | None:
     """Find the table that contains a directory, at any depth, and its layout.
 
-    In an object store only the directories above partitions (`year=2024`, `2024`) and `data` are checked, because each
-    check is a request.
+    In an object store only the directories above partitions (`year=2024`, `2024`) and `data` are
+    checked, because each check is a request.
     """
-    inside, place = directory, place_of(directory)
+    inside = directory
+    place = place_of(directory)
     for above in place.absolute().parents:
-        if place.reads == "requests" and (not _TABLE_DIRECTORY.fullmatch(inside.name) or len(above.parts) < 2):
+        if place.reads == "requests" and (
+            not _TABLE_DIRECTORY.fullmatch(inside.name) or len(above.parts) < 2
+        ):
             return None
         layout = _table(above, lambda name, above=above: _is_directory(above / name))  # type: ignore[misc]
         if layout is not None:
@@ -184,8 +210,12 @@ def _is_directory(path: Path) -> bool:
 
 
 def refuse_foreign(directory: Path, names: Collection[str]) -> None:
-    """Raise `InputError` for a directory of another system, or inside a table. names: of its entries."""
-    layout, root = layout_of(directory, names), directory
+    """Raise `InputError` for a directory of another system, or inside a table.
+
+    names: of its entries.
+    """
+    layout = layout_of(directory, names)
+    root = directory
     if layout is None:
         root, layout = table_around(directory) or (directory, None)
     if layout is not None:
@@ -193,19 +223,24 @@ def refuse_foreign(directory: Path, names: Collection[str]) -> None:
 
 
 def table_of_file(path: Path) -> str | None:
-    """Return a warning if a file belongs to a table; None if not, or if checking would cost requests.
+    """Return a warning if a file belongs to a table; None if not, or if checking would cost
+    requests.
 
     The rows of such a file may have been deleted or replaced.
     """
     directory = path.parent
     if place_of(path).reads == "requests":
         return None
-    layout, root = _table(directory, lambda name: _is_directory(directory / name)), directory
+    layout = _table(directory, lambda name: _is_directory(directory / name))
+    root = directory
     if layout is None:
         root, layout = table_around(directory) or (directory, None)
     if layout is None:
         return None
-    return f"{path}: belongs to {root}, {layout.name}; its rows are read as they are, deleted and replaced ones too"
+    return (
+        f"{path}: belongs to {root}, {layout.name}; its rows are read as they are, deleted and"
+        " replaced ones too"
+    )
 
 
 def refuse_unfinished(names: Iterable[str]) -> None:
@@ -214,5 +249,10 @@ def refuse_unfinished(names: Iterable[str]) -> None:
         match = _UNFINISHED.fullmatch(name)
         if match is None or not is_data_name(os.path.basename(match[1])):
             continue
-        remedy = "finish the download or delete it" if match[2].lower() in _DOWNLOADS else "decompress it or delete it"
-        raise InputError(f"{name}: is not read, and its rows would be missing; {remedy}, or give files by pattern")
+        remedy = "decompress it or delete it"
+        if match[2].lower() in _DOWNLOADS:
+            remedy = "finish the download or delete it"
+        raise InputError(
+            f"{name}: is not read, and its rows would be missing; {remedy}, or give files by"
+            " pattern"
+        )

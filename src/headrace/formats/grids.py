@@ -1,8 +1,9 @@
 """Read NetCDF files and Zarr stores through xarray (extra `xarray`) as tables.
 
-A dataset becomes the rows of `xarray.Dataset.to_dataframe`: a row for each point in the product of its dimensions, and
-a column for each dimension and variable, even if a variable lacks some dimensions. It is read in slices of its first
-dimension, so memory is O(slice). Fill values become null, and times are decoded by the CF conventions.
+A dataset becomes the rows of `xarray.Dataset.to_dataframe`: a row for each point in the product of
+its dimensions, and a column for each dimension and variable, even if a variable lacks some
+dimensions. It is read in slices of its first dimension, so memory is O(slice). Fill values become
+null, and times are decoded by the CF conventions.
 """
 
 from __future__ import annotations
@@ -26,17 +27,24 @@ def is_grid(path: Path) -> bool:
     return path.name.lower().endswith((*NETCDF_NAMES, ".zarr"))
 
 
-def grid_tables(path: Path, columns: Sequence[str], optional: Sequence[str] = ()) -> Iterator[pa.Table]:
+def grid_tables(
+    path: Path, columns: Sequence[str], optional: Sequence[str] = ()
+) -> Iterator[pa.Table]:
     """Read variables and dimensions of a file or store as columns, in slices.
 
-    optional: columns that are left out if they do not exist. Raises `InputError` and `MissingExtra`.
+    optional: columns that are left out if they do not exist. Raises `InputError` and
+    `MissingExtra`.
     """
     with closing(_open(path)) as opened:
         for each in columns:
             if each not in opened.variables and each not in opened.dims and each not in optional:
-                raise InputError(f"{path}: has no variable {each!r}; it has {', '.join(map(str, opened.variables))}")
+                raise InputError(
+                    f"{path}: has no variable {each!r}; it has"
+                    f" {', '.join(map(str, opened.variables))}"
+                )
         own = [each for each in columns if each in opened.variables or each in opened.dims]
-        named = {each: opened[each] for each in own}  # a dimension without values becomes its indices
+        # a dimension without values becomes its indices
+        named = {each: opened[each] for each in own}
         chosen = opened.drop_vars(list(opened.variables)).assign(named)
         alone = [name for name, size in chosen.sizes.items() if size == 1 and name not in own]
         chosen = chosen.squeeze(alone, drop=True)
@@ -44,15 +52,18 @@ def grid_tables(path: Path, columns: Sequence[str], optional: Sequence[str] = ()
         strange = [str(each) for each in chosen.dims if each not in told]
         if strange:
             raise InputError(
-                f"{path}: {', '.join(own)} have the dimensions {', '.join(map(str, chosen.dims))}, and no column tells "
-                f"{strange[0]!r}; name one as entity, or select a place of it"
+                f"{path}: {', '.join(own)} have the dimensions {', '.join(map(str, chosen.dims))},"
+                f" and no column tells {strange[0]!r}; name one as entity, or select a place of it"
             )
         for table in tables_of_grid(chosen):
             yield table.select(own)
 
 
 def first_rows(path: Path, rows: int) -> pa.Table:
-    """Read the first rows of a file or store, with all dimensions and variables. Raises as `grid_tables`."""
+    """Read the first rows of a file or store, with all dimensions and variables.
+
+    Raises as `grid_tables`.
+    """
     with closing(_open(path)) as opened:
         return next(tables_of_grid(opened)).slice(0, rows)
 
@@ -63,31 +74,48 @@ def _open(path: Path) -> Any:
     except ImportError as error:
         raise MissingExtra("xarray", "xarray") from error
     try:
-        return xarray.open_zarr(path) if path.name.lower().endswith(".zarr") else xarray.open_dataset(path)
+        if path.name.lower().endswith(".zarr"):
+            return xarray.open_zarr(path)
+        return xarray.open_dataset(path)
     except Exception as error:  # each engine has its own errors
         raise InputError(
-            f"{path}: xarray cannot open it ({first_line(error)[:300]}); check the file, and that netCDF4 or zarr is"
-            " installed"
+            f"{path}: xarray cannot open it ({first_line(error)[:300]}); check the file, and that"
+            " netCDF4 or zarr is installed"
         ) from error
 
 
 def tables_of_grid(grid: Any) -> Iterator[pa.Table]:
-    """Iterate over the rows of an `xarray.Dataset` or `DataArray`. Raises `InputError` for values that Arrow lacks."""
-    data = grid if hasattr(grid, "data_vars") else grid.to_dataset(name=grid.name or "value")
+    """Iterate over the rows of an `xarray.Dataset` or `DataArray`.
+
+    Raises `InputError` for values that Arrow lacks.
+    """
+    if hasattr(grid, "data_vars"):
+        data = grid
+    else:
+        data = grid.to_dataset(name=grid.name or "value")
     dims = list(data.sizes)
     if not dims:
         raise InputError("an xarray Dataset without dimensions has no rows; give one with a time")
     lengths = [data.sizes[each] for each in dims]
     size = max(1, _SLICE_ROWS // max(1, math.prod(lengths[1:])))
     for begin in range(0, max(1, lengths[0]), size):
-        frame = data.isel({dims[0]: slice(begin, begin + size)}).to_dataframe(dim_order=dims).reset_index()
+        frame = (
+            data.isel({dims[0]: slice(begin, begin + size)})
+            .to_dataframe(dim_order=dims)
+            .reset_index()
+        )
         for name in frame.columns:
-            if frame[name].dtype == object and len(frame) and isinstance(frame[name].iloc[0], bytes):
+            if (
+                frame[name].dtype == object
+                and len(frame)
+                and isinstance(frame[name].iloc[0], bytes)
+            ):
                 frame[name] = frame[name].str.decode("utf-8")
         try:
             yield pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata()
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise InputError(
-                f"a data set of xarray does not go into Arrow: {error}; times of other calendars than the usual one "
-                f"have to be converted, such as with Dataset.convert_calendar('standard')"
+                f"a data set of xarray does not go into Arrow: {error}; times of other calendars"
+                " than the usual one have to be converted, such as with"
+                " Dataset.convert_calendar('standard')"
             ) from error

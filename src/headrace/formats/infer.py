@@ -1,14 +1,17 @@
-"""Infer types of text columns of CSV and TSV files from all rows: a type is proposed if it holds every value.
+"""Infer types of text columns of CSV and TSV files from all rows: a type is proposed if it holds
+every value.
 
-| type | texts that it holds | |---|---| | bool | `true` and `false` | | int64, uint64 | whole numbers in range as
-decimal text: no sign but `-`, no leading zero, so that 007 stays text | | float64 | decimal numbers that it keeps: its
-shortest text is of the same number, as for all of up to 15 digits | | date | `2024-12-31` | | datetime | `2024-12-31`,
-then a space or T, hours and minutes, optionally seconds and up to six digits of them; no zone |
+| type | texts that it holds | |---|---| | bool | `true` and `false` | | int64, uint64 | whole
+numbers in range as decimal text: no sign but `-`, no leading zero, so that 007 stays text | |
+float64 | decimal numbers that it keeps: its shortest text is of the same number, as for all of up
+to 15 digits | | date | `2024-12-31` | | datetime | `2024-12-31`, then a space or T, hours and
+minutes, optionally seconds and up to six digits of them; no zone |
 
-The type is the first one that holds all values of all shards; if none does, the column stays text. So the order and
-number of shards, chunks and workers do not matter, and one odd value anywhere counts. Writing a value gives back the
-same text for bool, whole numbers and dates, the same number for float64 (1.5 for 1.50), and the same moment for
-datetime. Empty fields and null values are missing. A column with nothing else stays text.
+The type is the first one that holds all values of all shards; if none does, the column stays text.
+So the order and number of shards, chunks and workers do not matter, and one odd value anywhere
+counts. Writing a value gives back the same text for bool, whole numbers and dates, the same number
+for float64 (1.5 for 1.50), and the same moment for datetime. Empty fields and null values are
+missing. A column with nothing else stays text.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ from headrace.formats.types import TYPES
 
 _WORDS = ("bool", "int64", "uint64", "float64", "date", "datetime")
 _NUMBER = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?$"
-_LENGTHS = pa.array([10, 16, 19, *range(21, 27)], pa.int32())  # 2024-12-31, … 23:59, … 23:59:59, … 23:59:59.123456
+# 2024-12-31, … 23:59, … 23:59:59, … 23:59:59.123456
+_LENGTHS = pa.array([10, 16, 19, *range(21, 27)], pa.int32())
 _FIRST = 64
 _EXACT_DIGITS = 15  # digits that every float64 keeps
 
@@ -40,20 +44,26 @@ def infer_types(
     keep: Collection[str] = (),
     workers: int | None = None,
 ) -> dict[str, str]:
-    """Return column → type word, sorted, for the text columns for which another type than text fits.
+    """Return column → type word, sorted, for the text columns for which another type than text
+    fits.
 
-    files: paths and names; files other than CSV or TSV are left out, with their columns. keep: columns to skip. Reads
-    every row once, O(chunk) of memory per worker. Raises `InputError` for files that cannot be read.
+    files: paths and names; files other than CSV or TSV are left out, with their columns. keep:
+    columns to skip. Reads every row once, O(chunk) of memory per worker. Raises `InputError` for
+    files that cannot be read.
     """
 
     def look(path: Path, name: str) -> Mapping[str, tuple[str, ...] | None]:
-        """Return the words that hold all values of each column with values; columns of other formats map to None."""
+        """Return the words that hold all values of each column with values; columns of other
+        formats map to None.
+        """
         shard = survey(path, name, signature)
         if shard.dialect is None:
             return dict.fromkeys(shard.schema.names)
         held: dict[str, tuple[str, ...]] = {}
         for chunk in read_chunks(shard):
-            open_ = [each for each in shard.schema.names if each not in keep and held.get(each) != ()]
+            open_ = [
+                each for each in shard.schema.names if each not in keep and held.get(each) != ()
+            ]
             table = chunk.table(open_)
             for each in open_:
                 values = nulled(table[each], ("", *null_values)).drop_null()
@@ -76,12 +86,19 @@ def infer_types(
 def _holding(values: pa.ChunkedArray, words: Sequence[str]) -> tuple[str, ...]:
     """Return those of the words whose types hold all values."""
     held: set[str] = set()
-    if "bool" in words and _all(pc.is_in(values, value_set=pa.array(["true", "false"], values.type))):
+    if "bool" in words and _all(
+        pc.is_in(values, value_set=pa.array(["true", "false"], values.type))
+    ):
         held.add("bool")
-    whole = _written_again(values, "int64") if {"int64", "uint64", "float64"} & {*words} else None
+    whole = None
+    if {"int64", "uint64", "float64"} & {*words}:
+        whole = _written_again(values, "int64")
     if whole is not None:
         least, most = (each.as_py() for each in pc.min_max(whole).values())
-        held |= {"int64", "uint64"} if least >= 0 else {"int64"}
+        if least >= 0:
+            held |= {"int64", "uint64"}
+        else:
+            held |= {"int64"}
         if max(-least, most) <= 10**_EXACT_DIGITS:
             held.add("float64")
     elif "uint64" in words and _written_again(values, "uint64") is not None:
@@ -93,7 +110,9 @@ def _holding(values: pa.ChunkedArray, words: Sequence[str]) -> tuple[str, ...]:
     elif (
         "datetime" in words
         and _read(values, "datetime") is not None
-        and _all(pc.is_in(pc.binary_length(values), value_set=_LENGTHS))  # of these, Arrow reads no other form
+        and _all(
+            pc.is_in(pc.binary_length(values), value_set=_LENGTHS)
+        )  # of these, Arrow reads no other form
     ):
         held.add("datetime")
     return tuple(word for word in words if word in held)
@@ -101,7 +120,8 @@ def _holding(values: pa.ChunkedArray, words: Sequence[str]) -> tuple[str, ...]:
 
 def _read(values: pa.ChunkedArray, word: str) -> pa.ChunkedArray | None:
     try:
-        values.slice(0, _FIRST).cast(TYPES[word])  # try a few first: Arrow's error for each bad value is slow
+        # try a few first: Arrow's error for each bad value is slow
+        values.slice(0, _FIRST).cast(TYPES[word])
         return values.cast(TYPES[word])
     except pa.ArrowInvalid:
         return None
@@ -114,7 +134,9 @@ def _all(found: pa.ChunkedArray) -> bool:
 def _written_again(values: pa.ChunkedArray, word: str) -> pa.ChunkedArray | None:
     """Return the values as a type if writing them gives the same texts; else None."""
     read = _read(values, word)
-    return read if read is not None and _all(pc.equal(read.cast(values.type), values)) else None
+    if read is not None and _all(pc.equal(read.cast(values.type), values)):
+        return read
+    return None
 
 
 def _keeps_numbers(values: pa.ChunkedArray) -> bool:
@@ -124,9 +146,12 @@ def _keeps_numbers(values: pa.ChunkedArray) -> bool:
         return False
     again = read.cast(values.type)
     other = pc.not_equal(again, values)  # texts of another form, such as 1.50, or another number
-    values, again = values.filter(other), again.filter(other)
+    values = values.filter(other)
+    again = again.filter(other)
     # The two numbers are close, so equal digits mean equal numbers.
-    return _all(pc.match_substring_regex(values, _NUMBER)) and _all(pc.equal(_digits(values), _digits(again)))
+    return _all(pc.match_substring_regex(values, _NUMBER)) and _all(
+        pc.equal(_digits(values), _digits(again))
+    )
 
 
 def _digits(texts: pa.ChunkedArray) -> pa.ChunkedArray:

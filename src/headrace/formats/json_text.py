@@ -1,9 +1,10 @@
 """Analyse JSON text over whole buffers at once: find repeated keys, rewrite arrays as lines. Pure.
 
-Some readers take the first value of a repeated key and some the last, so neither is safe. `first_repeated` checks the
-objects of a whole buffer: keys are the strings before colons, the brackets tell which object each belongs to, and equal
-keys of one object are found by sorting numbers. It costs about as much as parsing the buffer. `key_bound` is a cheap
-upper bound on the number of keys. If a parser found that number of values, no key was lost, and the exact check is not
+Some readers take the first value of a repeated key and some the last, so neither is safe.
+`first_repeated` checks the objects of a whole buffer: keys are the strings before colons, the
+brackets tell which object each belongs to, and equal keys of one object are found by sorting
+numbers. It costs about as much as parsing the buffer. `key_bound` is a cheap upper bound on the
+number of keys. If a parser found that number of values, no key was lost, and the exact check is not
 needed.
 """
 
@@ -19,7 +20,10 @@ import pyarrow.compute as pc
 from headrace.arrays import I64, U8, Bools
 from headrace.formats import records
 
-_COLON, _BACKSLASH, _OPEN, _WINDOW = 58, 92, 123, 1 << 20
+_COLON = 58
+_BACKSLASH = 92
+_OPEN = 123
+_WINDOW = 1 << 20
 _STEP = np.zeros(256, np.int8)
 _STEP[[ord("{"), ord("[")]], _STEP[[ord("}"), ord("]")]] = 1, -1
 _WHITE = np.isin(np.arange(256), [9, 10, 13, 32])
@@ -30,7 +34,8 @@ def string_quotes(data: U8) -> I64:
     """Find the quotes of strings: those not escaped by a backslash."""
     quotes = records.quote_positions(data)
     escaped = np.zeros(len(quotes), np.bool_)
-    run, back = np.arange(len(quotes)), 1
+    run = np.arange(len(quotes))
+    back = 1
     while len(run):
         run = run[(quotes[run] >= back) & (data[np.maximum(quotes[run] - back, 0)] == _BACKSLASH)]
         escaped[run] ^= True
@@ -39,7 +44,9 @@ def string_quotes(data: U8) -> I64:
 
 
 def key_bound(data: U8) -> int:
-    """Bound the number of keys from above: count quotes before a colon or white space, in strings too."""
+    """Bound the number of keys from above: count quotes before a colon or white space, in strings
+    too.
+    """
     count = 0
     for start in range(0, len(data), _WINDOW):
         window = data[start : start + _WINDOW + 1]
@@ -49,12 +56,20 @@ def key_bound(data: U8) -> int:
 
 def values_found(table: pa.Table) -> int:
     """Count the non-null values that a parser found for keys, inside structs and lists too."""
-    every = (each for name in table.column_names for each in arrays_of(name, table[name].combine_chunks()))
+    every = (
+        each
+        for name in table.column_names
+        for each in arrays_of(name, table[name].combine_chunks())
+    )
     return sum(len(values) - values.null_count for _, values, is_item in every if not is_item)
 
 
-def arrays_of(key: str, values: pa.Array, *, is_item: bool = False) -> Iterator[tuple[str, pa.Array, bool]]:
-    """Iterate over arrays at any depth, each with the nearest key, and whether it holds the items of a list."""
+def arrays_of(
+    key: str, values: pa.Array, *, is_item: bool = False
+) -> Iterator[tuple[str, pa.Array, bool]]:
+    """Iterate over arrays at any depth, each with the nearest key, and whether it holds the items
+    of a list.
+    """
     yield key, values, is_item
     if pa.types.is_struct(values.type):
         for place, field in enumerate(values.type):
@@ -64,18 +79,21 @@ def arrays_of(key: str, values: pa.Array, *, is_item: bool = False) -> Iterator[
 
 
 def first_repeated(data: bytes) -> tuple[int, str] | None:
-    """Find the position of the first key that repeats in its object, and the key; None if there is none.
+    """Find the position of the first key that repeats in its object, and the key; None if there is
+    none.
 
-    data: valid JSON, one document or many. If several keys repeat, the first in the text is returned. Keys that differ
-    only in their escapes are equal.
+    data: valid JSON, one document or many. If several keys repeat, the first in the text is
+    returned. Keys that differ only in their escapes are equal.
     """
     array = records.as_bytes(data)
     quotes = string_quotes(array)
     colons = np.flatnonzero(array == _COLON)
     before = np.searchsorted(quotes, colons)
-    opening = before[before & 1 == 0] - 2  # index in quotes of the string that ends before each colon
+    # index in quotes of the string that ends before each colon
+    opening = before[before & 1 == 0] - 2
     opening = opening[(opening >= 0) & (np.diff(opening, prepend=-1) > 0)]
-    starts, stops = quotes[opening] + 1, quotes[opening + 1]
+    starts = quotes[opening] + 1
+    stops = quotes[opening + 1]
     codes, texts = _numbered(records.cut(data, starts, stops))
     owner, key = _owners(array, quotes, starts)
     pair = owner * max(1, len(texts)) + codes[key]
@@ -118,10 +136,11 @@ def _owners(array: U8, quotes: I64, keys: I64) -> tuple[I64, I64]:
 
 
 def array_as_lines(text: bytes) -> bytes:
-    """Rewrite a JSON array of objects as one object a line; values keep their bytes, so nothing is re-typed.
+    """Rewrite a JSON array of objects as one object a line; values keep their bytes, so nothing is
+    re-typed.
 
-    Only brackets and commas outside strings are read. Raises `ValueError` if the text is not an array of objects;
-    objects are not checked inside.
+    Only brackets and commas outside strings are read. Raises `ValueError` if the text is not an
+    array of objects; objects are not checked inside.
     """
     text = text.strip(b" \t\r\n")
     if not text.endswith(b"]") or not text.startswith(b"["):
@@ -149,7 +168,10 @@ def array_as_lines(text: bytes) -> bytes:
     outside[[0, -1]] = False
     marks = np.flatnonzero(outside & ~_WHITE[data])
     between = np.searchsorted(ends, marks, side="right")  # number of objects before the mark
-    if not np.array_equal(between, np.arange(1, max(len(starts), 1))) or (data[marks] != ord(",")).any():
+    if (
+        not np.array_equal(between, np.arange(1, max(len(starts), 1)))
+        or (data[marks] != ord(",")).any()
+    ):
         raise ValueError("it holds something else than objects with a comma between")
     if not len(starts):
         return b""

@@ -1,7 +1,7 @@
 """Read and write JSON lines, and read JSON files that are one array of objects.
 
-Types come from JSON itself. One pass over the whole shard finds them, so no later row can contradict an early guess. A
-key that is absent is null. Rows that are only moved keep their bytes.
+Types come from JSON itself. One pass over the whole shard finds them, so no later row can
+contradict an early guess. A key that is absent is null. Rows that are only moved keep their bytes.
 """
 
 from __future__ import annotations
@@ -25,9 +25,23 @@ from headrace.arrays import I32, I64
 from headrace.errors import InputError, StreamError
 from headrace.formats import records
 from headrace.formats.detect import LARGEST_RECORD, open_bytes, read_whole, reading, too_long
-from headrace.formats.json_text import array_as_lines, arrays_of, first_repeated, key_bound, values_found
+from headrace.formats.json_text import (
+    array_as_lines,
+    arrays_of,
+    first_repeated,
+    key_bound,
+    values_found,
+)
 from headrace.formats.registry import FileType
-from headrace.formats.shard import BOM, BlockRead, FormatCode, Shard, Span, WriteSettings, column_name
+from headrace.formats.shard import (
+    BOM,
+    BlockRead,
+    FormatCode,
+    Shard,
+    Span,
+    WriteSettings,
+    column_name,
+)
 from headrace.formats.text_blocks import TextSink, block_bytes, cut_blocks
 from headrace.formats.types import Target, is_text, plain, supertype
 from headrace.formats.write import BLOCK_BYTES, HashingFile
@@ -43,7 +57,8 @@ _BLANK_LINES = re.compile(rb"^[ \t\r]*\n", re.MULTILINE)
 _BLANK_INSIDE = re.compile(rb"\n[ \t\r]*\n")
 _DOTTED_KEY = re.compile(rb'"((?:[^"\\]|\\.)*__DOT__(?:[^"\\]|\\.)*)"\s*:')
 _EXACT = 2**53  # up to this, whole numbers are exact as float64
-_WHOLE = rb'"%s"\s*:\s*(?:\[(?:[^"{}:]*[\[,\s])?)?-?\d{16,}\s*[],}]'  # as the value of a key, or in its list
+# as the value of a key, or in its list
+_WHOLE = rb'"%s"\s*:\s*(?:\[(?:[^"{}:]*[\[,\s])?)?-?\d{16,}\s*[],}]'
 
 
 class _Repeats(InputError):
@@ -51,7 +66,10 @@ class _Repeats(InputError):
 
 
 def survey(path: Path, name: str, file_type: FileType) -> Shard:
-    """Find columns and types of a JSON shard by reading all of it. A file of 0 bytes is an empty shard."""
+    """Find columns and types of a JSON shard by reading all of it.
+
+    A file of 0 bytes is an empty shard.
+    """
     shard = Shard.unread(path, name, file_type)
     fields: dict[str, pa.DataType] = {}
     nulls: set[str] = set()
@@ -63,7 +81,9 @@ def survey(path: Path, name: str, file_type: FileType) -> Shard:
             frame = _parse(path, data, None, rows)
             _check_schema(path, frame.schema, rows)
             table = frame.to_arrow()
-            repeated = key_bound(records.as_bytes(data)) > values_found(table) and first_repeated(data)
+            repeated = key_bound(records.as_bytes(data)) > values_found(table) and first_repeated(
+                data
+            )
         except _Repeats:
             repeated = first_repeated(data)
         if repeated:
@@ -71,18 +91,24 @@ def survey(path: Path, name: str, file_type: FileType) -> Shard:
             row = data.count(b"\n", 0, at)
             where = f"row {rows + row + 1}"
             if file_type.format.name == "jsonl":  # `data` lacks the blank lines
-                visible = (number for number, line in enumerate(block.split(b"\n"), lines + 1) if line.strip(b" \t\r"))
+                visible = (
+                    number
+                    for number, line in enumerate(block.split(b"\n"), lines + 1)
+                    if line.strip(b" \t\r")
+                )
                 where = f"line {next(itertools.islice(visible, row, None))}"
             raise InputError(
-                f"{path}: {where}: key {key!r} appears twice in an object, and readers take different values; leave one"
-                f" of them"
+                f"{path}: {where}: key {key!r} appears twice in an object, and readers take"
+                " different values; leave one of them"
             )
         _check_numbers(path, table, data, rows)
         _check_texts(path, table.schema, data, rows)
         for column in table.schema:
             if pa.types.is_integer(column.type):
                 bounds = pc.min_max(table[column.name]).as_py()
-                largest[column.name] = max(largest.get(column.name, 0), *(abs(each or 0) for each in bounds.values()))
+                largest[column.name] = max(
+                    largest.get(column.name, 0), *(abs(each or 0) for each in bounds.values())
+                )
             before = fields.get(column.name, pa.null())
             kind_now = supertype(before, column.type)
             if (
@@ -93,8 +119,8 @@ def survey(path: Path, name: str, file_type: FileType) -> Shard:
                 kind_now = pa.float64()
             if kind_now is None:
                 raise InputError(
-                    f"{path}: key {column.name!r} is {before} in one row and {column.type} in another "
-                    f"(near row {rows + 1}); write one type throughout"
+                    f"{path}: key {column.name!r} is {before} in one row and {column.type} in"
+                    f" another (near row {rows + 1}); write one type throughout"
                 )
             fields[column.name] = kind_now
             if table[column.name].null_count or (rows and before == pa.null()):
@@ -103,10 +129,15 @@ def survey(path: Path, name: str, file_type: FileType) -> Shard:
         rows += table.num_rows
         lines += block.count(b"\n")
     if rows and not fields:
-        raise InputError(f"{path}: none of its {rows} rows has a key; remove the file, or write a key into a row")
+        raise InputError(
+            f"{path}: none of its {rows} rows has a key; remove the file, or write a key into a row"
+        )
     names = [column_name(raw) for raw in fields]
     if len(set(names)) != len(names):
-        raise InputError(f"{path}: two keys are the same column once __DOT__ is read as a dot; rename one of them")
+        raise InputError(
+            f"{path}: two keys are the same column once __DOT__ is read as a dot; rename one of"
+            " them"
+        )
     return replace(
         shard,
         schema=pa.schema(list(zip(names, fields.values(), strict=True))),
@@ -135,12 +166,21 @@ class JsonlChunk:
 
     def sizes(self) -> I32 | None:
         """Return the bytes of every line; None if there are blank lines or a key must be renamed."""
-        copied = not self.blank_lines and b"__DOT__" not in self.data and self.shard.file_type.format.name == "jsonl"
-        return np.diff(self._ends, prepend=0).astype(np.int32) if copied else None
+        copied = (
+            not self.blank_lines
+            and b"__DOT__" not in self.data
+            and self.shard.file_type.format.name == "jsonl"
+        )
+        if copied:
+            return np.diff(self._ends, prepend=0).astype(np.int32)
+        return None
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the keys as columns of the shard's types; an absent key is null."""
-        wanted = self.shard.schema.names if columns is None else list(columns)
+        if columns is None:
+            wanted = self.shard.schema.names
+        else:
+            wanted = list(columns)
         schema = pa.schema([self.shard.schema.field(name) for name in wanted])
         return parse_block(self.data, self.shard.path, schema, self.first_row)
 
@@ -170,19 +210,27 @@ def parse_block(data: bytes, path: Path, schema: pa.Schema, first_row: int = 0) 
     import polars as pl
 
     raw = {name: [name] for name in schema.names}
-    dotted = set(_DOTTED_KEY.findall(data)) if b"__DOT__" in data else ()
+    dotted: set[bytes] = set()
+    if b"__DOT__" in data:
+        dotted = set(_DOTTED_KEY.findall(data))
     for key in sorted({match.decode("utf-8", "replace") for match in dotted}):
         raw.get(column_name(key), []).append(key)
     kinds = dict(zip(schema.names, _frame(schema.empty_table()).dtypes, strict=True))
     polars_schema = {key: kinds[name] for name, keys in raw.items() for key in keys}
     frame = _parse(path, data, polars_schema, first_row)
-    return frame.select([pl.coalesce(keys).alias(name) for name, keys in raw.items()]).to_arrow().cast(schema)
+    return (
+        frame.select([pl.coalesce(keys).alias(name) for name, keys in raw.items()])
+        .to_arrow()
+        .cast(schema)
+    )
 
 
 class JsonCode(FormatCode):
     """Reads JSON lines and JSON arrays, and writes lines."""
 
-    def survey(self, path: Path, name: str, file_type: FileType, signature: Sequence[str] | None = None) -> Shard:
+    def survey(
+        self, path: Path, name: str, file_type: FileType, signature: Sequence[str] | None = None
+    ) -> Shard:
         """Find columns and types by reading all of the file."""
         return survey(path, name, file_type)
 
@@ -209,7 +257,9 @@ class JsonCode(FormatCode):
         require_polars(wanted.path)
         with block_bytes(wanted) as data:
             if wanted.file_type.format.name == "json":
-                lines = _array_as_lines(wanted.path, data) if data.strip() else b""
+                lines = b""
+                if data.strip():
+                    lines = _array_as_lines(wanted.path, data)
             else:
                 lines = _without_blank(data.removeprefix(BOM))
             return parse_block(lines, wanted.path, target.schema)
@@ -263,7 +313,9 @@ def _array_as_lines(path: Path, data: bytes) -> bytes:
     try:
         return array_as_lines(text)
     except ValueError as error:
-        raise InputError(f"{path}: is not a JSON array of objects, {error}; correct the file") from error
+        raise InputError(
+            f"{path}: is not a JSON array of objects, {error}; correct the file"
+        ) from error
 
 
 def _without_blank(data: bytes) -> bytes:
@@ -278,7 +330,8 @@ def _without_blank(data: bytes) -> bytes:
 
 
 def _check_schema(path: Path, schema: Mapping[str, PolarsDataType], first_row: int) -> None:
-    """Raise `InputError` on keys that crash polars or Arrow as names, and on whole numbers beyond 64 bits.
+    """Raise `InputError` on keys that crash polars or Arrow as names, and on whole numbers beyond
+    64 bits.
 
     polars reads half of a surrogate pair as a zero byte.
     """
@@ -287,8 +340,8 @@ def _check_schema(path: Path, schema: Mapping[str, PolarsDataType], first_row: i
     for key, kind in itertools.chain.from_iterable(itertools.starmap(_fields, schema.items())):
         if "\0" in key:
             raise InputError(
-                f"{path}: near row {first_row + 1}: key {key!r} holds a zero byte or half a surrogate pair, which no "
-                f"column name can hold; rename it"
+                f"{path}: near row {first_row + 1}: key {key!r} holds a zero byte or half a"
+                " surrogate pair, which no column name can hold; rename it"
             )
         if kind in (pl.Int128, pl.UInt64):
             raise _lossy(path, key, first_row)
@@ -308,24 +361,39 @@ def _fields(key: str, kind: PolarsDataType) -> Iterator[tuple[str, PolarsDataTyp
 
 def _lossy(path: Path, key: str, first_row: int) -> InputError:
     return InputError(
-        f"{path}: near row {first_row + 1}: key {key!r} holds whole numbers that do not fit 64 bits, or 53 beside "
-        f"fractions; write them as text"
+        f"{path}: near row {first_row + 1}: key {key!r} holds whole numbers that do not fit 64"
+        " bits, or 53 beside fractions; write them as text"
     )
 
 
 def _check_numbers(path: Path, table: pa.Table, data: bytes, first_row: int) -> None:
     """Check that no whole number lost digits by being stored as a float."""
-    every = (each for name in table.column_names for each in arrays_of(name, table[name].combine_chunks()))
+    every = (
+        each
+        for name in table.column_names
+        for each in arrays_of(name, table[name].combine_chunks())
+    )
     for key, values, _ in every:
-        if pa.types.is_floating(values.type) and pc.any(pc.greater_equal(pc.abs(values), _EXACT)).as_py():
-            written = b'[^"]*' if b"\\" in data else re.escape(key.encode())  # an escaped key may be any key
+        if (
+            pa.types.is_floating(values.type)
+            and pc.any(pc.greater_equal(pc.abs(values), _EXACT)).as_py()
+        ):
+            # an escaped key may be any key
+            if b"\\" in data:
+                written = b'[^"]*'
+            else:
+                written = re.escape(key.encode())
             if re.search(_WHOLE % written, data):
                 raise _lossy(path, key, first_row)
 
 
 def _check_texts(path: Path, schema: pa.Schema, data: bytes, first_row: int) -> None:
-    """Check that text was written as text: among texts, polars also reads numbers as text, Arrow does not."""
-    texts = pa.schema([(field.name, _as_json_type(field.type)) for field in schema if _holds_text(field.type)])
+    """Check that text was written as text: among texts, polars also reads numbers as text, Arrow
+    does not.
+    """
+    texts = pa.schema(
+        [(field.name, _as_json_type(field.type)) for field in schema if _holds_text(field.type)]
+    )
     if not len(texts) or not data:
         return
     try:
@@ -337,8 +405,8 @@ def _check_texts(path: Path, schema: pa.Schema, data: bytes, first_row: int) -> 
     except pa.ArrowInvalid as error:
         key = re.search(r"Column\(/([^)/]*)", str(error))
         raise InputError(
-            f"{path}: near row {first_row + 1}: {f'key {key[1]!r}' if key else 'a key'} has values of more than one "
-            f"type ({str(error).splitlines()[0]}); write one type throughout"
+            f"{path}: near row {first_row + 1}: {f'key {key[1]!r}' if key else 'a key'} has values"
+            f" of more than one type ({str(error).splitlines()[0]}); write one type throughout"
         ) from error
 
 
@@ -352,7 +420,9 @@ def _as_json_type(kind: pa.DataType) -> pa.DataType:
     """Translate a type for Arrow's JSON reader, which has no large lists and texts."""
     if pa.types.is_struct(kind):
         return pa.struct([(field.name, _as_json_type(field.type)) for field in kind])
-    return pa.list_(_as_json_type(kind.value_type)) if pa.types.is_large_list(kind) else plain(kind)
+    if pa.types.is_large_list(kind):
+        return pa.list_(_as_json_type(kind.value_type))
+    return plain(kind)
 
 
 def _parse(path: Path, data: bytes, schema: dict[str, Any] | None, first_row: int) -> pl.DataFrame:
@@ -368,13 +438,14 @@ def _parse(path: Path, data: bytes, schema: dict[str, Any] | None, first_row: in
         ) from error
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise InputError(
-            f"{path}: near row {first_row + 1}: not JSON lines of one type per key ({str(error).splitlines()[0]}); "
-            f"correct the file"
+            f"{path}: near row {first_row + 1}: not JSON lines of one type per key"
+            f" ({str(error).splitlines()[0]}); correct the file"
         ) from error
     lines = data.count(b"\n") + (not data.endswith(b"\n"))
     if frame.height != lines:
         raise InputError(
-            f"{path}: near row {first_row + 1}: {lines} lines hold {frame.height} objects; write one object per line"
+            f"{path}: near row {first_row + 1}: {lines} lines hold {frame.height} objects; write"
+            " one object per line"
         )
     return frame
 
@@ -386,14 +457,14 @@ _polars_is_lost = False  # in a process forked from one where polars ran
 def require_polars(path: Path) -> None:
     """Raise `StreamError` if polars would wait forever, because its threads do not survive a fork.
 
-    A DataLoader forks its workers by default on many platforms, and its process has often used polars before: it
-    prepared the dataset, or read JSON lines itself.
+    A DataLoader forks its workers by default on many platforms, and its process has often used
+    polars before: it prepared the dataset, or read JSON lines itself.
     """
     if _polars_is_lost:
         raise StreamError(
-            f"{path}: JSON lines cannot be read in a process that was forked after its parent had used polars, whose"
-            ' threads do not survive a fork; start workers with multiprocessing_context="spawn" or "forkserver", or'
-            " read with num_workers=0"
+            f"{path}: JSON lines cannot be read in a process that was forked after its parent had"
+            " used polars, whose threads do not survive a fork; start workers with"
+            ' multiprocessing_context="spawn" or "forkserver", or read with num_workers=0'
         )
 
 

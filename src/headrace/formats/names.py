@@ -1,8 +1,9 @@
 """Read splits and columns from the names of directories and files. Needs no data library. Pure.
 
-Splits are named by directories called train, or files such as train-00000-of-00002.parquet. The rules are those of the
-Hugging Face Hub: a word of `WORDS` names a split if it is a whole directory name, or is delimited by separators in a
-file's name. Directories take precedence over file names. Columns are named by Hive directories, `key=value`.
+Splits are named by directories called train, or files such as train-00000-of-00002.parquet. The
+rules are those of the Hugging Face Hub: a word of `WORDS` names a split if it is a whole directory
+name, or is delimited by separators in a file's name. Directories take precedence over file names.
+Columns are named by Hive directories, `key=value`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,19 @@ from urllib.parse import unquote
 
 from headrace.errors import InputError
 
-WORDS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval", "evaluation", "oot")
+WORDS = (
+    "train",
+    "training",
+    "val",
+    "valid",
+    "validation",
+    "dev",
+    "test",
+    "testing",
+    "eval",
+    "evaluation",
+    "oot",
+)
 _STEMS = ("train", "val", "dev", "test", "oot")  # each word contains one of them
 _IN_FILE = re.compile(rf"(?:^|[-_. 0-9])({'|'.join(WORDS)})(?=$|[-_. 0-9])", re.IGNORECASE)
 
@@ -21,27 +34,34 @@ _MISSING = "__HIVE_DEFAULT_PARTITION__"
 
 
 class Mixed(Exception):
-    """Some names tell a split and others do not. belongs: a name that does, without: one that does not."""
+    """Some names tell a split and others do not.
+
+    belongs: a name that does, without: one that does not.
+    """
 
     def __init__(self, belongs: str, without: str) -> None:
         super().__init__(belongs, without)
-        self.belongs, self.without = belongs, without
+        self.belongs = belongs
+        self.without = without
 
 
 def splits_of(names: Sequence[str]) -> list[str]:
     """Return the split of each file, in lower case; an empty list if the names tell none.
 
     names: with forward slashes, only the parts that the user left open.
-    Raises `Mixed` if directories name splits but not for every file, or if file names tell two splits or more but not
-    for every file.
+    Raises `Mixed` if directories name splits but not for every file, or if file names tell two
+    splits or more but not for every file.
     """
     text = "\n".join(names).lower()
     if not any(stem in text for stem in _STEMS):  # a fast check for very many names
         return []
     found = [next(filter(is_split_name, name.lower().split("/")[:-1]), None) for name in names]
     if not any(found):
-        words = [{word.lower() for word in _IN_FILE.findall(name.rpartition("/")[2])} for name in names]
-        found = [each.pop() if len(each) == 1 else None for each in words]  # none of a name with several words
+        words = [
+            {word.lower() for word in _IN_FILE.findall(name.rpartition("/")[2])} for name in names
+        ]
+        # none of a name with several words
+        found = [each.pop() if len(each) == 1 else None for each in words]
         if not all(found) and len({*found} - {None}) < 2:
             return []
     if not all(found):
@@ -56,8 +76,12 @@ def is_split_name(directory: str) -> bool:
 
 
 def in_order(splits: Iterable[str]) -> list[str]:
-    """Return the distinct splits in their customary order; names that are not in `WORDS` come last, sorted."""
-    return sorted(set(splits), key=lambda split: (WORDS.index(split) if split in WORDS else len(WORDS), split))
+    """Return the distinct splits in their customary order; names that are not in `WORDS` come last,
+    sorted.
+    """
+    return sorted(
+        set(splits), key=lambda split: (WORDS.index(split) if split in WORDS else len(WORDS), split)
+    )
 
 
 def is_partition(directory: str) -> bool:
@@ -74,10 +98,16 @@ def partition_of(name: str) -> dict[str, str | None]:
     for part in filter(is_partition, name.split("/")[:-1] if "=" in name else ()):
         key, _, text = part.partition("=")
         try:
-            key, value = unquote(key, errors="strict"), unquote(text, errors="strict")
+            key = unquote(key, errors="strict")
+            value = unquote(text, errors="strict")
         except UnicodeDecodeError:
-            raise InputError(f"{name}: {part} is not percent-encoded UTF-8; rename the directory") from None
+            raise InputError(
+                f"{name}: {part} is not percent-encoded UTF-8; rename the directory"
+            ) from None
         if key in found:
             raise InputError(f"{name}: two directories say what {key} is; rename one of them")
-        found[key] = None if text == _MISSING else value
+        if text == _MISSING:
+            found[key] = None
+        else:
+            found[key] = value
     return found

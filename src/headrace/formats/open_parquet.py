@@ -1,13 +1,13 @@
 """Open Parquet files for reading, and keep their footers between blocks.
 
-Reading and parsing a footer costs up to half of reading a narrow row group. With a known footer, opening a file costs
-less than a hundredth of decoding a row group of all columns. The footer of a local file is read again if device, inode,
-size or times of the file have changed.
+Reading and parsing a footer costs up to half of reading a narrow row group. With a known footer,
+opening a file costs less than a hundredth of decoding a row group of all columns. The footer of a
+local file is read again if device, inode, size or times of the file have changed.
 
-In a store, the footer is one request, for the last 64 KiB of the object. The byte ranges of a row group's columns are
-known from it; near ones are merged, and several are fetched at a time, so a block costs one request or a few. Arrow
-then decodes from memory, on the calling thread. Every response must carry the footer's tag: an object that was replaced
-is an error.
+In a store, the footer is one request, for the last 64 KiB of the object. The byte ranges of a row
+group's columns are known from it; near ones are merged, and several are fetched at a time, so a
+block costs one request or a few. Arrow then decodes from memory, on the calling thread. Every
+response must carry the footer's tag: an object that was replaced is an error.
 
 Footers of a process take at most 64 MiB; the least recently used are dropped first.
 """
@@ -80,7 +80,10 @@ class _Kept:
     def drop(self, path: str) -> None:
         with self.lock:
             before = self.footers.pop(path, None)
-            self.bytes -= 0 if before is None else before.size
+            if before is None:
+                self.bytes -= 0
+            else:
+                self.bytes -= before.size
 
 
 _kept = _Kept()
@@ -102,7 +105,9 @@ def stamp_of(path: Path) -> Stamp:
 
 
 def fact_of(path: Path) -> Fact:
-    """Return the facts of an object as of its footer, which is fetched on this process's first request."""
+    """Return the facts of an object as of its footer, which is fetched on this process's first
+    request.
+    """
     version = _footer(path).version
     assert isinstance(version, Fact)
     return version
@@ -122,10 +127,13 @@ def open_file(
     footer: pq.FileMetaData | None = None,
     coded: Sequence[str] = (),
 ) -> pq.ParquetFile:
-    """Open a Parquet file, local or in a store, maybe compressed as a whole. Raises `InputError` if it is not one.
+    """Open a Parquet file, local or in a store, maybe compressed as a whole.
 
-    pages: "check" verifies the checksums of pages that have them; "trust" is for bytes that were verified otherwise.
-    footer: of a local file, if known. coded: text columns to be read as dictionaries, by the file's names.
+    Raises `InputError` if it is not one.
+
+    pages: "check" verifies the checksums of pages that have them; "trust" is for bytes that were
+    verified otherwise. footer: of a local file, if known. coded: text columns to be read as
+    dictionaries, by the file's names.
     """
     with _parquet_errors(path):
         if file_type.compression != "none":
@@ -136,11 +144,17 @@ def open_file(
     fetched = _fetched_footer(path)
     assert isinstance(fetched.version, Fact)
     source = pa.PythonFile(place_of(path).open(fetched.version), mode="r")
-    return _file(source, fetched.metadata, pages, coded, pre_buffer=True)  # fetches a row group's columns together
+    # fetches a row group's columns together
+    return _file(source, fetched.metadata, pages, coded, pre_buffer=True)
 
 
 def read_group(
-    path: Path, file_type: FileType, group: int, columns: Sequence[str], pages: Pages, content: pa.Buffer | None = None
+    path: Path,
+    file_type: FileType,
+    group: int,
+    columns: Sequence[str],
+    pages: Pages,
+    content: pa.Buffer | None = None,
 ) -> pa.Table:
     """Read the named columns of one row group, in that order; decoded on the calling thread.
 
@@ -162,7 +176,9 @@ def read_group(
         elif isinstance(fact, Fact):  # fetch the bytes that are needed
             if group >= footer.metadata.num_row_groups:
                 raise pa.ArrowInvalid(f"it has {footer.metadata.num_row_groups} row groups")
-            pieces = place_of(path).read_pieces(_column_ranges(footer.metadata, fact.size, group, own), fact)
+            pieces = place_of(path).read_pieces(
+                _column_ranges(footer.metadata, fact.size, group, own), fact
+            )
             source = pa.PythonFile(place_of(path).open(fact, pieces), mode="r")
         with _file(source, footer.metadata, pages) as file:
             return _group(file, group, own, columns)
@@ -173,19 +189,27 @@ def read_group(
 
 @contextmanager
 def _parquet_errors(path: Path) -> Iterator[None]:
-    """Convert errors of Arrow and the system about this file to `InputError`, except `FileNotFoundError`."""
+    """Convert errors of Arrow and the system about this file to `InputError`, except
+    `FileNotFoundError`.
+    """
     try:
         yield
     except FileNotFoundError:
         raise
     except (OSError, pa.ArrowInvalid) as error:
         raise InputError(
-            f"{path}: is not a complete Parquet file ({error}); the file is cut or damaged, fetch it again"
+            f"{path}: is not a complete Parquet file ({error}); the file is cut or damaged, fetch"
+            " it again"
         ) from error
 
 
 def _file(
-    source: Any, footer: pq.FileMetaData | None, pages: Pages, coded: Sequence[str] = (), *, pre_buffer: bool = False
+    source: Any,
+    footer: pq.FileMetaData | None,
+    pages: Pages,
+    coded: Sequence[str] = (),
+    *,
+    pre_buffer: bool = False,
 ) -> pq.ParquetFile:
     return pq.ParquetFile(
         source,
@@ -193,8 +217,8 @@ def _file(
         page_checksum_verification=pages == "check",
         pre_buffer=pre_buffer,
         read_dictionary=list(coded),
-        # Spark writes times as INT96. Arrow would convert them to nanoseconds, which wrap around: 9999-12-31 becomes
-        # 1816-03-29.
+        # Spark writes times as INT96. Arrow would convert them to nanoseconds, which wrap around:
+        # 9999-12-31 becomes 1816-03-29.
         coerce_int96_timestamp_unit="us",
     )
 
@@ -207,7 +231,9 @@ def _group(file: pq.ParquetFile, group: int, own: list[str], columns: Sequence[s
     table = file.read_row_group(group, columns=own, use_threads=False)
     if table.column_names != own:  # the file's order
         table = table.select(own)
-    return table if own == list(columns) else table.rename_columns(list(columns))
+    if own == list(columns):
+        return table
+    return table.rename_columns(list(columns))
 
 
 def _footer(path: Path) -> Footer:
@@ -226,15 +252,18 @@ def _footer(path: Path) -> Footer:
 def _fetched_footer(path: Path) -> Footer:
     fact, tail = place_of(path).tail(_TAIL)
     with _parquet_errors(path):
+        # the rest on demand
         metadata = pq.read_metadata(
-            pa.PythonFile(place_of(path).open(fact, [(fact.size - len(tail), tail)]), mode="r")  # the rest on demand
+            pa.PythonFile(place_of(path).open(fact, [(fact.size - len(tail), tail)]), mode="r")
         )
     footer = Footer(fact, metadata, _raw_names(metadata.schema.to_arrow_schema()))
     _kept.keep(str(path), footer)
     return footer
 
 
-def _column_ranges(metadata: pq.FileMetaData, size: int, group: int, own: Sequence[str]) -> list[tuple[int, int]]:
+def _column_ranges(
+    metadata: pq.FileMetaData, size: int, group: int, own: Sequence[str]
+) -> list[tuple[int, int]]:
     """List [start, stop) of every chunk of the named columns in a row group."""
     row_group = metadata.row_group(group)
     ranges = []

@@ -1,7 +1,8 @@
 """Read and write Parquet: footers, chunks of bounded size, and files laid out for training.
 
-Written files declare columns without nulls as such, have a checksum on every page, row groups of at most 65,536 rows or
-8 MiB, and dictionaries only where they pay off. Page checksums are verified on every read of a file that has them.
+Written files declare columns without nulls as such, have a checksum on every page, row groups of at
+most 65,536 rows or 8 MiB, and dictionaries only where they pay off. Page checksums are verified on
+every read of a file that has them.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ CHUNK_ROWS = 65_536
 _SAMPLE_ROWS = 4096
 _CODE_BYTES = 8  # a plain text takes four bytes of length plus its own
 
-# Earlier pyarrow versions cannot read missing fixed-size lists from Parquet, and some cannot write them.
+# Earlier pyarrow versions cannot read missing fixed-size lists from Parquet, and some cannot write
+# them.
 READS_MISSING_VECTORS = int(pa.__version__.split(".")[0]) >= 26
 
 
@@ -44,32 +46,50 @@ def row_groups(shard: Shard, file: pq.ParquetFile) -> list[Span]:
     """List the row groups of an open file that have rows."""
     groups = [file.metadata.row_group(group) for group in range(file.metadata.num_row_groups)]
     unchanged(shard)
-    return [
-        Span(number, group.num_rows, 0, group.total_byte_size) for number, group in enumerate(groups) if group.num_rows
-    ]
+    result = []
+    for number, group in enumerate(groups):
+        if group.num_rows:
+            result.append(Span(number, group.num_rows, 0, group.total_byte_size))
+    return result
 
 
-def surveyed(file: pq.ParquetFile, path: Path, name: str, file_type: FileType, known: pa.Schema | None = None) -> Shard:
+def surveyed(
+    file: pq.ParquetFile, path: Path, name: str, file_type: FileType, known: pa.Schema | None = None
+) -> Shard:
     """Survey an open file. known: a schema object to reuse if it equals this file's."""
-    shard, own = Shard.unread(path, name, file_type), file.schema_arrow
+    shard = Shard.unread(path, name, file_type)
+    own = file.schema_arrow
     if not len(own) and not file.metadata.num_rows:
         return shard
     shard = shard.with_columns(own, _columns_with_nulls(own, file.metadata))
-    return replace(shard, schema=known) if known is not None and shard.schema.equals(known) else shard
+    if known is not None and shard.schema.equals(known):
+        return replace(shard, schema=known)
+    return shard
 
 
-def _chunks(shard: Shard, columns: Sequence[str] | None, coded: Sequence[str], most_rows: int) -> Iterator[TableChunk]:
+def _chunks(
+    shard: Shard, columns: Sequence[str] | None, coded: Sequence[str], most_rows: int
+) -> Iterator[TableChunk]:
     """Iterate over the rows of a shard in file order, at most `most_rows` at a time.
 
-    coded: text columns to deliver as dictionaries if they are stored as such, so that texts are not decoded for every
-    row. A chunk is then a row group, or 4 × `most_rows` rows of a larger one, so that each dictionary is made once.
+    coded: text columns to deliver as dictionaries if they are stored as such, so that texts are not
+    decoded for every row. A chunk is then a row group, or 4 × `most_rows` rows of a larger one, so
+    that each dictionary is made once.
     """
-    texts = [each for each in coded if is_text(shard.schema.field(each).type)]
-    wanted = shard.schema.names if columns is None else list(columns)
+    texts = []
+    for each in coded:
+        if is_text(shard.schema.field(each).type):
+            texts.append(each)
+    if columns is None:
+        wanted = shard.schema.names
+    else:
+        wanted = list(columns)
     first_row = 0
     file = open_file(shard.path, shard.file_type)
     metadata = file.metadata
-    codes = _stored_as_codes(metadata, texts) if texts else []
+    codes = []
+    if texts:
+        codes = _stored_as_codes(metadata, texts)
     if codes:
         with file:
             file = open_file(shard.path, shard.file_type, footer=metadata, coded=codes)
@@ -82,20 +102,23 @@ def _chunks(shard: Shard, columns: Sequence[str] | None, coded: Sequence[str], m
                 table = next(batches, None)
             except (OSError, pa.ArrowInvalid) as error:
                 raise InputError(
-                    f"{shard.path}: row {first_row + 1} and on: {error}; the file is damaged, fetch it again"
+                    f"{shard.path}: row {first_row + 1} and on: {error}; the file is damaged, fetch"
+                    " it again"
                 ) from error
             if table is None:
                 if wanted and first_row != metadata.num_rows:
                     raise InputError(
-                        f"{shard.path}: has {first_row} rows, its footer says {metadata.num_rows}; the file is "
-                        f"damaged, fetch it again"
+                        f"{shard.path}: has {first_row} rows, its footer says {metadata.num_rows};"
+                        " the file is damaged, fetch it again"
                     )
                 return
             table = table.rename_columns(wanted)
             fields = [
-                table.schema.field(each)
-                if pa.types.is_dictionary(table.schema.field(each).type) and each in coded
-                else shard.schema.field(each)
+                (
+                    table.schema.field(each)
+                    if pa.types.is_dictionary(table.schema.field(each).type) and each in coded
+                    else shard.schema.field(each)
+                )
                 for each in wanted
             ]
             yield TableChunk(table.cast(pa.schema(fields)), first_row)
@@ -105,9 +128,14 @@ def _chunks(shard: Shard, columns: Sequence[str] | None, coded: Sequence[str], m
 def _batches(
     file: pq.ParquetFile, columns: list[str], groups: Literal["whole", "cut"], most_rows: int
 ) -> Iterator[pa.Table]:
-    """Yield tables with the columns in this order; groups="whole" keeps row groups of up to 4 × most_rows whole."""
+    """Yield tables with the columns in this order; groups="whole" keeps row groups of up to 4 ×
+    most_rows whole.
+    """
     sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-    rows = 4 * most_rows if groups == "whole" else most_rows
+    if groups == "whole":
+        rows = 4 * most_rows
+    else:
+        rows = most_rows
     if groups == "cut" or max(sizes, default=0) > rows:
         for batch in file.iter_batches(rows, columns=columns, use_threads=False):
             yield pa.Table.from_batches([batch])
@@ -118,9 +146,11 @@ def _batches(
 
 
 def _stored_as_codes(metadata: pq.FileMetaData, texts: list[str]) -> list[str]:
-    """Select the columns whose values are mostly dictionary codes, judging by few uncompressed bytes per value.
+    """Select the columns whose values are mostly dictionary codes, judging by few uncompressed
+    bytes per value.
 
-    A writer abandons a dictionary once it is large, and making one from plain texts costs more than reading them.
+    A writer abandons a dictionary once it is large, and making one from plain texts costs more than
+    reading them.
     """
     size = dict.fromkeys(texts, 0)
     for group in range(metadata.num_row_groups):
@@ -134,7 +164,9 @@ def _stored_as_codes(metadata: pq.FileMetaData, texts: list[str]) -> list[str]:
 class ParquetCode(FormatCode):
     """Reads footers and row groups, and writes row groups."""
 
-    def survey(self, path: Path, name: str, file_type: FileType, signature: Sequence[str] | None = None) -> Shard:
+    def survey(
+        self, path: Path, name: str, file_type: FileType, signature: Sequence[str] | None = None
+    ) -> Shard:
         """Read columns, types and which columns hold nulls from the footer alone."""
         with open_file(path, file_type) as file:
             return surveyed(file, path, name, file_type)
@@ -159,13 +191,19 @@ class ParquetCode(FormatCode):
         """Read one row group. wanted.content: the bytes of the file, if they are in memory."""
         try:
             table = read_group(
-                wanted.path, wanted.file_type, wanted.block, target.schema.names, wanted.pages, wanted.content
+                wanted.path,
+                wanted.file_type,
+                wanted.block,
+                target.schema.names,
+                wanted.pages,
+                wanted.content,
             )
         except FileNotFoundError:
             raise
         except (OSError, pa.ArrowInvalid, KeyError, InputError) as error:
             raise CorruptShard(
-                f"{wanted.path}: row group {wanted.block}: {error}; restore the file or prepare the run again"
+                f"{wanted.path}: row group {wanted.block}: {error}; restore the file or prepare the"
+                " run again"
             ) from error
         return in_schema(table, target)
 
@@ -178,13 +216,16 @@ CODE = ParquetCode()
 
 
 class ParquetSink:
-    """Writes row groups to a binary file object; the schema and the first row group fix all options.
+    """Writes row groups to a binary file object; the schema and the first row group fix all
+    options.
 
-    encoding: "compact" uses a dictionary for every column whose first rows repeat. "fast" does so only for text with
-    few values, because plain numbers decode faster.
+    encoding: "compact" uses a dictionary for every column whose first rows repeat. "fast" does so
+    only for text with few values, because plain numbers decode faster.
     """
 
-    def __init__(self, file: Any, schema: pa.Schema, compression: str, encoding: Encoding = "compact") -> None:
+    def __init__(
+        self, file: Any, schema: pa.Schema, compression: str, encoding: Encoding = "compact"
+    ) -> None:
         self._file = file
         self._schema = schema
         self._compression = compression
@@ -198,8 +239,8 @@ class ParquetSink:
             missing = table[name].null_count
             if missing and pa.types.is_fixed_size_list(table.schema.field(name).type):
                 raise InputError(
-                    f"column {name}: {missing} lists of a fixed size are missing, which pyarrow {pa.__version__} cannot"
-                    f" read back from Parquet; install pyarrow 26 or newer"
+                    f"column {name}: {missing} lists of a fixed size are missing, which pyarrow"
+                    f" {pa.__version__} cannot read back from Parquet; install pyarrow 26 or newer"
                 )
         if self._writer is None:
             self._writer = self._open(table)
@@ -216,13 +257,17 @@ class ParquetSink:
             self._file,
             self._schema,
             compression="zstd" if self._compression == "zst" else self._compression,
-            use_dictionary=_columns_worth_a_dictionary(sample.slice(0, _SAMPLE_ROWS), self._encoding),
+            use_dictionary=_columns_worth_a_dictionary(
+                sample.slice(0, _SAMPLE_ROWS), self._encoding
+            ),
             write_page_checksum=True,
         )
 
 
 def _columns_with_nulls(schema: pa.Schema, metadata: pq.FileMetaData) -> set[str]:
-    """Select the columns that may hold nulls: declared nullable, unless every row group's statistics count none."""
+    """Select the columns that may hold nulls: declared nullable, unless every row group's
+    statistics count none.
+    """
     nulls: set[str] = set()
     leaves = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
     for field in schema:
@@ -243,8 +288,8 @@ def _columns_with_nulls(schema: pa.Schema, metadata: pq.FileMetaData) -> set[str
 def _columns_worth_a_dictionary(sample: pa.Table, encoding: Encoding) -> list[str]:
     """Select the columns whose first rows repeat.
 
-    compact: at most one distinct value in four rows (one in two for text). fast: text with at most one in 32, which
-    decodes 1.4 times slower than plain text but takes a tenth of the bytes.
+    compact: at most one distinct value in four rows (one in two for text). fast: text with at most
+    one in 32, which decodes 1.4 times slower than plain text but takes a tenth of the bytes.
     """
     worth = []
     for field in sample.schema:
@@ -253,7 +298,11 @@ def _columns_worth_a_dictionary(sample: pa.Table, encoding: Encoding) -> list[st
         if encoding == "fast" and not is_text(field.type):
             continue
         values = sample[field.name]
-        distinct = len(pc.unique(values)) - bool(values.null_count)  # in half the time of count_distinct
-        if distinct * (32 if encoding == "fast" else 2 if is_text(field.type) else 4) <= sample.num_rows:
+        # in half the time of count_distinct
+        distinct = len(pc.unique(values)) - bool(values.null_count)
+        if (
+            distinct * (32 if encoding == "fast" else 2 if is_text(field.type) else 4)
+            <= sample.num_rows
+        ):
             worth.append(field.name)
     return worth

@@ -1,9 +1,10 @@
 """Read columns from directory names: `year=2024/month=01/part.parquet` is of year 2024 and month 1.
 
-This is the layout of Hive, which Spark, Polars, DuckDB and Arrow write too. Keys and values are percent-encoded in
-names, and `__HIVE_DEFAULT_PARTITION__` is a missing value. A column is int64 if all of its values are whole numbers
-that fit, else text. The values of a shard depend on its own name only; the types depend on the names of other shards
-too. If the files themselves hold a column, it is read from them and its directory names are ignored.
+This is the layout of Hive, which Spark, Polars, DuckDB and Arrow write too. Keys and values are
+percent-encoded in names, and `__HIVE_DEFAULT_PARTITION__` is a missing value. A column is int64 if
+all of its values are whole numbers that fit, else text. The values of a shard depend on its own
+name only; the types depend on the names of other shards too. If the files themselves hold a column,
+it is read from them and its directory names are ignored.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ _INT64 = range(-(1 << 63), 1 << 63)
 
 
 def partition_types(names: Iterable[str]) -> dict[str, pa.DataType]:
-    """Find the columns in the names of shards, and their types. Raises `InputError` if some names lack a column."""
+    """Find the columns in the names of shards, and their types.
+
+    Raises `InputError` if some names lack a column.
+    """
     directories = dict.fromkeys(name.rpartition("/")[0] for name in names)
     if not any("=" in directory for directory in directories):
         return {}
@@ -33,26 +37,41 @@ def partition_types(names: Iterable[str]) -> dict[str, pa.DataType]:
     for directory, own in told.items():
         if own.keys() != values.keys():
             key = min(own.keys() ^ values.keys())
-            has, lacks = (directory, first) if key in own else (first, directory)
+            if key in own:
+                has, lacks = (directory, first)
+            else:
+                has, lacks = (first, directory)
             raise InputError(
-                f"{has or '.'}: says what {key} is, and {lacks or '.'} does not; give files that have the same"
-                " columns in the names of their directories"
+                f"{has or '.'}: says what {key} is, and {lacks or '.'} does not; give files that"
+                " have the same columns in the names of their directories"
             )
         for key, value in own.items():
             if value is not None:
                 values[key].append(value)
     return {
-        key: pa.int64() if own and all(_WHOLE.fullmatch(each) and int(each) in _INT64 for each in own) else pa.string()
+        key: (
+            pa.int64()
+            if own and all(_WHOLE.fullmatch(each) and int(each) in _INT64 for each in own)
+            else pa.string()
+        )
         for key, own in values.items()
     }
 
 
 def in_partition(shard: Shard, types: Mapping[str, pa.DataType] | None) -> Shard:
-    """Add the columns of its name to a shard, after those of the file. types: of all shards of the source."""
+    """Add the columns of its name to a shard, after those of the file.
+
+    types: of all shards of the source.
+    """
     if not types or shard.content == "nothing":
         return shard
-    own = {key: text for key, text in partition_of(shard.name).items() if key not in shard.schema.names}
-    fields = [pa.field(key, types[key]) for key in own if key in types]
+    own = {
+        key: text for key, text in partition_of(shard.name).items() if key not in shard.schema.names
+    }
+    fields = []
+    for key in own:
+        if key in types:
+            fields.append(pa.field(key, types[key]))
     own = {field.name: own[field.name] for field in fields}
     missing = {key for key, text in own.items() if text is None}
     return replace(
@@ -68,11 +87,17 @@ def stored(shard: Shard) -> Shard:
     if not shard.partition:
         return shard
     schema = pa.schema([field for field in shard.schema if field.name not in shard.partition])
-    return replace(shard, schema=schema, null_columns=shard.null_columns - set(shard.partition), partition={})
+    return replace(
+        shard, schema=schema, null_columns=shard.null_columns - set(shard.partition), partition={}
+    )
 
 
-def with_partition(table: pa.Table, rows: int, schema: pa.Schema, partition: Mapping[str, str | None]) -> pa.Table:
-    """Return rows with the columns of a schema: those of the partition from it, the others from the table."""
+def with_partition(
+    table: pa.Table, rows: int, schema: pa.Schema, partition: Mapping[str, str | None]
+) -> pa.Table:
+    """Return rows with the columns of a schema: those of the partition from it, the others from the
+    table.
+    """
     columns = []
     for field in schema:
         if field.name not in partition:
@@ -83,7 +108,9 @@ def with_partition(table: pa.Table, rows: int, schema: pa.Schema, partition: Map
             columns.append(pa.nulls(rows, field.type))
         else:
             columns.append(pa.repeat(pa.scalar(text).cast(field.type), rows))
-    fields = [field if field.name in partition else table.schema.field(field.name) for field in schema]
+    fields = [
+        field if field.name in partition else table.schema.field(field.name) for field in schema
+    ]
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 
@@ -101,11 +128,14 @@ class PartitionChunk:
         return self.chunk.rows
 
     def sizes(self) -> None:
-        """Return None, because the bytes of rows lack the columns of the name and so cannot be copied."""
+        """Return None, because the bytes of rows lack the columns of the name and so cannot be
+        copied.
+        """
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows as columns."""
-        partition, schema = self.shard.partition, self.shard.schema
+        partition = self.shard.partition
+        schema = self.shard.schema
         if columns is not None:
             schema = pa.schema([schema.field(name) for name in columns])
         own = [name for name in schema.names if name not in partition]

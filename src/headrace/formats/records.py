@@ -1,7 +1,8 @@
 """Find records and fields in delimited text (RFC 4180), over whole buffers at once. Pure.
 
-A newline ends a record if an even number of quotes precedes it. With quotes doubled inside quoted fields this is exact
-and needs no state machine, only the positions of quotes and newlines and one binary search.
+A newline ends a record if an even number of quotes precedes it. With quotes doubled inside quoted
+fields this is exact and needs no state machine, only the positions of quotes and newlines and one
+binary search.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from headrace.arrays import I64, U8, Bools
 Stops = dict[int, I64]
 Data: TypeAlias = bytes | pa.Buffer
 
-NEWLINE, QUOTE, RETURN = 10, 34, 13
+NEWLINE = 10
+QUOTE = 34
+RETURN = 13
 _WINDOW = 1 << 20  # bytes searched at once
 _NONE = np.empty(0, np.int64)
 _FIRST_WORDS = 8  # of a quoted field: with text, these usually hold a separator or the whole field
@@ -38,17 +41,23 @@ def quote_positions(data: U8) -> I64:
 
 
 def outside_quotes(data: U8, quotes: I64, byte: int) -> I64:
-    """Find a byte outside quoted fields, ascending. quotes: `quote_positions(data)`, or an empty array."""
-    opening, closing = quotes[0::2], quotes[1::2]
+    """Find a byte outside quoted fields, ascending.
+
+    quotes: `quote_positions(data)`, or an empty array.
+    """
+    opening = quotes[0::2]
+    closing = quotes[1::2]
     if len(opening) > len(closing):  # a field that is still open reaches to the end
         closing = np.append(closing, len(data))
     return _positions(data, byte, opening, closing)
 
 
 def record_ends(data: U8, quotes: I64 | None = None) -> I64:
-    """Find the end position of each record, ascending; a last record without newline ends at the end.
+    """Find the end position of each record, ascending; a last record without newline ends at the
+    end.
 
-    quotes: `quote_positions(data)`, computed if not given; an empty array for formats without quoting.
+    quotes: `quote_positions(data)`, computed if not given; an empty array for formats without
+    quoting.
     """
     ends = outside_quotes(data, quote_positions(data) if quotes is None else quotes, NEWLINE)
     ends += 1
@@ -57,8 +66,11 @@ def record_ends(data: U8, quotes: I64 | None = None) -> I64:
     return ends
 
 
-def _windows(data: U8, match: Callable[[U8], Bools], opening: I64, closing: I64) -> Iterator[tuple[int, I64]]:
-    """Yield (start of a window, matches in it), except for matches between an opening and its closing.
+def _windows(
+    data: U8, match: Callable[[U8], Bools], opening: I64, closing: I64
+) -> Iterator[tuple[int, I64]]:
+    """Yield (start of a window, matches in it), except for matches between an opening and its
+    closing.
 
     Windows are small enough to stay in the CPU cache.
     """
@@ -70,7 +82,9 @@ def _windows(data: U8, match: Callable[[U8], Bools], opening: I64, closing: I64)
         if spans.start < spans.stop:
             begin = np.maximum(opening[spans] - start, 0)
             count = np.minimum(closing[spans] - start, len(found)) - begin
-            found[np.repeat(begin - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))] = False
+            found[
+                np.repeat(begin - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))
+            ] = False
         yield start, np.flatnonzero(found)
 
 
@@ -85,14 +99,20 @@ def _positions(data: U8, byte: int, opening: I64, closing: I64) -> I64:
     return positions
 
 
-def field_stops(data: U8, quotes: I64, *, rows: int, separator: int, width: int, wanted: Sequence[int]) -> Stops | None:
-    """Find where fields end: int64 [rows] for each wanted column index; the last field ends at the line end.
+def field_stops(
+    data: U8, quotes: I64, *, rows: int, separator: int, width: int, wanted: Sequence[int]
+) -> Stops | None:
+    """Find where fields end: int64 [rows] for each wanted column index; the last field ends at the
+    line end.
 
-    None if some record does not have exactly `width` fields: separators and line ends must alternate in one pattern.
+    None if some record does not have exactly `width` fields: separators and line ends must
+    alternate in one pattern.
     """
     stops: Stops = {place: np.empty(rows, np.int64) for place in wanted}
-    opening, closing = quotes[0::2], quotes[1::2]
-    count, expected = 0, rows * width
+    opening = quotes[0::2]
+    closing = quotes[1::2]
+    count = 0
+    expected = rows * width
     for start, at in _windows(data, lambda w: (w == separator) | (w == NEWLINE), opening, closing):
         if count + len(at) > expected:
             return None
@@ -110,19 +130,23 @@ def field_stops(data: U8, quotes: I64, *, rows: int, separator: int, width: int,
         if width - 1 in stops and rows:
             stops[width - 1][-1] = len(data)
         count += 1
-    return stops if count == expected else None
+    if count == expected:
+        return stops
+    return None
 
 
 def last_record_end(data: U8, quotes: I64) -> int:
     """Find the end of the last record that certainly ends in `data`; 0 if none does."""
-    stop, step = len(data), 1 << 12
+    stop = len(data)
+    step = 1 << 12
     while stop > 0:
         start = max(0, stop - step)
         newlines = np.flatnonzero(data[start:stop] == NEWLINE) + start
         outside = newlines[np.searchsorted(quotes, newlines) & 1 == 0]
         if len(outside):
             return int(outside[-1]) + 1
-        stop, step = start, step * 4
+        stop = start
+        step = step * 4
     return 0
 
 
@@ -149,7 +173,9 @@ def first_lone_return(data: U8, quotes: I64) -> int | None:
             return None
     at = outside_quotes(data, quotes, RETURN)
     lone = at[data[np.minimum(at + 1, len(data) - 1)] != NEWLINE]
-    return int(lone[0]) if len(lone) else None
+    if len(lone):
+        return int(lone[0])
+    return None
 
 
 def is_utf8(data: Data) -> bool:
@@ -163,7 +189,8 @@ def is_utf8(data: Data) -> bool:
 
 def joined(records: pa.LargeBinaryArray) -> pa.Buffer:
     """Return the bytes of consecutive values of a freshly filtered binary array as one buffer."""
-    offsets, values = records.buffers()[1], records.buffers()[2]
+    offsets = records.buffers()[1]
+    values = records.buffers()[2]
     if values is None or len(records) == 0:
         return pa.py_buffer(b"")
     bounds = np.frombuffer(offsets, np.int64)[records.offset : records.offset + len(records) + 1]
@@ -178,7 +205,11 @@ def blank(array: U8, ends: I64) -> npt.NDArray[np.bool_]:
     sizes = ends - starts
     first = array[starts]
     found: npt.NDArray[np.bool_] = (sizes == 1) & (first == NEWLINE)
-    found |= (sizes == 2) & (first == RETURN) & (array[np.minimum(starts + 1, len(array) - 1)] == NEWLINE)
+    found |= (
+        (sizes == 2)
+        & (first == RETURN)
+        & (array[np.minimum(starts + 1, len(array) - 1)] == NEWLINE)
+    )
     return found
 
 
@@ -223,15 +254,18 @@ def ends_field(data: U8, at: I64, edge: Bools) -> Bools:
 def first_stray_quote(data: U8, quotes: I64, separator: int) -> int | None:
     """Find the first quote that readers interpret differently, or None.
 
-    A quote opens a field at the field's beginning and closes it at its end. Elsewhere it is plain text to some readers
-    and quoting to others, which is harmless only if there is no separator, newline or carriage return between the pair.
+    A quote opens a field at the field's beginning and closes it at its end. Elsewhere it is plain
+    text to some readers and quoting to others, which is harmless only if there is no separator,
+    newline or carriage return between the pair.
     """
     pairs = len(quotes) // 2
-    opening, closing = quotes[0 : 2 * pairs : 2], quotes[1 : 2 * pairs : 2]
+    opening = quotes[0 : 2 * pairs : 2]
+    closing = quotes[1 : 2 * pairs : 2]
     if not pairs:
         return None
     edge = field_edges(separator, QUOTE)
-    opens, closes = begins_field(data, opening, edge), ends_field(data, closing, edge)
+    opens = begins_field(data, opening, edge)
+    closes = ends_field(data, closing, edge)
     if opens.all() and closes.all():
         return None
     for pair in np.flatnonzero(~(opens & closes)).tolist():
@@ -244,15 +278,19 @@ def first_stray_quote(data: U8, quotes: I64, separator: int) -> int | None:
 def loose_quotes(data: U8, quotes: I64, separator: int) -> I64:
     """Find the quotes of whole records that a writer with minimal quoting would not write.
 
-    One position for each such stretch of quotes, ascending: around a field without separator, newline and quote, or
-    inside an unquoted field. Quotes around a field must pair up, and those inside it must be doubled.
+    One position for each such stretch of quotes, ascending: around a field without separator,
+    newline and quote, or inside an unquoted field. Quotes around a field must pair up, and those
+    inside it must be doubled.
     """
     if not len(quotes):
         return quotes
-    opening, closing = quotes[0::2], quotes[1::2]
+    opening = quotes[0::2]
+    closing = quotes[1::2]
     doubled = opening[1:] == closing[:-1] + 1
-    first, last = np.append(True, ~doubled), np.append(~doubled, True)
-    begins, ends = opening[first], closing[last]
+    first = np.append(True, ~doubled)
+    last = np.append(~doubled, True)
+    begins = opening[first]
+    ends = closing[last]
     inside = np.diff(np.append(np.flatnonzero(first), len(opening))) > 1
     left = np.flatnonzero(~inside)
     inside[left] = _hold_any(data, (separator, NEWLINE), begins[left], ends[left])
@@ -264,21 +302,28 @@ def loose_quotes(data: U8, quotes: I64, separator: int) -> I64:
 def _hold_any(data: U8, wanted: Sequence[int], begins: I64, ends: I64) -> Bools:
     """Mask the spans that hold one of these bytes strictly between their first and last byte.
 
-    The first words of each span are searched eight bytes at a time; the whole data only if a longer span is undecided.
+    The first words of each span are searched eight bytes at a time; the whole data only if a longer
+    span is undecided.
     """
-    held, left = np.zeros(len(begins), np.bool_), np.arange(len(begins))
+    held = np.zeros(len(begins), np.bool_)
+    left = np.arange(len(begins))
     if len(data) < 8:
         data = np.append(data, np.zeros(8, np.uint8))
-    word_at = np.ndarray((len(data) - 7,), np.dtype("<u8"), data, strides=(1,))  # the 8 bytes from any position on
+    # the 8 bytes from any position on
+    word_at = np.ndarray((len(data) - 7,), np.dtype("<u8"), data, strides=(1,))
     for step in range(_FIRST_WORDS):
         at = begins[left] + (1 + 8 * step)
         size = ends[left] - at
-        left, at, size = left[size > 0], at[size > 0], size[size > 0]
+        left = left[size > 0]
+        at = at[size > 0]
+        size = size[size > 0]
         if not len(left):
             return held
         start = np.minimum(at, len(word_at) - 1)
         words = word_at[start] >> (8 * (at - start)).astype(np.uint64)
-        behind = np.where(size < 8, ~np.uint64(0) << (8 * np.minimum(size, 7)).astype(np.uint64), np.uint64(0))
+        behind = np.where(
+            size < 8, ~np.uint64(0) << (8 * np.minimum(size, 7)).astype(np.uint64), np.uint64(0)
+        )
         found = np.zeros(len(left), np.bool_)
         for byte in wanted:
             others = (words ^ np.uint64(byte * _EACH_BYTE)) | behind  # the wanted byte becomes 0
@@ -289,14 +334,19 @@ def _hold_any(data: U8, wanted: Sequence[int], begins: I64, ends: I64) -> Bools:
         left = left[~held[left]]
         if len(left):
             positions = _positions(data, byte, _NONE, _NONE)
-            after = np.append(positions, np.iinfo(np.int64).max)[np.searchsorted(positions, begins[left])]
+            after = np.append(positions, np.iinfo(np.int64).max)[
+                np.searchsorted(positions, begins[left])
+            ]
             held[left] = after < ends[left]
     return held
 
 
 def views(data: Data, starts: I64, ends: I64) -> pa.Array:
-    """View the bytes from each start to its end as binary values, in the memory of `data`, of less than 2 GiB."""
-    array, sizes = as_bytes(data), ends - starts
+    """View the bytes from each start to its end as binary values, in the memory of `data`, of less
+    than 2 GiB.
+    """
+    array = as_bytes(data)
+    sizes = ends - starts
     made = np.zeros(len(starts), _VIEW)
     made["size"] = sizes
     made["offset"] = starts
@@ -306,6 +356,10 @@ def views(data: Data, starts: I64, ends: I64) -> pa.Array:
     short = np.flatnonzero(sizes <= _SHORT)
     if len(short):  # inline in the view
         at = starts[short, None] + np.arange(_SHORT)
-        held = np.where(at < ends[short, None], array[np.minimum(at, len(array) - 1)], 0).astype(np.uint8)
+        held = np.where(at < ends[short, None], array[np.minimum(at, len(array) - 1)], 0).astype(
+            np.uint8
+        )
         made.view(np.uint8).reshape(-1, 16)[short, 4:] = held
-    return pa.Array.from_buffers(pa.binary_view(), len(made), [None, pa.py_buffer(made), pa.py_buffer(data)])
+    return pa.Array.from_buffers(
+        pa.binary_view(), len(made), [None, pa.py_buffer(made), pa.py_buffer(data)]
+    )

@@ -1,8 +1,8 @@
 """The file formats: what names and first bytes say, and which module reads and writes each.
 
-A format is one module with an object that has the methods of `FormatCode`, and one entry of `FORMATS`, which has the
-facts that are needed before any file is read. Its module is imported on first use, because listing files needs names
-alone.
+A format is one module with an object that has the methods of `FormatCode`, and one entry of
+`FORMATS`, which has the facts that are needed before any file is read. Its module is imported on
+first use, because listing files needs names alone.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ SEPARATOR_NAMES = {",": "comma", ";": "semicolon", "|": "pipe", "\t": "tab"}
 class Format:
     """One file format.
 
-    name: its word in settings and indexes. code: module and object that read and write it. extensions: endings of
-    names, without a dot; the first is written. content: what the first bytes show; "binary" content begins with one of
-    `magic`. separator: of delimited text. written_as: the format that a split writes its rows in, if it is another.
+    name: its word in settings and indexes. code: module and object that read and write it.
+    extensions: endings of names, without a dot; the first is written. content: what the first bytes
+    show; "binary" content begins with one of `magic`. separator: of delimited text. written_as: the
+    format that a split writes its rows in, if it is another.
     """
 
     name: str
@@ -59,9 +60,12 @@ class Registry:
         words = "|".join(map(re.escape, self._of_extension))
         # A name may hold a newline.
         self._name = re.compile(
-            rf"(?P<stem>.*?)(?:\.snappy)?\.(?P<extension>{words})(?:\.(?P<compression>gz|zst))?\Z", re.DOTALL
+            rf"(?P<stem>.*?)(?:\.snappy)?\.(?P<extension>{words})(?:\.(?P<compression>gz|zst))?\Z",
+            re.DOTALL,
         )
-        self.endings = tuple(f".{word}{tail}" for word in self._of_extension for tail in ("", ".gz", ".zst"))
+        self.endings = tuple(
+            f".{word}{tail}" for word in self._of_extension for tail in ("", ".gz", ".zst")
+        )
 
     def __iter__(self) -> Iterator[Format]:
         return iter(self._formats.values())
@@ -76,12 +80,16 @@ class Registry:
         return f"{', '.join(others)} or {last}"
 
     def parse_name(self, name: str) -> tuple[str, FileType | None]:
-        """Split the name of a file into its stem and its type; the whole name and None if it has no known extension."""
+        """Split the name of a file into its stem and its type; the whole name and None if it has no
+        known extension.
+        """
         match = self._name.match(name.lower())
         if match is None:
             return name, None
         compression: Compression = match["compression"] or "none"  # type: ignore[assignment]  # of the pattern's words
-        return name[: match.end("stem")], FileType(self._of_extension[match["extension"]], compression)
+        return name[: match.end("stem")], FileType(
+            self._of_extension[match["extension"]], compression
+        )
 
 
 FORMATS = Registry(
@@ -147,7 +155,9 @@ class FileType:
     @property
     def word(self) -> str:
         """The format with its compression, e.g. "csv.gz"."""
-        return self.format.name if self.compression == "none" else f"{self.format.name}.{self.compression}"
+        if self.compression == "none":
+            return self.format.name
+        return f"{self.format.name}.{self.compression}"
 
     @property
     def extension(self) -> str:
@@ -162,7 +172,9 @@ def is_data_name(name: str) -> bool:
 
 def file_type_of_name(name: str) -> FileType | None:
     """Read the type of a file from its name; None if it is not a data file."""
-    return None if name.startswith((".", "_")) else FORMATS.parse_name(name)[1]
+    if name.startswith((".", "_")):
+        return None
+    return FORMATS.parse_name(name)[1]
 
 
 def stem_of_name(name: str) -> str:
@@ -171,7 +183,9 @@ def stem_of_name(name: str) -> str:
 
 
 def index_word(file_type: FileType, separator: str | None) -> str:
-    """Return the word of an index for a shard: "csv.gz", "parquet"; "csv-semicolon.gz" for an unusual separator."""
+    """Return the word of an index for a shard: "csv.gz", "parquet"; "csv-semicolon.gz" for an
+    unusual separator.
+    """
     if separator is None or separator == file_type.format.separator:
         return file_type.word
     format_, dot, compression = file_type.word.partition(".")
@@ -179,7 +193,10 @@ def index_word(file_type: FileType, separator: str | None) -> str:
 
 
 def parse_index_word(word: str) -> tuple[FileType, str | None]:
-    """Return the file type and the separator of a word of an index. Raises `KeyError` for an unknown word."""
+    """Return the file type and the separator of a word of an index.
+
+    Raises `KeyError` for an unknown word.
+    """
     format_, dot, compression = word.partition(".")
     name, dash, separator = format_.partition("-")
     file_type = file_type_of_name(f"shard.{name}{dot}{compression}")

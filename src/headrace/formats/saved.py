@@ -1,15 +1,17 @@
-"""Read folders written by `save_to_disk` of Hugging Face datasets: which files hold rows, and of which split.
+"""Read folders written by `save_to_disk` of Hugging Face datasets: which files hold rows, and of
+which split.
 
-A `Dataset` is a folder whose state.json lists Arrow files. Other Arrow files in it, such as the caches of `map` and
-shards of an earlier save, are not rows. A `DatasetDict` is a folder whose dataset_dict.json names the splits, and each
-split is a `Dataset` in a folder of that name. The features in dataset_info.json describe how to show values, such as
-the names of classes. The types of the columns are those of the Arrow files, so the features are not needed to read
-rows.
+A `Dataset` is a folder whose state.json lists Arrow files. Other Arrow files in it, such as the
+caches of `map` and shards of an earlier save, are not rows. A `DatasetDict` is a folder whose
+dataset_dict.json names the splits, and each split is a `Dataset` in a folder of that name. The
+features in dataset_info.json describe how to show values, such as the names of classes. The types
+of the columns are those of the Arrow files, so the features are not needed to read rows.
 
-A view is a directory of the cache with links to the files of one commit on the hub. It is read in the same way: its
-record lists the files of each split. `CACHE/hub/OWNER--NAME/COMMIT/NAME/COMMIT/…` holds the links, and beside them the
-record, with each file as it was when it was checked. The commit is part of every file's path, so it is part of
-everything derived from the names: fingerprints, run ids, and what ranks compare.
+A view is a directory of the cache with links to the files of one commit on the hub. It is read in
+the same way: its record lists the files of each split. `CACHE/hub/OWNER--NAME/COMMIT/NAME/COMMIT/…`
+holds the links, and beside them the record, with each file as it was when it was checked. The
+commit is part of every file's path, so it is part of everything derived from the names:
+fingerprints, run ids, and what ranks compare.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from headrace.storage import local
 
 VIEW = ".view.json"  # the record of a view
 _IN_VIEW = re.compile(r"(.*/hub/[^/]+--[^/]+/[0-9a-f]{40}/[^/]+)(?:/.*)?", re.DOTALL)
-_DICT, _STATE = "dataset_dict.json", "state.json"
+_DICT = "dataset_dict.json"
+_STATE = "state.json"
 _ONE_NAME = re.compile(r"[^/\\\0.][^/\\\0]*")
 _INDICES = ("_indices_data_files", "_indices_files")
 
@@ -45,10 +48,12 @@ def is_saved(directory: Path, names: Collection[str]) -> bool:
 
 
 def saved_files(directory: Path, names: Collection[str]) -> dict[str, list[str]] | None:
-    """List the files of each split of a `save_to_disk` folder or a view; None for any other directory.
+    """List the files of each split of a `save_to_disk` folder or a view; None for any other
+    directory.
 
-    The files are relative to the directory, with forward slashes. A `Dataset` is one split, called "". Raises
-    `InputError` if the folder is damaged, or uses a feature that is not supported, such as row indices.
+    The files are relative to the directory, with forward slashes. A `Dataset` is one split, called
+    "". Raises `InputError` if the folder is damaged, or uses a feature that is not supported, such
+    as row indices.
     """
     if not is_saved(directory, names):
         return None
@@ -58,33 +63,49 @@ def saved_files(directory: Path, names: Collection[str]) -> dict[str, list[str]]
         return {"": _listed(directory)}
     path = directory / _DICT
     splits = _object(path).get("splits")
-    if not isinstance(splits, list) or not all(isinstance(each, str) and _ONE_NAME.fullmatch(each) for each in splits):
-        raise InputError(f"{path}: splits is {splits!r}, not a list of names; save the dataset again")
+    if not isinstance(splits, list) or not all(
+        isinstance(each, str) and _ONE_NAME.fullmatch(each) for each in splits
+    ):
+        raise InputError(
+            f"{path}: splits is {splits!r}, not a list of names; save the dataset again"
+        )
     if not splits or len(set(splits)) < len(splits):
-        raise InputError(f"{path}: splits is {splits!r}; each split must be listed once, save the dataset again")
+        raise InputError(
+            f"{path}: splits is {splits!r}; each split must be listed once, save the dataset again"
+        )
     return {split: [f"{split}/{name}" for name in _listed(directory / split)] for split in splits}
 
 
 def view_of(path: str | Path) -> Path | None:
-    """Return the view that contains a path or equals it: a directory whose parent is named after the version."""
+    """Return the view that contains a path or equals it: a directory whose parent is named after
+    the version.
+    """
     match = _IN_VIEW.fullmatch(str(path))
-    return Path(match[1]) if match is not None and os.path.isfile(os.path.join(match[1], VIEW)) else None
+    if match is not None and os.path.isfile(os.path.join(match[1], VIEW)):
+        return Path(match[1])
+    return None
 
 
 def address_of(path: str | Path) -> str | None:
-    """Return the address, with its version, of a view or of a file on the hub in one; None for other paths."""
+    """Return the address, with its version, of a view or of a file on the hub in one; None for
+    other paths.
+    """
     view = view_of(path)
     if view is None:
         return None
     address = str(_object(view / VIEW)["address"])
     name = Path(path).relative_to(view).as_posix()
-    return address if name == "." else f"{address.partition('@')[0]}@{name}"
+    if name == ".":
+        return address
+    return f"{address.partition('@')[0]}@{name}"
 
 
 def info_of(path: str | Path) -> dict[str, Any] | None:
     """Return the `dataset_info` in README.md for the dataset of a view; None for other paths."""
     view = view_of(path)
-    return None if view is None else _object(view / VIEW).get("dataset_info")
+    if view is None:
+        return None
+    return _object(view / VIEW).get("dataset_info")
 
 
 def is_whole_view(view: Path) -> bool:
@@ -97,14 +118,19 @@ def is_whole_view(view: Path) -> bool:
 
 
 def write_view(
-    view: Path, address: str, splits: Mapping[str, Mapping[str, Path]], about: Mapping[str, Any] | None = None
+    view: Path,
+    address: str,
+    splits: Mapping[str, Mapping[str, Path]],
+    about: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a view in one step, replacing an older one.
 
     splits: name below KEY → file, of each split. about: further entries of its record, as JSON.
     """
     key = view.parent.name
-    files = {f"{key}/{name}": path.absolute() for own in splits.values() for name, path in own.items()}
+    files = {
+        f"{key}/{name}": path.absolute() for own in splits.values() for name, path in own.items()
+    }
     record = {
         **(about or {}),
         "address": address,
@@ -137,24 +163,30 @@ def _listed(directory: Path) -> list[str]:
     chosen = next((key for key in _INDICES if state.get(key)), None)
     if chosen is not None:
         raise InputError(
-            f"{path}: {chosen} names files that select and order the rows, as early versions of datasets wrote them,"
-            " and headrace does not read those; load it with such a version, call flatten_indices() and save it again"
+            f"{path}: {chosen} names files that select and order the rows, as early versions of"
+            " datasets wrote them, and headrace does not read those; load it with such a version,"
+            " call flatten_indices() and save it again"
         )
     files = state.get("_data_files")
     if not isinstance(files, list):
-        raise InputError(f"{path}: _data_files is {files!r}, not a list of files; save the dataset again")
+        raise InputError(
+            f"{path}: _data_files is {files!r}, not a list of files; save the dataset again"
+        )
     names = [each.get("filename") if isinstance(each, dict) else None for each in files]
     for name in names:
         plain = isinstance(name, str) and _ONE_NAME.fullmatch(name)
         if not plain or file_type_of_name(str(name)) != FileType.named("arrow"):
-            raise InputError(f"{path}: _data_files names {name!r}, not an Arrow file beside it; save the dataset again")
+            raise InputError(
+                f"{path}: _data_files names {name!r}, not an Arrow file beside it; save the dataset"
+                " again"
+            )
     listed = [str(name) for name in names]
     if not listed:
         raise InputError(f"{path}: lists no files, so the dataset has no rows; give one with rows")
     if listed != sorted(set(listed)):
         raise InputError(
-            f"{path}: lists its files in an order that is not that of their names, which headrace reads in; save the"
-            " dataset again, with fewer than 100,000 shards"
+            f"{path}: lists its files in an order that is not that of their names, which headrace"
+            " reads in; save the dataset again, with fewer than 100,000 shards"
         )
     return listed
 
@@ -164,7 +196,9 @@ def _object(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             data = file.read()
     except (FileNotFoundError, NotADirectoryError):
-        raise InputError(f"{path}: is missing, so the dataset is not whole; fetch it again") from None
+        raise InputError(
+            f"{path}: is missing, so the dataset is not whole; fetch it again"
+        ) from None
     except OSError as error:
         with reading(path):
             raise error

@@ -1,4 +1,6 @@
-"""Define what is known of a source shard before its rows are read, and what the code of a format does with it."""
+"""Define what is known of a source shard before its rows are read, and what the code of a format
+does with it.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ def column_name(raw: str) -> str:
 
 @dataclass(frozen=True)
 class Dialect:
-    """The dialect of a delimited text file. `header_bytes` counts decompressed bytes, byte-order mark included."""
+    """The dialect of a delimited text file.
+
+    `header_bytes` counts decompressed bytes, byte-order mark included.
+    """
 
     separator: str
     newline: str
@@ -45,7 +50,8 @@ def refuse_repeated_names(path: Path, names: Sequence[str], where: str = "") -> 
     repeated = min((name for name, count in Counter(names).items() if count > 1), default=None)
     if repeated is not None:
         raise InputError(
-            f"{path}: column name {repeated!r} appears more than once{where}; rename one of them{hint(names)}"
+            f"{path}: column name {repeated!r} appears more than once{where}; rename one of"
+            f" them{hint(names)}"
         )
 
 
@@ -57,10 +63,11 @@ class Shard:
     size, mtime_ns: from before its content was read; a change while reading is an error.
     schema: its own columns, `__DOT__` already read as a dot.
     null_columns: columns that may hold nulls (all, if the format does not say).
-    content: "nothing" if the file has neither columns nor rows: 0 bytes, blank lines, a table of no columns. Such a
-    shard is read as no rows, and fits any schema.
-    partition: columns of the schema that its name holds and the file does not, as text; see `formats.partitions`.
-    Raises `InputError` on a column name, at any depth, that holds a zero byte.
+    content: "nothing" if the file has neither columns nor rows: 0 bytes, blank lines, a table of no
+    columns. Such a shard is read as no rows, and fits any schema.
+    partition: columns of the schema that its name holds and the file does not, as text; see
+    `formats.partitions`. Raises `InputError` on a column name, at any depth, that holds a zero
+    byte.
     """
 
     path: Path
@@ -94,14 +101,20 @@ class Shard:
         )
 
     def with_columns(self, file_schema: pa.Schema, nulls: Iterable[str]) -> Shard:
-        """Return the shard with the columns of its file. nulls: the file's names of those that may hold nulls.
+        """Return the shard with the columns of its file.
+
+        nulls: the file's names of those that may hold nulls.
 
         Raises `InputError` if a name is repeated.
         """
         names = [column_name(raw) for raw in file_schema.names]
         refuse_repeated_names(self.path, names)
-        schema = pa.schema([(name, plain(type_)) for name, type_ in zip(names, file_schema.types, strict=True)])
-        return replace(self, schema=schema, null_columns=frozenset(map(column_name, nulls)), content="table")
+        schema = pa.schema(
+            [(name, plain(type_)) for name, type_ in zip(names, file_schema.types, strict=True)]
+        )
+        return replace(
+            self, schema=schema, null_columns=frozenset(map(column_name, nulls)), content="table"
+        )
 
     @property
     def word(self) -> str:
@@ -133,10 +146,14 @@ class Chunk(Protocol):
         """The number of rows."""
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return the rows as columns of the shard's own types; all columns in file order, or the given ones."""
+        """Return the rows as columns of the shard's own types; all columns in file order, or the
+        given ones.
+        """
 
     def sizes(self) -> npt.NDArray[np.int32] | None:
-        """Return each row's bytes in the file, line end included; None if rows cannot be copied as bytes."""
+        """Return each row's bytes in the file, line end included; None if rows cannot be copied as
+        bytes.
+        """
 
 
 @dataclass
@@ -156,15 +173,18 @@ class TableChunk:
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the decoded columns."""
-        return self.data if columns is None else self.data.select(list(columns))
+        if columns is None:
+            return self.data
+        return self.data.select(list(columns))
 
 
 @dataclass(frozen=True)
 class Span:
-    """One block of a shard: `rows` rows in `length` bytes from `offset`; a whole file begins at 0, header included.
+    """One block of a shard: `rows` rows in `length` bytes from `offset`; a whole file begins at 0,
+    header included.
 
-    block: row group number (Parquet), record batch (Arrow), else the index among the shard's blocks. length: for
-    Parquet, the uncompressed size.
+    block: row group number (Parquet), record batch (Arrow), else the index among the shard's
+    blocks. length: for Parquet, the uncompressed size.
     """
 
     block: int
@@ -189,12 +209,16 @@ class BlockRead:
     content: pa.Buffer | None = None
 
     def __str__(self) -> str:
-        return f"{self.path}: block {self.block} (bytes {self.offset} to {self.offset + self.length})"
+        return (
+            f"{self.path}: block {self.block} (bytes {self.offset} to {self.offset + self.length})"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteSettings:
-    """How rows are written: columns, format, dialect of delimited text, and codec and encoding of Parquet."""
+    """How rows are written: columns, format, dialect of delimited text, and codec and encoding of
+    Parquet.
+    """
 
     schema: pa.Schema
     file_type: FileType
@@ -207,18 +231,28 @@ class Sink(Protocol):
     """Writes the blocks of one file."""
 
     def write(self, piece: Piece) -> None:
-        """Write a block: a table of the file's columns, or records as they are in a file of the same format."""
+        """Write a block: a table of the file's columns, or records as they are in a file of the
+        same format.
+        """
 
     def close(self) -> None:
         """Write what ends the file, even if it has no rows."""
 
 
 class FormatCode(ABC):
-    """Reads and writes one file format. A subclass need not split files into blocks, nor write them."""
+    """Reads and writes one file format.
+
+    A subclass need not split files into blocks, nor write them.
+    """
 
     @abstractmethod
-    def survey(self, path: Path, name: str, file_type: FileType, signature: Sequence[str] | None = None) -> Shard:
-        """Find columns and types of a file, reading as little as possible. signature: names of delimited columns."""
+    def survey(
+        self, path: Path, name: str, file_type: FileType, signature: Sequence[str] | None = None
+    ) -> Shard:
+        """Find columns and types of a file, reading as little as possible.
+
+        signature: names of delimited columns.
+        """
 
     @abstractmethod
     def read(
@@ -231,8 +265,8 @@ class FormatCode(ABC):
     ) -> Iterator[Chunk]:
         """Iterate over the rows of a shard in file order, with O(chunk) memory.
 
-        columns: those that are decoded, if the format can choose. coded: text columns that may come as dictionaries.
-        most_rows: of a chunk, if the format can choose.
+        columns: those that are decoded, if the format can choose. coded: text columns that may come
+        as dictionaries. most_rows: of a chunk, if the format can choose.
         """
 
     def blocks(self, shard: Shard) -> list[Span]:
@@ -240,12 +274,21 @@ class FormatCode(ABC):
         return [Span(0, sum(chunk.rows for chunk in self.read(shard)), 0, shard.size)]
 
     def read_block(self, wanted: BlockRead, target: Target) -> pa.Table:
-        """Read one block as the target's columns. Raises `CorruptShard` if the bytes cannot be read."""
+        """Read one block as the target's columns.
+
+        Raises `CorruptShard` if the bytes cannot be read.
+        """
         shard = self.survey(wanted.path, wanted.path.name, wanted.file_type)
         names = target.schema.names
         tables = [chunk.table(names) for chunk in self.read(shard, names)]
-        return in_schema(pa.concat_tables([target.schema.empty_table(), *tables], promote_options="default"), target)
+        return in_schema(
+            pa.concat_tables([target.schema.empty_table(), *tables], promote_options="default"),
+            target,
+        )
 
     def open_sink(self, file: HashingFile, settings: WriteSettings) -> Sink:
         """Begin a file of the format, which `write` fills block by block."""
-        raise InputError(f"files of {settings.file_type.format.name} are read and not written; choose another format")
+        raise InputError(
+            f"files of {settings.file_type.format.name} are read and not written; choose another"
+            " format"
+        )

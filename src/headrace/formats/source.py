@@ -1,9 +1,9 @@
 """Find the files of a source, survey them, list their blocks and read them, whatever their format.
 
-A block can be read alone: a row group of Parquet, known from the footer; a record batch of Arrow; of uncompressed text
-a byte range on record borders, at most 65,536 rows or about 8 MiB. Compressed text and JSON arrays that headrace did
-not write cannot be read from the middle: the whole file is one block, so reading takes memory in proportion to the
-file. Rows are counted exactly.
+A block can be read alone: a row group of Parquet, known from the footer; a record batch of Arrow;
+of uncompressed text a byte range on record borders, at most 65,536 rows or about 8 MiB. Compressed
+text and JSON arrays that headrace did not write cannot be read from the middle: the whole file is
+one block, so reading takes memory in proportion to the file. Rows are counted exactly.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ COPY_BYTES = 16 << 20  # bytes copied at once
 def find_files(source: Sequence[str | Path]) -> list[tuple[Path, str]]:
     """List the files of a source and their names relative to its root, sorted by name, each once.
 
-    Each entry is a file, a directory (its data files, not its subdirectories') or a glob pattern. Files whose names
-    begin with "." or "_" and files of other kinds are not data. Raises `InputError` if an entry matches no file.
+    Each entry is a file, a directory (its data files, not its subdirectories') or a glob pattern.
+    Files whose names begin with "." or "_" and files of other kinds are not data. Raises
+    `InputError` if an entry matches no file.
     """
     listing = list_files(source)
     return [(listing.path(place), name) for place, name in enumerate(listing.names)]
@@ -42,22 +43,31 @@ def find_files(source: Sequence[str | Path]) -> list[tuple[Path, str]]:
 def read_signature(path: Path) -> list[str]:
     """Read column names from a file of one comma-separated line."""
     try:
-        lines = [line for line in path.read_text("utf-8-sig").split("\n") if line.strip()]
+        lines = []
+        for line in path.read_text("utf-8-sig").split("\n"):
+            if line.strip():
+                lines.append(line)
     except OSError as error:
-        raise SettingsError(f"{path}: the signature file cannot be read ({error.strerror}); check the path") from error
+        raise SettingsError(
+            f"{path}: the signature file cannot be read ({error.strerror}); check the path"
+        ) from error
     except UnicodeDecodeError as error:
         raise SettingsError(
             f"{path}: the signature file is not UTF-8 (byte {error.start}); convert it to UTF-8"
         ) from error
     if len(lines) != 1:
         raise SettingsError(
-            f"{path}: a signature is one line of comma-separated column names, this has {len(lines)} lines"
+            f"{path}: a signature is one line of comma-separated column names, this has"
+            f" {len(lines)} lines"
         )
     return [name.strip() for name in lines[0].split(",")]
 
 
 def survey(
-    path: Path, name: str, signature: Sequence[str] | None = None, partitions: Mapping[str, pa.DataType] | None = None
+    path: Path,
+    name: str,
+    signature: Sequence[str] | None = None,
+    partitions: Mapping[str, pa.DataType] | None = None,
 ) -> Shard:
     """Find format, columns and types of one file, without reading its rows (except for JSON).
 
@@ -74,14 +84,19 @@ def survey(
     return in_partition(shard, partitions)
 
 
-def read_chunks(shard: Shard, columns: Sequence[str] | None = None, *, coded: Sequence[str] = ()) -> Iterator[Chunk]:
+def read_chunks(
+    shard: Shard, columns: Sequence[str] | None = None, *, coded: Sequence[str] = ()
+) -> Iterator[Chunk]:
     """Iterate over the rows of a shard in file order, with O(chunk) memory.
 
-    columns: the columns that Parquet chunks decode. coded: text columns that may come as dictionaries if that is
-    cheaper.
+    columns: the columns that Parquet chunks decode. coded: text columns that may come as
+    dictionaries if that is cheaper.
     """
     if shard.partition:
-        in_file = None if columns is None else [name for name in columns if name not in shard.partition]
+        if columns is None:
+            in_file = None
+        else:
+            in_file = [name for name in columns if name not in shard.partition]
         if in_file == []:  # the rows must still be counted
             in_file = [name for name in shard.schema.names if name not in shard.partition][:1]
         coded = [name for name in coded if name not in shard.partition]
@@ -94,7 +109,10 @@ def read_chunks(shard: Shard, columns: Sequence[str] | None = None, *, coded: Se
 
 
 def scan(shard: Shard) -> list[Span]:
-    """List the non-empty blocks of a shard. Raises `InputError` if the file cannot be read to its end."""
+    """List the non-empty blocks of a shard.
+
+    Raises `InputError` if the file cannot be read to its end.
+    """
     if shard.content == "nothing":
         return []
     spans = shard.file_type.format.load().blocks(shard)
@@ -103,7 +121,10 @@ def scan(shard: Shard) -> list[Span]:
 
 
 def look(
-    path: Path, name: str, last: Shard | None = None, partitions: Mapping[str, pa.DataType] | None = None
+    path: Path,
+    name: str,
+    last: Shard | None = None,
+    partitions: Mapping[str, pa.DataType] | None = None,
 ) -> tuple[Shard, list[Span]]:
     """Survey and scan a file; a Parquet file is opened once for both.
 
@@ -118,7 +139,9 @@ def look(
     return in_partition(shard, partitions), scan(shard)
 
 
-def _look_at_parquet(path: Path, name: str, known: pa.Schema | None) -> tuple[Shard, list[Span]] | None:
+def _look_at_parquet(
+    path: Path, name: str, known: pa.Schema | None
+) -> tuple[Shard, list[Span]] | None:
     """Survey and scan a Parquet file; None for one without content. Raises `InputError`."""
     file_type = FileType.named("parquet")
     try:
@@ -140,7 +163,8 @@ def file_type_of_word(word: str) -> FileType:
             if word in recipe.readers:
                 raise InputError(recipe.readers[word]) from None
         raise CorruptShard(
-            f"format {word!r} is not known; the index was written by another version, upgrade headrace"
+            f"format {word!r} is not known; the index was written by another version, upgrade"
+            " headrace"
         ) from None
 
 
@@ -159,12 +183,13 @@ def read_block(
 ) -> pa.Table:
     """Read one block as the target's columns.
 
-    word: the format, as in an index. block: row group number (Parquet) or record batch (Arrow). offset, length: byte
-    range (text, Arrow streams); a CSV or TSV block at offset 0 begins with the header of its file, which is not a row.
-    names: of all columns of the file, which delimited text needs. pages: "trust" skips the page checksums of Parquet,
-    if the bytes of the file were verified before. content: these bytes, if they are in memory. Thread-safe; the work
-    releases the interpreter lock. Raises `CorruptShard` naming file and block if the bytes cannot be read as they were
-    written, and `InputError` if a text is not of its declared type.
+    word: the format, as in an index. block: row group number (Parquet) or record batch (Arrow).
+    offset, length: byte range (text, Arrow streams); a CSV or TSV block at offset 0 begins with the
+    header of its file, which is not a row. names: of all columns of the file, which delimited text
+    needs. pages: "trust" skips the page checksums of Parquet, if the bytes of the file were
+    verified before. content: these bytes, if they are in memory. Thread-safe; the work releases the
+    interpreter lock. Raises `CorruptShard` naming file and block if the bytes cannot be read as
+    they were written, and `InputError` if a text is not of its declared type.
     """
     file_type = file_type_of_word(word)
     wanted = BlockRead(
@@ -185,19 +210,28 @@ def read_block(
         raise CorruptShard(f"{path}: is missing; restore it or prepare the run again") from error
 
 
-def copied_records(shard: Shard, sizes: I32, chunk_bytes: int = COPY_BYTES) -> Iterator[pa.LargeBinaryArray]:
-    """Iterate over the bytes of each row in file order, in chunks; the last row gets a line end if it has none.
+def copied_records(
+    shard: Shard, sizes: I32, chunk_bytes: int = COPY_BYTES
+) -> Iterator[pa.LargeBinaryArray]:
+    """Iterate over the bytes of each row in file order, in chunks; the last row gets a line end if
+    it has none.
 
-    sizes: bytes of every row, int32 [rows]. Raises `InputError` if the file no longer has these rows.
+    sizes: bytes of every row, int32 [rows]. Raises `InputError` if the file no longer has these
+    rows.
     """
     ends = np.cumsum(sizes, dtype=np.int64)
-    newline = shard.dialect.newline.encode() if shard.dialect is not None else b"\n"
+    if shard.dialect is not None:
+        newline = shard.dialect.newline.encode()
+    else:
+        newline = b"\n"
     row = 0
     with reading(shard.path), open_bytes(shard.path, shard.file_type.compression) as stream:
         if shard.dialect is not None and shard.dialect.header_bytes:
             stream.read(shard.dialect.header_bytes)
         while row < len(ends):
-            start = int(ends[row - 1]) if row else 0
+            start = 0
+            if row:
+                start = int(ends[row - 1])
             stop_row = max(row + 1, int(np.searchsorted(ends, start + chunk_bytes, side="right")))
             size = int(ends[stop_row - 1]) - start
             data = stream.read_buffer(size)
@@ -206,7 +240,9 @@ def copied_records(shard: Shard, sizes: I32, chunk_bytes: int = COPY_BYTES) -> I
                 data = pa.py_buffer(data.to_pybytes() + newline)
                 bounds = np.append(bounds[:-1], len(data))
             if len(data) < size:
-                raise InputError(f"{shard.path}: is shorter than it was; run again once it is complete")
+                raise InputError(
+                    f"{shard.path}: is shorter than it was; run again once it is complete"
+                )
             yield records.slices(data, bounds)
             row = stop_row
 
@@ -214,5 +250,7 @@ def copied_records(shard: Shard, sizes: I32, chunk_bytes: int = COPY_BYTES) -> I
 def told_empty(names: Sequence[str], files: int, what: str = "source files") -> str:
     """Return a sentence about the files of a source that have no rows."""
     shown = ", ".join(names[:5]) + (f", … ({len(names):,} in all)" if len(names) > 5 else "")
-    verbs = "has no rows and is" if len(names) == 1 else "have no rows and are"
+    verbs = "have no rows and are"
+    if len(names) == 1:
+        verbs = "has no rows and is"
     return f"{len(names):,} of {files:,} {what} {verbs} skipped: {shown}"

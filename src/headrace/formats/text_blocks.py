@@ -1,4 +1,6 @@
-"""What text formats share: byte ranges as blocks, reading one with its errors, and writing blocks one after another."""
+"""What text formats share: byte ranges as blocks, reading one with its errors, and writing blocks
+one after another.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,14 @@ from headrace.storage.places import place_of
 
 
 def cut_blocks(
-    parts: Iterable[tuple[records.Data, I64]], offset: int, blank: Callable[[records.Data, I64], Bools]
+    parts: Iterable[tuple[records.Data, I64]],
+    offset: int,
+    blank: Callable[[records.Data, I64], Bools],
 ) -> list[Span]:
     """Cut text on record borders into blocks of at most `BLOCK_ROWS` rows.
 
-    parts: consecutive bytes that end on a record, with the positions of their quotes. offset: of the first. blank:
-    masks the records that are no rows, given bytes and the ends of records.
+    parts: consecutive bytes that end on a record, with the positions of their quotes. offset: of
+    the first. blank: masks the records that are no rows, given bytes and the ends of records.
     """
     spans: list[Span] = []
     for data, quotes in parts:
@@ -34,20 +38,27 @@ def cut_blocks(
         count = max(1, -(-int(rows[-1]) // BLOCK_ROWS))
         targets = [int(rows[-1]) * number // count for number in range(1, count)]
         cuts = np.unique(np.searchsorted(rows, targets) + 1)
-        start, rows_before = 0, 0
+        start = 0
+        rows_before = 0
         for cut in [*cuts.tolist(), len(ends)]:
-            stop, rows_until = int(ends[cut - 1]), int(rows[cut - 1])
+            stop = int(ends[cut - 1])
+            rows_until = int(rows[cut - 1])
             spans.append(Span(len(spans), rows_until - rows_before, offset + start, stop - start))
-            start, rows_before = stop, rows_until
+            start = stop
+            rows_before = rows_until
         offset += len(data)
     return spans
 
 
 @contextmanager
 def block_bytes(wanted: BlockRead) -> Iterator[bytes]:
-    """Provide the decompressed bytes of a block; errors of reading and parsing them become `CorruptShard`."""
+    """Provide the decompressed bytes of a block; errors of reading and parsing them become
+    `CorruptShard`.
+    """
     try:
-        data = place_of(wanted.path).read_ranges([(wanted.offset, wanted.offset + wanted.length)])[0]
+        data = place_of(wanted.path).read_ranges([(wanted.offset, wanted.offset + wanted.length)])[
+            0
+        ]
         if len(data) < wanted.length:
             raise CorruptShard("the file ends before")
         yield decompress_block(data, wanted.file_type.compression)
@@ -55,23 +66,39 @@ def block_bytes(wanted: BlockRead) -> Iterator[bytes]:
         raise
     except (OSError, zlib.error, pa.ArrowInvalid, HeadraceError) as error:
         message = str(error).removeprefix(f"{wanted.path}: ")
-        changed = "or, if it changed, " if isinstance(error, HeadraceError) else ""  # ours include a remedy
-        raise CorruptShard(f"{wanted}: {message}; {changed}restore the file or prepare the run again") from error
+        # ours include a remedy
+        changed = ""
+        if isinstance(error, HeadraceError):
+            changed = "or, if it changed, "
+        raise CorruptShard(
+            f"{wanted}: {message}; {changed}restore the file or prepare the run again"
+        ) from error
 
 
 class TextSink:
-    """Writes text blocks: records as they are, or rendered tables; each block is compressed on its own."""
+    """Writes text blocks: records as they are, or rendered tables; each block is compressed on its
+    own.
+    """
 
     def __init__(
-        self, file: HashingFile, header: bytes, render: Callable[[pa.Table], bytes], compression: Compression
+        self,
+        file: HashingFile,
+        header: bytes,
+        render: Callable[[pa.Table], bytes],
+        compression: Compression,
     ) -> None:
-        self._file, self._render, self._compression = file, render, compression
+        self._file = file
+        self._render = render
+        self._compression = compression
         if header:
             file.write(compress_block(header, compression))
 
     def write(self, piece: Piece) -> None:
         """Write a block."""
-        data = self._render(piece) if isinstance(piece, pa.Table) else records.joined(piece)
+        if isinstance(piece, pa.Table):
+            data = self._render(piece)
+        else:
+            data = records.joined(piece)
         self._file.write(compress_block(data, self._compression))
 
     def close(self) -> None:

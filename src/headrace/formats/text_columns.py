@@ -1,4 +1,6 @@
-"""Convert text columns to keys, numbers and declared types; strict, naming the first value that does not fit. Pure."""
+"""Convert text columns to keys, numbers and declared types; strict, naming the first value that
+does not fit. Pure.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ _SCALAR_TYPES = (
     pa.types.is_fixed_size_binary,
 )
 
-# Texts that pandas reads as missing by default. Here text stays text, so their occurrence is reported.
+# Texts that pandas reads as missing by default. Here text stays text, so their occurrence is
+# reported.
 MEANS_MISSING = frozenset(
     {
         *("NA", "N/A", "n/a", "<NA>", "#N/A", "#N/A N/A", "#NA", "null", "NULL", "None", "NaT"),
@@ -31,7 +34,8 @@ MEANS_MISSING = frozenset(
 
 
 def as_text(column: pa.ChunkedArray, null_values: Sequence[str], role: str) -> pa.ChunkedArray:
-    """Convert a column to text keys; empty text, NaN and `null_values` are null, numbers their decimal text.
+    """Convert a column to text keys; empty text, NaN and `null_values` are null, numbers their
+    decimal text.
 
     Raises `InputError` for types that cannot be keys (lists, structs).
     """
@@ -39,11 +43,16 @@ def as_text(column: pa.ChunkedArray, null_values: Sequence[str], role: str) -> p
         column = column.cast(column.type.value_type)
     if not is_text(column.type):
         if not any(test(column.type) for test in _SCALAR_TYPES):
-            raise InputError(f"{role} is {column.type}, which cannot be a key; name a column of text, numbers or dates")
+            raise InputError(
+                f"{role} is {column.type}, which cannot be a key; name a column of text, numbers or"
+                " dates"
+            )
         if pa.types.is_binary(column.type) or pa.types.is_fixed_size_binary(column.type):
             column = column.cast(pa.binary())
         if pa.types.is_floating(column.type):
-            column = _without_exponents(pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column))
+            column = _without_exponents(
+                pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+            )
     try:
         column = column.cast(pa.large_string())
     except pa.ArrowInvalid:
@@ -52,7 +61,9 @@ def as_text(column: pa.ChunkedArray, null_values: Sequence[str], role: str) -> p
 
 
 def _without_exponents(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Convert floats to text, those of whole 64-bit numbers as the integer: an id column with a null is often float."""
+    """Convert floats to text, those of whole 64-bit numbers as the integer: an id column with a
+    null is often float.
+    """
     values = column.cast(pa.float64())
     whole = pc.and_(pc.equal(pc.trunc(values), values), pc.less(pc.abs(values), 2.0**63))
     integers = pc.if_else(whole, values, pa.scalar(None, pa.float64())).cast(pa.int64())
@@ -60,7 +71,10 @@ def _without_exponents(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def numbers(column: pa.ChunkedArray, null_values: Sequence[str], name: str) -> pa.ChunkedArray:
-    """Convert a column to float64; text must be a number. Raises `InputError` with the value and its row."""
+    """Convert a column to float64; text must be a number.
+
+    Raises `InputError` with the value and its row.
+    """
     column = nulled(column, ("", *null_values))
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
@@ -69,12 +83,15 @@ def numbers(column: pa.ChunkedArray, null_values: Sequence[str], name: str) -> p
     except pa.ArrowInvalid:
         row, value = first_unreadable(column, pa.float64())
         raise InputError(
-            f"row {row + 1}: {name} is {value!r}, which is not a number; correct it or name it in null_values"
+            f"row {row + 1}: {name} is {value!r}, which is not a number; correct it or name it in"
+            " null_values"
         ) from None
 
 
 def with_points(column: pa.ChunkedArray, decimal: str) -> pa.ChunkedArray:
-    """Replace another decimal mark by a point in a column of texts; a text with a point becomes an invalid number."""
+    """Replace another decimal mark by a point in a column of texts; a text with a point becomes an
+    invalid number.
+    """
     if decimal == "." or not is_text(column.type):
         return column
     return pc.replace_substring(pc.replace_substring(column, ".", ".."), decimal, ".")
@@ -91,11 +108,19 @@ def nulled(column: pa.ChunkedArray, null_values: Sequence[str]) -> pa.ChunkedArr
 
 
 def typed(
-    table: pa.Table, types: Mapping[str, pa.DataType], null_values: Sequence[str], where: str, first_row: int
+    table: pa.Table,
+    types: Mapping[str, pa.DataType],
+    null_values: Sequence[str],
+    where: str,
+    first_row: int,
 ) -> pa.Table:
-    """Convert text columns to their declared types. Raises `InputError` naming file, row, column and value."""
+    """Convert text columns to their declared types.
+
+    Raises `InputError` naming file, row, column and value.
+    """
     places = {name: place for place, name in enumerate(table.column_names)}
-    columns, fields = list(table.columns), list(table.schema)
+    columns = list(table.columns)
+    fields = list(table.schema)
     changed = False
     for name, kind in types.items():
         place = places.get(name)
@@ -108,7 +133,7 @@ def typed(
             row, value = first_unreadable(column, kind)
             raise InputError(
                 f"{where}: row {first_row + row + 1}: {name} is {value!r}, declared {kind}; "
-                f"correct the value, name it in null_values, or declare another type"
+                "correct the value, name it in null_values, or declare another type"
             ) from None
         fields[place] = pa.field(name, kind)
         changed = True
@@ -119,7 +144,8 @@ def typed(
 
 def first_unreadable(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[int, str]:
     """Find row and text of the first value that does not convert to a type, by bisection; O(rows)."""
-    low, high = 0, len(column)
+    low = 0
+    high = len(column)
     while high - low > 1:
         middle = (low + high) // 2
         try:

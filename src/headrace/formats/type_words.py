@@ -1,4 +1,7 @@
-"""Validate the setting `types`: column → type word, sorted. Separate, because streams do not load pydantic."""
+"""Validate the setting `types`: column → type word, sorted.
+
+Separate, because streams do not load pydantic.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ ALL_COLUMNS = "*"  # types={"*": "infer", "zip": "text"}
 
 
 def asks_to_infer(types: object) -> bool:
-    """Return whether types are inferred from the source: the word itself, or a mapping with it for all others."""
+    """Return whether types are inferred from the source: the word itself, or a mapping with it for
+    all others.
+    """
     return types == INFER or (isinstance(types, Mapping) and types.get(ALL_COLUMNS) == INFER)
 
 
@@ -20,7 +25,9 @@ def _known(types: Mapping[str, str]) -> Mapping[str, str]:
     from headrace.formats.types import type_named  # settings load no data libraries
 
     if asks_to_infer(types):
-        raise ValueError("types of joined features are not inferred; name them, e.g. balance=float64")
+        raise ValueError(
+            "types of joined features are not inferred; name them, e.g. balance=float64"
+        )
     for word in types.values():
         type_named(word)
     return dict(sorted(types.items()))

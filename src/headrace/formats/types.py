@@ -27,7 +27,10 @@ TYPES: Mapping[str, pa.DataType] = {
     "datetime": pa.timestamp("us"),
 }
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?(nan|inf)", re.IGNORECASE)
-_TIME = re.compile(r"\d{4}[-/.]\d\d?[-/.]\d\d?([ T]\d\d?:\d\d.*)?|\d\d?[-/.]\d\d?[-/.]\d{4}( .*)?|\d\d?:\d\d(:\d\d.*)?")
+_TIME = re.compile(
+    r"\d{4}[-/.]\d\d?[-/.]\d\d?([ T]\d\d?:\d\d.*)?|\d\d?[-/.]\d\d?[-/.]\d{4}("
+    r" .*)?|\d\d?:\d\d(:\d\d.*)?"
+)
 
 REMEDY = "write a line of names before it"
 _UNITS = ("s", "ms", "us", "ns")
@@ -36,17 +39,25 @@ _UNITS = ("s", "ms", "us", "ns")
 def few(names: Sequence[str]) -> str:
     """Format column names for a message: only the first of very many, and long ones shortened."""
     shown = ", ".join(name if len(name) <= 60 else f"{name[:57]}…" for name in names[:40])
-    return shown if len(names) <= 40 else f"{shown}, … ({len(names):,} in all)"
+    if len(names) <= 40:
+        return shown
+    return f"{shown}, … ({len(names):,} in all)"
 
 
 def hint(names: Sequence[str], remedy: str = REMEDY) -> str:
-    """Return a hint that the header is missing if one of these column names looks like data; else ""."""
+    """Return a hint that the header is missing if one of these column names looks like data; else
+    "".
+    """
     found = next((name for name in names if _NUMBER.fullmatch(name) or _TIME.fullmatch(name)), None)
-    return "" if found is None else f"; if {found!r} is data, the file has no header: {remedy}"
+    if found is None:
+        return ""
+    return f"; if {found!r} is data, the file has no header: {remedy}"
 
 
 def is_headless(names: Sequence[str]) -> bool:
-    """Detect a missing header: all names are numbers or times, but not a plain count (0, 1, 2, …) or years."""
+    """Detect a missing header: all names are numbers or times, but not a plain count (0, 1, 2, …)
+    or years.
+    """
     return (
         bool(names)
         and all(_NUMBER.fullmatch(name) or _TIME.fullmatch(name) for name in names)
@@ -55,7 +66,10 @@ def is_headless(names: Sequence[str]) -> bool:
 
 
 def type_named(word: str) -> pa.DataType:
-    """Return the Arrow type of a word such as "int64" or "text". Raises `SettingsError` on others."""
+    """Return the Arrow type of a word such as "int64" or "text".
+
+    Raises `SettingsError` on others.
+    """
     try:
         return TYPES[word]
     except KeyError:
@@ -64,17 +78,23 @@ def type_named(word: str) -> pa.DataType:
 
 def is_text(kind: pa.DataType) -> bool:
     """Check whether values of this type are text."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    )
 
 
 def plain(kind: pa.DataType) -> pa.DataType:
-    """Normalize a type to what headrace writes, at any depth: one form of text, binary and lists; no dictionaries.
+    """Normalize a type to what headrace writes, at any depth: one form of text, binary and lists;
+    no dictionaries.
 
-    Extension types that a library registers become their storage type, because pyarrow knows them only if the process
-    imports that library. Of those that pyarrow itself defines, JSON becomes text.
+    Extension types that a library registers become their storage type, because pyarrow knows them
+    only if the process imports that library. Of those that pyarrow itself defines, JSON becomes
+    text.
     """
     registered = isinstance(kind, pa.ExtensionType)
-    if registered or (isinstance(kind, pa.BaseExtensionType) and kind.extension_name == "arrow.json"):
+    if registered or (
+        isinstance(kind, pa.BaseExtensionType) and kind.extension_name == "arrow.json"
+    ):
         return plain(kind.storage_type)
     if pa.types.is_dictionary(kind):
         return plain(kind.value_type)
@@ -82,16 +102,24 @@ def plain(kind: pa.DataType) -> pa.DataType:
         return pa.string()
     if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
         return pa.binary()
-    if pa.types.is_large_list(kind) or pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
+    if (
+        pa.types.is_large_list(kind)
+        or pa.types.is_list_view(kind)
+        or pa.types.is_large_list_view(kind)
+    ):
         return pa.list_(plain(kind.value_type))
     if pa.types.is_struct(kind):
         inner = [field.with_type(plain(field.type)) for field in kind]
-        return kind if inner == list(kind) else pa.struct(inner)
+        if inner == list(kind):
+            return kind
+        return pa.struct(inner)
     if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
         item = kind.value_field.with_type(plain(kind.value_type))
         if item == kind.value_field:
             return kind
-        return pa.list_(item, kind.list_size) if pa.types.is_fixed_size_list(kind) else pa.list_(item)
+        if pa.types.is_fixed_size_list(kind):
+            return pa.list_(item, kind.list_size)
+        return pa.list_(item)
     return kind
 
 
@@ -100,31 +128,51 @@ def supertype(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
 
     Numbers never become text and text never a number: 7 and "007" are different values.
     """
-    a, b = plain(a), plain(b)
+    a = plain(a)
+    b = plain(b)
     if a == b or pa.types.is_null(b):
         return a
     if pa.types.is_null(a):
         return b
     integers = pa.types.is_integer(a) and pa.types.is_integer(b)
     if integers and pa.types.is_signed_integer(a) != pa.types.is_signed_integer(b):
-        signed, unsigned = (a, b) if pa.types.is_signed_integer(a) else (b, a)
+        if pa.types.is_signed_integer(a):
+            signed, unsigned = (a, b)
+        else:
+            signed, unsigned = (b, a)
         bits = max(signed.bit_width, 2 * unsigned.bit_width)
         return {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}.get(bits)
     if integers or (pa.types.is_floating(a) and pa.types.is_floating(b)):
-        return a if a.bit_width >= b.bit_width else b
+        if a.bit_width >= b.bit_width:
+            return a
+        return b
     for float_, other in ((a, b), (b, a)):
         if pa.types.is_floating(float_) and pa.types.is_integer(other) and other.bit_width <= 32:
-            return pa.float64() if other.bit_width == 32 or float_.bit_width == 64 else pa.float32()
+            if other.bit_width == 32 or float_.bit_width == 64:
+                return pa.float64()
+            return pa.float32()
     for date, stamp in ((a, b), (b, a)):
         if pa.types.is_date(date) and pa.types.is_timestamp(stamp) and stamp.tz is None:
-            return stamp if stamp.unit != "ns" else None  # nanoseconds cover only 1677 to 2262
-    if pa.types.is_timestamp(a) and pa.types.is_timestamp(b) and a.tz == b.tz and "ns" not in (a.unit, b.unit):
-        return a if _UNITS.index(a.unit) >= _UNITS.index(b.unit) else b
+            # nanoseconds cover only 1677 to 2262
+            if stamp.unit != "ns":
+                return stamp
+            return None
+    if (
+        pa.types.is_timestamp(a)
+        and pa.types.is_timestamp(b)
+        and a.tz == b.tz
+        and "ns" not in (a.unit, b.unit)
+    ):
+        if _UNITS.index(a.unit) >= _UNITS.index(b.unit):
+            return a
+        return b
     return None
 
 
 def as_texts(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
-    """Return text if one type is text and the other whole numbers, whose decimal text loses nothing; else None."""
+    """Return text if one type is text and the other whole numbers, whose decimal text loses
+    nothing; else None.
+    """
     for text, other in ((a, b), (b, a)):
         if is_text(plain(text)) and pa.types.is_integer(plain(other)):
             return pa.string()
@@ -136,7 +184,8 @@ class Target:
     """The schema that blocks are delivered in, made once for many blocks.
 
     Making and comparing schemas takes a tenth of the time of decoding a block.
-    nullable: the same columns, all of which may hold nulls. required: the indices of those that may not.
+    nullable: the same columns, all of which may hold nulls. required: the indices of those that may
+    not.
     """
 
     schema: pa.Schema
@@ -147,29 +196,37 @@ class Target:
     def of(cls, schema: pa.Schema) -> Target:
         """Make the target of a schema."""
         nullable = pa.schema([field.with_nullable(True) for field in schema])
-        return cls(schema, nullable, [place for place, field in enumerate(schema) if not field.nullable])
+        return cls(
+            schema, nullable, [place for place, field in enumerate(schema) if not field.nullable]
+        )
 
 
 def in_schema(table: pa.Table, target: Target) -> pa.Table:
-    """Convert columns, which have the target's names, to its types; the arrays are reused if the types are equal.
+    """Convert columns, which have the target's names, to its types; the arrays are reused if the
+    types are equal.
 
-    Raises `pa.ArrowInvalid` or `ValueError` if a value does not fit, or if a required column has a null.
+    Raises `pa.ArrowInvalid` or `ValueError` if a value does not fit, or if a required column has a
+    null.
     """
     if table.schema.equals(target.schema):
         return table
-    columns, schema = table.columns, target.schema
+    columns = table.columns
+    schema = target.schema
     same = table.schema.equals(target.nullable) or table.schema.types == schema.types
     if same and not any(columns[place].null_count for place in target.required):
         return pa.Table.from_arrays(columns, schema=schema)  # `cast` would cost a tenth of decoding
     for place, field in enumerate(table.schema):
         kind = field.type
-        # Dictionaries of text views, as polars writes categories; Arrow's `take` has no kernel for them.
+        # Dictionaries of text views, as polars writes categories; Arrow's `take` has no kernel for
+        # them.
         if pa.types.is_dictionary(kind) and pa.types.is_string_view(kind.value_type):
             chunks = [
                 pa.DictionaryArray.from_arrays(each.indices, each.dictionary.cast(pa.string()))
                 for each in columns[place].iterchunks()
             ]
-            decoded = pa.chunked_array(chunks, pa.dictionary(kind.index_type, pa.string())).cast(pa.string())
+            decoded = pa.chunked_array(chunks, pa.dictionary(kind.index_type, pa.string())).cast(
+                pa.string()
+            )
             table = table.set_column(place, field.name, decoded)
     return table.cast(schema)
 
@@ -177,4 +234,7 @@ def in_schema(table: pa.Table, target: Target) -> pa.Table:
 def describe(schema: pa.Schema) -> list[dict[str, object]]:
     """Describe a schema as JSON: name, type word, whether it may hold nulls."""
     words = {kind: word for word, kind in TYPES.items()}
-    return [{"name": f.name, "type": words.get(f.type, str(f.type)), "nullable": f.nullable} for f in schema]
+    return [
+        {"name": f.name, "type": words.get(f.type, str(f.type)), "nullable": f.nullable}
+        for f in schema
+    ]

@@ -1,7 +1,8 @@
 """Write one output shard: row blocks in, digest and index rows out.
 
-A writer buffers rows until a block is full: 65,536 rows or 8 MiB, whichever comes first, fixed by the first rows. So
-blocks have one size however the rows arrive. The digest is computed while writing.
+A writer buffers rows until a block is full: 65,536 rows or 8 MiB, whichever comes first, fixed by
+the first rows. So blocks have one size however the rows arrive. The digest is computed while
+writing.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ Piece: TypeAlias = pa.Table | pa.LargeBinaryArray
 
 @dataclass(frozen=True)
 class Block:
-    """One block of a written shard. offset, length: its byte range; key_min, key_max: range of the row keys given."""
+    """One block of a written shard.
+
+    offset, length: its byte range; key_min, key_max: range of the row keys given.
+    """
 
     first_row: int
     rows: int
@@ -42,7 +46,10 @@ class Block:
 
 @dataclass(frozen=True)
 class Written:
-    """A finished file, still under its temporary name. checksum: XXH3-128, for files that are streamed."""
+    """A finished file, still under its temporary name.
+
+    checksum: XXH3-128, for files that are streamed.
+    """
 
     rows: int
     bytes: int
@@ -52,12 +59,18 @@ class Written:
 
 
 class HashingFile(io.RawIOBase):
-    """A file opened for writing whose bytes are digested as they pass. file: an open one to write to instead."""
+    """A file opened for writing whose bytes are digested as they pass.
+
+    file: an open one to write to instead.
+    """
 
     def __init__(self, path: Path, file: Any = None) -> None:
         self._directory = path.parent
         with storing(self._directory):
-            self._file = path.open("xb", buffering=0) if file is None else file
+            if file is None:
+                self._file = path.open("xb", buffering=0)
+            else:
+                self._file = file
         self._abandoned = False
         self._digest = FileDigest()
         self.written = 0
@@ -85,7 +98,9 @@ class HashingFile(io.RawIOBase):
         super().close()
 
     def abandon(self) -> None:
-        """Discard all further writes, because a Parquet writer cannot be stopped without its footer."""
+        """Discard all further writes, because a Parquet writer cannot be stopped without its
+        footer.
+        """
         self._abandoned = True
 
     @property
@@ -94,14 +109,19 @@ class HashingFile(io.RawIOBase):
         return self._digest
 
     def holding(self, rows: int, blocks: tuple[Block, ...] = ()) -> Written:
-        """Describe the file: its rows and blocks, with the bytes and digests of everything written so far."""
+        """Describe the file: its rows and blocks, with the bytes and digests of everything written
+        so far.
+        """
         return Written(rows, self.written, self._digest.sha256, blocks, self._digest.checksum)
 
 
 class ShardWriter:
-    """Writes one output shard under a temporary name. Use as a context manager; on an error the file is removed.
+    """Writes one output shard under a temporary name.
 
-    parquet_compression, encoding: for Parquet, see `ParquetSink`. block_rows: rows of a block; None: the module's rule.
+    Use as a context manager; on an error the file is removed.
+
+    parquet_compression, encoding: for Parquet, see `ParquetSink`. block_rows: rows of a block;
+    None: the module's rule.
     """
 
     def __init__(
@@ -118,7 +138,11 @@ class ShardWriter:
         self.path = path
         self._file = HashingFile(path)
         settings = WriteSettings(
-            schema=schema, file_type=file_type, dialect=dialect, codec=parquet_compression, encoding=encoding
+            schema=schema,
+            file_type=file_type,
+            dialect=dialect,
+            codec=parquet_compression,
+            encoding=encoding,
         )
         self._sink: Sink = file_type.format.load().open_sink(self._file, settings)
         self._pieces: list[tuple[Piece, Keys | None]] = []
@@ -128,15 +152,22 @@ class ShardWriter:
         self._rows = 0
 
     def append(self, piece: Piece, keys: Keys | None = None) -> None:
-        """Add rows: a table of the writer's columns, or records to be copied. keys: one int64 a row, for statistics."""
+        """Add rows: a table of the writer's columns, or records to be copied.
+
+        keys: one int64 a row, for statistics.
+        """
         if len(piece) == 0:
             return
         if not self._block_rows:
-            self._block_rows = max(1, min(BLOCK_ROWS, int(BLOCK_BYTES / max(1.0, piece.nbytes / len(piece)))))
+            self._block_rows = max(
+                1, min(BLOCK_ROWS, int(BLOCK_BYTES / max(1.0, piece.nbytes / len(piece))))
+            )
         start = 0
         while start < len(piece):
             take = min(self._block_rows - self._pending, len(piece) - start)
-            self._pieces.append((piece.slice(start, take), None if keys is None else keys[start : start + take]))
+            self._pieces.append(
+                (piece.slice(start, take), None if keys is None else keys[start : start + take])
+            )
             self._pending += take
             start += take
             if self._pending == self._block_rows:
@@ -147,7 +178,10 @@ class ShardWriter:
         if len(pieces) == 1:
             whole = pieces[0]
         else:
-            whole = pa.concat_tables(pieces) if isinstance(pieces[0], pa.Table) else pa.concat_arrays(pieces)
+            if isinstance(pieces[0], pa.Table):
+                whole = pa.concat_tables(pieces)
+            else:
+                whole = pa.concat_arrays(pieces)
         keys = [each for _, each in self._pieces if each is not None]
         offset = self._file.written
         self._sink.write(whole)
@@ -162,7 +196,8 @@ class ShardWriter:
             )
         )
         self._rows += self._pending
-        self._pieces, self._pending = [], 0
+        self._pieces = []
+        self._pending = 0
 
     def finish(self) -> Written:
         """Write the remaining rows and the footer, and close the file."""
@@ -176,7 +211,10 @@ class ShardWriter:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if kind is not None:
             self._file.abandon()
