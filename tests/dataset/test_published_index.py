@@ -78,7 +78,7 @@ def test_a_published_index_is_that_of_the_shards(tmp_path_factory, sizes: list[l
         no_reading(patch)
         dataset = headrace.open(raw, cache_dir=where / "three")
 
-    assert ("beside", raw / ".headrace") == (published.place, published.path.parent)
+    assert ("beside", raw / ".headrace") == (published.location, published.path.parent)
     assert plainly.splits == dataset.splits
     for split in plainly.splits:
         assert as_values(plainly.split_index(split)) == as_values(dataset.split_index(split))
@@ -299,13 +299,13 @@ def test_where_the_directory_cannot_be_written_the_cache_holds_the_index(tmp_pat
     (raw / ".headrace").write_text("")  # no directory: that nobody can write, root included
     published = publish_index(raw, cache_dir=tmp_path / "cache")
 
-    assert ("cache", tmp_path / "cache") == (published.place, published.path.parent)
+    assert ("cache", tmp_path / "cache") == (published.location, published.path.parent)
     assert list(range(10)) == rows_of(headrace.open(raw, cache_dir=tmp_path / "cache"))
     with pytest.raises(StoreError, match=r"\.headrace: cannot write"):
-        publish_index(raw, place="beside", cache_dir=tmp_path / "cache")
+        publish_index(raw, location="beside", cache_dir=tmp_path / "cache")
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="a part of this path is a file"):
-        publish_index(raw, place="cache", cache_dir=tmp_path / "file" / "cache")
+        publish_index(raw, location="cache", cache_dir=tmp_path / "file" / "cache")
 
 
 _KILLED = """

@@ -158,7 +158,7 @@ def bits(table: pa.Table) -> dict[str, object]:
 
 def agree(data: bytes, names: list[str], separator: str, wanted: pa.Schema, absent: list[str]) -> bool:
     """Whether numbers were made straight; if so they are those made by way of text."""
-    found = parse_numbers(data, separator=separator, names=names, wanted=wanted, null_values=absent)
+    found = parse_numbers(data, separator=separator, names=names, schema=wanted, null_values=absent)
     if found is None:
         return False
     assert bits(by_way_of_text(data, names, separator, wanted, absent)) == bits(found)
@@ -241,7 +241,7 @@ def test_a_number_with_space_at_an_edge_is_left_to_the_other_path(separator, tex
     rows = [f"{text}{separator}2", f"1{separator}{text}"]
 
     assert [None] * 4 == [
-        parse_numbers(row.encode() + end, separator=separator, names=["a", "b"], wanted=wanted, null_values=())
+        parse_numbers(row.encode() + end, separator=separator, names=["a", "b"], schema=wanted, null_values=())
         for row in rows
         for end in (b"", b"\n")
     ]
@@ -255,7 +255,7 @@ def test_a_damaged_block_is_left_to_the_path_that_names_the_row(damage):
     wanted = pa.schema([("a", pa.int8())])
     data = b"1,2\n" + damage + b"5,6\n"
 
-    assert parse_numbers(data, separator=",", names=["a", "b"], wanted=wanted, null_values=()) is None
+    assert parse_numbers(data, separator=",", names=["a", "b"], schema=wanted, null_values=()) is None
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_a_row_longer_than_what_is_parsed_at_once_is_left_to_the_other_path():
     wanted = pa.schema([("a", pa.int32())])
     data = f"1,{'x' * (3 << 20)}\n2,y\n".encode()
 
-    assert parse_numbers(data, separator=",", names=["a", "b"], wanted=wanted, null_values=()) is None
+    assert parse_numbers(data, separator=",", names=["a", "b"], schema=wanted, null_values=()) is None
     assert [1, 2] == by_way_of_text(data, ["a", "b"], ",", wanted, [])["a"].to_pylist()
 
 
@@ -327,7 +327,7 @@ sender = threading.Thread(target=sends, daemon=True)
 sender.start()
 for _ in range(40):
     reads.put("begins")
-    table = parse_numbers(data, separator=",", names=["a", "b"], wanted=schema, null_values=())
+    table = parse_numbers(data, separator=",", names=["a", "b"], schema=schema, null_values=())
     assert table is None or table.num_rows == 20_000
     reads.put("begins")
     assert parse(data, ",", 2, {0: pa.large_string()}).num_rows == 20_000

@@ -7,7 +7,7 @@ import pytest
 
 import headrace
 from headrace.errors import InputError
-from headrace.formats.types import hint, is_headless
+from headrace.formats.types import hint, missing_header
 
 ROWS = "1,2024-01-01,3.5\n2,2024-02-01,4.5\n3,2025-02-01,5.5\n"
 
@@ -21,7 +21,7 @@ def raw(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("names", "headless"), [(["1", "2024-01-01", "3.5"], True), (["2024-01-01 10:00:00", "-7"], True), (["1e5", "NaN"], True), (["01/02/2024"], True), (["0", "1", "2"], False), (["2020", "2021"], False), (["id", "2024-01-01"], False), (["x"], False), ([], False)])  # fmt: skip
 def test_names_that_are_data_are_told_apart(names: list[str], headless: bool) -> None:
-    assert headless == is_headless(names)
+    assert headless == missing_header(names)
     assert bool(hint(names)) == any(not name.isidentifier() for name in names)
 
 

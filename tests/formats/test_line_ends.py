@@ -177,7 +177,7 @@ def test_a_carriage_return_between_quotes_inside_a_field_is_refused(tmp_path: Pa
 def test_an_empty_field_behind_a_quoted_one_is_null_at_the_end_of_a_file_too(tmp_path: Path) -> None:
     table = parse(b'x,1,x\n2,"",', ",", 3, dict.fromkeys(range(3), pa.large_string()))
     schema = pa.schema([("a", pa.string()), ("n", pa.int64()), ("b", pa.string())])
-    numbers = parse_numbers(b'"x",1,x\nb,"2",', separator=",", names=["a", "n", "b"], wanted=schema, null_values=())
+    numbers = parse_numbers(b'"x",1,x\nb,"2",', separator=",", names=["a", "n", "b"], schema=schema, null_values=())
 
     assert ["1", ""] == table["1"].to_pylist()
     assert ["x", None] == table["2"].to_pylist()

@@ -26,7 +26,7 @@ def test_names_are_relative_sorted_and_data_only(tmp_path: Path) -> None:
     assert ["a.CSV", "b.csv", "c.parquet.gz"] == listing.names
     assert tmp_path / "raw" / "b.csv" == listing.path(1)
     assert [4, 4, 4] == listing.sizes.tolist()
-    assert [listing.path(n).stat().st_mtime_ns for n in range(3)] == listing.facts[:, 1].tolist()
+    assert [listing.path(n).stat().st_mtime_ns for n in range(3)] == listing.stat_array[:, 1].tolist()
 
 
 @pytest.mark.parametrize("name", ["a.csv", "A.Json.GZ", "x.snappy.parquet", "a.ndjson.zst", "a.feather", ".csv", "_a.csv", "a.txt", "acsv", "a.csv.bz2", "a.parquet.gz.gz", "a.arrow"])  # fmt: skip

@@ -80,7 +80,7 @@ def test_separators_are_those_outside_quotes(rows: list[tuple[str, str, str]], n
     at = records.outside_quotes(data, quotes, ord(","))
 
     assert [3] * len(rows) == records.fields_per_record(at, ends).tolist()
-    stops = records.field_stops(data, quotes, rows=len(rows), separator=ord(","), width=3, wanted=[0, 1])
+    stops = records.field_stops(data, quotes, rows=len(rows), separator=ord(","), width=3, columns=[0, 1])
     assert at.reshape(-1, 2).tolist() == np.column_stack([stops[0], stops[1]]).tolist()
 
 
@@ -91,7 +91,7 @@ def test_rows_of_other_widths_do_not_make_up_for_each_other(widths: list[int]) -
     at, ends = records.outside_quotes(data, none, ord(",")), records.record_ends(data, none)
 
     assert widths == records.fields_per_record(at, ends).tolist()
-    stops = records.field_stops(data, none, rows=len(widths), separator=ord(","), width=3, wanted=[0, 2])
+    stops = records.field_stops(data, none, rows=len(widths), separator=ord(","), width=3, columns=[0, 2])
     assert all(width == 3 for width in widths) == (stops is not None)
 
 
@@ -107,7 +107,7 @@ def test_fields_stop_where_they_end_also_across_windows(rows: list[list[str]], e
     for window in (1, 2, 3, 7, 1 << 20):
         with mock.patch.object(records, "_WINDOW", window):
             stops = records.field_stops(
-                data, np.empty(0, np.int64), rows=len(rows), separator=ord(","), width=3, wanted=[0, 1, 2]
+                data, np.empty(0, np.int64), rows=len(rows), separator=ord(","), width=3, columns=[0, 1, 2]
             )
 
         assert expected == {place: column.tolist() for place, column in stops.items()}

@@ -76,9 +76,9 @@ def print_manifest(console: Console, manifest: Manifest, run: Path, detail: Deta
     if folds:
         console.print(folds_table(manifest))
     if empty and not full:
-        from headrace.formats.source import told_empty  # imports all formats
+        from headrace.formats.source import describe_empty  # imports all formats
 
-        console.print(Text(told_empty(empty, int(manifest.source["files"])), style="dim"))
+        console.print(Text(describe_empty(empty, int(manifest.source["files"])), style="dim"))
     reasons = recipe_of_run(manifest.recipe).reasons
     for reason, lost in manifest.dropped.items():
         if lost and reason in reasons:

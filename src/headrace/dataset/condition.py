@@ -67,8 +67,8 @@ class Condition:
         import pyarrow.acero as acero  # imports pandas if installed, which takes half a second
 
         source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
-        kept = acero.Declaration("filter", acero.FilterNodeOptions(self.expression))
-        return acero.Declaration.from_sequence([source, kept]).to_table(use_threads=False)
+        filtered = acero.Declaration("filter", acero.FilterNodeOptions(self.expression))
+        return acero.Declaration.from_sequence([source, filtered]).to_table(use_threads=False)
 
     def holds_in(self, ranges: Mapping[str, Range]) -> Holds:
         """Return how many rows of a block with these statistics match: "none", "all", or "some" if
@@ -78,28 +78,28 @@ class Condition:
         """
         if not self.terms:
             return "some"
-        found = [[_holds(term, ranges.get(term[0])) for term in all_of] for all_of in self.terms]
-        if all("none" in each for each in found):
+        outcomes = [[_holds(term, ranges.get(term[0])) for term in all_of] for all_of in self.terms]
+        if all("none" in outcome for outcome in outcomes):
             return "none"
-        if any(set(each) == {"all"} for each in found):
+        if any(set(outcome) == {"all"} for outcome in outcomes):
             return "all"
         return "some"
 
 
-def condition_of(asked: Filter, schema: pa.Schema) -> Condition:
+def condition_of(requested: Filter, schema: pa.Schema) -> Condition:
     """Build the condition of a user's filter for these columns.
 
     Raises `SettingsError` for an unknown column, an unknown comparison, or a value that a column's
     type cannot be compared with.
     """
     terms: tuple[tuple[Term, ...], ...] = ()
-    if isinstance(asked, pc.Expression):
-        expression = asked
-        digest = sha256_hex(asked.__reduce__()[1][0].to_pybytes())
+    if isinstance(requested, pc.Expression):
+        expression = requested
+        digest = sha256_hex(requested.__reduce__()[1][0].to_pybytes())
     else:
-        terms = _terms(asked)
+        terms = _terms(requested)
         alternatives = [
-            reduce(operator.and_, [_expression(term, schema) for term in each]) for each in terms
+            reduce(operator.and_, [_expression(term, schema) for term in group]) for group in terms
         ]
         expression = reduce(operator.or_, alternatives)
         digest = sha256_hex(
@@ -119,7 +119,7 @@ def condition_of(asked: Filter, schema: pa.Schema) -> Condition:
     ) as error:
         raise SettingsError(
             f"filter: {condition}: does not fit the columns ({str(error).splitlines()[0]}); they"
-            f" are {', '.join(f'{each.name} {each.type}' for each in schema)}"
+            f" are {', '.join(f'{field.name} {field.type}' for field in schema)}"
         ) from error
     needed = []
     for name in schema.names:
@@ -130,30 +130,30 @@ def condition_of(asked: Filter, schema: pa.Schema) -> Condition:
     return replace(condition, columns=tuple(needed))
 
 
-def _terms(asked: Any) -> tuple[tuple[Term, ...], ...]:
+def _terms(requested: Any) -> tuple[tuple[Term, ...], ...]:
     shape = 'expected a pyarrow.compute expression, or terms such as [("x", ">", 3)]'
-    if isinstance(asked, str | bytes | Mapping) or not isinstance(asked, Sequence) or not asked:
-        raise SettingsError(f"filter is {asked!r}; {shape}")
-    any_of = asked
-    if all(_is_term(each) for each in asked):
-        any_of = [asked]
-    for each in any_of:
+    if isinstance(requested, str | bytes | Mapping) or not isinstance(requested, Sequence) or not requested:
+        raise SettingsError(f"filter is {requested!r}; {shape}")
+    any_of = requested
+    if all(_is_term(term) for term in requested):
+        any_of = [requested]
+    for terms in any_of:
         if (
-            isinstance(each, str)
-            or not isinstance(each, Sequence)
-            or not each
-            or not all(map(_is_term, each))
+            isinstance(terms, str)
+            or not isinstance(terms, Sequence)
+            or not terms
+            or not all(map(_is_term, terms))
         ):
-            raise SettingsError(f"filter: {each!r} is neither a term nor a list of terms; {shape}")
-    return tuple(tuple(_term(*term) for term in each) for each in any_of)
+            raise SettingsError(f"filter: {terms!r} is neither a term nor a list of terms; {shape}")
+    return tuple(tuple(_term(*term) for term in terms) for terms in any_of)
 
 
-def _is_term(each: Any) -> bool:
+def _is_term(value: Any) -> bool:
     return (
-        isinstance(each, tuple | list)
-        and len(each) == 3
-        and isinstance(each[0], str)
-        and isinstance(each[1], str)
+        isinstance(value, tuple | list)
+        and len(value) == 3
+        and isinstance(value[0], str)
+        and isinstance(value[1], str)
     )
 
 
@@ -163,24 +163,24 @@ def _term(name: str, comparison: str, value: Any) -> Term:
             f"filter: column {name}: comparison {comparison!r} is not known; use one of"
             f" {', '.join(_COMPARISONS)}"
         )
-    many = comparison in _MANY
-    if many and (isinstance(value, str | bytes | Mapping) or not hasattr(value, "__iter__")):
+    takes_list = comparison in _MANY
+    if takes_list and (isinstance(value, str | bytes | Mapping) or not hasattr(value, "__iter__")):
         raise SettingsError(
             f"filter: column {name}: {comparison!r} {value!r}; pass a list of values"
         )
-    if many:
+    if takes_list:
         values = list(value)
     else:
         values = [value]
     if isinstance(value, set | frozenset):
-        values.sort(key=lambda each: (type(each).__name__, each))
-    if any(each is None for each in values):
+        values.sort(key=lambda value: (type(value).__name__, value))
+    if any(value is None for value in values):
         raise SettingsError(
             f"filter: column {name}: {comparison!r} {value!r}; nothing compares with null: use the"
             " expression"
             f' pc.field("{name}").is_null() or .is_valid()'
         )
-    return name, "==" if comparison == "=" else comparison, tuple(values) if many else value
+    return name, "==" if comparison == "=" else comparison, tuple(values) if takes_list else value
 
 
 def _expression(term: Term, schema: pa.Schema) -> pc.Expression:
@@ -189,12 +189,12 @@ def _expression(term: Term, schema: pa.Schema) -> pc.Expression:
         raise SettingsError(f"filter: column {name!r} is not in the dataset; it has {schema.names}")
     if comparison not in _MANY:
         return pq.filters_to_expression([(name, comparison, value)])
-    kind = schema.field(name).type
+    type_ = schema.field(name).type
     try:
-        values = pa.array(value, kind)
+        values = pa.array(value, type_)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError) as error:
         raise SettingsError(
-            f"filter: column {name} has type {kind}, the values {list(value)!r} do not ({error});"
+            f"filter: column {name} has type {type_}, the values {list(value)!r} do not ({error});"
             " pass values of it"
         ) from error
     inside = pc.field(name).isin(values)
@@ -205,7 +205,7 @@ def _expression(term: Term, schema: pa.Schema) -> pc.Expression:
 
 def _canonical(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_canonical(each) for each in value]
+        return [_canonical(item) for item in value]
     return [type(value).__name__, str(value)]
 
 
@@ -215,48 +215,48 @@ def _holds(term: Term, known: Range | None) -> Holds:
         values = value
     else:
         values = (value,)
-    if known is None or not all(_comparable(each, known.type) for each in values):
+    if known is None or not all(_comparable(bound, known.type) for bound in values):
         return "some"
     low = known.low
     high = known.high
     if low != low or high != high:  # some writers include NaN in the bounds
         return "some"
-    whole = known.nulls == 0 and not pa.types.is_floating(known.type)  # statistics do not count NaN
+    exact = known.nulls == 0 and not pa.types.is_floating(known.type)  # statistics do not count NaN
     # For a float32 column, Arrow may round the value to float32 before it compares.
     rounds = pa.types.is_float32(known.type)
     near = [
-        each for one in values for each in ((one, float(np.float32(one))) if rounds else (one,))
+        rounded for one in values for rounded in ((one, float(np.float32(one))) if rounds else (one,))
     ]
     # such a comparison is monotonic from low to high, so the bounds decide
     if comparison in _ORDERS:
         compare = _ORDERS[comparison]
-        none = not any(compare(end, each) for end in (low, high) for each in near)
+        none = not any(compare(end, bound) for end in (low, high) for bound in near)
         every = compare(low, value) and compare(high, value)
     elif comparison in ("==", "in"):
-        none = not any(low <= each <= high for each in near)
+        none = not any(low <= value <= high for value in near)
         every = low == high and low in values
     else:  # true for NaN, so floats cannot be ruled out
-        inside = any(low <= each <= high for each in values)
-        none = whole and low == high and inside
+        inside = any(low <= value <= high for value in values)
+        none = exact and low == high and inside
         every = not inside
     if none:
         return "none"
-    if whole and every:
+    if exact and every:
         return "all"
     return "some"
 
 
-def _comparable(value: Any, kind: pa.DataType) -> bool:
+def _comparable(value: Any, type_: pa.DataType) -> bool:
     """Return whether Python compares this value with statistics exactly as Arrow does with values
     of the type.
     """
-    if pa.types.is_integer(kind):
+    if pa.types.is_integer(type_):
         return isinstance(value, int) and not isinstance(value, bool)
-    if pa.types.is_float32(kind) or pa.types.is_float64(kind):
+    if pa.types.is_float32(type_) or pa.types.is_float64(type_):
         number = isinstance(value, int | float) and not isinstance(value, bool)
         return number and value == value and abs(value) <= 2**53
-    if pa.types.is_date32(kind):
+    if pa.types.is_date32(type_):
         return isinstance(value, dt.date) and not isinstance(value, dt.datetime)
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_):
         return isinstance(value, str)  # code points sort like UTF-8 bytes
     return False

@@ -49,12 +49,12 @@ def roles_of(dataset: IndexedDataset) -> dict[str, Any]:
         for role, name in roles.items()
         if role == "time_format" or name in dataset.schema.names
     }
-    rest = {
+    other_roles = {
         "targets": tuple(settings.get("targets") or ()),
         "null_values": tuple(settings.get("null_values") or ()),
     }
-    rest["label_horizon"] = settings.get("label_horizon")
-    return {**roles, **rest, "cutoff_us": manifest.facts.get("cutoff_us")}
+    other_roles["label_horizon"] = settings.get("label_horizon")
+    return {**roles, **other_roles, "cutoff_us": manifest.facts.get("cutoff_us")}
 
 
 def map_blocks(
@@ -152,27 +152,27 @@ def repeats_without(
     """Count the repeats of a run, as in its manifest, without some rows of each split, given by
     number.
     """
-    said = run.manifest.facts["duplicates"]
-    with KeptDigests(in_usual_order(run.splits)) as kept:
+    stored = run.manifest.facts["duplicates"]
+    with KeptDigests(in_usual_order(run.splits)) as digests:
         for split in in_usual_order(run.splits):
-            kept.keep_split(run, split, workers, said["content"], np.unique(gone[split]))
-        found = kept.count()
-    return {"in_earlier_split": dict(found.earlier), "repeated": dict(found.own)}
+            digests.keep_split(run, split, workers, stored["content"], np.unique(gone[split]))
+        repeats = digests.count()
+    return {"in_earlier_split": dict(repeats.earlier), "repeated": dict(repeats.same_split)}
 
 
 def repeats_told(
-    found: Mapping[str, int],
+    repeats: Mapping[str, int],
     rows: Mapping[str, int],
     unit: str = "rows",
     verb: str = "repeat the content of",
 ) -> str | None:
     """Return a warning about splits that repeat earlier ones, if the share is large.
 
-    found: repeats by split.
+    repeats: repeats by split.
     """
     parts = [
         f"{100 * count / rows[split]:.1f} % of the {split} {unit} ({count:,} of {rows[split]:,})"
-        for split, count in found.items()
+        for split, count in repeats.items()
         if count > _SHARE * rows[split]
     ]
     if parts:
@@ -189,9 +189,9 @@ def names_told(names: Sequence[str]) -> str:
 
 def content_check(
     run: FinishedRun,
-    asked: Duplicates,
-    said: Mapping[str, Any],
-    found: Repeated,
+    policy: Duplicates,
+    stored: Mapping[str, Any],
+    repeats: Repeated,
     content: Callable[[], Mapping[str, U64]],
     unit: str = "rows",
 ) -> Check:
@@ -201,29 +201,29 @@ def content_check(
     said: the manifest's counts. content: reads the digests of the rows of each split, in the order
     of the index, to name the first wrong row. unit: what is compared, such as rows.
     """
-    earlier = sum(found.earlier.values())
-    own = sum(found.own.values())
+    earlier = sum(repeats.earlier.values())
+    repeated = sum(repeats.same_split.values())
     problem = None
-    if asked == "count":
+    if policy == "count":
         name = "content counted"
         detail = f"{earlier:,} {unit} have the content of an earlier split"
     else:
         name = "content apart"
         detail = "no content is in two splits"
-        if asked == "drop":
+        if policy == "drop":
             detail = "no content appears twice"
-        if earlier or (own and asked == "drop"):
-            problem = first_repeat(run, content(), once=asked == "drop")
-    if problem is None and (dict(found.earlier), dict(found.own)) != (
-        said["in_earlier_split"],
-        said["repeated"],
+        if earlier or (repeated and policy == "drop"):
+            problem = first_repeat(run, content(), once=policy == "drop")
+    if problem is None and (dict(repeats.earlier), dict(repeats.same_split)) != (
+        stored["in_earlier_split"],
+        stored["repeated"],
     ):
         problem = (
-            f"{run.root}: {earlier:,} {unit} have the content of an earlier split and {own:,} of an"
+            f"{run.root}: {earlier:,} {unit} have the content of an earlier split and {repeated:,} of an"
             " earlier one of their own, which is not what the manifest counts; prepare the run"
             " again"
         )
-    return Check(name, detail, problem, "count" if asked == "count" else "law")
+    return Check(name, detail, problem, "count" if policy == "count" else "law")
 
 
 def first_repeat(run: FinishedRun, content: Mapping[str, U64], *, once: bool) -> str:
@@ -238,9 +238,9 @@ def first_repeat(run: FinishedRun, content: Mapping[str, U64], *, once: bool) ->
         if repeats.any():
             row = int(np.flatnonzero(repeats)[0])
             where = next(
-                place_of_row(run, other, int(np.flatnonzero(own == digests[row])[0]))
-                for other, own in content.items()
-                if (own == digests[row]).any()
+                place_of_row(run, other, int(np.flatnonzero(digests_of_split == digests[row])[0]))
+                for other, digests_of_split in content.items()
+                if (digests_of_split == digests[row]).any()
             )
             return f"{place_of_row(run, split, row)}: its content is that of {where}"
         known = np.unique(np.concatenate([known, digests]))

@@ -60,7 +60,7 @@ OnProgress = Callable[[int, int], None]
 TextsOf: TypeAlias = Callable[[int], tuple[pa.ChunkedArray, I64]]
 
 
-def entity_column(dataset: IndexedDataset, asked: str | None = None) -> str:
+def entity_column(dataset: IndexedDataset, column: str | None = None) -> str:
     """Return the column that names the entity of a row: the one given, or that of the run's own
     settings.
 
@@ -69,8 +69,8 @@ def entity_column(dataset: IndexedDataset, asked: str | None = None) -> str:
     names = dataset.schema.names
     manifest = getattr(dataset, "manifest", None)
     recipe = ""
-    name = asked
-    if manifest is not None and asked is None:
+    name = column
+    if manifest is not None and column is None:
         recipe = f"a run of {manifest.recipe!r}"
         config = json.loads((dataset.root / "config.json").read_bytes())
         name = recipe_of_run(manifest.recipe).roles(config).get("entity")
@@ -98,13 +98,13 @@ def entity_column(dataset: IndexedDataset, asked: str | None = None) -> str:
     return name
 
 
-def indexed_column(dataset: IndexedDataset, asked: str | None = None) -> str:
+def indexed_column(dataset: IndexedDataset, column: str | None = None) -> str:
     """Return the column to index: for bins that record source rows their source column, else
     `entity_column`.
     """
-    if asked is None and _are_traced(dataset):
+    if column is None and _are_traced(dataset):
         return TRACES[0]
-    return entity_column(dataset, asked)
+    return entity_column(dataset, column)
 
 
 def _are_traced(dataset: IndexedDataset) -> bool:
@@ -124,16 +124,16 @@ class _Part:
     def find(self, high: U64, low: U64) -> I64:
         """Return the index of each entity in the part, -1 for absent ones."""
         at = np.searchsorted(self.high, high)
-        found = np.full(len(high), -1, np.int64)
+        positions = np.full(len(high), -1, np.int64)
         left = np.flatnonzero(at < len(self.high))
         while len(left):  # repeats only if entities share their first 64 bits
             same = self.high[at[left]] == high[left]
             hit = same & (self.low[at[left]] == low[left])
-            found[left[hit]] = at[left[hit]]
+            positions[left[hit]] = at[left[hit]]
             left = left[same & ~hit]
             at[left] += 1
             left = left[at[left] < len(self.high)]
-        return found
+        return positions
 
 
 class EntityIndex:
@@ -163,16 +163,16 @@ class EntityIndex:
         rows: list[I64] = [np.empty(0, np.int64)]
         for number in np.unique(part_of).tolist():
             part = parts[number]
-            asked = np.flatnonzero(part_of == number)
-            found = part.find(high[asked], low[asked])
-            for entity, place in zip(
-                asked[found >= 0].tolist(), found[found >= 0].tolist(), strict=True
+            in_part = np.flatnonzero(part_of == number)
+            positions = part.find(high[in_part], low[in_part])
+            for entity, position in zip(
+                in_part[positions >= 0].tolist(), positions[positions >= 0].tolist(), strict=True
             ):
-                own = part.rows[
-                    int(part.ends[place - 1]) if place else 0 : int(part.ends[place])
+                entity_rows = part.rows[
+                    int(part.ends[position - 1]) if position else 0 : int(part.ends[position])
                 ].astype(np.int64)
-                which.append(np.full(len(own), entity, np.int64))
-                rows.append(own)
+                which.append(np.full(len(entity_rows), entity, np.int64))
+                rows.append(entity_rows)
         entity = np.concatenate(which)
         row = np.concatenate(rows)
         order = np.lexsort((row, entity))
@@ -234,24 +234,24 @@ def find_entities(
     def look(split: str, texts_of: TextsOf, number: int) -> tuple[I64, I64]:
         texts, rows = texts_of(number)
         which = pc.index_in(texts, value_set=names)
-        own = np.asarray(which.drop_null().combine_chunks(), np.int64)
+        entities = np.asarray(which.drop_null().combine_chunks(), np.int64)
         return (
-            own,
+            entities,
             rows[np.asarray(which.is_valid())] + dataset.split_index(split).first_row[number],
         )
 
-    found = {}
+    rows_of = {}
     for split in dataset.splits:
         numbers = range(len(dataset.split_index(split).rows))
         texts_of = _texts_of(dataset, split, column)
-        each = run_tasks(
+        block_rows = run_tasks(
             [partial(look, split, texts_of, number) for number in numbers],
             workers or default_workers(),
         )
-        which, rows = np.concatenate([np.empty((2, 0), np.int64), *map(np.stack, each)], axis=1)
+        which, rows = np.concatenate([np.empty((2, 0), np.int64), *map(np.stack, block_rows)], axis=1)
         order = np.lexsort((rows, which))
-        found[split] = which[order], rows[order]
-    return found
+        rows_of[split] = which[order], rows[order]
+    return rows_of
 
 
 def _path(dataset: IndexedDataset, column: str, cache_dir: Path) -> Path:
@@ -294,7 +294,7 @@ def _build(
     else:
         row_type = pa.uint64()
     lists = [
-        pa.field(name, pa.large_list(kind)) for name, kind in {**_COLUMNS, "rows": row_type}.items()
+        pa.field(name, pa.large_list(type_)) for name, type_ in {**_COLUMNS, "rows": row_type}.items()
     ]
     schema = pa.schema([pa.field("split", pa.string()), *lists]).with_metadata(
         {_VERSION_KEY: b"%d" % _VERSION}
@@ -312,20 +312,20 @@ def _build(
                     )
                     for _ in range(parts)
                 ]
-                for found in _records(dataset, split, column, parts):
+                for records in _records(dataset, split, column, parts):
                     done += 1
                     on_progress(done, total)
-                    for file, part in zip(files, found, strict=True):
+                    for file, part in zip(files, records, strict=True):
                         file.write(part.tobytes())
                 for file in files:
                     file.seek(0)
                     values = _grouped(np.frombuffer(file.read(), _RECORD))
                     file.close()
                     arrays = [pa.array([split])]
-                    for each, field in zip(values, lists, strict=True):
-                        own = pa.array(each).cast(field.type.value_type)
+                    for entries, field in zip(values, lists, strict=True):
+                        items = pa.array(entries).cast(field.type.value_type)
                         arrays.append(
-                            pa.LargeListArray.from_arrays(pa.array([0, len(each)], pa.int64()), own)
+                            pa.LargeListArray.from_arrays(pa.array([0, len(entries)], pa.int64()), items)
                         )
                     write(pa.RecordBatch.from_arrays(arrays, schema=schema))
         replace(temporary, path)
@@ -353,7 +353,7 @@ def _texts_of(dataset: IndexedDataset, split: str, column: str) -> TextsOf:
         if traced:
             sources, rows = (table[name].combine_chunks() for name in TRACES)
             sizes = np.asarray(sources.value_lengths().fill_null(0))
-            texts = (each.flatten().cast(pa.large_string()) for each in (sources, rows))
+            texts = (list_.flatten().cast(pa.large_string()) for list_ in (sources, rows))
             joined = pc.binary_join_element_wise(*texts, pa.scalar(":", pa.large_string()))
             return pa.chunked_array([joined]), np.repeat(np.arange(len(sizes)), sizes)
         try:

@@ -38,7 +38,7 @@ _VERSION = 1
 class FilterReport:
     """Counts of a filter's effect on a split: `rows` of `total_rows` match.
 
-    blocks: those of the split; ruled_out: by statistics, never read; whole: match entirely by
+    blocks: those of the split; ruled_out: by statistics, never read; ruled_in: match entirely by
     statistics; counted: by reading the filter's columns (now or when the counts were kept); empty:
     counted blocks without a matching row.
     """
@@ -47,7 +47,7 @@ class FilterReport:
     total_rows: int
     blocks: int
     ruled_out: int
-    whole: int
+    ruled_in: int
     counted: int
     empty: int
 
@@ -64,26 +64,26 @@ def _read_matching(
 
     blocks: the number in `read_block` of each block; names: of all columns.
     """
-    wanted = list(names if columns is None else columns)
-    more = [name for name in condition.columns if name not in wanted]
-    return condition.matching(read_block(int(blocks[number]), [*wanted, *more])).select(wanted)
+    selected = list(names if columns is None else columns)
+    more = [name for name in condition.columns if name not in selected]
+    return condition.matching(read_block(int(blocks[number]), [*selected, *more])).select(selected)
 
 
 def _counts(
-    root: Path, index: SplitIndex, read_block: ReadBlock, condition: Condition, kept: Path | None
+    root: Path, index: SplitIndex, read_block: ReadBlock, condition: Condition, record_path: Path | None
 ) -> tuple[I64, list[Holds]]:
     """Count the matching rows of every block; also return what statistics decided about it.
 
-    kept: the file of both.
+    record_path: the file of both.
     """
     # a missing or damaged file is written again
     with suppress(OSError, ValueError, KeyError, TypeError):
-        if kept is None:
+        if record_path is None:
             record = {}
         else:
-            record = json.loads(kept.read_bytes())
-        whole = sha256_hex(canonical_json([record["counts"], record["held"]])) == record["digest"]
-        if whole and len(record["counts"]) == len(record["held"]) == len(index.rows):
+            record = json.loads(record_path.read_bytes())
+        digest = sha256_hex(canonical_json([record["counts"], record["held"]])) == record["digest"]
+        if digest and len(record["counts"]) == len(record["held"]) == len(index.rows):
             return np.array(record["counts"], np.int64), record["held"]
 
     def count(block: int) -> int:
@@ -97,35 +97,35 @@ def _counts(
         return int(condition.matching(table).num_rows)
 
     judging = [partial(_judge, root, index, shard, condition) for shard in range(len(index.shards))]
-    held: list[Holds] = ["some"] * len(index.rows)
+    matching: list[Holds] = ["some"] * len(index.rows)
     for judged in run_tasks(judging, default_workers()):
         for block, holds in judged.items():
-            held[block] = holds
-    unknown = [block for block, holds in enumerate(held) if holds == "some"]
-    counts = np.where(np.array(held, dtype=object) == "all", index.rows, 0).astype(np.int64)
+            matching[block] = holds
+    unknown = [block for block, holds in enumerate(matching) if holds == "some"]
+    counts = np.where(np.array(matching, dtype=object) == "all", index.rows, 0).astype(np.int64)
     counts[unknown] = run_tasks([partial(count, block) for block in unknown], default_workers())
-    if kept is not None:
-        values = [counts.tolist(), held]
-        record = {"counts": values[0], "held": held, "digest": sha256_hex(canonical_json(values))}
+    if record_path is not None:
+        values = [counts.tolist(), matching]
+        record = {"counts": values[0], "held": matching, "digest": sha256_hex(canonical_json(values))}
         with suppress(StoreError, CorruptShard, OSError):
-            make_directory(kept.parent)
-            kept.unlink(missing_ok=True)
-            write_new(kept, canonical_json(record), sync="none")
-    return counts, held
+            make_directory(record_path.parent)
+            record_path.unlink(missing_ok=True)
+            write_new(record_path, canonical_json(record), sync="none")
+    return counts, matching
 
 
 def _judge(root: Path, index: SplitIndex, shard: int, condition: Condition) -> dict[int, Holds]:
     """Judge a Parquet shard's blocks by its footer: statistics of columns whose type is the
     dataset's.
     """
-    kind = file_type_of_word(index.formats[shard])
+    file_type = file_type_of_word(index.formats[shard])
     blocks = []
     if condition.terms:
         blocks = np.flatnonzero(index.shard_of_block == shard).tolist()
-    if not blocks or kind.format.name != "parquet":
+    if not blocks or file_type.format.name != "parquet":
         return {}
     try:
-        with open_file(root / index.shards[shard], kind) as file:
+        with open_file(root / index.shards[shard], file_type) as file:
             schema = file.schema_arrow
             metadata = file.metadata
     except (OSError, pa.ArrowException, HeadraceError):
@@ -137,13 +137,13 @@ def _judge(root: Path, index: SplitIndex, shard: int, condition: Condition) -> d
         for name in condition.columns
         if schema.get_field_index(name) >= 0
     }
-    types = {name: kind for name, kind in types.items() if kind == index.schema.field(name).type}
+    types = {name: type_ for name, type_ in types.items() if type_ == index.schema.field(name).type}
     judged = {}
     for block in blocks:
         row_group = metadata.row_group(int(index.block[block]))
         ranges = {}
-        for place in range(row_group.num_columns):
-            column = row_group.column(place)
+        for column_number in range(row_group.num_columns):
+            column = row_group.column(column_number)
             name = column.path_in_schema
             known = column.statistics
             if name in types and known is not None and known.has_min_max and known.has_null_count:
@@ -162,12 +162,12 @@ class FilteredRows(IndexedDataset):
     Rows of a split are counted on first access to the split.
     """
 
-    def __init__(self, source: IndexedDataset, asked: Filter, *, cache_dir: Path) -> None:
+    def __init__(self, source: IndexedDataset, condition: Filter, *, cache_dir: Path) -> None:
         super().__init__(source.root)
         self._source = source
         self._cache_dir = cache_dir
         self._found: dict[str, tuple[SplitIndex, I64, FilterReport]] = {}
-        self.condition = condition_of(asked, source.schema)
+        self.condition = condition_of(condition, source.schema)
 
     def __str__(self) -> str:
         counted = [
@@ -227,7 +227,7 @@ class FilteredRows(IndexedDataset):
         """
         index = self._source.split_index(split)
         if index.split not in self._found:
-            kept = None
+            record_path = None
             # a source without a digest of its contents is counted each time
             with suppress(SettingsError):
                 key = sha256_hex(
@@ -235,9 +235,9 @@ class FilteredRows(IndexedDataset):
                         [_VERSION, self._source.contents, index.identity, self.condition.digest]
                     )
                 )
-                kept = self._cache_dir / f"filter-{key}.json"
-            counts, held = _counts(
-                self.root, index, self._source.block_reader(split), self.condition, kept
+                record_path = self._cache_dir / f"filter-{key}.json"
+            counts, matching = _counts(
+                self.root, index, self._source.block_reader(split), self.condition, record_path
             )
             blocks = np.flatnonzero(counts)
             left = {
@@ -248,14 +248,14 @@ class FilteredRows(IndexedDataset):
                 rows=int(counts.sum()),
                 total_rows=index.total_rows,
                 blocks=len(counts),
-                ruled_out=held.count("none"),
-                whole=held.count("all"),
-                counted=held.count("some"),
+                ruled_out=matching.count("none"),
+                ruled_in=matching.count("all"),
+                counted=matching.count("some"),
                 empty=sum(
-                    not count and each == "some"
-                    for count, each in zip(counts.tolist(), held, strict=True)
+                    not count and match == "some"
+                    for count, match in zip(counts.tolist(), matching, strict=True)
                 ),
             )
-            found = replace(index, rows=counts[blocks], condition=self.condition.digest, **left)
-            self._found[index.split] = found, blocks, report
+            filtered = replace(index, rows=counts[blocks], condition=self.condition.digest, **left)
+            self._found[index.split] = filtered, blocks, report
         return self._found[index.split]

@@ -113,35 +113,35 @@ class _Hub:
         """Return the commit of a branch or tag, from the hub; offline, the last one seen."""
         if _COMMIT.fullmatch(revision):
             return revision
-        kept = self._home / f"{quote(revision, safe='')}.ref"
-        found = self._once(
-            f"hub/{self.repository}@{revision}", partial(self._asked, revision, kept)
+        record = self._home / f"{quote(revision, safe='')}.ref"
+        commit = self._once(
+            f"hub/{self.repository}@{revision}", partial(self._asked, revision, record)
         )
-        local.write_over(kept, found.encode())
-        return found
+        local.write_over(record, commit.encode())
+        return commit
 
-    def _asked(self, revision: str, kept: Path) -> str:
+    def _asked(self, revision: str, record: Path) -> str:
         try:
-            found = str(self._api.dataset_info(self.repository, revision=revision).sha)
+            commit = str(self._api.dataset_info(self.repository, revision=revision).sha)
         except Exception as error:  # the client passes on errors of its transport
-            if self._is_offline() and kept.is_file():
-                return kept.read_text()
+            if self._is_offline() and record.is_file():
+                return record.read_text()
             raise self._failure(error, f"the commit of {revision}") from error
-        if not _COMMIT.fullmatch(found):
+        if not _COMMIT.fullmatch(commit):
             raise InputError(
-                f"{self.address}: the hub's commit {found[:80]!r} is not one; check HF_ENDPOINT"
+                f"{self.address}: the hub's commit {commit[:80]!r} is not one; check HF_ENDPOINT"
             )
-        return found
+        return commit
 
     def listing(self, commit: str) -> dict[str, list[Any]]:
         """Return size and digest of every file of a commit: the SHA-256 of a large file, else git's
         SHA-1.
         """
-        kept = self._home / f"{commit}.json"
+        record = self._home / f"{commit}.json"
         with suppress(OSError, ValueError):
-            return dict(json.loads(kept.read_bytes()))
+            return dict(json.loads(record.read_bytes()))
         text = self._once(f"hub/{self.repository}@{commit}/files", partial(self._listed, commit))
-        local.write_over(kept, text.encode())
+        local.write_over(record, text.encode())
         return dict(json.loads(text))
 
     def _listed(self, commit: str) -> str:
@@ -150,18 +150,18 @@ class _Hub:
                 self.repository, revision=commit, recursive=True, repo_type="dataset"
             )
             files = []
-            for each in entries:
-                if isinstance(each, self._client.hf_api.RepoFile):
-                    files.append(each)
+            for entry in entries:
+                if isinstance(entry, self._client.hf_api.RepoFile):
+                    files.append(entry)
         except Exception as error:
             raise self._failure(error, f"the list of files of commit {commit}") from error
-        found = {
-            each.path: [each.size, each.blob_id if each.lfs is None else each.lfs.sha256]
-            for each in files
+        listing = {
+            entry.path: [entry.size, entry.blob_id if entry.lfs is None else entry.lfs.sha256]
+            for entry in files
         }
-        return canonical_json(found).decode()
+        return canonical_json(listing).decode()
 
-    def fetch(self, name: str, commit: str, told: Sequence[Any]) -> Path:
+    def fetch(self, name: str, commit: str, expected: Sequence[Any]) -> Path:
         """Return a file in the client's cache, complete and with the digest in the listing."""
         try:
             path = Path(
@@ -171,15 +171,15 @@ class _Hub:
             )
         except Exception as error:
             raise self._failure(error, name) from error
-        size, digest = told
+        size, digest = expected
         git_start = b"blob %d\0" % path.stat().st_size
         if len(digest) == 64:
             begun = hashlib.sha256()
         else:
             begun = hashlib.sha1(git_start, usedforsecurity=False)
         with path.open("rb", buffering=0) as file:
-            found = hashlib.file_digest(file, lambda: begun).hexdigest()
-        if path.stat().st_size != size or found != digest:
+            actual = hashlib.file_digest(file, lambda: begun).hexdigest()
+        if path.stat().st_size != size or actual != digest:
             raise CorruptShard(
                 f"{path}: is not the file of {self.repository} at {commit}, which has"
                 f" {size:,} bytes and the digest {digest}; delete {path.resolve()} and run again to"
@@ -221,8 +221,8 @@ def _make(view: Path, hub: _Hub, commit: str, path: str) -> None:
         about = [name for name in listing if name.startswith(root) and name.endswith(".json")]
         paths = _fetch_all(hub, commit, about, listing)
         snapshot = paths[0].parents[about[0].count("/")]  # the directory that names are relative to
-        found = saved_files(snapshot / path, top) or {}
-        splits = {split: [f"{root}{name}" for name in own] for split, own in found.items()}
+        saved = saved_files(snapshot / path, top) or {}
+        splits = {split: [f"{root}{name}" for name in files_of_split] for split, files_of_split in saved.items()}
     else:
         readme = None
         if not path and "README.md" in listing:
@@ -234,7 +234,7 @@ def _make(view: Path, hub: _Hub, commit: str, path: str) -> None:
             info = None
         else:
             info = dataset_info(hub.address, readme)
-    names = sorted({name for own in splits.values() for name in own})
+    names = sorted({name for files_of_split in splits.values() for name in files_of_split})
     missing = next((name for name in names if name not in listing), None)
     if missing is not None:
         raise InputError(
@@ -244,8 +244,8 @@ def _make(view: Path, hub: _Hub, commit: str, path: str) -> None:
     paths = _fetch_all(hub, commit, names, listing)
     files = dict(zip(names, paths, strict=True))
     address = f"hf://datasets/{hub.repository}@{commit}{f'/{path}' if path else ''}"
-    shown = {split: {name: files[name] for name in own} for split, own in splits.items()}
-    write_view(view, address, shown, {} if info is None else {"dataset_info": info})
+    linked = {split: {name: files[name] for name in files_of_split} for split, files_of_split in splits.items()}
+    write_view(view, address, linked, {} if info is None else {"dataset_info": info})
 
 
 def _fetch_all(
@@ -290,34 +290,34 @@ def choose(
         return {"": [path]}
     if any(sign in path for sign in "*?["):
         parts = path.split("/")
-        found = []
+        chosen = []
         for name in data:
             if matches(name.split("/"), parts):
-                found.append(name)
+                chosen.append(name)
         fixed = next(depth for depth, part in enumerate(parts) if set(part) & set("*?["))
         root = "".join(f"{part}/" for part in parts[:fixed])
     else:
         root = ""
         if path:
             root = f"{path}/"
-        found = []
+        chosen = []
         for name in data:
             if name.startswith(root):
-                found.append(name)
+                chosen.append(name)
         sharded = []
-        for name in found:
+        for name in chosen:
             if not path and (match := _SHARDED.fullmatch(name)):
                 sharded.append((name, match[1]))
         if sharded:
             return _grouped([name for name, _ in sharded], [split for _, split in sharded])
-    if not found:
-        shown = ", ".join(sorted(names)[:5]) + (", …" if len(names) > 5 else "")
+    if not chosen:
+        listed = ", ".join(sorted(names)[:5]) + (", …" if len(names) > 5 else "")
         what = "holds no .csv, .tsv, .jsonl, .json, .parquet or .arrow file"
         if path:
             what = f"holds no data file {path!r}"
-        raise InputError(f"{address}: the commit {what}; it has {shown or 'no files'}")
+        raise InputError(f"{address}: the commit {what}; it has {listed or 'no files'}")
     try:
-        return _grouped(found, splits_of([name[len(root) :] for name in found]))
+        return _grouped(chosen, splits_of([name[len(root) :] for name in chosen]))
     except Mixed as mixed:
         raise InputError(
             f"{address}: {root}{mixed.belongs} belongs to a split by its name, and"
@@ -336,21 +336,21 @@ def _is_data(name: str) -> bool:
 def _grouped(names: Sequence[str], splits: Sequence[str]) -> dict[str, list[str]]:
     if not splits:
         return {"": [*names]}
-    told: dict[str, list[str]] = {}
+    files_of: dict[str, list[str]] = {}
     for name, split in zip(names, splits, strict=True):
-        told.setdefault(split, []).append(name)
-    return told
+        files_of.setdefault(split, []).append(name)
+    return files_of
 
 
 def dataset_info(address: str, readme: str) -> dict[str, Any] | None:
     """Return the `dataset_info` in README.md of the configuration that `choose` takes without a
     path.
     """
-    told = _head(address, readme).get("dataset_info")
+    declared = _head(address, readme).get("dataset_info")
     infos = {}
-    for each in told if isinstance(told, list) else [told]:
-        if isinstance(each, dict):
-            infos[str(each.get("config_name", "default"))] = each
+    for info in declared if isinstance(declared, list) else [declared]:
+        if isinstance(info, dict):
+            infos[str(info.get("config_name", "default"))] = info
     names = _chosen(_configurations(address, readme)) or [*infos]
     return infos.get(names[0] if len(names) == 1 else "default")
 
@@ -380,21 +380,21 @@ def _configurations(address: str, readme: str) -> dict[str, Mapping[str, Any]]:
     if not isinstance(listed, list):
         return {}
     result: dict[str, Mapping[str, Any]] = {}
-    for each in listed:
+    for configuration in listed:
         if (
-            isinstance(each, dict)
-            and "config_name" in each
-            and (each.get("data_files") or each.get("data_dir"))
+            isinstance(configuration, dict)
+            and "config_name" in configuration
+            and (configuration.get("data_files") or configuration.get("data_dir"))
         ):
-            result[str(each["config_name"])] = each
+            result[str(configuration["config_name"])] = configuration
     return result
 
 
 def _chosen(configurations: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return the names of the only configuration, or of those marked as default."""
     result = []
-    for name, each in configurations.items():
-        if len(configurations) == 1 or name == "default" or each.get("default"):
+    for name, configuration in configurations.items():
+        if len(configurations) == 1 or name == "default" or configuration.get("default"):
             result.append(name)
     return result
 
@@ -405,30 +405,30 @@ def _of_configuration(
     """Return the files of the only configuration, or of the default one."""
     chosen = _chosen(configurations)
     if len(chosen) != 1:
-        first, told = next((name, each) for name, each in configurations.items())
-        pattern = next(iter(_patterns(told).values()))[0]
+        first, configuration = next((name, entry) for name, entry in configurations.items())
+        pattern = next(iter(_patterns(configuration).values()))[0]
         raise InputError(
             f"{address}: README.md defines the configurations {', '.join(configurations)}, and none"
             f" is the default; add the path of one's files to the address, such as /{pattern} of"
             f" {first}"
         )
-    told = configurations[chosen[0]]
-    found: dict[str, list[str]] = {}
-    for split, patterns in _patterns(told).items():
-        own = {
+    configuration = configurations[chosen[0]]
+    files_of: dict[str, list[str]] = {}
+    for split, patterns in _patterns(configuration).items():
+        matching = {
             name
             for pattern in patterns
             for name in data
             if matches(name.split("/"), pattern.split("/"))
         }
-        if not own:
+        if not matching:
             raise InputError(
                 f"{address}: README.md says that split {split or 'train'} of {chosen[0]} is"
                 f" {', '.join(patterns)}, and no data file has such a name; add the path of the"
                 " files to the address"
             )
-        found[split] = sorted(own)
-    return found
+        files_of[split] = sorted(matching)
+    return files_of
 
 
 def _patterns(configuration: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -443,14 +443,14 @@ def _patterns(configuration: Mapping[str, Any]) -> dict[str, list[str]]:
         entries = files
     else:
         entries = [files]
-    told: dict[str, list[str]] = {}
-    for each in entries:
-        if isinstance(each, dict):
-            split, path = (str(each.get("split", "")), each.get("path"))
+    patterns_of: dict[str, list[str]] = {}
+    for entry in entries:
+        if isinstance(entry, dict):
+            split, path = (str(entry.get("split", "")), entry.get("path"))
         else:
-            split, path = ("", each)
+            split, path = ("", entry)
         below = [str(one) for one in (path if isinstance(path, list) else [path])]
-        told.setdefault(split, []).extend(
+        patterns_of.setdefault(split, []).extend(
             f"{directory}/{one}" if directory else one for one in below
         )
-    return told
+    return patterns_of

@@ -66,15 +66,15 @@ class Texts(Sequence[str]):
         return len(self._values)
 
     @overload
-    def __getitem__(self, place: int) -> str: ...
+    def __getitem__(self, position: int) -> str: ...
 
     @overload
-    def __getitem__(self, place: slice) -> tuple[str, ...]: ...
+    def __getitem__(self, position: slice) -> tuple[str, ...]: ...
 
-    def __getitem__(self, place: int | slice) -> str | tuple[str, ...]:
-        if isinstance(place, slice):
-            return tuple(self._values[place].to_pylist())
-        return str(self._values[int(place)].as_py())
+    def __getitem__(self, position: int | slice) -> str | tuple[str, ...]:
+        if isinstance(position, slice):
+            return tuple(self._values[position].to_pylist())
+        return str(self._values[int(position)].as_py())
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values.to_pylist())
@@ -104,20 +104,20 @@ class MappedSplit:
     """The fields of a `SplitIndex` that are views of a file, by name; pickled as a reference to
     that file.
 
-    digest: of the file's stream, in hex; place: the file's device and inode.
+    digest: of the file's stream, in hex; inode: the file's device and inode.
     """
 
     path: Path
     digest: str
-    place: tuple[int, int]
+    inode: tuple[int, int]
     split: str
     fields: Mapping[str, Any]
 
     def is_there(self) -> bool:
         """Return whether the path still names the file that was mapped."""
         with suppress(OSError):
-            found = os.stat(self.path)
-            return (found.st_dev, found.st_ino) == self.place
+            stat = os.stat(self.path)
+            return (stat.st_dev, stat.st_ino) == self.inode
         return False
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -203,24 +203,24 @@ class SplitIndex:
         return digest.hexdigest()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        values = {field_.name: getattr(self, field_.name) for field_ in fields(self)}
         if "identity" in vars(self):  # computing it takes a second for a million blocks
             values["identity"] = self.identity
         mapped = values.pop("mapped")
         if mapped is None or get_spawning_popen() is None or not mapped.is_there():
             return _unpickled, (type(self), values, None)
-        own = {
+        extras = {
             name: value for name, value in values.items() if value is not mapped.fields.get(name)
         }
-        return _unpickled, (type(self), own, mapped)
+        return _unpickled, (type(self), extras, mapped)
 
 
 def _unpickled(
-    kind: type[SplitIndex], values: dict[str, Any], mapped: MappedSplit | None
+    cls: type[SplitIndex], values: dict[str, Any], mapped: MappedSplit | None
 ) -> SplitIndex:
-    made = object.__new__(kind)
-    vars(made).update({**({} if mapped is None else mapped.fields), **values, "mapped": mapped})
-    return made
+    index = object.__new__(cls)
+    vars(index).update({**({} if mapped is None else mapped.fields), **values, "mapped": mapped})
+    return index
 
 
 @dataclass(frozen=True)
@@ -252,8 +252,8 @@ class IndexRow:
 _TYPES = {"str": pa.string(), "int": pa.int64(), "int | None": pa.int64()}
 INDEX_SCHEMA = pa.schema(
     [
-        pa.field(each.name, _TYPES[str(each.type)], nullable="None" in str(each.type))
-        for each in fields(IndexRow)
+        pa.field(field_.name, _TYPES[str(field_.type)], nullable="None" in str(field_.type))
+        for field_ in fields(IndexRow)
     ]
 )
 _SCHEMA_KEY = b"headrace.schema"
@@ -289,7 +289,7 @@ def columns_of(metadata: Mapping[bytes, bytes]) -> tuple[pa.Schema, tuple[str, .
     """
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(metadata[_SCHEMA_KEY])))
     null_values = json.loads(metadata[_NULLS_KEY])
-    if not isinstance(null_values, list) or not all(isinstance(each, str) for each in null_values):
+    if not isinstance(null_values, list) or not all(isinstance(text, str) for text in null_values):
         raise ValueError("its null values are not a list of texts")
     return schema, tuple(null_values)
 
@@ -335,8 +335,8 @@ class RunIndex(Index):
         table = table.take(pc.sort_indices(table, [("shard", "ascending"), ("block", "ascending")]))
         # sorted already: coded in order of appearance
         names = table["shard"].combine_chunks().dictionary_encode()
-        places = np.asarray(names.indices.to_numpy(), np.int64)
-        first = pa.array(np.flatnonzero(np.diff(places, prepend=-1)))
+        codes = np.asarray(names.indices.to_numpy(), np.int64)
+        first = pa.array(np.flatnonzero(np.diff(codes, prepend=-1)))
 
         def of_shards(column: str) -> Texts:
             return Texts(table[column].take(first).combine_chunks())
@@ -349,7 +349,7 @@ class RunIndex(Index):
             schema=self.schema,
             shards=Texts(names.dictionary),
             formats=of_shards("format"),
-            shard_of_block=places,
+            shard_of_block=codes,
             block=of_blocks("block"),
             rows=of_blocks("rows"),
             offset=of_blocks("offset"),

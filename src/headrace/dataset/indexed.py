@@ -96,10 +96,10 @@ class IndexedDataset(ABC):
         """The names of the splits."""
         return tuple(self.split_rows)
 
-    def split_named(self, asked: str) -> str | None:
+    def split_named(self, requested: str) -> str | None:
         """Return the split's own name for it or an alias; None if there is no such split."""
-        also = next((names for names in _SYNONYMS if asked in names), ())
-        return next((name for name in (asked, *also) if name in self.splits), None)
+        also = next((names for names in _SYNONYMS if requested in names), ())
+        return next((name for name in (requested, *also) if name in self.splits), None)
 
     def split_index(self, split: str | None = None) -> SplitIndex:
         """Return the blocks of a split; None selects the only split.
@@ -116,10 +116,10 @@ class IndexedDataset(ABC):
                 f'split="{names[0]}"'
             )
         if split is None:
-            asked = self.splits[0]
+            only_split = self.splits[0]
         else:
-            asked = split
-        name = self.split_named(asked)
+            only_split = split
+        name = self.split_named(only_split)
         if name is None:
             raise InputError(
                 f"{self.root}: has no split {split!r}; it has {', '.join(self.splits)}"
@@ -194,7 +194,7 @@ class BlockReader:
             checksum = index.checksums[shard]
         copy = None
         if self._files is not None:
-            copy = self._files.place(path, checksum)
+            copy = self._files.local_path(path, checksum)
         if copy is None and self._remote and word == "parquet":
             # pages have their own checksums, and the rest of the object is not fetched
             checksum = ""
@@ -205,18 +205,18 @@ class BlockReader:
             )
         if index.stamps is not None and not self._remote:
             _refuse_changed(path, index.stamps[shard])
-        wanted = self._target(columns)
+        block_target = self._target(columns)
         names = index.schema.names
-        target = wanted
+        target = block_target
         partition = {}
         if index.partitioned:
-            told = partition_of(index.shards[shard])
-            partition = {name: told[name] for name in index.partitioned}
+            texts = partition_of(index.shards[shard])
+            partition = {name: texts[name] for name in index.partitioned}
             names = [name for name in names if name not in partition]
-            target = self._target([name for name in wanted.schema.names if name not in partition])
+            target = self._target([name for name in block_target.schema.names if name not in partition])
             if not target.schema.names:
                 return with_partition(
-                    pa.table({}), int(index.rows[number]), wanted.schema, partition
+                    pa.table({}), int(index.rows[number]), block_target.schema, partition
                 )
         try:
             table = read_block(
@@ -247,7 +247,7 @@ class BlockReader:
                     _refuse_replaced(path, "", index.stamps[shard])
                     self._copies[shard] = copy
         if partition:
-            return with_partition(table, table.num_rows, wanted.schema, partition)
+            return with_partition(table, table.num_rows, block_target.schema, partition)
         return table
 
     def _target(self, columns: Sequence[str] | None) -> Target:
@@ -286,10 +286,10 @@ class BlockReader:
                         content = pa.allocate_buffer(stamp[2])
                         with path.open("rb", buffering=0) as file:
                             content = content.slice(0, file.readinto(memoryview(content)))
-                        found = checksum_bytes(memoryview(content))
+                        actual = checksum_bytes(memoryview(content))
                     else:
-                        found = place_of(path).checksum()
-                    if found != checksum:
+                        actual = place_of(path).checksum()
+                    if actual != checksum:
                         raise damaged(path)
                 self._whole[shard] = stamp
         except OSError as error:

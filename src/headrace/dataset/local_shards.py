@@ -51,7 +51,7 @@ class FileCache:
         self._root = root
         self._begin()
 
-    def place(self, path: Path, checksum: str) -> Path | None:
+    def local_path(self, path: Path, checksum: str) -> Path | None:
         """Return the local copy of a shard, complete and checked; None if there is no room for one.
 
         checksum: XXH3-128 of the published bytes. If "", it is unknown, and the object is copied as
@@ -70,14 +70,14 @@ class FileCache:
             if path in self._refused:
                 return None
             try:
-                found = self._found(path, checksum)
+                copy = self._found(path, checksum)
             except FileNotFoundError as error:
                 raise damaged(path, "is missing") from error
-            if found is None:
+            if copy is None:
                 self._refused.add(path)
                 return None
-            self._whole[str(path)] = found, _stamp(found)
-            return found
+            self._whole[str(path)] = copy, _stamp(copy)
+            return copy
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_base": self._base, "_limit": self._limit, "_root": self._root}
@@ -122,24 +122,24 @@ class FileCache:
                 with storing(temporary), temporary.open("xb") as file:
                     file.truncate(size)
             place_of(path).fetch(temporary)
-            own = checksum_file(temporary)
-            if checksum and own != checksum:
+            actual = checksum_file(temporary)
+            if checksum and actual != checksum:
                 raise damaged(path)
-            place = self._directory / f"{key}-{own}"
-            with storing(place):
-                os.replace(temporary, place)
-            return place
+            final = self._directory / f"{key}-{actual}"
+            with storing(final):
+                os.replace(temporary, final)
+            return final
 
 
 def stored_bytes(root: Path, shards: Sequence[str]) -> int:
     """Sum the bytes of these objects below a prefix, with one listing for each prefix that contains
     some.
     """
-    wanted = [root / shard for shard in shards]
+    paths = [root / shard for shard in shards]
     listed: dict[Path, int] = {}
-    for parent in {each.parent for each in wanted}:
+    for parent in {path.parent for path in paths}:
         listed |= {parent / fact.name: fact.size for fact in place_of(parent).children()[1]}
-    return sum(listed.get(each, 0) for each in set(wanted))
+    return sum(listed.get(path, 0) for path in set(paths))
 
 
 def _stamp(path: Path) -> _Stamp | None:
@@ -189,7 +189,7 @@ class LocalShards:
             self._directory = cache_directory(files.cache_dir) / "files"
             self._cache = FileCache(self._directory, files.disk_bytes, root)
 
-    def place(self, shard: str) -> Path:
+    def local_path(self, shard: str) -> Path:
         """Return the local file of a shard, complete and checked.
 
         Raises `CorruptShard`, `StoreError`.
@@ -197,18 +197,18 @@ class LocalShards:
         path = self._root / shard
         checksum = self._checksums[shard]
         if self._cache is not None:
-            found = self._cache.place(path, checksum)
-            if found is None:
+            copy = self._cache.local_path(path, checksum)
+            if copy is None:
                 raise StoreError(
                     f"{path}: no room for a copy in {self._directory}, besides those in use; make"
                     " room on the disk, raise disk_bytes, or give another cache_dir"
                 )
-            return found
+            return copy
         try:
-            whole = self._verify == "never" or not checksum or checksum_file(path) == checksum
+            intact = self._verify == "never" or not checksum or checksum_file(path) == checksum
         except OSError as error:
             raise damaged(path, f"cannot be read ({error.strerror})") from error
-        if not whole:
+        if not intact:
             raise damaged(path)
         return path
 

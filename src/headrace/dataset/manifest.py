@@ -64,25 +64,25 @@ class Manifest:
     @property
     def folds(self) -> list[FoldLists]:
         """The cells of each split of each fold; empty if the run was prepared as one split."""
-        folds = (each["splits"] for each in self.facts.get("folds", ()))
-        return [{split: own[split] for split in in_usual_order(own)} for own in folds]
+        folds = (fold["splits"] for fold in self.facts.get("folds", ()))
+        return [{split: cells[split] for split in in_usual_order(cells)} for cells in folds]
 
     def fold(self, number: int) -> Manifest:
         """Return the manifest of one fold, as if the run were prepared as that split alone."""
         lists = self.folds[number]
-        own = self.facts["folds"][number]
+        cells_of = self.facts["folds"][number]
         cells = {split: [self.splits[cell] for cell in names] for split, names in lists.items()}
         totals = {
             split: SplitTotals(
-                rows=sum(each.rows for each in held),
-                shards=sum(each.shards for each in held),
-                bytes=sum(each.bytes for each in held),
+                rows=sum(totals.rows for totals in cell_totals),
+                shards=sum(totals.shards for totals in cell_totals),
+                bytes=sum(totals.bytes for totals in cell_totals),
             )
-            for split, held in cells.items()
+            for split, cell_totals in cells.items()
         }
         facts = {
             name: value
-            for name, value in (self.facts | own).items()
+            for name, value in (self.facts | cells_of).items()
             if name not in ("folds", "splits", "dates")
         }
         return replace(self, splits=totals, facts=facts)
@@ -101,7 +101,7 @@ class Manifest:
         """Show rows of each split and of each reason for dropping, for notebooks."""
         ordered = [(name, self.splits[name]) for name in in_usual_order(self.splits)]
         splits = [
-            [name, each.rows, each.shards, f"{each.bytes / 1e3:,.1f}"] for name, each in ordered
+            [name, totals.rows, totals.shards, f"{totals.bytes / 1e3:,.1f}"] for name, totals in ordered
         ]
         dropped = [
             [f"dropped: {reason}", rows, "", ""] for reason, rows in self.dropped.items() if rows

@@ -78,17 +78,17 @@ class Fold(IndexedDataset):
 
     def __init__(self, run: FinishedRun, number: int) -> None:
         super().__init__(run.root)
-        found = run.manifest.folds
-        if not found:
+        folds = run.manifest.folds
+        if not folds:
             raise SettingsError(
                 f"{run.root}: was prepared as one split and has no folds; prepare it in folds"
             )
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(found):
-            raise SettingsError(f"{run.root}: has no fold {number!r}; it has 0 to {len(found) - 1}")
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(folds):
+            raise SettingsError(f"{run.root}: has no fold {number!r}; it has 0 to {len(folds) - 1}")
         self._run = run
-        self._cells = found[number]
+        self._cells = folds[number]
         self.manifest = run.manifest.fold(number)
-        self.number, self.folds = number, len(found)
+        self.number, self.folds = number, len(folds)
 
     def __str__(self) -> str:
         rows = ", ".join(f"{name} {count:,}" for name, count in self.split_rows.items())
@@ -154,7 +154,7 @@ def find_run(path: str | Path, run: str | None = None) -> tuple[Path, Manifest]:
     if linked is not None and manifest is not None:
         return root / "runs" / linked, manifest
     runs = [root / "runs" / name for name in _finished(root)]
-    for newest in sorted(runs, key=lambda each: (finished_at(each), each), reverse=True):
+    for newest in sorted(runs, key=lambda run_path: (finished_at(run_path), run_path), reverse=True):
         manifest = read_manifest(newest)
         if manifest is not None:
             return newest, manifest
@@ -169,7 +169,7 @@ def _finished(root: Path) -> list[str]:
     if not runs.is_dir():
         return []
     return sorted(
-        each.name
-        for each in runs.iterdir()
-        if RUN_ID.fullmatch(each.name) and (each / MANIFEST).exists()
+        path.name
+        for path in runs.iterdir()
+        if RUN_ID.fullmatch(path.name) and (path / MANIFEST).exists()
     )

@@ -49,8 +49,8 @@ from headrace.formats.names import in_order
 from headrace.formats.partitions import partition_types, stored
 from headrace.formats.registry import file_type_of_name
 from headrace.formats.shard import Shard
-from headrace.formats.source import look, told_empty
-from headrace.formats.types import REMEDY, few, is_headless, type_named
+from headrace.formats.source import describe_empty, look
+from headrace.formats.types import REMEDY, missing_header, shorten_list, type_named
 from headrace.printable import printable
 from headrace.storage.cache_room import cache_directory as cache_directory
 from headrace.storage.local import alone, make_directory, write_new
@@ -94,7 +94,7 @@ class PlainDataset(IndexedDataset):
     @property
     def split_rows(self) -> Mapping[str, int]:
         """The number of rows of each split; without splits in names, of the split "all"."""
-        return {split: each.total_rows for split, each in self._index.splits.items()}
+        return {split: index.total_rows for split, index in self._index.splits.items()}
 
 
 class _Asked:
@@ -129,19 +129,19 @@ class _Asked:
         self.on_progress = on_progress
         self.listing = listing = list_files(entries, splits="keep")
         if len(entries) == 1:
-            home, rest = home_of(entries[0])
+            home, pattern = home_of(entries[0])
         else:
-            home, rest = (None, "")
+            home, pattern = (None, "")
         self.partitions = partition_types(listing.names)
         reading: list[object] = [dict(sorted((types or {}).items())), list(null_values)]
         if self.partitions:  # keeps the keys of other sources unchanged
-            reading.append([[name, str(kind)] for name, kind in self.partitions.items()])
+            reading.append([[name, str(type_)] for name, type_ in self.partitions.items()])
         self.files = listing.digest(home)
         self.contents = sha256_hex(
             canonical_json([VERSION, listing.digest(), listing.splits, *reading])
         )
         self.cached = cache_directory(cache_dir) / f"index-{self.contents}.arrows"
-        key = sha256_hex(canonical_json([rest, *reading]))[:16]
+        key = sha256_hex(canonical_json([pattern, *reading]))[:16]
         if home is None:
             self.published = None
         else:
@@ -151,33 +151,33 @@ class _Asked:
         """Return why an index does not match the current files, or None."""
         if index.files != self.files:
             return "files came, went or changed after it was made"
-        told = {}
+        listed_files = {}
         for name in self.types:
             if name in index.schema.names:
-                told[name] = index.schema.field(name).type
-        if told != self.types or index.null_values != self.null_values:
+                listed_files[name] = index.schema.field(name).type
+        if listed_files != self.types or index.null_values != self.null_values:
             return "it was made with other types or null values"
-        places = files_of_splits(self.listing)
-        if list(index.splits) != list(places):
-            return f"its splits are not {', '.join(places)}"
-        stamps = self.listing.facts[:, :2]
-        for split, of_split in places.items():
+        files_of = files_of_splits(self.listing)
+        if list(index.splits) != list(files_of):
+            return f"its splits are not {', '.join(files_of)}"
+        stamps = self.listing.stat_array[:, :2]
+        for split, of_split in files_of.items():
             # Files without rows are not in an index. This detects names that are only in the index.
             known = index.splits[split]
-            if len(places) == 1:
+            if len(files_of) == 1:
                 names = self.listing.names
             else:
-                names = [self.listing.names[each] for each in of_split.tolist()]
+                names = [self.listing.names[number] for number in of_split.tolist()]
             shards = text_array(known.shards)
             listed = text_array(names)
             if not shards.equals(listed):
-                found = pc.index_in(shards, listed)
-                if found.null_count:
-                    missing = shards.filter(pc.is_null(found))[0].as_py()
+                positions = pc.index_in(shards, listed)
+                if positions.null_count:
+                    missing = shards.filter(pc.is_null(positions))[0].as_py()
                     if is_sound_name(missing):
                         return f"it has {missing[:80]!r}"
                     return "it has files outside"
-                of_split = of_split[found.to_numpy()]
+                of_split = of_split[positions.to_numpy()]
             if known.stamps is None or not np.array_equal(known.stamps, stamps[of_split]):
                 return "files have other sizes or times"
         return None
@@ -243,7 +243,7 @@ class _Asked:
             problem = self.problem(index)
             if problem is None:
                 # Checked for published files only: it takes a second for a million blocks.
-                if any(replace(each).identity != each.identity for each in index.splits.values()):
+                if any(replace(split_index).identity != split_index.identity for split_index in index.splits.values()):
                     raise CorruptShard(
                         f"{path}: names its splits by other digests than theirs; delete it"
                     )
@@ -267,7 +267,7 @@ class _Asked:
             "%s", printable(f"{listing.root}: making the index of {len(listing.names):,} files")
         )
 
-        def hear(done: int, total: int) -> None:
+        def report(done: int, total: int) -> None:
             nonlocal last
             if time.monotonic() - last >= _REPORT_S:
                 last = time.monotonic()
@@ -278,7 +278,7 @@ class _Asked:
 
         workers = self.workers or default_workers()
         return build(
-            listing, self.types, self.partitions, self.null_values, workers, self.files, hear
+            listing, self.types, self.partitions, self.null_values, workers, self.files, report
         )
 
 
@@ -310,8 +310,8 @@ def open_plain(
                 f"{type(source).__name__} of {type(entry).__name__} is neither paths nor a table;"
                 " give paths, or make a table of the rows, such as with polars.DataFrame(…)"
             )
-    asked = _Asked(entries, types, null_values, cache_dir, workers, on_progress)
-    return _opened(asked, asked.index("loud"))
+    request = _Asked(entries, types, null_values, cache_dir, workers, on_progress)
+    return _opened(request, request.index("loud"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -319,7 +319,7 @@ class PublishedIndex:
     """A published index. how: "kept" if it was there already, and nothing was written."""
 
     path: Path
-    place: Place
+    location: Place
     how: Literal["written", "kept"]
     dataset: PlainDataset
 
@@ -327,7 +327,7 @@ class PublishedIndex:
 def publish_index(
     source: str | Path,
     *,
-    place: Place | None = None,
+    location: Place | None = None,
     types: Mapping[str, str] | None = None,
     null_values: Sequence[str] = (),
     cache_dir: str | Path | None = None,
@@ -337,55 +337,55 @@ def publish_index(
     """Publish the index of a directory, a file or a glob, for all later opens with the same types
     and nulls.
 
-    place: "beside" the shards, in a directory called .headrace; or in the "cache" alone; None:
+    location: "beside" the shards, in a directory called .headrace; or in the "cache" alone; None:
     beside them, or in the cache if that directory cannot be written. An index that matches the
     files is left as it is. Raises as `open_plain`, and `StoreError` if the index cannot be written.
     """
-    asked = _Asked([source], types, null_values, cache_dir, workers, on_progress)
+    request = _Asked([source], types, null_values, cache_dir, workers, on_progress)
     was_cached = False
     with suppress(CorruptShard):
-        asked.mapped()
+        request.mapped()
         was_cached = True
-    index = asked.index("silent")
-    dataset = _opened(asked, index)
-    target = asked.published
-    cached = asked.cached
-    if place != "cache" and target is not None:
-        if asked.published_bytes("silent") is not None:
-            return PublishedIndex(path=target, place="beside", how="kept", dataset=dataset)
+    index = request.index("silent")
+    dataset = _opened(request, index)
+    target = request.published
+    cached = request.cached
+    if location != "cache" and target is not None:
+        if request.published_bytes("silent") is not None:
+            return PublishedIndex(path=target, location="beside", how="kept", dataset=dataset)
         try:
             place_of(target).replace(index.data.to_pybytes())
         except StoreError:
-            if place == "beside":
+            if location == "beside":
                 raise
         else:
             place_of(target).sweep(older_than_s=3600.0)  # another machine may be publishing now
-            return PublishedIndex(path=target, place="beside", how="written", dataset=dataset)
+            return PublishedIndex(path=target, location="beside", how="written", dataset=dataset)
     # the cache failed; this raises the reason
-    if any(each.mapped is None for each in index.splits.values()):
+    if any(split_index.mapped is None for split_index in index.splits.values()):
         place_of(cached).replace(index.data.to_pybytes())
     return PublishedIndex(
-        path=cached, place="cache", how="kept" if was_cached else "written", dataset=dataset
+        path=cached, location="cache", how="kept" if was_cached else "written", dataset=dataset
     )
 
 
-def _opened(asked: _Asked, index: StoredIndex) -> PlainDataset:
+def _opened(request: _Asked, index: StoredIndex) -> PlainDataset:
     names = index.schema.names
-    listing = asked.listing
-    kind = file_type_of_name(listing.names[0])
-    if kind is not None and kind.format.separator is not None and is_headless(names):
+    listing = request.listing
+    file_type = file_type_of_name(listing.names[0])
+    if file_type is not None and file_type.format.separator is not None and missing_header(names):
         file = listing.path(0)
         text = (
-            f"{file}: its first line, {few(names)}, was read as column names but looks like data;"
+            f"{file}: its first line, {shorten_list(names)}, was read as column names but looks like data;"
             f" {REMEDY}"
         )
         warnings.warn(printable(text), UserWarning, stacklevel=4)
     empty: list[str] = []
-    if sum(len(each.shards) for each in index.splits.values()) < len(listing.names):
-        holding = {name for each in index.splits.values() for name in each.shards}
+    if sum(len(split_index.shards) for split_index in index.splits.values()) < len(listing.names):
+        holding = {name for split_index in index.splits.values() for name in split_index.shards}
         empty = [name for name in listing.names if name not in holding]
-        _warn(told_empty(empty, len(listing.names), "files"))
-    return PlainDataset(listing.root, index, asked.contents, empty)
+        _warn(describe_empty(empty, len(listing.names), "files"))
+    return PlainDataset(listing.root, index, request.contents, empty)
 
 
 def _warn(text: str) -> None:
@@ -421,34 +421,34 @@ def build(
         words = list[str]()
         numbers = list[int]()
         blocks: list[tuple[int, int, int, int]] = []
-        places = range(start, min(start + _FILES_A_TASK, len(listing.names)))
-        for place in places:
+        numbers_of_files = range(start, min(start + _FILES_A_TASK, len(listing.names)))
+        for number in numbers_of_files:
             last = None
             if distinct:
                 last = distinct[-1]
-            shard, own = look(listing.path(place), listing.names[place], last, partitions)
+            shard, spans = look(listing.path(number), listing.names[number], last, partitions)
             if shard.dialect is not None and kinds:  # the declared types of text columns
-                told = {name: kind for name, kind in kinds.items() if name not in shard.partition}
+                declared_types = {name: type_ for name, type_ in kinds.items() if name not in shard.partition}
                 declared = pa.schema(
-                    [(each.name, told.get(each.name, each.type)) for each in shard.schema]
+                    [(field.name, declared_types.get(field.name, field.type)) for field in shard.schema]
                 )
                 shard = replace(shard, schema=declared)
-            size, mtime_ns, _ = listing.stats[place]
+            size, mtime_ns, _ = listing.stats[number]
             shard = replace(shard, size=size, mtime_ns=mtime_ns)
             words.append(shard.word)
-            numbers.append(len(own))
-            blocks += [(span.block, span.rows, span.offset, span.length) for span in own]
+            numbers.append(len(spans))
+            blocks += [(span.block, span.rows, span.offset, span.length) for span in spans]
             distinct = _distinct([*distinct, shard])
-        done += len(places)
+        done += len(numbers_of_files)
         on_progress(done, len(listing.names))
         return distinct, words, numbers, np.array(blocks, np.int64).reshape(-1, 4)
 
-    found = run_tasks(
+    results = run_tasks(
         [partial(task, start) for start in range(0, len(listing.names), _FILES_A_TASK)], workers
     )
-    shards = _distinct([shard for distinct, _, _, _ in found for shard in distinct])
+    shards = _distinct([shard for distinct, _, _, _ in results for shard in distinct])
     text = {
-        name for each in shards if each.dialect is not None for name in stored(each).schema.names
+        name for shard in shards if shard.dialect is not None for name in stored(shard).schema.names
     }
     unknown = sorted(set(kinds) - text)
     if unknown:
@@ -457,9 +457,9 @@ def build(
             f" {sorted(text) or 'no columns'}"
         )
     schema = common_schema(shards, "error")
-    formats = [word for _, words, _, _ in found for word in words]
-    counts = np.array([number for _, _, numbers, _ in found for number in numbers], np.int64)
-    spans = np.concatenate([blocks for _, _, _, blocks in found])
+    formats = [word for _, words, _, _ in results for word in words]
+    counts = np.array([number for _, _, numbers, _ in results for number in numbers], np.int64)
+    spans = np.concatenate([blocks for _, _, _, blocks in results])
     partitioned = tuple(with_content(shards)[0].partition)
     splits = _splits(listing, formats, counts, spans, schema, partitioned)
     return stored_bytes(splits, schema, null_values, files)
@@ -481,11 +481,11 @@ def _distinct(shards: Sequence[Shard]) -> list[Shard]:
         )
         return first == second and (a.schema is b.schema or bool(a.schema.equals(b.schema)))
 
-    kept: list[Shard] = []
+    distinct: list[Shard] = []
     for shard in shards:
-        if not any(same(shard, other) for other in kept):
-            kept.append(shard)
-    return kept
+        if not any(same(shard, other) for other in distinct):
+            distinct.append(shard)
+    return distinct
 
 
 def _splits(
@@ -501,18 +501,18 @@ def _splits(
     """
     words = text_array(formats)
     firsts = np.cumsum(counts) - counts
-    found = []
-    for split, places in files_of_splits(listing).items():
-        holding = places[counts[places] > 0]
-        held = counts[holding]
-        shard_of_block = np.repeat(np.arange(len(holding)), held)
-        inside = np.arange(len(shard_of_block)) - np.repeat(np.cumsum(held) - held, held)
+    indexes = []
+    for split, files in files_of_splits(listing).items():
+        holding = files[counts[files] > 0]
+        block_counts = counts[holding]
+        shard_of_block = np.repeat(np.arange(len(holding)), block_counts)
+        inside = np.arange(len(shard_of_block)) - np.repeat(np.cumsum(block_counts) - block_counts, block_counts)
         block, rows, offset, length = spans[firsts[holding][shard_of_block] + inside].T.copy()
-        found.append(
+        indexes.append(
             SplitIndex(
                 split=split,
                 schema=schema,
-                shards=[listing.names[place] for place in holding.tolist()],
+                shards=[listing.names[number] for number in holding.tolist()],
                 formats=words.take(int64_array(holding)).to_pylist(),
                 shard_of_block=shard_of_block,
                 block=block,
@@ -520,11 +520,11 @@ def _splits(
                 offset=offset,
                 length=length,
                 checksums=[""] * len(holding),
-                stamps=listing.facts[holding, :2],
+                stamps=listing.stat_array[holding, :2],
                 partitioned=partitioned,
             )
         )
-    return found
+    return indexes
 
 
 def files_of_splits(listing: Listing) -> dict[str, I64]:

@@ -93,8 +93,8 @@ def make_own_links(run: Path, manifest: Manifest) -> None:
     links = _own_links(manifest)
     directory = local.make_directory(run / SPLITS)
     with local.storing(directory):
-        for name, place in sorted(manifest.facts["directories"].items()):
-            local.make_directory(run / place)  # a split without rows
+        for name, path in sorted(manifest.facts["directories"].items()):
+            local.make_directory(run / path)  # a split without rows
             if name in links:
                 local.link_to(directory / name, links[name])
     local.sync_directory(directory)
@@ -116,9 +116,9 @@ def point_at(out: Path, run: Path, manifest: Manifest, announce: Announce) -> No
             if os.path.lexists(out / name) and not _follows_pointer(out / name):
                 raise _in_the_way(out / name)
         # dangling, or leads to the old run, until the pointer moves
-        for name, place in sorted(beside.items()):
+        for name, target in sorted(beside.items()):
             # the kernel follows `splits` first: `..` is the run
-            local.link_to(out / name, f"{SPLITS}/../{place}")
+            local.link_to(out / name, f"{SPLITS}/../{target}")
         announce("beside.linked", SPLITS)
         local.link_to(pointer, f"runs/{run.name}/{SPLITS}")
         local.sync_directory(out)
@@ -131,12 +131,12 @@ def point_at(out: Path, run: Path, manifest: Manifest, announce: Announce) -> No
 
 def point_record_at(out: Path, run_id: str, manifest: Manifest) -> None:
     """Point `splits.json` of an object store at the run as the newest."""
-    place = out / POINTER
+    record = out / POINTER
     data = (json.dumps(pointer_record(run_id, manifest), indent=1, sort_keys=True) + "\n").encode()
     with suppress(FileNotFoundError):
-        if place.read_bytes() == data:
+        if record.read_bytes() == data:
             return
-    place_of(place).replace(data)
+    place_of(record).replace(data)
 
 
 def pointer_record(run_id: str, manifest: Manifest) -> dict[str, Any]:
@@ -171,25 +171,25 @@ def pointer_problem(root: Path, run: Path, manifest: Manifest) -> str | None:
         if same:
             return None
         return f"{record}: does not name run {run.name} and its splits; {_AGAIN}"
-    wanted = f"runs/{run.name}/{SPLITS}"
+    expected = f"runs/{run.name}/{SPLITS}"
     if not os.path.lexists(pointer):
         return f"{pointer}: is missing, so trainers that read paths find no split; {_AGAIN}"
     if not pointer.is_symlink():
-        kind = "file"
+        found_type = "file"
         if pointer.is_dir():
-            kind = "directory"
-        return f"{pointer}: is a {kind}, not a link to {wanted}; move it away and {_AGAIN}"
-    if (text := os.readlink(pointer)) != wanted:
-        return f"{pointer}: leads to {text}, not to {wanted}; delete the link and {_AGAIN}"
+            found_type = "directory"
+        return f"{pointer}: is a {found_type}, not a link to {expected}; move it away and {_AGAIN}"
+    if (text := os.readlink(pointer)) != expected:
+        return f"{pointer}: leads to {text}, not to {expected}; delete the link and {_AGAIN}"
     problem = own_links_problem(run, manifest)
     if problem is not None:
         return problem
     beside = manifest.facts.get("published", {})
-    for name, place in sorted(beside.items()):
+    for name, path in sorted(beside.items()):
         link = root / name
-        target = run / place
+        target = run / path
         if not (link.exists() and target.exists() and link.samefile(target)):
-            return f"{link}: does not lead to {place} of run {run.name}; move it away and {_AGAIN}"
+            return f"{link}: does not lead to {path} of run {run.name}; move it away and {_AGAIN}"
     for entry in sorted(root.iterdir()):
         if entry.name not in beside and _follows_pointer(entry):
             return f"{entry}: is a link of another run than {run.name}; delete it"
@@ -202,13 +202,13 @@ def own_links_problem(run: Path, manifest: Manifest) -> str | None:
     """
     directory = run / SPLITS
     links = _own_links(manifest)
-    for name, place in sorted(manifest.facts["directories"].items()):
+    for name, target in sorted(manifest.facts["directories"].items()):
         entry = directory / name
         if name in links and (not entry.is_symlink() or os.readlink(entry) != links[name]):
             return f"{entry}: is not a link to {links[name]}; restore it or prepare the run again"
         if (name not in links and entry.is_symlink()) or not entry.is_dir():
             return (
-                f"{entry}: does not lead to the directory {place} of the run; restore it or prepare"
+                f"{entry}: does not lead to the directory {target} of the run; restore it or prepare"
                 " the run again"
             )
     for entry in sorted(directory.iterdir()):
@@ -223,11 +223,11 @@ def _own_links(manifest: Manifest) -> dict[str, str]:
     """Return name → target of each link in a run's own `splits/`; a split already inside it needs
     none.
     """
-    places = manifest.facts["directories"].items()
+    directories = manifest.facts["directories"].items()
     result = {}
-    for name, place in places:
-        if place != f"{SPLITS}/{name}":
-            result[name] = os.path.relpath(place, SPLITS)
+    for name, directory in directories:
+        if directory != f"{SPLITS}/{name}":
+            result[name] = os.path.relpath(directory, SPLITS)
     return result
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from headrace.dataset.indexed import IndexedDataset
 from headrace.errors import InputError, MissingExtra, SettingsError
 from headrace.formats.saved import info_of
-from headrace.formats.types import few
+from headrace.formats.types import shorten_list
 
 if TYPE_CHECKING:
     import polars as pl
@@ -56,15 +56,15 @@ class SplitRows:
         unknown = [name for name in names if name not in schema.names]
         if unknown:
             raise SettingsError(
-                f"{self._dataset.root}: has no column {unknown[0]!r}; it has {few(schema.names)}"
+                f"{self._dataset.root}: has no column {unknown[0]!r}; it has {shorten_list(schema.names)}"
             )
-        wanted = pa.schema([schema.field(name) for name in names])
+        selected_schema = pa.schema([schema.field(name) for name in names])
         read = self._dataset.block_reader(self.split)
         blocks = range(len(self._dataset.split_index(self.split).rows))
         batches = (
-            batch for block in blocks for batch in read(block, names).cast(wanted).to_batches()
+            batch for block in blocks for batch in read(block, names).cast(selected_schema).to_batches()
         )
-        return pa.RecordBatchReader.from_batches(wanted, batches)
+        return pa.RecordBatchReader.from_batches(selected_schema, batches)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Deliver the rows to another library; see the Arrow PyCapsule interface."""
@@ -124,16 +124,16 @@ class SplitRows:
         rows = self.to_arrow()
         info = info_of(self._dataset.root)
         inferred = datasets.Features.from_arrow_schema(rows.schema)
-        told = None
+        declared = None
         if info is not None:
             infos = import_module("datasets.info").DatasetInfosDict.from_dataset_card_data(
                 {"dataset_info": info}
             )
-            told = next(iter(infos.values())).features
-        if told is None:
+            declared = next(iter(infos.values())).features
+        if declared is None:
             return datasets.Dataset(rows)
         features = datasets.Features(
-            {name: told.get(name, kind) for name, kind in inferred.items()}
+            {name: declared.get(name, type_) for name, type_ in inferred.items()}
         )
         try:
             fitted = import_module("datasets.table").table_cast(rows, features.arrow_schema)

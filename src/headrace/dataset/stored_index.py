@@ -51,7 +51,7 @@ _STORED = pa.schema(
     [
         pa.field("split", pa.string(), nullable=False),
         pa.field("identity", pa.string(), nullable=False),
-        *(pa.field(name, pa.large_list(kind), nullable=False) for name, kind in _OF_SHARDS.items()),
+        *(pa.field(name, pa.large_list(type_), nullable=False) for name, type_ in _OF_SHARDS.items()),
         *(
             pa.field(name, pa.large_list(pa.int64()), nullable=False)
             for name in (*_OF_BLOCKS, "stamps")
@@ -93,22 +93,22 @@ def stored_bytes(
 ) -> bytes:
     """Encode such a file. files: a digest of the indexed files."""
 
-    def lists(values: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
-        ends = np.cumsum([0, *(len(each) for each in values)])
+    def lists(values: Sequence[pa.Array], type_: pa.DataType) -> pa.Array:
+        ends = np.cumsum([0, *(len(array) for array in values)])
         return pa.LargeListArray.from_arrays(
-            int64_array(ends), pa.concat_arrays([*values, pa.nulls(0, kind)])
+            int64_array(ends), pa.concat_arrays([*values, pa.nulls(0, type_)])
         )
 
-    def texts(name: str, kind: pa.DataType) -> pa.Array:
-        return lists([text_array(getattr(each, name)).cast(kind) for each in splits], kind)
+    def texts(name: str, type_: pa.DataType) -> pa.Array:
+        return lists([text_array(getattr(split, name)).cast(type_) for split in splits], type_)
 
     def numbers(name: str) -> pa.Array:
-        return lists([int64_array(getattr(each, name).reshape(-1)) for each in splits], pa.int64())
+        return lists([int64_array(getattr(split, name).reshape(-1)) for split in splits], pa.int64())
 
     columns = [
-        text_array([each.split for each in splits]).cast(pa.string()),
-        text_array([each.identity for each in splits]).cast(pa.string()),
-        *(texts(name, kind) for name, kind in _OF_SHARDS.items()),
+        text_array([split.split for split in splits]).cast(pa.string()),
+        text_array([split.identity for split in splits]).cast(pa.string()),
+        *(texts(name, type_) for name, type_ in _OF_SHARDS.items()),
         *(numbers(name) for name in (*_OF_BLOCKS, "stamps")),
     ]
     metadata = {
@@ -172,13 +172,13 @@ def mapped_file(path: Path) -> tuple[mmap.mmap, tuple[int, int]]:
         # Opening a pipe would block.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
+            file_stat = os.fstat(descriptor)
+            if not stat.S_ISREG(file_stat.st_mode):
                 raise ValueError("it is not a regular file")
             mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
         finally:
             os.close(descriptor)
-        return mapped, (found.st_dev, found.st_ino)
+        return mapped, (file_stat.st_dev, file_stat.st_ino)
     except (OSError, ValueError) as error:
         raise CorruptShard(f"{path}: cannot be read as an index ({error}); delete it") from error
 
@@ -188,16 +188,16 @@ def map_index(path: Path) -> StoredIndex:
 
     Raises `CorruptShard` if it is missing, damaged or not such an index.
     """
-    mapped, place = mapped_file(path)
-    return parse_stored(mapped, path, place)
+    mapped, inode = mapped_file(path)
+    return parse_stored(mapped, path, inode)
 
 
-def parse_stored(source: Any, path: Path, place: tuple[int, int] | None = None) -> StoredIndex:
+def parse_stored(source: Any, path: Path, inode: tuple[int, int] | None = None) -> StoredIndex:
     """Parse the index in the bytes of such a file.
 
     Raises `CorruptShard` if anything is not as it was written.
 
-    source: bytes, or an object with a buffer of them; path: named in errors. place: device and
+    source: bytes, or an object with a buffer of them; path: named in errors. inode: device and
     inode of the file that they are mapped from; None: they are a copy.
     """
     data = pa.py_buffer(source)
@@ -217,13 +217,13 @@ def parse_stored(source: Any, path: Path, place: tuple[int, int] | None = None) 
             raise ValueError("columns that names hold are not in its schema")
         splits = {}
         for row, name in enumerate(batch["split"].to_pylist()):
-            fields = {each: list_values(batch[each], row) for each in _STORED.names[2:]}
+            fields = {name: list_values(batch[name], row) for name in _STORED.names[2:]}
             fields["stamps"] = fields["stamps"].reshape(-1, 2)
             _check(fields)
-            if place is None:
+            if inode is None:
                 mapped = None
             else:
-                mapped = MappedSplit(path, digest.hex(), place, name, fields)
+                mapped = MappedSplit(path, digest.hex(), inode, name, fields)
             splits[name] = SplitIndex(
                 split=name, schema=schema, partitioned=partitioned, mapped=mapped, **fields
             )

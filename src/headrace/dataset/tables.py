@@ -49,15 +49,15 @@ def is_table(value: object) -> bool:
     """Return whether a value is a table, or tables by split, without importing any library."""
     if (tables := _by_split(value)) is not None:
         return bool(tables) and all(
-            isinstance(name, str) and is_table(each) for name, each in tables.items()
+            isinstance(name, str) and is_table(table) for name, table in tables.items()
         )
     return hasattr(value, "__arrow_c_stream__") or _is_frame(value)
 
 
 def _is_frame(value: object) -> bool:
-    kind = type(value)
-    names = _FRAMES.get(kind.__module__.partition(".")[0], ())
-    return any(each.__name__ in names for each in kind.__mro__)
+    cls = type(value)
+    names = _FRAMES.get(cls.__module__.partition(".")[0], ())
+    return any(base.__name__ in names for base in cls.__mro__)
 
 
 def _by_split(value: object) -> Mapping[Any, Any] | None:
@@ -86,9 +86,9 @@ def with_paths(
     if is_table(value):
         return keep(value, cache_dir)
     if isinstance(value, Mapping):
-        return {name: with_paths(each, cache_dir, once) for name, each in value.items()}
-    if isinstance(value, list | tuple) and any(not isinstance(each, int | float) for each in value):
-        return [with_paths(each, cache_dir, once) for each in value]
+        return {name: with_paths(item, cache_dir, once) for name, item in value.items()}
+    if isinstance(value, list | tuple) and any(not isinstance(item, int | float) for item in value):
+        return [with_paths(item, cache_dir, once) for item in value]
     return value
 
 
@@ -114,13 +114,13 @@ def keep(table: object, cache_dir: str | Path | None = None) -> Path:
             f" {', '.join(WORDS)}, or give one table"
         )
     home = local.make_directory(cache_directory(cache_dir) / "tables")
-    made = local.make_directory(local.temporary_for(home / "table"))
+    temporary = local.make_directory(local.temporary_for(home / "table"))
     try:
         digest = hashlib.sha256()
         files: list[Path] = []
-        for split, each in sorted(splits.items()):
+        for split, split_table in sorted(splits.items()):
             digest.update(f"{split}\0".encode())
-            files += _write(each, local.make_directory(made / split), digest)
+            files += _write(split_table, local.make_directory(temporary / split), digest)
         word = digest.hexdigest()[:32]
         target = home / f"table-{word}"
         with local.storing(target):
@@ -129,13 +129,13 @@ def keep(table: object, cache_dir: str | Path | None = None) -> Path:
                 file.rename(file.with_name(f"{word}-{file.name}"))
             for directory in {file.parent for file in files}:
                 local.sync_directory(directory)
-            sizes = _sizes(made)
+            sizes = _sizes(temporary)
             if target.is_dir() and _sizes(target) != sizes:  # part of it was deleted
                 target.rename(going := local.temporary_for(target))
                 shutil.rmtree(going, ignore_errors=True)
             if not target.is_dir():
                 try:
-                    made.rename(target)
+                    temporary.rename(target)
                 except OSError:
                     if not target.is_dir():  # else another process was faster
                         raise
@@ -143,7 +143,7 @@ def keep(table: object, cache_dir: str | Path | None = None) -> Path:
             os.utime(target)  # the time of its use
         return target
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _sizes(copy: Path) -> dict[str, int]:
@@ -167,7 +167,7 @@ def remove_unused(
     home = cache_directory(cache_dir) / "tables"
     removed: list[Path] = []
     before = time.time() - older_than_s
-    held = 0
+    freed_bytes = 0
     for copy in sorted(home.iterdir()) if home.is_dir() else []:
         leftover = (
             copy.name.startswith(local.TEMP_PREFIX)
@@ -180,9 +180,9 @@ def remove_unused(
         going = local.temporary_for(copy)
         with local.storing(copy):
             copy.rename(going)  # atomic: readers see all of it or nothing
-        held += place_of(going).delete_below() or 0
+        freed_bytes += place_of(going).delete_below() or 0
         removed.append(copy)
-    return tuple(removed), held
+    return tuple(removed), freed_bytes
 
 
 def _write(table: object, directory: Path, digest: Any) -> list[Path]:
@@ -200,7 +200,7 @@ def _write(table: object, directory: Path, digest: Any) -> list[Path]:
         field.type.storage_type if isinstance(field.type, pa.ExtensionType) else field.type
         for field in schema
     ]
-    kinds = [plain(kind) for kind in storage]
+    kinds = [plain(type_) for type_ in storage]
     target = Target.of(pa.schema(list(zip(schema.names, kinds, strict=True))))
     if len(set(schema.names)) < len(schema):
         raise InputError(
@@ -209,7 +209,7 @@ def _write(table: object, directory: Path, digest: Any) -> list[Path]:
         )
     digest.update(
         "".join(
-            f"{name}\0{kind}\0" for name, kind in zip(schema.names, kinds, strict=True)
+            f"{name}\0{type_}\0" for name, type_ in zip(schema.names, kinds, strict=True)
         ).encode()
     )
     files: list[Path] = []
@@ -256,13 +256,13 @@ def _stream(table: Any) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
     if library == "pandas" and hasattr(table, "columns"):  # a Series has none
         named = [name for name in table.index.names if name is not None]
         try:
-            found = pa.Table.from_pandas(table, preserve_index=bool(named))
+            arrow_table = pa.Table.from_pandas(table, preserve_index=bool(named))
         except (pa.ArrowException, ValueError) as error:
             raise InputError(
                 f"a {type(table).__name__} does not go into Arrow: {error}; give each column one"
                 " type, such as with astype(str)"
             ) from error
-        return found.schema, found.to_batches()
+        return arrow_table.schema, arrow_table.to_batches()
     if library == "datasets":
         tables = table.with_format("arrow").iter(batch_size=_BATCH_ROWS)
         if table.features is None:
@@ -273,17 +273,17 @@ def _stream(table: Any) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
             raise InputError(
                 f"a {type(table).__name__} has neither features nor rows; give one with rows"
             )
-        own = table.with_format("arrow").iter(batch_size=_BATCH_ROWS)
+        batches = table.with_format("arrow").iter(batch_size=_BATCH_ROWS)
         return first.schema, (
-            batch for each in own for batch in each.cast(first.schema).to_batches()
+            batch for batch_table in batches for batch in batch_table.cast(first.schema).to_batches()
         )
     if library == "xarray":
         from headrace.formats.grids import tables_of_grid
 
-        pieces = tables_of_grid(table)
-        first = next(pieces)
+        slices = tables_of_grid(table)
+        first = next(slices)
         return first.schema, (
-            batch for each in (first, *pieces) for batch in each.cast(first.schema).to_batches()
+            batch for slice_table in (first, *slices) for batch in slice_table.cast(first.schema).to_batches()
         )
     if library == "polars" and not hasattr(table, "__arrow_c_stream__"):
         schema = table.limit(0).collect().to_arrow().schema
@@ -305,25 +305,25 @@ def _groups(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> Iterator
     """Regroup batches into row groups, with the storage of extension types."""
     import pyarrow as pa
 
-    held: list[pa.RecordBatch] = []
+    pending: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
         arrays = [
-            each.storage if isinstance(each, pa.ExtensionArray) else each for each in batch.columns
+            column.storage if isinstance(column, pa.ExtensionArray) else column for column in batch.columns
         ]
-        own = pa.RecordBatch.from_arrays(arrays, names=names)
+        plain_batch = pa.RecordBatch.from_arrays(arrays, names=names)
         begin = 0
-        while rows + len(own) - begin >= _GROUP_ROWS:
+        while rows + len(plain_batch) - begin >= _GROUP_ROWS:
             end = begin + _GROUP_ROWS - rows
-            yield pa.Table.from_batches([*held, own.slice(begin, end - begin)])
-            held = []
+            yield pa.Table.from_batches([*pending, plain_batch.slice(begin, end - begin)])
+            pending = []
             rows = 0
             begin = end
-        if begin < len(own):
-            held.append(own.slice(begin))
-            rows += len(own) - begin
+        if begin < len(plain_batch):
+            pending.append(plain_batch.slice(begin))
+            rows += len(plain_batch) - begin
     if rows:
-        yield pa.Table.from_batches(held)
+        yield pa.Table.from_batches(pending)
 
 
 def _feed(digest: Any, values: pa.Array) -> None:
@@ -334,25 +334,25 @@ def _feed(digest: Any, values: pa.Array) -> None:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    kind = values.type
+    type_ = values.type
     digest.update(b"%d\0" % len(values))
     if values.null_count:
         digest.update(np.packbits(values.is_valid().to_numpy(zero_copy_only=False)))
-    if pa.types.is_null(kind) or not len(values):
+    if pa.types.is_null(type_) or not len(values):
         return
-    if pa.types.is_struct(kind):
+    if pa.types.is_struct(type_):
         for field in values.flatten():
             _feed(digest, field)
-    elif pa.types.is_map(kind) or pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
-        if pa.types.is_map(kind):
+    elif pa.types.is_map(type_) or pa.types.is_list(type_) or pa.types.is_fixed_size_list(type_):
+        if pa.types.is_map(type_):
             entries = pa.struct(
-                [pa.field("key", kind.key_type, nullable=False), pa.field("value", kind.item_type)]
+                [pa.field("key", type_.key_type, nullable=False), pa.field("value", type_.item_type)]
             )
             values = values.cast(pa.list_(entries))
         digest.update(pc.fill_null(pc.list_value_length(values), 0).cast(pa.int64()).to_numpy())
         _feed(digest, values.flatten())
     elif (
-        pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind)
+        pa.types.is_string(type_) or pa.types.is_binary(type_) or pa.types.is_fixed_size_binary(type_)
     ):
         texts = values.cast(pa.binary()).cast(pa.large_binary())
         if texts.null_count:
@@ -364,10 +364,10 @@ def _feed(digest: Any, values: pa.Array) -> None:
         if len(offsets) and texts.buffers()[2] is not None:
             digest.update(memoryview(texts.buffers()[2])[int(offsets[0]) : int(offsets[-1])])
     else:
-        if pa.types.is_boolean(kind):
+        if pa.types.is_boolean(type_):
             values = values.cast(pa.uint8())
-        elif pa.types.is_temporal(kind):
-            values = values.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
+        elif pa.types.is_temporal(type_):
+            values = values.cast(pa.int32() if type_.bit_width == 32 else pa.int64())
         width = values.type.bit_width // 8
         data = np.frombuffer(values.buffers()[1], np.uint8)[values.offset * width :][
             : len(values) * width

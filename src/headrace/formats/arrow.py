@@ -111,7 +111,7 @@ class ArrowCode(FormatCode):
         """List the record batches."""
         return [Span(batch, *span) for batch, span in enumerate(batch_spans(shard))]
 
-    def read_block(self, wanted: BlockRead, target: Target) -> pa.Table:
+    def read_block(self, block: BlockRead, target: Target) -> pa.Table:
         """Read one record batch; views of the mapped file if the types are the file's own.
 
         Raises `CorruptShard` on damaged bytes, `InputError` on types that pyarrow cannot convert to
@@ -119,13 +119,13 @@ class ArrowCode(FormatCode):
         """
         try:
             return _read(
-                wanted.path, wanted.file_type, wanted.block, wanted.offset, wanted.length, target
+                block.path, block.file_type, block.block, block.offset, block.length, target
             )
         except FileNotFoundError:
             raise
         except (OSError, KeyError, IndexError, pa.ArrowException) as error:
             raise CorruptShard(
-                f"{wanted.path}: record batch {wanted.block}: {error}; restore the file or prepare"
+                f"{block.path}: record batch {block.block}: {error}; restore the file or prepare"
                 " the run again"
             ) from error
 
@@ -134,13 +134,13 @@ CODE = ArrowCode()
 
 
 def _read(
-    path: Path, file_type: FileType, batch: int, offset: int, length: int, wanted: Target
+    path: Path, file_type: FileType, batch: int, offset: int, length: int, target: Target
 ) -> pa.Table:
     source = _source(path, file_type)
     schema = _own_schema(source)
-    places = {column_name(name): place for place, name in enumerate(schema.names)}
-    names = wanted.schema.names
-    chosen = [places[name] for name in names]
+    index_of_name = {column_name(name): index for index, name in enumerate(schema.names)}
+    names = target.schema.names
+    chosen = [index_of_name[name] for name in names]
     source.seek(0)
     try:
         if _is_file(source):
@@ -150,14 +150,14 @@ def _read(
                 included_fields=chosen if _is_compressed(source) else None
             )
             record = pa.ipc.open_file(source, options=options).get_batch(batch)
-            record = record.select([schema.names[place] for place in chosen])
+            record = record.select([schema.names[index] for index in chosen])
         else:
             source.seek(offset)
             message = pa.ipc.read_message(source.read_buffer(length))
             record = pa.ipc.read_record_batch(message, schema).select(chosen)
         for column in record.columns:
             column.validate(full=not pa.types.is_primitive(column.type))
-        return in_schema(pa.Table.from_batches([record]).rename_columns(names), wanted)
+        return in_schema(pa.Table.from_batches([record]).rename_columns(names), target)
     except pa.ArrowNotImplementedError as error:
         raise InputError(
             f"{path}: has a column of a type that this pyarrow cannot read ({error}); write it as"
@@ -174,9 +174,9 @@ def _source(path: Path, file_type: FileType) -> pa.NativeFile:
 
 def _is_file(source: pa.NativeFile) -> bool:
     source.seek(0)
-    found: bytes = source.read(len(_FILE_MAGIC))
+    start: bytes = source.read(len(_FILE_MAGIC))
     source.seek(0)
-    return found == _FILE_MAGIC
+    return start == _FILE_MAGIC
 
 
 def _is_compressed(source: pa.NativeFile) -> bool:
@@ -212,10 +212,10 @@ def _part(source: pa.NativeFile, offset: int, length: int) -> bytes:
 def _field(data: bytes, table: int, field: int) -> int:
     """Find a field of a flatbuffer table; 0 if the table lacks it."""
     fields = table - _number("<i", data, table)
-    place = 4 + 2 * field
+    entry = 4 + 2 * field
     offset = 0
-    if place < _number("<H", data, fields):
-        offset = _number("<H", data, fields + place)
+    if entry < _number("<H", data, fields):
+        offset = _number("<H", data, fields + entry)
     if offset:
         return table + offset
     return 0

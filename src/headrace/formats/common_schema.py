@@ -17,13 +17,13 @@ _ONE_FORMAT = "give files of one kind at a time, e.g. by a glob pattern"
 
 def with_content(shards: Sequence[Shard]) -> list[Shard]:
     """Select the shards that have columns. Raises `InputError` if there is none."""
-    found = [shard for shard in shards if shard.content != "nothing"]
-    if not found:
+    with_columns = [shard for shard in shards if shard.content != "nothing"]
+    if not with_columns:
         raise InputError(
             f"{shards[0].path}: is empty, and no other file of the source holds anything; give the"
             " files that have rows"
         )
-    return found
+    return with_columns
 
 
 def common_schema(
@@ -58,12 +58,12 @@ def common_schema(
             _same_columns(first, shard, widen_by)
         for field in shard.schema:
             before = fields.get(field.name, field.type)
-            kind = supertype(before, field.type)
-            if kind is None and widen_by is not None:
-                kind = as_texts(before, field.type)
+            common_type = supertype(before, field.type)
+            if common_type is None and widen_by is not None:
+                common_type = as_texts(before, field.type)
             exact = before == field.type or pa.types.is_null(field.type) or pa.types.is_null(before)
-            if kind is None or (drift == "error" and not exact):
-                if kind is None or widen_by is None:
+            if common_type is None or (drift == "error" and not exact):
+                if common_type is None or widen_by is None:
                     remedy = _ONE_FORMAT
                 else:
                     remedy = f"use {widen_by} for a type that holds both"
@@ -73,12 +73,12 @@ def common_schema(
                 )
             if field.name not in fields:
                 nulls.add(field.name)
-            fields[field.name] = kind
+            fields[field.name] = common_type
             seen_in.setdefault(field.name, shard)
         nulls |= shard.null_columns | (set(fields) - set(shard.schema.names))
     # A column of nulls only has no type of its own; text can hold it.
-    typed = {name: pa.string() if pa.types.is_null(kind) else kind for name, kind in fields.items()}
-    return pa.schema([pa.field(name, kind, nullable=name in nulls) for name, kind in typed.items()])
+    typed = {name: pa.string() if pa.types.is_null(type_) else type_ for name, type_ in fields.items()}
+    return pa.schema([pa.field(name, type_, nullable=name in nulls) for name, type_ in typed.items()])
 
 
 def fit(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -86,11 +86,11 @@ def fit(table: pa.Table, schema: pa.Schema) -> pa.Table:
     if table.schema.equals(schema):
         return table
     # Arrow would search all for each
-    places = {name: place for place, name in enumerate(table.column_names)}
+    index_of_name = {name: index for index, name in enumerate(table.column_names)}
     columns = []
     for field in schema:
-        if field.name in places:
-            column = table.column(places[field.name])
+        if field.name in index_of_name:
+            column = table.column(index_of_name[field.name])
         else:
             column = pa.nulls(table.num_rows, field.type)
         columns.append(column if column.type == field.type else column.cast(field.type))
@@ -101,9 +101,9 @@ def _same_columns(first: Shard, other: Shard, widen_by: str | None) -> None:
     if other.schema.names == first.schema.names:
         return
     known = dict.fromkeys(first.schema.names)
-    own = dict.fromkeys(other.schema.names)
-    missing = [name for name in known if name not in own]
-    extra = [name for name in own if name not in known]
+    other_names = dict.fromkeys(other.schema.names)
+    missing = [name for name in known if name not in other_names]
+    extra = [name for name in other_names if name not in known]
     parts = []
     if missing:
         parts = [f"lacks {', '.join(missing)}"]
@@ -114,7 +114,7 @@ def _same_columns(first: Shard, other: Shard, widen_by: str | None) -> None:
         remedy = _ONE_FORMAT
     else:
         remedy = f"use {widen_by} to match columns by name"
-    told = hint(first.schema.names)
+    header_hint = hint(first.schema.names)
     raise InputError(
-        f"{other.path}: {what}, compared with {first.path}; correct it, or {remedy}{told}"
+        f"{other.path}: {what}, compared with {first.path}; correct it, or {remedy}{header_hint}"
     )

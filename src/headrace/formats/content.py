@@ -65,11 +65,11 @@ def row_digests(table: pa.Table) -> U64:
 
     Raises `InputError` for a column whose type cannot be compared.
     """
-    found = np.full(table.num_rows, NOTHING, np.uint64)
+    result = np.full(table.num_rows, NOTHING, np.uint64)
     begin = 0
     if not table.num_columns:
-        return found
-    if any(pa.types.is_nested(kind) for kind in table.schema.types):
+        return result
+    if any(pa.types.is_nested(type_) for type_ in table.schema.types):
         batch = _NESTED_ROWS
     else:
         batch = _BATCH_ROWS
@@ -84,13 +84,13 @@ def row_digests(table: pa.Table) -> U64:
         ]
         for first in range(0, len(part), batch):
             stop = min(first + batch, len(part))
-            digests = found[begin + first : begin + stop]
-            held = _chain_all(digests, readers, first, stop, spare[:, : stop - first])
+            digests = result[begin + first : begin + stop]
+            has_value = _chain_all(digests, readers, first, stop, spare[:, : stop - first])
             digests[digests == NOTHING] = 1
-            if held is not None:
-                digests[~held] = NOTHING
+            if has_value is not None:
+                digests[~has_value] = NOTHING
         begin += len(part)
-    return found
+    return result
 
 
 def chain(digests: U64, words: U64, spare: U64 | None = None) -> None:
@@ -113,23 +113,23 @@ def _chain_all(
     spare: [2, rows], a work array that stays in the CPU cache.
     """
     digests[:] = GAMMA
-    held: Bools | None = np.zeros(stop - first, np.bool_)
+    has_value: Bools | None = np.zeros(stop - first, np.bool_)
     for read in readers:
         words, missing = read(first, stop, spare)
         if missing is None:
-            held = None
+            has_value = None
         else:
             words = np.where(missing, _MISSING, words)
-            if held is not None:
-                held |= ~missing
+            if has_value is not None:
+                has_value |= ~missing
         chain(digests, words, spare[1])
-    return held
+    return has_value
 
 
 def _reader(column: pa.Array, name: str) -> _Reader:
     """Prepare a column once, and return a function that reads the words of a range of rows."""
-    kind = column.type
-    if pa.types.is_floating(kind):
+    type_ = column.type
+    if pa.types.is_floating(type_):
         if column.null_count:
             filled = column.fill_null(float("nan"))
         else:
@@ -137,19 +137,19 @@ def _reader(column: pa.Array, name: str) -> _Reader:
         values = filled.to_numpy(zero_copy_only=False)
 
         def floats(first: int, stop: int, spare: U64) -> tuple[U64, Bools | None]:
-            own = spare[0].view(np.float64)
-            np.add(values[first:stop], 0.0, out=own, dtype=np.float64)  # -0.0 + 0.0 is 0.0
-            return spare[0], np.isnan(own) if np.isnan(own.min(initial=0.0)) else None
+            floats_ = spare[0].view(np.float64)
+            np.add(values[first:stop], 0.0, out=floats_, dtype=np.float64)  # -0.0 + 0.0 is 0.0
+            return spare[0], np.isnan(floats_) if np.isnan(floats_.min(initial=0.0)) else None
 
         return floats
-    if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_temporal(kind):
+    if pa.types.is_boolean(type_) or pa.types.is_integer(type_) or pa.types.is_temporal(type_):
         absent = None
         if column.null_count:
             absent = np.asarray(column.is_null())
-        if pa.types.is_boolean(kind):
+        if pa.types.is_boolean(type_):
             column = column.cast(pa.int8())
-        elif pa.types.is_temporal(kind):
-            column = column.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
+        elif pa.types.is_temporal(type_):
+            column = column.cast(pa.int32() if type_.bit_width == 32 else pa.int64())
         numbers = (column.fill_null(0) if column.null_count else column).to_numpy(
             zero_copy_only=False
         )
@@ -162,35 +162,35 @@ def _reader(column: pa.Array, name: str) -> _Reader:
             return spare[0], None if absent is None else absent[first:stop]
 
         return integers
-    if pa.types.is_decimal(kind):
+    if pa.types.is_decimal(type_):
         return _text_reader(column.cast(pa.string()))
-    if pa.types.is_fixed_size_binary(kind):
+    if pa.types.is_fixed_size_binary(type_):
         return _text_reader(column.cast(pa.binary()))
-    if is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+    if is_text(type_) or pa.types.is_binary(type_) or pa.types.is_large_binary(type_):
         return _text_reader(column)
-    if pa.types.is_nested(kind) or pa.types.is_null(kind):
+    if pa.types.is_nested(type_) or pa.types.is_null(type_):
         return lambda first, stop, _: _nested_words(column.slice(first, stop - first), name)
-    raise InputError(f"column {name} is {kind}, which cannot be compared; leave the column out")
+    raise InputError(f"column {name} is {type_}, which cannot be compared; leave the column out")
 
 
 def _nested_words(column: pa.Array, name: str) -> tuple[U64, Bools | None]:
     """Return a word for every value, equal for equal values, and which values are missing; None if
     none is.
     """
-    kind = column.type
-    if pa.types.is_null(kind):
+    type_ = column.type
+    if pa.types.is_null(type_):
         return np.zeros(len(column), np.uint64), np.ones(len(column), np.bool_)
-    if pa.types.is_struct(kind):
+    if pa.types.is_struct(type_):
         fields = column.flatten()
         if not fields:
             return np.zeros(len(column), np.uint64), np.ones(len(column), np.bool_)
         readers = [
-            _reader(own, f"{name}.{field.name}") for own, field in zip(fields, kind, strict=True)
+            _reader(child, f"{name}.{field.name}") for child, field in zip(fields, type_, strict=True)
         ]
         words = np.empty(len(column), np.uint64)
-        held = _chain_all(words, readers, 0, len(column), np.empty((2, len(column)), np.uint64))
-        return mix(words), None if held is None else ~held
-    if pa.types.is_map(kind):
+        has_value = _chain_all(words, readers, 0, len(column), np.empty((2, len(column)), np.uint64))
+        return mix(words), None if has_value is None else ~has_value
+    if pa.types.is_map(type_):
         offsets = np.asarray(column.offsets, np.int64)
         part = slice(int(offsets[0]), int(offsets[-1]))
         items = pa.StructArray.from_arrays(
@@ -231,8 +231,8 @@ def _text_reader(texts: pa.Array) -> _Reader:
         words += pairs[rows, 1]
         if sizes[rows].max(initial=0) > _INLINE:
             long = np.flatnonzero(sizes[rows] > _INLINE)
-            own = texts.slice(first, stop - first)
-            words[long] = _chained_words(own if len(long) == len(own) else own.take(pa.array(long)))
+            batch = texts.slice(first, stop - first)
+            words[long] = _chained_words(batch if len(long) == len(batch) else batch.take(pa.array(long)))
         return words, sizes[rows] == 0 if sizes[rows].min(initial=1) == 0 else None
 
     return read
@@ -268,29 +268,29 @@ def _chained_words(texts: pa.Array) -> U64:
     sizes = sizes[order]
     # texts by least number of words
     longer = np.cumsum(np.bincount(kinds, minlength=_CHAINED_WORDS + 2)[::-1])[::-1]
-    found = sizes.astype(np.uint64)
-    found *= np.uint64(GAMMA)
-    place = starts >> 3
+    digests = sizes.astype(np.uint64)
+    digests *= np.uint64(GAMMA)
+    word_index = starts >> 3
     right = ((starts & 7) << 3).astype(np.uint64)
     left = np.uint64(64) - right
-    behind = ((-sizes & 7) << 3).astype(np.uint64)
-    words = data.take(place)
-    spare = np.empty_like(found)
+    unused_bits = ((-sizes & 7) << 3).astype(np.uint64)
+    words = data.take(word_index)
+    spare = np.empty_like(digests)
     for number in range(1, min(int(kinds.max()), _CHAINED_WORDS) + 1):
         rows = slice(int(longer[number]))
         ending = slice(int(longer[number + 1]), int(longer[number]))
-        place[rows] += 1
-        after = data.take(place[rows])
-        own = words[rows]
-        own >>= right[rows]
-        own |= np.left_shift(after, left[rows], out=spare[rows])
-        own[ending] <<= behind[ending]  # drops the bytes after the text
-        chain(found[rows], own, spare[rows])
+        word_index[rows] += 1
+        after = data.take(word_index[rows])
+        current = words[rows]
+        current >>= right[rows]
+        current |= np.left_shift(after, left[rows], out=spare[rows])
+        current[ending] <<= unused_bits[ending]  # drops the bytes after the text
+        chain(digests[rows], current, spare[rows])
         words = after
     if longer[_CHAINED_WORDS + 1]:
         rows = slice(int(longer[_CHAINED_WORDS + 1]))
-        found[rows] = _long_text_words(data.view(np.uint8), starts[rows], sizes[rows])
-    spare[order] = found
+        digests[rows] = _long_text_words(data.view(np.uint8), starts[rows], sizes[rows])
+    spare[order] = digests
     return mix(spare)
 
 
@@ -299,7 +299,7 @@ def _long_text_words(data: U8, starts: I64, sizes: I64) -> U64:
     mixed words.
     """
     word_at = np.ndarray((len(data) - 7,), np.dtype("<u8"), data, strides=(1,))
-    found = np.empty(len(starts), np.uint64)
+    result = np.empty(len(starts), np.uint64)
     counts = (sizes + 7) >> 3
     every = np.cumsum(counts)
     begin = 0
@@ -312,14 +312,14 @@ def _long_text_words(data: U8, starts: I64, sizes: I64) -> U64:
         )
         begin = part.stop
         start = starts[part]
-        held = counts[part]
+        word_counts = counts[part]
         size = sizes[part]
-        ends = np.cumsum(held)
-        words = word_at[np.repeat(start - 8 * (ends - held), held) + 8 * np.arange(ends[-1])]
+        ends = np.cumsum(word_counts)
+        words = word_at[np.repeat(start - 8 * (ends - word_counts), word_counts) + 8 * np.arange(ends[-1])]
         # drops the bytes after the text
-        words[ends - 1] <<= ((8 * held - size) << 3).astype(np.uint64)
-        found[part] = _sums(words, held) + size.astype(np.uint64)
-    return found
+        words[ends - 1] <<= ((8 * word_counts - size) << 3).astype(np.uint64)
+        result[part] = _sums(words, word_counts) + size.astype(np.uint64)
+    return result
 
 
 def _sums(words: U64, counts: I64) -> U64:
@@ -328,8 +328,8 @@ def _sums(words: U64, counts: I64) -> U64:
     counts: words of each row [N].
     """
     first = np.cumsum(counts) - counts
-    place = np.arange(len(words)) - np.repeat(first, counts)
-    mixed = mix(words + (place.astype(np.uint64) + np.uint64(1)) * np.uint64(GAMMA))
+    index_in_row = np.arange(len(words)) - np.repeat(first, counts)
+    mixed = mix(words + (index_in_row.astype(np.uint64) + np.uint64(1)) * np.uint64(GAMMA))
     sums = np.zeros(len(counts), np.uint64)
     filled = counts > 0
     if len(words):
@@ -337,16 +337,16 @@ def _sums(words: U64, counts: I64) -> U64:
     return sums
 
 
-def tagged(digests: U64, split: int | Ints, kept: Bools | None = None) -> U64:
+def tagged(digests: U64, split: int | Ints, mask: Bools | None = None) -> U64:
     """Write the number of a split, 0 to 3, into the low bits of digests.
 
     Rows without content are left out.
 
-    split: one for all rows, or one per row. kept: mask of the rows to use, None for all.
+    split: one for all rows, or one per row. mask: of the rows to use, None for all.
     """
     rows = digests != NOTHING
-    if kept is not None:
-        rows &= kept
+    if mask is not None:
+        rows &= mask
     words: U64 = digests.compress(rows)  # several times faster than a mask in brackets
     words &= ~_LOW
     if isinstance(split, int):
@@ -365,7 +365,7 @@ class Repeated:
     """
 
     earlier: Mapping[str, int]
-    own: Mapping[str, int]
+    same_split: Mapping[str, int]
 
 
 def count_repeats(words: U64, splits: Sequence[str]) -> Repeated:
@@ -376,23 +376,23 @@ def count_repeats(words: U64, splits: Sequence[str]) -> Repeated:
     words.sort()
     again = np.zeros(len(words), np.bool_)
     again[1:] = words[1:] ^ words[:-1] <= _LOW
-    earlier = own = np.zeros(len(splits), np.int64)
+    earlier = same_split = np.zeros(len(splits), np.int64)
     if again.any():
         together = again.copy()
         together[:-1] |= again[1:]  # include the first row of repeated content
         words = words[together]
-        begins = np.flatnonzero(~again[together])
-        lengths = np.diff(np.append(begins, len(words)))
+        starts = np.flatnonzero(~again[together])
+        lengths = np.diff(np.append(starts, len(words)))
         code = (words & _LOW).astype(np.int64)
-        first = np.repeat(code[begins], lengths)
+        first = np.repeat(code[starts], lengths)
         twice = np.zeros(len(words), np.bool_)
         twice[1:] = words[1:] == words[:-1]
-        earlier, own = (
+        earlier, same_split = (
             np.bincount(code[mask], minlength=len(splits)) for mask in (first < code, twice)
         )
     return Repeated(
-        {name: int(earlier[place]) for place, name in enumerate(splits) if place},
-        {name: int(own[place]) for place, name in enumerate(splits)},
+        {name: int(earlier[index]) for index, name in enumerate(splits) if index},
+        {name: int(same_split[index]) for index, name in enumerate(splits)},
     )
 
 
@@ -406,23 +406,23 @@ def count_sorted(parts: Sequence[U64], splits: Sequence[str], most: int | None =
     if most is None:
         most = max(_RANGE_ROWS, _PART_ROWS * len(parts))
     ranges = max(1, -(-sum(map(len, parts)) // most))
-    borders = np.array([((number << 62) // ranges) << 2 for number in range(1, ranges)], np.uint64)
-    cuts = [[0, *np.searchsorted(part, borders).tolist(), len(part)] for part in parts]
+    boundaries = np.array([((number << 62) // ranges) << 2 for number in range(1, ranges)], np.uint64)
+    cuts = [[0, *np.searchsorted(part, boundaries).tolist(), len(part)] for part in parts]
     earlier = dict.fromkeys(splits[1:], 0)
-    own = dict.fromkeys(splits, 0)
+    same_split = dict.fromkeys(splits, 0)
     for number in range(ranges):
         slices = [
             part[cut[number] : cut[number + 1]] for part, cut in zip(parts, cuts, strict=True)
         ]
-        found = count_repeats(np.concatenate([np.empty(0, np.uint64), *slices]), splits)
-        earlier = {name: rows + found.earlier[name] for name, rows in earlier.items()}
-        own = {name: rows + found.own[name] for name, rows in own.items()}
-    return Repeated(earlier, own)
+        counts = count_repeats(np.concatenate([np.empty(0, np.uint64), *slices]), splits)
+        earlier = {name: rows + counts.earlier[name] for name, rows in earlier.items()}
+        same_split = {name: rows + counts.same_split[name] for name, rows in same_split.items()}
+    return Repeated(earlier, same_split)
 
 
 def among(digests: U64, known: U64) -> Bools:
     """Mask the digests that are among known ones, which must be ascending."""
     if not len(known):
         return np.zeros(len(digests), np.bool_)
-    found: Bools = known[np.minimum(np.searchsorted(known, digests), len(known) - 1)] == digests
-    return found
+    matches: Bools = known[np.minimum(np.searchsorted(known, digests), len(known) - 1)] == digests
+    return matches

@@ -60,13 +60,13 @@ def advice(value: object, date_format: str, setting: str = "time_format") -> str
         if isinstance(value, int | float | str) and not isinstance(value, bool):
             number = float(value)
     words = [
-        f'{setting}="{each}"{shown}'
-        for each, shown in (*_counted(number, date_format), *_patterns(value))
+        f'{setting}="{word}"{example}'
+        for word, example in (*_counted(number, date_format), *_patterns(value))
     ]
     if words:
         return f"no date of form {date_format}; give {' or '.join(words)}"
-    if text is not None and (told := _iso_fault(text, date_format, setting)) is not None:
-        return told
+    if text is not None and (problem := _iso_fault(text, date_format, setting)) is not None:
+        return problem
     return f"no date of form {date_format}; correct it, or give {setting}="
 
 
@@ -74,7 +74,7 @@ def _counted(number: float | None, date_format: str) -> list[tuple[str, str]]:
     """List the formats that make a likely date of a number, each with that date."""
     if number is None:
         return []
-    found = []
+    advices = []
     for word, unit_us in (*EPOCHS.items(), ("excel_days", EPOCHS["epoch_days"])):
         if word == "excel_days":
             count = number - 25_569
@@ -94,8 +94,8 @@ def _counted(number: float | None, date_format: str) -> list[tuple[str, str]]:
             and _LIKELY[0] <= moment.year < _LIKELY[1]
             and (abs(count * (unit_us or 1e-3)) >= 8.64e10)
         ):
-            found.append((word, f" ({moment:%Y-%m-%d})"))
-    return found
+            advices.append((word, f" ({moment:%Y-%m-%d})"))
+    return advices
 
 
 def _patterns(value: object) -> list[tuple[str, str]]:

@@ -86,26 +86,26 @@ def parse_dates(column: pa.ChunkedArray, date_format: str) -> Dates:
     date_format: "auto", one of `DATE_WORDS`, or a strptime pattern. The caller decides whether one
     column may have several forms. Raises `InputError` for a pattern that cannot be read.
     """
-    kind = column.type
-    if is_text(kind):
+    type_ = column.type
+    if is_text(type_):
         return _from_text(column, date_format)
-    if pa.types.is_timestamp(kind):
+    if pa.types.is_timestamp(type_):
         return _of_one_form(
-            *_scaled(column, _UNIT_US[kind.unit]), "iso_zoned" if kind.tz else "iso"
+            *_scaled(column, _UNIT_US[type_.unit]), "iso_zoned" if type_.tz else "iso"
         )
-    if pa.types.is_date32(kind):
+    if pa.types.is_date32(type_):
         return _of_one_form(*_scaled(column.cast(pa.int32()), DAY_US), "iso")
-    if pa.types.is_date64(kind):
+    if pa.types.is_date64(type_):
         return _of_one_form(*_scaled(column, _UNIT_US["ms"]), "iso")
-    if pa.types.is_integer(kind) and "%" in date_format:  # 202501051230 by "%Y%m%d%H%M"
+    if pa.types.is_integer(type_) and "%" in date_format:  # 202501051230 by "%Y%m%d%H%M"
         return _from_text(column.cast(pa.string()), date_format)
-    if pa.types.is_integer(kind) and kind != pa.uint64():
-        present = _valid(column)
-        whole = np.asarray(pc.fill_null(column.cast(pa.int64()), 0).to_numpy(), np.int64)
+    if pa.types.is_integer(type_) and type_ != pa.uint64():
+        valid = _valid(column)
+        integers = np.asarray(pc.fill_null(column.cast(pa.int64()), 0).to_numpy(), np.int64)
         return _from_numbers(
-            np.where(present, whole.astype(np.float64), np.nan), whole, present, date_format
+            np.where(valid, integers.astype(np.float64), np.nan), integers, valid, date_format
         )
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+    if pa.types.is_integer(type_) or pa.types.is_floating(type_):
         values = np.asarray(
             pc.fill_null(column.cast(pa.float64(), safe=False), np.nan).to_numpy(), np.float64
         )
@@ -140,19 +140,19 @@ def _scaled(column: pa.ChunkedArray, unit_us: int) -> tuple[I64, Bools]:
     raw = np.asarray(
         (pc.fill_null(counts, MISSING) if counts.null_count else counts).to_numpy(), np.int64
     )
-    present = raw != MISSING  # for a timestamp this means "not a time"
+    valid = raw != MISSING  # for a timestamp this means "not a time"
     if unit_us == 1:
-        return raw, present
+        return raw, valid
     if unit_us == 0:
-        return np.where(present, raw // 1_000, MISSING), present
+        return np.where(valid, raw // 1_000, MISSING), valid
     fits = (raw >= FIRST_US // unit_us) & (raw <= LAST_US // unit_us)
-    return np.where(fits, np.where(fits, raw, 0) * unit_us, MISSING), present
+    return np.where(fits, np.where(fits, raw, 0) * unit_us, MISSING), valid
 
 
-def _of_one_form(micros: I64, present: Bools, form: str) -> Dates:
+def _of_one_form(micros: I64, valid: Bools, form: str) -> Dates:
     inside = (micros >= FIRST_US) & (micros <= LAST_US)
     forms = frozenset({form} if inside.any() else ())
-    unreadable = present & ~inside
+    unreadable = valid & ~inside
     if unreadable.any():
         micros = np.where(inside, micros, MISSING)
     return Dates(micros, unreadable, np.full(len(micros), form in INSTANTS), forms)
@@ -173,9 +173,9 @@ class _Found:
             self.instant[new] = form in INSTANTS
             self.forms.add(form)
 
-    def dates(self, present: Bools) -> Dates:
+    def dates(self, valid: Bools) -> Dates:
         return Dates(
-            self.micros, present & (self.micros == MISSING), self.instant, frozenset(self.forms)
+            self.micros, valid & (self.micros == MISSING), self.instant, frozenset(self.forms)
         )
 
 
@@ -189,21 +189,21 @@ def _from_text(column: pa.ChunkedArray, date_format: str) -> Dates:
     import polars as pl
 
     text = pl.Series("text", column, dtype=pl.String)
-    found = _Found(len(text))
+    parsed = _Found(len(text))
     if date_format in ("auto", "iso"):
-        found.take("iso", _micros_of(_iso(text)))
-        found.take("iso_zoned", _micros_of(_iso_zoned(text)))
+        parsed.take("iso", _micros_of(_iso(text)))
+        parsed.take("iso_zoned", _micros_of(_iso_zoned(text)))
     if date_format == "auto" or date_format in _NUMBERS:
-        left = text.set(pl.Series(found.micros != MISSING), None)
+        left = text.set(pl.Series(parsed.micros != MISSING), None)
         values = left.cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy()
         integers = left.cast(pl.Int64, strict=False)  # a double holds 53 bits, nanoseconds need 61
-        whole, is_whole = _whole(values)
+        whole_values, is_whole = _whole(values)
         exact = integers.is_not_null().to_numpy()
-        whole = np.where(exact, integers.fill_null(0).to_numpy(), whole)
-        _take_numbers(found, values, whole, exact | is_whole, date_format)
+        whole_values = np.where(exact, integers.fill_null(0).to_numpy(), whole_values)
+        _take_numbers(parsed, values, whole_values, exact | is_whole, date_format)
     elif date_format != "iso":
-        found.take(*_by_pattern(text, date_format))
-    return found.dates(text.is_not_null().to_numpy())
+        parsed.take(*_by_pattern(text, date_format))
+    return parsed.dates(text.is_not_null().to_numpy())
 
 
 def _micros_of(values: pl.Series) -> I64:
@@ -326,15 +326,15 @@ def _looks_like(pattern: str) -> str:
     """Translate a strptime pattern to a regular expression; adjacent numbers need all their digits."""
     tokens = [match.groupdict() for match in _TOKEN.finditer(pattern)]
     parts = []
-    for place, token in enumerate(tokens):
+    for index, token in enumerate(tokens):
         directive = token["directive"]
         if directive is None:
             parts.append(re.escape(token["literal"]))
         elif token["fraction"].startswith("."):
             parts.append(r"(\.[0-9]+)?")
         else:
-            near = tokens[max(0, place - 1) : place] + tokens[place + 1 : place + 2]
-            packed = any(each["directive"] or str(each["literal"]).isdigit() for each in near)
+            near = tokens[max(0, index - 1) : index] + tokens[index + 1 : index + 2]
+            packed = any(token["directive"] or str(token["literal"]).isdigit() for token in near)
             parts.append(
                 (_ADJACENT if packed else _LOOKS).get(directive) or _LOOKS.get(directive, ".*")
             )
@@ -349,7 +349,7 @@ def _by_pattern(text: pl.Series, pattern: str) -> tuple[str, I64]:
     """
     import polars as pl
 
-    zoned = any(each in pattern for each in ("%z", "%:z", "%#z", "%+"))
+    zoned = any(directive in pattern for directive in ("%z", "%:z", "%#z", "%+"))
     directives = _directives(pattern)
     try:
         text = text.set(~text.str.contains(_looks_like(pattern)).fill_null(False), None)
@@ -368,10 +368,10 @@ def _by_pattern(text: pl.Series, pattern: str) -> tuple[str, I64]:
     except pl.exceptions.PolarsError as error:
         why = str(error).splitlines()[0]
         raise InputError(f"{pattern!r} is not a date pattern ({why}); correct it") from None
-    found = _micros_of(micros)
+    parsed = _micros_of(micros)
     if directives & set("ygDx"):
-        found = np.where((found >= _YEAR_2069) & (found < _YEAR_2070), MISSING, found)
-    return "pattern_zoned" if zoned or "s" in directives else "pattern", found
+        parsed = np.where((parsed >= _YEAR_2069) & (parsed < _YEAR_2070), MISSING, parsed)
+    return "pattern_zoned" if zoned or "s" in directives else "pattern", parsed
 
 
 def _whole(values: npt.NDArray[np.float64]) -> tuple[I64, Bools]:
@@ -381,19 +381,19 @@ def _whole(values: npt.NDArray[np.float64]) -> tuple[I64, Bools]:
 
 
 def _from_numbers(
-    values: npt.NDArray[np.float64], whole: I64, is_whole: Bools, date_format: str
+    values: npt.NDArray[np.float64], integers: I64, is_whole: Bools, date_format: str
 ) -> Dates:
-    found = _Found(len(values))
-    _take_numbers(found, values, whole, is_whole, date_format)
-    return found.dates(~np.isnan(values))
+    parsed = _Found(len(values))
+    _take_numbers(parsed, values, integers, is_whole, date_format)
+    return parsed.dates(~np.isnan(values))
 
 
 def _take_numbers(
-    found: _Found, values: npt.NDArray[np.float64], whole: I64, is_whole: Bools, date_format: str
+    parsed: _Found, values: npt.NDArray[np.float64], integers: I64, is_whole: Bools, date_format: str
 ) -> None:
     """Read numbers by the declared form, or by their size.
 
-    whole: exact integers where `is_whole`.
+    integers: exact integers where `is_whole`.
     """
     for form in USUAL if date_format == "auto" else (date_format,):
         if form not in _NUMBERS:
@@ -405,20 +405,20 @@ def _take_numbers(
         if not fits.any():
             continue
         if form == "yyyymmdd":
-            micros, ok = calendar(whole)
-            found.take(form, np.where(fits & is_whole & ok, micros, MISSING))
+            micros, ok = calendar(integers)
+            parsed.take(form, np.where(fits & is_whole & ok, micros, MISSING))
             continue
         if form == "excel_days":
             fits = fits & (values >= _EXCEL_FIRST)
             values = values - _EXCEL_EPOCH
-            whole = whole - _EXCEL_EPOCH
-        found.take(
+            integers = integers - _EXCEL_EPOCH
+        parsed.take(
             form,
-            _counted(np.where(fits, values, np.nan), whole, is_whole, EPOCHS.get(form, DAY_US)),
+            _counted(np.where(fits, values, np.nan), integers, is_whole, EPOCHS.get(form, DAY_US)),
         )
 
 
-def _counted(values: npt.NDArray[np.float64], whole: I64, is_whole: Bools, unit_us: int) -> I64:
+def _counted(values: npt.NDArray[np.float64], integers: I64, is_whole: Bools, unit_us: int) -> I64:
     """Convert counts to microseconds: exact if whole, otherwise rounded; nanoseconds are rounded
     down.
     """
@@ -427,18 +427,18 @@ def _counted(values: npt.NDArray[np.float64], whole: I64, is_whole: Bools, unit_
     if unit_us == 0:
         fits &= np.abs(values) < 2.0**63  # larger floats have lost the microsecond
         rounded = np.floor(np.where(fits, values, 0) / 1_000)
-        exact = whole // 1_000
+        exact = integers // 1_000
     else:
         rounded = np.rint(np.where(fits, values, 0) * per)
-        exact = np.where(fits, whole, 0) * unit_us
+        exact = np.where(fits, integers, 0) * unit_us
     micros = np.where(is_whole, exact, np.clip(rounded, -(2.0**62), 2.0**62).astype(np.int64))
     return np.asarray(np.where(fits, micros, MISSING), np.int64)
 
 
-def calendar(whole: I64) -> tuple[I64, Bools]:
+def calendar(integers: I64) -> tuple[I64, Bools]:
     """Convert YYYYMMDD numbers to microseconds, with a mask of real days."""
-    in_range = (whole >= 10_101) & (whole < 10**8)
-    number = np.where(in_range, whole, 19_700_101)
+    in_range = (integers >= 10_101) & (integers < 10**8)
+    number = np.where(in_range, integers, 19_700_101)
     year = number // 10_000
     month = number // 100 % 100
     day = number % 100

@@ -159,36 +159,36 @@ class DelimitedCode(FormatCode):
         skip = shard.dialect.header_bytes
         return cut_blocks(record_blocks(shard, BLOCK_BYTES, skip), skip, blank)
 
-    def read_block(self, wanted: BlockRead, target: Target) -> pa.Table:
+    def read_block(self, block: BlockRead, target: Target) -> pa.Table:
         """Parse a byte range; one at offset 0 begins with the header of its file."""
-        assert wanted.separator is not None
+        assert block.separator is not None
         schema = target.schema
-        with block_bytes(wanted) as data:
-            if wanted.offset == 0:
+        with block_bytes(block) as data:
+            if block.offset == 0:
                 data = without_header(data)
             table = parse_numbers(
                 data,
-                separator=wanted.separator,
-                names=wanted.names,
-                wanted=schema,
-                null_values=wanted.null_values,
+                separator=block.separator,
+                names=block.names,
+                schema=schema,
+                null_values=block.null_values,
             )
             if table is None:
                 shard = Shard(
-                    path=wanted.path,
-                    name=wanted.path.name,
+                    path=block.path,
+                    name=block.path.name,
                     size=0,
                     mtime_ns=0,
-                    file_type=wanted.file_type,
-                    schema=pa.schema([(name, pa.string()) for name in wanted.names]),
-                    dialect=Dialect(wanted.separator, "\n"),
+                    file_type=block.file_type,
+                    schema=pa.schema([(name, pa.string()) for name in block.names]),
+                    dialect=Dialect(block.separator, "\n"),
                 )
                 table = parse_block(data, shard, schema.names)
         types = {}
         for field in schema:
             if not is_text(field.type):
                 types[field.name] = field.type
-        return typed(table, types, wanted.null_values, str(wanted), 0).cast(schema)
+        return typed(table, types, block.null_values, str(block), 0).cast(schema)
 
     def open_sink(self, file: HashingFile, settings: WriteSettings) -> TextSink:
         """Write the header in the given dialect."""
@@ -243,7 +243,7 @@ def parse_block(data: bytes, shard: Shard, columns: Sequence[str] | None) -> pa.
 def _chunk(shard: Shard, data: records.Data, quotes: I64, first_row: int) -> DelimitedChunk:
     """Make a chunk without blank lines, except in a file of one column, where they are nulls."""
     ends = records.record_ends(records.as_bytes(data), quotes)
-    whole = data
+    original = data
     if (
         len(shard.schema) > 1
         and len(ends)
@@ -252,7 +252,7 @@ def _chunk(shard: Shard, data: records.Data, quotes: I64, first_row: int) -> Del
         data = records.without_blank(data, ends)
         quotes = records.quote_positions(records.as_bytes(data))
         ends = records.record_ends(records.as_bytes(data), quotes)
-    return DelimitedChunk(shard, data, first_row, quotes, ends, data is not whole)
+    return DelimitedChunk(shard, data, first_row, quotes, ends, data is not original)
 
 
 def header_bytes(columns: Sequence[str], dialect: Dialect) -> bytes:
@@ -283,7 +283,7 @@ def record_blocks(shard: Shard, chunk_bytes: int, skip: int) -> Iterator[tuple[r
 
     A block exceeds `chunk_bytes` only if a single record does.
     """
-    rest = b""
+    incomplete = b""
     offset = skip
     path = shard.path
     compression = shard.file_type.compression
@@ -291,30 +291,30 @@ def record_blocks(shard: Shard, chunk_bytes: int, skip: int) -> Iterator[tuple[r
         if skip:
             stream.read(skip)
         while len(block := stream.read_buffer(chunk_bytes)):
-            if rest:
-                data = pa.py_buffer(b"".join((rest, block)))
+            if incomplete:
+                data = pa.py_buffer(b"".join((incomplete, block)))
             else:
                 data = block
             quotes = records.quote_positions(records.as_bytes(data))
             cut = records.last_record_end(records.as_bytes(data), quotes)
             if cut:
-                whole = data.slice(0, cut)
+                complete = data.slice(0, cut)
                 inside = quotes[: int(np.searchsorted(quotes, cut))]
-                _check_returns(path, compression, whole, inside, offset)
-                yield whole, inside
-            rest = data.slice(cut).to_pybytes()
+                _check_returns(path, compression, complete, inside, offset)
+                yield complete, inside
+            incomplete = data.slice(cut).to_pybytes()
             offset += cut
-            if len(rest) > LARGEST_RECORD:
+            if len(incomplete) > LARGEST_RECORD:
                 raise too_long(path)
-    if rest:
-        quotes = records.quote_positions(records.as_bytes(rest))
+    if incomplete:
+        quotes = records.quote_positions(records.as_bytes(incomplete))
         if len(quotes) & 1:
-            line = rest[:80].decode("utf-8", "replace")
+            line = incomplete[:80].decode("utf-8", "replace")
             raise InputError(
                 f"{path}: a quote opened near {line!r} is never closed; the file is cut or damaged"
             )
-        _check_returns(path, compression, rest, quotes, offset)
-        yield rest, quotes
+        _check_returns(path, compression, incomplete, quotes, offset)
+        yield incomplete, quotes
 
 
 def _check_returns(
@@ -379,36 +379,36 @@ def _find_separator(
     data = records.as_bytes(text)
     quotes = records.quote_positions(data)
     ends = records.record_ends(data, quotes)
-    own = expected or ","
+    usual = expected or ","
     if not len(ends) or width == 1:
-        return own
-    at = {each: records.outside_quotes(data, quotes, ord(each)) for each in SEPARATOR_NAMES}
-    held = [each for each in SEPARATOR_NAMES if len(at[each]) and at[each][0] < ends[0]]
-    if len(held) < 2:
-        if held:
-            return held[0]
-        return own
+        return usual
+    at = {character: records.outside_quotes(data, quotes, ord(character)) for character in SEPARATOR_NAMES}
+    candidates = [character for character in SEPARATOR_NAMES if len(at[character]) and at[character][0] < ends[0]]
+    if len(candidates) < 2:
+        if candidates:
+            return candidates[0]
+        return usual
     if reads == "all" or len(ends) == 1:
-        whole = ends
+        complete = ends
     else:
-        whole = ends[:-1]
-    row = ~records.blank(data, whole)
+        complete = ends[:-1]
+    row = ~records.blank(data, complete)
     # a header and no rows, so nothing can be misread
     if width is None and np.count_nonzero(row) == 1:
-        if own in held:
-            return own
-        return held[0]
+        if usual in candidates:
+            return usual
+        return candidates[0]
     fitting = []
-    for each in held:
-        fields = records.fields_per_record(at[each], whole)[row]
+    for character in candidates:
+        fields = records.fields_per_record(at[character], complete)[row]
         if (fields == (fields[0] if width is None else width)).all():
-            fitting.append(each)
+            fitting.append(character)
     if len(fitting) == 1:
         return fitting[0]
-    if not fitting and own in held:
-        return own  # a damaged file of its own kind; reading names the row
+    if not fitting and usual in candidates:
+        return usual  # a damaged file of its own kind; reading names the row
     first = bytes(text[: int(ends[0])])[:80].decode("utf-8", "replace").strip()
-    names = " and ".join(f"{SEPARATOR_NAMES[each]}s" for each in fitting or held)
+    names = " and ".join(f"{SEPARATOR_NAMES[character]}s" for character in fitting or candidates)
     raise InputError(
         f"{path}: line 1 can be separated by {names}, and the rows do not show which: {first!r};"
         " put quotes around the fields that hold the other character"

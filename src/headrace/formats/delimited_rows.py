@@ -67,20 +67,20 @@ class DelimitedChunk:
         Raises `InputError` naming the row that has too few or too many fields.
         """
         names = self.shard.schema.names
-        wanted = list(names if columns is None else columns)
-        missing = [name for name in wanted if name not in self._parsed]
+        selected = list(names if columns is None else columns)
+        missing = [name for name in selected if name not in self._parsed]
         if missing and not self._checked:
             self._check_text()
             self._checked = True
-        places = {name: place for place, name in enumerate(names)}
+        index_of_name = {name: index for index, name in enumerate(names)}
         if missing and len(missing) <= FEW_COLUMNS < len(names):
-            self._parsed |= self._cut([places[name] for name in missing])
+            self._parsed |= self._cut([index_of_name[name] for name in missing])
             missing = [name for name in missing if name not in self._parsed]
         if missing:
             self._parsed.update(
-                zip(missing, self._parse([places[name] for name in missing]).columns, strict=True)
+                zip(missing, self._parse([index_of_name[name] for name in missing]).columns, strict=True)
             )
-        return pa.table({name: self._parsed[name] for name in wanted})
+        return pa.table({name: self._parsed[name] for name in selected})
 
     @property
     def _separator(self) -> str:
@@ -111,18 +111,18 @@ class DelimitedChunk:
         row = int(np.searchsorted(self.ends, position, side="right"))
         return f"{self.shard.path}: row {self.first_row + row + 1}"
 
-    def _stops(self, places: Sequence[int]) -> records.Stops:
+    def _stops(self, indices: Sequence[int]) -> records.Stops:
         """Find where fields end, row by row.
 
         Raises `InputError` if a row has a wrong number of fields.
         """
-        if places and set(places) <= self._known.keys():
+        if indices and set(indices) <= self._known.keys():
             return self._known
         width = len(self.shard.schema)
         data = records.as_bytes(self.data)
         separator = ord(self._separator)
         stops = records.field_stops(
-            data, self.quotes, rows=self.rows, separator=separator, width=width, wanted=places
+            data, self.quotes, rows=self.rows, separator=separator, width=width, columns=indices
         )
         if stops is not None:
             self._known |= stops
@@ -144,7 +144,7 @@ class DelimitedChunk:
         """Find start and end in every row of each run of adjacent columns (first, last)."""
         last = len(self.shard.schema) - 1
         stops = self._stops(
-            sorted({place for run in runs for place in (run[0] - 1, run[1]) if 0 <= place < last})
+            sorted({index for run in runs for index in (run[0] - 1, run[1]) if 0 <= index < last})
         )
         data = records.as_bytes(self.data)
         row_ends = self.ends[rows]
@@ -180,17 +180,17 @@ class DelimitedChunk:
         import polars as pl
 
         names = self.shard.schema.names
-        wanted = set(columns)
-        places = [place for place, name in enumerate(names) if name in wanted]
+        selected = set(columns)
+        indices = [index for index, name in enumerate(names) if name in selected]
         first = [
-            place
-            for place, before in zip(places, [-2, *places], strict=False)
-            if place - 1 != before
+            index
+            for index, before in zip(indices, [-2, *indices], strict=False)
+            if index - 1 != before
         ]
         final = [
-            place
-            for place, after in zip(places, [*places[1:], -1], strict=True)
-            if place + 1 != after
+            index
+            for index, after in zip(indices, [*indices[1:], -1], strict=True)
+            if index + 1 != after
         ]
         runs = list(zip(first, final, strict=True))
         loose = records.loose_quotes(records.as_bytes(self.data), self.quotes, ord(self._separator))
@@ -203,23 +203,23 @@ class DelimitedChunk:
             batch = slice(begin, min(begin + _BATCH_ROWS, self.rows))
             special = slice(*np.searchsorted(rows, (batch.start, batch.stop)).tolist())
             at = rows[special] - begin
-            found = digests[batch]
-            held = np.zeros(len(found), np.int64)
+            result = digests[batch]
+            text_bytes = np.zeros(len(result), np.int64)
             for number, (starts, ends) in enumerate(self._spans(runs, batch)):
-                own = pl.Series(records.views(self.data, starts, ends)).hash(seed=0).to_numpy()
+                hashes = pl.Series(records.views(self.data, starts, ends)).hash(seed=0).to_numpy()
                 sizes = ends - starts
                 if len(at):
-                    own = own.copy()
+                    hashes = hashes.copy()
                     text = texts[number][special]
-                    own[at] = pl.Series(pl.from_arrow(text)).hash(seed=0).to_numpy()
+                    hashes[at] = pl.Series(pl.from_arrow(text)).hash(seed=0).to_numpy()
                     sizes[at] = pc.binary_length(text).to_numpy()
-                held += sizes
+                text_bytes += sizes
                 if len(runs) > 1:
-                    chain(found, own)
+                    chain(result, hashes)
                 else:
-                    found[:] = own
-            found[found == NOTHING] = 1
-            found[held == len(places) - len(runs)] = NOTHING  # only separators
+                    result[:] = hashes
+            result[result == NOTHING] = 1
+            result[text_bytes == len(indices) - len(runs)] = NOTHING  # only separators
         return digests
 
     def _rendered(self, rows: I64, runs: Sequence[tuple[int, int]]) -> list[pa.LargeBinaryArray]:
@@ -227,24 +227,24 @@ class DelimitedChunk:
         chosen = np.zeros(self.rows, np.bool_)
         chosen[rows] = True
         data = records.joined(records.slices(self.data, self.ends).filter(pa.array(chosen)))
-        places = [place for first, final in runs for place in range(first, final + 1)]
+        indices = [index for first, final in runs for index in range(first, final + 1)]
         longest = int(np.diff(self.ends, prepend=0).max()) + 1
-        types = dict.fromkeys(places, pa.large_string())
+        types = dict.fromkeys(indices, pa.large_string())
         fields = parse(data, self._separator, len(self.shard.schema), types, longest=longest)
         quote = pa.scalar('"', pa.large_string())
         empty = pa.scalar("", pa.large_string())
         plain = {}
-        for place, column in zip(places, fields.columns, strict=True):
+        for index, column in zip(indices, fields.columns, strict=True):
             text = column.combine_chunks()
             special = pc.match_substring_regex(text, f'[{re.escape(self._separator)}\n"]')
             quoted = pc.binary_join_element_wise(
                 quote, pc.replace_substring(text, '"', '""'), quote, empty
             )
-            plain[place] = pc.if_else(special, quoted, text).cast(pa.large_binary())
+            plain[index] = pc.if_else(special, quoted, text).cast(pa.large_binary())
         separator = pa.scalar(self._separator.encode(), pa.large_binary())
         rendered = []
         for first, final in runs:
-            parts = [plain[place] for place in range(first, final + 1)]
+            parts = [plain[index] for index in range(first, final + 1)]
             rendered.append(
                 pc.binary_join_element_wise(
                     *parts, separator, null_handling="replace", null_replacement=b""
@@ -252,14 +252,14 @@ class DelimitedChunk:
             )
         return rendered
 
-    def _cut(self, places: list[int]) -> dict[str, pa.ChunkedArray]:
+    def _cut(self, indices: list[int]) -> dict[str, pa.ChunkedArray]:
         """Cut columns from the bytes, by name; columns with quoted fields are left out because they
         must be parsed.
         """
         data = records.as_bytes(self.data)
         columns = {}
-        for place, (starts, ends) in zip(
-            places, self._spans([(place, place) for place in places]), strict=True
+        for index, (starts, ends) in zip(
+            indices, self._spans([(index, index) for index in indices]), strict=True
         ):
             if (data[starts[starts < ends]] == records.QUOTE).any():
                 continue
@@ -268,13 +268,13 @@ class DelimitedChunk:
                 text = pc.if_else(
                     pa.array(starts == ends), pa.scalar(None, pa.large_string()), text
                 )
-            columns[self.shard.schema.names[place]] = pa.chunked_array([text])
+            columns[self.shard.schema.names[index]] = pa.chunked_array([text])
         return columns
 
-    def _parse(self, places: list[int]) -> pa.Table:
-        types = dict.fromkeys(places, pa.large_string())
+    def _parse(self, indices: list[int]) -> pa.Table:
+        types = dict.fromkeys(indices, pa.large_string())
         if not len(self.data):
-            return pa.schema([(str(place), kind) for place, kind in types.items()]).empty_table()
+            return pa.schema([(str(index), type_) for index, type_ in types.items()]).empty_table()
         longest = int(np.diff(self.ends, prepend=0).max()) + 1
         try:
             table = parse(
@@ -320,8 +320,8 @@ def parse(
     # else Arrow treats a final empty field as quoted if the one before was
     if array[-1] != records.NEWLINE:
         data = bytes(data) + b"\n"
-    names = [str(place) for place in range(width)]
-    wanted = [names[place] for place in types]
+    names = [str(index) for index in range(width)]
+    selected = [names[index] for index in types]
     read = pacsv.ReadOptions(
         use_threads=False,
         column_names=names,
@@ -334,8 +334,8 @@ def parse(
         ignore_empty_lines=width > 1,
     )
     convert = pacsv.ConvertOptions(
-        column_types=dict(zip(wanted, types.values(), strict=True)),
-        include_columns=wanted,
+        column_types=dict(zip(selected, types.values(), strict=True)),
+        include_columns=selected,
         null_values=list(absent),
         strings_can_be_null=True,
         quoted_strings_can_be_null=quoted_absent == "null",
@@ -350,7 +350,7 @@ def parse_numbers(
     *,
     separator: str,
     names: Sequence[str],
-    wanted: pa.Schema,
+    schema: pa.Schema,
     null_values: Sequence[str],
 ) -> pa.Table | None:
     """Parse the wanted columns: integers and floats as declared, the others as large strings.
@@ -363,21 +363,21 @@ def parse_numbers(
     besides the empty one. Returns None if it is no faster, something is irregular, or a value does
     not fit. The path through text then returns the rows, or raises the error that names them.
     """
-    numbers = [field.name for field in wanted if _is_number(field.type)]
-    texts = [field.name for field in wanted if not _is_number(field.type)]
-    if not data or len(names) < 2 or not numbers or any('"' in each for each in null_values):
+    numbers = [field.name for field in schema if _is_number(field.type)]
+    texts = [field.name for field in schema if not _is_number(field.type)]
+    if not data or len(names) < 2 or not numbers or any('"' in name for name in null_values):
         return None
     quoted = b'"' in data
-    if len(wanted) <= FEW_COLUMNS < len(names) and not quoted:  # cutting from the bytes is faster
+    if len(schema) <= FEW_COLUMNS < len(names) and not quoted:  # cutting from the bytes is faster
         return None
     if not _is_plain(data, ord(separator), quoted=quoted):
         return None
-    places = {name: place for place, name in enumerate(names)}
+    index_of_name = {name: index for index, name in enumerate(names)}
 
     def read(columns: Sequence[str], absent: Sequence[str], quoted_absent: str) -> pa.Table:
-        kinds = [wanted.field(name).type for name in columns]
-        types = [kind if _is_number(kind) else pa.large_string() for kind in kinds]
-        at = dict(zip([places[name] for name in columns], types, strict=True))
+        kinds = [schema.field(name).type for name in columns]
+        types = [type_ if _is_number(type_) else pa.large_string() for type_ in kinds]
+        at = dict(zip([index_of_name[name] for name in columns], types, strict=True))
         table = parse(data, separator, len(names), at, absent=absent, quoted_absent=quoted_absent)
         return table.rename_columns(list(columns))
 
@@ -386,16 +386,16 @@ def parse_numbers(
         if not texts:
             return read(numbers, absent, "null")
         if not null_values and not (quoted and b'""' in data):
-            return read(wanted.names, absent, "text")
-        found = read(numbers, absent, "null"), read(texts, ("",), "text")
+            return read(schema.names, absent, "text")
+        tables = read(numbers, absent, "null"), read(texts, ("",), "text")
     except pa.ArrowInvalid:
         return None
-    columns = {name: part[name] for part in found for name in part.column_names}
-    return pa.table({name: columns[name] for name in wanted.names})
+    columns = {name: part[name] for part in tables for name in part.column_names}
+    return pa.table({name: columns[name] for name in schema.names})
 
 
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_float32(kind) or pa.types.is_float64(kind))
+def _is_number(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(type_) or pa.types.is_float32(type_) or pa.types.is_float64(type_))
 
 
 def _is_plain(data: bytes, separator: int, *, quoted: bool) -> bool:
@@ -415,9 +415,9 @@ def _is_plain(data: bytes, separator: int, *, quoted: bool) -> bool:
     if quoted:  # fields are quoted from end to end, with quotes doubled and no space at an edge
         opening = quotes[0::2]
         closing = quotes[1::2]
-        apart = opening[1:] != closing[:-1] + 1  # otherwise a doubled quote inside a field
-        first = opening[np.append(True, apart)]
-        last = closing[np.append(apart, True)]
+        separate = opening[1:] != closing[:-1] + 1  # otherwise a doubled quote inside a field
+        first = opening[np.append(True, separate)]
+        last = closing[np.append(separate, True)]
         within = np.concatenate([array[first + 1], array[last - 1]])
         strict = (
             records.begins_field(array, first, edge).all()

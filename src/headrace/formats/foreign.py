@@ -189,9 +189,9 @@ def table_around(directory: Path) -> tuple[Path, Layout] | None:
     checked, because each check is a request.
     """
     inside = directory
-    place = place_of(directory)
-    for above in place.absolute().parents:
-        if place.reads == "requests" and (
+    location = place_of(directory)
+    for above in location.absolute().parents:
+        if location.reads == "requests" and (
             not _TABLE_DIRECTORY.fullmatch(inside.name) or len(above.parts) < 2
         ):
             return None

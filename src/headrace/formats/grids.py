@@ -36,27 +36,27 @@ def grid_tables(
     `MissingExtra`.
     """
     with closing(_open(path)) as opened:
-        for each in columns:
-            if each not in opened.variables and each not in opened.dims and each not in optional:
+        for column in columns:
+            if column not in opened.variables and column not in opened.dims and column not in optional:
                 raise InputError(
-                    f"{path}: has no variable {each!r}; it has"
+                    f"{path}: has no variable {column!r}; it has"
                     f" {', '.join(map(str, opened.variables))}"
                 )
-        own = [each for each in columns if each in opened.variables or each in opened.dims]
+        own_columns = [name for name in columns if name in opened.variables or name in opened.dims]
         # a dimension without values becomes its indices
-        named = {each: opened[each] for each in own}
+        named = {name: opened[name] for name in own_columns}
         chosen = opened.drop_vars(list(opened.variables)).assign(named)
-        alone = [name for name, size in chosen.sizes.items() if size == 1 and name not in own]
+        alone = [name for name, size in chosen.sizes.items() if size == 1 and name not in own_columns]
         chosen = chosen.squeeze(alone, drop=True)
-        told = {dim for each in named.values() if len(each.dims) == 1 for dim in each.dims}
-        strange = [str(each) for each in chosen.dims if each not in told]
+        labelled = {dim for variable in named.values() if len(variable.dims) == 1 for dim in variable.dims}
+        strange = [str(dimension) for dimension in chosen.dims if dimension not in labelled]
         if strange:
             raise InputError(
-                f"{path}: {', '.join(own)} have the dimensions {', '.join(map(str, chosen.dims))},"
+                f"{path}: {', '.join(own_columns)} have the dimensions {', '.join(map(str, chosen.dims))},"
                 f" and no column tells {strange[0]!r}; name one as entity, or select a place of it"
             )
         for table in tables_of_grid(chosen):
-            yield table.select(own)
+            yield table.select(own_columns)
 
 
 def first_rows(path: Path, rows: int) -> pa.Table:
@@ -96,7 +96,7 @@ def tables_of_grid(grid: Any) -> Iterator[pa.Table]:
     dims = list(data.sizes)
     if not dims:
         raise InputError("an xarray Dataset without dimensions has no rows; give one with a time")
-    lengths = [data.sizes[each] for each in dims]
+    lengths = [data.sizes[dimension] for dimension in dims]
     size = max(1, _SLICE_ROWS // max(1, math.prod(lengths[1:])))
     for begin in range(0, max(1, lengths[0]), size):
         frame = (

@@ -59,54 +59,54 @@ def infer_types(
         shard = survey(path, name, signature)
         if shard.dialect is None:
             return dict.fromkeys(shard.schema.names)
-        held: dict[str, tuple[str, ...]] = {}
+        words_of: dict[str, tuple[str, ...]] = {}
         for chunk in read_chunks(shard):
             open_ = [
-                each for each in shard.schema.names if each not in keep and held.get(each) != ()
+                name for name in shard.schema.names if name not in keep and words_of.get(name) != ()
             ]
             table = chunk.table(open_)
-            for each in open_:
-                values = nulled(table[each], ("", *null_values)).drop_null()
+            for column in open_:
+                values = nulled(table[column], ("", *null_values)).drop_null()
                 if len(values):
-                    held[each] = _holding(values, held.get(each, _WORDS))
-        return held
+                    words_of[column] = _holding(values, words_of.get(column, _WORDS))
+        return words_of
 
     tasks = [partial(look, path, name) for path, name in files]
-    found: dict[str, tuple[str, ...]] = {}
+    words_of: dict[str, tuple[str, ...]] = {}
     typed: set[str] = set()
     for columns in run_tasks(tasks, workers or default_workers()):
         for name, words in columns.items():
             if words is None:
                 typed.add(name)
             else:
-                found[name] = tuple(word for word in found.get(name, _WORDS) if word in words)
-    return {name: words[0] for name, words in sorted(found.items()) if words and name not in typed}
+                words_of[name] = tuple(word for word in words_of.get(name, _WORDS) if word in words)
+    return {name: words[0] for name, words in sorted(words_of.items()) if words and name not in typed}
 
 
 def _holding(values: pa.ChunkedArray, words: Sequence[str]) -> tuple[str, ...]:
     """Return those of the words whose types hold all values."""
-    held: set[str] = set()
+    matching: set[str] = set()
     if "bool" in words and _all(
         pc.is_in(values, value_set=pa.array(["true", "false"], values.type))
     ):
-        held.add("bool")
-    whole = None
+        matching.add("bool")
+    integers = None
     if {"int64", "uint64", "float64"} & {*words}:
-        whole = _written_again(values, "int64")
-    if whole is not None:
-        least, most = (each.as_py() for each in pc.min_max(whole).values())
+        integers = _written_again(values, "int64")
+    if integers is not None:
+        least, most = (bound.as_py() for bound in pc.min_max(integers).values())
         if least >= 0:
-            held |= {"int64", "uint64"}
+            matching |= {"int64", "uint64"}
         else:
-            held |= {"int64"}
+            matching |= {"int64"}
         if max(-least, most) <= 10**_EXACT_DIGITS:
-            held.add("float64")
+            matching.add("float64")
     elif "uint64" in words and _written_again(values, "uint64") is not None:
-        held.add("uint64")
-    if "float64" in words and "float64" not in held and _keeps_numbers(values):
-        held.add("float64")
+        matching.add("uint64")
+    if "float64" in words and "float64" not in matching and _keeps_numbers(values):
+        matching.add("float64")
     if "date" in words and _written_again(values, "date") is not None:
-        held |= {"date", "datetime"}
+        matching |= {"date", "datetime"}
     elif (
         "datetime" in words
         and _read(values, "datetime") is not None
@@ -114,8 +114,8 @@ def _holding(values: pa.ChunkedArray, words: Sequence[str]) -> tuple[str, ...]:
             pc.is_in(pc.binary_length(values), value_set=_LENGTHS)
         )  # of these, Arrow reads no other form
     ):
-        held.add("datetime")
-    return tuple(word for word in words if word in held)
+        matching.add("datetime")
+    return tuple(word for word in words if word in matching)
 
 
 def _read(values: pa.ChunkedArray, word: str) -> pa.ChunkedArray | None:
@@ -127,8 +127,8 @@ def _read(values: pa.ChunkedArray, word: str) -> pa.ChunkedArray | None:
         return None
 
 
-def _all(found: pa.ChunkedArray) -> bool:
-    return bool(pc.all(found, min_count=0).as_py())
+def _all(mask: pa.ChunkedArray) -> bool:
+    return bool(pc.all(mask, min_count=0).as_py())
 
 
 def _written_again(values: pa.ChunkedArray, word: str) -> pa.ChunkedArray | None:

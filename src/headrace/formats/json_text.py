@@ -57,9 +57,9 @@ def key_bound(data: U8) -> int:
 def values_found(table: pa.Table) -> int:
     """Count the non-null values that a parser found for keys, inside structs and lists too."""
     every = (
-        each
+        leaf
         for name in table.column_names
-        for each in arrays_of(name, table[name].combine_chunks())
+        for leaf in arrays_of(name, table[name].combine_chunks())
     )
     return sum(len(values) - values.null_count for _, values, is_item in every if not is_item)
 
@@ -72,8 +72,8 @@ def arrays_of(
     """
     yield key, values, is_item
     if pa.types.is_struct(values.type):
-        for place, field in enumerate(values.type):
-            yield from arrays_of(field.name, pc.struct_field(values, place))
+        for index, field in enumerate(values.type):
+            yield from arrays_of(field.name, pc.struct_field(values, index))
     elif pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
         yield from arrays_of(key, values.flatten(), is_item=True)
 
@@ -127,9 +127,9 @@ def _owners(array: U8, quotes: I64, keys: I64) -> tuple[I64, I64]:
     brackets = brackets[np.searchsorted(quotes, brackets) & 1 == 0]
     depth = np.cumsum(_STEP[array[brackets]], dtype=np.int32)
     opens = array[brackets] == _OPEN
-    place = np.concatenate([brackets[opens], keys])
+    positions = np.concatenate([brackets[opens], keys])
     inside = np.concatenate([depth[opens], depth[np.searchsorted(brackets, keys) - 1]])
-    order = np.lexsort((place, inside))
+    order = np.lexsort((positions, inside))
     is_key = order >= int(opens.sum())
     owner: I64 = np.cumsum(~is_key)
     return owner[is_key], order[is_key] - int(opens.sum())

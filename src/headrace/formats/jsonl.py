@@ -107,7 +107,7 @@ def survey(path: Path, name: str, file_type: FileType) -> Shard:
             if pa.types.is_integer(column.type):
                 bounds = pc.min_max(table[column.name]).as_py()
                 largest[column.name] = max(
-                    largest.get(column.name, 0), *(abs(each or 0) for each in bounds.values())
+                    largest.get(column.name, 0), *(abs(bound or 0) for bound in bounds.values())
                 )
             before = fields.get(column.name, pa.null())
             kind_now = supertype(before, column.type)
@@ -178,10 +178,10 @@ class JsonlChunk:
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the keys as columns of the shard's types; an absent key is null."""
         if columns is None:
-            wanted = self.shard.schema.names
+            selected = self.shard.schema.names
         else:
-            wanted = list(columns)
-        schema = pa.schema([self.shard.schema.field(name) for name in wanted])
+            selected = list(columns)
+        schema = pa.schema([self.shard.schema.field(name) for name in selected])
         return parse_block(self.data, self.shard.path, schema, self.first_row)
 
 
@@ -252,17 +252,17 @@ class JsonCode(FormatCode):
         blocks = _blocks(shard.path, shard.file_type, BLOCK_BYTES)
         return cut_blocks(((data, _NO_QUOTES) for data in blocks), 0, _blank_lines)
 
-    def read_block(self, wanted: BlockRead, target: Target) -> pa.Table:
+    def read_block(self, block: BlockRead, target: Target) -> pa.Table:
         """Parse a byte range of lines, or a whole array."""
-        require_polars(wanted.path)
-        with block_bytes(wanted) as data:
-            if wanted.file_type.format.name == "json":
+        require_polars(block.path)
+        with block_bytes(block) as data:
+            if block.file_type.format.name == "json":
                 lines = b""
                 if data.strip():
-                    lines = _array_as_lines(wanted.path, data)
+                    lines = _array_as_lines(block.path, data)
             else:
                 lines = _without_blank(data.removeprefix(BOM))
-            return parse_block(lines, wanted.path, target.schema)
+            return parse_block(lines, block.path, target.schema)
 
     def open_sink(self, file: HashingFile, settings: WriteSettings) -> TextSink:
         """Write every row as one line."""
@@ -281,7 +281,7 @@ def _frame(table: pa.Table) -> pl.DataFrame:
     """Convert a table for polars, which would rename a column without a name."""
     import polars as pl
 
-    frame = pl.DataFrame(table.rename_columns([str(place) for place in range(table.num_columns)]))
+    frame = pl.DataFrame(table.rename_columns([str(index) for index in range(table.num_columns)]))
     frame.columns = table.column_names
     return frame
 
@@ -293,17 +293,17 @@ def _blocks(path: Path, file_type: FileType, chunk_bytes: int) -> Iterator[bytes
             if data.strip():
                 yield _array_as_lines(path, data)
             return
-        rest = b""
+        incomplete = b""
         while block := stream.read(chunk_bytes):
-            data = rest + block
+            data = incomplete + block
             cut = data.rfind(b"\n") + 1
             if cut:
                 yield data[:cut]
-            rest = data[cut:]
-            if len(rest) > LARGEST_RECORD:
+            incomplete = data[cut:]
+            if len(incomplete) > LARGEST_RECORD:
                 raise too_long(path)
-    if rest.strip():
-        yield rest
+    if incomplete.strip():
+        yield incomplete
 
 
 def _array_as_lines(path: Path, data: bytes) -> bytes:
@@ -321,8 +321,8 @@ def _array_as_lines(path: Path, data: bytes) -> bytes:
 def _without_blank(data: bytes) -> bytes:
     """Remove blank lines."""
     array = records.as_bytes(data)
-    begins = np.flatnonzero(array[:-1] == records.NEWLINE) + 1
-    if not data[:1].isspace() and not np.isin(array[begins], _WHITE).any():
+    line_starts = np.flatnonzero(array[:-1] == records.NEWLINE) + 1
+    if not data[:1].isspace() and not np.isin(array[line_starts], _WHITE).any():
         return data
     if _BLANK_INSIDE.search(data) or _BLANK_LINES.match(data):
         return _BLANK_LINES.sub(b"", data)
@@ -337,26 +337,26 @@ def _check_schema(path: Path, schema: Mapping[str, PolarsDataType], first_row: i
     """
     import polars as pl
 
-    for key, kind in itertools.chain.from_iterable(itertools.starmap(_fields, schema.items())):
+    for key, type_ in itertools.chain.from_iterable(itertools.starmap(_fields, schema.items())):
         if "\0" in key:
             raise InputError(
                 f"{path}: near row {first_row + 1}: key {key!r} holds a zero byte or half a"
                 " surrogate pair, which no column name can hold; rename it"
             )
-        if kind in (pl.Int128, pl.UInt64):
+        if type_ in (pl.Int128, pl.UInt64):
             raise _lossy(path, key, first_row)
 
 
-def _fields(key: str, kind: PolarsDataType) -> Iterator[tuple[str, PolarsDataType]]:
+def _fields(key: str, type_: PolarsDataType) -> Iterator[tuple[str, PolarsDataType]]:
     """Iterate over a type and those inside it, each with the nearest key."""
     import polars as pl
 
-    yield key, kind
-    if isinstance(kind, pl.Struct):
-        for field in kind.fields:
+    yield key, type_
+    if isinstance(type_, pl.Struct):
+        for field in type_.fields:
             yield from _fields(field.name, field.dtype)
-    elif isinstance(kind, pl.List):
-        yield from _fields(key, kind.inner)
+    elif isinstance(type_, pl.List):
+        yield from _fields(key, type_.inner)
 
 
 def _lossy(path: Path, key: str, first_row: int) -> InputError:
@@ -369,9 +369,9 @@ def _lossy(path: Path, key: str, first_row: int) -> InputError:
 def _check_numbers(path: Path, table: pa.Table, data: bytes, first_row: int) -> None:
     """Check that no whole number lost digits by being stored as a float."""
     every = (
-        each
+        leaf
         for name in table.column_names
-        for each in arrays_of(name, table[name].combine_chunks())
+        for leaf in arrays_of(name, table[name].combine_chunks())
     )
     for key, values, _ in every:
         if (
@@ -410,19 +410,19 @@ def _check_texts(path: Path, schema: pa.Schema, data: bytes, first_row: int) -> 
         ) from error
 
 
-def _holds_text(kind: pa.DataType) -> bool:
-    if pa.types.is_nested(kind):
-        return any(_holds_text(kind.field(place).type) for place in range(kind.num_fields))
-    return is_text(kind)
+def _holds_text(type_: pa.DataType) -> bool:
+    if pa.types.is_nested(type_):
+        return any(_holds_text(type_.field(index).type) for index in range(type_.num_fields))
+    return is_text(type_)
 
 
-def _as_json_type(kind: pa.DataType) -> pa.DataType:
+def _as_json_type(type_: pa.DataType) -> pa.DataType:
     """Translate a type for Arrow's JSON reader, which has no large lists and texts."""
-    if pa.types.is_struct(kind):
-        return pa.struct([(field.name, _as_json_type(field.type)) for field in kind])
-    if pa.types.is_large_list(kind):
-        return pa.list_(_as_json_type(kind.value_type))
-    return plain(kind)
+    if pa.types.is_struct(type_):
+        return pa.struct([(field.name, _as_json_type(field.type)) for field in type_])
+    if pa.types.is_large_list(type_):
+        return pa.list_(_as_json_type(type_.value_type))
+    return plain(type_)
 
 
 def _parse(path: Path, data: bytes, schema: dict[str, Any] | None, first_row: int) -> pl.DataFrame:

@@ -62,7 +62,7 @@ class Listing:
     splits: list[str]
 
     @cached_property
-    def facts(self) -> I64:
+    def stat_array(self) -> I64:
         """Size, modification time and time of change of each file, int64 [files, 3].
 
         Users cannot set back the time of change; it is 0 for objects.
@@ -74,11 +74,11 @@ class Listing:
     @property
     def sizes(self) -> I64:
         """Bytes of each file."""
-        return self.facts[:, 0]
+        return self.stat_array[:, 0]
 
-    def path(self, place: int) -> Path:
+    def path(self, index: int) -> Path:
         """Return the path of a file."""
-        return self.root / self.names[place]
+        return self.root / self.names[index]
 
     def digest(self, below: Path | None = None) -> str:
         """Digest the listing; it changes when a file is added, removed, or has another size or
@@ -92,7 +92,7 @@ class Listing:
         else:
             root = os.path.relpath(str(self.root), str(below))
         text = "\0".join([root, *self.names]).encode("utf-8", "surrogateescape")
-        return sha256_hex(b"%d\0%s%s" % (len(text), text, self.facts.T.tobytes()))
+        return sha256_hex(b"%d\0%s%s" % (len(text), text, self.stat_array.T.tobytes()))
 
 
 def list_files(
@@ -114,111 +114,111 @@ def list_files(
     """
     if len(source) > 1:
         splits = "refuse"
-    places = [path_of(entry) for entry in source]
-    remote = [place for place in places if place_of(place).reads == "requests"]
+    paths = [path_of(entry) for entry in source]
+    remote = [path for path in paths if place_of(path).reads == "requests"]
     if remote:
         if len(remote) < len(source):
             raise InputError(f"{remote[0]}: is mixed with local files; give places of one kind")
         return _remote_listing(remote, splits)
-    found: dict[str, _Found] = {}
+    file_of_path: dict[str, _Found] = {}
     words: dict[str, str] = {}
     tables: set[str] = set()  # directories that were checked for being those of a table
-    for place in places:
-        path = str(place)
+    for given_path in paths:
+        path = str(given_path)
         files: list[_Found] = []
         if os.path.isdir(path):
-            own, told = _directory_files(path)
-            told = _splits(address_of(path) or path, [name for name, _, _ in own], splits, told)
+            listed, file_splits = _directory_files(path)
+            file_splits = _splits(address_of(path) or path, [name for name, _, _ in listed], splits, file_splits)
             absolute = os.path.abspath(path)
             real = os.path.realpath(path)
             # so no duplicates to look for
-            if len(source) == 1 and not any(is_link for _, _, is_link in own):
-                return _listing(absolute, [(name, stat) for name, stat, _ in own], told)
-            for name, stat, is_link in own:
-                each = os.path.join(absolute, name)
+            if len(source) == 1 and not any(is_link for _, _, is_link in listed):
+                return _listing(absolute, [(name, stat) for name, stat, _ in listed], file_splits)
+            for name, stat, is_link in listed:
+                absolute_path = os.path.join(absolute, name)
                 files.append(
-                    (each, os.path.realpath(each) if is_link else os.path.join(real, name), stat)
+                    (absolute_path, os.path.realpath(absolute_path) if is_link else os.path.join(real, name), stat)
                 )
         elif os.path.isfile(path):
             directory = os.path.dirname(os.path.abspath(path))
             if directory not in tables:
                 tables.add(directory)
-                if (warning := table_of_file(place)) is not None:
+                if (warning := table_of_file(given_path)) is not None:
                     warnings.warn(printable(warning), UserWarning, stacklevel=2)
             files = _looked_at([path])
-            told = []
+            file_splits = []
         else:
             matched = _matched(path)
-            told = _splits(
-                path, [each[len(_fixed(path)) :].replace(os.sep, "/") for each in matched], splits
+            file_splits = _splits(
+                path, [match[len(_fixed(path)) :].replace(os.sep, "/") for match in matched], splits
             )
             files = _looked_at(matched)
-        found.update((each[0], each) for each in files)
-        words.update((each[0], word) for each, word in zip(files, told, strict=False))
-    root = os.path.commonpath({os.path.dirname(path) for path in found})
+        file_of_path.update((file[0], file) for file in files)
+        words.update((file[0], word) for file, word in zip(files, file_splits, strict=False))
+    root = os.path.commonpath({os.path.dirname(path) for path in file_of_path})
     # move the root above the directories of columns below an entry, so that names include them
-    for place in places:
-        entry = os.path.abspath(str(place) if os.path.isdir(place) else _fixed(str(place)))
+    for given_path in paths:
+        entry = os.path.abspath(str(given_path) if os.path.isdir(given_path) else _fixed(str(given_path)))
         below = os.path.relpath(root, entry).split(os.sep)
         kept_parts = next((at for at, part in enumerate(below) if is_partition(part)), None)
         if kept_parts is not None and below[0] != os.pardir:
             root = os.path.join(entry, *below[:kept_parts])
     start = len(root.rstrip(os.sep)) + 1
-    named = sorted((path[start:].replace(os.sep, "/"), path) for path in found)
+    named = sorted((path[start:].replace(os.sep, "/"), path) for path in file_of_path)
     once: dict[str, tuple[str, _Stat, str]] = {}
     for name, path in named:
-        _, real, stat = found[path]
-        kept = once.setdefault(real, (name, stat, words.get(path, "")))
-        if kept[2] != words.get(path, ""):
+        _, real, stat = file_of_path[path]
+        first = once.setdefault(real, (name, stat, words.get(path, "")))
+        if first[2] != words.get(path, ""):
             raise InputError(
-                f"{path}: is the same file as {kept[0]} of another split; remove one of the links"
+                f"{path}: is the same file as {first[0]} of another split; remove one of the links"
             )
-    told = []
+    file_splits = []
     if len(source) == 1 and words:
-        told = [word for _, _, word in once.values()]
-    return _listing(root, [(name, stat) for name, stat, _ in once.values()], told)
+        file_splits = [word for _, _, word in once.values()]
+    return _listing(root, [(name, stat) for name, stat, _ in once.values()], file_splits)
 
 
 def _splits(
     entry: str | Path,
     names: Sequence[str],
     splits: Literal["refuse", "keep"],
-    told: list[str] | None = None,
+    declared: list[str] | None = None,
 ) -> list[str]:
     """Return the split of each file below an entry, if names tell it.
 
     Raises `InputError` as in `list_files`.
 
-    told: the splits that the directory itself defines; None if only names can tell.
+    declared: the splits that the directory itself defines; None if only names can tell.
     """
     try:
-        if told is None:
-            told = splits_of(names)
+        if declared is None:
+            declared = splits_of(names)
     except Mixed as mixed:
         raise InputError(
             f"{entry}: {mixed.belongs} belongs to a split by its name, and {mixed.without} to none;"
             " give the files of one split at a time, by directory or pattern"
         ) from None
-    if splits == "refuse" and len(set(told)) > 1:
-        several = in_order(told)
-        first = [names[told.index(word)] for word in several]
+    if splits == "refuse" and len(set(declared)) > 1:
+        several = in_order(declared)
+        first = [names[declared.index(word)] for word in several]
         raise InputError(
             f"{entry}: holds several splits, {', '.join(several)} (such as"
             f" {' and '.join(first[:2])}), which are not merged; give the files of one split, or"
             " each split as an entry of its own to use them together"
         )
-    return told
+    return declared
 
 
 def home_of(entry: str | Path) -> tuple[Path, str]:
     """Split an entry into its directory and the rest: a pattern, a file name, or nothing."""
     path = path_of(entry)
     if place_of(path).reads == "requests":  # judged by name, without a request
-        place = next(
+        first_pattern = next(
             (at for at, part in enumerate(path.parts) if any(sign in part for sign in "*?[")), None
         )
-        if place is not None:
-            return type(path)(*path.parts[:place]), "/".join(path.parts[place:])
+        if first_pattern is not None:
+            return type(path)(*path.parts[:first_pattern]), "/".join(path.parts[first_pattern:])
         if is_data_name(path.name):
             return (path.parent, path.name)
         return (path, "")
@@ -243,10 +243,10 @@ def _fixed(pattern: str) -> str:
 def _matched(pattern: str) -> list[str]:
     """List the data files that a local pattern matches; directories of other systems are refused."""
     files = []
-    for each in glob.glob(pattern, recursive=True):
-        if os.path.isfile(each):
-            files.append(each)
-    for directory in sorted({os.path.dirname(each) for each in files}):
+    for match in glob.glob(pattern, recursive=True):
+        if os.path.isfile(match):
+            files.append(match)
+    for directory in sorted({os.path.dirname(file) for file in files}):
         here = Path(directory or ".")
         names = os.listdir(directory or ".")
         layout = layout_of(here, names)
@@ -254,9 +254,9 @@ def _matched(pattern: str) -> list[str]:
             refuse_foreign(here, names)
     refuse_unfinished(files)
     data = []
-    for each in files:
-        if is_data_name(os.path.basename(each)):
-            data.append(each)
+    for match in files:
+        if is_data_name(os.path.basename(match)):
+            data.append(match)
     if not data:
         also = ""
         if files:
@@ -276,47 +276,47 @@ def _directory_files(path: str) -> tuple[list[_File], list[str] | None]:
     top = _entries(files, others)
     saved = saved_files(Path(path), top)
     if saved is not None:
-        names = [name for own in saved.values() for name in own]
-        found = zip(names, _looked_at(os.path.join(path, name) for name in names), strict=True)
+        names = [name for files_of_split in saved.values() for name in files_of_split]
+        stats = zip(names, _looked_at(os.path.join(path, name) for name in names), strict=True)
         # the hub's cache stores equal files once: both are data
         root = os.path.realpath(path)
         is_view = VIEW in top
         files = [
             (name, stat, not is_view and real != os.path.join(root, name))
-            for name, (_, real, stat) in found
+            for name, (_, real, stat) in stats
         ]
         return files, _told(saved)
     refuse_foreign(Path(path), top)
     files += _in_partitions(path, others)
-    held: dict[str, list[_File]] = {}
+    files_of: dict[str, list[_File]] = {}
     for split in sorted(filter(is_split_name, others)):
         below = os.path.join(path, split)
         if os.path.isdir(below):
-            own, own_others = _data_files(below)
-            own += _in_partitions(below, own_others)
-            if own:
-                refuse_foreign(Path(below), _entries(own, own_others))
+            split_files, own_others = _data_files(below)
+            split_files += _in_partitions(below, own_others)
+            if split_files:
+                refuse_foreign(Path(below), _entries(split_files, own_others))
                 refuse_unfinished(os.path.join(below, other) for other in own_others)
-                held[split] = _moved(own, below)
-    if not held and not files:
+                files_of[split] = _moved(split_files, below)
+    if not files_of and not files:
         raise NoMatch(f"{path}: {no_data(path)}")
     refuse_unfinished(os.path.join(path, other) for other in others)
-    if not held:
+    if not files_of:
         return files, None
     beside = min((name for name, _, _ in files), default=None)
     for name in sorted(others):
         below = os.path.join(path, name)
-        if beside is None and name[0] not in "._" and name not in held and os.path.isdir(below):
+        if beside is None and name[0] not in "._" and name not in files_of and os.path.isdir(below):
             beside = next(
-                (f"{name}/{each}" for each in sorted(os.listdir(below)) if is_data_name(each)), None
+                (f"{name}/{entry}" for entry in sorted(os.listdir(below)) if is_data_name(entry)), None
             )
     if beside is not None:
         raise InputError(
-            f"{path}: {', '.join(held)} are splits by their names, and {beside} belongs to none of"
-            f" them; give one directory, e.g. {os.path.join(path, next(iter(held)))}, or move the"
+            f"{path}: {', '.join(files_of)} are splits by their names, and {beside} belongs to none of"
+            f" them; give one directory, e.g. {os.path.join(path, next(iter(files_of)))}, or move the"
             " other data away"
         )
-    return [file for own in held.values() for file in own], None
+    return [file for split_files in files_of.values() for file in split_files], None
 
 
 def _in_partitions(path: str, others: Iterable[str]) -> list[_File]:
@@ -324,16 +324,16 @@ def _in_partitions(path: str, others: Iterable[str]) -> list[_File]:
 
     others: entries of `path`.
     """
-    found: list[_File] = []
+    partition_files: list[_File] = []
     for part in sorted(filter(is_partition, others)):
         below = os.path.join(path, part)
         if os.path.isdir(below):
-            own, own_others = _data_files(below)
-            refuse_foreign(Path(below), _entries(own, own_others))
+            data_files, own_others = _data_files(below)
+            refuse_foreign(Path(below), _entries(data_files, own_others))
             refuse_unfinished(os.path.join(below, other) for other in own_others)
             partition_of(f"{below}/")  # a link to a parent directory would be followed forever
-            found += _moved([*own, *_in_partitions(below, own_others)], below)
-    return found
+            partition_files += _moved([*data_files, *_in_partitions(below, own_others)], below)
+    return partition_files
 
 
 def _entries(files: Iterable[_File], others: Iterable[str]) -> set[str]:
@@ -348,16 +348,16 @@ def _moved(files: Iterable[_File], directory: str) -> list[_File]:
 
 
 def _told(saved: Mapping[str, Sequence[str]]) -> list[str]:
-    return [split for split, own in saved.items() for _ in own if split]
+    return [split for split, split_files in saved.items() for _ in split_files if split]
 
 
 def _remote_listing(entries: Sequence[Path], splits: Literal["refuse", "keep"]) -> Listing:
     """List objects; each entry is an object, a prefix, or a pattern after the bucket's name."""
-    found: dict[Path, _Stat] = {}
+    stat_of: dict[Path, _Stat] = {}
     words: dict[Path, str] = {}
     bases: list[Path] = []
     for entry in entries:
-        files, fixed, own = _objects(entry)
+        files, fixed, declared = _objects(entry)
         if entry not in files:
             bases.append(fixed)
         if not files:
@@ -365,15 +365,15 @@ def _remote_listing(entries: Sequence[Path], splits: Literal["refuse", "keep"]) 
                 f"{entry}: no object of that name, or none with data below it; check the address"
                 " and the bucket"
             )
-        found |= files
+        stat_of |= files
         if entry not in files:
-            told = _splits(
-                entry, [path.relative_to(fixed).as_posix() for path in files], splits, own
+            file_splits = _splits(
+                entry, [path.relative_to(fixed).as_posix() for path in files], splits, declared
             )
-            words |= dict(zip(files, told, strict=False))
-    parts = [path.parent.parts for path in found]
+            words |= dict(zip(files, file_splits, strict=False))
+    parts = [path.parent.parts for path in stat_of]
     depth = next(
-        (at for at, each in enumerate(zip(*parts, strict=False)) if len(set(each)) > 1),
+        (at for at, parts_at_depth in enumerate(zip(*parts, strict=False)) if len(set(parts_at_depth)) > 1),
         min(map(len, parts)),
     )
     if depth < 2:
@@ -386,11 +386,11 @@ def _remote_listing(entries: Sequence[Path], splits: Literal["refuse", "keep"]) 
             (len(fixed.parts) + at for at, part in enumerate(opened) if is_partition(part)), depth
         )
     root = type(entries[0])(*parts[0][:depth])
-    told = []
+    file_splits = []
     if len(entries) == 1 and words:
-        told = [words[path] for path in found]
+        file_splits = [words[path] for path in stat_of]
     return _listing(
-        root, [(path.relative_to(root).as_posix(), stat) for path, stat in found.items()], told
+        root, [(path.relative_to(root).as_posix(), stat) for path, stat in stat_of.items()], file_splits
     )
 
 
@@ -398,7 +398,7 @@ def _objects(entry: Path) -> tuple[dict[Path, _Stat], Path, list[str] | None]:
     """List the data files of an entry; also return the prefix that names are relative to, and the
     splits it defines.
     """
-    place = place_of(entry)
+    location = place_of(entry)
     if any(sign in str(entry) for sign in "*?["):
         parts = entry.parts
         depth = next(
@@ -408,43 +408,43 @@ def _objects(entry: Path) -> tuple[dict[Path, _Stat], Path, list[str] | None]:
         pattern = parts[depth:]
         every = [(prefix / fact.name, fact) for fact in place_of(prefix).files_below()]
         below = []
-        for each in every:
-            if matches(each[1].name.split("/"), pattern):
-                below.append(each)
+        for pair in every:
+            if matches(pair[1].name.split("/"), pattern):
+                below.append(pair)
         _refuse_foreign_prefixes(
             prefix, [fact.name for _, fact in every], {path.parent for path, _ in below}
         )
         refuse_unfinished(str(path) for path, _ in below)
         return (
-            {path: _object_stat(place, fact) for path, fact in below if is_data_name(path.name)},
+            {path: _object_stat(location, fact) for path, fact in below if is_data_name(path.name)},
             prefix,
             None,
         )
     if entry.is_file():
-        return {entry: _object_stat(place, place.stat())}, entry.parent, None
-    prefixes, facts = place.children()
-    saved = saved_files(entry, {*prefixes, *(fact.name for fact in facts)})
+        return {entry: _object_stat(location, location.stat())}, entry.parent, None
+    prefixes, objects = location.children()
+    saved = saved_files(entry, {*prefixes, *(fact.name for fact in objects)})
     if saved is not None:
-        listed = [entry / name for own in saved.values() for name in own]
+        listed = [entry / name for split_files in saved.values() for name in split_files]
         there = {
-            each / fact.name: fact
-            for each in {path.parent for path in listed}
-            for fact in place_of(each).children()[1]
+            directory / fact.name: fact
+            for directory in {path.parent for path in listed}
+            for fact in place_of(directory).children()[1]
         }
         for path in listed:
             if path not in there:
                 raise InputError(
                     f"{path}: is missing, so the dataset is not whole; upload it again"
                 )
-        return {path: _object_stat(place, there[path]) for path in listed}, entry, _told(saved)
-    refuse_foreign(entry, {*prefixes, *(fact.name for fact in facts)})
-    refuse_unfinished(str(entry / fact.name) for fact in facts)
+        return {path: _object_stat(location, there[path]) for path in listed}, entry, _told(saved)
+    refuse_foreign(entry, {*prefixes, *(fact.name for fact in objects)})
+    refuse_unfinished(str(entry / fact.name) for fact in objects)
     files = {}
-    for fact in facts:
+    for fact in objects:
         if is_data_name(fact.name):
-            files[entry / fact.name] = _object_stat(place, fact)
+            files[entry / fact.name] = _object_stat(location, fact)
     if any(map(is_partition, prefixes)):
-        inside = [(fact, fact.name.split("/")) for fact in place.files_below()]
+        inside = [(fact, fact.name.split("/")) for fact in location.files_below()]
         inside = [
             (fact, parts)
             for fact, parts in inside
@@ -452,20 +452,20 @@ def _objects(entry: Path) -> tuple[dict[Path, _Stat], Path, list[str] | None]:
         ]
         refuse_unfinished(str(entry / fact.name) for fact, _ in inside)
         files |= {
-            entry / fact.name: _object_stat(place, fact)
+            entry / fact.name: _object_stat(location, fact)
             for fact, parts in inside
             if is_data_name(parts[-1])
         }
-    held = [(name, _objects(entry / name)[0]) for name in prefixes if is_split_name(name)]
-    held = [each for each in held if each[1]]
-    if held and files:
+    split_objects = [(name, _objects(entry / name)[0]) for name in prefixes if is_split_name(name)]
+    split_objects = [pair for pair in split_objects if pair[1]]
+    if split_objects and files:
         raise InputError(
-            f"{entry}: {', '.join(name for name, _ in held)} are splits by their names, and"
+            f"{entry}: {', '.join(name for name, _ in split_objects)} are splits by their names, and"
             f" {min(files).name} belongs to none of them; give one prefix, or move the other data"
             " away"
         )
-    for _, own in held:
-        files |= own
+    for _, objects_of_split in split_objects:
+        files |= objects_of_split
     return files, entry, None
 
 
@@ -478,18 +478,18 @@ def _refuse_foreign_prefixes(prefix: Path, names: Sequence[str], matched: Collec
         parts = name.split("/")
         for depth, part in enumerate(parts):
             entries.setdefault(prefix.joinpath(*parts[:depth]), set()).add(part)
-    for directory, own in sorted(entries.items()):
-        layout = layout_of(directory, own)
+    for directory, names_in in sorted(entries.items()):
+        layout = layout_of(directory, names_in)
         if layout is None or layout.files == "plain":
             continue
-        if directory in matched or any(directory in each.parents for each in matched):
+        if directory in matched or any(directory in match.parents for match in matched):
             raise InputError(f"{directory}: {layout.refusal(directory)}")
     if matched:
         refuse_foreign(prefix, ())
 
 
-def _object_stat(place: Place, fact: Fact) -> _Stat:
-    return fact.size, place.changed_ns(fact), 0
+def _object_stat(location: Place, fact: Fact) -> _Stat:
+    return fact.size, location.changed_ns(fact), 0
 
 
 def _listing(
@@ -502,15 +502,15 @@ def _listing(
         raise InputError(
             f"{str(root)!a}: a name is not UTF-8, near {near!a}; rename the file or directory"
         ) from None
-    order = sorted(range(len(files)), key=lambda place: files[place][0])
-    told = []
+    order = sorted(range(len(files)), key=lambda index: files[index][0])
+    sorted_splits = []
     if splits:
-        told = [splits[place] for place in order]
+        sorted_splits = [splits[index] for index in order]
     return Listing(
         path_of(root),
-        [files[place][0] for place in order],
-        [files[place][1] for place in order],
-        told,
+        [files[index][0] for index in order],
+        [files[index][1] for index in order],
+        sorted_splits,
     )
 
 
@@ -538,15 +538,15 @@ def holds_data(directory: str) -> bool:
     splits.
     """
     with os.scandir(directory) as entries:
-        found = list(entries)
-    if is_saved(Path(directory), {each.name for each in found}):
+        children = list(entries)
+    if is_saved(Path(directory), {child.name for child in children}):
         return True
-    if any(is_data_name(each.name) and each.is_file() for each in found):
+    if any(is_data_name(child.name) and child.is_file() for child in children):
         return True
     inside = []
-    for each in found:
-        if each.is_dir() and (is_split_name(each.name) or is_partition(each.name)):
-            inside.append(each.path)
+    for child in children:
+        if child.is_dir() and (is_split_name(child.name) or is_partition(child.name)):
+            inside.append(child.path)
     return any(
         is_data_name(name) or (is_partition(name) and holds_data(os.path.join(path, name)))
         for path in inside
@@ -558,46 +558,46 @@ def no_data(directory: str) -> str:
     """Explain that a directory has no data files, and what to give instead, after a look at what it
     holds.
     """
-    said = f"holds no {FORMATS.listed()} file"
+    problem = f"holds no {FORMATS.listed()} file"
     with os.scandir(directory) as entries:
         others = sorted(
-            each.name for each in entries if each.name[0] not in "._" and each.is_file()
+            child.name for child in entries if child.name[0] not in "._" and child.is_file()
         )
     for at, (below, directories, files) in enumerate(os.walk(directory)):
         layout = layout_of(Path(below), {*directories, *files})
         if layout is not None and at == 0:
             return layout.refusal(directory)
         if layout is not None:
-            return f"{said} itself; its subdirectory {below} {layout.refusal(below)}"
-        directories[:] = sorted(each for each in directories if each[0] not in "._")
+            return f"{problem} itself; its subdirectory {below} {layout.refusal(below)}"
+        directories[:] = sorted(name for name in directories if name[0] not in "._")
         data = sorted(filter(is_data_name, files))
         if data:
             steps = os.path.relpath(below, directory).split(os.sep)
             longest_first = sorted(FORMATS.endings, key=len, reverse=True)
             ending = next(word for word in longest_first if data[0].lower().endswith(word))
             pattern = os.path.join(directory, *"*" * len(steps), f"*{data[0][-len(ending) :]}")
-            return f"{said} itself, its subdirectories do; give {pattern!r}"
+            return f"{problem} itself, its subdirectories do; give {pattern!r}"
         if at == _FEW_DIRECTORIES:
             break
     if others:
         others.sort(key=lambda name: name.upper().startswith(("README", "LICENSE")))
         return (
-            f"{said}; it has {others[0]}: convert or unpack such files, or rename them to what"
+            f"{problem}; it has {others[0]}: convert or unpack such files, or rename them to what"
             " they are"
         )
-    return f"{said}; give the directory of the shards"
+    return f"{problem}; give the directory of the shards"
 
 
 def _looked_at(paths: Iterable[str]) -> list[_Found]:
-    found = []
+    files = []
     for path in paths:
         try:
             stat = os.stat(path)
         except OSError as error:
             raise _unreadable(path, error) from error
-        facts = stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
-        found.append((os.path.abspath(path), os.path.realpath(path), facts))
-    return found
+        stats = stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+        files.append((os.path.abspath(path), os.path.realpath(path), stats))
+    return files
 
 
 def _unreadable(path: str, error: OSError) -> InputError:

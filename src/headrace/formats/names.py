@@ -55,19 +55,19 @@ def splits_of(names: Sequence[str]) -> list[str]:
     text = "\n".join(names).lower()
     if not any(stem in text for stem in _STEMS):  # a fast check for very many names
         return []
-    found = [next(filter(is_split_name, name.lower().split("/")[:-1]), None) for name in names]
-    if not any(found):
+    splits = [next(filter(is_split_name, name.lower().split("/")[:-1]), None) for name in names]
+    if not any(splits):
         words = [
             {word.lower() for word in _IN_FILE.findall(name.rpartition("/")[2])} for name in names
         ]
         # none of a name with several words
-        found = [each.pop() if len(each) == 1 else None for each in words]
-        if not all(found) and len({*found} - {None}) < 2:
+        splits = [candidates.pop() if len(candidates) == 1 else None for candidates in words]
+        if not all(splits) and len({*splits} - {None}) < 2:
             return []
-    if not all(found):
-        told = [word is not None for word in found]
-        raise Mixed(names[told.index(True)], names[told.index(False)])
-    return [word for word in found if word is not None]
+    if not all(splits):
+        has_split = [word is not None for word in splits]
+        raise Mixed(names[has_split.index(True)], names[has_split.index(False)])
+    return [word for word in splits if word is not None]
 
 
 def is_split_name(directory: str) -> bool:
@@ -94,7 +94,7 @@ def partition_of(name: str) -> dict[str, str | None]:
 
     Raises `InputError` if a column is repeated, or the name is not percent-encoded UTF-8.
     """
-    found: dict[str, str | None] = {}
+    columns: dict[str, str | None] = {}
     for part in filter(is_partition, name.split("/")[:-1] if "=" in name else ()):
         key, _, text = part.partition("=")
         try:
@@ -104,10 +104,10 @@ def partition_of(name: str) -> dict[str, str | None]:
             raise InputError(
                 f"{name}: {part} is not percent-encoded UTF-8; rename the directory"
             ) from None
-        if key in found:
+        if key in columns:
             raise InputError(f"{name}: two directories say what {key} is; rename one of them")
         if text == _MISSING:
-            found[key] = None
+            columns[key] = None
         else:
-            found[key] = value
-    return found
+            columns[key] = value
+    return columns

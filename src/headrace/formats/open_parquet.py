@@ -169,19 +169,19 @@ def read_group(
     footer = _footer(path)
     fact = footer.version
     try:
-        own = [footer.raw[name] for name in columns]
+        file_names = [footer.raw[name] for name in columns]
         source: Any = str(path)
         if content is not None:
             source = pa.BufferReader(content)
         elif isinstance(fact, Fact):  # fetch the bytes that are needed
             if group >= footer.metadata.num_row_groups:
                 raise pa.ArrowInvalid(f"it has {footer.metadata.num_row_groups} row groups")
-            pieces = place_of(path).read_pieces(
-                _column_ranges(footer.metadata, fact.size, group, own), fact
+            chunks = place_of(path).read_pieces(
+                _column_ranges(footer.metadata, fact.size, group, file_names), fact
             )
-            source = pa.PythonFile(place_of(path).open(fact, pieces), mode="r")
+            source = pa.PythonFile(place_of(path).open(fact, chunks), mode="r")
         with _file(source, footer.metadata, pages) as file:
-            return _group(file, group, own, columns)
+            return _group(file, group, file_names, columns)
     except BaseException:
         _kept.drop(str(path))  # read the footer again after any error
         raise
@@ -224,14 +224,14 @@ def _file(
 
 
 def _raw_names(schema: pa.Schema) -> dict[str, str]:
-    return {column_name(each): each for each in schema.names}
+    return {column_name(raw): raw for raw in schema.names}
 
 
-def _group(file: pq.ParquetFile, group: int, own: list[str], columns: Sequence[str]) -> pa.Table:
-    table = file.read_row_group(group, columns=own, use_threads=False)
-    if table.column_names != own:  # the file's order
-        table = table.select(own)
-    if own == list(columns):
+def _group(file: pq.ParquetFile, group: int, file_names: list[str], columns: Sequence[str]) -> pa.Table:
+    table = file.read_row_group(group, columns=file_names, use_threads=False)
+    if table.column_names != file_names:  # the file's order
+        table = table.select(file_names)
+    if file_names == list(columns):
         return table
     return table.rename_columns(list(columns))
 
@@ -262,15 +262,15 @@ def _fetched_footer(path: Path) -> Footer:
 
 
 def _column_ranges(
-    metadata: pq.FileMetaData, size: int, group: int, own: Sequence[str]
+    metadata: pq.FileMetaData, size: int, group: int, file_names: Sequence[str]
 ) -> list[tuple[int, int]]:
     """List [start, stop) of every chunk of the named columns in a row group."""
     row_group = metadata.row_group(group)
     ranges = []
-    for place in range(row_group.num_columns):
-        chunk = row_group.column(place)
+    for index in range(row_group.num_columns):
+        chunk = row_group.column(index)
         name = chunk.path_in_schema
-        if not any(name == each or name.startswith(f"{each}.") for each in own):
+        if not any(name == column or name.startswith(f"{column}.") for column in file_names):
             continue
         start = chunk.data_page_offset
         if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:

@@ -58,10 +58,10 @@ def surveyed(
 ) -> Shard:
     """Survey an open file. known: a schema object to reuse if it equals this file's."""
     shard = Shard.unread(path, name, file_type)
-    own = file.schema_arrow
-    if not len(own) and not file.metadata.num_rows:
+    file_schema = file.schema_arrow
+    if not len(file_schema) and not file.metadata.num_rows:
         return shard
-    shard = shard.with_columns(own, _columns_with_nulls(own, file.metadata))
+    shard = shard.with_columns(file_schema, _columns_with_nulls(file_schema, file.metadata))
     if known is not None and shard.schema.equals(known):
         return replace(shard, schema=known)
     return shard
@@ -77,13 +77,13 @@ def _chunks(
     that each dictionary is made once.
     """
     texts = []
-    for each in coded:
-        if is_text(shard.schema.field(each).type):
-            texts.append(each)
+    for name in coded:
+        if is_text(shard.schema.field(name).type):
+            texts.append(name)
     if columns is None:
-        wanted = shard.schema.names
+        selected = shard.schema.names
     else:
-        wanted = list(columns)
+        selected = list(columns)
     first_row = 0
     file = open_file(shard.path, shard.file_type)
     metadata = file.metadata
@@ -94,9 +94,9 @@ def _chunks(
         with file:
             file = open_file(shard.path, shard.file_type, footer=metadata, coded=codes)
     with file:
-        raw = {column_name(each): each for each in file.schema_arrow.names}
-        own = [raw[each] for each in wanted]
-        batches = _batches(file, own, "whole" if coded else "cut", most_rows)
+        raw = {column_name(raw_name): raw_name for raw_name in file.schema_arrow.names}
+        file_names = [raw[name] for name in selected]
+        batches = _batches(file, file_names, "whole" if coded else "cut", most_rows)
         while True:
             try:
                 table = next(batches, None)
@@ -106,20 +106,20 @@ def _chunks(
                     " it again"
                 ) from error
             if table is None:
-                if wanted and first_row != metadata.num_rows:
+                if selected and first_row != metadata.num_rows:
                     raise InputError(
                         f"{shard.path}: has {first_row} rows, its footer says {metadata.num_rows};"
                         " the file is damaged, fetch it again"
                     )
                 return
-            table = table.rename_columns(wanted)
+            table = table.rename_columns(selected)
             fields = [
                 (
-                    table.schema.field(each)
-                    if pa.types.is_dictionary(table.schema.field(each).type) and each in coded
-                    else shard.schema.field(each)
+                    table.schema.field(name)
+                    if pa.types.is_dictionary(table.schema.field(name).type) and name in coded
+                    else shard.schema.field(name)
                 )
-                for each in wanted
+                for name in selected
             ]
             yield TableChunk(table.cast(pa.schema(fields)), first_row)
             first_row += table.num_rows
@@ -158,7 +158,7 @@ def _stored_as_codes(metadata: pq.FileMetaData, texts: list[str]) -> list[str]:
             column = metadata.row_group(group).column(number)
             if column_name(column.path_in_schema) in size:
                 size[column_name(column.path_in_schema)] += column.total_uncompressed_size
-    return [each for each in texts if size[each] < _CODE_BYTES * metadata.num_rows]
+    return [name for name in texts if size[name] < _CODE_BYTES * metadata.num_rows]
 
 
 class ParquetCode(FormatCode):
@@ -187,22 +187,22 @@ class ParquetCode(FormatCode):
         with open_file(shard.path, shard.file_type) as file:
             return row_groups(shard, file)
 
-    def read_block(self, wanted: BlockRead, target: Target) -> pa.Table:
-        """Read one row group. wanted.content: the bytes of the file, if they are in memory."""
+    def read_block(self, block: BlockRead, target: Target) -> pa.Table:
+        """Read one row group. block.content: the bytes of the file, if they are in memory."""
         try:
             table = read_group(
-                wanted.path,
-                wanted.file_type,
-                wanted.block,
+                block.path,
+                block.file_type,
+                block.block,
                 target.schema.names,
-                wanted.pages,
-                wanted.content,
+                block.pages,
+                block.content,
             )
         except FileNotFoundError:
             raise
         except (OSError, pa.ArrowInvalid, KeyError, InputError) as error:
             raise CorruptShard(
-                f"{wanted.path}: row group {wanted.block}: {error}; restore the file or prepare the"
+                f"{block.path}: row group {block.block}: {error}; restore the file or prepare the"
                 " run again"
             ) from error
         return in_schema(table, target)
@@ -269,16 +269,16 @@ def _columns_with_nulls(schema: pa.Schema, metadata: pq.FileMetaData) -> set[str
     statistics count none.
     """
     nulls: set[str] = set()
-    leaves = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
+    leaves = {metadata.schema.column(index).path: index for index in range(metadata.num_columns)}
     for field in schema:
-        place = leaves.get(field.name)
+        leaf = leaves.get(field.name)
         if not field.nullable:
             continue
-        if place is None:  # nested columns have statistics of leaves, not rows
+        if leaf is None:  # nested columns have statistics of leaves, not rows
             nulls.add(field.name)
             continue
         for group in range(metadata.num_row_groups):
-            statistics = metadata.row_group(group).column(place).statistics
+            statistics = metadata.row_group(group).column(leaf).statistics
             if statistics is None or not statistics.has_null_count or statistics.null_count:
                 nulls.add(field.name)
                 break
@@ -291,7 +291,7 @@ def _columns_worth_a_dictionary(sample: pa.Table, encoding: Encoding) -> list[st
     compact: at most one distinct value in four rows (one in two for text). fast: text with at most
     one in 32, which decodes 1.4 times slower than plain text but takes a tenth of the bytes.
     """
-    worth = []
+    repeating = []
     for field in sample.schema:
         if pa.types.is_nested(field.type) or pa.types.is_boolean(field.type) or sample.num_rows < 2:
             continue
@@ -304,5 +304,5 @@ def _columns_worth_a_dictionary(sample: pa.Table, encoding: Encoding) -> list[st
             distinct * (32 if encoding == "fast" else 2 if is_text(field.type) else 4)
             <= sample.num_rows
         ):
-            worth.append(field.name)
-    return worth
+            repeating.append(field.name)
+    return repeating

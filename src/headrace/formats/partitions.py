@@ -31,13 +31,13 @@ def partition_types(names: Iterable[str]) -> dict[str, pa.DataType]:
     directories = dict.fromkeys(name.rpartition("/")[0] for name in names)
     if not any("=" in directory for directory in directories):
         return {}
-    told = {directory: partition_of(f"{directory}/") for directory in directories}
-    first = next(iter(told))
-    values: dict[str, list[str]] = {key: [] for key in told[first]}
-    for directory, own in told.items():
-        if own.keys() != values.keys():
-            key = min(own.keys() ^ values.keys())
-            if key in own:
+    columns_of = {directory: partition_of(f"{directory}/") for directory in directories}
+    first = next(iter(columns_of))
+    values: dict[str, list[str]] = {key: [] for key in columns_of[first]}
+    for directory, columns in columns_of.items():
+        if columns.keys() != values.keys():
+            key = min(columns.keys() ^ values.keys())
+            if key in columns:
                 has, lacks = (directory, first)
             else:
                 has, lacks = (first, directory)
@@ -45,16 +45,16 @@ def partition_types(names: Iterable[str]) -> dict[str, pa.DataType]:
                 f"{has or '.'}: says what {key} is, and {lacks or '.'} does not; give files that"
                 " have the same columns in the names of their directories"
             )
-        for key, value in own.items():
+        for key, value in columns.items():
             if value is not None:
                 values[key].append(value)
     return {
         key: (
             pa.int64()
-            if own and all(_WHOLE.fullmatch(each) and int(each) in _INT64 for each in own)
+            if texts and all(_WHOLE.fullmatch(text) and int(text) in _INT64 for text in texts)
             else pa.string()
         )
-        for key, own in values.items()
+        for key, texts in values.items()
     }
 
 
@@ -65,20 +65,20 @@ def in_partition(shard: Shard, types: Mapping[str, pa.DataType] | None) -> Shard
     """
     if not types or shard.content == "nothing":
         return shard
-    own = {
+    in_name = {
         key: text for key, text in partition_of(shard.name).items() if key not in shard.schema.names
     }
     fields = []
-    for key in own:
+    for key in in_name:
         if key in types:
             fields.append(pa.field(key, types[key]))
-    own = {field.name: own[field.name] for field in fields}
-    missing = {key for key, text in own.items() if text is None}
+    in_name = {field.name: in_name[field.name] for field in fields}
+    missing = {key for key, text in in_name.items() if text is None}
     return replace(
         shard,
         schema=pa.schema([*shard.schema, *fields]),
         null_columns=shard.null_columns | missing,
-        partition=own,
+        partition=in_name,
     )
 
 
@@ -138,6 +138,6 @@ class PartitionChunk:
         schema = self.shard.schema
         if columns is not None:
             schema = pa.schema([schema.field(name) for name in columns])
-        own = [name for name in schema.names if name not in partition]
-        table = self.chunk.table(None if columns is None else own)
+        file_columns = [name for name in schema.names if name not in partition]
+        table = self.chunk.table(None if columns is None else file_columns)
         return with_partition(table, self.rows, schema, partition)

@@ -77,30 +77,30 @@ def _windows(
     first_span = np.searchsorted(closing, np.arange(0, len(data), _WINDOW))
     last_span = np.searchsorted(opening, np.arange(_WINDOW, len(data) + _WINDOW, _WINDOW))
     for window, start in enumerate(range(0, len(data), _WINDOW)):
-        found = match(data[start : start + _WINDOW])
+        mask = match(data[start : start + _WINDOW])
         spans = slice(int(first_span[window]), int(last_span[window]))
         if spans.start < spans.stop:
             begin = np.maximum(opening[spans] - start, 0)
-            count = np.minimum(closing[spans] - start, len(found)) - begin
-            found[
+            count = np.minimum(closing[spans] - start, len(mask)) - begin
+            mask[
                 np.repeat(begin - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))
             ] = False
-        yield start, np.flatnonzero(found)
+        yield start, np.flatnonzero(mask)
 
 
 def _positions(data: U8, byte: int, opening: I64, closing: I64) -> I64:
     """Find a byte, except between an opening and its closing."""
     parts = list(_windows(data, lambda window: window == byte, opening, closing))
     positions = np.empty(sum(len(part) for _, part in parts), np.int64)
-    place = 0
+    filled = 0
     for start, part in parts:
-        np.add(part, start, out=positions[place : place + len(part)])
-        place += len(part)
+        np.add(part, start, out=positions[filled : filled + len(part)])
+        filled += len(part)
     return positions
 
 
 def field_stops(
-    data: U8, quotes: I64, *, rows: int, separator: int, width: int, wanted: Sequence[int]
+    data: U8, quotes: I64, *, rows: int, separator: int, width: int, columns: Sequence[int]
 ) -> Stops | None:
     """Find where fields end: int64 [rows] for each wanted column index; the last field ends at the
     line end.
@@ -108,7 +108,7 @@ def field_stops(
     None if some record does not have exactly `width` fields: separators and line ends must
     alternate in one pattern.
     """
-    stops: Stops = {place: np.empty(rows, np.int64) for place in wanted}
+    stops: Stops = {column: np.empty(rows, np.int64) for column in columns}
     opening = quotes[0::2]
     closing = quotes[1::2]
     count = 0
@@ -120,8 +120,8 @@ def field_stops(
         regular = ends_line[(width - 1 - count) % width :: width]
         if not regular.all() or np.count_nonzero(ends_line) != len(regular):
             return None
-        for place, column in stops.items():
-            first = (place - count) % width
+        for index, column in stops.items():
+            first = (index - count) % width
             chosen = at[first::width]
             row = (count + first) // width
             np.add(chosen, start, out=column[row : row + len(chosen)])
@@ -204,21 +204,21 @@ def blank(array: U8, ends: I64) -> npt.NDArray[np.bool_]:
     starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
     sizes = ends - starts
     first = array[starts]
-    found: npt.NDArray[np.bool_] = (sizes == 1) & (first == NEWLINE)
-    found |= (
+    mask: npt.NDArray[np.bool_] = (sizes == 1) & (first == NEWLINE)
+    mask |= (
         (sizes == 2)
         & (first == RETURN)
         & (array[np.minimum(starts + 1, len(array) - 1)] == NEWLINE)
     )
-    return found
+    return mask
 
 
 def without_blank(data: Data, ends: I64) -> Data:
     """Remove the records that consist of a line end only."""
-    found = blank(as_bytes(data), ends)
-    if not found.any():
+    blanks = blank(as_bytes(data), ends)
+    if not blanks.any():
         return data
-    return bytes(joined(slices(data, ends).filter(pa.array(~found))))
+    return bytes(joined(slices(data, ends).filter(pa.array(~blanks))))
 
 
 def fields_per_record(at: I64, ends: I64) -> I64:
@@ -289,56 +289,56 @@ def loose_quotes(data: U8, quotes: I64, separator: int) -> I64:
     doubled = opening[1:] == closing[:-1] + 1
     first = np.append(True, ~doubled)
     last = np.append(~doubled, True)
-    begins = opening[first]
+    starts = opening[first]
     ends = closing[last]
     inside = np.diff(np.append(np.flatnonzero(first), len(opening))) > 1
     left = np.flatnonzero(~inside)
-    inside[left] = _hold_any(data, (separator, NEWLINE), begins[left], ends[left])
+    inside[left] = _hold_any(data, (separator, NEWLINE), starts[left], ends[left])
     edge = field_edges(separator)
-    loose: I64 = begins[~(inside & begins_field(data, begins, edge) & ends_field(data, ends, edge))]
+    loose: I64 = starts[~(inside & begins_field(data, starts, edge) & ends_field(data, ends, edge))]
     return loose
 
 
-def _hold_any(data: U8, wanted: Sequence[int], begins: I64, ends: I64) -> Bools:
+def _hold_any(data: U8, searched: Sequence[int], starts: I64, ends: I64) -> Bools:
     """Mask the spans that hold one of these bytes strictly between their first and last byte.
 
     The first words of each span are searched eight bytes at a time; the whole data only if a longer
     span is undecided.
     """
-    held = np.zeros(len(begins), np.bool_)
-    left = np.arange(len(begins))
+    matches = np.zeros(len(starts), np.bool_)
+    left = np.arange(len(starts))
     if len(data) < 8:
         data = np.append(data, np.zeros(8, np.uint8))
     # the 8 bytes from any position on
     word_at = np.ndarray((len(data) - 7,), np.dtype("<u8"), data, strides=(1,))
     for step in range(_FIRST_WORDS):
-        at = begins[left] + (1 + 8 * step)
+        at = starts[left] + (1 + 8 * step)
         size = ends[left] - at
         left = left[size > 0]
         at = at[size > 0]
         size = size[size > 0]
         if not len(left):
-            return held
+            return matches
         start = np.minimum(at, len(word_at) - 1)
         words = word_at[start] >> (8 * (at - start)).astype(np.uint64)
-        behind = np.where(
+        past_end = np.where(
             size < 8, ~np.uint64(0) << (8 * np.minimum(size, 7)).astype(np.uint64), np.uint64(0)
         )
-        found = np.zeros(len(left), np.bool_)
-        for byte in wanted:
-            others = (words ^ np.uint64(byte * _EACH_BYTE)) | behind  # the wanted byte becomes 0
-            found |= (others - np.uint64(_EACH_BYTE)) & ~others & np.uint64(_EACH_BYTE << 7) != 0
-        held[left[found]] = True
-        left = left[~found]
-    for byte in wanted:
-        left = left[~held[left]]
+        hits = np.zeros(len(left), np.bool_)
+        for byte in searched:
+            others = (words ^ np.uint64(byte * _EACH_BYTE)) | past_end  # the wanted byte becomes 0
+            hits |= (others - np.uint64(_EACH_BYTE)) & ~others & np.uint64(_EACH_BYTE << 7) != 0
+        matches[left[hits]] = True
+        left = left[~hits]
+    for byte in searched:
+        left = left[~matches[left]]
         if len(left):
             positions = _positions(data, byte, _NONE, _NONE)
             after = np.append(positions, np.iinfo(np.int64).max)[
-                np.searchsorted(positions, begins[left])
+                np.searchsorted(positions, starts[left])
             ]
-            held[left] = after < ends[left]
-    return held
+            matches[left] = after < ends[left]
+    return matches
 
 
 def views(data: Data, starts: I64, ends: I64) -> pa.Array:
@@ -347,19 +347,19 @@ def views(data: Data, starts: I64, ends: I64) -> pa.Array:
     """
     array = as_bytes(data)
     sizes = ends - starts
-    made = np.zeros(len(starts), _VIEW)
-    made["size"] = sizes
-    made["offset"] = starts
+    entries = np.zeros(len(starts), _VIEW)
+    entries["size"] = sizes
+    entries["offset"] = starts
     if len(array) >= 4:  # else all values are short
         four_at = np.ndarray((len(array) - 3,), np.dtype("<u4"), array, strides=(1,))
-        made["head"] = four_at[np.minimum(starts, len(four_at) - 1)]
+        entries["head"] = four_at[np.minimum(starts, len(four_at) - 1)]
     short = np.flatnonzero(sizes <= _SHORT)
     if len(short):  # inline in the view
         at = starts[short, None] + np.arange(_SHORT)
-        held = np.where(at < ends[short, None], array[np.minimum(at, len(array) - 1)], 0).astype(
+        inline = np.where(at < ends[short, None], array[np.minimum(at, len(array) - 1)], 0).astype(
             np.uint8
         )
-        made.view(np.uint8).reshape(-1, 16)[short, 4:] = held
+        entries.view(np.uint8).reshape(-1, 16)[short, 4:] = inline
     return pa.Array.from_buffers(
-        pa.binary_view(), len(made), [None, pa.py_buffer(made), pa.py_buffer(data)]
+        pa.binary_view(), len(entries), [None, pa.py_buffer(entries), pa.py_buffer(data)]
     )

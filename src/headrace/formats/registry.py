@@ -56,7 +56,7 @@ class Registry:
     def add(self, entry: Format) -> None:
         """Add a format, or replace that of the same name."""
         self._formats[entry.name] = entry
-        self._of_extension = {word: each for each in self for word in each.extensions}
+        self._of_extension = {word: entry for entry in self for word in entry.extensions}
         words = "|".join(map(re.escape, self._of_extension))
         # A name may hold a newline.
         self._name = re.compile(

@@ -64,7 +64,7 @@ def saved_files(directory: Path, names: Collection[str]) -> dict[str, list[str]]
     path = directory / _DICT
     splits = _object(path).get("splits")
     if not isinstance(splits, list) or not all(
-        isinstance(each, str) and _ONE_NAME.fullmatch(each) for each in splits
+        isinstance(name, str) and _ONE_NAME.fullmatch(name) for name in splits
     ):
         raise InputError(
             f"{path}: splits is {splits!r}, not a list of names; save the dataset again"
@@ -129,26 +129,26 @@ def write_view(
     """
     key = view.parent.name
     files = {
-        f"{key}/{name}": path.absolute() for own in splits.values() for name, path in own.items()
+        f"{key}/{name}": path.absolute() for split_files in splits.values() for name, path in split_files.items()
     }
     record = {
         **(about or {}),
         "address": address,
-        "splits": {split: [f"{key}/{name}" for name in own] for split, own in splits.items()},
+        "splits": {split: [f"{key}/{name}" for name in split_files] for split, split_files in splits.items()},
         "checked": {name: _stamp(path) for name, path in files.items()},
     }
     local.make_directory(view.parent)
-    made = local.temporary_for(view)
+    temporary = local.temporary_for(view)
     try:
         with local.storing(view):
             for name, path in files.items():
-                (made / name).parent.mkdir(parents=True, exist_ok=True)
-                (made / name).symlink_to(path)
-            (made / VIEW).write_bytes(canonical_json(record))
+                (temporary / name).parent.mkdir(parents=True, exist_ok=True)
+                (temporary / name).symlink_to(path)
+            (temporary / VIEW).write_bytes(canonical_json(record))
             shutil.rmtree(view, ignore_errors=True)
-            made.rename(view)
+            temporary.rename(view)
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _stamp(path: Path) -> list[int]:
@@ -172,7 +172,7 @@ def _listed(directory: Path) -> list[str]:
         raise InputError(
             f"{path}: _data_files is {files!r}, not a list of files; save the dataset again"
         )
-    names = [each.get("filename") if isinstance(each, dict) else None for each in files]
+    names = [entry.get("filename") if isinstance(entry, dict) else None for entry in files]
     for name in names:
         plain = isinstance(name, str) and _ONE_NAME.fullmatch(name)
         if not plain or file_type_of_name(str(name)) != FileType.named("arrow"):

@@ -20,7 +20,7 @@ from headrace.formats.registry import FileType, index_word
 from headrace.formats.types import Target, hint, in_schema, plain
 
 if TYPE_CHECKING:
-    from headrace.formats.write import HashingFile, Piece
+    from headrace.formats.write import BlockRows, HashingFile
 
 BOM = b"\xef\xbb\xbf"
 Pages = Literal["check", "trust"]  # trust: the shard's own checksum was verified
@@ -230,7 +230,7 @@ class WriteSettings:
 class Sink(Protocol):
     """Writes the blocks of one file."""
 
-    def write(self, piece: Piece) -> None:
+    def write(self, batch: BlockRows) -> None:
         """Write a block: a table of the file's columns, or records as they are in a file of the
         same format.
         """
@@ -273,12 +273,12 @@ class FormatCode(ABC):
         """List the blocks that can be read alone: here one, the whole file."""
         return [Span(0, sum(chunk.rows for chunk in self.read(shard)), 0, shard.size)]
 
-    def read_block(self, wanted: BlockRead, target: Target) -> pa.Table:
+    def read_block(self, block: BlockRead, target: Target) -> pa.Table:
         """Read one block as the target's columns.
 
         Raises `CorruptShard` if the bytes cannot be read.
         """
-        shard = self.survey(wanted.path, wanted.path.name, wanted.file_type)
+        shard = self.survey(block.path, block.path.name, block.file_type)
         names = target.schema.names
         tables = [chunk.table(names) for chunk in self.read(shard, names)]
         return in_schema(

@@ -37,7 +37,7 @@ def find_files(source: Sequence[str | Path]) -> list[tuple[Path, str]]:
     `InputError` if an entry matches no file.
     """
     listing = list_files(source)
-    return [(listing.path(place), name) for place, name in enumerate(listing.names)]
+    return [(listing.path(index), name) for index, name in enumerate(listing.names)]
 
 
 def read_signature(path: Path) -> list[str]:
@@ -132,9 +132,9 @@ def look(
     partitions: `partition_types` of the source, for columns that names hold.
     """
     if file_type_of_name(path.name) == FileType.named("parquet"):
-        found = _look_at_parquet(path, name, None if last is None else last.schema)
-        if found is not None:
-            return in_partition(found[0], partitions), found[1]
+        surveyed = _look_at_parquet(path, name, None if last is None else last.schema)
+        if surveyed is not None:
+            return in_partition(surveyed[0], partitions), surveyed[1]
     shard = survey(path, name)
     return in_partition(shard, partitions), scan(shard)
 
@@ -192,7 +192,7 @@ def read_block(
     they were written, and `InputError` if a text is not of its declared type.
     """
     file_type = file_type_of_word(word)
-    wanted = BlockRead(
+    block_read = BlockRead(
         path=path,
         file_type=file_type,
         separator=parse_index_word(word)[1],
@@ -205,7 +205,7 @@ def read_block(
         content=content,
     )
     try:
-        return file_type.format.load().read_block(wanted, target)
+        return file_type.format.load().read_block(block_read, target)
     except FileNotFoundError as error:
         raise CorruptShard(f"{path}: is missing; restore it or prepare the run again") from error
 
@@ -247,10 +247,10 @@ def copied_records(
             row = stop_row
 
 
-def told_empty(names: Sequence[str], files: int, what: str = "source files") -> str:
+def describe_empty(names: Sequence[str], files: int, what: str = "source files") -> str:
     """Return a sentence about the files of a source that have no rows."""
-    shown = ", ".join(names[:5]) + (f", … ({len(names):,} in all)" if len(names) > 5 else "")
+    listed = ", ".join(names[:5]) + (f", … ({len(names):,} in all)" if len(names) > 5 else "")
     verbs = "have no rows and are"
     if len(names) == 1:
         verbs = "has no rows and is"
-    return f"{len(names):,} of {files:,} {what} {verbs} skipped: {shown}"
+    return f"{len(names):,} of {files:,} {what} {verbs} skipped: {listed}"

@@ -19,7 +19,7 @@ def no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     record = dict(pairs)
     if len(record) != len(pairs):
         names = [key for key, _ in pairs]
-        raise RepeatedKey(next(key for place, key in enumerate(names) if key in names[:place]))
+        raise RepeatedKey(next(key for index, key in enumerate(names) if key in names[:index]))
     return record
 
 

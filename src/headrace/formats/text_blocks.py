@@ -17,7 +17,7 @@ from headrace.formats import records
 from headrace.formats.detect import compress_block, decompress_block
 from headrace.formats.registry import Compression
 from headrace.formats.shard import BlockRead, Span
-from headrace.formats.write import BLOCK_ROWS, HashingFile, Piece
+from headrace.formats.write import BLOCK_ROWS, BlockRows, HashingFile
 from headrace.storage.places import place_of
 
 
@@ -51,27 +51,27 @@ def cut_blocks(
 
 
 @contextmanager
-def block_bytes(wanted: BlockRead) -> Iterator[bytes]:
+def block_bytes(block: BlockRead) -> Iterator[bytes]:
     """Provide the decompressed bytes of a block; errors of reading and parsing them become
     `CorruptShard`.
     """
     try:
-        data = place_of(wanted.path).read_ranges([(wanted.offset, wanted.offset + wanted.length)])[
+        data = place_of(block.path).read_ranges([(block.offset, block.offset + block.length)])[
             0
         ]
-        if len(data) < wanted.length:
+        if len(data) < block.length:
             raise CorruptShard("the file ends before")
-        yield decompress_block(data, wanted.file_type.compression)
+        yield decompress_block(data, block.file_type.compression)
     except FileNotFoundError:
         raise
     except (OSError, zlib.error, pa.ArrowInvalid, HeadraceError) as error:
-        message = str(error).removeprefix(f"{wanted.path}: ")
+        message = str(error).removeprefix(f"{block.path}: ")
         # ours include a remedy
         changed = ""
         if isinstance(error, HeadraceError):
             changed = "or, if it changed, "
         raise CorruptShard(
-            f"{wanted}: {message}; {changed}restore the file or prepare the run again"
+            f"{block}: {message}; {changed}restore the file or prepare the run again"
         ) from error
 
 
@@ -93,12 +93,12 @@ class TextSink:
         if header:
             file.write(compress_block(header, compression))
 
-    def write(self, piece: Piece) -> None:
+    def write(self, batch: BlockRows) -> None:
         """Write a block."""
-        if isinstance(piece, pa.Table):
-            data = self._render(piece)
+        if isinstance(batch, pa.Table):
+            data = self._render(batch)
         else:
-            data = records.joined(piece)
+            data = records.joined(batch)
         self._file.write(compress_block(data, self._compression))
 
     def close(self) -> None:

@@ -65,8 +65,8 @@ def _without_exponents(column: pa.ChunkedArray) -> pa.ChunkedArray:
     null is often float.
     """
     values = column.cast(pa.float64())
-    whole = pc.and_(pc.equal(pc.trunc(values), values), pc.less(pc.abs(values), 2.0**63))
-    integers = pc.if_else(whole, values, pa.scalar(None, pa.float64())).cast(pa.int64())
+    is_integer = pc.and_(pc.equal(pc.trunc(values), values), pc.less(pc.abs(values), 2.0**63))
+    integers = pc.if_else(is_integer, values, pa.scalar(None, pa.float64())).cast(pa.int64())
     return pc.coalesce(integers.cast(pa.large_string()), column.cast(pa.large_string()))
 
 
@@ -118,38 +118,38 @@ def typed(
 
     Raises `InputError` naming file, row, column and value.
     """
-    places = {name: place for place, name in enumerate(table.column_names)}
+    index_of_name = {name: index for index, name in enumerate(table.column_names)}
     columns = list(table.columns)
     fields = list(table.schema)
     changed = False
-    for name, kind in types.items():
-        place = places.get(name)
-        if place is None or not is_text(fields[place].type) or is_text(kind):
+    for name, type_ in types.items():
+        index = index_of_name.get(name)
+        if index is None or not is_text(fields[index].type) or is_text(type_):
             continue
-        column = nulled(columns[place], ("", *null_values))
+        column = nulled(columns[index], ("", *null_values))
         try:
-            columns[place] = column.cast(kind)
+            columns[index] = column.cast(type_)
         except pa.ArrowInvalid:
-            row, value = first_unreadable(column, kind)
+            row, value = first_unreadable(column, type_)
             raise InputError(
-                f"{where}: row {first_row + row + 1}: {name} is {value!r}, declared {kind}; "
+                f"{where}: row {first_row + row + 1}: {name} is {value!r}, declared {type_}; "
                 "correct the value, name it in null_values, or declare another type"
             ) from None
-        fields[place] = pa.field(name, kind)
+        fields[index] = pa.field(name, type_)
         changed = True
     if not changed:
         return table
     return pa.Table.from_arrays(columns, schema=pa.schema(fields, metadata=table.schema.metadata))
 
 
-def first_unreadable(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[int, str]:
+def first_unreadable(column: pa.ChunkedArray, type_: pa.DataType) -> tuple[int, str]:
     """Find row and text of the first value that does not convert to a type, by bisection; O(rows)."""
     low = 0
     high = len(column)
     while high - low > 1:
         middle = (low + high) // 2
         try:
-            column.slice(low, middle - low).cast(kind)
+            column.slice(low, middle - low).cast(type_)
             low = middle
         except pa.ArrowInvalid:
             high = middle

@@ -36,25 +36,25 @@ REMEDY = "write a line of names before it"
 _UNITS = ("s", "ms", "us", "ns")
 
 
-def few(names: Sequence[str]) -> str:
+def shorten_list(names: Sequence[str]) -> str:
     """Format column names for a message: only the first of very many, and long ones shortened."""
-    shown = ", ".join(name if len(name) <= 60 else f"{name[:57]}…" for name in names[:40])
+    listed = ", ".join(name if len(name) <= 60 else f"{name[:57]}…" for name in names[:40])
     if len(names) <= 40:
-        return shown
-    return f"{shown}, … ({len(names):,} in all)"
+        return listed
+    return f"{listed}, … ({len(names):,} in all)"
 
 
 def hint(names: Sequence[str], remedy: str = REMEDY) -> str:
     """Return a hint that the header is missing if one of these column names looks like data; else
     "".
     """
-    found = next((name for name in names if _NUMBER.fullmatch(name) or _TIME.fullmatch(name)), None)
-    if found is None:
+    suspect = next((name for name in names if _NUMBER.fullmatch(name) or _TIME.fullmatch(name)), None)
+    if suspect is None:
         return ""
-    return f"; if {found!r} is data, the file has no header: {remedy}"
+    return f"; if {suspect!r} is data, the file has no header: {remedy}"
 
 
-def is_headless(names: Sequence[str]) -> bool:
+def missing_header(names: Sequence[str]) -> bool:
     """Detect a missing header: all names are numbers or times, but not a plain count (0, 1, 2, …)
     or years.
     """
@@ -76,14 +76,14 @@ def type_named(word: str) -> pa.DataType:
         raise SettingsError(f"type {word!r} is not known; use one of {', '.join(TYPES)}") from None
 
 
-def is_text(kind: pa.DataType) -> bool:
+def is_text(type_: pa.DataType) -> bool:
     """Check whether values of this type are text."""
     return bool(
-        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+        pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_)
     )
 
 
-def plain(kind: pa.DataType) -> pa.DataType:
+def plain(type_: pa.DataType) -> pa.DataType:
     """Normalize a type to what headrace writes, at any depth: one form of text, binary and lists;
     no dictionaries.
 
@@ -91,36 +91,36 @@ def plain(kind: pa.DataType) -> pa.DataType:
     only if the process imports that library. Of those that pyarrow itself defines, JSON becomes
     text.
     """
-    registered = isinstance(kind, pa.ExtensionType)
+    registered = isinstance(type_, pa.ExtensionType)
     if registered or (
-        isinstance(kind, pa.BaseExtensionType) and kind.extension_name == "arrow.json"
+        isinstance(type_, pa.BaseExtensionType) and type_.extension_name == "arrow.json"
     ):
-        return plain(kind.storage_type)
-    if pa.types.is_dictionary(kind):
-        return plain(kind.value_type)
-    if is_text(kind):
+        return plain(type_.storage_type)
+    if pa.types.is_dictionary(type_):
+        return plain(type_.value_type)
+    if is_text(type_):
         return pa.string()
-    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+    if pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_):
         return pa.binary()
     if (
-        pa.types.is_large_list(kind)
-        or pa.types.is_list_view(kind)
-        or pa.types.is_large_list_view(kind)
+        pa.types.is_large_list(type_)
+        or pa.types.is_list_view(type_)
+        or pa.types.is_large_list_view(type_)
     ):
-        return pa.list_(plain(kind.value_type))
-    if pa.types.is_struct(kind):
-        inner = [field.with_type(plain(field.type)) for field in kind]
-        if inner == list(kind):
-            return kind
+        return pa.list_(plain(type_.value_type))
+    if pa.types.is_struct(type_):
+        inner = [field.with_type(plain(field.type)) for field in type_]
+        if inner == list(type_):
+            return type_
         return pa.struct(inner)
-    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
-        item = kind.value_field.with_type(plain(kind.value_type))
-        if item == kind.value_field:
-            return kind
-        if pa.types.is_fixed_size_list(kind):
-            return pa.list_(item, kind.list_size)
+    if pa.types.is_list(type_) or pa.types.is_fixed_size_list(type_):
+        item = type_.value_field.with_type(plain(type_.value_type))
+        if item == type_.value_field:
+            return type_
+        if pa.types.is_fixed_size_list(type_):
+            return pa.list_(item, type_.list_size)
         return pa.list_(item)
-    return kind
+    return type_
 
 
 def supertype(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
@@ -197,7 +197,7 @@ class Target:
         """Make the target of a schema."""
         nullable = pa.schema([field.with_nullable(True) for field in schema])
         return cls(
-            schema, nullable, [place for place, field in enumerate(schema) if not field.nullable]
+            schema, nullable, [index for index, field in enumerate(schema) if not field.nullable]
         )
 
 
@@ -213,27 +213,27 @@ def in_schema(table: pa.Table, target: Target) -> pa.Table:
     columns = table.columns
     schema = target.schema
     same = table.schema.equals(target.nullable) or table.schema.types == schema.types
-    if same and not any(columns[place].null_count for place in target.required):
+    if same and not any(columns[index].null_count for index in target.required):
         return pa.Table.from_arrays(columns, schema=schema)  # `cast` would cost a tenth of decoding
-    for place, field in enumerate(table.schema):
-        kind = field.type
+    for index, field in enumerate(table.schema):
+        type_ = field.type
         # Dictionaries of text views, as polars writes categories; Arrow's `take` has no kernel for
         # them.
-        if pa.types.is_dictionary(kind) and pa.types.is_string_view(kind.value_type):
+        if pa.types.is_dictionary(type_) and pa.types.is_string_view(type_.value_type):
             chunks = [
-                pa.DictionaryArray.from_arrays(each.indices, each.dictionary.cast(pa.string()))
-                for each in columns[place].iterchunks()
+                pa.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast(pa.string()))
+                for chunk in columns[index].iterchunks()
             ]
-            decoded = pa.chunked_array(chunks, pa.dictionary(kind.index_type, pa.string())).cast(
+            decoded = pa.chunked_array(chunks, pa.dictionary(type_.index_type, pa.string())).cast(
                 pa.string()
             )
-            table = table.set_column(place, field.name, decoded)
+            table = table.set_column(index, field.name, decoded)
     return table.cast(schema)
 
 
 def describe(schema: pa.Schema) -> list[dict[str, object]]:
     """Describe a schema as JSON: name, type word, whether it may hold nulls."""
-    words = {kind: word for word, kind in TYPES.items()}
+    words = {type_: word for word, type_ in TYPES.items()}
     return [
         {"name": f.name, "type": words.get(f.type, str(f.type)), "nullable": f.nullable}
         for f in schema

@@ -26,7 +26,7 @@ BLOCK_ROWS = 65_536
 BLOCK_BYTES = 8 << 20
 
 Keys = npt.NDArray[np.int64]
-Piece: TypeAlias = pa.Table | pa.LargeBinaryArray
+BlockRows: TypeAlias = pa.Table | pa.LargeBinaryArray
 
 
 @dataclass(frozen=True)
@@ -145,28 +145,28 @@ class ShardWriter:
             encoding=encoding,
         )
         self._sink: Sink = file_type.format.load().open_sink(self._file, settings)
-        self._pieces: list[tuple[Piece, Keys | None]] = []
+        self._pieces: list[tuple[BlockRows, Keys | None]] = []
         self._pending = 0
         self._block_rows = block_rows or 0
         self._blocks: list[Block] = []
         self._rows = 0
 
-    def append(self, piece: Piece, keys: Keys | None = None) -> None:
+    def append(self, batch: BlockRows, keys: Keys | None = None) -> None:
         """Add rows: a table of the writer's columns, or records to be copied.
 
         keys: one int64 a row, for statistics.
         """
-        if len(piece) == 0:
+        if len(batch) == 0:
             return
         if not self._block_rows:
             self._block_rows = max(
-                1, min(BLOCK_ROWS, int(BLOCK_BYTES / max(1.0, piece.nbytes / len(piece))))
+                1, min(BLOCK_ROWS, int(BLOCK_BYTES / max(1.0, batch.nbytes / len(batch))))
             )
         start = 0
-        while start < len(piece):
-            take = min(self._block_rows - self._pending, len(piece) - start)
+        while start < len(batch):
+            take = min(self._block_rows - self._pending, len(batch) - start)
             self._pieces.append(
-                (piece.slice(start, take), None if keys is None else keys[start : start + take])
+                (batch.slice(start, take), None if keys is None else keys[start : start + take])
             )
             self._pending += take
             start += take
@@ -174,25 +174,25 @@ class ShardWriter:
                 self._flush()
 
     def _flush(self) -> None:
-        pieces = [piece for piece, _ in self._pieces]
-        if len(pieces) == 1:
-            whole = pieces[0]
+        batches = [batch for batch, _ in self._pieces]
+        if len(batches) == 1:
+            block = batches[0]
         else:
-            if isinstance(pieces[0], pa.Table):
-                whole = pa.concat_tables(pieces)
+            if isinstance(batches[0], pa.Table):
+                block = pa.concat_tables(batches)
             else:
-                whole = pa.concat_arrays(pieces)
-        keys = [each for _, each in self._pieces if each is not None]
+                block = pa.concat_arrays(batches)
+        keys = [batch_keys for _, batch_keys in self._pieces if batch_keys is not None]
         offset = self._file.written
-        self._sink.write(whole)
+        self._sink.write(block)
         self._blocks.append(
             Block(
                 first_row=self._rows,
                 rows=self._pending,
                 offset=offset,
                 length=self._file.written - offset,
-                key_min=min(int(each.min()) for each in keys) if keys else None,
-                key_max=max(int(each.max()) for each in keys) if keys else None,
+                key_min=min(int(batch_keys.min()) for batch_keys in keys) if keys else None,
+                key_max=max(int(batch_keys.max()) for batch_keys in keys) if keys else None,
             )
         )
         self._rows += self._pending
@@ -212,11 +212,11 @@ class ShardWriter:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is not None:
+        if error_type is not None:
             self._file.abandon()
             self._sink.close()
             self._file.close()

@@ -113,7 +113,7 @@ def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail
 
     from headrace.cli.tables import percent, print_facts
     from headrace.dataset.manifest import in_usual_order
-    from headrace.formats.source import told_empty
+    from headrace.formats.source import describe_empty
 
     facts = manifest.facts
     table = Table(title=f"{manifest.recipe} {manifest.run_id}", title_justify="left", header_style="bold")
@@ -140,7 +140,7 @@ def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail
     console.print("each: sequences in a bin", style="dim")
     empty = manifest.source.get("empty_shards", [])
     if empty:
-        console.print(Text(told_empty(empty, int(manifest.source["files"])), style="yellow"))
+        console.print(Text(describe_empty(empty, int(manifest.source["files"])), style="yellow"))
     _print_left_out(console, manifest)
     if detail == "full":
         encoder = dict(facts["encoder"])

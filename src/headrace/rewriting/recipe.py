@@ -34,7 +34,7 @@ from headrace.formats.content import NOTHING, Repeated, content_columns, row_dig
 from headrace.formats.open_parquet import key_values
 from headrace.formats.registry import FileType, stem_of_name
 from headrace.formats.source import file_type_of_word
-from headrace.formats.types import few
+from headrace.formats.types import shorten_list
 from headrace.formats.write import ShardWriter
 from headrace.near.repeats import count_kept, keep_words
 from headrace.recipe import recipe_of_run
@@ -152,7 +152,7 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
     source = open_source(settings)
     names = source.schema.names
     if unknown := [name for name in settings.columns or () if name not in names]:
-        raise SettingsError(f"columns {unknown} are not in {source.root}; it has {few(names)}")
+        raise SettingsError(f"columns {unknown} are not in {source.root}; it has {shorten_list(names)}")
     directories = dict.fromkeys(source.splits, PLAIN_DIRECTORY)
     facts: dict[str, Any] = {"compression": settings.compression}
     if isinstance(source, FinishedRun):
@@ -240,7 +240,7 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
             "are": settings.duplicates,
             "content": list(compared),
             "in_earlier_split": dict(repeats.earlier),
-            "repeated": dict(repeats.own),
+            "repeated": dict(repeats.same_split),
         }
     dropped = {}
     if kept is not None:

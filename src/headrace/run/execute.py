@@ -19,7 +19,7 @@ from headrace.digest import sha256_hex
 from headrace.engine.engine import Engine, EngineName, engine_named
 from headrace.errors import HeadraceError
 from headrace.formats.saved import address_of, view_of
-from headrace.formats.source import told_empty
+from headrace.formats.source import describe_empty
 from headrace.formats.types import describe
 from headrace.machine import LIBRARIES, library_version
 from headrace.recipe import JobSettings
@@ -103,7 +103,7 @@ def _publish(job: Job, outcome: Outcome) -> Manifest:
     on_event = job.on_event
     empty = outcome.source["empty_shards"]
     if empty:
-        on_event(Note("warning", told_empty(empty, outcome.source["files"])))
+        on_event(Note("warning", describe_empty(empty, outcome.source["files"])))
     views = {view for path, _ in job.files if (view := view_of(path)) is not None}
     told = sorted(
         address for view in views if (address := str(address_of(view))).startswith("hf://")

@@ -249,7 +249,7 @@ class SeriesStore:
                 matrices = []
                 names = self.columns.names
                 for shard, rows in zip(self.shards, np.diff(self.bases).tolist(), strict=True):
-                    path = self._local.place(shard)
+                    path = self._local.local_path(shard)
                     matrix, _ = map_store(path)
                     width = matrix.shape[1]
                     kind = matrix.dtype
