@@ -86,7 +86,7 @@ def index(
     if shards.fold is not None:
         raise SettingsError("--fold: plain shards have no folds; leave it out")
     with shard_progress("index the shards") as on_progress:
-        found = publish_index(path, place=place, **shards.options(), on_progress=on_progress)
+        found = publish_index(path, location=place, **shards.options(), on_progress=on_progress)
     splits = {name: found.dataset.split_index(name) for name in found.dataset.splits}
     if as_json:
         counts = {
@@ -97,7 +97,7 @@ def index(
         emit(
             {
                 "path": str(found.path),
-                "place": found.place,
+                "place": found.location,
                 "how": found.how,
                 "bytes": size,
                 "splits": counts,
@@ -113,7 +113,7 @@ def index(
     if found.how == "kept":
         kept = ", unchanged because the files are unchanged"
     say(f"index  {found.path}{kept}")
-    if place is None and found.place == "cache":
+    if place is None and found.location == "cache":
         say("the directory of the shards is not writable, so the index is in this user's cache")
 
 

@@ -183,7 +183,7 @@ def duplicate_facts(settings: Histories, repeats: Repeated) -> dict[str, Any]:
     """Return the manifest facts on entities with the same content; none if they are only counted
     and there are none.
     """
-    counts = [*repeats.own.values(), *repeats.earlier.values()]
+    counts = [*repeats.same_split.values(), *repeats.earlier.values()]
     if settings.duplicates == "count" and not sum(counts):
         return {}
     return {
@@ -191,7 +191,7 @@ def duplicate_facts(settings: Histories, repeats: Repeated) -> dict[str, Any]:
             "are": settings.duplicates,
             "content": list(settings.compared()),
             "in_earlier_split": dict(repeats.earlier),
-            "repeated": dict(repeats.own),
+            "repeated": dict(repeats.same_split),
         }
     }
 

@@ -17,7 +17,7 @@ from headrace.formats.common_schema import with_content
 from headrace.formats.partitions import partition_types
 from headrace.formats.shard import Shard
 from headrace.formats.source import look, survey
-from headrace.formats.types import few, hint
+from headrace.formats.types import hint, shorten_list
 from headrace.histories.codec.values import stored_type
 from headrace.histories.config import Histories
 from headrace.histories.dictionary import dictionary_file, merge_texts
@@ -130,7 +130,7 @@ def _survey(
         for column in settings.columns():
             if column not in names:
                 raise InputError(
-                    f"{shard.path}: has no column {column!r}, it has {few(names)}; name its columns"
+                    f"{shard.path}: has no column {column!r}, it has {shorten_list(names)}; name its columns"
                     f" with entity=, time=, peer=, value= and values={hint(names)}"
                 )
     if settings.partitions is not None:

@@ -217,7 +217,7 @@ def _check_contents(
         repeats = Repeated({"test": 0}, dict.fromkeys(SPLITS, 0))
         if duplicates == "allow":
             repeats = counted
-        manifest = {"in_earlier_split": dict(repeats.earlier), "repeated": dict(repeats.own)}
+        manifest = {"in_earlier_split": dict(repeats.earlier), "repeated": dict(repeats.same_split)}
     if duplicates == "allow":
         word: Duplicates = "count"
     else:

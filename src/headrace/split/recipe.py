@@ -19,7 +19,7 @@ from headrace.formats.partitions import partition_types
 from headrace.formats.registry import FileType
 from headrace.formats.shard import Shard
 from headrace.formats.source import read_signature, survey
-from headrace.formats.types import few, hint, type_named
+from headrace.formats.types import hint, shorten_list, type_named
 from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles
 from headrace.run.events import Note
 from headrace.run.prepare import Outcome
@@ -324,7 +324,7 @@ def _survey(
             path = with_content(shards)[0].path
             raise InputError(
                 f"{path}: has no column {name!r} ({role}); its columns are"
-                f" {few(schema.names)}{advice_on_header}"
+                f" {shorten_list(schema.names)}{advice_on_header}"
             )
     if settings.lineage == "columns" and {"source_shard", "source_row"} & set(schema.names):
         raise InputError(

@@ -32,7 +32,7 @@ from headrace.formats.shard import Dialect, Shard, unchanged
 from headrace.formats.source import copied_records, read_chunks
 from headrace.formats.text_columns import typed
 from headrace.formats.types import is_text
-from headrace.formats.write import Piece, ShardWriter, Written
+from headrace.formats.write import BlockRows, ShardWriter, Written
 from headrace.near.repeats import keep_words
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.run.receipts import FileRecord, Receipt
@@ -56,7 +56,7 @@ class _SplitWriters:
     stack: ExitStack
     writers: dict[str, ShardWriter] = field(default_factory=dict)
 
-    def append(self, piece: Piece, codes: Codes, keys: I64) -> None:
+    def append(self, piece: BlockRows, codes: Codes, keys: I64) -> None:
         """Append the rows of a piece to their splits."""
         names = self.plan.names
         counts = np.bincount(codes, minlength=len(names))[: len(names)]
@@ -166,7 +166,7 @@ class _Pieces:
         content = self.scanned.content
         self.digests.append(np.empty(0, np.uint64) if content is None else content)
 
-    def read(self) -> Iterator[Piece]:
+    def read(self) -> Iterator[BlockRows]:
         """Yield bytes if rows are copied, and else tables."""
         if not self.copies:
             yield from self._derived()
@@ -201,7 +201,7 @@ class _Pieces:
             )
             self._digest(table)
 
-    def _derived(self) -> Iterator[Piece]:
+    def _derived(self) -> Iterator[BlockRows]:
         """Yield the shard's rows as the output's columns."""
         plan = self.plan
         path = str(self.shard.path)

@@ -151,7 +151,7 @@ class HistoryRows:
                 if shard not in self._readers:
                     name = self._shards[shard]  # a cached copy of an object has another name
                     open_shard = _open_mapped if name.endswith(".arrow") else _open_records
-                    self._readers[shard] = open_shard(self._local.place(name))
+                    self._readers[shard] = open_shard(self._local.local_path(name))
                 read = self._readers[shard]
             yield rows, read(self._position[rows].tolist())
 

@@ -307,14 +307,14 @@ def _count(context: RunContext, plan: SplitPlan, content: Content, shards: int) 
     if settings.folds is None:
         repeats = count_kept(context.run, map(content_file, range(shards)), SPLITS)
         counts["in_earlier_split"] = _of_splits(repeats.earlier, settings)
-        counts["repeated"] = _of_splits(repeats.own, settings)
+        counts["repeated"] = _of_splits(repeats.same_split, settings)
         if plan.near is not None:
 
             def words(scanned: Scanned, codes: Codes, rows: I64) -> U64:
                 return tagged(_content(scanned, rows), codes[rows])
 
             joined = count_repeats(_gather(context, plan, shards, words), SPLITS)
-            near = {"in_earlier_split": dict(joined.earlier), "repeated": dict(joined.own)}
+            near = {"in_earlier_split": dict(joined.earlier), "repeated": dict(joined.same_split)}
     if settings.duplicates == "group":
         allocation = plan.placement.allocation
         counts |= {"units": allocation.units, "largest_unit": allocation.largest_unit}
