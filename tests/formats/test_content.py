@@ -137,7 +137,7 @@ def test_repeats_are_counted_as_sets_count_them(splits: list[list[int]]) -> None
         found.earlier
     )
     assert {name: sum(n - 1 for n in Counter(rows).values()) for name, rows in zip(names, held, strict=True)} == dict(
-        found.own
+        found.same_split
     )
     parts = [np.sort(tagged(own, number)) for number, own in enumerate(hashed)]
     assert all(found == count_sorted(parts, names, most) for most in (1, 3, 1000))
