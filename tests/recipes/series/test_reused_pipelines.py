@@ -187,7 +187,6 @@ def test_the_identity_is_of_the_named_run_and_not_of_its_place(
 
     assert asked.identity_settings() == moved.identity_settings() == through.identity_settings()
     assert asked.identity_settings()["pipelines_from"] != other.identity_settings()["pipelines_from"]
-    assert "pipelines_from" not in stored_settings(FinishedRun(trained.run, trained.manifest)).identity_settings()
 
 
 def test_an_entity_without_a_fit_is_left_out_with_its_reason(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_the_summary_says_what_was_left_out_and_verify_checks_it(tmp_path: Path)
     [
         (["--set", "min_train_years"], "expected NAME=VALUE"),
         (["--set", "min_train_year=1"], "did you mean 'min_train_years'"),
-        (["--layout", "wide"], "layout is 'wide'"),
+        (["--layout", "wide"], "'wide' is not one of"),
         (["--entities", "@no.txt"], "no.txt: cannot be read"),
     ],
 )
