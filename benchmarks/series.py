@@ -83,7 +83,7 @@ class Rows:
         copy = windows.in_memory(np.arange(len(windows.store.entities)))
         self.values = copy.matrices.matrices[0]
         self.starts, _ = copy.segments.locate(np.arange(len(copy)))
-        self.begins = copy.begins
+        self.starts = copy.starts
         self.static = torch.from_numpy(windows.store.static[windows.store.entities.static_row])
         self.names = windows.entity_names(range(len(windows.store.entities)))
         self.entity = np.repeat(copy.segments.entity, copy.segments.count)
@@ -105,7 +105,7 @@ def reference(rows: Rows, *, contiguous: bool = False) -> Iterator[dict[str, tor
     matrix = torch.from_numpy(rows.values)
     width = matrix.shape[1]
     view = matrix.as_strided((len(matrix) - window + 1, window * width), (width, 1))
-    starts, ends = torch.from_numpy(rows.starts), torch.from_numpy(np.append(rows.begins[1:], len(matrix)))
+    starts, ends = torch.from_numpy(rows.starts), torch.from_numpy(np.append(rows.starts[1:], len(matrix)))
     for chosen in torch.randperm(len(starts)).split(BATCH):
         first = starts[chosen]
         block = view.index_select(0, first).view(-1, window, width)
@@ -120,17 +120,17 @@ class ByBasin(Dataset[dict[str, torch.Tensor]]):
     """A lookup table and tensors of each basin, as neuralhydrology has them."""
 
     def __init__(self, rows: Rows) -> None:
-        ends = np.append(rows.begins[1:], len(rows.values))
+        ends = np.append(rows.starts[1:], len(rows.values))
         self.x = {
             n: torch.from_numpy(rows.values[b:e, 1:].copy())
-            for n, b, e in zip(rows.names, rows.begins, ends, strict=True)
+            for n, b, e in zip(rows.names, rows.starts, ends, strict=True)
         }
         self.y = {
             n: torch.from_numpy(rows.values[b:e, :1].copy())
-            for n, b, e in zip(rows.names, rows.begins, ends, strict=True)
+            for n, b, e in zip(rows.names, rows.starts, ends, strict=True)
         }
         self.static = dict(zip(rows.names, rows.static, strict=True))
-        last = rows.starts - rows.begins[rows.entity] + INPUT + HORIZON - 1
+        last = rows.starts - rows.starts[rows.entity] + INPUT + HORIZON - 1
         self.lookup = {
             i: (rows.names[e], int(r)) for i, (e, r) in enumerate(zip(rows.entity.tolist(), last, strict=True))
         }
@@ -155,8 +155,8 @@ class ByColumn(Dataset[dict[str, Any]]):
     def __init__(self, rows: Rows) -> None:
         names = ("streamflow", *FEATURES)
         self.columns = {name: torch.from_numpy(rows.values[:, at].copy()) for at, name in enumerate(names)}
-        self.row_map = dict(zip(rows.names, rows.begins.tolist(), strict=True))
-        first = rows.starts - rows.begins[rows.entity]
+        self.row_map = dict(zip(rows.names, rows.starts.tolist(), strict=True))
+        first = rows.starts - rows.starts[rows.entity]
         self.entries = [
             (rows.names[entity], start, start + INPUT + HORIZON)
             for entity, start in zip(rows.entity.tolist(), first.tolist(), strict=True)
@@ -261,8 +261,8 @@ def convolutions(rows: Rows) -> list[tuple[str, int, int]]:
     complete = ~np.isnan(rows.values).any(1)
     inputs = ~np.isnan(rows.values[:, 1:]).any(1)
     found = []
-    ends = np.append(rows.begins[1:], len(complete))
-    for name, begin, end in zip(rows.names, rows.begins.tolist(), ends.tolist(), strict=True):
+    ends = np.append(rows.starts[1:], len(complete))
+    for name, begin, end in zip(rows.names, rows.starts.tolist(), ends.tolist(), strict=True):
         if end - begin < INPUT + HORIZON:
             continue
         past = np.convolve(inputs[begin:end].astype(int), np.ones(INPUT, int), "valid") == INPUT
@@ -316,7 +316,7 @@ def table_peers(out: Path, folder: Path, environments: Path | None, rounds: int,
         horizon=HORIZON,
         batch=BATCH,
         rows=rows.values,
-        begins=rows.begins,
+        begins=rows.starts,
         starts_all=rows.starts,
         starts_any=Rows(open_windows(out, "train", **RULE, targets="any")).starts,
         starts_whole=Rows(open_windows(out, "train", **RULE, is_autoregressive=True)).starts,

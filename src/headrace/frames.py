@@ -26,7 +26,7 @@ from headrace.errors import InputError
 from headrace.formats.dates import MISSING
 from headrace.formats.text_columns import as_text
 from headrace.report.words import many
-from headrace.series.arrays.axis import Axis, agreed, infer, place
+from headrace.series.arrays.axis import Axis, agreed, infer, place_rows
 from headrace.series.clean import Cleaned
 from headrace.series.clean import clean as clean_entity
 from headrace.series.division import THREE_SPLITS
@@ -78,7 +78,7 @@ def windows_of_frame(frame: Any, settings: Series, **options: Any) -> Windows:
     matrices = []
     axes = {}
     for entity, rows in observed.items():
-        placed = place(rows.times, settings.step)
+        placed = place_rows(rows.times, settings.step)
         if len(placed.off_grid) or (np.diff(placed.positions) == 0).any():
             raise InputError(
                 f"entity {entity!r}: has times that come twice or lie between steps of"

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.series.arrays.axis import DAY_US, Frequency, infer, place
+from headrace.series.arrays.axis import DAY_US, Frequency, infer, place_rows
 
 EPOCH = datetime(1970, 1, 1)
 
@@ -59,7 +59,7 @@ def test_rows_lie_where_their_time_says(first: int, word: str, steps: list[int],
     times += [(origin + n * frequency.micros + stray, "off") for n, stray in enumerate(strays)]
     random.shuffle(times)
 
-    placed = place(np.array([each for each, _ in times], np.int64), frequency)
+    placed = place_rows(np.array([each for each, _ in times], np.int64), frequency)
 
     expected = sorted((time, row) for row, (time, word) in enumerate(times) if word == "on")
     assert [row for _, row in expected] == placed.rows.tolist()
@@ -74,7 +74,7 @@ def test_rows_lie_where_their_time_says(first: int, word: str, steps: list[int],
 def test_missing_days_are_positions_without_a_row() -> None:
     days = micros(datetime(2020, 2, 27), datetime(2020, 3, 2), datetime(2020, 2, 28))
 
-    placed = place(days, Frequency.parse("1d"))
+    placed = place_rows(days, Frequency.parse("1d"))
 
     assert ([0, 2, 1], [0, 1, 4], 5) == (placed.rows.tolist(), placed.positions.tolist(), placed.axis.rows)
 
@@ -87,7 +87,7 @@ def test_missing_days_are_positions_without_a_row() -> None:
 def test_months_are_equal_steps(moments: list[datetime]) -> None:
     times = micros(*moments)
 
-    placed = place(np.delete(times, [3, 4, 13]), Frequency.parse("1mo"))
+    placed = place_rows(np.delete(times, [3, 4, 13]), Frequency.parse("1mo"))
 
     assert Frequency.parse("1mo") == infer(np.delete(times, [3, 4, 13]))
     assert times.tolist() == placed.axis.times().tolist()
@@ -97,7 +97,7 @@ def test_months_are_equal_steps(moments: list[datetime]) -> None:
 def test_the_last_days_of_long_months_alone_are_month_ends() -> None:
     times = micros(datetime(2021, 1, 31), datetime(2021, 3, 31), datetime(2021, 5, 31))
 
-    placed = place(times, Frequency.parse("1mo"))
+    placed = place_rows(times, Frequency.parse("1mo"))
 
     assert micros(*month_ends(2021, 5)).tolist() == placed.axis.times().tolist()
 
@@ -105,13 +105,13 @@ def test_the_last_days_of_long_months_alone_are_month_ends() -> None:
 def test_a_month_row_on_another_day_is_off_the_grid() -> None:
     times = micros(datetime(2021, 1, 1), datetime(2021, 2, 1), datetime(2021, 3, 2), datetime(2021, 4, 1))
 
-    assert [2] == place(times, Frequency.parse("1mo")).off_grid.tolist()
+    assert [2] == place_rows(times, Frequency.parse("1mo")).off_grid.tolist()
 
 
 def test_quarters_have_a_phase() -> None:
     times = micros(*(datetime(2021, month, 1) for month in (2, 5, 8, 9, 11)))
 
-    placed = place(times, Frequency.parse("1q"))
+    placed = place_rows(times, Frequency.parse("1q"))
 
     assert ([3], [0, 1, 2, 3]) == (placed.off_grid.tolist(), placed.positions.tolist())
     assert micros(*(datetime(2021, month, 1) for month in (2, 5, 8, 11))).tolist() == placed.axis.times().tolist()
@@ -121,7 +121,7 @@ def test_quarters_have_a_phase() -> None:
 def test_the_usual_step_is_found_despite_holes(word: str) -> None:
     frequency = Frequency.parse(word)
     start = micros(datetime(2001, 3, 1))
-    full = place(start, frequency).axis
+    full = place_rows(start, frequency).axis
     times = type(full)(frequency, full.first, 40).times()
 
     assert frequency == infer(np.delete(times, [5, 6, 20]))
@@ -133,7 +133,7 @@ def test_two_times_tell_no_frequency() -> None:
 
 @given(st.dates(date(1800, 1, 1), date(2200, 1, 1)), st.integers(1, 500), st.data())
 def test_a_part_of_an_axis_has_its_times(start: date, rows: int, data) -> None:
-    axis = place(micros(datetime(start.year, start.month, start.day)), Frequency.parse(data.draw(st.sampled_from(["1d", "1mo"])))).axis  # fmt: skip
+    axis = place_rows(micros(datetime(start.year, start.month, start.day)), Frequency.parse(data.draw(st.sampled_from(["1d", "1mo"])))).axis  # fmt: skip
     whole = type(axis)(axis.frequency, axis.first, rows, axis.anchor)
     low = data.draw(st.integers(0, rows))
     high = data.draw(st.integers(low, rows))

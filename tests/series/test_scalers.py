@@ -36,7 +36,7 @@ def test_t12_an_entity_without_a_fit_is_an_error_and_never_unscaled_data() -> No
     with pytest.raises(InputError, match="camelsch_4003"):
         fitted.invert(matrix, offsets, ["b", "camelsch_4003"])
     with pytest.raises(InputError, match="'c'"):
-        fitted.places(["b", "c"])
+        fitted.index_of(["b", "c"])
 
 
 def test_one_fit_for_all_takes_any_entity() -> None:

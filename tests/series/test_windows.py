@@ -74,9 +74,9 @@ def test_runs_are_the_rows_they_were_made_of(missing):
     runs = Runs.of_rows(rows)
 
     assert rows.tolist() == [
-        row for begin, end in zip(runs.begins, runs.ends, strict=True) for row in range(begin, end)
+        row for begin, end in zip(runs.starts, runs.ends, strict=True) for row in range(begin, end)
     ]
-    assert (runs.begins[1:] > runs.ends[:-1]).all()
+    assert (runs.starts[1:] > runs.ends[:-1]).all()
 
 
 def test_missing_values_of_matrices_that_follow_one_another_are_those_of_one():
@@ -85,10 +85,10 @@ def test_missing_values_of_matrices_that_follow_one_another_are_those_of_one():
 
     joined = Missing.find([values[:70_001], values[70_001:]], 3)
 
-    assert np.flatnonzero(np.isnan(values).reshape(-1)).tolist() == joined.places.tolist()
+    assert np.flatnonzero(np.isnan(values).reshape(-1)).tolist() == joined.positions.tolist()
     assert np.flatnonzero(np.isnan(values[:, 1:]).any(1)).tolist() == [
         row
-        for begin, end in zip(joined.runs(slice(1, 3)).begins, joined.runs(slice(1, 3)).ends, strict=True)
+        for begin, end in zip(joined.runs(slice(1, 3)).starts, joined.runs(slice(1, 3)).ends, strict=True)
         for row in range(begin, end)
     ]
 

@@ -62,7 +62,7 @@ def in_order(ranks):
 
 ORDERS = st.one_of(
     st.fixed_dictionaries({"shuffle": st.sampled_from(["everywhere", "none"])}),
-    st.fixed_dictionaries({"shuffle": st.just("nearby"), "lanes": st.integers(1, 7), "stretch": st.integers(1, 30)}),
+    st.fixed_dictionaries({"shuffle": st.just("nearby"), "lanes": st.integers(1, 7), "lane_windows": st.integers(1, 30)}),
 )
 CHUNKS = st.sampled_from([{}, {"chunk_size": 3}])
 
@@ -165,7 +165,7 @@ def test_a_nearby_order_reads_in_few_places_and_an_order_everywhere_in_many(data
     data, _ = dataset
     spread = {}
     for shuffle in ("nearby", "everywhere"):
-        stream = streams(data, 1, batch_size=40, shuffle=shuffle, lanes=1, stretch=40)[0]
+        stream = streams(data, 1, batch_size=40, shuffle=shuffle, lanes=1, lane_windows=40)[0]
         batches = received(stream)
         spread[shuffle] = np.mean([len({entity for entity, _ in batch}) for batch in batches])
 

@@ -17,7 +17,7 @@ STORE_MIB = 24 * 100_000 * 0.6 * 12 / (1 << 20)  # train rows of 3 float32
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
 def test_an_epoch_takes_a_small_part_of_the_store_as_memory_of_its_own(tmp_path):
     write_run(tmp_path, [100_000] * 24, missing=0.0, shards=6)
-    cases = [{"shuffle": "nearby", "stretch": 512}, {"chunk_size": 2}, {"chunk_size": 24}]
+    cases = [{"shuffle": "nearby", "lane_windows": 512}, {"chunk_size": 2}, {"chunk_size": 24}]
     command = [sys.executable, str(CASES), str(tmp_path), json.dumps(cases)]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}

@@ -168,7 +168,7 @@ def _require_fits(settings: Series, entity: str, lacking: Mapping[str, str]) -> 
     """
     if settings.reused is not None:
         for part in settings.reused.pipelines().time_series.parts:
-            part.places([entity])
+            part.index_of([entity])
     if settings.missing_static == "drop_entity" and entity in lacking:
         raise LeftOut(lacking[entity])
 

@@ -34,7 +34,7 @@ from headrace.digest import canonical_json
 from headrace.errors import InputError
 from headrace.formats.dates import MISSING
 from headrace.report.words import many, verb
-from headrace.series.arrays.axis import DAY_US, Axis, place
+from headrace.series.arrays.axis import DAY_US, Axis, place_rows
 from headrace.series.division import SPLITS, THREE_SPLITS, SplitLayout
 from headrace.series.pipelines.fitted import reasons, without_result
 from headrace.series.reasons import (
@@ -167,11 +167,11 @@ def cut_by_shares(observed: Bools, train: float, val: float) -> tuple[int, int]:
     return val_row, max(test_row, val_row)
 
 
-def part_of(count: int, share: float) -> int:
+def part_of(count: int, fraction: float) -> int:
     """Return floor(count × share), correcting products that rounding puts just below a whole
     number.
     """
-    return int(np.floor(count * share + _ROUNDING))
+    return int(np.floor(count * fraction + _ROUNDING))
 
 
 def cut_at(observed: Bools, edges: Sequence[int], layout: SplitLayout = THREE_SPLITS) -> Cut:
@@ -278,15 +278,15 @@ def clean(
         start, stop = trimmed(~missing[:, :judged], least=edges[-1] if edges else 0)
     if start == stop:
         raise LeftOut("no time lies between the first and the last value of all columns; see trim")
-    present = ~missing[start:stop]
+    observed_cells = ~missing[start:stop]
     axis = placed.axis.tail(start, stop)
     if not settings.fits:
         edges = (0, 0)
     if edges is None:
-        edges = find_edges(settings, entity, axis, present[:, 0])
-    cut = cut_at(present[:, 0], edges, layout)
+        edges = find_edges(settings, entity, axis, observed_cells[:, 0])
+    cut = cut_at(observed_cells[:, 0], edges, layout)
     if trains:
-        _require_targets(settings, entity, cut, int(present[:, 0].sum()))
+        _require_targets(settings, entity, cut, int(observed_cells[:, 0].sum()))
     gaps = find_gaps(missing)
     fillable = np.isin(columns, settings.filled_columns)[gaps.column]
     long = gaps.length > settings.max_imputation_gap_size
@@ -303,7 +303,7 @@ def clean(
     if unusable.any():
         values[unusable] = np.nan
         filled &= ~unusable
-        cut = cut_at(present[:, 0] & ~unusable[:, 0], edges, layout)
+        cut = cut_at(observed_cells[:, 0] & ~unusable[:, 0], edges, layout)
     boundaries = [start, *(start + edge for edge in edges), stop]
     limits = np.searchsorted(placed.positions, boundaries)
     source_rows = np.ones(len(placed.rows), np.int64)
@@ -333,7 +333,7 @@ def clean(
             "longest_gap": gaps.select(inside).longest(width),
         },
         first_last=np.stack(
-            [present.argmax(axis=0), stop - start - 1 - present[::-1].argmax(axis=0)], axis=1
+            [observed_cells.argmax(axis=0), stop - start - 1 - observed_cells[::-1].argmax(axis=0)], axis=1
         ),
         added_rows=stop - start - int(limits[-1] - limits[0]),
         trimmed_steps=(start, placed.axis.rows - stop),
@@ -398,7 +398,7 @@ def _put_on_axis(settings: Series, observed: Observed, dropped: Counter[str]) ->
             raise LeftOut("no row has a time that can be read")
     times = observed.times[known]
     step = settings.step
-    placed = place(times, step)
+    placed = place_rows(times, step)
     axis = placed.axis
     rows = placed.rows
     positions = placed.positions

@@ -91,11 +91,11 @@ class RollingCells:
     sides: Sequence[Side]
 
     @classmethod
-    def of(cls, cuts: Cuts, folds: Rolling, margin_us: int, held: Sequence[Side]) -> RollingCells:
+    def of(cls, cuts: Cuts, folds: Rolling, margin_us: int, held_out: Sequence[Side]) -> RollingCells:
         """Shift both cuts by a step for each fold.
 
         margin_us: how long before a cut rows are in no split.
-        held: splits that only held-out entities have rows in.
+        held_out: splits that only held-out entities have rows in.
         """
         shifts = np.arange(folds.n) * folds.step_us
         train_cuts = (cuts[0] + shifts).tolist()
@@ -110,14 +110,14 @@ class RollingCells:
         earliest = np.array([np.iinfo(np.int64).min])
         both = [instants for start_stop in times.values() for instants in start_stop]
         starts = np.unique(np.concatenate([earliest, *both]))
-        sides: list[Side] = ["train", *held]
+        sides: list[Side] = ["train", *held_out]
         ranges: list[dict[str, tuple[int, int]]] = []
         used: set[int] = set()
         for fold in range(folds.n):
             cells: dict[str, tuple[int, int]] = {}
             for split, (start, stop) in times.items():
                 # Held-out entities have their own copy of the cells.
-                copy = sides.index(split) if split in held else 0
+                copy = sides.index(split) if split in held_out else 0
                 offset = len(starts) * copy
                 first, last = np.searchsorted(starts, [start[fold], stop[fold]]).tolist()
                 cells[split] = (first + offset, last + offset)
@@ -141,7 +141,7 @@ class RollingCells:
         edges = [0] * (before * cells) + [0, *rows] + [len(times)] * (after * cells)
         return edges[1:]
 
-    def facts(self) -> list[dict[str, Any]]:
+    def manifest_entries(self) -> list[dict[str, Any]]:
         """Return, for the manifest, each fold's cut and the cells of its splits."""
         folds = []
         for cut, ranges in zip(self.cuts, self.layout.ranges, strict=True):
@@ -190,9 +190,9 @@ class Division:
         return cls._from_files(settings, dates, held_out)
 
     @classmethod
-    def from_facts(cls, settings: Series, facts: Mapping[str, Any]) -> Division:
+    def from_facts(cls, settings: Series, record: Mapping[str, Any]) -> Division:
         """Restore the division of a finished run, whose files may be gone. facts: as in `facts`."""
-        content = facts["divided_by"]
+        content = record["divided_by"]
         dates = {name: (first, second) for name, (first, second) in content["dates"].items()}
         return cls._from_files(settings, dates, content["held_out"])
 
@@ -214,24 +214,24 @@ class Division:
                         f" {(second - first) / DAY_US:g} days, others for {period / DAY_US:g} days;"
                         " folds need the same time between train_end and val_end in all entities"
                     )
-            held = sorted(set(held_out.values()), reverse=True)
-            rolling = RollingCells.of(cuts, settings.folds, margin_us, held)
+            sides = sorted(set(held_out.values()), reverse=True)
+            rolling = RollingCells.of(cuts, settings.folds, margin_us, sides)
             layout = rolling.layout
         return cls(
             settings.cut_by_dates, settings.cuts, dates, margin_us, held_out, rolling, layout
         )
 
-    def facts(self) -> dict[str, Any]:
+    def manifest_entries(self) -> dict[str, Any]:
         """Return the manifest's facts about segments and folds, and the content of files, which
         may be gone later.
         """
-        facts: dict[str, Any] = {
+        record: dict[str, Any] = {
             "divided_by": {"dates": dict(self.dates), "held_out": dict(self.held_out)},
             "parts": {"names": list(self.layout.names), "ranges": list(self.layout.ranges)},
         }
         if self.rolling is not None:
-            facts["folds"] = self.rolling.facts()
-        return facts
+            record["folds"] = self.rolling.manifest_entries()
+        return record
 
     def side_of(self, entity: str) -> Side:
         """Return the only split of a held-out entity; "train" for one that trains."""

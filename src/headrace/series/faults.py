@@ -153,8 +153,8 @@ def _column_faults(settings: Series) -> Iterator[str]:
 
 def _source_faults(settings: Series) -> Iterator[str]:
     reader = settings.reader
-    regions = settings.region_time_series_base_dirs
-    if bool(settings.source) == bool(regions):
+    directories = settings.region_time_series_base_dirs
+    if bool(settings.source) == bool(directories):
         yield "give either source or region_time_series_base_dirs, and not both"
     if reader == "camels_us" and (len(settings.source) != 1 or not settings.entity_is_file):
         yield (
@@ -163,9 +163,9 @@ def _source_faults(settings: Series) -> Iterator[str]:
         )
     if reader in ("wide", "grdc") and not settings.entity_is_file:
         yield f"reader {reader!r} finds the entities itself; leave entity as 'file_name'"
-    if regions and reader not in ("table", "xarray"):
+    if directories and reader not in ("table", "xarray"):
         yield f"reader {reader!r} takes source; regions are for 'table' and 'xarray'"
-    if regions and not settings.entity_is_file:
+    if directories and not settings.entity_is_file:
         yield "regions have a file per entity; leave entity as 'file_name'"
     if settings.entities == ():
         yield "entities is empty; give at least one, or leave it out for all"
@@ -173,7 +173,7 @@ def _source_faults(settings: Series) -> Iterator[str]:
 
 def _static_faults(settings: Series) -> Iterator[str]:
     files = settings.static
-    regions = settings.region_static_attributes_base_dirs
+    directories = settings.region_static_attributes_base_dirs
     features = settings.static_features
     if not settings.fits and settings.missing_static in ("mean", "median"):
         yield (
@@ -181,11 +181,11 @@ def _static_faults(settings: Series) -> Iterator[str]:
             " own entities, not from those that trained; give 'error' or 'drop_entity' with"
             " pipelines_from"
         )
-    if files and regions:
+    if files and directories:
         yield "give static or region_static_attributes_base_dirs, not both"
-    if bool(files or regions) != bool(features):
+    if bool(files or directories) != bool(features):
         yield "static files and static_features go together; give both or neither"
-    if (files or regions) and settings.entity_is_file and settings.static_entity is None:
+    if (files or directories) and settings.entity_is_file and settings.static_entity is None:
         yield (
             "static_entity is missing; name the column of the static files that holds the entity"
         )

@@ -46,26 +46,26 @@ _PALER = "The paler an interval, the less of its target is there."
 _CELLS = {"trained": "observed", "context": "filled", "empty": "still missing"}
 
 
-def figures(facts: RunFacts) -> list[Figure]:
+def figures(run_facts: RunFacts) -> list[Figure]:
     """Make the figures, in page order."""
-    tables = _split_tables(facts)
+    tables = _split_tables(run_facts)
     return [
-        _availability_figure(facts, tables),
-        *_holes_figures(facts, tables),
-        *_quality_figures(facts),
-        *_filled_figures(facts),
+        _availability_figure(run_facts, tables),
+        *_holes_figures(run_facts, tables),
+        *_quality_figures(run_facts),
+        *_filled_figures(run_facts),
         *_target_figures(tables),
-        *_disguise_figures(facts),
-        common.rows_figure(facts),
+        *_disguise_figures(run_facts),
+        common.rows_figure(run_facts),
     ]
 
 
-def _split_tables(facts: RunFacts) -> dict[str, pl.DataFrame]:
+def _split_tables(run_facts: RunFacts) -> dict[str, pl.DataFrame]:
     """Return, for each split, a row per entity: its steps, observed targets, and microseconds from
     `begin` to `end`.
     """
-    entities = read_entities(facts.run.root)
-    settings = stored_settings(facts.run)
+    entities = read_entities(run_facts.run.root)
+    settings = stored_settings(run_facts.run)
     frequency = settings.step
     # Months and business days are drawn as if they were equally long.
     step = frequency.micros or frequency.months * _MONTH_US or YEAR_US / frequency.steps_per_year
@@ -85,7 +85,7 @@ def _split_tables(facts: RunFacts) -> dict[str, pl.DataFrame]:
     return tables
 
 
-def _availability_figure(facts: RunFacts, tables: Mapping[str, pl.DataFrame]) -> Figure:
+def _availability_figure(run_facts: RunFacts, tables: Mapping[str, pl.DataFrame]) -> Figure:
     question = "When does each entity have data?"
     starts = {split: table["begin"].to_numpy() for split, table in tables.items()}
     ends = {split: table["end"].to_numpy() for split, table in tables.items()}
@@ -93,17 +93,17 @@ def _availability_figure(facts: RunFacts, tables: Mapping[str, pl.DataFrame]) ->
     high = float(ends["test"].max())
     count = len(starts["train"])
     passed = ", none left out,"
-    if read_summary(facts.run.root)["excluded_basins"]:
+    if read_summary(run_facts.run.root)["excluded_basins"]:
         passed = ""
     answer = (
         f"{many_entities(count)}{passed} from {moment(low)} to {moment(high)}, a step of"
-        f" {facts.manifest.facts['frequency']}. {_describe_cuts(facts, tables)}"
+        f" {run_facts.manifest.facts['frequency']}. {_describe_cuts(run_facts, tables)}"
     )
-    empty_splits = facts.manifest.facts.get("no_rows", [])
+    empty_splits = run_facts.manifest.facts.get("no_rows", [])
     answer = "\n".join([answer, *empty_splits])
     chart = None
     if count <= _MOST_LINES:
-        chart = _grid(facts, tables, range(count))
+        chart = _grid(run_facts, tables, range(count))
     if chart is not None:
         answer += f"\n{_PALER}"
     else:
@@ -119,12 +119,12 @@ def _availability_figure(facts: RunFacts, tables: Mapping[str, pl.DataFrame]) ->
     return Figure("availability", question, answer, chart, tone, "full")
 
 
-def _describe_cuts(facts: RunFacts, tables: Mapping[str, pl.DataFrame]) -> str:
-    reused = facts.manifest.facts.get(REUSED)
+def _describe_cuts(run_facts: RunFacts, tables: Mapping[str, pl.DataFrame]) -> str:
+    reused = run_facts.manifest.facts.get(REUSED)
     if reused is not None:
         return f"All rows are in test, scaled by the pipelines of run {reused['run']}."
     how = "at the same times"
-    if facts.config.get("train_end") is None:
+    if run_facts.config.get("train_end") is None:
         how = "at its own observed targets"
     periods = []
     for split in SPLITS[1:]:
@@ -136,13 +136,13 @@ def _describe_cuts(facts: RunFacts, tables: Mapping[str, pl.DataFrame]) -> str:
     cuts = f"Every entity is cut {how}"
     if periods:
         cuts += f": {', '.join(periods)}"
-    shared = shared_times(facts.run.root, stored_settings(facts.run))
+    shared = shared_times(run_facts.run.root, stored_settings(run_facts.run))
     if shared:
         cuts += f". Entities overlap in calendar time: {'; '.join(shared)}"
     return f"{cuts}."
 
 
-def _holes_figures(facts: RunFacts, tables: Mapping[str, pl.DataFrame]) -> list[Figure]:
+def _holes_figures(run_facts: RunFacts, tables: Mapping[str, pl.DataFrame]) -> list[Figure]:
     """Draw the holes of the entities that have most; nothing if the picture before shows all of
     them.
     """
@@ -150,7 +150,7 @@ def _holes_figures(facts: RunFacts, tables: Mapping[str, pl.DataFrame]) -> list[
     if len(lacking) <= _MOST_LINES or not lacking.any():
         return []
     worst = np.argsort(-lacking, kind="stable")[:_MOST_LINES].tolist()
-    chart = _grid(facts, tables, worst)
+    chart = _grid(run_facts, tables, worst)
     if chart is None:
         return []
     answer = (
@@ -171,15 +171,15 @@ def _lacking(tables: Mapping[str, pl.DataFrame]) -> F64:
 
 
 def _grid(
-    facts: RunFacts, tables: Mapping[str, pl.DataFrame], numbers: Sequence[int]
+    run_facts: RunFacts, tables: Mapping[str, pl.DataFrame], numbers: Sequence[int]
 ) -> Chart | None:
     """Draw entity × time: the part of the target's values that are there, counted in the store.
 
     numbers: rows of entities in entities.parquet. None if that is too much to read, or nothing is
     there to draw.
     """
-    root = facts.run.root
-    settings = stored_settings(facts.run)
+    root = run_facts.run.root
+    settings = stored_settings(run_facts.run)
     entities = read_entities(root)[list(numbers)]
     row_bytes = 4 * len(settings.stored_columns)
     used = [table for table in tables.values() if table["steps"].sum()]
@@ -239,14 +239,16 @@ def _intervals(
             "to": end / 1e3,
             "role": split if level else "empty",
             "weight": 0.2 * (level + 1) if level else 1.0,
-            "hint": f"{entity['entity']}, {split}: {moment(begin)} to {moment(end)}, target there"
-            f" in {there:,} of {many(of, 'step')}",
+            "hint": (
+                f"{entity['entity']}, {split}: {moment(begin)} to {moment(end)}, target there"
+                f" in {there:,} of {many(of, 'step')}"
+            ),
         }
 
 
-def _quality_figures(facts: RunFacts) -> list[Figure]:
+def _quality_figures(run_facts: RunFacts) -> list[Figure]:
     """Draw why entities were left out; nothing if all passed."""
-    summary = read_summary(facts.run.root)
+    summary = read_summary(run_facts.run.root)
     excluded = dict(summary["excluded_basins"])
     original = int(summary["original_basins"])
     if not excluded:
@@ -269,9 +271,9 @@ def _quality_figures(facts: RunFacts) -> list[Figure]:
     return [Figure("quality", "Which entities did not pass?", answer, chart, tone)]
 
 
-def _filled_figures(facts: RunFacts) -> list[Figure]:
+def _filled_figures(run_facts: RunFacts) -> list[Figure]:
     question = "How much was filled in?"
-    columns = _imputed_columns(facts.run.root)
+    columns = _imputed_columns(run_facts.run.root)
     if columns is None:
         answer = (
             f"There are more than {_MOST_REPORTS:,} quality reports, too many to read for a"
@@ -375,13 +377,13 @@ def _target_figures(tables: Mapping[str, pl.DataFrame]) -> list[Figure]:
     return [Figure("targets", "How complete is the target?", answer, chart, tone)]
 
 
-def _disguise_figures(facts: RunFacts) -> list[Figure]:
-    near_target = sorted(facts.manifest.facts["near_target"])
+def _disguise_figures(run_facts: RunFacts) -> list[Figure]:
+    near_target = sorted(run_facts.manifest.facts["near_target"])
     if not near_target:
         return []
     answer = (
         f"{listed(near_target, 6)} {verb(len(near_target), 'is', 'are')} almost"
-        f" {facts.config['target']} in another unit. A model that reads what it must predict scores"
-        " well and learns nothing: leave them out unless that is meant."
+        f" {run_facts.config['target']} in another unit. A model that reads what it must predict"
+        " scores well and learns nothing: leave them out unless that is meant."
     )
     return [Figure("disguise", "Is a feature the target in disguise?", answer, None, "warning")]

@@ -40,7 +40,7 @@ from headrace.formats.registry import stem_of_name
 from headrace.formats.text_columns import as_text, with_points
 from headrace.formats.types import is_text
 from headrace.report.words import many, many_entities
-from headrace.series.arrays.axis import DAY_US, Frequency, agreed, infer, place
+from headrace.series.arrays.axis import DAY_US, Frequency, agreed, infer, place_rows
 from headrace.series.readers.camels import FLOW, FORCING, basin_files, read_basin
 from headrace.series.readers.text import GRDC_NAME, grdc_table
 from headrace.series.settings import FILE_NAME, Series
@@ -111,23 +111,23 @@ class _Draft:
     about: str = ""  # one line for the terminal
 
 
-def series_sections(asked: AskedSeries) -> tuple[list[Section], str]:
+def series_sections(options: AskedSeries) -> tuple[list[Section], str]:
     """Make the sections of the configuration, and a line about the data.
 
     Raises `SettingsError`, `InputError`.
     """
-    root = expanded(Path(asked.source[0]))
+    root = expanded(Path(options.source[0]))
     if (
-        len(asked.source) == 1
+        len(options.source) == 1
         and (root / "basin_mean_forcing").is_dir()
         and (root / "usgs_streamflow").is_dir()
     ):
-        draft = _camels(asked, root)
+        draft = _camels(options, root)
     else:
-        draft = _tables(asked)
+        draft = _tables(options)
     encoded = []
-    if asked.static:
-        encoded = _static(draft, asked)
+    if options.static:
+        encoded = _static(draft, options)
     pipelines: dict[str, Any] = {
         role: {"strategy": "per_group", "pipeline": [{"step": "StandardScaler"}]}
         for role in ("target", "features")
@@ -161,7 +161,7 @@ def series_sections(asked: AskedSeries) -> tuple[list[Section], str]:
     sections = [
         Section(
             f"{head}\nPaths are relative to where the command is run.",
-            {"recipe": "series", "out": asked.out},
+            {"recipe": "series", "out": options.out},
         )
     ]
     for name, value in draft.settings.items():
@@ -178,16 +178,16 @@ def series_sections(asked: AskedSeries) -> tuple[list[Section], str]:
     return sections, draft.about
 
 
-def _camels(asked: AskedSeries, root: Path) -> _Draft:
-    products = sorted(each.name for each in (root / "basin_mean_forcing").iterdir())
+def _camels(options: AskedSeries, root: Path) -> _Draft:
+    products = sorted(directory.name for directory in (root / "basin_mean_forcing").iterdir())
     features = [
-        known(each, (*FLOW, *FORCING), "feature") for each in asked.feature_names or FORCING
+        known(name, (*FLOW, *FORCING), "feature") for name in options.feature_names or FORCING
     ]
     settings = {
-        "source": asked.source,
+        "source": options.source,
         "reader": "camels_us",
         "forcing": "daymet" if "daymet" in products else products[0],
-        "target": known(asked.target or "qobs", (*FLOW, *FORCING), "target"),
+        "target": known(options.target or "qobs", (*FLOW, *FORCING), "target"),
         "features": features,
     }
     draft = _Draft(settings)
@@ -207,80 +207,80 @@ def _camels(asked: AskedSeries, root: Path) -> _Draft:
     return draft
 
 
-def _tables(asked: AskedSeries) -> _Draft:
-    reader, found = _look(asked)
-    lower = {name.lower(): name for name in found.columns}
-    entity = asked.entity
+def _tables(options: AskedSeries) -> _Draft:
+    reader, data = _look(options)
+    lower = {name.lower(): name for name in data.columns}
+    entity = options.entity
 
     def holds_decimal_commas(name: str) -> bool:
-        return all(number_share(with_points(each, ",")) is not None for each in _parts(found, name))
+        return all(
+            number_share(with_points(column, ",")) is not None for column in _parts(data, name)
+        )
 
     time = known(
-        _find_time(asked, found) if asked.time is None else asked.time, found.columns, "time"
+        _find_time(options, data) if options.time is None else options.time, data.columns, "time"
     )
-    for name, table in found.tables:
+    for name, table in data.tables:
         if time not in table.column_names:
             raise SettingsError(
                 f"{name}: has no column {time!r}, which is the time in other files; give the files"
                 " of the series alone, and files of static attributes with --static"
             )
     commas = [
-        name for name in found.everywhere("text") if name != time and holds_decimal_commas(name)
+        name for name in data.everywhere("text") if name != time and holds_decimal_commas(name)
     ]
     numbers = [
         name
-        for name in found.columns
-        if name in (*found.everywhere("number"), *commas) and name != time
+        for name in data.columns
+        if name in (*data.everywhere("number"), *commas) and name != time
     ]
-    if asked.target is None:
+    if options.target is None:
         raise SettingsError(
             "target is not given; add --target with the column to be predicted, one of"
             f" {', '.join(numbers[:40])}"
         )
-    target = known(asked.target, found.columns, "target")
+    target = known(options.target, data.columns, "target")
     if entity is None:
         repeated = max(
-            1 - len(table[time].unique()) / max(1, len(table)) for _, table in found.tables
+            1 - len(table[time].unique()) / max(1, len(table)) for _, table in data.tables
         )
         named = [lower[name] for name in _ENTITY_NAMES if name in lower and lower[name] != time]
         if repeated >= _FEW and not named:
             raise SettingsError(
-                f"{found.names[0]}: {time} repeats, and no column is named like an entity; give"
+                f"{data.names[0]}: {time} repeats, and no column is named like an entity; give"
                 f" --entity COLUMN, or --entity {FILE_NAME} if a file is one entity"
             )
         if repeated < _FEW:
             entity = FILE_NAME
         else:
             entity = named[0]
-    entity = known(entity, (*found.columns, FILE_NAME), "entity")
-    features = [known(name, found.columns, "feature") for name in asked.feature_names]
+    entity = known(entity, (*data.columns, FILE_NAME), "entity")
+    features = [known(name, data.columns, "feature") for name in options.feature_names]
     draft = _Draft(
         {
-            "source": asked.source,
+            "source": options.source,
             **reader,
             **({"decimal": ","} if commas else {}),
             "entity": entity,
             "time": time,
         }
     )
-    form = found.columns[time].time_format
-    if found.columns[time].kind == "number":
-        form = number_time_format(
-            _parts(found, time), () if time.lower() in _STEP_NAMES else _YEARS
-        )
+    form = data.columns[time].time_format
+    if data.columns[time].kind == "number":
+        form = number_time_format(_parts(data, time), () if time.lower() in _STEP_NAMES else _YEARS)
         draft.counted = form is None
         form = form or "epoch_s"
-    if (form := form or time_format(_parts(found, time))) not in (None, "iso"):
+    if (form := form or time_format(_parts(data, time))) not in (None, "iso"):
         draft.settings["time_format"] = form
-    if asked.time_zone is not None:
-        draft.settings["time_zone"] = asked.time_zone
+    if options.time_zone is not None:
+        draft.settings["time_zone"] = options.time_zone
     notes = []
     if not features:
         notes.append("All numeric columns; take out what is not known when predicting.")
         left = [
             name
             for name in numbers
-            if _ROW_NUMBERS.fullmatch(name) or found.columns[name].missing == 1
+            if _ROW_NUMBERS.fullmatch(name) or data.columns[name].missing == 1
         ]
         features = [name for name in numbers if name not in (entity, target, *left)]
         if left:
@@ -288,56 +288,56 @@ def _tables(asked: AskedSeries) -> _Draft:
                 "Left out, because they number things or hold no value:"
                 f" {', '.join(map(repr, left))}."
             ]
-    absent = [name for name in features if found.columns[name].in_files < len(found.tables)]
+    absent = [name for name in features if data.columns[name].in_files < len(data.tables)]
     if absent:
         notes += [f"Not every file has {', '.join(absent)}: entities without a feature fail."]
     draft.seen["features"] = " ".join(notes)
     draft.settings |= {"frequency": "infer", "target": target, "features": features}
-    _look_at_rows(draft, found)
+    _look_at_rows(draft, data)
     if draft.counted:
         draft.settings["min_train_years"] = 0.0
         draft.seen["min_train_years"] = "Steps are counted, so years mean nothing."
     return draft
 
 
-def _find_time(asked: AskedSeries, found: Look) -> str:
+def _find_time(options: AskedSeries, data: Look) -> str:
     """Choose the time column: times by name, any times, or whole numbers by name.
 
     Raises `SettingsError`.
     """
 
     def holds_times(name: str) -> bool:  # and not numbers such as days of a month
-        form = time_format(_parts(found, name))
+        form = time_format(_parts(data, name))
         return form is not None and (
-            not form.startswith("epoch") or time_forms(_parts(found, name)) is not None
+            not form.startswith("epoch") or time_forms(_parts(data, name)) is not None
         )
 
-    lower = {name.lower(): name for name in found.columns}
-    times = found.everywhere("time")
+    lower = {name.lower(): name for name in data.columns}
+    times = data.everywhere("time")
     likely = [lower[name] for name in _TIME_NAMES if name in lower]
     likely = [name for name in likely if name in times or holds_times(name)] or times
     if likely:
         return likely[0]
-    taken = {asked.target, asked.entity, *asked.feature_names}
-    numbers = [name for name in found.everywhere("number") if name not in taken]
+    used = {options.target, options.entity, *options.feature_names}
+    numbers = [name for name in data.everywhere("number") if name not in used]
     likely = [lower[name] for name in _NUMBER_NAMES if lower.get(name) in numbers]
     likely += [
         name
         for name in numbers
-        if named(name, _TIME_WORDS) and number_time_format(_parts(found, name))
+        if named(name, _TIME_WORDS) and number_time_format(_parts(data, name))
     ]
-    if asked.entity:
-        entities = [asked.entity]
+    if options.entity:
+        entities = [options.entity]
     else:
         entities = [lower[name] for name in _ENTITY_NAMES if name in lower]
     for name in likely:
         if all(
-            _grows(table, name, [each for each in entities if each != name])
-            for _, table in found.tables
+            _grows(table, name, [entity for entity in entities if entity != name])
+            for _, table in data.tables
         ):
             return name
     raise SettingsError(
-        f"no column of {found.names[0]} holds times; give --time, one of {', '.join(found.columns)}"
+        f"no column of {data.names[0]} holds times; give --time, one of {', '.join(data.columns)}"
     )
 
 
@@ -350,7 +350,7 @@ def _grows(table: pa.Table, name: str, entities: list[str]) -> bool:
     """
     if not (is_text(table[name].type) or pa.types.is_integer(table[name].type)):
         return False
-    entity = next((each for each in entities if each in table.column_names), None)
+    entity = next((name for name in entities if name in table.column_names), None)
     values = pl.Series("value", table[name]).cast(pl.Int64, strict=False)
     rows = pl.DataFrame(values).with_columns(
         entity=pl.lit("") if entity is None else pl.Series(table[entity])
@@ -361,22 +361,22 @@ def _grows(table: pa.Table, name: str, entities: list[str]) -> bool:
     return not values.has_nulls() and bool((steps.drop_nulls() > 0).all())
 
 
-def _parts(found: Look, name: str) -> list[pa.ChunkedArray]:
+def _parts(data: Look, name: str) -> list[pa.ChunkedArray]:
     """Return the column of each table that has it."""
-    return [table[name] for _, table in found.tables if name in table.column_names]
+    return [table[name] for _, table in data.tables if name in table.column_names]
 
 
-def _look(asked: AskedSeries) -> tuple[dict[str, str], Look]:
+def _look(options: AskedSeries) -> tuple[dict[str, str], Look]:
     """Look at the source; also return the setting of its reader, unless it is the table reader."""
-    places = [expanded(Path(each)) for each in asked.source]
-    inside = [file for each in places for file in ([each] if each.is_file() else [*each.glob("*")])]
-    if any(map(grids.is_grid, [*places, *inside])):
+    paths = [expanded(Path(source)) for source in options.source]
+    inside = [file for path in paths for file in ([path] if path.is_file() else [*path.glob("*")])]
+    if any(map(grids.is_grid, [*paths, *inside])):
         reader: Literal["xarray", "grdc"] = "xarray"
-    elif inside and all(GRDC_NAME.fullmatch(each.name) and ".txt" in each.name for each in inside):
+    elif inside and all(GRDC_NAME.fullmatch(path.name) and ".txt" in path.name for path in inside):
         reader = "grdc"
     else:
-        return {}, look(asked.source)
-    shaped = Series(source=asked.source, reader=reader, target="?")
+        return {}, look(options.source)
+    shaped = Series(source=options.source, reader=reader, target="?")
     files = shards_of(shaped, shaped.source_files())
     chosen = [files[at] for at in evenly(len(files), FILES)]
     tables = [
@@ -393,20 +393,22 @@ def _look(asked: AskedSeries) -> tuple[dict[str, str], Look]:
     size = sum(path.stat().st_size for path, _ in files)
     names = [entity_of(shaped, name) for _, name in files]
     named = [(entity_of(shaped, name), table) for name, table in tables]
-    return {"reader": reader}, look_of(tuple(asked.source), files[0][0].parent, names, size, named)
+    return {"reader": reader}, look_of(
+        tuple(options.source), files[0][0].parent, names, size, named
+    )
 
 
-def _look_at_rows(draft: _Draft, found: Look) -> None:
+def _look_at_rows(draft: _Draft, data: Look) -> None:
     """Complete the draft from the first rows of some files, read as the run reads them."""
     settings = draft.settings
     seen = draft.seen
-    asked = Series(**settings, min_train_years=0)
-    rows = _rows(asked, found)
+    shaped = Series(**settings, min_train_years=0)
+    rows = _rows(shaped, data)
     looked_at = rows["entity"].unique(maintain_order=True).to_list()
-    to_their_end = all(len(table) < ROWS for _, table in found.tables)
-    files = asked.entity == FILE_NAME
+    to_their_end = all(len(table) < ROWS for _, table in data.tables)
+    files = shaped.entity == FILE_NAME
     if files:
-        draft.entities = [_file_entity(name) for name in found.names]
+        draft.entities = [_file_entity(name) for name in data.names]
     else:
         draft.entities = looked_at
     times = rows["time"].to_numpy()
@@ -416,14 +418,14 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
         steps.update([] if inferred is None else [inferred.word])
     if not steps:
         raise InputError(
-            f"{found.names[0]}: no entity has three times; correct the source, or give --time"
+            f"{data.names[0]}: no entity has three times; correct the source, or give --time"
         )
     settings["frequency"] = agreed(steps, "infer")
     step = Frequency.parse(settings["frequency"])
     irregular = []  # entities of which most rows share their time with another or lie between steps
     for _, part in rows.group_by("entity", maintain_order=True):
         irregular.append(
-            len(np.unique(place(part["time"].to_numpy(), step).positions)) * 2 < len(part)
+            len(np.unique(place_rows(part["time"].to_numpy(), step).positions)) * 2 < len(part)
         )
     uneven = 2 * sum(irregular) > len(irregular)
     if uneven and draft.counted:
@@ -433,7 +435,7 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
         rule = "mean"
         if (counts == counts.round()).all():
             rule = "total"
-        settings |= {"frequency": "1d", "resample": {"*": "mean", asked.target: rule}}
+        settings |= {"frequency": "1d", "resample": {"*": "mean", shaped.target: rule}}
         seen["resample"] = (
             "Times are those of events, not of steps. These rules make days of them; total is for"
             " counts."
@@ -452,7 +454,7 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
     twice = len(rows) - len(rows.unique(["entity", "time"]))
     if (
         twice
-        and asked.time_zone is None
+        and shaped.time_zone is None
         and Frequency.parse(settings["frequency"]).steps_per_year > _DAYS_A_YEAR
     ):
         seen["time"] = (
@@ -461,21 +463,21 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
         )
     sentinels: dict[float, list[str]] = {}
     missing = []
-    for at, name in enumerate(asked.columns):
+    for at, name in enumerate(shaped.columns):
         values = rows[str(at)]
         marks = sentinels_of(values.drop_nans().unique().sort().to_numpy())
         for number in marks:
             sentinels.setdefault(number, []).append(name)
-        share = (values.is_nan() | values.is_in(marks)).sum() / len(values)
-        if share:
-            missing += [f"{name} {share:.1%}"]
+        missing_ratio = (values.is_nan() | values.is_in(marks)).sum() / len(values)
+        if missing_ratio:
+            missing += [f"{name} {missing_ratio:.1%}"]
     if sentinels:
         settings["missing_numbers"] = sorted(sentinels, reverse=True)
-        told = [
+        lines = [
             f"{number:g} in {', '.join(names)}"
             for number, names in sorted(sentinels.items(), reverse=True)
         ]
-        seen["missing_numbers"] = f"Seen: {'; '.join(told)}."
+        seen["missing_numbers"] = f"Seen: {'; '.join(lines)}."
     if to_their_end:
         _known_ahead(
             draft,
@@ -496,8 +498,8 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
         seen["min_train_years"] = (
             "How many entities have is not known: only first rows were looked at."
         )
-    whole = files or (to_their_end and len(found.tables) == len(found.names))
-    count = f"{many_entities(len(draft.entities))}{'' if whole else ' in the first rows'}"
+    complete = files or (to_their_end and len(data.tables) == len(data.names))
+    count = f"{many_entities(len(draft.entities))}{'' if complete else ' in the first rows'}"
     seen["source"] = f"{count}, e.g. {draft.entities[0]}; {len(looked_at)} were looked at."
     first, last = (
         np.array([times.min(), times.max()]).astype("datetime64[us]").astype("datetime64[D]")
@@ -541,13 +543,13 @@ def _known_ahead(draft: _Draft, rows: pl.DataFrame) -> None:
         )
 
 
-def _rows(settings: Series, found: Look) -> pl.DataFrame:
+def _rows(settings: Series, data: Look) -> pl.DataFrame:
     """Return the rows looked at that have an entity and a time, sorted by entity; value columns are
     named by number.
     """
     names = settings.columns
     parts = []
-    for name, table in found.tables:
+    for name, table in data.tables:
         if len(table) and {settings.time, *names} <= set(table.column_names):
             parsed = parse(settings, names, table, 0, name)
             times = parsed.times
@@ -565,7 +567,7 @@ def _rows(settings: Series, found: Look) -> pl.DataFrame:
     rows = rows.filter(pl.col("entity").is_not_null() & (pl.col("time") != MISSING)).sort("entity")
     if not len(rows):
         raise InputError(
-            f"{found.names[0]}: no row has a time and all columns; correct the source, --time or"
+            f"{data.names[0]}: no row has a time and all columns; correct the source, --time or"
             " --features"
         )
     return rows
@@ -580,22 +582,22 @@ def sentinels_of(values: F64) -> list[float]:
 
     values: distinct, ascending.
     """
-    found: list[float] = []
+    sentinels: list[float] = []
     while (
         len(values) > 1
         and values[0] in _SENTINELS
         and values[1] - values[0] > values[-1] - values[1]
     ):
-        found.append(float(values[0]))
+        sentinels.append(float(values[0]))
         values = values[1:]
-    return found
+    return sentinels
 
 
-def _static(draft: _Draft, asked: AskedSeries) -> list[str]:
+def _static(draft: _Draft, options: AskedSeries) -> list[str]:
     """Add the static features to the draft; return the names of those that are texts."""
     shape = {
         **draft.settings,
-        "static": asked.static,
+        "static": options.static,
         "static_entity": "?",
         "static_features": ["?"],
     }
@@ -621,18 +623,20 @@ def _static(draft: _Draft, asked: AskedSeries) -> list[str]:
             table = table.filter(
                 pc.is_in(pc.cast(table[key], pa.string()), value_set=pa.array(draft.entities))
             )
-        for name in (each for each in table.column_names if each != key):
+        for name in (column_name for column_name in table.column_names if column_name != key):
             parts.setdefault(name, []).append(number_share(table[name]))
             # computed from streamflow, val and test included
             if path.name.startswith("camels_hydro"):
                 signatures.add(name)
-    numbers = [name for name, each in parts.items() if all(column is not None for column in each)]
-    names = [known(name, parts, "static feature") for name in asked.static_names]
+    numbers = [
+        name for name, columns in parts.items() if all(column is not None for column in columns)
+    ]
+    names = [known(name, parts, "static feature") for name in options.static_names]
     if not names:
         partial = {
             name
-            for name, each in parts.items()
-            if any(column is None or column.null_count for column in each)
+            for name, columns in parts.items()
+            if any(column is None or column.null_count for column in columns)
         }
         names = [name for name in numbers if name not in partial | signatures]
         if not names:
@@ -640,13 +644,13 @@ def _static(draft: _Draft, asked: AskedSeries) -> list[str]:
                 f"{files[0][0]}: has no column of numbers for all entities; leave --static out"
             )
         left = [name for name in parts if name not in names]
-        told = (
+        left_out = (
             f"Left out: {', '.join(left[:30])}{', …' if len(left) > 30 else ''}; --static-features"
             " takes them."
         )
         draft.seen["static_features"] = (
-            f"The numbers that all entities have. {told if left else ''}"
+            f"The numbers that all entities have. {left_out if left else ''}"
         )
-    draft.settings |= {"static": asked.static, "static_entity": key, "static_features": names}
+    draft.settings |= {"static": options.static, "static_entity": key, "static_features": names}
     draft.settings["missing_static"] = "drop_entity"
     return [name for name in names if name not in numbers]

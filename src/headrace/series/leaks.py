@@ -40,7 +40,7 @@ from headrace.report.words import many_entities
 from headrace.run.context import RunContext
 from headrace.run.events import silent
 from headrace.run.identity import fingerprint
-from headrace.series.arrays.axis import Axis, place
+from headrace.series.arrays.axis import Axis, place_rows
 from headrace.series.arrays.encoders import Encoder, fit_encoder
 from headrace.series.arrays.scalers import Scalers
 from headrace.series.arrays.statistics import suspects, tally, warning
@@ -450,7 +450,7 @@ def _clean_in_ways(
     # Most rows decide the axis, later ones included, so rows off the axis are removed before later
     # rows change.
     known = observed.times != MISSING
-    on_axis = place(observed.times[known], settings.step).rows
+    on_axis = place_rows(observed.times[known], settings.step).rows
     observed = Observed(observed.times[known][on_axis], observed.values[known][on_axis])
     axis = honest.axis
     steps = Axis(settings.step, axis.first, axis.rows + _ADDED_STEPS, axis.anchor).times()

@@ -81,11 +81,11 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
     work = partial(finish, settings, retained.spools, statics, near_target, retained.copies)
     (finished,) = context.stage("finish", [Task(SUMMARY, 0, work)])
 
-    facts = dict(finished.extra)
+    result = dict(finished.extra)
     rows = _count_rows(opened.lost_rows, cleaned, retained.left_out)
     unusable = _count_unusable(cleaned, retained.left_out)
     _warn(settings, context, retained, len(source.names))
-    _warn_of_values(settings, context, facts["filled_statics"], unusable, near_target)
+    _warn_of_values(settings, context, result["filled_statics"], unusable, near_target)
     records = [record for receipt in written for record in receipt.files]
     blocks: dict[str, Any] = {}
     for receipt in written:
@@ -100,12 +100,12 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
     empty_splits = [*_describe_empty_splits(settings, retained, split_rows)]
     if empty_splits:
         context.warn(empty_splits)
-        facts["no_rows"] = empty_splits
+        result["no_rows"] = empty_splits
     if retained.copies or settings.duplicates == "drop":
-        facts["duplicates"] = {"are": settings.duplicates, "entities": len(retained.copies)}
+        result["duplicates"] = {"are": settings.duplicates, "entities": len(retained.copies)}
     changes = +_sum(receipt.extra["times"] for receipt in cleaned)  # without zeros
     if changes:
-        facts["times"] = dict(sorted(changes.items()))
+        result["times"] = dict(sorted(changes.items()))
     empty = [*opened.empty]
     for receipt in cleaned:
         empty += receipt.extra["empty_shards"]
@@ -135,9 +135,9 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
             "columns": settings.columns,
             "masks": settings.mask_columns,
             "entities": {"original": original, "passed": passed, "failed": original - passed},
-            **settings.division.facts(),
+            **settings.division.manifest_entries(),
             "unusable_values": unusable,
-            **facts,
+            **result,
             "series_files": stores | digests,
             "receipts_digest": published_digest(
                 {record.path: record.digest for record in records} | digests
@@ -198,8 +198,8 @@ def _check_names(settings: Series, context: RunContext, names: Sequence[str]) ->
     unknown = sorted(division.held_out.keys() - known)
     if not unknown:
         return
-    present = {side for name, side in division.held_out.items() if name in known}
-    for side in sorted(set(division.held_out.values()) - present):
+    found_sides = {side for name, side in division.held_out.items() if name in known}
+    for side in sorted(set(division.held_out.values()) - found_sides):
         raise InputError(
             f"none of {side}_entities is in the source, such as {unknown[0]!r}; correct the names"
         )
@@ -455,7 +455,7 @@ def _describe_dates(
     if not empty:
         return
     if everywhere:
-        example = max(empty, key=lambda found: found.last)
+        example = max(empty, key=lambda split_of_entity: split_of_entity.last)
         whose = ""
     else:
         example = empty[0]
@@ -554,10 +554,10 @@ def _fit_unified(settings: Series, context: RunContext, retained: _Retained) -> 
     chosen = chosen_entities(trained, settings.resolved.unified_entities, settings.seed)
 
     def work(files: TaskFiles) -> dict[str, Any]:
-        wanted = set(chosen)
+        names = set(chosen)
         rows: dict[str, np.ndarray[Any, Any]] = {}
         for spool in retained.spools:
-            entities = [entity for entity in spool.entities() if entity.entity in wanted]
+            entities = [entity for entity in spool.entities() if entity.entity in names]
             if entities:
                 values = spool.values()
                 rows |= {entity.entity: train_rows([entity], values)[0] for entity in entities}

@@ -82,13 +82,13 @@ def fitted_by(manifest: Manifest) -> dict[str, Any]:
 
     Raises `InputError` for another recipe.
     """
-    facts = manifest.facts
-    if not isinstance(facts.get(FACT), dict):
+    metadata = manifest.facts
+    if not isinstance(metadata.get(FACT), dict):
         raise InputError(
             f"run {manifest.run_id} of {manifest.recipe} has no fitted pipelines; name a run of"
             " series"
         )
-    return {"run": facts.get(REUSED, {}).get("run", manifest.run_id), "pipelines": facts[FACT]}
+    return {"run": metadata.get(REUSED, {}).get("run", manifest.run_id), "pipelines": metadata[FACT]}
 
 
 def named_run(path: Path) -> NamedRun:

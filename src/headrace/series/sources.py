@@ -126,14 +126,14 @@ def source_files(settings: Series) -> NamedFiles:
     elif settings.reader == "grdc":
         series = [(path, path.name) for path in _tables(settings.source)]
     else:
-        regions = _regions(settings.region_time_series_base_dirs, settings.source)
-        for prefix, paths in regions:
-            found = _grid_files(paths) if settings.reader == "xarray" else _listed_files(paths)
-            series += [(path, f"{prefix}{name}") for path, name in found]
+        groups = _regions(settings.region_time_series_base_dirs, settings.source)
+        for prefix, paths in groups:
+            named = _grid_files(paths) if settings.reader == "xarray" else _listed_files(paths)
+            series += [(path, f"{prefix}{name}") for path, name in named]
     requested = settings.requested_entities
     if requested is not None and settings.entity_is_file and settings.reader != "wide":
-        wanted = set(requested)
-        series = [(path, name) for path, name in series if entity_of(settings, name) in wanted]
+        names = set(requested)
+        series = [(path, name) for path, name in series if entity_of(settings, name) in names]
     files = [(path, f"{SERIES}/{name}") for path, name in series]
     for prefix, paths in _regions(settings.region_static_attributes_base_dirs, settings.static):
         tables = _tables(paths)
@@ -226,13 +226,13 @@ def _grid_files(source: Iterable[Path]) -> NamedFiles:
             candidates = list(path.iterdir())
         else:
             candidates = place_of(path).matches()
-        found = sorted(filter(grids.is_grid, candidates))
-        if not found:
+        matches = sorted(filter(grids.is_grid, candidates))
+        if not matches:
             raise InputError(
                 f"{path}: no NetCDF file ({', '.join(grids.NETCDF_NAMES)}) or .zarr store; check"
                 " the path"
             )
-        for grid in found:
+        for grid in matches:
             inner = [grid]
             if grid.is_dir():
                 inner = sorted(file for file in grid.rglob("*") if file.is_file())
@@ -413,10 +413,10 @@ def tables(
         # Opened once: for small files, opening is most of the work.
         with open_file(path, file_type) as file:
             raw = {column_name(raw_name): raw_name for raw_name in file.schema_arrow.names}
-            present = _present(settings, path, columns, list(raw))
+            columns_in_file = _present(settings, path, columns, list(raw))
             if file.metadata.num_rows <= parquet.CHUNK_ROWS:
-                table = file.read([raw[column] for column in present], use_threads=False)
-                yield _select(settings, path, table.rename_columns(present), columns)
+                table = file.read([raw[column] for column in columns_in_file], use_threads=False)
+                yield _select(settings, path, table.rename_columns(columns_in_file), columns)
                 return
     shard = survey(path, name, partitions=partitions)
     if shard.content == "nothing":
@@ -424,9 +424,9 @@ def tables(
     names = shard.schema.names
     if columns is None:
         columns = [column for column in names if column not in shard.partition]
-    present = _present(settings, path, columns, names)
-    for chunk in read_chunks(shard, present):
-        yield _select(settings, path, chunk.table(present), columns)
+    columns_in_file = _present(settings, path, columns, names)
+    for chunk in read_chunks(shard, columns_in_file):
+        yield _select(settings, path, chunk.table(columns_in_file), columns)
 
 
 def _select(

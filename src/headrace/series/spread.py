@@ -342,7 +342,7 @@ def _spread_source(
     ends = runs["entity"].search_sorted(keys, "right").to_list()
     width = len(settings.columns)
 
-    def rows(number: int, wanted: Sequence[str]) -> Observed:
+    def rows(number: int, requested: Sequence[str]) -> Observed:
         name = names[number]
         if name in bad["values"]:
             raise InputError(bad["values"][name])
@@ -362,6 +362,6 @@ def _spread_source(
         if columns:
             joined = _join_times(all_times, all_values, np.concatenate(column_of_row))
             all_times, all_values = joined
-        return Observed(all_times, all_values[:, : len(wanted)], bad["time"].get(name))
+        return Observed(all_times, all_values[:, : len(requested)], bad["time"].get(name))
 
     return EntitySource(names, rows)

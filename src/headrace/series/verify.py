@@ -239,8 +239,8 @@ def _check_shard(
     in_no_split = 0
     for entity in entities:
         if entity.first_row != expected:
-            begins = f"{entity.entity} begins at row {entity.first_row}, not {expected}"
-            return _ShardRows(expected, problem=f"{run.root / ENTITIES}: {begins}")
+            where = f"{entity.entity} begins at row {entity.first_row}, not {expected}"
+            return _ShardRows(expected, problem=f"{run.root / ENTITIES}: {where}")
         expected += entity.rows
         in_no_split += entity.rows
         for start, stop in entity.split_ranges(settings.division.layout).values():

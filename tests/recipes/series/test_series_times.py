@@ -12,7 +12,7 @@ from basins import readable_rows
 import headrace
 from headrace.run.events import Event, Note
 from headrace.run.prepare import Prepared
-from headrace.series.arrays.axis import Frequency, place
+from headrace.series.arrays.axis import Frequency, place_rows
 from headrace.series.settings import Series
 from headrace.series.times import Observed, put_on_instants
 from headrace.windows import open_windows
@@ -218,13 +218,13 @@ def test_business_days_are_those_of_pandas(listed: bool) -> None:
     known = days[days < "2020-01-01"] if listed else days[:0]
     step = Frequency.parse("1b").on((known.as_unit("s").asi8 // 86_400).tolist())
     times = np.array((days + pandas.Timedelta(hours=17)).as_unit("us").asi8, np.int64)
-    placed = place(times[::-1], step)
+    placed = place_rows(times[::-1], step)
 
     assert np.array_equal(np.arange(len(days)), placed.positions)
     assert np.array_equal(times, placed.axis.times())
     assert np.array_equal(times[900:], placed.axis.tail(900, len(times)).times())
     between = pandas.date_range("1960-01-01", "2019-12-31").difference(days) + pandas.Timedelta(hours=17)
-    off = place(np.append(times, between.as_unit("us").asi8), step).off_grid
+    off = place_rows(np.append(times, between.as_unit("us").asi8), step).off_grid
     assert np.array_equal(off, np.arange(len(times), len(times) + len(between)))
     if not listed:
         assert step.steps_per_year == pytest.approx(365.25 * 5 / 7)

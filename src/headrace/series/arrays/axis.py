@@ -91,7 +91,7 @@ class Frequency:
         if self.months:
             return f"{self.months}mo"
         unit = next(
-            each for each in ("d", "h", "m", "s", "ms", "us") if self.micros % _UNITS_US[each] == 0
+            unit for unit in ("d", "h", "m", "s", "ms", "us") if self.micros % _UNITS_US[unit] == 0
         )
         return f"{self.micros // _UNITS_US[unit]}{unit}"
 
@@ -142,13 +142,15 @@ def times_at(frequency: Frequency, first: I64, from_end: Bools, steps: I64) -> I
     from_end: whether calendar months are counted from their end, as month ends are.
     """
     if frequency.days is not None:
-        number, _ = business_places(frequency.days, first)
+        number, _ = business_day_numbers(frequency.days, first)
         return business_days(frequency.days, number + steps) * DAY_US + first % DAY_US
     if not frequency.months:
         return np.asarray(first + steps * frequency.micros, np.int64)
-    months, since, until = month_places(first)
-    wanted = months + steps * frequency.months
-    return np.where(from_end, _start_of(wanted + 1) - until, _start_of(wanted) + since)
+    months, since, until = month_numbers(first)
+    months_of_step = months + steps * frequency.months
+    return np.where(
+        from_end, _start_of(months_of_step + 1) - until, _start_of(months_of_step) + since
+    )
 
 
 def ends_at(frequency: Frequency, times: I64, from_end: Bools) -> I64:
@@ -158,7 +160,7 @@ def ends_at(frequency: Frequency, times: I64, from_end: Bools) -> I64:
     A month that is called by its last day lasts until the end of that month.
     """
     if frequency.months:
-        months, since, _ = month_places(times)
+        months, since, _ = month_numbers(times)
         return np.where(
             from_end, _start_of(months + 1), _start_of(months + frequency.months) + since
         )
@@ -168,10 +170,12 @@ def ends_at(frequency: Frequency, times: I64, from_end: Bools) -> I64:
 def slots_of(times: I64, frequency: Frequency) -> I64:
     """Return the step that contains each time: the time of the last step that is not after it."""
     if frequency.days is not None:
-        return business_days(frequency.days, business_places(frequency.days, times)[0]) * DAY_US
+        return (
+            business_days(frequency.days, business_day_numbers(frequency.days, times)[0]) * DAY_US
+        )
     if not frequency.months:
         return times // frequency.micros * frequency.micros
-    return _start_of(month_places(times)[0] // frequency.months * frequency.months)
+    return _start_of(month_numbers(times)[0] // frequency.months * frequency.months)
 
 
 def steps_until(
@@ -184,19 +188,19 @@ def steps_until(
     with the business day before; then a business day ends where the next one begins.
     """
     if frequency.months:
-        months, since, _ = month_places(end)
-        own, own_since, _ = month_places(first)
-        count, beside = np.divmod(months - own - from_end, frequency.months)
+        months, since, _ = month_numbers(end)
+        first_months, own_since, _ = month_numbers(first)
+        count, beside = np.divmod(months - first_months - from_end, frequency.months)
         return count + from_end, (beside == 0) & (since == np.where(from_end, 0, own_since))
     if frequency.days is None:
         count, beside = np.divmod(end - first, frequency.micros)
         return count, np.asarray(beside == 0)
     day = end - first % DAY_US
-    number, there = business_places(frequency.days, day if weekends else day - DAY_US)
-    own, _ = business_places(frequency.days, first)
+    number, there = business_day_numbers(frequency.days, day if weekends else day - DAY_US)
+    first_months, _ = business_day_numbers(frequency.days, first)
     if weekends:
-        return (number - own, there & (day % DAY_US == 0))
-    return (number - own + 1, np.ones_like(there))
+        return (number - first_months, there & (day % DAY_US == 0))
+    return (number - first_months + 1, np.ones_like(there))
 
 
 def divides(fine: Frequency, coarse: Frequency) -> bool:
@@ -209,8 +213,8 @@ def divides(fine: Frequency, coarse: Frequency) -> bool:
         return coarse.days is None and (
             coarse.months > 0 or (coarse.micros > DAY_US and coarse.micros % DAY_US == 0)
         )
-    whole = coarse.micros or DAY_US  # months and business days consist of days
-    return whole % fine.micros == 0 and fine.micros != coarse.micros
+    coarse_us = coarse.micros or DAY_US  # months and business days consist of days
+    return coarse_us % fine.micros == 0 and fine.micros != coarse.micros
 
 
 @dataclass(frozen=True)
@@ -228,11 +232,11 @@ class Placed:
     off_grid: I64
 
 
-def place(times: I64, frequency: Frequency) -> Placed:
+def place_rows(times: I64, frequency: Frequency) -> Placed:
     """Place rows, in any order, on the axis that fits most of them. times: [N], N ≥ 1."""
     anchor: Anchor = "start"
     if frequency.months:
-        months, since, until = month_places(times)
+        months, since, until = month_numbers(times)
         by_start = _most_common(since)
         by_end = _most_common(until)
         starts = since == by_start
@@ -249,7 +253,7 @@ def place(times: I64, frequency: Frequency) -> Placed:
         on_grid &= phase == _most_common(phase[on_grid])
         number = months // frequency.months
     elif frequency.days is not None:
-        number, on_grid = business_places(frequency.days, times)
+        number, on_grid = business_day_numbers(frequency.days, times)
         phase = times % DAY_US
         on_grid &= phase == _most_common(phase[on_grid] if on_grid.any() else phase)
     else:
@@ -276,7 +280,7 @@ def infer(times: I64) -> Frequency | None:
     if len(distinct) < 3:
         return None
     steps = np.diff(distinct)
-    months, since, until = month_places(distinct)
+    months, since, until = month_numbers(distinct)
     if steps.min() >= _SHORTEST_MONTH_US and (
         len(np.unique(since)) == 1 or len(np.unique(until)) == 1
     ):
@@ -291,35 +295,37 @@ def agreed(words: Mapping[str, int], rule: str) -> str:
     words: number of entities by frequency.
     """
     most = {word: 0 if rule == "coarsest" else count for word, count in words.items()}
-    return min(words, key=lambda each: (-most[each], Frequency.parse(each).steps_per_year, each))
+    return min(words, key=lambda word: (-most[word], Frequency.parse(word).steps_per_year, word))
 
 
 def occurrences(times: I64, groups: I64) -> I64:
     """Count how often the time of each row occurred in earlier rows of its group: int64 [N]."""
     order = np.lexsort((times, groups))  # stable: rows of equal time stay in order
-    begins = np.ones(len(times), np.bool_)
-    begins[1:] = (times[order][1:] != times[order][:-1]) | (groups[order][1:] != groups[order][:-1])
-    places = np.arange(len(times))
-    found = np.empty(len(times), np.int64)
-    found[order] = places - np.maximum.accumulate(np.where(begins, places, 0))
-    return found
+    starts = np.ones(len(times), np.bool_)
+    starts[1:] = (times[order][1:] != times[order][:-1]) | (groups[order][1:] != groups[order][:-1])
+    rows = np.arange(len(times))
+    occurrence = np.empty(len(times), np.int64)
+    occurrence[order] = rows - np.maximum.accumulate(np.where(starts, rows, 0))
+    return occurrence
 
 
-def business_places(days: Sequence[int], times: I64) -> tuple[I64, Bools]:
+def business_day_numbers(days: Sequence[int], times: I64) -> tuple[I64, Bools]:
     """Return the number of the last business day that is not after each time, and whether the time
     is on that day.
     """
-    own = times // DAY_US
+    days_of_times = times // DAY_US
     listed = np.array(days, np.int64)
-    weekdays = np.busday_count(_FIRST_MONDAY, (own + 1).astype("datetime64[D]")) - 1
+    weekdays = np.busday_count(_FIRST_MONDAY, (days_of_times + 1).astype("datetime64[D]")) - 1
     if not len(listed):
-        return np.asarray(weekdays, np.int64), np.is_busday(own.astype("datetime64[D]"))
-    found = np.searchsorted(listed, own, side="right") - 1
+        return np.asarray(weekdays, np.int64), np.is_busday(days_of_times.astype("datetime64[D]"))
+    last_listed = np.searchsorted(listed, days_of_times, side="right") - 1
     last = np.busday_count(_FIRST_MONDAY, (listed[-1:] + 1).astype("datetime64[D]"))[0] - 1
-    behind = own > listed[-1]
-    number = np.where(behind, len(listed) - 1 + weekdays - last, found)
+    after_list = days_of_times > listed[-1]
+    number = np.where(after_list, len(listed) - 1 + weekdays - last, last_listed)
     return number, np.where(
-        behind, np.is_busday(own.astype("datetime64[D]")), (found >= 0) & (listed[found] == own)
+        after_list,
+        np.is_busday(days_of_times.astype("datetime64[D]")),
+        (last_listed >= 0) & (listed[last_listed] == days_of_times),
     )
 
 
@@ -328,10 +334,10 @@ def business_days(days: Sequence[int], number: I64) -> I64:
     if not len(days):
         return _weekdays(np.asarray(number))
     listed = np.array(days, np.int64)
-    (last,), _ = business_places((), listed[-1:] * DAY_US)
-    behind = np.asarray(number - len(listed) + 1)
+    (last,), _ = business_day_numbers((), listed[-1:] * DAY_US)
+    after_list = np.asarray(number - len(listed) + 1)
     inside = listed[np.clip(number, 0, len(listed) - 1)]
-    return np.where(behind > 0, _weekdays(last + np.maximum(behind, 0)), inside)
+    return np.where(after_list > 0, _weekdays(last + np.maximum(after_list, 0)), inside)
 
 
 def _weekdays(number: I64) -> I64:
@@ -339,7 +345,7 @@ def _weekdays(number: I64) -> I64:
     return np.asarray(days.astype("datetime64[D]").astype(np.int64))
 
 
-def month_places(times: I64) -> tuple[I64, I64, I64]:
+def month_numbers(times: I64) -> tuple[I64, I64, I64]:
     """Return months since 1970, microseconds since the month's start, and microseconds until its
     end.
     """
@@ -365,12 +371,14 @@ _HOUR_US = DAY_US // 24
 def _share_of(unit: str) -> Callable[[I64], F64]:
     """Return the share of its calendar month or year that has passed at each time, 0 to 1."""
 
-    def share(micros: I64) -> F64:
-        whole = micros.view("datetime64[us]").astype(f"datetime64[{unit}]")
-        begin, end = (each.astype("datetime64[us]").view(np.int64) for each in (whole, whole + 1))
+    def passed(micros: I64) -> F64:
+        period = micros.view("datetime64[us]").astype(f"datetime64[{unit}]")
+        begin, end = (
+            bound.astype("datetime64[us]").view(np.int64) for bound in (period, period + 1)
+        )
         return np.asarray((micros - begin) / (end - begin), np.float64)
 
-    return share
+    return passed
 
 
 _SHARES: dict[str, Callable[[I64], F64]] = {

@@ -39,7 +39,7 @@ class Encoder:
         every, dropped = self._categories(column)
         if self.step["step"] == "OrdinalEncoder":
             return [column]
-        return [f"{column}_{each}" for each in every[dropped:]]
+        return [f"{column}_{category}" for category in every[dropped:]]
 
     @property
     def names(self) -> list[str]:
@@ -52,38 +52,39 @@ class Encoder:
         Raises `InputError` for a missing text, and for a text that no fitted entity has unless
         `handle_unknown` covers it.
         """
-        made = []
+        blocks = []
         for column in self.columns:
-            own = texts[column]
+            column_texts = texts[column]
             every, dropped = self._categories(column)
-            place: dict[str | None, int] = {text: at for at, text in enumerate(every)}
+            code_of: dict[str | None, int] = {text: at for at, text in enumerate(every)}
             codes = np.array(
-                [place.get(each, -1 if each is not None else -2) for each in own], np.int64
+                [code_of.get(text, -1 if text is not None else -2) for text in column_texts],
+                np.int64,
             )
             if (codes == -2).any():
                 row = int(np.argmax(codes == -2)) + 1
                 raise InputError(f"static feature {column!r} is missing at row {row}; name it")
             if (codes < 0).any() and self.step["handle_unknown"] == "error":
                 raise InputError(
-                    f"static feature {column!r} is {own[int(np.argmax(codes < 0))]!r}, which is"
-                    f" none of the {len(every)} categories that were fitted; give one of them, or"
-                    " the encoder handle_unknown"
+                    f"static feature {column!r} is {column_texts[int(np.argmax(codes < 0))]!r},"
+                    f" which is none of the {len(every)} categories that were fitted; give one of"
+                    " them, or the encoder handle_unknown"
                 )
             if self.step["step"] == "OrdinalEncoder":
-                made.append(
+                blocks.append(
                     np.where(
                         codes < 0, self.step["unknown_value"] or 0.0, codes.astype(np.float64)
                     )[:, None]
                 )
             else:
-                made.append((codes[:, None] == np.arange(dropped, len(every))).astype(np.float64))
-        return np.concatenate(made, axis=1)
+                blocks.append((codes[:, None] == np.arange(dropped, len(every))).astype(np.float64))
+        return np.concatenate(blocks, axis=1)
 
     def inverse_transform(self, numbers: F64) -> dict[str, list[str | None]]:
         """Return the texts of each column; None for an unknown category."""
-        made: dict[str, list[str | None]] = {}
-        borders = np.cumsum([len(self.names_of(column)) for column in self.columns])[:-1]
-        for column, part in zip(self.columns, np.split(numbers, borders, axis=1), strict=True):
+        texts: dict[str, list[str | None]] = {}
+        boundaries = np.cumsum([len(self.names_of(column)) for column in self.columns])[:-1]
+        for column, part in zip(self.columns, np.split(numbers, boundaries, axis=1), strict=True):
             every, dropped = self._categories(column)
             if self.step["step"] == "OrdinalEncoder":
                 codes = np.where(np.isin(part[:, 0], np.arange(len(every))), part[:, 0], -1).astype(
@@ -94,8 +95,8 @@ class Encoder:
                 codes = np.where(
                     hot.any(axis=1), hot.argmax(axis=1) - 1 + dropped, 0 if dropped else -1
                 )
-            made[column] = [every[code] if code >= 0 else None for code in codes.tolist()]
-        return made
+            texts[column] = [every[code] if code >= 0 else None for code in codes.tolist()]
+        return texts
 
     def _categories(self, column: str) -> tuple[tuple[str, ...], int]:
         """Return the categories of a column, and the number of leading ones that get no column of
@@ -110,7 +111,7 @@ class Encoder:
         return {
             "encoder": dict(self.step),
             "columns": list(self.columns),
-            "categories": [list(each) for each in self.categories],
+            "categories": [list(column_categories) for column_categories in self.categories],
         }
 
     @classmethod
@@ -123,7 +124,9 @@ class Encoder:
         word = step.pop("step")
         if word not in ENCODERS or len(record["columns"]) != len(record["categories"]):
             raise ValueError(f"{word!r} is not an encoder of {len(record['columns'])} columns")
-        categories = tuple(tuple(map(str, each)) for each in record["categories"])
+        categories = tuple(
+            tuple(map(str, column_categories)) for column_categories in record["categories"]
+        )
         return cls(complete(word, step), tuple(map(str, record["columns"])), categories)
 
     def __reduce__(self) -> Any:
@@ -135,20 +138,20 @@ def fit_encoder(step: StepData, columns: Sequence[str], texts: Texts) -> Encoder
 
     Raises `InputError` as `transform`, and `SettingsError` for categories of other columns.
     """
-    given = step["categories"]
-    if given != "auto" and len(given) != len(columns):
+    listed = step["categories"]
+    if listed != "auto" and len(listed) != len(columns):
         raise SettingsError(
-            f"{step['step']}: categories are of {len(given)} columns, and there are {len(columns)}:"
-            f" {', '.join(columns)}; give one list each"
+            f"{step['step']}: categories are of {len(listed)} columns, and there are"
+            f" {len(columns)}: {', '.join(columns)}; give one list each"
         )
-    categories = given
-    if given == "auto":
+    categories = listed
+    if listed == "auto":
         categories = [
             sorted({text for text in texts[column] if text is not None}) for column in columns
         ]
-    made = Encoder(dict(step), tuple(columns), tuple(map(tuple, categories)))
-    made.transform(texts)
-    return made
+    encoder = Encoder(dict(step), tuple(columns), tuple(map(tuple, categories)))
+    encoder.transform(texts)
+    return encoder
 
 
 def _from_bytes(data: bytes) -> Encoder:

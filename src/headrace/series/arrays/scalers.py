@@ -89,7 +89,7 @@ class Part(ABC):
         Raises `InputError` for an entity without a fit, `SettingsError` if a step has no inverse.
         """
 
-    def places(self, entities: Sequence[str] | pa.Array) -> I64:
+    def index_of(self, entities: Sequence[str] | pa.Array) -> I64:
         """Return the index of each entity's fit, int64 [len(entities)].
 
         Raises `InputError` for one without a fit.
@@ -104,17 +104,19 @@ class Part(ABC):
                 names = entities
             at = [bisect_left(self.entities, str(name)) for name in names]
             if all(
-                self.entities[place : place + 1] == (name,)
-                for place, name in zip(at, names, strict=True)
+                self.entities[index : index + 1] == (name,)
+                for index, name in zip(at, names, strict=True)
             ):
                 return np.array(at, np.int64)
         if isinstance(entities, pa.Array):
             texts = entities
         else:
             texts = pa.array(list(entities), pa.string())
-        found = pc.index_in(texts.cast(pa.string()), value_set=pa.array(self.entities, pa.string()))
-        if found.null_count:
-            stranger = texts.filter(found.is_null())[0].as_py()
+        indices = pc.index_in(
+            texts.cast(pa.string()), value_set=pa.array(self.entities, pa.string())
+        )
+        if indices.null_count:
+            stranger = texts.filter(indices.is_null())[0].as_py()
             near = difflib.get_close_matches(str(stranger), self.entities[:10_000], n=1)
             raise InputError(
                 f"entity {stranger!r}: no pipeline was fitted for it"
@@ -123,31 +125,31 @@ class Part(ABC):
                 " returned; give entities of this run, or prepare with strategy: unified, which"
                 " fits one pipeline for all"
             )
-        return np.asarray(found.to_numpy(), np.int64)
+        return np.asarray(indices.to_numpy(), np.int64)
 
     def _words(self) -> str:
         return (
-            " -> ".join(str(each.get("func") or each["step"]) for each in self.pipeline)
+            " -> ".join(str(step.get("func") or step["step"]) for step in self.pipeline)
             or "no step"
         )
 
     def _check_finite(
-        self, made: Values, before: Values, entities: Sequence[str], groups: I64
+        self, scaled: Values, before: Values, entities: Sequence[str], groups: I64
     ) -> None:
         """Raise `InputError` if a value has no finite result.
 
         groups: index of each row's entity.
         """
-        if (found := _first(~np.isfinite(made) & ~np.isnan(before))) is not None:
-            row, column = found
+        if (first_bad := _first(~np.isfinite(scaled) & ~np.isnan(before))) is not None:
+            row, column = first_bad
             # The largest is the cause: in the train rows it makes the results of all others
             # infinite too.
-            rows = np.flatnonzero((groups == groups[row]) & ~np.isfinite(made[:, column]))
+            rows = np.flatnonzero((groups == groups[row]) & ~np.isfinite(scaled[:, column]))
             row = int(rows[np.nanargmax(np.abs(before[rows, column]))])
             raise InputError(
                 f"entity {entities[int(groups[row])]!r}, column {self.columns[column]!r}:"
                 f" {float(before[row, column])!r} has no finite value after {self._words()} as"
-                f" {made.dtype}; correct the data or name it in missing_numbers, or choose other"
+                f" {scaled.dtype}; correct the data or name it in missing_numbers, or choose other"
                 " steps"
             )
 
@@ -177,15 +179,15 @@ class Scalers(Part):
         self, matrix: Values, offsets: I64, entities: Sequence[str], dtype: Any = np.float32
     ) -> Values:
         """Return scaled values; see `Part`."""
-        places = self.places(entities)
+        fit_of_entity = self.index_of(entities)
         out = np.empty(matrix.shape, dtype)
         for start in range(0, len(out), _BLOCK):
             stop = min(len(out), start + _BLOCK)
             groups = row_groups(offsets, start, stop)
             x = before = np.asarray(matrix[start:stop], np.float64)
-            own = places[groups]
-            for each in self.steps:
-                x = each.forward(x, own)
+            fits = fit_of_entity[groups]
+            for step in self.steps:
+                x = step.forward(x, fits)
             with np.errstate(over="ignore"):
                 out[start:stop] = x
             self._check_finite(out[start:stop], before, entities, groups)
@@ -199,14 +201,14 @@ class Scalers(Part):
                 raise SettingsError(
                     f"columns {', '.join(self.columns)} cannot be brought back: {reason}"
                 )
-        places = self.places(entities)
+        fit_of_entity = self.index_of(entities)
         out = np.empty(scaled.shape)
         for start in range(0, len(out), _BLOCK):
             stop = min(len(out), start + _BLOCK)
             y = np.asarray(scaled[start:stop], np.float64)
-            own = places[row_groups(offsets, start, stop)]
-            for each in reversed(self.steps):
-                y = each.backward(y, own)
+            fits = fit_of_entity[row_groups(offsets, start, stop)]
+            for fitted_step in reversed(self.steps):
+                y = fitted_step.backward(y, fits)
             out[start:stop] = y
         return out
 
@@ -214,7 +216,7 @@ class Scalers(Part):
         """Return these scalers for some of their columns."""
         if tuple(columns) == self.columns:
             return self
-        at = [self.columns.index(each) for each in columns]
+        at = [self.columns.index(column) for column in columns]
         return self._taken(tuple(columns), self.entities, lambda values: values[:, at])
 
     def select(self, entities: Sequence[str]) -> Scalers:
@@ -224,9 +226,9 @@ class Scalers(Part):
         """
         if self.entities is None:
             return self
-        wanted = tuple(sorted(set(entities)))
-        places = self.places(wanted)
-        return self._taken(self.columns, wanted, lambda values: values[places])
+        names = tuple(sorted(set(entities)))
+        indices = self.index_of(names)
+        return self._taken(self.columns, names, lambda values: values[indices])
 
     @classmethod
     def merge(cls, parts: Sequence[Scalers]) -> Scalers:
@@ -238,8 +240,11 @@ class Scalers(Part):
         if any(part.columns != first.columns or part.pipeline != first.pipeline for part in parts):
             raise ValueError("only fits of the same pipeline over the same columns can be merged")
         joined = tuple(
-            {name: np.concatenate([part.measured[at][name] for part in parts]) for name in each}
-            for at, each in enumerate(first.measured)
+            {
+                name: np.concatenate([part.measured[at][name] for part in parts])
+                for name in step_numbers
+            }
+            for at, step_numbers in enumerate(first.measured)
         )
         entities = tuple(name for part in parts for name in part.entities or ())
         return cls(first.columns, entities, first.pipeline, joined)._ascending()
@@ -253,14 +258,15 @@ class Scalers(Part):
         if len(set(entities)) < len(entities):
             raise ValueError("an entity was fitted twice")
         order = sorted(range(len(entities)), key=entities.__getitem__)
-        names = tuple(entities[place] for place in order)
+        names = tuple(entities[index] for index in order)
         return self._taken(self.columns, names, lambda values: values[order])
 
     def _taken(
         self, columns: tuple[str, ...], entities: tuple[str, ...] | None, take: Callable[[F64], F64]
     ) -> Scalers:
         measured = tuple(
-            {name: take(values) for name, values in each.items()} for each in self.measured
+            {name: take(values) for name, values in step_numbers.items()}
+            for step_numbers in self.measured
         )
         return Scalers(columns, entities, self.pipeline, measured)
 
@@ -275,13 +281,13 @@ class Scalers(Part):
             "entities": None if self.entities is None else list(self.entities),
             "steps": [
                 {
-                    "step": each.step["step"],
-                    "params": {name: value for name, value in each.step.items() if name != "step"},
+                    "step": step.step["step"],
+                    "params": {name: value for name, value in step.step.items() if name != "step"},
                     "fitted": {
-                        name: _encoded(values) for name, values in sorted(each.fitted.items())
+                        name: _encoded(values) for name, values in sorted(step.fitted.items())
                     },
                 }
-                for each in self.steps
+                for step in self.steps
             ],
         }
 
@@ -289,28 +295,27 @@ class Scalers(Part):
     def from_json(cls, record: Mapping[str, Any]) -> Scalers:
         """Read scalers from `to_json`. Raises `CorruptShard` for anything else."""
         try:
-            columns = tuple(str(each) for each in record["columns"])
-            if record["entities"] is None:
-                entities = None
-            else:
-                entities = tuple(str(each) for each in record["entities"])
+            columns = tuple(map(str, record["columns"]))
+            entities = None
+            if record["entities"] is not None:
+                entities = tuple(map(str, record["entities"]))
             shape = (1 if entities is None else len(entities), len(columns))
             if entities is not None and list(entities) != sorted(set(entities)):
                 raise ValueError("entities are not ascending")
             steps = []
             measured = []
-            for each in record["steps"]:
-                word = each["step"]
+            for step in record["steps"]:
+                word = step["step"]
                 if word not in NATIVE:
                     raise ValueError(f"step {word!r} is not known")
                 fitted = {
-                    name: _decoded(values).reshape(shape) for name, values in each["fitted"].items()
+                    name: _decoded(values).reshape(shape) for name, values in step["fitted"].items()
                 }
                 if set(fitted) != set(MEASURED[word]) or not all(
-                    np.isfinite(each).all() for each in fitted.values()
+                    np.isfinite(numbers).all() for numbers in fitted.values()
                 ):
                     raise ValueError(f"step {word!r} lacks numbers that it needs")
-                steps.append(complete(word, each["params"]))
+                steps.append(complete(word, step["params"]))
                 measured.append(fitted)
             return cls(columns, entities, tuple(steps), tuple(measured))
         except (KeyError, TypeError, ValueError, AttributeError, SettingsError) as error:
@@ -364,16 +369,16 @@ def fit_scalers(
         groups = row_groups(offsets, 0, len(matrix))
     else:
         groups = np.empty(0, np.int64)
-    if (found := _first(np.isinf(matrix))) is not None:
-        row, column = found
+    if (first_bad := _first(np.isinf(matrix))) is not None:
+        row, column = first_bad
         raise InputError(
             f"{who(int(groups[row]), column)}: holds {matrix[row, column]}, which cannot be scaled;"
             " correct the data or leave the entity out"
         )
-    if steps and (found := _first(counts(matrix, offsets) == 0)) is not None:
+    if steps and (first_bad := _first(counts(matrix, offsets) == 0)) is not None:
         raise InputError(
-            f"{who(*found)}: has no value among the rows to fit a scaler on; leave the entity or"
-            " the column out"
+            f"{who(*first_bad)}: has no value among the rows to fit a scaler on; leave the entity"
+            " or the column out"
         )
     measured: list[Mapping[str, F64]] = []
     for step in steps:
@@ -383,8 +388,8 @@ def fit_scalers(
             break
         before = matrix
         matrix = now.forward(matrix, groups)
-        if (found := _first(~np.isfinite(matrix) & ~np.isnan(before))) is not None:
-            row, column = found
+        if (first_bad := _first(~np.isfinite(matrix) & ~np.isnan(before))) is not None:
+            row, column = first_bad
             raise InputError(
                 f"{who(int(groups[row]), column)}: {float(before[row, column])!r} has no finite"
                 f" value after {step.get('func') or step['step']}; correct the data, or choose a"
@@ -395,9 +400,9 @@ def fit_scalers(
     return Scalers(tuple(columns), tuple(entities), tuple(steps), tuple(measured))._ascending()
 
 
-def _first(places: Bools) -> tuple[int, int] | None:
-    if places.any():
-        row, column = divmod(int(np.argmax(places)), places.shape[1])
+def _first(mask: Bools) -> tuple[int, int] | None:
+    if mask.any():
+        row, column = divmod(int(np.argmax(mask)), mask.shape[1])
         return row, column
     return None
 
@@ -427,15 +432,15 @@ def _measure(step: StepData, matrix: F64, offsets: I64) -> dict[str, F64]:
                 raise InputError(
                     f"PowerTransformer({method}): {error}; choose another step"
                 ) from error
-        made = power(method, matrix, exponents[row_groups(offsets, 0, len(matrix))])
-        return {"lambda": exponents, **_moments(made, offsets)}
+        transformed = power(method, matrix, exponents[row_groups(offsets, 0, len(matrix))])
+        return {"lambda": exponents, **_moments(transformed, offsets)}
     if word == "StandardScaler":
         return _moments(matrix, offsets)
     seen = counts(matrix, offsets)
     if word == "RobustScaler":
-        low, high = (share / 100 for share in step["quantile_range"])
-        found = quantiles(matrix, offsets, (low, 0.5, high))
-        return {"low": found[0], "median": found[1], "high": found[2], "seen": seen}
+        low, high = (percent / 100 for percent in step["quantile_range"])
+        bounds = quantiles(matrix, offsets, (low, 0.5, high))
+        return {"low": bounds[0], "median": bounds[1], "high": bounds[2], "seen": seen}
     least, greatest = extremes(matrix, offsets)
     if word == "MinMaxScaler":
         return {"data_min": least, "data_max": greatest, "seen": seen}

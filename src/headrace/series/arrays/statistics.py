@@ -38,7 +38,7 @@ def means(matrix: F64, offsets: I64) -> tuple[F64, F64]:
     """
     n = counts(matrix, offsets)
     with np.errstate(invalid="ignore"):
-        return n, sums(matrix, offsets, lambda block, _: present(block)) / n
+        return n, sums(matrix, offsets, lambda block, _: zero_missing(block)) / n
 
 
 def variances(matrix: F64, offsets: I64, n: F64, mean: F64) -> F64:
@@ -49,19 +49,19 @@ def variances(matrix: F64, offsets: I64, n: F64, mean: F64) -> F64:
 
     def deviations_and_squares(block: F64, group: I64) -> F64:
         both = np.empty((len(block), 2 * columns))
-        apart = np.subtract(block, mean[group], out=both[:, :columns])
-        apart[np.isnan(apart)] = 0.0
+        deviation = np.subtract(block, mean[group], out=both[:, :columns])
+        deviation[np.isnan(deviation)] = 0.0
         # a huge value makes the variance infinite, which `Part` refuses
         with np.errstate(over="ignore"):
-            np.square(apart, out=both[:, columns:])
+            np.square(deviation, out=both[:, columns:])
         return both
 
-    found = sums(matrix, offsets, deviations_and_squares)
+    totals = sums(matrix, offsets, deviations_and_squares)
     with np.errstate(invalid="ignore", over="ignore"):
-        return (found[:, columns:] - np.square(found[:, :columns]) / n) / n
+        return (totals[:, columns:] - np.square(totals[:, :columns]) / n) / n
 
 
-def present(block: F64) -> F64:
+def zero_missing(block: F64) -> F64:
     """Return the values, with 0 for missing ones."""
     missing = np.isnan(block)
     if missing.any():
@@ -88,21 +88,21 @@ def quantiles(matrix: F64, offsets: I64, shares: tuple[float, ...]) -> F64:
     long.
     """
     columns = np.arange(matrix.shape[1])
-    found = np.empty((len(shares), len(offsets) - 1, len(columns)))
+    result = np.empty((len(shares), len(offsets) - 1, len(columns)))
     for group, (start, stop) in enumerate(pairwise(offsets.tolist())):
         ordered = np.sort(matrix[start:stop], axis=0)  # NaN sorts last
         last = np.maximum((stop - start) - np.isnan(ordered).sum(axis=0) - 1, 0)
-        for place, share in enumerate(shares):
-            position = share * last
+        for number, quantile in enumerate(shares):
+            position = quantile * last
             below = np.floor(position).astype(np.int64)
             low = ordered[below, columns]
             high = ordered[np.minimum(below + 1, last), columns]
             part = position - below
             # interpolate from the nearer end, so that both ends are exact
-            found[place, group] = np.where(
+            result[number, group] = np.where(
                 part < 0.5, low + (high - low) * part, high - (high - low) * (1 - part)
             )
-    return found
+    return result
 
 
 def row_groups(offsets: I64, start: int, stop: int) -> I64:
@@ -120,16 +120,18 @@ def sums(matrix: F64, offsets: I64, of: Callable[[F64, I64], npt.NDArray[Any]]) 
     if len(_starts(offsets)) == 0:
         return np.asarray(of(matrix[:0], np.empty(0, np.int64)), np.float64)
     runs = [np.arange(start, stop, _RUN) for start, stop in pairwise(offsets.tolist())]
-    borders = np.append(np.concatenate(runs), offsets[-1])
+    boundaries = np.append(np.concatenate(runs), offsets[-1])
     # runs per block
     partial = []
-    each = _BLOCK // _RUN
-    for begin in range(0, len(borders) - 1, each):
-        own = borders[begin : begin + each + 1]
-        start = int(own[0])
-        stop = int(own[-1])
+    runs_of_block = _BLOCK // _RUN
+    for begin in range(0, len(boundaries) - 1, runs_of_block):
+        block_boundaries = boundaries[begin : begin + runs_of_block + 1]
+        start = int(block_boundaries[0])
+        stop = int(block_boundaries[-1])
         block = of(matrix[start:stop], row_groups(offsets, start, stop))
-        partial.append(np.add.reduceat(block, own[:-1] - start, axis=0, dtype=np.float64))
+        partial.append(
+            np.add.reduceat(block, block_boundaries[:-1] - start, axis=0, dtype=np.float64)
+        )
     first_run = np.cumsum([0, *map(len, runs)][:-1])
     return np.add.reduceat(np.concatenate(partial), first_run, axis=0)
 
@@ -150,17 +152,17 @@ def correlations(matrix: F64, offsets: I64) -> F64:
 
     Uses the rows where both have a value; at least `LEAST_VALUES` of them.
     """
-    wanted = matrix[:, :1]
+    target = matrix[:, :1]
     columns = matrix.shape[1]
-    both = ~np.isnan(matrix) & ~np.isnan(wanted)
+    both = ~np.isnan(matrix) & ~np.isnan(target)
     paired = np.concatenate(
-        [np.where(both, matrix, np.nan), np.where(both, wanted, np.nan)], axis=1
+        [np.where(both, matrix, np.nan), np.where(both, target, np.nan)], axis=1
     )
     n, mean = means(paired, offsets)
 
     def products(rows: F64, group: I64) -> F64:
-        apart = rows - mean[group]
-        return present(apart[:, :columns] * apart[:, columns:])
+        deviation = rows - mean[group]
+        return zero_missing(deviation[:, :columns] * deviation[:, columns:])
 
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         var = variances(paired, offsets, n, mean)
@@ -187,9 +189,16 @@ def tally(columns: Sequence[str], matrix: F64, offsets: I64) -> dict[str, list[i
 
 def add(tallies: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, list[int]]:
     """Add up tallies of different groups."""
-    names = sorted({name for each in tallies for name in each})
+    names = sorted({name for counts_of_columns in tallies for name in counts_of_columns})
     return {
-        name: [sum(each[name][at] for each in tallies if name in each) for at in (0, 1)]
+        name: [
+            sum(
+                counts_of_columns[name][at]
+                for counts_of_columns in tallies
+                if name in counts_of_columns
+            )
+            for at in (0, 1)
+        ]
         for name in names
     }
 
@@ -201,14 +210,15 @@ def suspects(tallies: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, list[i
     return {name: counts for name, counts in add(tallies).items() if counts[0] * 2 > counts[1]}
 
 
-def warning(target: str, found: Mapping[str, Sequence[int]]) -> str | None:
+def warning(target: str, suspicious: Mapping[str, Sequence[int]]) -> str | None:
     """Return a warning about these suspects; None if there are none."""
-    if not found:
+    if not suspicious:
         return None
-    told = "; ".join(
-        f"{name} in {alike:,} of {judged:,} entities" for name, (alike, judged) in found.items()
+    columns = "; ".join(
+        f"{name} in {alike:,} of {judged:,} entities"
+        for name, (alike, judged) in suspicious.items()
     )
     return (
-        f"looks like {target} in another unit: {told}; leave it out, unless it is known when"
+        f"looks like {target} in another unit: {columns}; leave it out, unless it is known when"
         " predicting"
     )

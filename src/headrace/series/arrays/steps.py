@@ -103,12 +103,12 @@ def _categories(value: Any) -> Any:
     if isinstance(value, str) and value == "auto":
         return value
     lists = isinstance(value, list | tuple) and all(
-        isinstance(each, list | tuple) and each and all(isinstance(text, str) for text in each)
-        for each in value
+        isinstance(texts, list | tuple) and texts and all(isinstance(text, str) for text in texts)
+        for texts in value
     )
-    if not lists or any(len(set(each)) < len(each) for each in value):
+    if not lists or any(len(set(texts)) < len(texts) for texts in value):
         raise ValueError("auto, or for each column a list of different texts")
-    return [list(each) for each in value]
+    return [list(texts) for texts in value]
 
 
 def _unknown_value(value: Any) -> Any:
@@ -234,7 +234,9 @@ class FittedStep:
                 return offset, np.ones_like(offset)
             scale = _no_zero(fitted["high"] - fitted["low"])
             if step["unit_variance"]:
-                low, high = (NormalDist().inv_cdf(share / 100) for share in step["quantile_range"])
+                low, high = (
+                    NormalDist().inv_cdf(percent / 100) for percent in step["quantile_range"]
+                )
                 scale = scale / (high - low)
             return offset, scale
         return None

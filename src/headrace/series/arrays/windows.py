@@ -26,9 +26,9 @@ _STRETCHES_PER_SEGMENT = 16
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs of rows begins[i]..ends[i]-1, ascending and separate; int64 [N]."""
+    """Runs of rows starts[i]..ends[i]-1, ascending and separate; int64 [N]."""
 
-    begins: I64
+    starts: I64
     ends: I64
 
     @classmethod
@@ -47,29 +47,29 @@ NOTHING = Runs(np.empty(0, np.int64), np.empty(0, np.int64))
 class Missing:
     """Positions of missing values in the flat matrix, row × columns + column; ascending int64."""
 
-    places: I64
+    positions: I64
     columns: int
 
     @classmethod
     def find(cls, matrices: Sequence[F32], columns: int) -> Missing:
         """Find all NaN in row-major matrices [rows, columns] whose rows follow one another."""
-        found = [np.empty(0, np.int64)]
+        positions = [np.empty(0, np.int64)]
         base = 0
         for matrix in matrices:
             flat = matrix.reshape(-1)
             for begin in range(0, len(flat), _SCAN_VALUES):
-                found.append(
+                positions.append(
                     np.flatnonzero(np.isnan(flat[begin : begin + _SCAN_VALUES])) + (base + begin)
                 )
             base += len(flat)
-        return cls(np.concatenate(found), columns)
+        return cls(np.concatenate(positions), columns)
 
     def runs(self, columns: slice | int | list[int]) -> Runs:
         """Find runs of rows in which any of these columns is missing."""
-        wanted = np.zeros(self.columns, bool)
-        wanted[columns] = True
-        row, column = np.divmod(self.places, self.columns)
-        row = row[wanted[column]]
+        selected = np.zeros(self.columns, bool)
+        selected[columns] = True
+        row, column = np.divmod(self.positions, self.columns)
+        row = row[selected[column]]
         return Runs.of_rows(row[np.concatenate([[True], row[1:] != row[:-1]])] if len(row) else row)
 
 
@@ -92,7 +92,7 @@ class Segments:
         return np.cumsum(self.count, dtype=np.int64)
 
     @cached_property
-    def _stretches(self) -> tuple[int, I64]:
+    def _first_segments(self) -> tuple[int, I64]:
         """Return a shift, and the segment of the first window of every 2 ** shift windows."""
         shift = max(
             0, (len(self) // (_STRETCHES_PER_SEGMENT * max(1, len(self.ends)))).bit_length() - 1
@@ -107,7 +107,7 @@ class Segments:
 
     def locate(self, numbers: I64) -> tuple[I64, I64]:
         """Return (start row, entity) of each window number 0..len-1; int64, same length."""
-        shift, first_of = self._stretches
+        shift, first_of = self._first_segments
         segment = first_of[numbers >> shift]
         # A binary search for numbers in random order costs a tenth of their gather, so only few of
         # them take it.
@@ -120,14 +120,14 @@ class Segments:
         """Count the windows of each entity; int64 [entities]."""
         return np.bincount(self.entity, self.count, entities).astype(np.int64)
 
-    def of_entities(self, wanted: Bools) -> Segments:
+    def of_entities(self, selected: Bools) -> Segments:
         """Return only the segments of the selected entities; bool [entities]."""
-        kept = wanted[self.entity]
-        return Segments(self.entity[kept], self.first[kept], self.count[kept], self.stride)
+        mask = selected[self.entity]
+        return Segments(self.entity[mask], self.first[mask], self.count[mask], self.stride)
 
 
 def find_valid_sequences(
-    begins: I64,
+    starts: I64,
     ends: I64,
     *,
     input_length: int,
@@ -139,7 +139,7 @@ def find_valid_sequences(
     targets: Targets = "all",
     stride: int = 1,
 ) -> Segments:
-    """Find the windows within the entities' rows, begins[e]..ends[e]-1, that miss nothing they
+    """Find the windows within the entities' rows, starts[e]..ends[e]-1, that miss nothing they
     need.
 
     inputs: runs of rows that may not be among a window's inputs.
@@ -163,22 +163,22 @@ def find_valid_sequences(
         ),
     ]
     last = ends - window + 1  # the first start whose window crosses the entity's end
-    entity = np.flatnonzero(last > begins)
-    allowed = Runs(begins[entity], last[entity])
+    entity = np.flatnonzero(last > starts)
+    allowed = Runs(starts[entity], last[entity])
     limits = np.iinfo(np.int64)
     # The empty range between adjacent entities is a border too, so no remaining range crosses from
     # one to the other.
-    outside = Runs(np.append(limits.min, allowed.ends), np.append(allowed.begins, limits.max))
-    borders, depth = _depth([outside, *blocked])
+    outside = Runs(np.append(limits.min, allowed.ends), np.append(allowed.starts, limits.max))
+    boundaries, depth = _depth([outside, *blocked])
     free = np.flatnonzero(depth[:-1] == 0)
-    first = borders[free]
-    stop = borders[free + 1]
-    owner = np.searchsorted(allowed.begins, first, side="right") - 1
-    grid = begins[entity[owner]]
+    first = boundaries[free]
+    stop = boundaries[free + 1]
+    owner = np.searchsorted(allowed.starts, first, side="right") - 1
+    grid = starts[entity[owner]]
     first = grid + -(-(first - grid) // stride) * stride
     count = np.maximum(-(-(stop - first) // stride), 0)
-    kept = count > 0
-    return Segments(entity[owner[kept]], first[kept], count[kept], stride)
+    nonempty = count > 0
+    return Segments(entity[owner[nonempty]], first[nonempty], count[nonempty], stride)
 
 
 def _starts_with(rows: Runs, begin: int, end: int) -> Runs:
@@ -186,7 +186,7 @@ def _starts_with(rows: Runs, begin: int, end: int) -> Runs:
     overlap.
     """
     if end > begin:
-        return Runs(rows.begins - end + 1, rows.ends - begin)
+        return Runs(rows.starts - end + 1, rows.ends - begin)
     return NOTHING
 
 
@@ -206,25 +206,25 @@ def _without_target(
         return [_starts_with(missing, step, step + 1) for step in steps]
     # A window is blocked if all its steps miss their target, that is, at starts forbidden for every
     # step.
-    borders, depth = _depth([_starts_with(missing, step, step + 1) for step in steps])
+    boundaries, depth = _depth([_starts_with(missing, step, step + 1) for step in steps])
     full = np.flatnonzero(depth == len(steps))
     if len(full):
-        return [Runs(borders[full], borders[full + 1])]
+        return [Runs(boundaries[full], boundaries[full + 1])]
     return []
 
 
 def _depth(ranges: list[Runs]) -> tuple[I64, I64]:
-    """Return borders, ascending, and the number of ranges that cover the stretch from each border
+    """Return boundaries, ascending, and the number of ranges that cover the rows from each boundary
     to the next.
     """
-    borders = np.concatenate([part for each in ranges for part in (each.begins, each.ends)])
+    boundaries = np.concatenate([part for runs in ranges for part in (runs.starts, runs.ends)])
     deltas = np.repeat(
         [step for _ in ranges for step in (1, -1)],
-        [len(each.begins) for each in ranges for _ in (1, -1)],
+        [len(runs.starts) for runs in ranges for _ in (1, -1)],
     )
     # The parts are ascending, so this is nearly a merge; np.unique is far slower.
-    order = np.argsort(borders, kind="stable")
-    borders = borders[order]
+    order = np.argsort(boundaries, kind="stable")
+    boundaries = boundaries[order]
     deltas = deltas[order]
-    last = np.append(borders[1:] != borders[:-1], True)[: len(borders)]
-    return borders[last], np.cumsum(deltas)[last]
+    last = np.append(boundaries[1:] != boundaries[:-1], True)[: len(boundaries)]
+    return boundaries[last], np.cumsum(deltas)[last]

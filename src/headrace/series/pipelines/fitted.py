@@ -79,23 +79,23 @@ class Fitted:
 
     def part(self, column: str) -> Part:
         """Return the fitted pipeline of a column. Raises `SettingsError` if there is none."""
-        for each in self.parts:
-            if column in each.columns:
-                return each
+        for part in self.parts:
+            if column in part.columns:
+                return part
         raise SettingsError(
             f"column {column!r} has no fitted pipeline; there are {', '.join(self.columns)}"
         )
 
     def _where(self, columns: Sequence[str]) -> list[tuple[Part, list[int]]]:
-        place = {column: at for at, column in enumerate(columns)}
+        index_of = {column: at for at, column in enumerate(columns)}
         for column in columns:
             self.part(column)
-        found: list[tuple[Part, list[int]]] = []
+        parts: list[tuple[Part, list[int]]] = []
         for part in self.parts:
-            wanted = [column for column in part.columns if column in place]
-            if wanted:
-                found.append((part.only(wanted), [place[column] for column in wanted]))
-        return found
+            names = [column for column in part.columns if column in index_of]
+            if names:
+                parts.append((part.only(names), [index_of[column] for column in names]))
+        return parts
 
     def split(self) -> tuple[list[dict[str, Any]], list[list[Any]]]:
         """Return the JSON of every part, and the scikit-learn objects of the parts that have them."""
@@ -109,7 +109,7 @@ class Fitted:
                 entities = None
             else:
                 entities = list(part.entities)
-            steps = [dict(each) for each in part.pipeline]
+            steps = [dict(step) for step in part.pipeline]
             records.append(
                 {
                     "columns": list(part.columns),
@@ -126,20 +126,23 @@ class Fitted:
         """Join the results of `split`. Raises `CorruptShard` if they do not fit together."""
         parts: list[Part] = []
         try:
-            for each in records:
-                if "objects" not in each:
-                    parts.append(Scalers.from_json(each))
+            for record in records:
+                if "objects" not in record:
+                    parts.append(Scalers.from_json(record))
                     continue
-                if each["entities"] is None:
+                if record["entities"] is None:
                     entities = None
                 else:
-                    entities = tuple(map(str, each["entities"]))
-                made = tuple(objects[each["place"]])
-                if len(made) != (1 if entities is None else len(entities)):
+                    entities = tuple(map(str, record["entities"]))
+                fitted = tuple(objects[record["place"]])
+                if len(fitted) != (1 if entities is None else len(entities)):
                     raise ValueError("there are not as many objects as entities")
                 parts.append(
                     ObjectScalers(
-                        tuple(map(str, each["columns"])), entities, tuple(each["objects"]), made
+                        tuple(map(str, record["columns"])),
+                        entities,
+                        tuple(record["objects"]),
+                        fitted,
                     )
                 )
         except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -179,22 +182,22 @@ def fit(
     Raises `InputError` if a column has nothing to fit on or a step cannot take it.
     """
     parts: list[Part] = []
-    for each in pipelines:
-        if each.strategy != strategy:
+    for pipeline in pipelines:
+        if pipeline.strategy != strategy:
             continue
-        if each.encoder is not None:
+        if pipeline.encoder is not None:
             raise SettingsError(
-                f"{each.encoder['step']} makes numbers of texts; it is fitted by fit_encoder"
+                f"{pipeline.encoder['step']} makes numbers of texts; it is fitted by fit_encoder"
             )
-        names = tuple(each.columns or ())
+        names = tuple(pipeline.columns or ())
         rows = matrix[:, [list(columns).index(column) for column in names]]
-        make: Any = fit_scalers if is_native(each.pipeline) else fit_objects
+        make: Any = fit_scalers if is_native(pipeline.pipeline) else fit_objects
         if strategy == "per_group":
-            parts.append(make(each.pipeline, names, rows, offsets, entities))
+            parts.append(make(pipeline.pipeline, names, rows, offsets, entities))
         else:
-            if each.fit_on_n_basins is not None and each.fit_on_n_basins < len(entities):
-                rows = rows[: int(offsets[each.fit_on_n_basins])]
-            parts.append(make(each.pipeline, names, rows, offsets, None))
+            if pipeline.fit_on_n_basins is not None and pipeline.fit_on_n_basins < len(entities):
+                rows = rows[: int(offsets[pipeline.fit_on_n_basins])]
+            parts.append(make(pipeline.pipeline, names, rows, offsets, None))
     return Fitted(tuple(parts))
 
 
@@ -202,18 +205,18 @@ def merge(batches: Sequence[Fitted]) -> Fitted:
     """Merge several batches' fits of the same pipelines for different entities."""
     return Fitted(
         tuple(
-            type(each[0]).merge(each)
-            for each in zip(*(batch.parts for batch in batches), strict=True)
+            type(parts[0]).merge(parts)
+            for parts in zip(*(batch.parts for batch in batches), strict=True)
         )
     )
 
 
 def join(fits: Sequence[Fitted]) -> Fitted:
     """Join pipelines over different columns. Raises `ValueError` if a column has two."""
-    made = Fitted(tuple(part for each in fits for part in each.parts))
-    if len(set(made.columns)) < len(made.columns):
+    joined = Fitted(tuple(part for fitted in fits for part in fitted.parts))
+    if len(set(joined.columns)) < len(joined.columns):
         raise ValueError("a column has two fitted pipelines")
-    return made
+    return joined
 
 
 def reasons(
@@ -226,15 +229,16 @@ def reasons(
     the first step has no result.
     """
     outside = without_result(pipelines, columns, trains)
-    for each in pipelines:
-        for name in each.columns or () if each.pipeline else ():
+    for pipeline in pipelines:
+        for name in pipeline.columns or () if pipeline.pipeline else ():
             at = list(columns).index(name)
             if np.isnan(trains[:, at]).all():
                 return f"column {name} has no value that trains"
             if outside[:, at].any():
                 value = float(trains[int(np.argmax(outside[:, at])), at])
                 return (
-                    f"column {name} holds {value!r}, which {each.pipeline[0]['step']} cannot take"
+                    f"column {name} holds {value!r}, which {pipeline.pipeline[0]['step']} cannot"
+                    " take"
                 )
     return None
 
@@ -243,11 +247,11 @@ def without_result(
     pipelines: Sequence[PipelineSettings], columns: Sequence[str], rows: F64
 ) -> Bools:
     """Find the values for which the first step of their pipeline has no result: bool [R, C]."""
-    found = np.zeros(rows.shape, np.bool_)
-    for each in pipelines:
-        if each.pipeline:
-            at = [list(columns).index(column) for column in each.columns or ()]
-            first = each.pipeline[0]
+    outside = np.zeros(rows.shape, np.bool_)
+    for pipeline in pipelines:
+        if pipeline.pipeline:
+            at = [list(columns).index(column) for column in pipeline.columns or ()]
+            first = pipeline.pipeline[0]
             low = -np.inf
             closed = True
             if first["step"] == "FunctionTransformer" and first["func"]:
@@ -260,5 +264,5 @@ def without_result(
                 low = -float(first["offset"])
                 closed = False
             values = rows[:, at]
-            found[:, at] = np.isinf(values) | (values < low if closed else values <= low)
-    return found
+            outside[:, at] = np.isinf(values) | (values < low if closed else values <= low)
+    return outside

@@ -51,9 +51,9 @@ class FramePipeline(ABC):
     @classmethod
     def of_part(cls, part: Part) -> Self:
         """Make a fitted pipeline from a part."""
-        made = cls(list(part.pipeline), part.columns)
-        made._part = part
-        return made
+        pipeline = cls(list(part.pipeline), part.columns)
+        pipeline._part = part
+        return pipeline
 
     @property
     def steps(self) -> tuple[StepData, ...]:
@@ -157,12 +157,12 @@ class UnifiedPipeline(FramePipeline):
 
 
 def _unified(fitted: bytes | None, steps: list[StepData], columns: list[str]) -> UnifiedPipeline:
-    made = UnifiedPipeline(steps, columns)
+    pipeline = UnifiedPipeline(steps, columns)
     if fitted is None:
-        made._part = None
+        pipeline._part = None
     else:
-        made._part = from_bytes(fitted)
-    return made
+        pipeline._part = from_bytes(fitted)
+    return pipeline
 
 
 class GroupedPipeline(FramePipeline):
@@ -239,12 +239,12 @@ class GroupedPipeline(FramePipeline):
 def _grouped(
     fitted: bytes | None, steps: list[StepData], columns: list[str], group: str
 ) -> GroupedPipeline:
-    made = GroupedPipeline(steps, columns, group)
+    pipeline = GroupedPipeline(steps, columns, group)
     if fitted is None:
-        made._part = None
+        pipeline._part = None
     else:
-        made._part = from_bytes(fitted)
-    return made
+        pipeline._part = from_bytes(fitted)
+    return pipeline
 
 
 def as_polars(frame: Any) -> pl.DataFrame:
@@ -302,7 +302,7 @@ def _put_back(frame: Any, columns: Sequence[str], rows: Rows, values: Values) ->
         pl.Series(name, np.ascontiguousarray(unsorted[:, at])).fill_nan(None)
         for at, name in enumerate(columns)
     )
-    made = as_given(frame, table)
+    result = as_given(frame, table)
     if hasattr(frame, "itertuples"):
-        made.index = frame.index
-    return made
+        result.index = frame.index
+    return result

@@ -55,26 +55,28 @@ class ObjectScalers(Part):
         self, verb: str, matrix: Values, offsets: I64, entities: Sequence[str], dtype: Any
     ) -> Values:
         out = np.empty(matrix.shape, dtype)
-        for group, place in enumerate(self.places(entities).tolist()):
+        for group, index in enumerate(self.index_of(entities).tolist()):
             start = int(offsets[group])
             stop = int(offsets[group + 1])
             if start == stop:
                 continue
             rows = np.asarray(matrix[start:stop], np.float64)
-            pipeline = self.objects[place]
-            made_steps = zip(self.pipeline, (made for _, made in pipeline.steps), strict=True)
+            pipeline = self.objects[index]
+            fitted_steps = zip(
+                self.pipeline, (transformer for _, transformer in pipeline.steps), strict=True
+            )
             if verb == "inverse_transform" and not all(
-                goes_back(step, made) for step, made in made_steps
+                goes_back(step, transformer) for step, transformer in fitted_steps
             ):
                 raise SettingsError(
                     f"{_words(self.pipeline)} has no inverse_transform; values cannot be brought"
                     " back"
                 )
-            made = _call(
+            result = _call(
                 getattr(pipeline, verb), rows, entities[group], self.columns, self.pipeline
             )
             with np.errstate(over="ignore"):
-                out[start:stop] = made
+                out[start:stop] = result
             if verb == "transform":
                 self._check_finite(out[start:stop], rows, entities, np.full(len(rows), group))
         return out
@@ -100,15 +102,15 @@ class ObjectScalers(Part):
         first = parts[0]
         if len(parts) == 1:
             return first
-        made = {
-            entity: each
+        fits = {
+            entity: fitted
             for part in parts
-            for entity, each in zip(part.entities or (), part.objects, strict=True)
+            for entity, fitted in zip(part.entities or (), part.objects, strict=True)
         }
-        if len(made) != sum(len(part.objects) for part in parts):
+        if len(fits) != sum(len(part.objects) for part in parts):
             raise ValueError("an entity was fitted twice")
-        order = sorted(made)
-        return cls(first.columns, tuple(order), first.pipeline, tuple(made[each] for each in order))
+        order = sorted(fits)
+        return cls(first.columns, tuple(order), first.pipeline, tuple(fits[name] for name in order))
 
 
 def fit_objects(
@@ -124,7 +126,7 @@ def fit_objects(
     Raises `InputError` for values that a step cannot take, `SettingsError` for a step that changes
     the columns.
     """
-    if any(each["step"] == "Log" for each in steps):
+    if any(step["step"] == "Log" for step in steps):
         raise SettingsError(
             f"step Log is headrace's and cannot be mixed with {_words(steps)}, which scikit-learn "
             f"computes; give FunctionTransformer, or steps out of {', '.join(NATIVE)} only"
@@ -133,11 +135,11 @@ def fit_objects(
         names, edges = (["all"], [0, len(matrix)])
     else:
         names, edges = (list(entities), offsets.tolist())
-    made = {}
+    fits = {}
     for name, start, stop in zip(names, edges[:-1], edges[1:], strict=True):
-        made[name] = _pipeline(steps, [build(step) for step in steps])
+        fits[name] = _pipeline(steps, [build(step) for step in steps])
         _call(
-            made[name].fit_transform,
+            fits[name].fit_transform,
             np.asarray(matrix[start:stop], np.float64),
             name,
             columns,
@@ -148,7 +150,7 @@ def fit_objects(
         known = None
     else:
         known = tuple(order)
-    return ObjectScalers(tuple(columns), known, tuple(steps), tuple(made[each] for each in order))
+    return ObjectScalers(tuple(columns), known, tuple(steps), tuple(fits[name] for name in order))
 
 
 def _pipeline(steps: Sequence[StepData], objects: Sequence[Any]) -> Any:
@@ -157,8 +159,8 @@ def _pipeline(steps: Sequence[StepData], objects: Sequence[Any]) -> Any:
     except ImportError:
         raise MissingExtra("scikit-learn", "series") from None
     named = [
-        (f"{number}_{step['step']}", made)
-        for number, (step, made) in enumerate(zip(steps, objects, strict=True))
+        (f"{number}_{step['step']}", transformer)
+        for number, (step, transformer) in enumerate(zip(steps, objects, strict=True))
     ]
     return Pipeline(named or [("as_is", "passthrough")])
 
@@ -173,23 +175,23 @@ def _call(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            made = verb(rows)
+            result = verb(rows)
         except ValueError as error:
             raise InputError(
                 f"entity {who!r}, columns {', '.join(columns)}: {_words(steps)} cannot take its"
                 f" values ({error}); leave the entity out, or choose other steps"
             ) from error
-    made = np.asarray(made.toarray() if hasattr(made, "toarray") else made, np.float64)
-    if made.shape != rows.shape:
+    result = np.asarray(result.toarray() if hasattr(result, "toarray") else result, np.float64)
+    if result.shape != rows.shape:
         raise SettingsError(
-            f"{_words(steps)} makes {made.shape[-1]} columns of {rows.shape[1]}; choose steps that"
-            " keep the columns"
+            f"{_words(steps)} makes {result.shape[-1]} columns of {rows.shape[1]}; choose steps"
+            " that keep the columns"
         )
-    return made
+    return result
 
 
 def _words(steps: Sequence[StepData]) -> str:
-    return " -> ".join(each["step"] for each in steps)
+    return " -> ".join(step["step"] for step in steps)
 
 
 def to_sklearn(part: Part, entity: str | None) -> Any:
@@ -198,16 +200,16 @@ def to_sklearn(part: Part, entity: str | None) -> Any:
     Raises `InputError` for an entity that was not fitted, `SettingsError` for a step that
     scikit-learn does not have.
     """
-    place = int(part.places([entity or "all"])[0])
+    index = int(part.index_of([entity or "all"])[0])
     if isinstance(part, ObjectScalers):
-        return part.objects[place]
+        return part.objects[index]
     assert isinstance(part, Scalers)
-    return _pipeline(part.pipeline, [_fitted(each, place) for each in part.steps])
+    return _pipeline(part.pipeline, [_fitted(step, index) for step in part.steps])
 
 
-def _fitted(step: FittedStep, place: int) -> Any:
+def _fitted(step: FittedStep, index: int) -> Any:
     word = step.step["step"]
-    fitted = {name: values[place].copy() for name, values in step.fitted.items()}
+    fitted = {name: values[index].copy() for name, values in step.fitted.items()}
     if word == "Log":
         from sklearn.preprocessing import FunctionTransformer
 
@@ -219,55 +221,55 @@ def _fitted(step: FittedStep, place: int) -> Any:
         return FunctionTransformer(
             func=_log_of, inverse_func=_back, kw_args=value, inv_kw_args=value
         )
-    made = build(step.step)
+    transformer = build(step.step)
     if step.linear is None:
         scale = None
     else:
-        scale = step.linear[1][place]
+        scale = step.linear[1][index]
     if word == "StandardScaler":
-        return _standard(made, fitted, scale)
+        return _standard(transformer, fitted, scale)
     if fitted:
-        made.n_features_in_ = len(next(iter(fitted.values())))
+        transformer.n_features_in_ = len(next(iter(fitted.values())))
     if word == "PowerTransformer":
-        made.lambdas_ = fitted["lambda"]
+        transformer.lambdas_ = fitted["lambda"]
         if scale is not None:
-            made._scaler = _standard(build({"step": "StandardScaler"}), fitted, scale)
+            transformer._scaler = _standard(build({"step": "StandardScaler"}), fitted, scale)
     if word in ("MinMaxScaler", "MaxAbsScaler"):
-        made.n_samples_seen_ = int(fitted["seen"].max())
+        transformer.n_samples_seen_ = int(fitted["seen"].max())
     if word == "MinMaxScaler":
         assert scale is not None
-        made.data_min_ = fitted["data_min"]
-        made.data_max_ = fitted["data_max"]
-        made.data_range_ = made.data_max_ - made.data_min_
-        made.scale_ = 1.0 / scale
-        made.min_ = made.feature_range[0] - made.data_min_ * made.scale_
+        transformer.data_min_ = fitted["data_min"]
+        transformer.data_max_ = fitted["data_max"]
+        transformer.data_range_ = transformer.data_max_ - transformer.data_min_
+        transformer.scale_ = 1.0 / scale
+        transformer.min_ = transformer.feature_range[0] - transformer.data_min_ * transformer.scale_
     if word == "MaxAbsScaler":
-        made.max_abs_ = fitted["max_abs"]
-        made.scale_ = scale
+        transformer.max_abs_ = fitted["max_abs"]
+        transformer.scale_ = scale
     if word == "RobustScaler":
-        if made.with_centering:
-            made.center_ = fitted["median"]
+        if transformer.with_centering:
+            transformer.center_ = fitted["median"]
         else:
-            made.center_ = None
-        if made.with_scaling:
-            made.scale_ = scale
+            transformer.center_ = None
+        if transformer.with_scaling:
+            transformer.scale_ = scale
         else:
-            made.scale_ = None
-    return made
+            transformer.scale_ = None
+    return transformer
 
 
-def _standard(made: Any, fitted: Mapping[str, F64], scale: F64 | None) -> Any:
-    made.mean_, made.n_features_in_ = fitted["mean"], len(fitted["mean"])
-    if made.with_std:
-        made.var_, made.scale_ = (fitted["var"], scale)
+def _standard(scaler: Any, fitted: Mapping[str, F64], scale: F64 | None) -> Any:
+    scaler.mean_, scaler.n_features_in_ = fitted["mean"], len(fitted["mean"])
+    if scaler.with_std:
+        scaler.var_, scaler.scale_ = (fitted["var"], scale)
     else:
-        made.var_, made.scale_ = (None, None)
+        scaler.var_, scaler.scale_ = (None, None)
     seen = fitted["seen"].astype(np.int64)
     if len(set(seen.tolist())) == 1:
-        made.n_samples_seen_ = int(seen[0])
+        scaler.n_samples_seen_ = int(seen[0])
     else:
-        made.n_samples_seen_ = seen
-    return made
+        scaler.n_samples_seen_ = seen
+    return scaler
 
 
 def _log_of(x: F64, offset: float) -> F64:
@@ -327,8 +329,8 @@ def canonical(data: bytes) -> bytes:
         nonlocal count
         if not isinstance(node, dict | list):
             return
-        for each in node.values() if isinstance(node, dict) else node:
-            renumber(each)
+        for child in node.values() if isinstance(node, dict) else node:
+            renumber(child)
         if isinstance(node, dict) and "__id__" in node:
             count += 1
             node["__id__"] = count

@@ -64,7 +64,7 @@ class Pipelines:
             if objects:
                 digests[skops] = files.write(skops, to_skops(objects)).digest
         if self.static_encoders:
-            record["static_encoders"] = [each.to_json() for each in self.static_encoders]
+            record["static_encoders"] = [encoder.to_json() for encoder in self.static_encoders]
         digests[PIPELINES] = files.write(PIPELINES, _json(record)).digest
         if joblib == "write":
             bundles: dict[str, Any] = {
@@ -96,7 +96,7 @@ class Pipelines:
         if isinstance(entity, str | int | np.integer):
             names = [str(entity)] * len(values)
         else:
-            names = [str(each) for each in entity]
+            names = [str(name) for name in entity]
         if len(names) != len(values):
             raise SettingsError(
                 f"entity has {len(names)} names for {len(values)} values; give one name, or one a"
@@ -159,13 +159,15 @@ def load(
         stored = record.get(role)
         if not isinstance(stored, list):
             raise damaged(run / PIPELINES, f"has no {role}")
-        needs_objects = any("objects" in each for each in stored)
+        needs_objects = any("objects" in part for part in stored)
         objects = None
         if needs_objects:
             objects = from_skops(read_file(run, skops, digests), str(run / skops))
         fits[role] = Fitted.together(stored, objects, str(run / PIPELINES))
     try:
-        encoders = tuple(Encoder.from_json(each) for each in record.get("static_encoders", ()))
+        encoders = tuple(
+            Encoder.from_json(encoder) for encoder in record.get("static_encoders", ())
+        )
     except (SettingsError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise damaged(run / PIPELINES, f"is damaged ({error})") from error
     return Pipelines(str(record["target"]), fits["time_series"], fits["static_features"], encoders)
@@ -187,7 +189,7 @@ def load_part(run: Path, stem: str) -> Fitted:
     stored = _record(path.read_bytes(), path)["parts"]
     skops = run / f"{stem}.skops"
     objects = None
-    if any("objects" in each for each in stored):
+    if any("objects" in part for part in stored):
         objects = from_skops(skops.read_bytes(), str(skops))
     return Fitted.together(stored, objects, str(path))
 
@@ -215,14 +217,15 @@ def _from_joblib(run: Path, digests: Mapping[str, str]) -> Pipelines:
     if STATIC_JOBLIB in digests:
         loaded = pickle.loads(read_file(run, STATIC_JOBLIB, digests))
     features, static = (
-        each if isinstance(each, list) else [each] for each in (bundle["features"], loaded)
+        pipelines if isinstance(pipelines, list) else [pipelines]
+        for pipelines in (bundle["features"], loaded)
     )
     target = bundle["target"]
     return Pipelines(
         target.columns[0],
-        Fitted((target.part, *(each.part for each in features))),
-        Fitted(tuple(each.part for each in static if not isinstance(each, Encoder))),
-        tuple(each for each in static if isinstance(each, Encoder)),
+        Fitted((target.part, *(pipeline.part for pipeline in features))),
+        Fitted(tuple(pipeline.part for pipeline in static if not isinstance(pipeline, Encoder))),
+        tuple(pipeline for pipeline in static if isinstance(pipeline, Encoder)),
     )
 
 

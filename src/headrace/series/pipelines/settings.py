@@ -57,10 +57,10 @@ def as_steps(value: Any) -> list[StepData]:
     if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
         return _one(value)
     steps: list[StepData] = []
-    for each in value:
+    for step in value:
         # scikit-learn's (name, step)
-        named = isinstance(each, tuple) and len(each) == 2 and isinstance(each[0], str)
-        steps += _one(each[1] if named else each)
+        named = isinstance(step, tuple) and len(step) == 2 and isinstance(step[0], str)
+        steps += _one(step[1] if named else step)
     return steps
 
 
@@ -73,14 +73,14 @@ def refuse_fitted(value: Any) -> None:
             " a run's pipelines"
         )
     if isinstance(value, list | tuple):
-        for each in value:
-            if not isinstance(each, str | Mapping):
-                refuse_fitted(each)
+        for step in value:
+            if not isinstance(step, str | Mapping):
+                refuse_fitted(step)
         return
-    told = _fitted_word(value)
-    if told is not None:
+    name = _fitted_word(value)
+    if name is not None:
         raise SettingsError(
-            f"{told} is fitted already, and would be fitted again on this run's train rows; give an"
+            f"{name} is fitted already, and would be fitted again on this run's train rows; give an"
             " unfitted one: sklearn.base.clone(…) of scikit-learn's, the .steps of one of"
             " headrace's"
         )
@@ -88,36 +88,36 @@ def refuse_fitted(value: Any) -> None:
 
 def _fitted_word(value: Any) -> str | None:
     """Return the name of the fitted object that a pipeline is or holds; None without one."""
-    kind = type(value)
-    if kind.__module__.partition(".")[0] == "headrace":
+    cls = type(value)
+    if cls.__module__.partition(".")[0] == "headrace":
         if getattr(value, "is_fitted", True):
-            return kind.__name__
+            return cls.__name__
         return None
     if isinstance(value, type) or not hasattr(value, "get_params"):
         return None
-    for each in (value, *value.get_params(deep=True).values()):
+    for step in (value, *value.get_params(deep=True).values()):
         # the test of scikit-learn's check_is_fitted, ignoring attributes of steps that learn
         # nothing
-        if hasattr(each, "get_params") and not isinstance(each, type):
+        if hasattr(step, "get_params") and not isinstance(step, type):
             learned = {
-                name for name in vars(each) if name.endswith("_") and not name.startswith("__")
+                name for name in vars(step) if name.endswith("_") and not name.startswith("__")
             }
             if learned - _NOT_LEARNED:
-                return type(each).__name__
+                return type(step).__name__
     return None
 
 
 def is_native(steps: Sequence[StepData]) -> bool:
     """Return whether all steps are native, that is, computed here as arrays."""
-    return all(each["step"] in NATIVE for each in steps)
+    return all(step["step"] in NATIVE for step in steps)
 
 
-def goes_back(step: StepData, made: Any) -> bool:
+def goes_back(step: StepData, transformer: Any) -> bool:
     """Return whether a step's scikit-learn object can invert values; False for an imputer.
 
     An imputer inverts only columns that it added indicators for.
     """
-    return step["step"] != "SimpleImputer" and hasattr(made, "inverse_transform")
+    return step["step"] != "SimpleImputer" and hasattr(transformer, "inverse_transform")
 
 
 def build(step: StepData) -> Any:
@@ -155,16 +155,16 @@ def _one(value: Any) -> list[StepData]:
         return _from_word(str(word), params or {})
     steps = getattr(value, "steps", None)
     if isinstance(steps, list):  # a scikit-learn Pipeline
-        return [step for _, each in steps for step in _one(each)]
-    kind = type(value)
-    word = kind.__name__
+        return [step for _, step_object in steps for step in _one(step_object)]
+    cls = type(value)
+    word = cls.__name__
     if word in _CONTAINERS:
         raise SettingsError(f"{word} is not a step here; {_CONTAINERS[word]}")
     if isinstance(value, type):
         raise SettingsError(f"{value.__name__} is a class; give an object, {value.__name__}()")
-    if not hasattr(value, "get_params") or kind.__module__.partition(".")[0] != "sklearn":
+    if not hasattr(value, "get_params") or cls.__module__.partition(".")[0] != "sklearn":
         raise SettingsError(
-            f"{kind.__module__}.{word} cannot be written as data, so no run id could tell its"
+            f"{cls.__module__}.{word} cannot be written as data, so no run id could tell its"
             f" versions apart; give scikit-learn's transformers or the steps {', '.join(NATIVE)},"
             " or make the column beforehand"
         )
@@ -200,12 +200,14 @@ def _without(params: Mapping[str, Any], names: Set[str]) -> dict[str, Any]:
 def _functions(params: Mapping[str, Any]) -> dict[str, Any]:
     named: dict[str, str | None] = {}
     for name in ("func", "inverse_func"):
-        given = params[name]
+        function = params[name]
         # compare numpy functions by identity: == could run the code of a foreign object
-        named[name] = next((word for word, known in FUNCTIONS.items() if known.call is given), None)
-        if given is not None and named[name] is None:
+        named[name] = next(
+            (word for word, known in FUNCTIONS.items() if known.call is function), None
+        )
+        if function is not None and named[name] is None:
             raise SettingsError(
-                f"FunctionTransformer: {name} is {getattr(given, '__name__', given)!r}, which"
+                f"FunctionTransformer: {name} is {getattr(function, '__name__', function)!r}, which"
                 " cannot be written as data; give one of numpy's, e.g. func=numpy.log1p,"
                 " inverse_func=numpy.expm1, or make the column beforehand"
             )
@@ -220,12 +222,12 @@ def _functions(params: Mapping[str, Any]) -> dict[str, Any]:
 def _checked(word: str, params: Mapping[str, Any]) -> StepData:
     """Return a step that scikit-learn computes, with all its parameters."""
     try:
-        made = _class(word)(**params)
+        transformer = _class(word)(**params)
     except TypeError as error:
         raise SettingsError(
             f"{word}: {error}; see its page in scikit-learn's documentation"
         ) from error
-    full = _without(made.get_params(deep=False), _NO_EFFECT)
+    full = _without(transformer.get_params(deep=False), _NO_EFFECT)
     if "random_state" in full and full["random_state"] is None:
         full["random_state"] = 0  # the same bytes on every run
     for name, value in full.items():
@@ -248,9 +250,9 @@ def _class(word: str) -> Any:
 
     try:
         for name in _ELSEWHERE:
-            found = getattr(importlib.import_module(name), word, None)
-            if isinstance(found, type) and hasattr(found, "transform"):
-                return found
+            cls = getattr(importlib.import_module(name), word, None)
+            if isinstance(cls, type) and hasattr(cls, "transform"):
+                return cls
     except ImportError:
         raise MissingExtra("scikit-learn", "series") from None
     raise SettingsError(
@@ -320,8 +322,8 @@ class PipelineSettings(Settings):
 
     @model_validator(mode="after")
     def _fits(self) -> PipelineSettings:
-        if self.encoder is None and any(each["step"] in ENCODERS for each in self.pipeline):
-            words = " -> ".join(each["step"] for each in self.pipeline)
+        if self.encoder is None and any(step["step"] in ENCODERS for step in self.pipeline):
+            words = " -> ".join(step["step"] for step in self.pipeline)
             raise ValueError(
                 f"pipeline is {words}; an encoder is the only step of its pipeline, give it its own"
             )
@@ -383,19 +385,19 @@ class Preprocessing(Settings):
                 " take it out (earlier values of the target are an input by is_autoregressive)"
             )
         for role, pipelines in (("features", self.features), ("target", (self.target,))):
-            for each in pipelines:
+            for pipeline in pipelines:
                 where = f"preprocessing_configs.{role}"
-                if each.encoder is not None:
+                if pipeline.encoder is not None:
                     raise SettingsError(
-                        f"{where}: {each.encoder['step']} makes numbers of texts, and {role} are"
-                        " numbers; use it in static_features"
+                        f"{where}: {pipeline.encoder['step']} makes numbers of texts, and"
+                        f" {role} are numbers; use it in static_features"
                     )
-                if role == "features" and not set(targets).isdisjoint(each.columns or ()):
+                if role == "features" and not set(targets).isdisjoint(pipeline.columns or ()):
                     raise SettingsError(
                         f"{where}: target {targets[0]!r} is among the columns; take it out, the"
                         " target has a pipeline of its own"
                     )
-                if each.strategy == "unified" and each.fit_on_n_basins is None:
+                if pipeline.strategy == "unified" and pipeline.fit_on_n_basins is None:
                     raise SettingsError(
                         f"{where}: strategy is unified without fit_on_n_basins; give how many"
                         " entities it is fitted on, e.g. fit_on_n_basins: 100 (their train rows"
@@ -417,7 +419,9 @@ class Preprocessing(Settings):
                     "preprocessing_configs.target: predictions could not be brought back:"
                     f" {reason}, or choose another step"
                 )
-        if static_features and any(each.strategy == "per_group" for each in self.static_features):
+        if static_features and any(
+            pipeline.strategy == "per_group" for pipeline in self.static_features
+        ):
             raise SettingsError(
                 "preprocessing_configs.static_features: strategy is per_group, but an entity has"
                 " one row of static features, and on its own it would be scaled to nothing; give"
@@ -452,17 +456,19 @@ class Resolved(Settings):
     @property
     def static_scaling(self) -> tuple[PipelineSettings, ...]:
         """The pipelines of static features that are numbers."""
-        return tuple(each for each in self.static_features if each.encoder is None)
+        return tuple(pipeline for pipeline in self.static_features if pipeline.encoder is None)
 
     @property
     def static_encoding(self) -> tuple[PipelineSettings, ...]:
         """The pipelines of static features that are texts."""
-        return tuple(each for each in self.static_features if each.encoder is not None)
+        return tuple(pipeline for pipeline in self.static_features if pipeline.encoder is not None)
 
     @property
     def encoded(self) -> frozenset[str]:
         """The static features that are texts."""
-        return frozenset(column for each in self.static_encoding for column in each.columns or ())
+        return frozenset(
+            column for pipeline in self.static_encoding for column in pipeline.columns or ()
+        )
 
     @property
     def unified_entities(self) -> int:
@@ -470,7 +476,11 @@ class Resolved(Settings):
         pipeline.
         """
         return max(
-            (each.fit_on_n_basins or 0 for each in self.time_series if each.strategy == "unified"),
+            (
+                pipeline.fit_on_n_basins or 0
+                for pipeline in self.time_series
+                if pipeline.strategy == "unified"
+            ),
             default=0,
         )
 
@@ -483,7 +493,7 @@ def chosen_entities(entities: Sequence[str], count: int, seed: int) -> list[str]
     """
     names = sorted(set(entities))
     high, low = hash_texts(derive_key(seed, "series.unified"), pa.array(names, pa.string()))
-    return [names[place] for place in np.lexsort((low, high))[:count].tolist()]
+    return [names[index] for index in np.lexsort((low, high))[:count].tolist()]
 
 
 def _covered(
@@ -497,12 +507,12 @@ def _covered(
         return ()
     if len(pipelines) == 1 and pipelines[0].columns is None:
         return (pipelines[0].model_copy(update={"columns": tuple(sorted(columns))}),)
-    named = [column for each in pipelines for column in each.columns or ()]
+    named = [column for pipeline in pipelines for column in pipeline.columns or ()]
     unknown = sorted(set(named) - set(columns))
     left = sorted(set(columns) - set(named))
     twice = sorted({column for column in named if named.count(column) > 1})
     wrong = ""
-    if any(each.columns is None for each in pipelines):
+    if any(pipeline.columns is None for pipeline in pipelines):
         wrong = f"has {len(pipelines)} pipelines, and one does not name its columns; name them"
     elif unknown:
         names = ", ".join(sorted(columns))

@@ -44,32 +44,32 @@ def basin_files(root: Path, forcing: str, *, may_lack_flow: bool) -> list[tuple[
 
     Raises `InputError`.
     """
-    found = []
+    named = []
     for directory, pattern in (
         (f"basin_mean_forcing/{forcing}", FORCING_NAME),
         ("usgs_streamflow", FLOW_NAME),
     ):
         files = []
-        for each in (root / directory).rglob("*.txt*"):
-            if pattern.fullmatch(each.name):
-                files.append(each)
+        for path in (root / directory).rglob("*.txt*"):
+            if pattern.fullmatch(path.name):
+                files.append(path)
         if not files and (directory != "usgs_streamflow" or not may_lack_flow):
             raise InputError(
                 f"{root / directory}: holds no files of CAMELS-US; give the data set's root as"
                 " source"
             )
-        found += [(each, each.relative_to(root).as_posix()) for each in files]
-    return found
+        named += [(path, path.relative_to(root).as_posix()) for path in files]
+    return named
 
 
-def read_basin(settings: Series, paths: Sequence[Path], asked: Sequence[str]) -> tuple[I64, F64]:
+def read_basin(settings: Series, paths: Sequence[Path], columns: Sequence[str]) -> tuple[I64, F64]:
     """Read times and the requested columns of a basin for all days in either of its files.
 
     Raises `InputError`.
     """
     # an ungauged basin has none
-    flow_path = next((each for each in paths if "streamflow" in each.name), None)
-    forcing_path = next(each for each in paths if each != flow_path)
+    flow_path = next((path for path in paths if "streamflow" in path.name), None)
+    forcing_path = next(path for path in paths if path != flow_path)
     area, forcing = _forcing(forcing_path)
     if flow_path is None:
         days = forcing.with_columns(pl.lit(None, pl.Float64).alias(name) for name in FLOW)
@@ -84,11 +84,11 @@ def read_basin(settings: Series, paths: Sequence[Path], asked: Sequence[str]) ->
             {"time": table["time"], "qobs": mm, "qobs_cfs": cfs, "estimated": estimated}
         )
         days = forcing.join(flow, on="time", how="full", coalesce=True).sort("time")
-    for name in asked:
+    for name in columns:
         if name not in (*FORCING, *FLOW):
-            known = ", ".join(each for each in days.columns if each != "time")
+            known = ", ".join(column for column in days.columns if column != "time")
             raise InputError(f"{forcing_path}: has no column {name!r}; CAMELS-US has {known}")
-    values = np.array(days.select(asked).to_numpy(), np.float64).reshape(len(days), len(asked))
+    values = np.array(days.select(columns).to_numpy(), np.float64).reshape(len(days), len(columns))
     for number in settings.missing_numbers:
         values[values == number] = np.nan
     return days["time"].dt.epoch("us").to_numpy(), values
@@ -102,7 +102,7 @@ def _forcing(path: Path) -> tuple[float, pl.DataFrame]:
             f"{path}: has no rows after its {_HEADER_LINES} header lines; fetch it again"
         )
     header = lines[_HEADER_LINES - 1].decode("latin-1").split()
-    names = [each.partition("(")[0].lower() for each in header]  # without units
+    names = [word.partition("(")[0].lower() for word in header]  # without units
     if names[:4] != [*_DATE, "hr"] or set(names[4:]) != set(FORCING):
         raise InputError(
             f"{path}: line {_HEADER_LINES} names {', '.join(names)}; this is not a CAMELS-US"
@@ -141,9 +141,9 @@ def _table(
             rows, separator=" ", has_header=False, infer_schema=False, truncate_ragged_lines=False
         )
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        said = str(error).partition("\n")[0]
+        reason = str(error).partition("\n")[0]
         raise InputError(
-            f"{path}: cannot be read from line {first_line} on ({said}); fetch it again"
+            f"{path}: cannot be read from line {first_line} on ({reason}); fetch it again"
         ) from error
     if text.width != len(names):
         raise InputError(

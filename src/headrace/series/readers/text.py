@@ -28,15 +28,15 @@ _GRDC_MISSING = r"^\s*-999(\.0*)?\s*$"
 
 
 def text_table(
-    path: Path, name: str, kind: FileType, *, comment: str | None, encoding: str
+    path: Path, name: str, file_type: FileType, *, comment: str | None, encoding: str
 ) -> pa.Table:
     """Read a delimited file as text. Raises `InputError`.
 
     comment: lines that begin with it, after blanks, are skipped.
     encoding: encoding of the file.
     """
-    with reading(path), open_bytes(path, kind.compression) as stream:
-        data = read_whole(path, stream, kind.compression)
+    with reading(path), open_bytes(path, file_type.compression) as stream:
+        data = read_whole(path, stream, file_type.compression)
     try:
         data = data.decode(encoding).encode()
     except UnicodeDecodeError as error:
@@ -50,7 +50,7 @@ def text_table(
         ).lstrip(b"\r\n")
     if not data.strip():
         return pa.table({})
-    shard = delimited.survey(path, name, kind, text=data)
+    shard = delimited.survey(path, name, file_type, text=data)
     assert shard.dialect is not None
     return delimited.parse_block(data[shard.dialect.header_bytes :], shard, None)
 
@@ -63,8 +63,10 @@ def grdc_table(path: Path, time: str) -> pa.Table:
         compression: Compression = "gz"
     else:
         compression = "none"
-    raw = text_table(path, path.name, FileType.named("csv", compression), comment="#", encoding="latin-1")
-    table = raw.rename_columns([each.strip() for each in raw.column_names])
+    raw = text_table(
+        path, path.name, FileType.named("csv", compression), comment="#", encoding="latin-1"
+    )
+    table = raw.rename_columns([name.strip() for name in raw.column_names])
     if _GRDC_TIME[0] not in table.column_names:
         raise InputError(
             f"{path}: its first line after the comments names {', '.join(table.column_names)},"
@@ -75,14 +77,14 @@ def grdc_table(path: Path, time: str) -> pa.Table:
     )
     if _GRDC_TIME[1] in table.column_names:
         clocks = pc.fill_null(pc.utf8_trim_whitespace(table[_GRDC_TIME[1]]), "--:--")
-        told = pc.match_substring_regex(clocks, r"^[0-9]{1,2}:")
+        has_clock = pc.match_substring_regex(clocks, r"^[0-9]{1,2}:")
         times = pc.if_else(
-            told, pc.binary_join_element_wise(times, clocks, pa.scalar(" ", times.type)), times
+            has_clock, pc.binary_join_element_wise(times, clocks, pa.scalar(" ", times.type)), times
         )
     values = {}
-    for each in table.column_names:
-        if each not in _GRDC_TIME:
-            values[each] = pc.if_else(
-                pc.match_substring_regex(table[each], _GRDC_MISSING), None, table[each]
+    for name in table.column_names:
+        if name not in _GRDC_TIME:
+            values[name] = pc.if_else(
+                pc.match_substring_regex(table[name], _GRDC_MISSING), None, table[name]
             )
     return pa.table({time: times, **values})

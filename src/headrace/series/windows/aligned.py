@@ -30,7 +30,7 @@ from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError, SettingsError
 from headrace.series.arrays.axis import divides, ends_at, steps_until
 from headrace.series.arrays.windows import Segments
-from headrace.series.windows.windows import Places, Windows
+from headrace.series.windows.windows import WindowPositions, Windows
 
 _PIECE = 1 << 20  # windows looked up at a time
 
@@ -52,22 +52,22 @@ class AlignedWindows(Windows):
         """A digest that changes whenever a window number may refer to another window."""
         return sha256_hex(
             canonical_json(
-                [super().identity, {name: own.identity for name, own in self.finer.items()}]
+                [super().identity, {name: windows.identity for name, windows in self.finer.items()}]
             )
         )
 
-    def gather_values(self, places: Places) -> dict[str, Any]:
+    def gather_values(self, positions: WindowPositions) -> dict[str, Any]:
         """Return the values of these windows, and all but `static` of those of finer runs; see
         `Windows.gather`.
         """
-        batch = super().gather_values(places)
+        batch = super().gather_values(positions)
         for name, windows in self.finer.items():
-            start, entity = self._starts(name, places)
+            start, entity = self._starts(name, positions)
             last = start + windows.options.input_length - 1 - windows.origin[entity]
             end = windows.store.times(entity, last)
-            found = windows.gather(Places(windows.matrices.offsets(start), entity, end))
+            gathered = windows.gather(WindowPositions(windows.matrices.offsets(start), entity, end))
             batch |= {
-                f"{what}_{name}": values for what, values in found.items() if what != "static"
+                f"{what}_{name}": values for what, values in gathered.items() if what != "static"
             }
         return batch
 
@@ -75,12 +75,13 @@ class AlignedWindows(Windows):
         """Return the windows of these ascending entities over in-memory copies of their rows, for
         finer runs too.
         """
-        held = {
-            name: own.in_memory(self.numbers[name][entities]) for name, own in self.finer.items()
+        finer = {
+            name: windows.in_memory(self.numbers[name][entities])
+            for name, windows in self.finer.items()
         }
-        whole = super().in_memory(entities)
-        assert isinstance(whole, AlignedWindows)
-        return replace(whole, finer=held)
+        coarse = super().in_memory(entities)
+        assert isinstance(coarse, AlignedWindows)
+        return replace(coarse, finer=finer)
 
     def having_all(self) -> AlignedWindows:
         """Return the windows that have a counterpart in every finer run."""
@@ -89,42 +90,46 @@ class AlignedWindows(Windows):
         for begin in range(0, len(self), _PIECE):
             numbers = np.arange(begin, min(begin + _PIECE, len(self)))
             start, entity = self.segments.locate(numbers)
-            places = self.locate(numbers)
-            kept = np.ones(len(numbers), np.bool_)
+            positions = self.locate(numbers)
+            mask = np.ones(len(numbers), np.bool_)
             for name, finer in self.finer.items():
-                first, owner = self._starts(name, places)
-                own = finer.segments
-                if not len(own):
-                    kept[:] = False
+                first, owner = self._starts(name, positions)
+                segments = finer.segments
+                if not len(segments):
+                    mask[:] = False
                     continue
-                at = np.searchsorted(own.first, first, side="right") - 1
-                number, beside = np.divmod(first - own.first[at], own.stride)
-                kept &= (
+                at = np.searchsorted(segments.first, first, side="right") - 1
+                number, beside = np.divmod(first - segments.first[at], segments.stride)
+                mask &= (
                     (at >= 0)
-                    & (own.entity[at] == owner)
+                    & (segments.entity[at] == owner)
                     & (beside == 0)
-                    & (number < own.count[at])
+                    & (number < segments.count[at])
                     & (owner >= 0)
                 )
-            starts.append(start[kept])
-            owners.append(entity[kept])
+            starts.append(start[mask])
+            owners.append(entity[mask])
         first = np.concatenate(starts)
         entity = np.concatenate(owners)
         stride = self.segments.stride
         breaks = (np.diff(first) != stride) | (np.diff(entity) != 0)
-        begins = np.flatnonzero(np.append(True, breaks)[: len(first)])
-        count = np.diff(np.append(begins, len(first)))
-        return replace(self, segments=Segments(entity[begins], first[begins], count, stride))
+        begin_rows = np.flatnonzero(np.append(True, breaks)[: len(first)])
+        count = np.diff(np.append(begin_rows, len(first)))
+        return replace(
+            self, segments=Segments(entity[begin_rows], first[begin_rows], count, stride)
+        )
 
-    def _starts(self, name: str, places: Places) -> tuple[I64, I64]:
+    def _starts(self, name: str, positions: WindowPositions) -> tuple[I64, I64]:
         """Find (start row, entity) of the finer run's windows that end with these; entity is -1 if
         there is none.
         """
         finer = self.finer[name]
-        entity = self.numbers[name][places.entity]
+        entity = self.numbers[name][positions.entity]
         frequency = self.store.columns.frequency
         entities = finer.store.entities
-        end = ends_at(frequency, places.input_end, self.store.entities.from_end[places.entity])
+        end = ends_at(
+            frequency, positions.input_end, self.store.entities.from_end[positions.entity]
+        )
         steps, there = steps_until(
             finer.store.columns.frequency,
             entities.first_time[entity],
@@ -147,41 +152,45 @@ def aligned(windows: Any, **finer: Any) -> Any:
     """
     coarse: Windows = getattr(windows, "windows", windows)
     inner: dict[str, Windows] = {
-        name: getattr(each, "windows", each) for name, each in finer.items()
+        name: getattr(windows_or_dataset, "windows", windows_or_dataset)
+        for name, windows_or_dataset in finer.items()
     }
     if not inner:
         raise SettingsError(
             "aligned: no finer windows are given; give some by a name, such as hourly=windows"
         )
     numbers = {}
-    for name, own in inner.items():
-        if own.split != coarse.split:
+    for name, finer_windows in inner.items():
+        if finer_windows.split != coarse.split:
             raise SettingsError(
-                f"aligned: {name}: is of split {own.split!r}, and not {coarse.split!r}; open the"
-                " same"
+                f"aligned: {name}: is of split {finer_windows.split!r}, and not {coarse.split!r};"
+                " open the same"
             )
-        fine = own.store.columns.frequency
-        whole = coarse.store.columns.frequency
-        if not divides(fine, whole):
+        fine = finer_windows.store.columns.frequency
+        coarse_step = coarse.store.columns.frequency
+        if not divides(fine, coarse_step):
             raise SettingsError(
-                f"aligned: {name}: steps of {fine.word} do not divide those of {whole.word}; give"
-                " finer ones"
+                f"aligned: {name}: steps of {fine.word} do not divide those of {coarse_step.word};"
+                " give finer ones"
             )
-        places = pc.index_in(coarse.store.entities.names, value_set=own.store.entities.names)
-        numbers[name] = np.asarray(places.fill_null(-1).to_numpy(), np.int64)
+        indices = pc.index_in(
+            coarse.store.entities.names, value_set=finer_windows.store.entities.names
+        )
+        numbers[name] = np.asarray(indices.fill_null(-1).to_numpy(), np.int64)
         if (numbers[name] < 0).all():
             raise InputError(
-                f"aligned: {name}: {own.store.root} has no entity of {coarse.store.root}; name them"
-                " alike"
+                f"aligned: {name}: {finer_windows.store.root} has no entity of {coarse.store.root};"
+                " name them alike"
             )
     fields = {name: getattr(coarse, name) for name in Windows.__dataclass_fields__}
-    found = AlignedWindows(**fields, finer=inner, numbers=numbers).having_all()
-    if not len(found):
+    result = AlignedWindows(**fields, finer=inner, numbers=numbers).having_all()
+    if not len(result):
+        counts = ", ".join(f"{len(windows):,} of {name}" for name, windows in inner.items())
         raise InputError(
             f"aligned: of {len(coarse):,} windows of {coarse.store.root} none ends with one of each"
-            f" finer run ({', '.join(f'{len(own):,} of {name}' for name, own in inner.items())});"
-            " cut all runs by the same train_end and val_end, and check that their times overlap"
+            f" finer run ({counts}); cut all runs by the same train_end and val_end, and check that"
+            " their times overlap"
         )
     if windows is coarse:
-        return found
-    return type(windows)(found)
+        return result
+    return type(windows)(result)

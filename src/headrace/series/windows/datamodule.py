@@ -167,23 +167,27 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
             warnings.warn(
                 f"num_workers={num_workers} is ignored: {SLOWER_WORKERS}", UserWarning, stacklevel=2
             )
-        given = {**(options or {}), "is_autoregressive": is_autoregressive}
+        shape_options = {**(options or {}), "is_autoregressive": is_autoregressive}
         self.options = WindowOptions(
-            input_length=input_length, output_length=output_length, **given
+            input_length=input_length, output_length=output_length, **shape_options
         )
         self._source = _Source.of(source, out, run)
         self._finer: dict[str, tuple[_Source, WindowOptions]] = {}
-        for name, own in (finer or {}).items():
-            if not isinstance(own, Mapping) or "source" not in own:
+        for name, finer_run in (finer or {}).items():
+            if not isinstance(finer_run, Mapping) or "source" not in finer_run:
                 raise SettingsError(
-                    f"windows: finer[{name!r}] is {own!r}; give a mapping with source, input_length"
-                    " and output_length"
+                    f"windows: finer[{name!r}] is {finer_run!r}; give a mapping with source,"
+                    " input_length and output_length"
                 )
             shape = {
-                word: value for word, value in own.items() if word not in ("source", "out", "run")
+                word: value
+                for word, value in finer_run.items()
+                if word not in ("source", "out", "run")
             }
-            found = _Source.of(own["source"], own.get("out"), own.get("run"))
-            self._finer[name] = found, WindowOptions(**shape)
+            finer_source = _Source.of(
+                finer_run["source"], finer_run.get("out"), finer_run.get("run")
+            )
+            self._finer[name] = finer_source, WindowOptions(**shape)
         self._files = LocalFiles(cache_dir=cache_dir, disk_bytes=disk_bytes)
         self.batch_size = batch_size
         if val_batch_size is None:
@@ -202,9 +206,9 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
 
         Lightning calls this on one rank only.
         """
-        for each in (self._source, *(source for source, _ in self._finer.values())):
-            if each.recipe is not None:
-                prepare(each.recipe, each.out)
+        for run_source in (self._source, *(source for source, _ in self._finer.values())):
+            if run_source.recipe is not None:
+                prepare(run_source.recipe, run_source.out)
 
     def setup(self, stage: str | None = None) -> None:
         """Open the store on every rank, choose the entities that train and validate, and read the
@@ -225,10 +229,10 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
                 continue
             self._told.add(part)
             counts = self._part(part)[1]
-            asked = self.validation_chunk_size
+            requested = self.validation_chunk_size
             line = f"{part}{str(counts).removeprefix(counts.split)}"
-            if part == "pool" and asked is not None and counts.entities < asked:
-                line += f"; validation_chunk_size asks for {asked:,} entities"
+            if part == "pool" and requested is not None and counts.entities < requested:
+                line += f"; validation_chunk_size asks for {requested:,} entities"
             rank_zero_info(line)
 
     @property
@@ -258,8 +262,8 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
     def finer_pipelines(self) -> dict[str, Pipelines]:
         """The fitted pipelines of the finer runs, by name."""
         return {
-            name: load_pipelines(own.root, own.pipeline_digests)
-            for name, own in self.finer_stores.items()
+            name: load_pipelines(store.root, store.pipeline_digests)
+            for name, store in self.finer_stores.items()
         }
 
     def windows(self, part: str) -> Windows:
@@ -269,10 +273,10 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         that is not wanted).
         """
         check_word("windows: part", part, ("train", "pool", "test", "predict"))
-        found, _ = self._part(part)
+        windows, _ = self._part(part)
         if part != "pool":
-            check_some(found)
-        return found
+            check_some(windows)
+        return windows
 
     def inference(self, split: str = "test") -> Windows:
         """Return all windows of a split without targets; `complete` is false if inputs are missing."""
@@ -313,8 +317,8 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
             self._loaded = None
         loader = self._train
         loader.follow()
-        whole = loader.stream.passes.whole(loader.stream.present).steps
-        self._ask_lengths_again(differ=loader.stream.epochs is not None or len(loader) != whole)
+        steps = loader.stream.passes.whole(loader.stream.present).steps
+        self._ask_lengths_again(differ=loader.stream.epochs is not None or len(loader) != steps)
         if (
             self.trainer is not None
             and loader.went_on
@@ -345,10 +349,10 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
             return self._parts[part]
         if part in ("test", "predict"):
             if part == "test":
-                found = self._windows_of("test")
+                windows = self._windows_of("test")
             else:
-                found = self.inference("test")
-            self._parts[part] = found, count_windows(found)
+                windows = self.inference("test")
+            self._parts[part] = windows, count_windows(windows)
             return self._parts[part]
         train = self._windows_of("train")
         check_some(train)
@@ -385,14 +389,14 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
 
         changed: options that differ in all of them.
         """
-        found = windows_of(self.store, split, self.options.model_copy(update=changed))
-        if not self._finer or not len(found):
-            return found
+        windows = windows_of(self.store, split, self.options.model_copy(update=changed))
+        if not self._finer or not len(windows):
+            return windows
         finer = {
             name: windows_of(self.finer_stores[name], split, options.model_copy(update=changed))
             for name, (_, options) in self._finer.items()
         }
-        joined: Windows = aligned(found, **finer)
+        joined: Windows = aligned(windows, **finer)
         return joined
 
     def _stream(self, part: str, batch_size: int, **options: Any) -> WindowLoader:

@@ -55,9 +55,9 @@ def write_forecasts(
     `InputError` if the target's pipeline does not know an entity, or if there is no forecast to
     write.
     """
-    found: Windows = getattr(windows, "windows", windows)
-    options = found.options
-    store = found.store
+    opened: Windows = getattr(windows, "windows", windows)
+    options = opened.options
+    store = opened.store
     target = Path(local_path_of(path, "write_forecasts"))
     if target.exists():
         raise SettingsError(f"{target}: exists; give another path, or remove it")
@@ -72,10 +72,10 @@ def write_forecasts(
         name = [pa.field("target", pa.string(), nullable=False)]
     schema = pa.schema([*_SCHEMA, *name], {METADATA: metadata})
 
-    def rows(batch: Mapping[str, Any], said: Any) -> pa.Table:
-        scaled, entity, issued = (
-            as_array(each) for each in (said, batch["entity"], batch["input_end_date"])
-        )
+    def rows(batch: Mapping[str, Any], forecast: Any) -> pa.Table:
+        scaled = as_array(forecast)
+        entity = as_array(batch["entity"])
+        issued = as_array(batch["input_end_date"])
         shape = (len(entity), len(steps), len(targets))[: 2 + len(name)]
         if scaled.shape != shape:
             of = ""
@@ -86,15 +86,18 @@ def write_forecasts(
                 f" {len(entity)} windows of {len(steps)} horizons{of}; give {shape}"
             )
         if "valid" in batch:
-            kept = as_array(batch["valid"]).astype(bool)
+            valid = as_array(batch["valid"]).astype(bool)
         else:
-            kept = np.ones(len(entity), bool)
-        names = np.array(found.entity_names(entity[kept]), object)
-        values = in_units(pipelines, scaled[kept].astype(np.float64), names.tolist(), targets)
-        each = len(steps) * len(targets)
+            valid = np.ones(len(entity), bool)
+        names = np.array(opened.entity_names(entity[valid]), object)
+        values = in_units(pipelines, scaled[valid].astype(np.float64), names.tolist(), targets)
+        rows_of_window = len(steps) * len(targets)
         columns = [
-            pa.array(np.repeat(names, each), pa.string()),
-            pa.array(np.repeat(issued[kept].astype("datetime64[us]"), each), pa.timestamp("us")),
+            pa.array(np.repeat(names, rows_of_window), pa.string()),
+            pa.array(
+                np.repeat(issued[valid].astype("datetime64[us]"), rows_of_window),
+                pa.timestamp("us"),
+            ),
             pa.array(np.tile(np.repeat(steps, len(targets)), len(names)), pa.int32()),
             pa.array(values.reshape(-1), pa.float64(), from_pandas=True),
             *[
@@ -106,7 +109,7 @@ def write_forecasts(
 
     make_directory(target.parent)
     written = 0
-    held = [schema.empty_table()]
+    pending = [schema.empty_table()]
     with beside(target) as temporary:
         with (
             storing(target),
@@ -114,11 +117,11 @@ def write_forecasts(
                 temporary, schema, compression="zstd", write_page_checksum=True
             ) as writer,
         ):
-            for batch, said in forecasts:
-                held.append(rows(batch, said))
-                if sum(each.num_rows for each in held) >= _GROUP_ROWS:
-                    written += _flush(writer, held)
-            written += _flush(writer, held)
+            for batch, forecast in forecasts:
+                pending.append(rows(batch, forecast))
+                if sum(table.num_rows for table in pending) >= _GROUP_ROWS:
+                    written += _flush(writer, pending)
+            written += _flush(writer, pending)
         if not written:
             raise InputError(f"{target}: there is no forecast to write; give batches of windows")
         publish(temporary, target)
@@ -133,18 +136,18 @@ def in_units(
     """
     if len(targets) == 1:
         return np.asarray(pipelines.inverse_transform(scaled, entity=names), np.float64)
-    own = [
-        pipelines.inverse_transform(scaled[..., at], entity=names, column=each)
-        for at, each in enumerate(targets)
+    columns = [
+        pipelines.inverse_transform(scaled[..., at], entity=names, column=target)
+        for at, target in enumerate(targets)
     ]
-    return np.asarray(np.stack(own, axis=-1), np.float64)
+    return np.asarray(np.stack(columns, axis=-1), np.float64)
 
 
-def _flush(writer: pq.ParquetWriter, held: list[pa.Table]) -> int:
-    table = pa.concat_tables(held)
+def _flush(writer: pq.ParquetWriter, pending: list[pa.Table]) -> int:
+    table = pa.concat_tables(pending)
     if table.num_rows:
         writer.write_table(table, row_group_size=_GROUP_ROWS)
-    del held[1:]
+    del pending[1:]
     return int(table.num_rows)
 
 

@@ -7,13 +7,14 @@ see `Chunked`. `shuffle` chooses how its order maps positions 0..N-1 to window n
 - "everywhere": one permutation of all windows. It takes 8 bytes a window, or nothing for very large
 counts.
 - "nearby": groups of entities that are close in the store are permuted, laid end to end and cut
-  into lanes; the next stretches of all lanes are permuted together. At any time an epoch reads in
+  into lanes; the next segments of all lanes are permuted together. At any time an epoch reads in
   one region per lane, so a store larger than memory is read page after page. It is the order of
   rows in a stream with one group, see `stream.order`.
 - "none": in the order of their numbers.
 
-An order depends on the windows, seed and epoch, and for "nearby" on the lanes and stretch. It does
-not depend on ranks or batches, so a state resumes on any number of ranks and with any batch size.
+An order depends on the windows, seed and epoch, and for "nearby" on the lanes and their segments.
+It does not depend on ranks or batches, so a state resumes on any number of ranks and with any batch
+size.
 
 A pass over chunks permutes the entities with its own key and cuts this sequence into chunks of a
 fixed number of entities. An epoch is a chunk. Chunks follow from the seed and the epoch number, so
@@ -160,8 +161,8 @@ _NAMES = derive_key(0, "entity identity")
 def _everywhere(count: int, *, seed: int, epoch: int) -> Callable[[I64], I64]:
     key = derive_key(seed, "windows", epoch)
     if count <= _KEPT:
-        kept = permutation(key, count)
-        return lambda positions: kept[positions]
+        order = permutation(key, count)
+        return lambda positions: order[positions]
     word = np.array([(key[0] ^ (key[1] * 0x9E3779B97F4A7C15)) & 0xFFFFFFFFFFFFFFFF], np.uint64)
     return lambda positions: permuted(word, np.array([count], np.int64), positions)
 
@@ -173,11 +174,11 @@ def _nearby(windows: Windows, state: StreamState) -> Callable[[I64], I64]:
         group = np.concatenate([[0], np.cumsum(rows)[:-1] // _GROUP_ROWS])
     else:
         group = np.empty(0, np.int64)
-    begins = np.flatnonzero(np.diff(group, prepend=-1))
-    high, low = hash_texts(_NAMES, names.take(pa.array(begins)))
+    starts = np.flatnonzero(np.diff(group, prepend=-1))
+    high, low = hash_texts(_NAMES, names.take(pa.array(starts)))
     identities = np.column_stack([high, low, np.zeros(len(high), np.uint64)])
-    if len(begins):
-        counts = np.add.reduceat(windows.per_entity, begins)
+    if len(starts):
+        counts = np.add.reduceat(windows.per_entity, starts)
     else:
         counts = np.empty(0, np.int64)
     first = np.cumsum(counts) - counts
@@ -187,9 +188,9 @@ def _nearby(windows: Windows, state: StreamState) -> Callable[[I64], I64]:
     )  # fmt: skip
 
     def numbers(positions: I64) -> I64:
-        place, inside = order.locate(order.line_of(positions))
-        found: I64 = first[place] + inside
-        return found
+        group, inside = order.locate(order.line_of(positions))
+        window: I64 = first[group] + inside
+        return window
 
     return numbers
 
@@ -201,7 +202,7 @@ class WindowStreamArguments(ItemArguments, total=False):
     seed: int
     chunk_size: int | None
     lanes: int
-    stretch: int
+    lane_windows: int
     topology: Topology | None
 
 
@@ -254,17 +255,17 @@ class WindowItems:
             order = _everywhere(state.rows, seed=state.seed, epoch=state.epoch)
         elif self.shuffle == "nearby":
             order = _nearby(windows, state)
-        for piece in positions:
-            places = windows.locate(order(piece))
-            parts = [places.part(begin, begin + size) for begin in range(0, len(piece), size)]
+        for chunk in positions:
+            located = windows.locate(order(chunk))
+            parts = [located.part(begin, begin + size) for begin in range(0, len(chunk), size)]
             for first in range(0, len(parts), MADE_TOGETHER):
                 group = parts[first : first + MADE_TOGETHER]
-                for part, facts in zip(
-                    group, [convert(windows.gather_facts(part)) for part in group], strict=True
+                for part, labels in zip(
+                    group, [convert(windows.gather_labels(part)) for part in group], strict=True
                 ):
                     # No name holds the values while the loop has them, so their memory is free once
                     # it drops them.
-                    yield {**convert(windows.gather_values(part)), **facts}
+                    yield {**convert(windows.gather_values(part)), **labels}
 
 
 class WindowLoader(StreamLoader):
@@ -275,7 +276,7 @@ class WindowLoader(StreamLoader):
     `Chunked`. None: an epoch is all windows, read from the mapped store.
     shuffle: "everywhere" permutes all windows; "nearby" permutes groups of entities that are close
     in the store, which suits a store larger than memory; "none" keeps their order.
-    lanes, stretch: for "nearby", the number of lanes that are mixed, and the windows that each
+    lanes, lane_windows: for "nearby", the number of lanes that are mixed, and the windows that each
     contributes at a time. topology: this rank; None: detected now.
     options: see `StreamOptions`.
 
@@ -295,19 +296,21 @@ class WindowLoader(StreamLoader):
         seed: int = 0,
         chunk_size: int | None = None,
         lanes: int = 16,
-        stretch: int = 4096,
+        lane_windows: int = 4096,
         topology: Topology | None = None,
         **options: Unpack[ItemArguments],
     ) -> None:
         check_integer("windows: lanes", lanes, least=1, most=MOST_LANES)
-        check_integer("windows: stretch", stretch, least=1)
+        check_integer("windows: lane_windows", lane_windows, least=1)
         check_word("windows: shuffle", shuffle, get_args(Shuffle))
         check_chunk_size(chunk_size)
         checked = item_options(batch_size, options, shuffle=shuffle != "none", seed=seed)
         self.epochs: Chunked | None = None
         if chunk_size is not None:
             self.epochs = Chunked(windows, seed=seed, chunk_size=chunk_size)
-        items = WindowItems(windows, self.epochs, shuffle=shuffle, lanes=Lanes(lanes, stretch, 1))
+        items = WindowItems(
+            windows, self.epochs, shuffle=shuffle, lanes=Lanes(lanes, lane_windows, 1)
+        )
         super().__init__(item_index(items), no_block, checked, ItemPasses, topology=topology)
         count = items.count(0)
         if self.remainder == "drop" and count and not self.present.steps:
@@ -332,14 +335,14 @@ class WindowLoader(StreamLoader):
 
     def read(self) -> Generator[Batch, None, None]:
         """Read the batches of the present pass from its beginning, monitored but not counted."""
-        present = self.present
+        current = self.present
         if (
-            isinstance(present, ItemPass)
-            and not present.steps
-            and not present.is_partial
-            and present.dropped_rows
+            isinstance(current, ItemPass)
+            and not current.steps
+            and not current.is_partial
+            and current.dropped_rows
         ):
-            left_out = present.dropped_rows
+            left_out = current.dropped_rows
             log.warning(
                 'epoch %d has no step: remainder="drop" leaves out its %d windows',
                 self.epoch,

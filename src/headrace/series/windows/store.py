@@ -47,15 +47,15 @@ class Columns:
     future: tuple[str, ...]
 
     @property
-    def behind(self) -> int:
+    def value_count(self) -> int:
         """Number of targets and forcing columns."""
         return len(self.targets) + len(self.features)
 
     @property
-    def future_places(self) -> slice | list[int]:
+    def future_columns(self) -> slice | list[int]:
         """Positions of the columns that are known ahead."""
         if self.future == self.features:
-            return slice(len(self.targets), self.behind)
+            return slice(len(self.targets), self.value_count)
         return [self.names.index(name) for name in self.future]
 
     @property
@@ -74,8 +74,8 @@ class Entities:
     first_time: microseconds since 1970.
     from_end: whether its calendar months are counted from their end, bool [E].
     static_row: its row of the static features, -1 for none.
-    boundaries: where its stretches of rows begin and the last one ends, [E, S + 1].
-    ranges: for each fold, or for the single split, the stretches [first, last + 1) of each split.
+    boundaries: where its segments of rows begin and the last one ends, [E, S + 1].
+    ranges: for each fold, or for the single split, the segments [first, last + 1) of each split.
     """
 
     names: pa.Array
@@ -113,15 +113,15 @@ class Matrices:
     """
 
     def __init__(self, matrices: Sequence[F32]) -> None:
-        assert all(each.flags.c_contiguous and each.dtype == np.float32 for each in matrices)
+        assert all(matrix.flags.c_contiguous and matrix.dtype == np.float32 for matrix in matrices)
         if len(matrices):
             self.columns = matrices[0].shape[1]
         else:
             self.columns = 0
-        self.matrices = [each for each in matrices if each.size]
+        self.matrices = [matrix for matrix in matrices if matrix.size]
         # the first row of each, and the end
         self.bases = np.cumsum([0, *map(len, self.matrices)], dtype=np.int64)
-        addresses = np.array([each.ctypes.data for each in self.matrices], np.int64)
+        addresses = np.array([matrix.ctypes.data for matrix in self.matrices], np.int64)
         if len(addresses):
             self._lowest = int(np.argmin(addresses))
         else:
@@ -162,29 +162,29 @@ class Matrices:
         if not len(offsets) or not width:
             return np.empty((len(offsets), rows, width), np.float32)
         # A row of the part is one item, as numpy copies an item twice as fast as its values.
-        whole = width == self.columns
+        all_columns = width == self.columns
         if (rows, width) not in self._views:
             flat = self.matrices[self._lowest].reshape(-1)
             self._views[rows, width] = np.lib.stride_tricks.as_strided(
-                flat if whole else flat[:width].view(f"V{4 * width}"),
+                flat if all_columns else flat[:width].view(f"V{4 * width}"),
                 (
                     self._extent - (rows - 1) * self.columns - width + 1,
-                    rows * width if whole else rows,
+                    rows * width if all_columns else rows,
                 ),
-                (4, 4 if whole else 4 * self.columns),
+                (4, 4 if all_columns else 4 * self.columns),
                 writeable=False,
             )
-        found = self._views[rows, width][offsets + (first * self.columns + low)]
-        part: F32 = found.view(np.float32).reshape(-1, rows, width)
+        items = self._views[rows, width][offsets + (first * self.columns + low)]
+        part: F32 = items.view(np.float32).reshape(-1, rows, width)
         return part
 
-    def copy_rows(self, begins: I64, ends: I64) -> F32:
+    def copy_rows(self, starts: I64, ends: I64) -> F32:
         """Copy the rows of these ranges end to end: [sum, C]. Each range is within one matrix."""
-        out = np.empty((int((ends - begins).sum()), self.columns), np.float32)
+        out = np.empty((int((ends - starts).sum()), self.columns), np.float32)
         at = 0
-        numbers = np.searchsorted(self.bases, begins, side="right") - 1
+        numbers = np.searchsorted(self.bases, starts, side="right") - 1
         for begin, end, number in zip(
-            begins.tolist(), ends.tolist(), numbers.tolist(), strict=True
+            starts.tolist(), ends.tolist(), numbers.tolist(), strict=True
         ):
             if begin < end:
                 base = int(self.bases[number])
@@ -222,8 +222,8 @@ class SeriesStore:
             statics = checked_table(root / STATICS, digests.get(STATICS, ""))
             self.static_names = tuple(statics.column_names[1:])
             self.static = np.empty((statics.num_rows, len(self.static_names)), np.float32)
-            for place, name in enumerate(self.static_names):
-                self.static[:, place] = statics[name].to_numpy()
+            for number, name in enumerate(self.static_names):
+                self.static[:, number] = statics[name].to_numpy()
         self._local = LocalShards(
             root, {shard: digests.get(shard, "") for shard in self.shards}, files
         )
@@ -252,10 +252,10 @@ class SeriesStore:
                     path = self._local.local_path(shard)
                     matrix, _ = map_store(path)
                     width = matrix.shape[1]
-                    kind = matrix.dtype
-                    if kind != np.float32 or width != len(names):
+                    dtype = matrix.dtype
+                    if dtype != np.float32 or width != len(names):
                         raise damaged(
-                            path, f"has {width} columns of {kind}, not {len(names)} of float32"
+                            path, f"has {width} columns of {dtype}, not {len(names)} of float32"
                         )
                     if len(matrix) != rows:
                         raise damaged(path, f"has {len(matrix)} rows, {ENTITIES} says {rows}")
@@ -267,9 +267,9 @@ class SeriesStore:
         """Return the times, in microseconds since 1970, of rows given by their position in the
         entity; int64.
         """
-        own = self.entities
+        entities = self.entities
         return times_at(
-            self.columns.frequency, own.first_time[entity], own.from_end[entity], position
+            self.columns.frequency, entities.first_time[entity], entities.from_end[entity], position
         )
 
     def check_fold(self, split: str, fold: int | None) -> None:

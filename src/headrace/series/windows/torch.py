@@ -59,8 +59,8 @@ class WindowDataset(TorchDataset[dict[str, Any]]):
 
     def __getitem__(self, number: SupportsIndex) -> dict[str, Any]:
         """Return one window. Raises `IndexError` outside 0..len-1."""
-        found: dict[str, Any] = self.__getitems__([number])[0]
-        return found
+        window: dict[str, Any] = self.__getitems__([number])[0]
+        return window
 
     def __getitems__(self, numbers: Sequence[SupportsIndex]) -> ItemBatch:
         """Return the windows with these numbers, in this order; a DataLoader calls it once per

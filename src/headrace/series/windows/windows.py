@@ -131,33 +131,35 @@ def blockers_of(store: SeriesStore, options: WindowOptions) -> Blockers:
     matrices = store.matrices
     columns = store.columns
     missing = Missing.find(matrices.matrices, columns=matrices.columns)
-    forcing = missing.runs(slice(len(columns.targets), columns.behind))
+    forcing = missing.runs(slice(len(columns.targets), columns.value_count))
     return Blockers(
-        inputs=missing.runs(slice(0, columns.behind)) if options.is_autoregressive else forcing,
-        future=missing.runs(columns.future_places) if options.future != "none" else NOTHING,
+        inputs=(
+            missing.runs(slice(0, columns.value_count)) if options.is_autoregressive else forcing
+        ),
+        future=missing.runs(columns.future_columns) if options.future != "none" else NOTHING,
         target=missing.runs(slice(0, len(columns.targets))),
     )
 
 
 def row_ranges(store: SeriesStore, split: str, options: WindowOptions) -> tuple[I64, I64]:
-    """Return the range of rows in every entity that the windows of a split may use; begins and
+    """Return the range of rows in every entity that the windows of a split may use; starts and
     ends, int64 [E].
     """
     entities = store.entities
     low, high = entities.bounds(split, options.fold)
-    begins = entities.first_row + low
+    starts = entities.first_row + low
     if options.history == "preceding":
-        begins = np.maximum(begins - options.input_length, entities.first_row)
-    return begins, entities.first_row + high
+        starts = np.maximum(starts - options.input_length, entities.first_row)
+    return starts, entities.first_row + high
 
 
 def segments_of(
     store: SeriesStore, split: str, options: WindowOptions, blockers: Blockers
 ) -> Segments:
     """Find the windows of a split that touch no blocked row."""
-    begins, ends = row_ranges(store, split, options)
+    starts, ends = row_ranges(store, split, options)
     return find_valid_sequences(
-        begins,
+        starts,
         ends,
         input_length=options.input_length,
         output_length=options.horizon_rows,
@@ -189,12 +191,12 @@ class WindowCounts:
     window_rows: int
 
     def __str__(self) -> str:
-        told = f"{self.split}: {many(self.windows, 'window')} of {many_entities(self.entities)}"
+        summary = f"{self.split}: {many(self.windows, 'window')} of {many_entities(self.entities)}"
         if not self.without:
-            return told
+            return summary
         short = self.longest_without < self.window_rows
         return (
-            f"{told}; {len(self.without):,} of"
+            f"{summary}; {len(self.without):,} of"
             f" {self.of:,} {verb(len(self.without), 'has', 'have')} none, e.g."
             f" {', '.join(self.without[:_NAMED])}: "
             + (
@@ -210,7 +212,7 @@ def count_windows(windows: Windows, used: Windows | None = None) -> WindowCounts
     """Count a split's windows. used: the subset that is served, if not all entities were chosen."""
     per_entity = windows.per_entity
     lacking = np.flatnonzero(per_entity == 0)
-    rows = (windows.ends - windows.begins)[lacking]
+    rows = (windows.ends - windows.starts)[lacking]
     if used is None:
         served = per_entity
     else:
@@ -238,16 +240,16 @@ def check_some(windows: Windows, *, remedy: str = "") -> None:
     split = windows.split
     options = windows.options
     where = f"{store.root}: split {split!r} has no window"
-    begins, ends = row_ranges(store, split, options)
-    rows = ends - begins
+    starts, ends = row_ranges(store, split, options)
+    rows = ends - starts
     longest = int(rows.max(initial=0))
-    found = blockers_of(store, options)
-    if len(segments_of(store, split, options, found)):
+    blockers = blockers_of(store, options)
+    if len(segments_of(store, split, options, blockers)):
         raise InputError(
             f"{where} of the entities that were chosen, 0 of {int(np.sum(rows > 0)):,}; choose"
             " others"
         )
-    remedies = _remedies(store, split, options, found)
+    remedies = _remedies(store, split, options, blockers)
     if longest < options.window_rows:
         why = f"and the longest of {many_entities(len(rows))} has {longest:,} there"
         # the share of the longest entity's targets that would be a window's rows
@@ -255,14 +257,15 @@ def check_some(windows: Windows, *, remedy: str = "") -> None:
             needed = options.horizon_rows
         else:
             needed = options.window_rows
-        share = math.ceil(100 * needed / max(1, int(store.entities.rows.max(initial=0)))) / 100
-        if split != "all" and share < 1:
-            remedies.append(f"prepare the series with {split}_ratio of about {share:.2f} or more")
+        ratio = math.ceil(100 * needed / max(1, int(store.entities.rows.max(initial=0)))) / 100
+        if split != "all" and ratio < 1:
+            remedies.append(f"prepare the series with {split}_ratio of about {ratio:.2f} or more")
     else:
         fit = len(segments_of(store, split, options, Blockers()))
-        kept = {name: Blockers(**{name: runs}) for name, runs in found._asdict().items()}
+        one_blocker = {name: Blockers(**{name: runs}) for name, runs in blockers._asdict().items()}
         lost = {
-            name: fit - len(segments_of(store, split, options, each)) for name, each in kept.items()
+            name: fit - len(segments_of(store, split, options, blocker))
+            for name, blocker in one_blocker.items()
         }
         words = [f"{count:,} miss a value of the {name}" for name, count in lost.items() if count]
         why = f"{fit:,} would fit, and {', '.join(words) or 'each misses some value'}"
@@ -293,23 +296,23 @@ def _remedies(
     def count(**changed: Any) -> int:
         return len(segments_of(store, split, options.model_copy(update=changed), blockers))
 
-    begins, ends = row_ranges(store, split, options.model_copy(update={"history": "within"}))
-    tried = range(1, int((ends - begins).max(initial=0)) + 1)
+    starts, ends = row_ranges(store, split, options.model_copy(update={"history": "within"}))
+    tried = range(1, int((ends - starts).max(initial=0)) + 1)
     # bisect: at stride 1 a window stays valid without its first input
     most = bisect_left(tried, True, key=lambda length: not count(stride=1, input_length=length))
     lengths = range(most, max(0, most - (_TRIED if options.stride > 1 else 1)), -1)
     works = next((length for length in lengths if count(input_length=length)), None)
     if works is None:
-        told = []
+        remedies = []
     else:
-        told = [f"give input_length {works:,}, the longest that gives a window"]
+        remedies = [f"give input_length {works:,}, the longest that gives a window"]
     if works is None and not most:
-        told.append("no input_length gives a window: give a shorter output_length")
+        remedies.append("no input_length gives a window: give a shorter output_length")
     if options.history == "within" and split in ("val", "test"):
         preceding = count(history="preceding")
         if preceding:
-            told.append(f'pass history="preceding" ({many(preceding, "window")})')
-    return told
+            remedies.append(f'pass history="preceding" ({many(preceding, "window")})')
+    return remedies
 
 
 log = logging.getLogger("headrace")
@@ -317,7 +320,7 @@ log = logging.getLogger("headrace")
 SPLITS = ("train", "val", "test", "all")
 
 
-class Places(NamedTuple):
+class WindowPositions(NamedTuple):
     """The memory offsets of some windows, their entities, and the microsecond their inputs end;
     int64 [B] each.
     """
@@ -326,9 +329,11 @@ class Places(NamedTuple):
     entity: I64
     input_end: I64
 
-    def part(self, begin: int, end: int) -> Places:
+    def part(self, begin: int, end: int) -> WindowPositions:
         """Return the windows from `begin` to before `end`."""
-        return Places(self.offset[begin:end], self.entity[begin:end], self.input_end[begin:end])
+        return WindowPositions(
+            self.offset[begin:end], self.entity[begin:end], self.input_end[begin:end]
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -339,8 +344,8 @@ class Windows:
 
     segments: the rows at which windows start.
     origin: for each entity the row where its time axis begins, int64 [E].
-    begins, ends: for each entity the range of rows that its windows use, int64 [E].
-    held: rows in memory; None: those of the store, mapped when needed.
+    starts, ends: for each entity the range of rows that its windows use, int64 [E].
+    loaded: rows in memory; None: those of the store, mapped when needed.
     """
 
     store: SeriesStore
@@ -348,9 +353,9 @@ class Windows:
     options: WindowOptions
     segments: Segments
     origin: I64
-    begins: I64
+    starts: I64
     ends: I64
-    held: Matrices | None = None
+    loaded: Matrices | None = None
 
     def __len__(self) -> int:
         """Number of all windows."""
@@ -369,7 +374,7 @@ class Windows:
         else:
             masks = 0
         return slice(
-            0 if options.is_autoregressive else len(columns.targets), columns.behind + masks
+            0 if options.is_autoregressive else len(columns.targets), columns.value_count + masks
         )
 
     @property
@@ -417,27 +422,27 @@ class Windows:
         ).to_pylist()
         return names
 
-    def locate(self, numbers: I64) -> Places:
+    def locate(self, numbers: I64) -> WindowPositions:
         """Locate these windows in memory; numbers: int64 in 0..len-1."""
         start, entity = self.segments.locate(numbers)
         end = start + (self.options.input_length - 1) - self.origin[entity]
-        return Places(self.matrices.offsets(start), entity, self.store.times(entity, end))
+        return WindowPositions(self.matrices.offsets(start), entity, self.store.times(entity, end))
 
     def batch(self, numbers: Sequence[SupportsIndex] | range | I64) -> dict[str, Any]:
         """Return the windows with these numbers, in this order; see `gather`.
 
         Raises `IndexError`, `CorruptShard`.
         """
-        asked = np.asarray(numbers, np.int64)
-        if len(asked) and not (int(asked.min()) >= 0 and int(asked.max()) < len(self)):
+        requested = np.asarray(numbers, np.int64)
+        if len(requested) and not (int(requested.min()) >= 0 and int(requested.max()) < len(self)):
             raise IndexError(
-                f"window {asked[(asked < 0) | (asked >= len(self))][0]} of {len(self)}, counted"
-                " from 0"
+                f"window {requested[(requested < 0) | (requested >= len(self))][0]} of {len(self)},"
+                " counted from 0"
             )
-        return self.gather(self.locate(asked))
+        return self.gather(self.locate(requested))
 
-    def gather(self, places: Places) -> dict[str, Any]:
-        """Copy the windows at these places.
+    def gather(self, positions: WindowPositions) -> dict[str, Any]:
+        """Copy the windows at these positions.
 
         X: float32 [B, L, F].
         y: float32 [B, horizons], with several targets [B, horizons, T].
@@ -448,33 +453,35 @@ class Windows:
         y_observed: bool, shaped as y; present if targets may be missing.
         complete: bool [B]; present if inputs may be missing.
         """
-        return {**self.gather_values(places), **self.gather_facts(places)}
+        return {**self.gather_values(positions), **self.gather_labels(positions)}
 
-    def gather_facts(self, places: Places) -> dict[str, Any]:
+    def gather_labels(self, positions: WindowPositions) -> dict[str, Any]:
         """Return what `gather` says of each window beside its values: static, entity and
         input_end_date.
         """
         static = {}
         if self.static_names:
-            static = {"static": self.store.static_of_entity[places.entity]}
+            static = {"static": self.store.static_of_entity[positions.entity]}
         return {
             **static,
-            "entity": places.entity,
-            "input_end_date": places.input_end.view("datetime64[us]"),
+            "entity": positions.entity,
+            "input_end_date": positions.input_end.view("datetime64[us]"),
         }
 
-    def gather_values(self, places: Places) -> dict[str, Any]:
+    def gather_values(self, positions: WindowPositions) -> dict[str, Any]:
         """Return the values of each window, and which of them are observed; see `gather`."""
-        options, behind = self.options, self.options.input_length
+        options, first_target = self.options, self.options.input_length
         cut: Callable[[int, int, slice | list[int]], F32] = partial(
-            self.matrices.windows, places.offset
+            self.matrices.windows, positions.offset
         )
         if options.layout == "views":
             block = cut(0, options.window_rows, slice(None))
             cut = lambda first, end, columns: block[:, first:end, columns]  # noqa: E731 - as the function it replaces
-        batch: dict[str, Any] = {"X": cut(0, behind, self._inputs)}
+        batch: dict[str, Any] = {"X": cut(0, first_target, self._inputs)}
         if options.targets != "none":
-            targets = cut(behind, options.window_rows, slice(0, len(self.store.columns.targets)))
+            targets = cut(
+                first_target, options.window_rows, slice(0, len(self.store.columns.targets))
+            )
             if targets.shape[2] > 1:
                 batch["y"] = targets
             else:
@@ -482,7 +489,9 @@ class Windows:
             if options.horizons is not None:
                 batch["y"] = batch["y"][:, np.asarray(options.horizons) - 1]
         if options.future != "none":
-            batch["future"] = cut(behind, options.window_rows, self.store.columns.future_places)
+            batch["future"] = cut(
+                first_target, options.window_rows, self.store.columns.future_columns
+            )
         if options.incomplete == "keep":
             batch["complete"] = ~np.isnan(batch["X"]).any((1, 2))
             if "future" in batch:
@@ -497,33 +506,33 @@ class Windows:
     @property
     def matrices(self) -> Matrices:
         """The rows, mapped or in memory."""
-        if self.held is None:
+        if self.loaded is None:
             return self.store.matrices
-        return self.held
+        return self.loaded
 
-    def of_entities(self, wanted: Bools) -> Windows:
+    def of_entities(self, selected: Bools) -> Windows:
         """Return only the windows of the selected entities, bool [E], numbered from 0 again."""
-        return replace(self, segments=self.segments.of_entities(wanted))
+        return replace(self, segments=self.segments.of_entities(selected))
 
     def in_memory(self, entities: I64) -> Windows:
         """Return the windows of these ascending entities over an in-memory copy of their rows, read
         sequentially.
         """
-        begins = self.begins[entities]
+        starts = self.starts[entities]
         ends = self.ends[entities]
-        wanted = np.zeros(len(self.begins), bool)
-        wanted[entities] = True
-        shift = np.zeros(len(self.begins), np.int64)
-        shift[entities] = np.cumsum(ends - begins) - ends
-        mine = self.segments.of_entities(wanted)
+        selected = np.zeros(len(self.starts), bool)
+        selected[entities] = True
+        shift = np.zeros(len(self.starts), np.int64)
+        shift[entities] = np.cumsum(ends - starts) - ends
+        mine = self.segments.of_entities(selected)
         moved = Segments(mine.entity, mine.first + shift[mine.entity], mine.count, mine.stride)
-        held = Matrices([self.matrices.copy_rows(begins, ends)])
+        loaded = Matrices([self.matrices.copy_rows(starts, ends)])
         return replace(
             self,
             segments=moved,
-            held=held,
+            loaded=loaded,
             origin=self.origin + shift,
-            begins=self.begins + shift,
+            starts=self.starts + shift,
             ends=self.ends + shift,
         )
 
@@ -543,7 +552,7 @@ def windows_of(store: SeriesStore, split: str, options: WindowOptions) -> Window
     entities = store.entities
     columns = store.columns
     store.check_fold(name, options.fold)
-    begins, ends = row_ranges(store, name, options)
+    starts, ends = row_ranges(store, name, options)
     holes = np.isnan(store.static_of_entity).any(axis=1)
     if options.static != "none" and holes.any():  # never fill in values silently
         which = store.entities.names[int(np.argmax(holes))].as_py()
@@ -558,7 +567,7 @@ def windows_of(store: SeriesStore, split: str, options: WindowOptions) -> Window
             ' pass masks="none"'
         )
     segments = segments_of(store, name, options, blockers_of(store, options))
-    return Windows(store, name, options, segments, entities.first_row, begins, ends)
+    return Windows(store, name, options, segments, entities.first_row, starts, ends)
 
 
 def open_windows(
@@ -586,7 +595,7 @@ def open_windows(
     """
     checked = WindowOptions(**options)
     files = LocalFiles(verify=verify, cache_dir=cache_dir, disk_bytes=disk_bytes)
-    found = windows_of(open_store(path, run=run, files=files), split, checked)
-    check_some(found)
-    log.log(logging.WARNING if found.counts.without else logging.INFO, "%s", found.counts)
-    return found
+    windows = windows_of(open_store(path, run=run, files=files), split, checked)
+    check_some(windows)
+    log.log(logging.WARNING if windows.counts.without else logging.INFO, "%s", windows.counts)
+    return windows
