@@ -16,7 +16,8 @@ from headrace.dataset.index import index_bytes
 from headrace.dataset.manifest import INDEX, MANIFEST, Manifest, read_manifest
 from headrace.dataset.pointer import make_own_links
 from headrace.digest import sha256_hex
-from headrace.engine.engine import Engine, EngineName, engine_named
+from headrace.engine.choose import engine_named
+from headrace.engine.engine import Engine, EngineName
 from headrace.errors import HeadraceError
 from headrace.formats.saved import address_of, view_of
 from headrace.formats.source import describe_empty

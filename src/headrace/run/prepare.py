@@ -21,7 +21,8 @@ from headrace.checks import check_integer
 from headrace.dataset.manifest import MANIFEST, Manifest, SplitTotals, read_manifest
 from headrace.dataset.pointer import check_pointer, point_at, point_record_at
 from headrace.digest import canonical_json
-from headrace.engine.engine import EngineName, check_engine
+from headrace.engine.choose import check_engine
+from headrace.engine.engine import EngineName
 from headrace.errors import RunBusy, SettingsError, StoreError
 from headrace.printable import shown
 from headrace.recipe import JobSettings
