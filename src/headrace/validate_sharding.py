@@ -69,7 +69,7 @@ class Launched:
         """
         if "WORLD_SIZE" not in environ:
             return None
-        found = []
+        ranks = []
         for name, usual in (
             ("RANK", "0"),
             ("WORLD_SIZE", "1"),
@@ -82,8 +82,8 @@ class Launched:
                     f"{name} is {text!r} in the environment; expected an integer, as torchrun"
                     " sets it"
                 )
-            found.append(int(text))
-        return cls(*found)
+            ranks.append(int(text))
+        return cls(*ranks)
 
 
 def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
@@ -114,12 +114,12 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
         default="auto",
         help="of the process group; auto: nccl where every local rank has a CUDA device, else gloo",
     )
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     for name, least in (("batch_size", 1), ("workers", 0), ("epoch", 0)):
-        if getattr(asked, name) < least:
+        if getattr(options, name) < least:
             flag = "--" + name.replace("_", "-")
-            parser.error(f"{flag} is {getattr(asked, name)}; expected {least} or more")
-    load = partial(_loader, asked)
+            parser.error(f"{flag} is {getattr(options, name)}; expected {least} or more")
+    load = partial(_loader, options)
     try:
         torch = import_torch()
         devices = 0
@@ -127,7 +127,7 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
             devices = torch.cuda.device_count()
         launched = Launched.of(environ)
         backend = choose_backend(
-            asked.backend, local_ranks=launched.local_ranks if launched else 1, devices=devices
+            options.backend, local_ranks=launched.local_ranks if launched else 1, devices=devices
         )
     except SettingsError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201 - a command prints
@@ -145,22 +145,22 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
     return code
 
 
-def choose_backend(asked: str, *, local_ranks: int, devices: int) -> str:
+def choose_backend(backend: str, *, local_ranks: int, devices: int) -> str:
     """Choose the backend of the process group.
 
     Raises `SettingsError` if nccl lacks a CUDA device per local rank.
     """
-    if asked == "auto":
+    if backend == "auto":
         if devices >= local_ranks:
             return "nccl"
         return "gloo"
-    if asked == "nccl" and devices < local_ranks:
+    if backend == "nccl" and devices < local_ranks:
         raise SettingsError(
             f"--backend nccl: this node has {devices} CUDA devices for {local_ranks} local ranks,"
             " and nccl needs one for each; use --backend gloo, which proves the same, or start"
             " fewer ranks on a node"
         )
-    return asked
+    return backend
 
 
 def validate(load: Callable[[], tuple[Audit, int]], *, rank: int, world_size: int) -> int:
@@ -182,7 +182,7 @@ def validate(load: Callable[[], tuple[Audit, int]], *, rank: int, world_size: in
         problem = f"rank {rank}: {error}"
     except Exception as error:  # noqa: BLE001 - every rank reports it, whatever it is; the others would wait for this one
         problem = f"rank {rank}: {type(error).__name__}: {error}"
-    problems = [each for each in gather(problem) if each is not None]
+    problems = [message for message in gather(problem) if message is not None]
     counts: dict[str, Any] = {}
     if watched is not None and not problems:
         report = watched.report()
@@ -190,8 +190,8 @@ def validate(load: Callable[[], tuple[Audit, int]], *, rank: int, world_size: in
         problems = _problems(report, total)
     if rank == 0:
         print(json.dumps({"ok": not problems, **counts, "problems": problems}), flush=True)  # noqa: T201 - a command
-    for each in problems:
-        text = f"rank {rank} of {world_size}: validation failed: {printable(each)}"
+    for message in problems:
+        text = f"rank {rank} of {world_size}: validation failed: {printable(message)}"
         print(text, file=sys.stderr)  # noqa: T201 - a command prints
     if problems:
         return 1
@@ -200,39 +200,39 @@ def validate(load: Callable[[], tuple[Audit, int]], *, rank: int, world_size: in
 
 def _problems(report: AuditReport, total: int) -> list[str]:
     """Describe each violation."""
-    found = []
+    problems = []
     if report.duplicates:
         if report.examples:
             examples = f", for example rows {list(report.examples)}"
         else:
             examples = ""
-        found.append(f"{report.duplicates} of {report.rows} rows came more than once{examples}")
+        problems.append(f"{report.duplicates} of {report.rows} rows came more than once{examples}")
     if report.missing:
-        found.append(f"{report.missing} of {total} rows did not come")
+        problems.append(f"{report.missing} of {total} rows did not come")
     if report.unexpected:
-        found.append(f"{report.unexpected} rows came that the split does not have")
+        problems.append(f"{report.unexpected} rows came that the split does not have")
     if not report.equal_steps:
-        found.append(f"ranks took different numbers of steps: {list(report.batches_per_rank)}")
-    return found
+        problems.append(f"ranks took different numbers of steps: {list(report.batches_per_rank)}")
+    return problems
 
 
-def _loader(asked: argparse.Namespace) -> tuple[Audit, int]:
+def _loader(arguments: argparse.Namespace) -> tuple[Audit, int]:
     """Open one audited epoch of this rank; also return the number of rows of the split."""
     from headrace.stream.loader.torch_dataset import StreamingDataset
 
-    data = open_dataset(asked.data)
-    plain = data.split_index(asked.split)
+    data = open_dataset(arguments.data)
+    plain = data.split_index(arguments.split)
     index = replace(plain, schema=plain.schema.append(pa.field(ROW, pa.int64(), nullable=False)))
     options = StreamOptions(
-        batch_size=asked.batch_size,
-        shuffle=not asked.no_shuffle,
-        seed=asked.seed,
+        batch_size=arguments.batch_size,
+        shuffle=not arguments.no_shuffle,
+        seed=arguments.seed,
         batch_format="arrow",
         columns=[name for name in index.schema.names if name != VALID],
     )
-    blocks = partial(_numbered, data.block_reader(asked.split), plain.first_row)
-    dataset = StreamingDataset(index, blocks, options, num_workers=asked.workers)
-    dataset.set_epoch(asked.epoch)
+    blocks = partial(_numbered, data.block_reader(arguments.split), plain.first_row)
+    dataset = StreamingDataset(index, blocks, options, num_workers=arguments.workers)
+    dataset.set_epoch(arguments.epoch)
     return audit(dataset.data_loader(), key=ROW, expected=plain.total_rows), plain.total_rows
 
 

@@ -194,7 +194,8 @@ def test_pools_hold_what_a_rank_takes_of_a_chain(chain, world_size, least_rows):
         got = []
         for pool in plan_pools(plan.order, plan.remaining, share, least_rows=least_rows):
             laid = [(block, row) for block, start, stop in pool.spans for row in range(start, stop)]
-            assert len(set(laid)) == len(laid)
+            if plan.order.rows <= sum(rows):  # else rows come more than once
+                assert len(set(laid)) == len(laid)
             got += laid if pool.index is None else [laid[item] for item in pool.index.tolist()]
 
         own = plan.remaining.positions(share.indices(0, share.rows))

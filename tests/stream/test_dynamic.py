@@ -176,7 +176,7 @@ def test_a_slow_rank_claims_fewer_rows_and_holds_at_most_two_blocks():
             rows += len(real_rows(batch))
             if loader.topology.rank == 1:
                 done.wait(100)  # as slow as can be: the other rank ends its pass meanwhile
-                most.append(len(loader.present.claims._held))
+                most.append(len(loader.current.claims._held))
         done.set()
         return rows
 

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from headrace.errors import StreamError
 from headrace.stream.read.columns import cut, from_table, gather
-from headrace.stream.workers.parcel import Parcel, TableParcel, UnmadeBatch
+from headrace.stream.workers.parcel import SharedBatch, TableParcel, UnmadeBatch
 
 
 def batch_of(rows):
@@ -51,7 +51,7 @@ def assert_same(got, expected):
 def test_a_parcel_arrives_as_the_dict_it_was(rows):
     batch = batch_of(rows)
 
-    got = pickle.loads(ForkingPickler.dumps(copy.copy(Parcel(batch))))
+    got = pickle.loads(ForkingPickler.dumps(copy.copy(SharedBatch(batch))))
 
     assert_same(got, batch)
     got["id"][0] = 9  # memory of its own
@@ -65,14 +65,14 @@ def test_an_empty_batch_and_lists_without_tensors_travel_too():
         {"lists": []},
         {"mixed": [torch.ones(1), torch.ones(1, dtype=torch.int8)]},
     ):
-        got = pickle.loads(ForkingPickler.dumps(Parcel(batch)))
+        got = pickle.loads(ForkingPickler.dumps(SharedBatch(batch)))
         assert list(got) == list(batch)
         assert len(got.get("lists", [])) == len(batch.get("lists", []))
 
 
 class Batches(IterableDataset):
     def __iter__(self):
-        yield from (Parcel(batch_of(rows)) for rows in (3, 40_000, 3))
+        yield from (SharedBatch(batch_of(rows)) for rows in (3, 40_000, 3))
 
 
 @pytest.mark.slow
@@ -87,9 +87,9 @@ def test_parcels_cross_a_data_loader(method):
 
 class Unpicklable(IterableDataset):
     def __iter__(self):
-        yield Parcel(batch_of(3))
-        yield Parcel({**batch_of(3), "odd": [lambda: None]})
-        yield Parcel(batch_of(4))
+        yield SharedBatch(batch_of(3))
+        yield SharedBatch({**batch_of(3), "odd": [lambda: None]})
+        yield SharedBatch(batch_of(4))
 
 
 @pytest.mark.slow
@@ -105,15 +105,15 @@ class NoMoreFiles(IterableDataset):
     """Large batches from a worker that may open no more files, which shared memory needs."""
 
     def __iter__(self):
-        yield Parcel(batch_of(3))
+        yield SharedBatch(batch_of(3))
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         free = os.dup(0)
         os.close(free)
         resource.setrlimit(resource.RLIMIT_NOFILE, (free, most))
         with pytest.raises(OSError, match="Too many open files"):
             os.dup(0)
-        yield Parcel(batch_of(40_000))
-        yield Parcel(batch_of(5))
+        yield SharedBatch(batch_of(40_000))
+        yield SharedBatch(batch_of(5))
 
 
 @pytest.mark.slow

@@ -7,23 +7,23 @@ from collections.abc import Generator
 import pytest
 
 from headrace.errors import StreamError
-from headrace.stream.loader.stream_loader import Received
+from headrace.stream.loader.stream_loader import DeliveredCount
 
 
-def passing(received: Received, count: int, steps: int | None = None) -> Generator[int, None, None]:
+def passing(received: DeliveredCount, count: int, steps: int | None = None) -> Generator[int, None, None]:
     received.begin()
     return received.counted((each for each in range(count)), epoch=3, steps=steps)
 
 
 def test_batches_are_counted_when_they_are_received_and_anew_in_each_pass():
-    received = Received()
+    received = DeliveredCount()
     for count in (4, 2):
         assert list(range(1, count + 1)) == [received.batches for _ in passing(received, count)]
 
 
 @pytest.mark.parametrize(("steps", "known"), [(3, True), (None, False)])
 def test_a_pass_ends_with_its_last_batch_where_its_number_is_known_else_when_more_is_asked_for(steps, known):
-    received = Received()
+    received = DeliveredCount()
     batches = passing(received, 3, steps)
 
     assert [False, False, known] == [received.has_ended for _, _ in zip(range(3), batches, strict=False)]
@@ -33,9 +33,9 @@ def test_a_pass_ends_with_its_last_batch_where_its_number_is_known_else_when_mor
     assert received.is_over
 
 
-@pytest.mark.parametrize("newer", [Received.begin, Received.forget])
+@pytest.mark.parametrize("newer", [DeliveredCount.begin, DeliveredCount.forget])
 def test_a_pass_that_was_replaced_raises_and_counts_nothing(newer):
-    received = Received()
+    received = DeliveredCount()
     batches = passing(received, 5)
     next(batches)
     newer(received)
@@ -47,7 +47,7 @@ def test_a_pass_that_was_replaced_raises_and_counts_nothing(newer):
 
 
 def test_a_replaced_pass_that_is_at_its_end_ends_nothing_else():
-    received = Received()
+    received = DeliveredCount()
     old = passing(received, 1)
     next(old)
     new = passing(received, 2)
@@ -67,7 +67,7 @@ def test_what_makes_the_batches_is_closed_with_the_pass():
         finally:
             closed.append(True)
 
-    received = Received()
+    received = DeliveredCount()
     received.begin()
     batches = received.counted(made(), epoch=0)
     next(batches)

@@ -118,7 +118,7 @@ def test_a_state_counts_what_the_loop_received_and_not_what_was_made_ahead(prefe
     plain = loader_of(None)
     for received, (_, _) in enumerate(zip(plain, ahead, strict=True), start=1):
         assert received <= len(made) <= received + (4 if prefetch_bytes else 1)
-        assert (received, plain.state_dict()) == (ahead.received, ahead.state_dict())
+        assert (received, plain.state_dict()) == (ahead.delivered_count, ahead.state_dict())
 
 
 def test_claimed_rows_that_were_made_ahead_are_not_received(tmp_path):
@@ -162,7 +162,7 @@ def test_what_it_raises_comes_after_the_batches_before_it_were_received():
         for _ in loader:
             received += 1
 
-    assert 7 == received == loader.received
+    assert 7 == received == loader.delivered_count
 
 
 def test_a_block_that_cannot_be_read_fails_in_its_place_and_ends_all_threads(own_threads):

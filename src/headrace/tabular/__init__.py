@@ -1,4 +1,6 @@
-"""Rows and batches of text, categories and numbers for users of sharded iterable datasets, over `stream`."""
+"""Rows and batches of text, categories and numbers for users of sharded iterable datasets, over
+`stream`.
+"""
 
 from __future__ import annotations
 

@@ -50,10 +50,13 @@ from headrace.tabular.processors import Processor, as_processor, batch_of, proce
 try:
     from torch.utils.data import get_worker_info
 
-    from headrace.stream.loader.rebatched import refuse_batches_of_batches, refuse_sharing_again
+    from headrace.stream.loader.check_collation import (
+        refuse_batches_of_batches,
+        refuse_sharing_again,
+    )
     from headrace.stream.loader.torch_dataset import StreamingDataset
     from headrace.stream.loader.watched_loader import WatchedLoader
-    from headrace.stream.workers.parcel import parcel_of, whole_batch
+    from headrace.stream.workers.parcel import share_batch, whole_batch
 except ImportError as error:
     raise MissingExtra("torch", "torch") from error
 
@@ -323,21 +326,21 @@ class PipelineIterableDataset(StreamingDataset):
         yield from self.counted(self._rows_of_pieces(self.read()), steps=len(self))
 
     def _iterate_batches(self, *, in_worker: bool) -> Iterator[Any]:
-        with closing(self.batches()) as pieces:
-            for table in pieces:
+        with closing(self.batches()) as batches:
+            for table in batches:
                 batch = batch_of(self._processed(table), self._format)
-                yield parcel_of(batch) if in_worker else batch
+                yield share_batch(batch) if in_worker else batch
 
     def _rows_of_pieces(
-        self, pieces: Generator[Any, None, None], *, worker: int = 0, workers: int = 1
+        self, batches: Generator[Any, None, None], *, worker: int = 0, workers: int = 1
     ) -> Generator[dict[str, Any], None, None]:
         """Yield the rows of every `workers`-th piece of this rank, up to the number of rows that
         every rank has.
         """
         rows = None
         begin = worker * self.options.batch_size
-        with closing(pieces):
-            for table in pieces:
+        with closing(batches):
+            for table in batches:
                 if rows is None:  # a worker learns its pass with the first piece
                     rows = len(self)
                 yield from rows_of(self._processed(table.slice(0, max(0, rows - begin))))
@@ -409,13 +412,13 @@ class PipelineIterableDataset(StreamingDataset):
             raise SettingsError(
                 "state_after: give the batch_size and num_workers of the DataLoader over these rows"
             )
-        present = self.present
+        current = self.current
         piece_rows = self.options.batch_size
-        assert isinstance(present, RowPass)
+        assert isinstance(current, RowPass)
         left = left_after(
             self.plan(), batches, batch_size=batch_size, workers=num_workers, piece_rows=piece_rows
         )
-        return present.start.at(left).to_dict()
+        return current.start.at(left).to_dict()
 
     # diagnostics
 

@@ -47,21 +47,21 @@ def distribution_info(
     world_size; worker_id (0 in the parent), num_workers (1 in the parent); assigned_shards: the
     names, relative to the directory, of this worker's shards, or of the rank's.
     """
-    own = np.zeros((workers, len(index.shards)), np.bool_)
+    shards_of_workers = np.zeros((workers, len(index.shards)), np.bool_)
     ends = index.first_row + index.rows
     item = 0
     for positions in _positions(plan, rank=rank):
         rows = natural_rows(index, plan.order, positions)
         shards = index.shard_of_block[np.searchsorted(ends, rows, side="right")]
-        own[np.arange(item, item + len(rows)) // step_rows % workers, shards] = True
+        shards_of_workers[np.arange(item, item + len(rows)) // step_rows % workers, shards] = True
         item += len(rows)
     if worker is None:
-        mine = own.any(axis=0)
+        mine = shards_of_workers.any(axis=0)
     else:
-        mine = own[worker]
+        mine = shards_of_workers[worker]
     return {
         "total_shards": total_shards,
-        "shards_per_rank": int(own.any(axis=0).sum()),
+        "shards_per_rank": int(shards_of_workers.any(axis=0).sum()),
         "shards_per_worker": int(mine.sum()),
         "rank": rank,
         "world_size": plan.world_size,
@@ -87,20 +87,22 @@ def verify_no_shard_overlap(dataloader: Any, num_ranks: int, num_workers: int) -
         mine = _about_to_read(dataloader, num_ranks, workers)
     except HeadraceError as error:
         problem = str(error)
-    found = gather((mine, problem))
-    problems = [f"rank {rank}: {text}" for rank, (_, text) in enumerate(found) if text is not None]
-    parts = [part for part, _ in found if part is not None]
+    reports = gather((mine, problem))
+    problems = [
+        f"rank {rank}: {text}" for rank, (_, text) in enumerate(reports) if text is not None
+    ]
+    parts = [part for part, _ in reports if part is not None]
     ranks = sorted(rank for rank, _ in parts)
-    if not problems and len(found) > 1 and ranks != list(range(num_ranks)):
+    if not problems and len(reports) > 1 and ranks != list(range(num_ranks)):
         problems.append(f"the readers are ranks {ranks}, expected 0 to {num_ranks - 1}, each once")
-    for place, (_, reads) in enumerate(parts if not problems else []):
+    for number, (_, reads) in enumerate(parts if not problems else []):
         differ = []
         for name in sorted(reads | parts[0][1]):
             if reads.get(name) != parts[0][1].get(name):
                 differ.append(name)
         if differ:
             problems.append(
-                f"rank {place} reads another order or other files than rank 0: they differ in"
+                f"rank {number} reads another order or other files than rank 0: they differ in"
                 f" {', '.join(differ)}; give all ranks the same files, seed, epoch, state, batch"
                 " size and workers"
             )
@@ -128,12 +130,16 @@ def _about_to_read(dataloader: Any, num_ranks: int, num_workers: int) -> tuple[i
             f"the DataLoader has {dataloader.num_workers} workers, {num_workers} are expected"
         )
     plan = dataset.plan()
-    own = {
+    settings = {
         "total": plan.remaining.total,
         "batch_size": plan.batch_size,
         "remainder": plan.remainder,
     }
-    return dataset.topology.rank, {**dataset.present.state_after(0), **own, "workers": num_workers}
+    return dataset.topology.rank, {
+        **dataset.current.state_after(0),
+        **settings,
+        "workers": num_workers,
+    }
 
 
 def _misread(dataset: Any, num_ranks: int) -> list[str]:
@@ -175,16 +181,16 @@ def left_after(
     """
     rank_rows = plan.steps_per_rank
     workers = max(1, workers)
-    begins = np.arange(0, rank_rows, piece_rows, dtype=np.int64)
-    ends = np.minimum(begins + piece_rows, rank_rows)
-    turn, worker = np.divmod(np.arange(len(begins)), workers)
-    worker_rows = np.bincount(worker, ends - begins, minlength=workers).astype(np.int64)
-    received = np.minimum(
+    block_starts = np.arange(0, rank_rows, piece_rows, dtype=np.int64)
+    ends = np.minimum(block_starts + piece_rows, rank_rows)
+    turn, worker = np.divmod(np.arange(len(block_starts)), workers)
+    worker_rows = np.bincount(worker, ends - block_starts, minlength=workers).astype(np.int64)
+    rows_received = np.minimum(
         _in_turn(-(-worker_rows // batch_size), batches) * batch_size, worker_rows
     )
-    begins += np.clip(received[worker] - turn * piece_rows, 0, ends - begins)
+    block_starts += np.clip(rows_received[worker] - turn * piece_rows, 0, ends - block_starts)
     # and what "drop" leaves out
-    begins = np.append(begins, rank_rows)
+    block_starts = np.append(block_starts, rank_rows)
     ends = np.append(ends, plan.remaining.total)
     bounds = np.array([0, plan.remaining.total], np.int64)
     stride = plan.world_size
@@ -192,7 +198,8 @@ def left_after(
         bounds = plan.shard_partition.bounds(plan.remaining, plan.world_size)
         stride = 1
     starts, stops = (
-        np.minimum(bounds[:-1, None] + stride * each, bounds[1:, None]) for each in (begins, ends)
+        np.minimum(bounds[:-1, None] + stride * offset, bounds[1:, None])
+        for offset in (block_starts, ends)
     )
     return plan.remaining.keep(starts.ravel(), stops.ravel())
 
@@ -207,13 +214,13 @@ def _in_turn(batches_of_worker: I64, batches: int) -> I64:
         )
         - 1
     )
-    given = np.minimum(batches_of_worker, turn)
-    given[np.flatnonzero(batches_of_worker > turn)[: batches - int(given.sum())]] += 1
-    return given
+    in_turn = np.minimum(batches_of_worker, turn)
+    in_turn[np.flatnonzero(batches_of_worker > turn)[: batches - int(in_turn.sum())]] += 1
+    return in_turn
 
 
 def _positions(plan: Plan, *, rank: int) -> Iterator[I64]:
     """Yield the positions that one rank takes, a part at a time."""
-    share = plan.rank_rows(rank)
-    for start in range(0, share.rows, _PART_ROWS):
-        yield plan.remaining.positions(share.indices(start, start + _PART_ROWS))
+    rank_rows = plan.rank_rows(rank)
+    for start in range(0, rank_rows.rows, _PART_ROWS):
+        yield plan.remaining.positions(rank_rows.indices(start, start + _PART_ROWS))

@@ -70,15 +70,15 @@ class Fields:
                     f"config: {name} is {value!r}; give the name of a column, or leave it out"
                 )
         for name in _LISTS:
-            given = getattr(self, name)
-            is_list = isinstance(given, Sequence) and not isinstance(given, str)
-            if not is_list or not all(isinstance(each, str) for each in given):
-                raise SettingsError(f"config: {name} is {given!r}; give a list of column names")
-            if len(set(given)) < len(given):
+            setting = getattr(self, name)
+            is_list = isinstance(setting, Sequence) and not isinstance(setting, str)
+            if not is_list or not all(isinstance(column, str) for column in setting):
+                raise SettingsError(f"config: {name} is {setting!r}; give a list of column names")
+            if len(set(setting)) < len(setting):
                 raise SettingsError(
-                    f"config: {name} names a column twice: {list(given)}; name each once"
+                    f"config: {name} names a column twice: {list(setting)}; name each once"
                 )
-            object.__setattr__(self, name, tuple(given))
+            object.__setattr__(self, name, tuple(setting))
         check_word("config: label_type", self.label_type, get_args(LabelType))
         both = [name for name in self.tab_field_list if name in (*self.cat_field_list, *self.texts)]
         if both:
@@ -140,13 +140,13 @@ class Fields:
             raise SettingsError(
                 f"config: columns {missing} are not in the data; it has {source.names}"
             )
-        return pa.schema([(each.name, self._type(each, number_type)) for each in source])
+        return pa.schema([(field.name, self._type(field, number_type)) for field in source])
 
     def _type(self, column: pa.Field, number_type: NumberType) -> pa.DataType:
         name = column.name
-        kind = plain(column.type)
+        dtype = plain(column.type)
         if name in self.tab_field_list:
-            if not is_number(column.type) and not is_text(kind):
+            if not is_number(column.type) and not is_text(dtype):
                 raise SettingsError(
                     f"config: column {name!r} is {column.type}, which is not a number; take it out"
                     " of tab_field_list"
@@ -155,21 +155,21 @@ class Fields:
                 return pa.float32()
             return pa.float64()
         if name in (*self.cat_field_list, *self.texts):
-            if pa.types.is_nested(kind):
+            if pa.types.is_nested(dtype):
                 raise SettingsError(
                     f"config: column {name!r} is {column.type}, which is not text or a category;"
                     " leave it undeclared"
                 )
             return pa.string()
-        if name == self.label_name and self.label_type == "number" and is_text(kind):
+        if name == self.label_name and self.label_type == "number" and is_text(dtype):
             return pa.int64()
-        return kind
+        return dtype
 
 
-def is_number(kind: pa.DataType) -> bool:
+def is_number(dtype: pa.DataType) -> bool:
     """Return whether values of this type are numbers or booleans."""
     tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean)
-    return any(test(kind) for test in tests)
+    return any(test(dtype) for test in tests)
 
 
 @dataclass(kw_only=True)
@@ -214,8 +214,8 @@ class DeclaredBlocks:
         """
         fields.schema(self.source_schema, self.number_type)
         gone = set(self.fields.cat_field_list).difference(fields.cat_field_list)
-        kept = {name: value for name, value in self.fills.items() if name not in gone}
-        self.fields, self.fills = fields, dict.fromkeys(fields.cat_field_list, "") | kept
+        retained = {name: value for name, value in self.fills.items() if name not in gone}
+        self.fields, self.fills = fields, dict.fromkeys(fields.cat_field_list, "") | retained
 
     def fill(self, values: Mapping[str, Any]) -> None:
         """Fill missing values of these columns from now on.
@@ -238,54 +238,54 @@ class DeclaredBlocks:
         """
         table = self.read_block(number, columns)
         schema = self.schema
-        for place, each in enumerate(table.schema):
-            name, kind = each.name, schema.field(each.name).type
+        for column_number, name in enumerate(table.schema.names):
+            dtype = schema.field(name).type
             before = table[name]
-            column = self._read(before, name, kind)
+            column = self._read(before, name, dtype)
             if name in self.fills:
                 missing = pc.is_null(column, nan_is_null=True)
                 if pc.any(missing).as_py():
-                    column = pc.if_else(missing, _scalar(name, self.fills[name], kind), column)
+                    column = pc.if_else(missing, _scalar(name, self.fills[name], dtype), column)
             if column is not before:
-                table = table.set_column(place, pa.field(name, kind), column)
+                table = table.set_column(column_number, pa.field(name, dtype), column)
         return table
 
-    def _read(self, values: pa.ChunkedArray, name: str, kind: pa.DataType) -> pa.ChunkedArray:
+    def _read(self, values: pa.ChunkedArray, name: str, dtype: pa.DataType) -> pa.ChunkedArray:
         if pa.types.is_dictionary(values.type):
             values = values.cast(plain(values.type))
-        if values.type == kind:
+        if values.type == dtype:
             return values
-        if is_text(values.type) and is_number(kind):
+        if is_text(values.type) and is_number(dtype):
             is_declared = name in self.fields.tab_field_list
             if self.bad_numbers == "missing" and is_declared:
                 texts = pc.utf8_trim_whitespace(nulled(values, self.null_values))
                 absent = pa.scalar(None, texts.type)
                 return pc.if_else(pc.match_substring_regex(texts, _NUMBER), texts, absent).cast(
-                    kind
+                    dtype
                 )
-            if not pa.types.is_floating(kind):
+            if not pa.types.is_floating(dtype):
                 values = nulled(values, self.null_values)
             declared = "label_name"
             if is_declared:
                 declared = "tab_field_list"
-            return typed(pa.table({name: values}), {name: kind}, self.null_values, declared, 0)[
+            return typed(pa.table({name: values}), {name: dtype}, self.null_values, declared, 0)[
                 name
             ]
         try:
-            return values.cast(kind, safe=not is_number(kind))
+            return values.cast(dtype, safe=not is_number(dtype))
         except pa.ArrowException as error:
             raise InputError(
-                f"column {name}: {values.type} cannot be read as {kind} ({error}); declare it as"
+                f"column {name}: {values.type} cannot be read as {dtype} ({error}); declare it as"
                 " what it is"
             ) from error
 
 
-def _scalar(name: str, value: Any, kind: pa.DataType) -> pa.Scalar:
+def _scalar(name: str, value: Any, dtype: pa.DataType) -> pa.Scalar:
     try:
-        return pa.scalar(value, kind)
+        return pa.scalar(value, dtype)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise SettingsError(
-            f"fill_missing_value: {value!r} does not convert to {kind}, the type of column"
+            f"fill_missing_value: {value!r} does not convert to {dtype}, the type of column"
             f" {name!r} ({error}); give a value of that type"
         ) from error
 
@@ -336,11 +336,11 @@ def open_files(
             " shards"
         )
     if filename is not None:
-        found = [root / filename]
+        paths = [root / filename]
     else:
-        found = _matching(root, shard_pattern)
-    data = open_dataset(found, cache_dir=cache_dir)
-    return Source(index=data.split_index(), read_block=data.block_reader(), files=tuple(found))
+        paths = _matching(root, shard_pattern)
+    data = open_dataset(paths, cache_dir=cache_dir)
+    return Source(index=data.split_index(), read_block=data.block_reader(), files=tuple(paths))
 
 
 def _matching(root: Path, shard_pattern: str | Sequence[str] | None) -> list[Path]:
@@ -349,23 +349,23 @@ def _matching(root: Path, shard_pattern: str | Sequence[str] | None) -> list[Pat
     else:
         patterns = list(shard_pattern or ("part-*",))
     fixed = path_of(glob.escape(str(root)))
-    found: set[Path] = set()
+    matches: set[Path] = set()
     for choice in [patterns, ["*"]] if shard_pattern is None else [patterns]:
         for pattern in choice:
             with suppress(NoMatch):
                 listing = list_files([fixed / pattern])
-                found.update(listing.path(place) for place in range(len(listing.names)))
-        if found:
+                matches.update(listing.path(number) for number in range(len(listing.names)))
+        if matches:
             break
-    if not found:
-        asked = "*.parquet, *.csv, *.tsv, *.jsonl"
+    if not matches:
+        wanted_names = "*.parquet, *.csv, *.tsv, *.jsonl"
         if shard_pattern is not None:
-            asked = ", ".join(patterns)
+            wanted_names = ", ".join(patterns)
         raise InputError(
-            f"{root}: holds no shard that matches {asked}; check the directory, or pass"
+            f"{root}: holds no shard that matches {wanted_names}; check the directory, or pass"
             " shard_pattern="
         )
-    file_types = map(file_type_of_name, [path.name for path in found])
+    file_types = map(file_type_of_name, [path.name for path in matches])
     formats = sorted({file_type.format.name for file_type in file_types if file_type})
     if len(formats) > 1:
         raise InputError(
@@ -373,7 +373,7 @@ def _matching(root: Path, shard_pattern: str | Sequence[str] | None) -> list[Pat
             " rows twice;"
             f' name one, e.g. shard_pattern="part-*.{formats[0]}*"'
         )
-    return sorted(found)
+    return sorted(matches)
 
 
 def of_frame(frame: Any) -> Source:
@@ -396,8 +396,8 @@ def of_frame(frame: Any) -> Source:
             " polars DataFrame, or a pyarrow Table"
         )
     kinds = [
-        (each.name, pa.string() if pa.types.is_null(each.type) else plain(each.type))
-        for each in table.schema
+        (field.name, pa.string() if pa.types.is_null(field.type) else plain(field.type))
+        for field in table.schema
     ]
     table = table.cast(pa.schema(kinds)).combine_chunks()
     starts = np.arange(0, table.num_rows, _FRAME_BLOCK_ROWS, dtype=np.int64)
@@ -428,8 +428,8 @@ def _of_pandas(frame: Any) -> pa.Table:
     if len(set(names)) < len(names):
         raise InputError(f"dataframe: column names repeat in {names}; rename one of them")
     arrays = []
-    for place, name in enumerate(names):
-        series = frame.iloc[:, place]
+    for number, name in enumerate(names):
+        series = frame.iloc[:, number]
         floats = getattr(series.dtype, "kind", "") == "f" and isinstance(series.dtype, np.dtype)
         try:  # a NaN of pandas is a missing text or date, but a float of its own
             arrays.append(pa.array(series.to_numpy() if floats else series, from_pandas=not floats))

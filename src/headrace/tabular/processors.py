@@ -200,10 +200,10 @@ def processed(
     """Return the table's columns in this order, each with its processor run over it; then the mask
     of real rows.
     """
-    found = {name: table[name].combine_chunks() for name in (*columns, VALID)}
+    arrays = {name: table[name].combine_chunks() for name in (*columns, VALID)}
     return {
         name: processors[name].process_column(column) if name in processors else column
-        for name, column in found.items()
+        for name, column in arrays.items()
     }
 
 
@@ -219,11 +219,11 @@ def batch_of(columns: Mapping[str, Any], batch_format: BatchFormat) -> Batch:
         return list(rows_of(columns))
     arrow = {name: column for name, column in columns.items() if isinstance(column, pa.Array)}
     for name, column in arrow.items():
-        kind = column.type
-        if column.null_count and is_number(kind) and not pa.types.is_floating(kind):
+        dtype = column.type
+        if column.null_count and is_number(dtype) and not pa.types.is_floating(dtype):
             raise InputError(
                 f"column {name}: {column.null_count} of {len(column)} values of a batch are"
-                f" missing, which {kind} cannot hold; fill them with"
+                f" missing, which {dtype} cannot hold; fill them with"
                 f" fill_missing_value(columns={{{name!r}: …}}), or declare the column in"
                 " tab_field_list"
             )

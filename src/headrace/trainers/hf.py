@@ -87,20 +87,20 @@ class HeadraceCallback(TrainerCallback, ExportableState):  # type: ignore[misc] 
         self._stream: StreamLoader | None = None
         self._stepped = 0
 
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002 - the hook's signature
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_others: Any) -> None:  # noqa: ARG002 - the hook's signature
         """Set the stream whose position is saved."""
-        self._stream = getattr(given.get("train_dataloader"), "stream", None)
+        self._stream = getattr(_others.get("train_dataloader"), "stream", None)
         self._stepped = 0
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002 - the hook's signature
+    def on_step_end(self, args: Any, state: Any, control: Any, **_others: Any) -> None:  # noqa: ARG002 - the hook's signature
         """Count the batches that the optimizer has stepped with."""
         stream = self._stream
         if stream is None:
             return
-        self._stepped = stream.received
+        self._stepped = stream.delivered_count
         if stream.partial_epoch:  # the Trainer counts from where this run began
-            whole = stream.passes.whole(stream.present).steps or 1
-            state.epoch = stream.epoch + 1 - (len(stream) - stream.received) / whole
+            epoch_steps = stream.passes.full(stream.current).steps or 1
+            state.epoch = stream.epoch + 1 - (len(stream) - stream.delivered_count) / epoch_steps
 
     def state(self) -> dict[str, Any]:
         """Return what the Trainer writes into the checkpoint."""
@@ -144,7 +144,7 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
         super().__init__(
             *arguments, train_dataset=train_dataset, eval_dataset=eval_dataset, **settings
         )
-        if any(_is_streams(each) for each in self._given.values()):
+        if any(_is_streams(dataset) for dataset in self._given.values()):
             self.add_callback(HeadraceCallback())
 
     def _prepare_dataset(self, dataset: Any, *arguments: Any, **settings: Any) -> Any:
@@ -264,10 +264,10 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
         if checkpoint is not None and isinstance(self.train_dataset, StreamLoader):
             path = Path(checkpoint, _STATE_FILE)
             values = json.loads(path.read_text())
-            kept = values.get("stateful_callbacks", {}).get(HeadraceCallback.__name__)
+            saved_callback = values.get("stateful_callbacks", {}).get(HeadraceCallback.__name__)
             saved = None
-            if isinstance(kept, dict):
-                saved = kept.get("attributes", {}).get("saved")
+            if isinstance(saved_callback, dict):
+                saved = saved_callback.get("attributes", {}).get("saved")
             if saved is None:
                 raise StreamError(
                     f"{path}: holds no position of a stream; resume from a checkpoint that a"
@@ -329,19 +329,22 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
         if items is not None:
             # a step in which nothing is trained
             return samples, torch.as_tensor(items).clamp(min=1)
-        own = torch.tensor(
-            [[sum(each.weight for each in samples), *(each.rows for each in samples)]],
+        counts = torch.tensor(
+            [[sum(sample.weight for sample in samples), *(sample.rows for sample in samples)]],
             device=device,
         )
-        of_ranks = self.accelerator.gather(own)
+        of_ranks = self.accelerator.gather(counts)
         total = int(of_ranks[:, 0].sum().clamp(min=1))
         # The Trainer takes the mean over ranks, and over batches unless told that the loss is
         # scaled already.
         means = self.accelerator.num_processes * (
             1 if getattr(self, "loss_is_scaled_for_ga", None) else len(samples)
         )
-        for each, rows in zip(samples, of_ranks[:, 1:].T, strict=True):
-            each.share, each.differs = each.weight * means / total, bool((rows != rows[0]).any())
+        for sample, rows in zip(samples, of_ranks[:, 1:].T, strict=True):
+            sample.fraction, sample.differs = (
+                sample.weight * means / total,
+                bool((rows != rows[0]).any()),
+            )
         return samples, items
 
     def training_step(self, model: Any, inputs: Any, *arguments: Any, **settings: Any) -> Any:
@@ -363,7 +366,7 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
     ) -> Any:
         """Return the loss of a batch, times its share of the optimizer step."""
         self._items = num_items_in_batch
-        found = super().compute_loss(
+        result = super().compute_loss(
             model,
             inputs,
             return_outputs=return_outputs,
@@ -371,10 +374,10 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
             **settings,
         )
         if self._share is None or self._share == 1:
-            return found
+            return result
         if return_outputs:
-            return (found[0] * self._share, found[1])
-        return found * self._share
+            return (result[0] * self._share, result[1])
+        return result * self._share
 
     @contextmanager
     def _gathering(self, *, differs: bool) -> Iterator[None]:
@@ -488,7 +491,7 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
 
 def _is_streams(dataset: Any) -> bool:
     if isinstance(dataset, dict):
-        return any(isinstance(each, StreamLoader) for each in dataset.values())
+        return any(isinstance(stream, StreamLoader) for stream in dataset.values())
     return isinstance(dataset, StreamLoader)
 
 
@@ -504,21 +507,21 @@ def _schedule(
 
     epochs: as many as are trained unless `most` steps are asked for.
     """
-    present: Pass = stream.present
-    whole = _updates(stream.passes.whole(present).steps or 0, accumulated)
+    current: Pass = stream.current
+    epoch_updates = _updates(stream.passes.full(current).steps or 0, accumulated)
     steps = done
-    epoch = present.epoch
+    epoch = current.epoch
     # Bins, and shares of whole shards, differ from epoch to epoch. Of rows every epoch has as many.
     differ = stream.options.source is not None or stream.options.distribution != "balanced"
-    left = _updates(present.steps or 0, accumulated)
+    left = _updates(current.steps or 0, accumulated)
     while steps < most if most > 0 else epoch < epochs:
         part = epochs - epoch
         if most <= 0 and part < 1:
-            left = max(0, math.ceil(part * whole) - (whole - left))
+            left = max(0, math.ceil(part * epoch_updates) - (epoch_updates - left))
         steps = steps + left
         epoch = epoch + 1
         if differ:
-            present = stream.passes.begin(epoch, present)
-            whole = _updates(present.steps or 0, accumulated)
-        left = whole
+            current = stream.passes.begin(epoch, current)
+            epoch_updates = _updates(current.steps or 0, accumulated)
+        left = epoch_updates
     return epoch, most if most > 0 else steps

@@ -32,7 +32,7 @@ class Inputs(dict[str, Any]):
     valid: torch.Tensor | None = None
     rows: int = 0
     weight: int = 0
-    share: float | None = None
+    fraction: float | None = None
     differs: bool = False
 
 
@@ -57,7 +57,9 @@ class ModelInputs:
         shifts_labels: bool,
         counts_labels: bool,
     ) -> None:
-        self._takes_more = any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values())
+        self._takes_more = any(
+            parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()
+        )
         self._parameters = parameters
         if all_columns:
             self._wanted = None
@@ -87,32 +89,33 @@ class ModelInputs:
                 " transform keep it"
             )
         if isinstance(batch, dict) and "cu_seqlens" in batch:
-            made = Inputs(self._packed(batch))
-            made.rows, real = len(made["input_ids"]), int(batch[VALID].sum())
+            inputs = Inputs(self._packed(batch))
+            inputs.rows, real = len(inputs["input_ids"]), int(batch[VALID].sum())
         else:
             if isinstance(batch, list):
                 size = len(batch)
-                kept = [row for row in batch if row[VALID]]
-                real = len(kept)
+                valid_rows = [row for row in batch if row[VALID]]
+                real = len(valid_rows)
                 rows = [
-                    {name: row[name] for name in row if name != VALID} for row in kept or batch[:1]
+                    {name: row[name] for name in row if name != VALID}
+                    for row in valid_rows or batch[:1]
                 ]
-                made = Inputs(self._collate(rows))
+                inputs = Inputs(self._collate(rows))
             else:
                 size = len(batch[VALID])
                 real = int(batch[VALID].sum())
-                made = Inputs(self._of_tensors(batch))
-            made.valid, made.rows = torch.arange(size) < real, max(1, real)
-        labels = made.get("labels")
+                inputs = Inputs(self._of_tensors(batch))
+            inputs.valid, inputs.rows = torch.arange(size) < real, max(1, real)
+        labels = inputs.get("labels")
         if not isinstance(labels, torch.Tensor) or labels.is_floating_point():
-            made.weight = real
+            inputs.weight = real
         elif real:
-            made.weight = int(
+            inputs.weight = int(
                 ((labels[..., 1:] if self._shifts_labels else labels) != IGNORED).sum()
             )
         elif self._counts_labels:  # else the mean over no label would be no number
-            made["labels"] = torch.full_like(labels, IGNORED)
-        return made
+            inputs["labels"] = torch.full_like(labels, IGNORED)
+        return inputs
 
     def _of_tensors(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Return padded columns without their lengths: as the attention mask, and with labels that
@@ -120,37 +123,37 @@ class ModelInputs:
         """
         valid = batch[VALID]
         if bool(valid.any()):
-            kept = torch.nonzero(valid)[:, 0]
+            rows = torch.nonzero(valid)[:, 0]
         else:
-            kept = torch.zeros(1, dtype=torch.int64)
-        made = {name: value for name, value in batch.items() if name != VALID}
-        lengths = {name: made[name + LENGTHS] for name in made if name + LENGTHS in made}
-        made = {
+            rows = torch.zeros(1, dtype=torch.int64)
+        inputs = {name: value for name, value in batch.items() if name != VALID}
+        lengths = {name: inputs[name + LENGTHS] for name in inputs if name + LENGTHS in inputs}
+        inputs = {
             name: value
-            for name, value in made.items()
+            for name, value in inputs.items()
             if name.removesuffix(LENGTHS) not in lengths or name in lengths
         }
         inside = {
-            name: cast(torch.Tensor, torch.arange(made[name].shape[1]) < lengths[name][:, None])
+            name: cast(torch.Tensor, torch.arange(inputs[name].shape[1]) < lengths[name][:, None])
             for name in ("input_ids", "labels")
             if name in lengths
         }
-        if "input_ids" in inside and "attention_mask" not in made:
-            made["attention_mask"] = inside["input_ids"].to(torch.int64)
+        if "input_ids" in inside and "attention_mask" not in inputs:
+            inputs["attention_mask"] = inside["input_ids"].to(torch.int64)
         if "labels" in inside:
-            made["labels"] = made["labels"].masked_fill(~inside["labels"], IGNORED)
+            inputs["labels"] = inputs["labels"].masked_fill(~inside["labels"], IGNORED)
         if self._wanted is not None:
-            made = {name: value for name, value in made.items() if name in self._wanted}
-        for name, value in made.items():
+            inputs = {name: value for name, value in inputs.items() if name in self._wanted}
+        for name, value in inputs.items():
             if not isinstance(value, torch.Tensor):
                 raise SettingsError(
                     f"column {name}: the model would get {type(value).__name__}; for lists open the"
                     ' stream with lists="padded", with pack=, or with batch_format="rows" and a'
                     " data collator; leave texts out with columns="
                 )
-        if len(kept) == len(valid):
-            return made
-        return {name: value[kept] for name, value in made.items()}
+        if len(rows) == len(valid):
+            return inputs
+        return {name: value[rows] for name, value in inputs.items()}
 
     def _packed(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Return what keeps packed sequences apart: position ids for masks, cumulated lengths for
@@ -160,25 +163,26 @@ class ModelInputs:
         # a row's last place has no next token, and a sequence's last one no label
         if self._labels_lie_left:
             labels = torch.cat([torch.full_like(labels[:, :1], IGNORED), labels[:, :-1]], dim=1)
-        made = {
+        inputs = {
             "input_ids": batch["input_ids"],
             "labels": labels,
             "position_ids": batch["position_ids"],
         }
         if "attention_mask" in batch:
-            made["attention_mask"] = batch["attention_mask"]
+            inputs["attention_mask"] = batch["attention_mask"]
         if self._takes_more:
             ends = batch["cu_seqlens"]
             longest = int(batch["max_seqlen"])
-            made |= {
+            inputs |= {
                 "cu_seq_lens_q": ends,
                 "cu_seq_lens_k": ends,
                 "max_length_q": longest,
                 "max_length_k": longest,
             }
         if "use_cache" in self._parameters:
-            made["use_cache"] = False  # with a cache, transformers makes no mask from position ids
-        return made
+            # with a cache, transformers makes no mask from position ids
+            inputs["use_cache"] = False
+        return inputs
 
 
 class RowFeed:
@@ -221,13 +225,13 @@ class RowFeed:
                 for row, before in zip(rows, [*rows[-1:], *rows], strict=False)
             ]
         self.rows = rows
-        made = list(self.prepared)
-        if len(made) != len(rows):
+        ready = list(self.prepared)
+        if len(ready) != len(rows):
             raise StreamError(
-                f"rows: {len(rows)} were prepared to {len(made)}; a stream's rows are one example"
+                f"rows: {len(rows)} were prepared to {len(ready)}; a stream's rows are one example"
                 " each: pack with headrace, with packing=False for the trainer"
             )
-        return made
+        return ready
 
 
 def first_rows(stream: StreamLoader) -> list[dict[str, Any]]:

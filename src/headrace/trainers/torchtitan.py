@@ -177,7 +177,7 @@ class HeadraceDataLoader(_BaseDataLoader):  # type: ignore[misc]  # torchtitan n
                 yield from self._batches(step)
             if not infinite:
                 return
-            if not self.stream.received and not self.stream.partial_epoch:
+            if not self.stream.delivered_count and not self.stream.partial_epoch:
                 rows = (
                     f"{self.stream.index.total_rows} rows, and a rank takes"
                     f" {self.stream.options.batch_size} a step"
@@ -223,7 +223,7 @@ class HeadraceDataLoader(_BaseDataLoader):  # type: ignore[misc]  # torchtitan n
         """Return where the stream is after the steps handed out whole: the same on every rank,
         under the same key.
         """
-        state = self.stream.state_after(self.stream.received - self._inside_step)
+        state = self.stream.state_after(self.stream.delivered_count - self._inside_step)
         # torch's distributed checkpoints take dictionaries apart
         return {_STATE: json.dumps(state)}
 

@@ -100,10 +100,10 @@ class PackingPasses:
         """Begin an epoch; see `Passes`."""
         return self._of(self.rows.begin(epoch, after.rows if isinstance(after, PackingPass) else None))
 
-    def whole(self, of: Pass) -> PackingPass:
+    def full(self, of: Pass) -> PackingPass:
         """Return the full epoch of a pass, from its beginning."""
         assert isinstance(of, PackingPass)
-        return self._of(self.rows.whole(of.rows))
+        return self._of(self.rows.full(of.rows))
 
     def resume(self, values: Mapping[str, Any]) -> PackingPass:
         """Resume from a saved state: exactly with the same ranks and batch size, otherwise with the remaining rows."""

@@ -317,7 +317,7 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
             self._loaded = None
         loader = self._train
         loader.follow()
-        steps = loader.stream.passes.whole(loader.stream.present).steps
+        steps = loader.stream.passes.full(loader.stream.current).steps
         self._ask_lengths_again(differ=loader.stream.epochs is not None or len(loader) != steps)
         if (
             self.trainer is not None

@@ -313,7 +313,7 @@ class WindowLoader(StreamLoader):
         )
         super().__init__(item_index(items), no_block, checked, ItemPasses, topology=topology)
         count = items.count(0)
-        if self.remainder == "drop" and count and not self.present.steps:
+        if self.remainder == "drop" and count and not self.current.steps:
             raise SettingsError(
                 f'windows: remainder="drop" leaves no step: the first epoch has {count} windows,'
                 f" and a step of {self.topology.world_size} ranks takes"
@@ -327,15 +327,15 @@ class WindowLoader(StreamLoader):
         """
         confirm(self.topology)
         if self._received.is_over:
-            following = self.passes.begin(self.epoch + 1, self.present)
+            following = self.passes.begin(self.epoch + 1, self.current)
         else:
-            following = self.present
+            following = self.current
         assert following.steps is not None
         return following.steps
 
     def read(self) -> Generator[Batch, None, None]:
         """Read the batches of the present pass from its beginning, monitored but not counted."""
-        current = self.present
+        current = self.current
         if (
             isinstance(current, ItemPass)
             and not current.steps

@@ -24,7 +24,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from headrace.arrays import I64, U64
+from headrace.arrays import F64, I64, U64
 from headrace.checks import check_integer, duration_us
 from headrace.dataset.contents import roles_of, split_digests
 from headrace.dataset.manifest import in_usual_order
@@ -199,7 +199,10 @@ class LeakReport:
             / max(1, count)
             for source, count in self.items.items()
         ]
-        of_rows = [*(leak.fraction for leak in self.shared), *(leak.fraction for leak in self.past_cut)]
+        of_rows = [
+            *(leak.fraction for leak in self.shared),
+            *(leak.fraction for leak in self.past_cut),
+        ]
         if self.near is None:
             near = []
         else:
@@ -491,7 +494,8 @@ def _near_ids(splits: Sequence[SplitBlocks], entity: str, null_values: Sequence[
         entities=len(groups),
         separate=int(groups["apart"].sum()),
         fraction=max(
-            int((again == number).sum()) / max(1, len(ids_of_split)) for number, ids_of_split in enumerate(parts)
+            int((again == number).sum()) / max(1, len(ids_of_split))
+            for number, ids_of_split in enumerate(parts)
         ),
         examples=tuple(tuple(row) for row in examples),
     )
@@ -525,12 +529,13 @@ def _telling(
                 table = table.set_column(number, name, table[number].cast(pa.float64()))
         return table
 
-    trained, tried = (  # all columns at once, because text files are parsed again in every read
-        pl.DataFrame(
-            pl.from_arrow(pa.concat_tables(each.map([*flat, label], read, each.spread(_LOOKED_AT))))
-        )
-        for each in (splits[0], splits[-1])
-    )
+    def sample(split: SplitBlocks) -> pl.DataFrame:
+        # All columns at once, because text files are parsed again in every read.
+        tables = split.map([*flat, label], read, split.spread(_LOOKED_AT))
+        return pl.DataFrame(pl.from_arrow(pa.concat_tables(tables)))
+
+    trained = sample(splits[0])
+    tried = sample(splits[-1])
     if trained[label].n_unique() > _CLASSES:
         return ()
     trained = trained.drop_nulls(label)
@@ -544,26 +549,26 @@ def _telling(
     telling = []
     for column in flat:
         known = trained.select(column, label)
-        table_of_column = tried.select(column, label)
+        asked_about = tried.select(column, label)
         values = known[column]
         if values.dtype.is_numeric() and values.n_unique() > _BINS:
-            numbers = [
-                each[column].cast(pl.Float64).fill_null(np.nan).to_numpy()
-                for each in (known, table_of_column)
-            ]
-            edges = np.unique(np.nanquantile(numbers[0], np.linspace(0, 1, _BINS)))
-            known, table_of_column = (
-                each.with_columns(pl.Series(column, np.searchsorted(edges, binned)))
-                for each, binned in zip((known, table_of_column), numbers, strict=True)
-            )
+            numbers = _floats(values)
+            edges = np.unique(np.nanquantile(numbers, np.linspace(0, 1, _BINS)))
+            binned = np.searchsorted(edges, _floats(asked_about[column]))
+            known = known.with_columns(pl.Series(column, np.searchsorted(edges, numbers)))
+            asked_about = asked_about.with_columns(pl.Series(column, binned))
         best = known.group_by(column).agg(pl.col(label).mode().sort().first().alias("guess"))
-        guessed = table_of_column.join(best, on=column, how="left", nulls_equal=True, maintain_order="left")[
-            "guess"
-        ]
-        accuracy = _share(guessed.fill_null(usual) == table_of_column[label])
+        guesses = asked_about.join(
+            best, on=column, how="left", nulls_equal=True, maintain_order="left"
+        )
+        accuracy = _share(guesses["guess"].fill_null(usual) == asked_about[label])
         if 1 - accuracy <= _TELLING * (1 - base):
             telling.append(Telling(column=column, accuracy=accuracy, most_frequent=base))
     return tuple(telling)
+
+
+def _floats(column: pl.Series) -> F64:
+    return column.cast(pl.Float64).fill_null(np.nan).to_numpy()
 
 
 def _share(right: pl.Series) -> float:
@@ -597,9 +602,8 @@ def _dated(splits: Sequence[SplitBlocks], roles: Mapping[str, Any]) -> dict[str,
         return pl.DataFrame({"entity": entity, "begin": begin, "end": end})
 
     empty = pl.DataFrame(schema={"entity": pl.UInt64, "begin": pl.Int64, "end": pl.Int64})
-    return {
-        each.name: pl.concat([empty, *each.map(list(columns.values()), read)]) for each in splits
-    }
+    names = list(columns.values())
+    return {split.name: pl.concat([empty, *split.map(names, read)]) for split in splits}
 
 
 def periods(splits: Mapping[str, pl.DataFrame]) -> tuple[Period, ...]:
@@ -608,7 +612,9 @@ def periods(splits: Mapping[str, pl.DataFrame]) -> tuple[Period, ...]:
     for name, rows in splits.items():
         read = _read(rows)
         first, last = read.select(pl.col("begin").min(), pl.col("end").max()).row(0)
-        overlaps.append(Period(split=name, first_us=first, last_us=last, unread=len(rows) - len(read)))
+        overlaps.append(
+            Period(split=name, first_us=first, last_us=last, unread=len(rows) - len(read))
+        )
     return tuple(overlaps)
 
 
@@ -658,7 +664,9 @@ def past_cut(
             " split"
         )
     tested = _read(splits[last])
-    first_test = tested.drop_nulls("entity").group_by("entity").agg(pl.col("begin").min().alias("own"))
+    first_test = (
+        tested.drop_nulls("entity").group_by("entity").agg(pl.col("begin").min().alias("own"))
+    )
     any_first = pl.lit(tested["begin"].min(), pl.Int64)
     if cutoff_us is not None:
         cut = pl.lit(cutoff_us)

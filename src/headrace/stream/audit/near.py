@@ -125,10 +125,12 @@ def near_duplicates(
     with TemporaryDirectory(prefix="headrace-near-") as folder:
         context = RunContext(Path(folder), splits[0].workers, lambda _: None)
         near_pairs = find_near(context, parts, near)
-    sizes = [
-        each.index.total_rows if counts_of_split is None else int(counts_of_split.sum())
-        for each, counts_of_split in zip(splits, counts, strict=True)
-    ]
+    sizes = []
+    for blocks, counts_of_split in zip(splits, counts, strict=True):
+        if counts_of_split is None:
+            sizes.append(blocks.index.total_rows)
+        else:
+            sizes.append(int(counts_of_split.sum()))
     side = np.repeat(np.arange(len(splits)), sizes)
     content, least = _nearest(near_pairs, side, len(splits))
     first_of_split = np.cumsum([0, *sizes])

@@ -99,7 +99,9 @@ def texts_of(table: pa.Table) -> Texts:
         for pair in _leaves(column.combine_chunks(), np.arange(len(table)))
     ]
     rows = np.concatenate([np.empty(0, np.int64), *(row for row, _ in columns_with_texts)])
-    texts = pa.concat_arrays([pa.array([], pa.large_string()), *(values for _, values in columns_with_texts)])
+    texts = pa.concat_arrays(
+        [pa.array([], pa.large_string()), *(values for _, values in columns_with_texts)]
+    )
     return Texts(rows, pl.Series("text", pl.from_arrow(texts)))
 
 
@@ -138,7 +140,9 @@ def texts_in(rows: Sequence[Any]) -> Texts:
                 left += value
     # JSON may hold half of a surrogate pair
     texts = [text.encode("utf-8", "replace").decode() for _, text in strings]
-    return Texts(np.array([row for row, _ in strings], np.int64), pl.Series("text", texts, pl.String))
+    return Texts(
+        np.array([row for row, _ in strings], np.int64), pl.Series("text", texts, pl.String)
+    )
 
 
 def _leaves(values: pa.Array, row: I64) -> Iterator[tuple[I64, pa.Array]]:
@@ -152,7 +156,9 @@ def _leaves(values: pa.Array, row: I64) -> Iterator[tuple[I64, pa.Array]]:
         valid = pc.is_valid(values).to_numpy(zero_copy_only=False)
         yield row[valid], values.drop_null().cast(pa.large_string())
     elif (
-        pa.types.is_list(dtype) or pa.types.is_large_list(dtype) or pa.types.is_fixed_size_list(dtype)
+        pa.types.is_list(dtype)
+        or pa.types.is_large_list(dtype)
+        or pa.types.is_fixed_size_list(dtype)
     ):
         # a list that is null may have values behind it
         counts = pc.list_value_length(values).fill_null(0).to_numpy()
@@ -262,7 +268,12 @@ def find_overlaps(
             for row, item, fraction, text in benchmark.found_in(words, texts.row):
                 location = f"{shard}:{first + row}"
                 yield Overlap(
-                    source=source, item=item, split=split, location=location, fraction=fraction, text=text
+                    source=source,
+                    item=item,
+                    split=split,
+                    location=location,
+                    fraction=fraction,
+                    text=text,
                 )
 
 
@@ -316,7 +327,9 @@ class Benchmark:
                 fraction = match["runs"] / int(self.runs[match["text"]])
                 if key not in best or best[key][0] < fraction:
                     best[key] = fraction, text
-        return [(row, item, fraction, text) for (row, item), (fraction, text) in sorted(best.items())]
+        return [
+            (row, item, fraction, text) for (row, item), (fraction, text) in sorted(best.items())
+        ]
 
     def shared(self, words: _Words) -> Iterator[tuple[int, I64, I64]]:
         """Yield n, and the positions where the words and the items have the same n consecutive

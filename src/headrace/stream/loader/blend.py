@@ -33,7 +33,8 @@ Part = Dataset | tuple[Dataset, str]
 class Blend:
     """Datasets streamed as one, in fixed proportions. Created by `headrace.blend`; read-only.
 
-    names: of the datasets. parts: each dataset with its split, or None. weights: as given; None: by rows.
+    names: of the datasets. parts: each dataset with its split, or None. weights: as given; None: by
+    rows.
     """
 
     names: tuple[str, ...]
@@ -43,7 +44,11 @@ class Blend:
     def __repr__(self) -> str:
         weights = self.weights or (None,) * len(self.names)
         parts = zip(self.names, self.parts, weights, strict=True)
-        return "Blend(" + ", ".join(f"{name}: {part[0]!r} weight {weight}" for name, part, weight in parts) + ")"
+        return (
+            "Blend("
+            + ", ".join(f"{name}: {part[0]!r} weight {weight}" for name, part, weight in parts)
+            + ")"
+        )
 
     def stream(
         self,
@@ -56,8 +61,8 @@ class Blend:
     ) -> StreamLoader:
         """Stream the blend, as `Dataset.stream` does for a dataset.
 
-        split: for the datasets that were given without one. Raises `InputError` if the columns to read differ between
-        datasets, `SettingsError`, `StreamError`.
+        split: for the datasets that were given without one. Raises `InputError` if the columns to
+        read differ between datasets, `SettingsError`, `StreamError`.
         """
         source = self._source_of(split, stream_options(batch_size, options))
         return source.stream(workers=workers, topology=topology)
@@ -73,74 +78,93 @@ class Blend:
     ) -> StreamingDataset:
         """Wrap the blend as `Dataset.torch_dataset` does.
 
-        split: for the datasets that were given without one. Raises what `stream` raises, and `MissingExtra` without
-        torch.
+        split: for the datasets that were given without one. Raises what `stream` raises, and
+        `MissingExtra` without torch.
         """
         import_torch()  # before anything is read
         source = self._source_of(split, stream_options(batch_size, options))
         return source.torch_dataset(num_workers=num_workers, topology=topology)
 
     def _splits(self, split: str | None) -> list[tuple[Dataset, str | None]]:
-        return [(dataset, split if own is None else own) for dataset, own in self.parts]
+        return [(dataset, split if chosen is None else chosen) for dataset, chosen in self.parts]
 
     def _source_of(self, split: str | None, options: StreamOptions) -> StreamSource:
         """Return the source of the loader; packed="auto" is resolved for all datasets together."""
         if options.cost_model is not None:
             raise SettingsError(
-                "balance orders the rows of one dataset, and a blend of datasets takes them by turns; prepare the"
-                " datasets as one blend with PackedSequences, or leave balance= out"
+                "balance orders the rows of one dataset, and a blend of datasets takes them by"
+                " turns; prepare the datasets as one blend with PackedSequences, or leave"
+                " balance= out"
             )
         if options.mask_entities:
             raise SettingsError(
-                "mask_entities is for one dataset, and a blend has several; mask or erase entities in each, or leave"
-                " mask_entities= out"
+                "mask_entities is for one dataset, and a blend has several; mask or erase entities"
+                " in each, or leave mask_entities= out"
             )
-        options = options.for_splits([(each.root, each.split_index(own)) for each, own in self._splits(split)])
+        options = options.for_splits(
+            [(dataset.root, dataset.split_index(chosen)) for dataset, chosen in self._splits(split)]
+        )
         return source_of_rows(partial(self.source, split), options)
 
     def source(self, split: str | None, options: StreamOptions) -> tuple[BlendIndex, ReadBlock]:
-        """Return the blocks of all splits as one index, and a function that reads them as these options say.
+        """Return the blocks of all splits as one index, and a function that reads them as these
+        options say.
 
         Raises `InputError` if the columns to read differ between datasets.
         """
-        splits, form = self._splits(split), options.form
-        indexes = [dataset.split_index(own) for dataset, own in splits]
-        indexes = indexes if form is None else [form.index_of(index) for index in indexes]
-        index = join_indexes(indexes, names=self.names, weights=self.weights, columns=options.columns)
-        readers = [dataset.reader(own, options) for dataset, own in splits]
-        return index, partial(_read_part, readers, offsets_from_lengths([len(each.rows) for each in indexes]))
+        splits = self._splits(split)
+        form = options.form
+        indexes = [dataset.split_index(chosen) for dataset, chosen in splits]
+        if form is not None:
+            indexes = [form.index_of(index) for index in indexes]
+        index = join_indexes(
+            indexes, names=self.names, weights=self.weights, columns=options.columns
+        )
+        readers = [dataset.reader(chosen, options) for dataset, chosen in splits]
+        return index, partial(_read_part, readers, offsets_from_lengths([len(part.rows) for part in indexes]))
 
 
 def blend(
-    datasets: Mapping[str, Part] | Sequence[Part], *, weights: Mapping[str, float] | Sequence[float] | None = None
+    datasets: Mapping[str, Part] | Sequence[Part],
+    *,
+    weights: Mapping[str, float] | Sequence[float] | None = None,
 ) -> Blend:
-    """Stream several datasets as one: every batch holds rows of all of them, in proportion to the weights.
+    """Stream several datasets as one: every batch holds rows of all of them, in proportion to the
+    weights.
 
     datasets: opened datasets, or (dataset, split), by name or in a list.
-    weights: positive numbers in the same form; only their proportion matters. Without weights, an epoch is every row of
-    every dataset once. With weights it has the total number of rows of the datasets, or `samples_per_epoch`. Small
-    datasets then repeat, each row once per round of its dataset, and large ones continue in the next epoch. Raises
-    `SettingsError`.
+    weights: positive numbers in the same form; only their proportion matters. Without weights, an
+    epoch is every row of every dataset once. With weights it has the total number of rows of the
+    datasets, or `samples_per_epoch`. Small datasets then repeat, each row once per round of its
+    dataset, and large ones continue in the next epoch. Raises `SettingsError`.
     """
     if isinstance(datasets, Mapping):
-        names, given = tuple(datasets), list(datasets.values())
+        names = tuple(datasets)
+        sources = list(datasets.values())
     else:
-        names, given = tuple(str(number) for number in range(len(datasets))), list(datasets)
-    if not given:
+        names = tuple(str(number) for number in range(len(datasets)))
+        sources = list(datasets)
+    if not sources:
         raise SettingsError("blend of no datasets; give at least one")
     parts = []
-    for name, each in zip(names, given, strict=True):
-        dataset, split = each if isinstance(each, tuple) and len(each) == 2 else (each, None)
+    for name, source in zip(names, sources, strict=True):
+        if isinstance(source, tuple) and len(source) == 2:
+            dataset, split = source
+        else:
+            dataset, split = (source, None)
         if not isinstance(dataset, Dataset) or not isinstance(split, str | None):
             raise SettingsError(
-                f"blend: {name} is {each!r}; give what headrace.open returned, or that and a split's name"
+                f"blend: {name} is {source!r}; give what headrace.open returned, or that and a"
+                " split's name"
             )
         parts.append((dataset, split))
     if weights is None:
         return Blend(names, tuple(parts), None)
     if isinstance(weights, Mapping):
         if set(weights) != set(names):
-            raise SettingsError(f"weights are of {sorted(weights)}, datasets are {sorted(names)}; give one of each")
+            raise SettingsError(
+                f"weights are of {sorted(weights)}, datasets are {sorted(names)}; give one of each"
+            )
         weights = [weights[name] for name in names]
     if len(weights) != len(names):
         raise SettingsError(f"{len(weights)} weights for {len(names)} datasets; give one of each")
@@ -148,7 +172,8 @@ def blend(
         number = isinstance(weight, int | float) and not isinstance(weight, bool)
         if not number or not math.isfinite(weight) or weight <= 0:
             raise SettingsError(
-                f"weight of {name} is {weight!r}; expected a positive number: leave out a dataset that has no weight"
+                f"weight of {name} is {weight!r}; expected a positive number: leave out a dataset"
+                " that has no weight"
             )
     return Blend(names, tuple(parts), tuple(map(float, weights)))
 
@@ -160,16 +185,24 @@ def join_indexes(
     weights: Sequence[float] | None,
     columns: Sequence[str] | None = None,
 ) -> BlendIndex:
-    """Join the indexes of several splits, with shards named NAME/SHARD. Raises `InputError` if their columns differ."""
+    """Join the indexes of several splits, with shards named NAME/SHARD.
+
+    Raises `InputError` if their columns differ.
+    """
     firsts = offsets_from_lengths([len(part.shards) for part in parts])
     of_blocks: dict[str, Any] = {
-        each: np.concatenate([getattr(part, each) for part in parts]) for each in ("block", "rows", "offset", "length")
+        column: np.concatenate([getattr(part, column) for part in parts])
+        for column in ("block", "rows", "offset", "length")
     }
     return BlendIndex(
         split="+".join(dict.fromkeys(part.split for part in parts)),
         schema=_shared_schema(parts, names, columns),
-        shards=tuple(f"{name}/{shard}" for name, part in zip(names, parts, strict=True) for shard in part.shards),
-        formats=tuple(each for part in parts for each in part.formats),
+        shards=tuple(
+            f"{name}/{shard}"
+            for name, part in zip(names, parts, strict=True)
+            for shard in part.shards
+        ),
+        formats=tuple(name for part in parts for name in part.formats),
         shard_of_block=np.concatenate(
             [part.shard_of_block + first for part, first in zip(parts, firsts, strict=False)]
         ),
@@ -180,34 +213,50 @@ def join_indexes(
     )
 
 
-def _read_part(readers: Sequence[ReadBlock], firsts: I64, number: int, columns: Sequence[str] | None) -> pa.Table:
+def _read_part(
+    readers: Sequence[ReadBlock], firsts: I64, number: int, columns: Sequence[str] | None
+) -> pa.Table:
     """Read a block of the part that has it; firsts: the number of the first block of each part."""
     part = int(np.searchsorted(firsts, number, side="right")) - 1
     return readers[part](number - int(firsts[part]), columns)
 
 
-def _shared_schema(parts: Sequence[SplitIndex], names: Sequence[str], columns: Sequence[str] | None) -> pa.Schema:
-    """Return the columns to read with the types of the first split; a column is nullable if it is so in any split."""
+def _shared_schema(
+    parts: Sequence[SplitIndex], names: Sequence[str], columns: Sequence[str] | None
+) -> pa.Schema:
+    """Return the columns to read with the types of the first split; a column is nullable if it is
+    so in any split.
+    """
     first = parts[0].schema
-    wanted = first.names if columns is None else list(columns)
+    if columns is None:
+        columns_to_read = first.names
+    else:
+        columns_to_read = list(columns)
     for name, part in zip(names, parts, strict=True):
-        missing = [column for column in wanted if column not in part.schema.names]
-        more = [column for column in part.schema.names if columns is None and column not in wanted]
+        missing = [column for column in columns_to_read if column not in part.schema.names]
+        more = [
+            column
+            for column in part.schema.names
+            if columns is None and column not in columns_to_read
+        ]
         if missing or more:
             raise InputError(
-                f"blend: {name} has columns {part.schema.names}, {names[0]} has {first.names}; name those to read"
-                " that all have with columns="
+                f"blend: {name} has columns {part.schema.names}, {names[0]} has {first.names}; name"
+                " those to read that all have with columns="
             )
-        for column in wanted:
-            kind, expected = part.schema.field(column).type, first.field(column).type
-            if kind != expected:
+        for column in columns_to_read:
+            dtype = part.schema.field(column).type
+            expected = first.field(column).type
+            if dtype != expected:
                 raise InputError(
-                    f"blend: column {column} is {kind} in {name} and {expected} in {names[0]}; prepare or open them"
-                    " with the same types=, or leave it out with columns="
+                    f"blend: column {column} is {dtype} in {name} and {expected} in {names[0]};"
+                    " prepare or open them with the same types=, or leave it out with columns="
                 )
     return pa.schema(
         [
-            first.field(column).with_nullable(any(part.schema.field(column).nullable for part in parts))
-            for column in wanted
+            first.field(column).with_nullable(
+                any(part.schema.field(column).nullable for part in parts)
+            )
+            for column in columns_to_read
         ]
     )

@@ -25,7 +25,13 @@ from headrace.errors import InputError, SettingsError
 from headrace.formats.listing import holds_data, no_data
 from headrace.storage.cache_room import cache_directory
 from headrace.storage.places import local_path_of, path_of, place_of
-from headrace.stream.loader.options import Cache, StreamArguments, StreamOptions, check_options, stream_options
+from headrace.stream.loader.options import (
+    Cache,
+    StreamArguments,
+    StreamOptions,
+    check_options,
+    stream_options,
+)
 from headrace.stream.loader.source import StreamSource, source_of_rows
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.balance import CountedIndex
@@ -49,21 +55,32 @@ class Dataset(IndexedDataset):
         super().__init__(source.root)
         self._source = source
         self._cache_dir = cache_directory(cache_dir)
-        self.manifest: Manifest | None = source.manifest if isinstance(source, FinishedRun | Fold) else None
+        if isinstance(source, FinishedRun | Fold):
+            self.manifest: Manifest | None = source.manifest
+        else:
+            self.manifest = None
 
     def __repr__(self) -> str:
         if isinstance(self._source, FilteredRows | Fold):
             return f"Dataset({str(self.root)!r}: {self._source})"
         if self.manifest is not None and self.manifest.folds:
             count = sum(self.split_rows.values())
-            return f"Dataset({str(self.root)!r}: {len(self.manifest.folds)} folds of {count:,} rows)"
+            return (
+                f"Dataset({str(self.root)!r}: {len(self.manifest.folds)} folds of {count:,} rows)"
+            )
         rows = ", ".join(f"{name} {count:,}" for name, count in self.split_rows.items())
         return f"Dataset({str(self.root)!r}: {rows} rows)"
 
     def _repr_html_(self) -> str:
-        """Show splits with their rows and columns with their types in notebooks. Reads nothing beyond the index."""
+        """Show splits with their rows and columns with their types in notebooks.
+
+        Reads nothing beyond the index.
+        """
         splits = [[name, self.split_rows[name]] for name in in_usual_order(self.split_rows)]
-        columns = [[field.name, str(field.type), "may hold nulls" if field.nullable else ""] for field in self.schema]
+        columns = [
+            [field.name, str(field.type), "may hold nulls" if field.nullable else ""]
+            for field in self.schema
+        ]
         return table_html(f"Dataset {self.root}", ["split", "rows"], splits) + table_html(
             "columns", ["name", "type", ""], columns
         )
@@ -93,53 +110,71 @@ class Dataset(IndexedDataset):
         return self._source.split_index(split)
 
     def block_reader(
-        self, split: str | None = None, *, verify: Verify = "first_touch", files: FileCache | None = None
+        self,
+        split: str | None = None,
+        *,
+        verify: Verify = "first_touch",
+        files: FileCache | None = None,
     ) -> ReadBlock:
-        """Return a function (block number in `split_index`, columns or None) → the block's rows as an Arrow table.
+        """Return a function (block number in `split_index`, columns or None) → the block's rows as
+        an Arrow table.
 
-        verify, files: see `IndexedDataset.block_reader`. The function is thread-safe; it raises `CorruptShard`,
-        `InputError` or `StoreError`.
+        verify, files: see `IndexedDataset.block_reader`. The function is thread-safe; it raises
+        `CorruptShard`, `InputError` or `StoreError`.
         """
         return self._source.block_reader(split, verify=verify, files=files)
 
     def __getitem__(self, split: str) -> SplitRows:
-        """Return a split's rows in the order of its shards, for other libraries: `to_polars()`, `to_pandas()` …
+        """Return a split's rows in the order of its shards, for other libraries: `to_polars()`,
+        `to_pandas()` …
 
         Raises `InputError` if there is no such split.
         """
         return SplitRows(self._source, self.split_index(split).split)
 
     def fold(self, number: int) -> Dataset:
-        """Return one fold of a run prepared in folds; it has its own splits: `fold(3).stream("train", …)`.
+        """Return one fold of a run prepared in folds; it has its own splits:
+        `fold(3).stream("train", …)`.
 
-        number: counted from 0. Reads only the index of the run. Raises `SettingsError` if there is no such fold.
+        number: counted from 0. Reads only the index of the run. Raises `SettingsError` if there is
+        no such fold.
         """
         if not isinstance(self._source, FinishedRun):
             raise SettingsError(
-                f"fold: {self!r} is not a complete prepared run; choose the fold first, and filter its rows"
+                f"fold: {self!r} is not a complete prepared run; choose the fold first, and filter"
+                " its rows"
             )
         return Dataset(Fold(self._source, number), cache_dir=self._cache_dir)
 
     def filter(self, condition: Filter | None) -> Dataset:
         """Return the same splits with only the rows that match a condition; None keeps all rows.
 
-        condition: a pyarrow.compute expression, a list of terms that must all hold, such as [("x", ">", 3), ("kind",
-        "in", ["a", "b"])], or a list of such lists, one of which must hold. A comparison with null does not match.
-        Blocks that statistics rule out are never read; in the others, matching rows are counted when a split is first
-        used.
+        condition: a pyarrow.compute expression, a list of terms that must all hold, such as [("x",
+        ">", 3), ("kind", "in", ["a", "b"])], or a list of such lists, one of which must hold. A
+        comparison with null does not match. Blocks that statistics rule out are never read; in the
+        others, matching rows are counted when a split is first used.
         Raises `SettingsError` for unknown columns and for values of another type.
         """
         if condition is None:
             return self
         if isinstance(self._source, FilteredRows):
-            raise SettingsError(f"filter: {self} is filtered already; pass both conditions together to one filter")
-        filtered = Dataset(FilteredRows(self._source, condition, cache_dir=self._cache_dir), cache_dir=self._cache_dir)
+            raise SettingsError(
+                f"filter: {self} is filtered already; pass both conditions together to one filter"
+            )
+        filtered = Dataset(
+            FilteredRows(self._source, condition, cache_dir=self._cache_dir),
+            cache_dir=self._cache_dir,
+        )
         filtered.manifest = self.manifest
         return filtered
 
     def filter_report(self, split: str | None = None) -> FilterReport | None:
-        """Report what the filter keeps of a split and how many blocks it skips; None without a filter."""
-        return self._source.report(split) if isinstance(self._source, FilteredRows) else None
+        """Report what the filter keeps of a split and how many blocks it skips; None without a
+        filter.
+        """
+        if isinstance(self._source, FilteredRows):
+            return self._source.report(split)
+        return None
 
     def stream(
         self,
@@ -152,15 +187,18 @@ class Dataset(IndexedDataset):
         filter: Filter | None = None,  # noqa: A002 - the name users expect
         **options: Unpack[StreamArguments],
     ) -> StreamLoader:
-        """Stream this rank's share of a split: every row exactly once over all ranks, with equal steps on each.
+        """Stream this rank's share of a split: every row exactly once over all ranks, with equal
+        steps on each.
 
-        A batch is a dict by column of tensors [batch_size, …] of the column's type, and lists of str for text columns;
-        see `stream.batch` for other columns and formats. This process reads, in threads.
+        A batch is a dict by column of tensors [batch_size, …] of the column's type, and lists of
+        str for text columns; see `stream.batch` for other columns and formats. This process reads,
+        in threads.
 
         split: optional if there is only one.
-        workers: processes that run the transform, which needs torch; the batches are the same with any number of them.
-        topology: rank and world size; None: detected from torch.distributed, else RANK and WORLD_SIZE, else one rank.
-        store: a torch store for distribution="dynamic"; None: that of the process group.
+        workers: processes that run the transform, which needs torch; the batches are the same with
+        any number of them. topology: rank and world size; None: detected from torch.distributed,
+        else RANK and WORLD_SIZE, else one rank. store: a torch store for distribution="dynamic";
+        None: that of the process group.
         filter: see `filter`. Options: see `StreamOptions`.
         Raises `SettingsError`, `InputError`, `StreamError`.
         """
@@ -178,10 +216,11 @@ class Dataset(IndexedDataset):
         filter: Filter | None = None,  # noqa: A002 - the name users expect
         **options: Unpack[StreamArguments],
     ) -> StreamingDataset:
-        """Return the stream as a torch `IterableDataset` of whole batches, for `DataLoader(dataset, batch_size=None)`.
+        """Return the stream as a torch `IterableDataset` of whole batches, for `DataLoader(dataset,
+        batch_size=None)`.
 
-        num_workers: that of the DataLoader. filter: see `filter`. Raises what `stream` raises, and `MissingExtra`
-        without torch.
+        num_workers: that of the DataLoader. filter: see `filter`. Raises what `stream` raises, and
+        `MissingExtra` without torch.
         """
         import_torch()  # before anything is read
         source = self.filter(filter)._source_of(split, stream_options(batch_size, options))
@@ -192,43 +231,59 @@ class Dataset(IndexedDataset):
         if options.mask_entities:
             options = replace(options, entity_column=entity_column(self, options.entity_column))
         open_blocks = partial(self._open_blocks, split)
-        return source_of_rows(open_blocks, options, contents=self._contents_if_any, cache_dir=self._cache_dir)
+        return source_of_rows(
+            open_blocks, options, contents=self._contents_if_any, cache_dir=self._cache_dir
+        )
 
-    def _open_blocks(self, split: str | None, options: StreamOptions) -> tuple[SplitIndex, ReadBlock]:
-        counted = options.cost_model is not None and options.source is None
-        index = self.counted_index(split, options) if counted else self.split_index(split)
+    def _open_blocks(
+        self, split: str | None, options: StreamOptions
+    ) -> tuple[SplitIndex, ReadBlock]:
+        index = self.split_index(split)
+        if options.cost_model is not None and options.source is None:
+            index = self.counted_index(split, options)
         if options.form is not None:
             index = options.form.index_of(index)
         return index, self.reader(split, options)
 
-    def counted_index(self, split: str | None = None, options: StreamOptions | None = None) -> CountedIndex:
-        """Return the blocks of a split of packed rows with the tokens of each row, which balanced steps use as costs.
+    def counted_index(
+        self, split: str | None = None, options: StreamOptions | None = None
+    ) -> CountedIndex:
+        """Return the blocks of a split of packed rows with the tokens of each row, which balanced
+        steps use as costs.
 
-        Tokens are counted once and cached. options: those of a stream, which decide how blocks are read. Raises
-        `SettingsError` if rows are not packed.
+        Tokens are counted once and cached. options: those of a stream, which decide how blocks are
+        read. Raises `SettingsError` if rows are not packed.
         """
         index = self.split_index(split)
         options = (options or StreamOptions(batch_size=1)).for_splits([(self.root, index)])
         if options.form is None:
             raise SettingsError(
-                "balance orders packed rows by the cost of their sequences, and these rows are not packed; prepare them"
-                ' with PackedSequences, or leave balance= out. If they are packed, read them with packed="varlen" or'
-                ' "padded"'
+                "balance orders packed rows by the cost of their sequences, and these rows are not"
+                " packed; prepare them with PackedSequences, or leave balance= out. If they are"
+                ' packed, read them with packed="varlen" or "padded"'
             )
-        kept = self._contents_if_any()
-        return options.form.count(index, self.reader(split, options), contents=kept, cache_dir=self._cache_dir)
+        contents = self._contents_if_any()
+        return options.form.count(
+            index, self.reader(split, options), contents=contents, cache_dir=self._cache_dir
+        )
 
     def entity_index(
-        self, column: str | None = None, *, on_progress: Callable[[int, int], None] = lambda done, total: None
+        self,
+        column: str | None = None,
+        *,
+        on_progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> EntityIndex:
-        """Return the rows of each entity, from one pass over the entity column; the result is cached.
+        """Return the rows of each entity, from one pass over the entity column; the result is
+        cached.
 
-        column: the column whose values name entities. None: the one in the run's settings or, for bins that record the
-        rows of their sequences, those rows as SOURCE:ROW.
+        column: the column whose values name entities. None: the one in the run's settings or, for
+        bins that record the rows of their sequences, those rows as SOURCE:ROW.
         on_progress: called with (blocks read, blocks).
         Raises `SettingsError` if nothing names the entities of rows, and what reading raises.
         """
-        return entity_index(self, indexed_column(self, column), cache_dir=self._cache_dir, on_progress=on_progress)
+        return entity_index(
+            self, indexed_column(self, column), cache_dir=self._cache_dir, on_progress=on_progress
+        )
 
     def _contents_if_any(self) -> str | None:
         """Return `contents`; None if the dataset has no such word, so rows are counted each time."""
@@ -238,21 +293,23 @@ class Dataset(IndexedDataset):
             return None
 
     def reader(self, split: str | None, options: StreamOptions) -> ReadBlock:
-        """Return the block reader of a split, which checks and caches blocks as the stream options say."""
+        """Return the block reader of a split, which checks and caches blocks as the stream options
+        say.
+        """
         base = cache_directory(options.cache_dir)
         files = None
         if options.cache == "files":
             if place_of(self.root).reads == "calls":
                 raise SettingsError(
-                    f'{self.root}: cache="files" keeps shards of an object store on a disk, and these are on one; leave'
-                    ' it out, or keep decoded blocks with cache="decoded"'
+                    f'{self.root}: cache="files" keeps shards of an object store on a disk, and'
+                    ' these are on one; leave it out, or keep decoded blocks with cache="decoded"'
                 )
             needed = stored_bytes(self.root, self.split_index(split).shards)
             if needed > options.cache_bytes:  # otherwise only a slow epoch would show it
                 warnings.warn(
-                    f"{self.root}: cache_bytes is {options.cache_bytes:,}, the shards of this split have {needed:,}"
-                    " bytes; those that do not fit are read from the store in every epoch: set"
-                    f" cache_bytes={needed} or more",
+                    f"{self.root}: cache_bytes is {options.cache_bytes:,}, the shards of this split"
+                    f" have {needed:,} bytes; those that do not fit are read from the store in"
+                    f" every epoch: set cache_bytes={needed} or more",
                     RuntimeWarning,
                     stacklevel=7,
                 )
@@ -282,19 +339,28 @@ class Dataset(IndexedDataset):
         disk_bytes: int = 1 << 35,
         filter: Filter | None = None,  # noqa: A002 - the name users expect
     ) -> MapDataset:
-        """Return random access to a split's rows, for samplers and data that fits in memory; see `MapDataset`.
+        """Return random access to a split's rows, for samplers and data that fits in memory; see
+        `MapDataset`.
 
-        cache: "decoded" keeps decoded blocks on disk as a stream does, below cache_dir and within disk_bytes. A row of
-        a block that was used before then comes from a mapped file. Raises `MissingExtra` without torch.
+        cache: "decoded" keeps decoded blocks on disk as a stream does, below cache_dir and within
+        disk_bytes. A row of a block that was used before then comes from a mapped file. Raises
+        `MissingExtra` without torch.
         """
         from headrace.stream.loader.map import MapDataset
 
         rows = self.filter(filter)
         options = StreamOptions(
-            batch_size=1, columns=columns, packed="off", cache=cache, cache_dir=cache_dir, cache_bytes=disk_bytes
+            batch_size=1,
+            columns=columns,
+            packed="off",
+            cache=cache,
+            cache_dir=cache_dir,
+            cache_bytes=disk_bytes,
         )
         read_block = rows.reader(split, options)
-        return MapDataset(rows.split_index(split), read_block, columns=columns, cache_bytes=cache_bytes)
+        return MapDataset(
+            rows.split_index(split), read_block, columns=columns, cache_bytes=cache_bytes
+        )
 
 
 def open_dataset(
@@ -309,25 +375,31 @@ def open_dataset(
 ) -> Dataset:
     """Open a prepared dataset or plain shards.
 
-    Plain shards are one split, "all", unless names define splits: directories called train, val or test below the path,
-    or files such as train-00000-of-00002.parquet. A directory that `save_to_disk` of Hugging Face datasets wrote has
-    the splits and files that it lists. The index of the shards is the one that `headrace index` published beside them,
-    if it matches the files. Otherwise one process of the machine makes it while others wait.
+    Plain shards are one split, "all", unless names define splits: directories called train, val or
+    test below the path, or files such as train-00000-of-00002.parquet. A directory that
+    `save_to_disk` of Hugging Face datasets wrote has the splits and files that it lists. The index
+    of the shards is the one that `headrace index` published beside them, if it matches the files.
+    Otherwise one process of the machine makes it while others wait.
 
-    path: a directory, a file, a glob or a list of Parquet, Arrow, CSV, TSV or JSON lines files; a dataset of the hub
-    (`hf://datasets/OWNER/NAME@REVISION`, see `headrace.dataset.hub`); or a table of another library (see
-    `headrace.dataset.tables`), which is written into the cache. Any path may be in an object store: s3://, gs:// or
-    az:// (extra of that name), with ambient credentials.
-    run: the run to open in a dataset directory; None: the newest finished one. A run directory opens as itself.
-    cache_dir: where the index is kept and mapped by all processes; None: ~/.cache/headrace.
+    path: a directory, a file, a glob or a list of Parquet, Arrow, CSV, TSV or JSON lines files; a
+    dataset of the hub (`hf://datasets/OWNER/NAME@REVISION`, see `headrace.dataset.hub`); or a table
+    of another library (see `headrace.dataset.tables`), which is written into the cache. Any path
+    may be in an object store: s3://, gs:// or az:// (extra of that name), with ambient credentials.
+    run: the run to open in a dataset directory; None: the newest finished one. A run directory
+    opens as itself. cache_dir: where the index is kept and mapped by all processes; None:
+    ~/.cache/headrace.
     on_progress: called with (files examined, files) while the index is made.
-    types, null_values: for plain CSV and TSV files, types of columns, e.g. {"price": "float32"}, and words that mean
-    null; columns are text otherwise.
-    Raises `InputError` if there is nothing to open, `CorruptShard` if a manifest or index is damaged.
+    types, null_values: for plain CSV and TSV files, types of columns, e.g. {"price": "float32"},
+    and words that mean null; columns are text otherwise.
+    Raises `InputError` if there is nothing to open, `CorruptShard` if a manifest or index is
+    damaged.
     """
     check_options(others, ("run", "types", "null_values", "cache_dir"), "headrace.open")
-    kept = None if cache_dir is None else local_path_of(cache_dir, "cache_dir")
-    path = with_paths(path, kept, once_in_group)
+    if cache_dir is None:
+        cache_path = None
+    else:
+        cache_path = local_path_of(cache_dir, "cache_dir")
+    path = with_paths(path, cache_path, once_in_group)
     if isinstance(path, str | PurePath):
         root = path_of(path)
         local = place_of(root).reads == "calls"
@@ -335,19 +407,24 @@ def open_dataset(
         if run is not None or is_prepared(root) or empty:
             if types or null_values:
                 raise SettingsError(
-                    f"{root}: types= and null_values= are for plain text shards; this is a prepared dataset, declare"
-                    " them when preparing"
+                    f"{root}: types= and null_values= are for plain text shards; this is a prepared"
+                    " dataset, declare them when preparing"
                 )
             if run is None and empty and not is_prepared(root) and any(root.iterdir()):
                 raise InputError(f"{root}: holds no finished run, and {no_data(str(root))}")
-            return Dataset(FinishedRun(*find_run(root, run)), cache_dir=kept)
+            return Dataset(FinishedRun(*find_run(root, run)), cache_dir=cache_path)
         if local and not root.exists() and not any(sign in str(path) for sign in "*?["):
             raise InputError(
-                f"{root}: no such file or directory; give a prepared dataset, or a file, directory or glob of shards"
+                f"{root}: no such file or directory; give a prepared dataset, or a file, directory"
+                " or glob of shards"
             )
     elif not hasattr(path, "__iter__"):
         raise SettingsError(f"path is {path!r}; give a path, a list of paths, or a table")
     elif run is not None:
-        raise SettingsError(f"run={run!r} names a run of one dataset directory; leave it out with a list of files")
-    plain = open_plain(path, types=types, null_values=null_values, cache_dir=cache_dir, on_progress=on_progress)
-    return Dataset(plain, cache_dir=kept)
+        raise SettingsError(
+            f"run={run!r} names a run of one dataset directory; leave it out with a list of files"
+        )
+    plain = open_plain(
+        path, types=types, null_values=null_values, cache_dir=cache_dir, on_progress=on_progress
+    )
+    return Dataset(plain, cache_dir=cache_path)

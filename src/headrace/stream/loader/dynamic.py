@@ -1,34 +1,40 @@
-"""Let ranks claim blocks when they are ready, so a slow rank reads fewer rows: distribution="dynamic", experimental.
+"""Let ranks claim blocks when they are ready, so a slow rank reads fewer rows:
+distribution="dynamic", experimental.
 
-    stream = headrace.open("out").stream("train", batch_size=256, shuffle=True, distribution="dynamic")
+    stream = headrace.open("out").stream("train", batch_size=256, shuffle=True,
+    distribution="dynamic")
     for batch in stream:
         if batch["valid"].any(): ...
 
-Every row is delivered once over all ranks, and every rank gets the same number of batches. Which rank gets a row
-depends on their speed, so no run repeats another's order. Choose it for work that is not synchronised at every batch:
-evaluation, embedding, local updates. A loop with a collective at every batch also works, at the pace of its slowest
-rank. A batch holds rows of one or two blocks, so this mixes less than "balanced" does.
+Every row is delivered once over all ranks, and every rank gets the same number of batches. Which
+rank gets a row depends on their speed, so no run repeats another's order. Choose it for work that
+is not synchronised at every batch: evaluation, embedding, local updates. A loop with a collective
+at every batch also works, at the pace of its slowest rank. A batch holds rows of one or two blocks,
+so this mixes less than "balanced" does.
 
-A rank that finds no claim left finishes its rows and looks up how many batches the claims of each rank make. It then
-fills up to the largest of these numbers with batches that have no valid row. The number of batches is known only then,
-so there is no `len`.
+A rank that finds no claim left finishes its rows and looks up how many batches the claims of each
+rank make. It then fills up to the largest of these numbers with batches that have no valid row. The
+number of batches is known only then, so there is no `len`.
 
-The ranks coordinate through a store: that of torch.distributed's default group, or `store=`. Passes are collective:
-every rank starts the same passes. So is `state_dict` during or after a pass: every rank calls it after the same number
-of batches. Memory: the block that is being delivered and the next one.
+The ranks coordinate through a store: that of torch.distributed's default group, or `store=`. Passes
+are collective: every rank starts the same passes. So is `state_dict` during or after a pass: every
+rank calls it after the same number of batches. Memory: the block that is being delivered and the
+next one.
 
-The line of an epoch is its blocks end to end, in shuffled order (see `order`). Rows inside a block are permuted by a
-key of that block alone. The remaining line is cut at block boundaries, so a claim is one block, or a run of small ones
-of about a batch. The last blocks are cut finer, because a rank that claims one of them late makes the others wait.
-After a stop, the remaining rows are again ranges of the line, whichever rank had claimed them. Cost is O(blocks).
+The line of an epoch is its blocks end to end, in shuffled order (see `order`). Rows inside a block
+are permuted by a key of that block alone. The remaining line is cut at block boundaries, so a claim
+is one block, or a run of small ones of about a batch. The last blocks are cut finer, because a rank
+that claims one of them late makes the others wait. After a stop, the remaining rows are again
+ranges of the line, whichever rank had claimed them. Cost is O(blocks).
 
     <pass>/here/<rank>         counts the processes that read as this rank
     <pass>/start               the state at which the pass starts, the same on every rank
     <pass>/next                a counter: the rank that adds 1 to it has the claim of that number
     <pass>/rows/<rank>         counts the rows that a rank has claimed
-    <pass>/entered             counts these rows over all ranks, so <pass>/rows is complete once it reaches their total
-    <pass>/left                a rank that left before all blocks were claimed, and its state if that differs
-    <pass>/state/<n>/<rank>    what a rank had claimed and not delivered at the n-th call of state_dict
+    <pass>/entered             counts these rows over all ranks, so <pass>/rows is complete once it
+    reaches their total <pass>/left                a rank that left before all blocks were claimed,
+    and its state if that differs <pass>/state/<n>/<rank>    what a rank had claimed and not
+    delivered at the n-th call of state_dict
 """
 
 from __future__ import annotations
@@ -57,7 +63,14 @@ from headrace.keyed_hash import permutation
 from headrace.sealed import MOST_EPOCHS, kind_of
 from headrace.stream.loader.options import IN_ARROW, StreamOptions
 from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses
-from headrace.stream.order.epoch import EpochOrder, Pool, block_identities, each_number, epoch_order, span_rows
+from headrace.stream.order.epoch import (
+    EpochOrder,
+    Pool,
+    block_identities,
+    each_number,
+    epoch_order,
+    span_rows,
+)
 from headrace.stream.order.lanes import Lanes
 from headrace.stream.order.layout import BlendIndex
 from headrace.stream.order.plan import Plan
@@ -69,7 +82,13 @@ from headrace.stream.read.ahead import made_ahead
 from headrace.stream.read.batch import Batch, make_batches
 from headrace.stream.read.columns import Columns, cut, from_table, gather, join
 from headrace.stream.read.quarantine import Quarantine, filling_rows
-from headrace.stream.read.reader import ReadBlock, decode_block, mark_real, reading_real, whole_batches
+from headrace.stream.read.reader import (
+    ReadBlock,
+    decode_block,
+    mark_real,
+    reading_real,
+    whole_batches,
+)
 from headrace.stream.read.transform import TransformContext
 
 log = logging.getLogger("headrace")
@@ -83,35 +102,46 @@ _MADE: Counter[tuple[str, str, int, int]] = Counter()
 
 
 def claim_borders(order: EpochOrder, remaining: Remaining, *, batch_size: int, ranks: int) -> I64:
-    """Return int64 [claims+1], strictly rising from 0: claim i is places [borders[i], borders[i+1]) of what remains."""
+    """Return int64 [claims+1], strictly rising from 0: claim i is places [borders[i], borders[i+1])
+    of what remains.
+    """
     if not remaining.total:
         return np.zeros(1, np.int64)
-    borders = np.unique(remaining.counts_below(order.line))
-    last = max(0, len(borders) - 1 - ranks)
-    finer = [borders[: last + 1]]
-    for start, stop in zip(borders[last:-1].tolist(), borders[last + 1 :].tolist(), strict=True):
+    boundaries = np.unique(remaining.counts_below(order.line))
+    last = max(0, len(boundaries) - 1 - ranks)
+    finer = [boundaries[: last + 1]]
+    for start, stop in zip(
+        boundaries[last:-1].tolist(), boundaries[last + 1 :].tolist(), strict=True
+    ):
         parts = max(1, min(_LAST_PARTS, (stop - start) // batch_size))
         finer.append(start + (stop - start) * np.arange(1, parts + 1, dtype=np.int64) // parts)
-    borders = np.concatenate(finer)
-    # Keep the first border between two multiples of a batch, so that small blocks are claimed in runs.
-    wanted = np.diff(borders // batch_size) > 0
-    wanted[-1] = True
-    return np.concatenate([[0], borders[1:][wanted]]).astype(np.int64)
+    boundaries = np.concatenate(finer)
+    # Keep the first border between two multiples of a batch, so that small blocks are claimed in
+    # runs.
+    needed = np.diff(boundaries // batch_size) > 0
+    needed[-1] = True
+    return np.concatenate([[0], boundaries[1:][needed]]).astype(np.int64)
 
 
-def claim_rows(order: EpochOrder, identities: U64, places: I64) -> Pool:
+def claim_rows(order: EpochOrder, identities: U64, line_positions: I64) -> Pool:
     """Return the locations of the rows at these places of the line, in the order of delivery."""
-    along, rows = split_at(order.line, places)
+    along, rows = split_at(order.line, line_positions)
     for at, of_block in each_number(along) if order.shuffle else ():
-        key = derive_key(order.seed, "claimed block", order.epoch, *map(int, identities[order.blocks[at]]))
+        key = derive_key(
+            order.seed, "claimed block", order.epoch, *map(int, identities[order.blocks[at]])
+        )
         rows[of_block] = permutation(key, int(order.line[at + 1] - order.line[at]))[rows[of_block]]
     return span_rows(order.blocks[along], rows)
 
 
-def left_of(remaining: Remaining, borders: I64, *, claimed: int, not_received: Iterable[tuple[int, int]]) -> Remaining:
-    """Return what no rank has received: claims from number `claimed` on, and [start, stop) parts of earlier ones."""
+def left_of(
+    remaining: Remaining, boundaries: I64, *, claimed: int, not_received: Iterable[tuple[int, int]]
+) -> Remaining:
+    """Return what no rank has received: claims from number `claimed` on, and [start, stop) parts of
+    earlier ones.
+    """
     parts = sorted((start, stop) for start, stop in not_received if start < stop)
-    parts.append((int(borders[claimed]), int(borders[-1])))
+    parts.append((int(boundaries[claimed]), int(boundaries[-1])))
     starts, stops = np.array(parts, np.int64).T
     return remaining.keep(starts, stops)
 
@@ -122,7 +152,8 @@ class LocalStore:
     def __init__(self) -> None:
         self._values: dict[str, Any] = {}
         self._lock = Lock()
-        self.set, self.get = self._values.__setitem__, self._values.__getitem__
+        self.set = self._values.__setitem__
+        self.get = self._values.__getitem__
 
     def add(self, key: str, amount: int) -> int:
         with self._lock:
@@ -141,37 +172,40 @@ class LocalStore:
 class Claims:
     """The claims of one rank in one pass, each entered in the store at once with its rows.
 
-    So a rank that finds no claim left learns the number of batches of every rank without waiting for slow ranks, even
-    while they are in a collective.
-    store: any of torch.distributed. prefix: the name of the pass, equal on all ranks. borders: see `claim_borders`.
-    check: raises if another rank has failed. Batches may be made before the loop takes them, so claims learn only at a
-    state request what was received.
+    So a rank that finds no claim left learns the number of batches of every rank without waiting
+    for slow ranks, even while they are in a collective.
+    store: any of torch.distributed. prefix: the name of the pass, equal on all ranks. borders: see
+    `claim_borders`. check: raises if another rank has failed. Batches may be made before the loop
+    takes them, so claims learn only at a state request what was received.
     """
 
     store: Any
     prefix: str
     topology: Topology
     epoch: int
-    borders: I64
+    boundaries: I64
     batch_size: int
     check: Callable[[], None]
     _held: deque[tuple[int, int]] = field(default_factory=deque)  # claimed but not received
     _claimed: int = 0
     _claiming: Lock = field(default_factory=Lock)
-    _made: array[int] = field(default_factory=lambda: array("q", [0]))  # total rows made after each batch
+    # total rows made after each batch
+    _made: array[int] = field(default_factory=lambda: array("q", [0]))
     _received: int = 0  # rows of batches that the loop is known to have received
     _calls: int = 0  # of `left_over`
 
     def arrive(self, start: str) -> None:
         """Register this rank.
 
-        Raises `StreamError` if another process has the same rank, or if another rank starts from a different state.
+        Raises `StreamError` if another process has the same rank, or if another rank starts from a
+        different state.
         """
         if (processes := int(self.store.add(f"{self.prefix}/here/{self.topology.rank}", 1))) > 1:
             raise StreamError(
                 f"{self.topology}: {processes} processes of this job are that rank, and with"
-                ' distribution="dynamic" each of them would get other rows; use distribution="balanced", which gives'
-                " all processes of a rank the same batches, or give each process a rank of its own"
+                ' distribution="dynamic" each of them would get other rows; use'
+                ' distribution="balanced", which gives all processes of a rank the same batches,'
+                " or give each process a rank of its own"
             )
         agreed = text_of(self.store.compare_set(f"{self.prefix}/start", "", start))
         if agreed != start:
@@ -179,7 +213,9 @@ class Claims:
             raise self._starts_elsewhere(start, agreed)
 
     def leave(self, differing_start: str = "") -> None:
-        """Publish that this rank leaves before all blocks are claimed, so its number of batches stays unknown."""
+        """Publish that this rank leaves before all blocks are claimed, so its number of batches
+        stays unknown.
+        """
         if not self._all_entered():
             self.store.set(f"{self.prefix}/left", json.dumps([self.topology.rank, differing_start]))
 
@@ -188,9 +224,10 @@ class Claims:
         while True:
             with self._claiming:
                 number = int(self.store.add(f"{self.prefix}/next", 1)) - 1
-                if number >= len(self.borders) - 1:
+                if number >= len(self.boundaries) - 1:
                     return
-                start, stop = int(self.borders[number]), int(self.borders[number + 1])
+                start = int(self.boundaries[number])
+                stop = int(self.boundaries[number + 1])
                 self._claimed += 1
                 self._held.append((start, stop))
                 self.store.add(f"{self.prefix}/rows/{self.topology.rank}", stop - start)
@@ -200,20 +237,25 @@ class Claims:
     def await_steps(self) -> int:
         """Return the number of batches that every rank gives, once no claim is left."""
         left = f"{self.prefix}/left"
-        self._await(lambda: self.store.check([left]) or self._all_entered(), "the claims of every rank")
+        self._await(
+            lambda: self.store.check([left]) or self._all_entered(), "the claims of every rank"
+        )
         if self.store.check([left]):
             rank, start = json.loads(text_of(self.store.get(left)))
             if start:
                 raise self._starts_elsewhere(text_of(self.store.get(f"{self.prefix}/start")), start)
             raise StreamError(
-                f"{self.topology}: rank {rank} left epoch {self.epoch} before its end, with"
-                " blocks that only it has; end a pass on all ranks after the same number of batches, and resume all"
-                " from one state"
+                f"{self.topology}: rank {rank} left epoch {self.epoch} before its end, with blocks"
+                " that only it has; end a pass on all ranks after the same number of batches, and"
+                " resume all from one state"
             )
-        rows = [int(self.store.add(f"{self.prefix}/rows/{rank}", 0)) for rank in range(self.topology.world_size)]
+        rows = [
+            int(self.store.add(f"{self.prefix}/rows/{rank}", 0))
+            for rank in range(self.topology.world_size)
+        ]
         return -(-max(rows) // self.batch_size)
 
-    def made(self, rows: int) -> None:
+    def record(self, rows: int) -> None:
         """Record a batch of this many rows of the claims, in the order of `take`."""
         self._made.append(self._made[-1] + rows)
 
@@ -222,12 +264,18 @@ class Claims:
         return self._made[min(batches, len(self._made) - 1)]
 
     def left_over(self, batches: int, remaining: Remaining) -> Remaining:
-        """Return what no rank has received, this one having received `batches` batches. Waits for every rank's call."""
+        """Return what no rank has received, this one having received `batches` batches.
+
+        Waits for every rank's call.
+        """
         self._calls += 1
-        keys = [f"{self.prefix}/state/{self._calls}/{rank}" for rank in range(self.topology.world_size)]
+        keys = [
+            f"{self.prefix}/state/{self._calls}/{rank}" for rank in range(self.topology.world_size)
+        ]
         rows = self.rows_after(batches) - self._received
         self._received += rows
-        with self._claiming:  # held until all ranks have called, so no claim is missed or counted twice
+        # held until all ranks have called, so no claim is missed or counted twice
+        with self._claiming:
             while rows:
                 start, stop = self._held.popleft()
                 part = min(rows, stop - start)
@@ -235,19 +283,26 @@ class Claims:
                 if start + part < stop:
                     self._held.appendleft((start + part, stop))
             self.store.set(keys[self.topology.rank], json.dumps([self._claimed, list(self._held)]))
-            self._await(lambda: self.store.check(keys), f"call {self._calls} of state_dict on every rank")
+            self._await(
+                lambda: self.store.check(keys), f"call {self._calls} of state_dict on every rank"
+            )
         answers = [json.loads(text_of(self.store.get(key))) for key in keys]
-        held = [(start, stop) for _, parts in answers for start, stop in parts]
-        return left_of(remaining, self.borders, claimed=sum(claimed for claimed, _ in answers), not_received=held)
+        unreceived = [(start, stop) for _, parts in answers for start, stop in parts]
+        return left_of(
+            remaining,
+            self.boundaries,
+            claimed=sum(claimed for claimed, _ in answers),
+            not_received=unreceived,
+        )
 
     def _starts_elsewhere(self, start: str, other: str) -> StreamError:
         return StreamError(
-            f"{self.topology}: this pass starts at {start}, another rank's at {other}; load the same state and set the"
-            " same epoch on every rank"
+            f"{self.topology}: this pass starts at {start}, another rank's at {other}; load the"
+            " same state and set the same epoch on every rank"
         )
 
     def _all_entered(self) -> bool:
-        return int(self.store.add(f"{self.prefix}/entered", 0)) == int(self.borders[-1])
+        return int(self.store.add(f"{self.prefix}/entered", 0)) == int(self.boundaries[-1])
 
     def _await(self, ready: Callable[[], bool], what: str) -> None:
         began = time.monotonic()
@@ -256,59 +311,76 @@ class Claims:
             waited_s = time.monotonic() - began
             if waited_s > _TIMEOUT_S:
                 raise StreamError(
-                    f"{self.topology}: waited {waited_s:.0f} s for {what}; start the same passes and call state_dict"
-                    " on every rank"
+                    f"{self.topology}: waited {waited_s:.0f} s for {what}; start the same passes"
+                    " and call state_dict on every rank"
                 )
             time.sleep(_LOOK_S)
 
 
 class DynamicPasses(RowPasses):
-    """Passes over the rows of a split: every row once over all ranks, and the same number of batches on each.
+    """Passes over the rows of a split: every row once over all ranks, and the same number of
+    batches on each.
 
-    store: a torch.distributed store; None: that of the default process group, which several ranks need.
+    store: a torch.distributed store; None: that of the default process group, which several ranks
+    need.
     """
 
     def __init__(
-        self, index: SplitIndex, read_block: ReadBlock, options: StreamOptions, topology: Topology, store: Any = None
+        self,
+        index: SplitIndex,
+        read_block: ReadBlock,
+        options: StreamOptions,
+        topology: Topology,
+        store: Any = None,
     ) -> None:
         if isinstance(index, BlendIndex):
-            raise SettingsError('distribution="dynamic" is for one dataset; use "balanced" with blends')
+            raise SettingsError(
+                'distribution="dynamic" is for one dataset; use "balanced" with blends'
+            )
         for name in ("lanes", "shuffle_rows", "samples_per_epoch"):
             if getattr(options, name) is not None:
                 raise SettingsError(
-                    f'{name} is {getattr(options, name)}, and distribution="dynamic" gives every row once, blocks and'
-                    f' the rows inside them shuffled; leave {name} out, or use distribution="balanced"'
+                    f'{name} is {getattr(options, name)}, and distribution="dynamic" gives every'
+                    f" row once, blocks and the rows inside them shuffled; leave {name} out, or use"
+                    ' distribution="balanced"'
                 )
         if options.remainder not in (None, "pad"):
             raise SettingsError(
-                f'remainder="{options.remainder}" and distribution="dynamic" do not go together: ranks that run out of'
-                ' rows fill their batches; leave remainder out, and see batch["valid"]'
+                f'remainder="{options.remainder}" and distribution="dynamic" do not go together:'
+                " ranks that run out of rows fill their batches; leave remainder out, and see"
+                ' batch["valid"]'
             )
-        # States, seeds and columns work as in any stream of rows; only the assignment to ranks differs.
+        # States, seeds and columns work as in any stream of rows; only the assignment to ranks
+        # differs.
         super().__init__(index, read_block, replace(options, remainder="pad"), topology)
-        group = default_group() if store is None and topology.world_size > 1 else None
+        group = None
+        if store is None and topology.world_size > 1:
+            group = default_group()
         if store is not None:
             self.store = own_connection(store)
         elif topology.world_size == 1:
             self.store = LocalStore()
         elif group is None:
             raise SettingsError(
-                f'distribution="dynamic" on {topology.world_size} ranks needs a store that they share;'
-                " initialise torch.distributed first, or pass store="
+                f'distribution="dynamic" on {topology.world_size} ranks needs a store that they'
+                " share; initialise torch.distributed first, or pass store="
             )
         elif group.processes != topology.world_size:
             raise SettingsError(
-                f'distribution="dynamic": topology says {topology}, the process group has {group.processes}'
-                " processes; where several of them are one rank, each would get other rows: use"
-                ' distribution="balanced" there. Where some read nothing, pass store= of those that do'
+                f'distribution="dynamic": topology says {topology}, the process group has'
+                f" {group.processes} processes; where several of them are one rank, each would get"
+                ' other rows: use distribution="balanced" there. Where some read nothing, pass'
+                " store= of those that do"
             )
         else:
             self.store = group.store
         self.identities = block_identities(index)
-        self.names, self.arrow = options.check_columns(index.schema.names), options.batch_format in IN_ARROW
-        made = index.split, index.identity, topology.world_size, topology.rank
-        _MADE[made] += 1  # ranks build their streams in the same order, so equal numbers mean the same stream
-        self.name = f"headrace/dynamic/{index.split}/{index.identity[:16]}/{topology.world_size}/{_MADE[made]}"
+        self.names = options.check_columns(index.schema.names)
+        self.arrow = options.batch_format in IN_ARROW
+        stream_key = index.split, index.identity, topology.world_size, topology.rank
+        # ranks build their streams in the same order, so equal numbers mean the same stream
+        _MADE[stream_key] += 1
+        self.name = f"headrace/dynamic/{index.split}/{index.identity[:16]}/{topology.world_size}/{_MADE[stream_key]}"
         self.begun = 0  # passes read so far
 
     def begin(self, epoch: int, after: Pass | None = None) -> DynamicPass:  # noqa: ARG002 - no order to continue
@@ -321,8 +393,9 @@ class DynamicPasses(RowPasses):
     def checked(self, values: Mapping[str, Any]) -> StreamState:
         if kind_of(values) == "stream":
             raise StreamError(
-                'stream state: it is not of distribution="dynamic"; its positions are in another order: load it into a'
-                ' stream with distribution="balanced", or start the epoch again'
+                'stream state: it is not of distribution="dynamic"; its positions are in another'
+                ' order: load it into a stream with distribution="balanced", or start the epoch'
+                " again"
             )
         state = super().checked(StreamState.from_dict(values, _KIND).to_dict())
         return replace(state, **_ONE_LANE._asdict())
@@ -333,12 +406,16 @@ class DynamicPasses(RowPasses):
 
 
 class DynamicPass(RowPass):
-    """The rest of an epoch, to be claimed; see `Pass`. claims: those of this rank, once the pass is read."""
+    """The rest of an epoch, to be claimed; see `Pass`.
+
+    claims: those of this rank, once the pass is read.
+    """
 
     passes: DynamicPasses
     claims: Claims | None = None
 
-    _is_finalizing = staticmethod(sys.is_finalizing)  # reachable even after the interpreter has cleared this module
+    # reachable even after the interpreter has cleared this module
+    _is_finalizing = staticmethod(sys.is_finalizing)
 
     @property
     def steps(self) -> None:
@@ -348,34 +425,52 @@ class DynamicPass(RowPass):
     def plan(self) -> Plan:
         """Raise `StreamError`: there is no plan."""
         raise StreamError(
-            f'split "{self.passes.index.split}": distribution="dynamic" decides who reads what while it reads; plan'
-            ' with distribution="balanced"'
+            f'split "{self.passes.index.split}": distribution="dynamic" decides who reads what'
+            ' while it reads; plan with distribution="balanced"'
         )
 
     def state_after(self, batches: int) -> dict[str, Any]:
-        """Return what no rank has received yet: JSON, equal on all ranks. Collective once a batch was received.
+        """Return what no rank has received yet: JSON, equal on all ranks.
 
-        Every rank calls it after the same number of batches. The state resumes on any number of ranks with any batch
-        size.
+        Collective once a batch was received.
+
+        Every rank calls it after the same number of batches. The state resumes on any number of
+        ranks with any batch size.
         """
         if self.claims is None or not batches:
             return self.start.to_dict(_KIND)
         return self.start.at(self.claims.left_over(batches, self.start.remaining)).to_dict(_KIND)
 
     def rows_after(self, batches: int) -> int:
-        return 0 if self.claims is None else self.claims.rows_after(batches)
+        if self.claims is None:
+            return 0
+        return self.claims.rows_after(batches)
 
     def context(self, batch: int) -> TransformContext:
-        """Return the context of this rank's batch; its rows have no positions, because claims are not repeatable."""
-        options, rank = self.passes.options, self.passes.topology.rank
-        return TransformContext(seed=options.seed, epoch=self.epoch, step=batch, rank=rank, positions=None)
+        """Return the context of this rank's batch; its rows have no positions, because claims are
+        not repeatable.
+        """
+        options = self.passes.options
+        rank = self.passes.topology.rank
+        return TransformContext(
+            seed=options.seed, epoch=self.epoch, step=batch, rank=rank, positions=None
+        )
 
     def batches(self, reading: Reading, *, first: int = 0) -> Generator[Batch, None, None]:
         """Yield this rank's batches; an early end is published to the other ranks."""
         assert not first, "nothing is known about the first batches of others"
-        passes, start, topology, size = self.passes, self.start, self.passes.topology, self.passes.options.batch_size
+        passes, start, topology, size = (
+            self.passes,
+            self.start,
+            self.passes.topology,
+            self.passes.options.batch_size,
+        )
         passes.begun += 1
-        log.info("%s: epoch %d is claimed block by block: its order will not repeat", topology, self.epoch)
+        log.info(
+            "%s: epoch %d is claimed block by block: its order will not repeat",
+            topology,
+            self.epoch,
+        )
         order = epoch_order(passes.index.rows, passes.identities, **start.order_settings)
         self.claims = None
         claims = Claims(
@@ -383,27 +478,34 @@ class DynamicPass(RowPass):
             prefix=f"{passes.name}/{passes.begun}",
             topology=topology,
             epoch=self.epoch,
-            borders=claim_borders(order, start.remaining, batch_size=size, ranks=topology.world_size),
+            boundaries=claim_borders(
+                order, start.remaining, batch_size=size, ranks=topology.world_size
+            ),
             batch_size=size,
             check=reading.check,
         )
         claims.arrive(sha256_hex(canonical_json([start.to_dict(_KIND), size]))[:16])
         self.claims = claims
-        read_block, names = reading_real(reading.read_block, passes.names, passes.options, reading.quarantine)
+        read_block, names = reading_real(
+            reading.read_block, passes.names, passes.options, reading.quarantine
+        )
         claimed = self._read(read_block, names, order, claims)
-        given, finished = 0, False
+        delivered = 0
+        finished = False
         try:
             with closing(made_ahead(claimed, thread_name="headrace-claim")) as read:
                 for real, columns in whole_batches(read, size):
                     for batch in self._filled(names, [columns], real, reading.quarantine):
-                        claims.made(min(size, real))
-                        given, real = given + 1, real - size
+                        claims.record(min(size, real))
+                        delivered = delivered + 1
+                        real = real - size
                         yield batch
-            for _ in range(claims.await_steps() - given):
+            for _ in range(claims.await_steps() - delivered):
                 yield from self._filled(names, [], 0, reading.quarantine)
             finished = True
         finally:
-            if not self._is_finalizing() and not finished:  # at shutdown Python has already cleared the modules
+            # at shutdown Python has already cleared the modules
+            if not self._is_finalizing() and not finished:
                 with suppress(RuntimeError):  # the store may be gone already
                     claims.leave()
 
@@ -413,24 +515,42 @@ class DynamicPass(RowPass):
         """Yield the number and the rows of each claim of this rank."""
         passes, reader = self.passes, str(self.passes.topology)
         for first, last in claims.take():
-            places = self.start.remaining.positions(np.arange(first, last, dtype=np.int64))
-            pool = claim_rows(order, passes.identities, places)
+            positions = self.start.remaining.positions(np.arange(first, last, dtype=np.int64))
+            pool = claim_rows(order, passes.identities, positions)
             decoded = {
-                block: decode_block(passes.index, read_block, block, names, reader, arrow=passes.arrow)
+                block: decode_block(
+                    passes.index, read_block, block, names, reader, arrow=passes.arrow
+                )
                 for block in pool.blocks
             }
-            yield pool.items, gather([cut(decoded[block], low, high) for block, low, high in pool.spans], pool.index)
+            yield (
+                pool.items,
+                gather(
+                    [cut(decoded[block], low, high) for block, low, high in pool.spans], pool.index
+                ),
+            )
 
     def _filled(
         self, names: Sequence[str], parts: list[Columns], real: int, quarantine: Quarantine | None
     ) -> Iterator[Batch]:
-        """Yield batches of these rows; the last one, or the only one if there are no rows, is filled up."""
+        """Yield batches of these rows; the last one, or the only one if there are no rows, is
+        filled up.
+        """
         passes, options = self.passes, self.passes.options
-        filling = -real % options.batch_size if real else options.batch_size
+        if real:
+            filling = -real % options.batch_size
+        else:
+            filling = options.batch_size
         if filling:
             table = filling_rows(passes.index.schema, passes.names, filling)
-            for name in names[len(passes.names) :]:  # a filling row is neither of a bad block nor masked
+            # a filling row is neither of a bad block nor masked
+            for name in names[len(passes.names) :]:
                 table = table.append_column(name, pa.array(np.ones(filling, np.bool_)))
-            parts = [*parts, gather([from_table(table, arrow=passes.arrow, where="filling rows")], None)]
+            parts = [
+                *parts,
+                gather([from_table(table, arrow=passes.arrow, where="filling rows")], None),
+            ]
         rows = mark_real(join(parts), np.arange(real + filling) < real, quarantine)
-        return make_batches(rows, options.batch_size, options.batch_format, options.padding, options.form)
+        return make_batches(
+            rows, options.batch_size, options.batch_format, options.padding, options.form
+        )

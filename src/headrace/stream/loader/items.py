@@ -1,10 +1,11 @@
 """Stream numbered items: an epoch has N of them, and each is made from its position in that epoch.
 
-Windows of series and contexts of histories are such items. They are in no block and have their own order: an `Items`
-says how many an epoch has and makes those at given positions. Everything else works as for rows. Rank r of R takes
-positions r, r + R, … of those left, `batch_size` at a time, so a step of all ranks is a run of positions. The loader,
-its workers and its state (`order.state`) are the same. No rank depends on which positions the others take, so a state
-resumes exactly on any number of ranks and with any batch size.
+Windows of series and contexts of histories are such items. They are in no block and have their own
+order: an `Items` says how many an epoch has and makes those at given positions. Everything else
+works as for rows. Rank r of R takes positions r, r + R, … of those left, `batch_size` at a time, so
+a step of all ranks is a run of positions. The loader, its workers and its state (`order.state`) are
+the same. No rank depends on which positions the others take, so a state resumes exactly on any
+number of ranks and with any batch size.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from headrace.stream.read.batch import in_format
 from headrace.stream.read.transform import Transform
 
 ItemFormat = Literal["torch", "numpy"]
-MADE_TOGETHER = 16  # batches whose small arrays are made in turn: after each gather, the cache is cold
+# batches whose small arrays are made in turn: after each gather, the cache is cold
+MADE_TOGETHER = 16
 _POSITIONS = 1 << 14  # per lookup; a lookup for one batch costs almost as much
 
 
@@ -62,7 +64,9 @@ class Items(Protocol):
 
     @property
     def identity(self) -> str:
-        """A word that changes whenever an epoch may have other items, or other items at its positions."""
+        """A word that changes whenever an epoch may have other items, or other items at its
+        positions.
+        """
 
     @property
     def lanes(self) -> Lanes:
@@ -72,7 +76,9 @@ class Items(Protocol):
         """Return the number of items of an epoch, over all ranks."""
 
     def chunk(self, epoch: int) -> tuple[int, int] | None:
-        """Return an epoch as (pass over all items, chunk of that pass); None if every epoch is a whole pass."""
+        """Return an epoch as (pass over all items, chunk of that pass); None if every epoch is a
+        whole pass.
+        """
 
     def sample(self) -> Mapping[str, npt.NDArray[Any]]:
         """Return a batch of no items, which shows names, types and shapes."""
@@ -80,9 +86,11 @@ class Items(Protocol):
     def batches(
         self, state: StreamState, positions: Iterator[I64], options: StreamOptions
     ) -> Generator[dict[str, Any], None, None]:
-        """Yield batches in the format of the options, each of the next `options.batch_size` positions of an epoch.
+        """Yield batches in the format of the options, each of the next `options.batch_size`
+        positions of an epoch.
 
-        positions: in pieces of whole batches, except the last. Position p is item p of the state's epoch.
+        positions: in pieces of whole batches, except the last. Position p is item p of the state's
+        epoch.
         """
 
 
@@ -102,7 +110,11 @@ def item_index(items: Items) -> ItemIndex:
     """Return the index of these items, with the number that the first epoch has."""
     nothing = np.zeros(1, np.int64)
     fields = [
-        pa.field(name, pa.list_(pa.from_numpy_dtype(array.dtype), int(np.prod(array.shape[1:]))), nullable=False)
+        pa.field(
+            name,
+            pa.list_(pa.from_numpy_dtype(array.dtype), int(np.prod(array.shape[1:]))),
+            nullable=False,
+        )
         for name, array in items.sample().items()
     ]
     return ItemIndex(
@@ -111,16 +123,28 @@ def item_index(items: Items) -> ItemIndex:
     )  # fmt: skip
 
 
-def item_options(batch_size: int, given: ItemArguments, *, shuffle: bool, seed: int) -> StreamOptions:
-    """Build the settings of a stream of items. Raises `SettingsError` for values that cannot work."""
-    check_options(given, ItemArguments.__annotations__)
-    check_word("batch_format", given.get("batch_format", "torch"), get_args(ItemFormat))
-    return StreamOptions(batch_size=batch_size, shuffle=shuffle, seed=seed, packed="off", **given)
+def item_options(
+    batch_size: int, requested: ItemArguments, *, shuffle: bool, seed: int
+) -> StreamOptions:
+    """Build the settings of a stream of items.
+
+    Raises `SettingsError` for values that cannot work.
+    """
+    check_options(requested, ItemArguments.__annotations__)
+    check_word("batch_format", requested.get("batch_format", "torch"), get_args(ItemFormat))
+    return StreamOptions(
+        batch_size=batch_size, shuffle=shuffle, seed=seed, packed="off", **requested
+    )
 
 
-def item_source(items: Items, batch_size: int, given: ItemArguments, *, shuffle: bool, seed: int) -> StreamSource:
-    """Return the source of a stream of items. Raises `SettingsError` for options that cannot work."""
-    options = item_options(batch_size, given, shuffle=shuffle, seed=seed)
+def item_source(
+    items: Items, batch_size: int, requested: ItemArguments, *, shuffle: bool, seed: int
+) -> StreamSource:
+    """Return the source of a stream of items.
+
+    Raises `SettingsError` for options that cannot work.
+    """
+    options = item_options(batch_size, requested, shuffle=shuffle, seed=seed)
     return StreamSource(item_index(items), no_block, options, ItemPasses)
 
 
@@ -132,7 +156,9 @@ def no_block(block: int, columns: Sequence[str] | None) -> NoReturn:
 class ItemPasses(RowPasses):
     """Passes over items, as batches of `options.batch_size` items on each rank; see `RowPasses`."""
 
-    def __init__(self, index: SplitIndex, read_block: ReadBlock, options: StreamOptions, topology: Topology) -> None:
+    def __init__(
+        self, index: SplitIndex, read_block: ReadBlock, options: StreamOptions, topology: Topology
+    ) -> None:
         super().__init__(index, read_block, options, topology)
         assert isinstance(index, ItemIndex)
         self.items = index.items
@@ -148,20 +174,28 @@ class ItemPasses(RowPasses):
         if isinstance(after, ItemPass):
             lanes = Lanes(after.start.lanes, after.start.window_rows, after.start.groups)
         pass_number, chunk = self.items.chunk(epoch) or (None, None)
-        return self.at(self.state_of(epoch, lanes, rows=self.items.count(epoch), pass_number=pass_number, chunk=chunk))
+        return self.at(
+            self.state_of(
+                epoch, lanes, rows=self.items.count(epoch), pass_number=pass_number, chunk=chunk
+            )
+        )
 
     def at(self, start: StreamState) -> ItemPass:
         """Return the pass that starts at a state."""
         return ItemPass(self, start)
 
     def checked(self, values: Mapping[str, Any]) -> StreamState:
-        """Return a saved state that belongs to these items, this seed and shuffle. Raises `StreamError` for others."""
+        """Return a saved state that belongs to these items, this seed and shuffle.
+
+        Raises `StreamError` for others.
+        """
         state = StreamState.from_dict(values)
         if (state.split, state.index) != (self.index.split, self.index.identity):
             raise StreamError(
-                f"stream state: it is of split {shown(state.split)} with index {shown(state.index[:12])}, this stream"
-                f" reads {shown(self.index.split)} with {shown(self.index.identity[:12])}; the run, the options of"
-                " windows or contexts, shuffle= or the chunks are others than when it was saved: open them as they"
+                f"stream state: it is of split {shown(state.split)} with index"
+                f" {shown(state.index[:12])}, this stream reads {shown(self.index.split)} with"
+                f" {shown(self.index.identity[:12])}; the run, the options of windows or contexts,"
+                " shuffle= or the chunks are others than when it was saved: open them as they"
                 " were, or start the epoch again"
             )
         state.check_order(seed=self.options.seed, shuffle=self.options.shuffle)
@@ -173,9 +207,10 @@ class ItemPasses(RowPasses):
             or (state.pass_number, state.chunk) != (here.pass_number, here.chunk)
         ):
             raise StreamError(
-                f"stream state: epoch {state.epoch} of {state.split!r} is not one that this stream gives: chunk"
-                f" {state.chunk} of pass {state.pass_number}, here chunk {here.chunk} of pass {here.pass_number};"
-                " pass what state_dict() gave, unchanged, or start the epoch again"
+                f"stream state: epoch {state.epoch} of {state.split!r} is not one that this stream"
+                f" gives: chunk {state.chunk} of pass {state.pass_number}, here chunk"
+                f" {here.chunk} of pass {here.pass_number}; pass what state_dict() gave, unchanged,"
+                " or start the epoch again"
             )
         return state
 
@@ -211,31 +246,46 @@ class ItemPass(RowPass):
 
     def batches(self, reading: Reading, *, first: int = 0) -> Generator[dict[str, Any], None, None]:  # noqa: ARG002
         """Yield this rank's batches from number `first` on, without reading blocks."""
-        share, options = self._share, self.passes.options
+        rank_rows = self._share
+        options = self.passes.options
         size = options.batch_size
-        if first * size >= share.items:
+        if first * size >= rank_rows.items:
             return
-        with closing(self.passes.items.batches(self.start, self._positions(share, first), options)) as made:
-            for batch, mask in zip(made, self._masks(share, first), strict=True):
+        with closing(
+            self.passes.items.batches(self.start, self._positions(rank_rows, first), options)
+        ) as item_batches:
+            for batch, mask in zip(item_batches, self._masks(rank_rows, first), strict=True):
                 yield {**batch, **mask}
 
-    def _masks(self, share: RankRows, first: int) -> Iterator[dict[str, Any]]:
-        """Yield which items of each batch from number `first` on are valid, made for many batches in turn."""
-        size, form = self.passes.options.batch_size, self.passes.options.batch_format
-        for begin in range(first * size, share.items, MADE_TOGETHER * size):
-            valid = np.arange(begin, min(begin + MADE_TOGETHER * size, share.items)) < share.rows
-            yield from [in_format({VALID: valid[at : at + size]}, form) for at in range(0, len(valid), size)]
+    def _masks(self, rank_rows: RankRows, first: int) -> Iterator[dict[str, Any]]:
+        """Yield which items of each batch from number `first` on are valid, made for many batches
+        in turn.
+        """
+        size = self.passes.options.batch_size
+        form = self.passes.options.batch_format
+        for begin in range(first * size, rank_rows.items, MADE_TOGETHER * size):
+            valid = (
+                np.arange(begin, min(begin + MADE_TOGETHER * size, rank_rows.items))
+                < rank_rows.rows
+            )
+            yield from [
+                in_format({VALID: valid[at : at + size]}, form) for at in range(0, len(valid), size)
+            ]
 
-    def _positions(self, share: RankRows, first: int) -> Iterator[I64]:
-        """Yield the positions of this rank's items from batch `first` on, in pieces of whole batches.
+    def _positions(self, rank_rows: RankRows, first: int) -> Iterator[I64]:
+        """Yield the positions of this rank's items from batch `first` on, in pieces of whole
+        batches.
 
         Filling items repeat one position.
         """
-        size, left = self.passes.options.batch_size, self.start.remaining
-        piece = max(1, _POSITIONS // size) * size
-        for begin in range(first * size, share.items, piece):
-            end = min(begin + piece, share.items)
-            places = share.indices(begin, end)
-            if (filling := end - max(begin, share.rows)) > 0:
-                places = np.concatenate([places, np.full(filling, share.index_of(share.rows))])
-            yield left.positions(places)
+        size = self.passes.options.batch_size
+        left = self.start.remaining
+        chunk = max(1, _POSITIONS // size) * size
+        for begin in range(first * size, rank_rows.items, chunk):
+            end = min(begin + chunk, rank_rows.items)
+            indices = rank_rows.indices(begin, end)
+            if (filling := end - max(begin, rank_rows.rows)) > 0:
+                indices = np.concatenate(
+                    [indices, np.full(filling, rank_rows.index_of(rank_rows.rows))]
+                )
+            yield left.positions(indices)

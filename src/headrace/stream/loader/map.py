@@ -1,11 +1,13 @@
 """Read the rows of a split by number, for data that fits in memory or is read block by block.
 
     dataset = MapDataset(index, read_block, columns=["amount", "bought"])
-    loader = DataLoader(dataset, batch_size=256, sampler=DistributedSampler(dataset), collate_fn=columns_of)
+    loader = DataLoader(dataset, batch_size=256, sampler=DistributedSampler(dataset),
+    collate_fn=columns_of)
 
-Row i is row i of the files in order. Blocks are decoded on first use and cached up to `cache_bytes`; the least recently
-used is evicted first. Each process has its own cache. One batch is one gather per block and column. If the cache is
-smaller than the split, a shuffling sampler decodes blocks again and again; use `StreamingDataset` then.
+Row i is row i of the files in order. Blocks are decoded on first use and cached up to
+`cache_bytes`; the least recently used is evicted first. Each process has its own cache. One batch
+is one gather per block and column. If the cache is smaller than the split, a shuffling sampler
+decodes blocks again and again; use `StreamingDataset` then.
 """
 
 from __future__ import annotations
@@ -39,12 +41,14 @@ __all__ = ["MapDataset", "columns_of"]
 
 
 class MapDataset(TorchDataset[dict[str, Any]]):
-    """The rows of a split by number: `dataset[i]` is a dict of tensors without axes, texts or lists.
+    """The rows of a split by number: `dataset[i]` is a dict of tensors without axes, texts or
+    lists.
 
-    Types are those of the columns, as in batches of a stream. Rows are numbered in the order of shards and of the rows
-    in them.
-    columns: the columns to read, in this order; None: all. cache_bytes: bound of the decoded blocks in each process.
-    read_block must be picklable for spawn and forkserver; the cache is not pickled.
+    Types are those of the columns, as in batches of a stream. Rows are numbered in the order of
+    shards and of the rows in them.
+    columns: the columns to read, in this order; None: all. cache_bytes: bound of the decoded blocks
+    in each process. read_block must be picklable for spawn and forkserver; the cache is not
+    pickled.
     """
 
     def __init__(
@@ -57,7 +61,9 @@ class MapDataset(TorchDataset[dict[str, Any]]):
     ) -> None:
         check_integer("cache_bytes", cache_bytes, least=0)
         self.index = index
-        self.columns = StreamOptions(batch_size=1, columns=columns).check_columns(index.schema.names)
+        self.columns = StreamOptions(batch_size=1, columns=columns).check_columns(
+            index.schema.names
+        )
         self.cache_bytes = cache_bytes
         self._read_block = read_block
         self._stops = np.cumsum(index.rows)
@@ -72,7 +78,8 @@ class MapDataset(TorchDataset[dict[str, Any]]):
         return cast(dict[str, Any], self.__getitems__([row])[0])
 
     def __getitems__(self, rows: Sequence[SupportsIndex]) -> ItemBatch:
-        """Return rows in the requested order, repeats included; a DataLoader calls it once per batch.
+        """Return rows in the requested order, repeats included; a DataLoader calls it once per
+        batch.
 
         Raises `IndexError` outside -len..len-1.
         """
@@ -81,29 +88,40 @@ class MapDataset(TorchDataset[dict[str, Any]]):
     def batch(self, rows: Sequence[SupportsIndex] | I64) -> dict[str, Any]:
         """Return rows as columns: a dict of tensors [rows], lists of text or of tensors.
 
-        Blocks that are not in memory are read, each once. Raises `IndexError` outside -len..len-1, `CorruptShard`.
+        Blocks that are not in memory are read, each once. Raises `IndexError` outside -len..len-1,
+        `CorruptShard`.
         """
-        wanted = np.array([int(row) for row in rows], np.int64)
-        bad = (wanted < -len(self)) | (wanted >= len(self))
+        numbers = np.array([int(row) for row in rows], np.int64)
+        bad = (numbers < -len(self)) | (numbers >= len(self))
         if bad.any():
-            raise IndexError(f"row {wanted[bad][0]} of split {self.index.split}, which has {len(self)} rows")
-        wanted[wanted < 0] += len(self)
+            raise IndexError(
+                f"row {numbers[bad][0]} of split {self.index.split}, which has {len(self)} rows"
+            )
+        numbers[numbers < 0] += len(self)
         nothing = pa.schema([self.index.schema.field(name) for name in self.columns]).empty_table()
-        parts = [] if len(wanted) else [from_table(nothing, arrow=False, where="")]
-        back, done = np.empty_like(wanted), 0
-        for block, members in each_number(np.searchsorted(self._stops, wanted, side="right")):
-            mine = wanted[members]
+        if len(numbers):
+            parts = []
+        else:
+            parts = [from_table(nothing, arrow=False, where="")]
+        back = np.empty_like(numbers)
+        done = 0
+        for block, members in each_number(np.searchsorted(self._stops, numbers, side="right")):
+            mine = numbers[members]
             parts.append(gather([self._block(block)], mine - int(self.index.first_row[block])))
             back[members] = np.arange(done, done + len(mine))
             done += len(mine)
         together = join(parts)
         if len(parts) > 1:
             together = gather([together], back)
-        batch = make_batch({**together, VALID: np.ones(len(wanted), np.bool_)}, "torch")
+        batch = make_batch({**together, VALID: np.ones(len(numbers), np.bool_)}, "torch")
         return cast(dict[str, Any], batch)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_blocks", "_held")}
+        return {
+            name: value
+            for name, value in self.__dict__.items()
+            if name not in ("_lock", "_blocks", "_held")
+        }
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         self.__dict__.update(values)
@@ -120,7 +138,9 @@ class MapDataset(TorchDataset[dict[str, Any]]):
                 self._blocks.move_to_end(block)
                 return self._blocks[block][0]
         reader = f"split {self.index.split}"
-        columns = decode_block(self.index, self._read_block, block, self.columns, reader, arrow=False)
+        columns = decode_block(
+            self.index, self._read_block, block, self.columns, reader, arrow=False
+        )
         size = size_of(columns)
         with self._lock:
             if block not in self._blocks and size <= self.cache_bytes:

@@ -45,7 +45,8 @@ _UNBALANCED: Mapping[str, Any] = {  # setting → the value that balanced steps 
     "pack": None,
     "on_bad_block": "raise",
 }
-STORE_THREADS = 64  # they mostly wait; `headrace.storage.bucket` measures how many send requests at once
+# they mostly wait; `headrace.storage.bucket` measures how many send requests at once
+STORE_THREADS = 64
 _WORDS: Mapping[str, Any] = {  # setting → its allowed words
     "batch_format": BatchFormat,
     "lists": Lists,
@@ -78,7 +79,9 @@ IN_ARROW: tuple[BatchFormat, ...] = ("arrow", "rows")  # made of Arrow columns, 
 
 
 class RowForm(Protocol):
-    """A way to make batches of rows that are more than their columns, such as packed bins; frozen and picklable."""
+    """A way to make batches of rows that are more than their columns, such as packed bins; frozen
+    and picklable.
+    """
 
     @property
     def word(self) -> str:
@@ -99,20 +102,32 @@ class RowForm(Protocol):
     def blocks(self, read_block: ReadBlock, *, root: Path, index: SplitIndex) -> ReadBlock:
         """Return a reader of checked blocks that reads through a reader of stored blocks."""
 
-    def batches(self, columns: Columns, batch_size: int, batch_format: BatchFormat) -> Iterator[dict[str, Any]]:
+    def batches(
+        self, columns: Columns, batch_size: int, batch_format: BatchFormat
+    ) -> Iterator[dict[str, Any]]:
         """Yield batches of `batch_size` rows; the last has the rest.
 
         `VALID` is the mask column, if the columns have one.
         """
 
     def count(
-        self, index: SplitIndex, read_block: ReadBlock, *, contents: str | None, cache_dir: Path | None
+        self,
+        index: SplitIndex,
+        read_block: ReadBlock,
+        *,
+        contents: str | None,
+        cache_dir: Path | None,
     ) -> CountedIndex:
-        """Count the tokens of each row. contents, cache_dir: as in `RowSource`. Raises what reading blocks raises."""
+        """Count the tokens of each row.
+
+        contents, cache_dir: as in `RowSource`. Raises what reading blocks raises.
+        """
 
 
 class RowSource(Protocol):
-    """A source of passes other than plain rows, such as bins that are packed while rows are streamed."""
+    """A source of passes other than plain rows, such as bins that are packed while rows are
+    streamed.
+    """
 
     def passes_of(
         self,
@@ -125,13 +140,15 @@ class RowSource(Protocol):
     ) -> MakePasses:
         """Return a factory of the passes over a split.
 
-        contents: a word that changes whenever the rows may have changed; it keys what is cached under cache_dir. None:
-        nothing is cached. Raises what reading blocks raises.
+        contents: a word that changes whenever the rows may have changed; it keys what is cached
+        under cache_dir. None: nothing is cached. Raises what reading blocks raises.
         """
 
 
 class StreamArguments(TypedDict, total=False):
-    """The options of a stream other than its batch size, for functions that pass them on; see `StreamOptions`."""
+    """The options of a stream other than its batch size, for functions that pass them on; see
+    `StreamOptions`.
+    """
 
     shuffle: bool
     seed: int
@@ -168,22 +185,26 @@ class StreamArguments(TypedDict, total=False):
     entity_column: str | None
 
 
-def check_options(given: Iterable[str], known: Iterable[str], of: str = "a stream") -> None:
-    """Raise `SettingsError` for an unknown option, and name the equivalent of an option of other loaders."""
+def check_options(names: Iterable[str], known: Iterable[str], of: str = "a stream") -> None:
+    """Raise `SettingsError` for an unknown option, and name the equivalent of an option of other
+    loaders.
+    """
     known = list(known)
-    for name in given:
+    for name in names:
         if name not in known:
-            hint = _NAMES_ELSEWHERE.get(name) or nearest(name, known, f"options are {', '.join(known)}")
+            hint = _NAMES_ELSEWHERE.get(name) or nearest(
+                name, known, f"options are {', '.join(known)}"
+            )
             raise SettingsError(f"{name} is not an option of {of}; {hint}")
 
 
-def stream_options(batch_size: int, given: StreamArguments) -> StreamOptions:
+def stream_options(batch_size: int, requested: StreamArguments) -> StreamOptions:
     """Build the settings of a stream from a caller's options.
 
     Raises `SettingsError` for unknown names and bad values.
     """
-    check_options(given, StreamArguments.__annotations__)
-    return StreamOptions(batch_size=batch_size, **given)
+    check_options(requested, StreamArguments.__annotations__)
+    return StreamOptions(batch_size=batch_size, **requested)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,54 +212,65 @@ class StreamOptions:
     """Settings of a stream over a split.
 
     batch_size: rows in a batch of one rank.
-    shuffle, seed: a keyed order of rows, the same on every machine; without shuffle, the order of the files.
-    shuffle_rows: rows of a round, which are shuffled among themselves over all ranks. None: all rows of a small split
-        (up to 4,194,304 rows and 256 MiB decoded), else 262,144, or the number that fits in 1/8 of memory_bytes.
-    lanes: slices of the data that are read side by side; None: chosen from the index, see `lanes`. They decide the
+    shuffle, seed: a keyed order of rows, the same on every machine; without shuffle, the order of
+    the files. shuffle_rows: rows of a round, which are shuffled among themselves over all ranks.
+    None: all rows of a small split
+        (up to 4,194,304 rows and 256 MiB decoded), else 262,144, or the number that fits in 1/8 of
+    memory_bytes. lanes: slices of the data that are read side by side; None: chosen from the index,
+    see `lanes`. They decide the
         order, and a resumed stream keeps those of its state.
-    remainder: "pad" fills the last step with rows that are false in batch["valid"], a mask that every batch has; "drop"
-        leaves out less than one global batch; "exact" gives one consumer a shorter last batch. None: "exact" for one
-        consumer, else "pad".
+    remainder: "pad" fills the last step with rows that are false in batch["valid"], a mask that
+        every batch has; "drop" leaves out less than one global batch; "exact" gives one consumer a
+        shorter last batch. None: "exact" for one consumer, else "pad".
     columns: the columns to read, in this order; None: all.
-    batch_format: "torch" tensors, "numpy" arrays, an "arrow" table, or "rows": a list of dicts of Python values, slow.
-    lists: "ragged" keeps lists of numbers as they are; "padded" pads them to the longest of the batch, and adds a
-        column name + "_lengths" for each. pad_values: by column, else 0. pad_to_multiple_of: widths are rounded up to a
-        multiple.
-    packed: the form of rows that hold packed sequences: "varlen" or "padded" batches, or `PackedBatches` with more
-        settings; "off": rows as they are. "auto": "varlen" if the first shard says that its rows are packed.
-    pack: packs rows of tokens while they are streamed, into bins of this number of tokens or as `PackRows` says;
-        batch_size then counts bins. See `packing`.
-    prefetch_bytes, prefetch_blocks: bounds of what is decoded ahead. read_threads: threads that decode. None: the
-        number of processors of this process, 2 to 8, and 64 if shards are in an object store, whose responses take
-        time.
-    memory_bytes: bound of the open blocks of a process that reads all lanes; lanes are chosen by it.
-    cache: "decoded" keeps decoded blocks on disk in the first epoch and maps them in later ones. They are in cache_dir
-        (None: ~/.cache/headrace), whose whole content is limited to cache_bytes. "files" keeps whole shards of an
-        object store there, fetched once for all processes of a machine and checked against their checksums.
-    on_bad_block: what to do with a block that cannot be read: "raise", or "quarantine" its rows, which are then false
-        in batch["valid"].
-    quarantine_limit: the share of the split's rows, in [0, 1], that one reader may give up in a pass before it raises.
-    stall_seconds: a longer wait for data logs a warning; None: no warnings.
-    verify: when a shard of a prepared run is checked against its checksum: at the "first_touch" in each process, or
-        "never", which leaves the checksums of Parquet pages. Applies to prepared runs only.
-    samples_per_epoch: rows of an epoch, fewer or more than the split has; an epoch continues where the last one ended.
-        None: every row once; for a blend with weights, the number of rows of its splits together.
-    transform: a function of (batch) or (batch, context) that returns what the loop receives. It runs ahead of the loop,
-        in a thread or in workers; see `transform`.
-    memory: "pinned" puts tensors where a GPU can copy them in the background; not with DataLoader workers.
-    device: "cuda", "cuda:N" or "cpu": tensors are ready there when the loop receives them; see `memory`. None: they
+    batch_format: "torch" tensors, "numpy" arrays, an "arrow" table, or "rows": a list of dicts of
+    Python values, slow. lists: "ragged" keeps lists of numbers as they are; "padded" pads them to
+    the longest of the batch, and adds a
+        column name + "_lengths" for each. pad_values: by column, else 0. pad_to_multiple_of: widths
+        are rounded up to a multiple.
+    packed: the form of rows that hold packed sequences: "varlen" or "padded" batches, or
+        `PackedBatches` with more settings; "off": rows as they are. "auto": "varlen" if the first
+        shard says that its rows are packed.
+    pack: packs rows of tokens while they are streamed, into bins of this number of tokens or as
+        `PackRows` says; batch_size then counts bins. See `packing`.
+    prefetch_bytes, prefetch_blocks: bounds of what is decoded ahead. read_threads: threads that
+        decode. None: the number of processors of this process, 2 to 8, and 64 if shards are in an
+        object store, whose responses take time.
+    memory_bytes: bound of the open blocks of a process that reads all lanes; lanes are chosen by
+    it.
+    cache: "decoded" keeps decoded blocks on disk in the first epoch and maps them in later ones.
+        They are in cache_dir (None: ~/.cache/headrace), whose whole content is limited to
+        cache_bytes. "files" keeps whole shards of an object store there, fetched once for all
+        processes of a machine and checked against their checksums.
+    on_bad_block: what to do with a block that cannot be read: "raise", or "quarantine" its rows,
+        which are then false in batch["valid"].
+    quarantine_limit: the share of the split's rows, in [0, 1], that one reader may give up in a
+    pass before it raises. stall_seconds: a longer wait for data logs a warning; None: no warnings.
+    verify: when a shard of a prepared run is checked against its checksum: at the "first_touch" in
+        each process, or "never", which leaves the checksums of Parquet pages. Applies to prepared
+        runs only.
+    samples_per_epoch: rows of an epoch, fewer or more than the split has; an epoch continues where
+        the last one ended. None: every row once; for a blend with weights, the number of rows of
+        its splits together.
+    transform: a function of (batch) or (batch, context) that returns what the loop receives. It
+        runs ahead of the loop, in a thread or in workers; see `transform`.
+    memory: "pinned" puts tensors where a GPU can copy them in the background; not with DataLoader
+    workers. device: "cuda", "cuda:N" or "cpu": tensors are ready there when the loop receives them;
+    see `memory`. None: they
         stay where they are made. Not with DataLoader workers.
-    distribution: "balanced" shares out rows evenly. The others give whole shards to each rank: "round_robin" in turns,
-        "by_size" packed evenly by bytes, and "local" to nodes that hold them, the rest by size. "dynamic",
-        experimental: ranks claim blocks when they are ready for them, see `dynamic`.
-    locality: for "local": the node or nodes that hold a shard, by the shard's path in the index. ranks_per_node: ranks
-        are numbered node by node.
-    balance: "flops" gives all ranks packed rows of similar cost in each step, by the cost of an 8-billion-parameter
-        transformer or by your own `CostModel`; see `balance`. Rows are counted when the stream is made, and the counts
-        are cached. "none": no balancing.
-    mask_entities: rows of these entities are false in batch["valid"]; batches, steps and states are the same as
-        without. All ranks need the same list. A step may then have no valid row. entity_column: the column whose values
-        name entities, as text; None: the one in the run's settings.
+    distribution: "balanced" shares out rows evenly. The others give whole shards to each rank:
+        "round_robin" in turns, "by_size" packed evenly by bytes, and "local" to nodes that hold
+        them, the rest by size. "dynamic", experimental: ranks claim blocks when they are ready for
+        them, see `dynamic`.
+    locality: for "local": the node or nodes that hold a shard, by the shard's path in the index.
+        ranks_per_node: ranks are numbered node by node.
+    balance: "flops" gives all ranks packed rows of similar cost in each step, by the cost of an
+        8-billion-parameter transformer or by your own `CostModel`; see `balance`. Rows are counted
+        when the stream is made, and the counts are cached. "none": no balancing.
+    mask_entities: rows of these entities are false in batch["valid"]; batches, steps and states are
+        the same as without. All ranks need the same list. A step may then have no valid row.
+        entity_column: the column whose values name entities, as text; None: the one in the run's
+        settings.
 
     Raises `SettingsError` when built with values that cannot work.
     """
@@ -286,25 +318,32 @@ class StreamOptions:
         for name, words in _WORDS.items():
             check_word(name, getattr(self, name), get_args(words))
         if self.packed not in ("auto", "off"):
-            object.__setattr__(self, "packed", recipe_of_option("packed").row_option("packed", self.packed))
+            object.__setattr__(
+                self, "packed", recipe_of_option("packed").row_option("packed", self.packed)
+            )
         if self.pack is not None:
             object.__setattr__(self, "pack", recipe_of_option("pack").row_option("pack", self.pack))
         self._check_batches()
         for name in ("locality", "ranks_per_node"):
             if (getattr(self, name) is not None) != (self.distribution == "local"):
                 raise SettingsError(
-                    f'{name} is {getattr(self, name)!r} and distribution "{self.distribution}"; "local" needs'
-                    " locality= and ranks_per_node=, the others neither"
+                    f'{name} is {getattr(self, name)!r} and distribution "{self.distribution}";'
+                    ' "local" needs locality= and ranks_per_node=, the others neither'
                 )
         if not isinstance(self.balance, CostModel):
             check_word("balance", self.balance, get_args(BalanceWord))
-        asked = {name: getattr(self, name) for name in _UNBALANCED}
-        others = [f"{name}={value!r}" for name, value in asked.items() if value != _UNBALANCED[name]]
+        values = {name: getattr(self, name) for name in _UNBALANCED}
+        others = [
+            f"{name}={value!r}" for name, value in values.items() if value != _UNBALANCED[name]
+        ]
         if self.balance != "none" and others:
-            model = "a CostModel" if isinstance(self.balance, CostModel) else f'"{self.balance}"'
+            if isinstance(self.balance, CostModel):
+                model = "a CostModel"
+            else:
+                model = f'"{self.balance}"'
             raise SettingsError(
-                f"balance is {model}, which orders the packed rows of whole shuffled epochs by their cost; it does not"
-                f" go with {', '.join(others)}: leave one of them out"
+                f"balance is {model}, which orders the packed rows of whole shuffled epochs by"
+                f" their cost; it does not go with {', '.join(others)}: leave one of them out"
             )
         self._check_mask()
         if self.locality is not None:
@@ -316,60 +355,89 @@ class StreamOptions:
         names = self.mask_entities
         if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
             raise SettingsError(
-                "mask_entities: expected a list of texts, as they name entities in their column; write numbers as text,"
-                ' e.g. ["17"]'
+                "mask_entities: expected a list of texts, as they name entities in their column;"
+                ' write numbers as text, e.g. ["17"]'
             )
         object.__setattr__(self, "mask_entities", tuple(sorted(set(names))))
         if self.entity_column is not None and not self.mask_entities:
-            raise SettingsError(f"entity_column is {self.entity_column!r}, for mask_entities; set it, or leave it out")
+            raise SettingsError(
+                f"entity_column is {self.entity_column!r}, for mask_entities; set it, or leave"
+                " it out"
+            )
         if self.mask_entities and (self.pack is not None or self.form is not None):
             raise SettingsError(
-                f"mask_entities masks rows of one entity each, and does not go with"
-                f" {'packed rows' if self.pack is None else f'pack={self.pack!r}'}: leave the entities out when the"
-                " rows are packed, or leave mask_entities= out"
+                "mask_entities masks rows of one entity each, and does not go with"
+                f" {'packed rows' if self.pack is None else f'pack={self.pack!r}'}: leave the"
+                " entities out when the rows are packed, or leave mask_entities= out"
             )
 
     def _check_numbers(self) -> None:
         for name in ("batch_size", "memory_bytes", "cache_bytes", "pad_to_multiple_of"):
             check_integer(name, getattr(self, name), least=1)
-        for name in ("shuffle_rows", "lanes", "samples_per_epoch", "ranks_per_node", "read_threads"):
+        for name in (
+            "shuffle_rows",
+            "lanes",
+            "samples_per_epoch",
+            "ranks_per_node",
+            "read_threads",
+        ):
             if getattr(self, name) is not None:
-                most = MOST_LANES if name == "lanes" else MOST_POSITIONS
+                if name == "lanes":
+                    most = MOST_LANES
+                else:
+                    most = MOST_POSITIONS
                 check_integer(name, getattr(self, name), least=1, most=most)
         for name in ("prefetch_bytes", "prefetch_blocks"):
             check_integer(name, getattr(self, name), least=0)
         check_integer("seed", self.seed)
         if not all(isinstance(value, int | float) for value in dict(self.pad_values).values()):
-            raise SettingsError(f"pad_values is {self.pad_values!r}; expected a number for each column named")
+            raise SettingsError(
+                f"pad_values is {self.pad_values!r}; expected a number for each column named"
+            )
         if not 0 <= _number("quarantine_limit", self.quarantine_limit) <= 1:
-            raise SettingsError(f"quarantine_limit is {self.quarantine_limit!r}; expected a part of the rows, 0 to 1")
+            raise SettingsError(
+                f"quarantine_limit is {self.quarantine_limit!r}; expected a part of the rows, 0"
+                " to 1"
+            )
         if self.stall_seconds is not None and not _number("stall_seconds", self.stall_seconds) > 0:
-            raise SettingsError(f"stall_seconds is {self.stall_seconds!r}; expected seconds above 0, or None")
+            raise SettingsError(
+                f"stall_seconds is {self.stall_seconds!r}; expected seconds above 0, or None"
+            )
 
     def _check_batches(self) -> None:
         """Check that the options of batches are compatible."""
         if self.lists == "padded" and self.batch_format in IN_ARROW:
             raise SettingsError(
-                f'lists="padded" makes tensors or arrays; with batch_format="{self.batch_format}" leave lists "ragged"'
+                f'lists="padded" makes tensors or arrays; with batch_format="{self.batch_format}"'
+                ' leave lists "ragged"'
             )
         if self.lists == "ragged" and (self.pad_values or self.pad_to_multiple_of != 1):
-            raise SettingsError('pad_values and pad_to_multiple_of are for lists="padded"; set it, or leave them out')
+            raise SettingsError(
+                'pad_values and pad_to_multiple_of are for lists="padded"; set it, or leave'
+                " them out"
+            )
         if self.form is not None and (self.batch_format in IN_ARROW or self.lists == "padded"):
             raise SettingsError(
-                'packed batches are tensors or arrays of their own form; use batch_format="torch" or "numpy" and leave'
-                ' lists= out, or packed="off" for rows as they are'
+                'packed batches are tensors or arrays of their own form; use batch_format="torch"'
+                ' or "numpy" and leave lists= out, or packed="off" for rows as they are'
             )
         if self.transform is not None and not callable(self.transform):
-            raise SettingsError(f"transform is {self.transform!r}; expected a function of the batch, or None")
+            raise SettingsError(
+                f"transform is {self.transform!r}; expected a function of the batch, or None"
+            )
         if self.device is not None and not re.fullmatch(r"cpu|cuda(:\d{1,4})?", str(self.device)):
-            raise SettingsError(f'device is {self.device!r}; expected "cpu", "cuda", "cuda:N" or None')
+            raise SettingsError(
+                f'device is {self.device!r}; expected "cpu", "cuda", "cuda:N" or None'
+            )
         if self.device is not None and not isinstance(self.device, str):
             raise SettingsError(f'device is {self.device!r}; pass the text "{self.device}"')
-        asked = f'device="{self.device}"' if self.device is not None else 'memory="pinned"'
+        option = 'memory="pinned"'
+        if self.device is not None:
+            option = f'device="{self.device}"'
         has_tensors = self.batch_format == "torch" or self.transform is not None
         if (self.memory == "pinned" or self.device is not None) and not has_tensors:
             raise SettingsError(
-                f'{asked} is for tensors, and batch_format="{self.batch_format}" has none; use'
+                f'{option} is for tensors, and batch_format="{self.batch_format}" has none; use'
                 ' batch_format="torch", or a transform that makes tensors'
             )
 
@@ -378,7 +446,10 @@ class StreamOptions:
 
         Raises `SettingsError` for unknown columns and for a name that the batch needs itself.
         """
-        read = available if self.form is None else self.form.default_columns(available)
+        if self.form is None:
+            read = available
+        else:
+            read = self.form.default_columns(available)
         columns = tuple(read if self.columns is None else self.columns)
         known = set(available)
         unknown = [name for name in columns if name not in known]
@@ -387,29 +458,33 @@ class StreamOptions:
         if self.form is not None:
             self.form.check_columns(columns)
         if self.lists == "padded":
-            taken = [name + LENGTHS for name in columns if name + LENGTHS in columns]
+            clashing = [name + LENGTHS for name in columns if name + LENGTHS in columns]
             strange = [name for name in self.pad_values if name not in columns]
-            if taken or strange:
+            if clashing or strange:
                 raise SettingsError(
-                    f'lists="padded": columns {taken} clash with lengths, pad_values {strange} are not columns; leave'
-                    " them out with columns="
+                    f'lists="padded": columns {clashing} clash with lengths, pad_values'
+                    f" {strange} are not columns; leave them out with columns="
                 )
         if VALID in columns:
             raise SettingsError(
                 f'a column is named "{VALID}", where every batch has its mask of real rows;'
-                f" leave it out with columns=, or rename it when preparing"
+                " leave it out with columns=, or rename it when preparing"
             )
         return columns
 
     @property
     def padding(self) -> Padding | None:
         """The padding of lists; None if they stay ragged."""
-        return Padding(values=self.pad_values, multiple=self.pad_to_multiple_of) if self.lists == "padded" else None
+        if self.lists == "padded":
+            return Padding(values=self.pad_values, multiple=self.pad_to_multiple_of)
+        return None
 
     @property
     def form(self) -> RowForm | None:
         """The form of rows that are more than their columns; None for plain rows."""
-        return None if isinstance(self.packed, str) else self.packed
+        if isinstance(self.packed, str):
+            return None
+        return self.packed
 
     @property
     def source(self) -> RowSource | None:
@@ -419,40 +494,61 @@ class StreamOptions:
     @property
     def cost_model(self) -> CostModel | None:
         """The model that balances steps; None if they are not balanced."""
-        return self.balance if isinstance(self.balance, CostModel) else CostModel() if self.balance != "none" else None
+        if isinstance(self.balance, CostModel):
+            return self.balance
+        if self.balance != "none":
+            return CostModel()
+        return None
 
     @property
     def mask(self) -> EntityMask | None:
-        """The mask of entities; None if no row is masked. Raises `SettingsError` if no column names entities."""
+        """The mask of entities; None if no row is masked.
+
+        Raises `SettingsError` if no column names entities.
+        """
         if not self.mask_entities:
             return None
         if self.entity_column is None:
-            raise SettingsError("mask_entities: nothing says which column names entities; give entity_column=")
+            raise SettingsError(
+                "mask_entities: nothing says which column names entities; give entity_column="
+            )
         return EntityMask(self.entity_column, tuple(self.mask_entities))
 
     @property
     def mask_digest(self) -> str | None:
         """A digest by which ranks compare their masks without revealing names."""
         mask = self.mask
-        return None if mask is None else sha256_hex(canonical_json([mask.column, list(mask.entities)]))[:32]
+        if mask is None:
+            return None
+        return sha256_hex(canonical_json([mask.column, list(mask.entities)]))[:32]
 
     @property
     def threads(self) -> int:
         """The number of threads that decode."""
-        usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
+        if hasattr(os, "sched_getaffinity"):
+            usable = len(os.sched_getaffinity(0))
+        else:
+            usable = os.cpu_count() or 2
         return self.read_threads or max(2, min(8, usable))
 
     def for_splits(self, parts: Sequence[tuple[Path, SplitIndex]]) -> StreamOptions:
-        """Return the options with packed="auto" and the number of threads resolved for these splits.
+        """Return the options with packed="auto" and the number of threads resolved for these
+        splits.
 
-        parts: each split's root and index. Raises `SettingsError` if the rows do not have the requested form.
+        parts: each split's root and index. Raises `SettingsError` if the rows do not have the
+        requested form.
         """
-        if self.read_threads is None and any(place_of(root).reads == "requests" for root, _ in parts):
+        if self.read_threads is None and any(
+            place_of(root).reads == "requests" for root, _ in parts
+        ):
             return replace(self, read_threads=STORE_THREADS).for_splits(parts)
         if self.packed == "auto" and self.source is None:
-            # Packed rows are lists. Skip the import for others: it takes a third of the time to open a small split.
+            # Packed rows are lists. Skip the import for others: it takes a third of the time to
+            # open a small split.
             may_be = all(any(map(pa.types.is_nested, index.schema.types)) for _, index in parts)
-            form = recipe_of_option("packed").detect_form(parts, self) if may_be else None
+            form = None
+            if may_be:
+                form = recipe_of_option("packed").detect_form(parts, self)
             return replace(self, packed=form or "off")
         for root, index in parts:
             if self.form is not None:
@@ -461,21 +557,30 @@ class StreamOptions:
 
 
 def _nodes(locality: Any) -> dict[str, int | tuple[int, ...]]:
-    found: dict[str, int | tuple[int, ...]] = {}
+    nodes_of_shard: dict[str, int | tuple[int, ...]] = {}
     for shard, nodes in dict(locality).items():
-        numbers = (nodes,) if isinstance(nodes, int) else tuple(nodes)
+        if isinstance(nodes, int):
+            numbers = (nodes,)
+        else:
+            numbers = tuple(nodes)
         if not isinstance(shard, str) or any(type(node) is not int or node < 0 for node in numbers):
-            raise SettingsError(f"locality of {shard!r} is {nodes!r}; expected the number of a node, or several")
-        found[shard] = numbers
-    return found
+            raise SettingsError(
+                f"locality of {shard!r} is {nodes!r}; expected the number of a node, or several"
+            )
+        nodes_of_shard[shard] = numbers
+    return nodes_of_shard
 
 
 def _column_names(columns: Any) -> tuple[str, ...]:
     if isinstance(columns, str):
-        raise SettingsError(f'columns is the text {columns!r}; pass a list of names, e.g. ["{columns}"]')
+        raise SettingsError(
+            f'columns is the text {columns!r}; pass a list of names, e.g. ["{columns}"]'
+        )
     names = tuple(columns) if isinstance(columns, Iterable) else ()
     if not names or not all(isinstance(name, str) for name in names):
-        raise SettingsError(f"columns is {columns!r}; expected at least one column name, all of them text")
+        raise SettingsError(
+            f"columns is {columns!r}; expected at least one column name, all of them text"
+        )
     if len(set(names)) < len(names):
         raise SettingsError(f"columns names a column twice: {list(names)}; name each once")
     return names

@@ -125,7 +125,7 @@ class Passes(Protocol):
         Raises `StreamError` if it is of other data, seed or shuffle.
         """
 
-    def whole(self, of: Pass) -> Pass:
+    def full(self, of: Pass) -> Pass:
         """Return the epoch of a pass from its beginning, in the same order."""
 
 
@@ -158,7 +158,9 @@ class RowPass:
     @property
     def dropped_rows(self) -> int:
         """Rows that "drop" leaves out, over all ranks."""
-        return self.plan().dropped_rows if self.passes.remainder == "drop" else 0
+        if self.passes.remainder == "drop":
+            return self.plan().dropped_rows
+        return 0
 
     def plan(self) -> Plan:
         return self._plan(
@@ -196,22 +198,23 @@ class RowPass:
             self.passes.options,
             topology=self.passes.topology,
             quarantine=reading.quarantine,
-            memory=self.passes.kept,
+            memory=self.passes.memory,
             make=reading.make,
         )
 
     def context(self, batch: int) -> TransformContext:
-        options, share = self.passes.options, self._share
+        options = self.passes.options
+        rank_rows = self._share
         first = batch * options.batch_size
-        stop = min(first + options.batch_size, share.items)
-        own = self.start.remaining.positions(share.indices(first, stop))
-        filling = np.full(stop - first - len(own), -1, np.int64)
+        stop = min(first + options.batch_size, rank_rows.items)
+        positions = self.start.remaining.positions(rank_rows.indices(first, stop))
+        filling = np.full(stop - first - len(positions), -1, np.int64)
         return TransformContext(
             seed=options.seed,
             epoch=self.epoch,
             step=self.start.position // (self.passes.ranks * options.batch_size) + batch,
             rank=self.passes.topology.rank,
-            positions=np.concatenate([own, filling]),
+            positions=np.concatenate([positions, filling]),
         )
 
     def rows_after(self, batches: int) -> int:
@@ -237,24 +240,22 @@ class RowPasses:
     def __init__(
         self, index: SplitIndex, read_block: ReadBlock, options: StreamOptions, topology: Topology
     ) -> None:
-        self.index, self.read_block, self.options, self.topology = (
-            index,
-            read_block,
-            options,
-            topology,
-        )
+        self.index = index
+        self.read_block = read_block
+        self.options = options
+        self.topology = topology
         self.remainder: Remainder = resolve_remainder(options.remainder, topology.world_size)
         options.check_columns(index.schema.names)
         if options.batch_format == "torch":
             import_torch()
-        self.kept = KeptSplit()
+        self.memory = KeptSplit()
         self._order: tuple[StreamState, Order] | None = None
 
     def declare(self, schema: pa.Schema, columns: Sequence[str] | None) -> None:
         """Set the schema of blocks and the columns to read, from the next pass on."""
         self.index = replace(self.index, schema=schema)
         self.options = replace(self.options, columns=columns)
-        self.kept = KeptSplit()
+        self.memory = KeptSplit()
 
     @property
     def ranks(self) -> int:
@@ -269,7 +270,9 @@ class RowPasses:
         """Begin an epoch, in the lanes of the previous pass if these ranks divide its groups."""
         check_integer("epoch", epoch, least=0, most=MOST_EPOCHS)
         samples = samples_of_epoch(self.index, self.options.samples_per_epoch)
-        state = after.start if isinstance(after, RowPass) else None
+        state = None
+        if isinstance(after, RowPass):
+            state = after.start
         if (
             state is not None
             and state.shard_partition is None
@@ -292,7 +295,10 @@ class RowPasses:
                 sources=sources_of(self.index),
                 balanced=self.options.balance != "none",
             )
-        rows = self.index.total_rows if samples is None else samples
+        if samples is None:
+            rows = self.index.total_rows
+        else:
+            rows = samples
         return self.at(
             self.state_of(
                 epoch, chosen, rows=rows, samples_per_epoch=samples, shard_partition=partition
@@ -319,23 +325,23 @@ class RowPasses:
     def costs(self) -> RowCosts | None:
         """The costs that balance steps; None if steps are not balanced."""
         model = self.options.cost_model
-        return (
-            self.index.costs(model.even_tokens)
-            if model and isinstance(self.index, CountedIndex)
-            else None
-        )
+        if model and isinstance(self.index, CountedIndex):
+            return self.index.costs(model.even_tokens)
+        return None
 
     @property
     def _balance(self) -> tuple[int, int] | None:
         """The global batch and cost model of an epoch that begins now; see `StreamState`."""
         model = self.options.cost_model
-        return None if model is None else (self.ranks * self.options.batch_size, model.even_tokens)
+        if model is None:
+            return None
+        return (self.ranks * self.options.batch_size, model.even_tokens)
 
     def at(self, start: StreamState) -> RowPass:
         """Return the pass that starts at a state."""
         return RowPass(self, start)
 
-    def whole(self, of: Pass) -> RowPass:
+    def full(self, of: Pass) -> RowPass:
         assert isinstance(of, RowPass)
         # keeps the changes of order that its ranks made
         return self.at(replace(of.start, position=0, holes=()))
@@ -389,22 +395,23 @@ class RowPasses:
         state = self._changed(state)
         if self.topology.rank:  # one rank logs for all
             return state
-        said = "split %r: %d ranks go on with %d of %d rows of epoch %d"
-        told = (self.index.split, self.ranks, state.remaining.total, state.rows, state.epoch)
+        message = "split %r: %d ranks go on with %d of %d rows of epoch %d"
+        figures = (self.index.split, self.ranks, state.remaining.total, state.rows, state.epoch)
         if len(self.index.rows) + self.ranks > _MOST_COUNTED:
-            log.info(said + "; headrace plan --state says how often these are decoded", *told)
+            log.info(message + "; headrace plan --state says how often these are decoded", *figures)
             return state
         plan = RowPass(self, state).plan()
-        factor, said = plan.read_amplification, said + "; over all, these are decoded %.1f times"
+        factor = plan.read_amplification
+        message = message + "; over all, these are decoded %.1f times"
         if factor <= _WORTH_A_WARNING or plan.decoded_again_bytes <= _WORTH_A_WORD_BYTES:
-            log.info(said, *told, factor)
+            log.info(message, *figures, factor)
         elif state.shard_partition is None:
             remedy = "; resume on a number of ranks that divides %d to decode them once"
-            log.warning(said + remedy, *told, factor, state.groups)
+            log.warning(message + remedy, *figures, factor, state.groups)
         else:
             log.warning(
-                said + "; resume on %d ranks to decode them once",
-                *told,
+                message + "; resume on %d ranks to decode them once",
+                *figures,
                 factor,
                 len(state.shard_partition.rows),
             )
@@ -422,11 +429,8 @@ class RowPasses:
                 state, changes=(*changes, Change(position=state.position, ranks=self.ranks))
             )
         if changes and changes[-1].ranks is not None:  # stopped again before the end of its round
-            later = [
-                each.position
-                for each in state.changes
-                if each.position >= state.position and each.ranks is None
-            ]
+            cuts = [change.position for change in state.changes if change.ranks is None]
+            later = [position for position in cuts if position >= state.position]
             border = min(later, default=state.rows)
         else:
             border = next_border(state, changes[-1] if changes else None, state.position)

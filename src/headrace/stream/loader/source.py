@@ -1,7 +1,7 @@
 """Describe what a stream reads, and open it as a loader or as a torch dataset.
 
-Rows of a dataset, of a blend, of any `RowSource`, and numbered items all become a `StreamSource`. The loaders know
-nothing else about their data.
+Rows of a dataset, of a blend, of any `RowSource`, and numbered items all become a `StreamSource`.
+The loaders know nothing else about their data.
 """
 
 from __future__ import annotations
@@ -36,14 +36,31 @@ class StreamSource:
     passes: MakePasses | None = None
 
     def stream(self, *, workers: int, topology: Topology | None, store: Any = None) -> StreamLoader:
-        """Create a loader, with worker processes if asked. Raises `MissingExtra` for workers without torch."""
+        """Create a loader, with worker processes if asked.
+
+        Raises `MissingExtra` for workers without torch.
+        """
         check_integer("workers", workers, least=0)
         if not workers:
-            return StreamLoader(self.index, self.read_block, self.options, self.passes, topology=topology, store=store)
+            return StreamLoader(
+                self.index,
+                self.read_block,
+                self.options,
+                self.passes,
+                topology=topology,
+                store=store,
+            )
         import_torch()
         from headrace.stream.loader.torch_dataset import WorkerStream
 
-        return WorkerStream(self.index, self.read_block, self.options, self.passes, workers=workers, topology=topology)
+        return WorkerStream(
+            self.index,
+            self.read_block,
+            self.options,
+            self.passes,
+            workers=workers,
+            topology=topology,
+        )
 
     def torch_dataset(self, *, num_workers: int, topology: Topology | None) -> StreamingDataset:
         """Create a torch dataset of whole batches. Raises `MissingExtra` without torch."""
@@ -51,7 +68,12 @@ class StreamSource:
         from headrace.stream.loader.torch_dataset import StreamingDataset
 
         return StreamingDataset(
-            self.index, self.read_block, self.options, self.passes, num_workers=num_workers, topology=topology
+            self.index,
+            self.read_block,
+            self.options,
+            self.passes,
+            num_workers=num_workers,
+            topology=topology,
         )
 
 
@@ -62,14 +84,17 @@ def source_of_rows(
     contents: Callable[[], str | None] = lambda: None,
     cache_dir: Path | None = None,
 ) -> StreamSource:
-    """Return the source of a split's rows, by way of the `RowSource` of the options if they name one.
+    """Return the source of a split's rows, by way of the `RowSource` of the options if they name
+    one.
 
-    open_blocks: opens the blocks as given options say. contents, cache_dir: see `RowSource`; contents is called only if
-    a row source asks for it.
+    open_blocks: opens the blocks as given options say. contents, cache_dir: see `RowSource`;
+    contents is called only if a row source asks for it.
     """
     if options.source is None:
         index, read_block = open_blocks(options)
         return StreamSource(index, read_block, options)
     index, read_block = open_blocks(replace(options, packed="off"))
-    passes = options.source.passes_of(index, read_block, options, contents=contents(), cache_dir=cache_dir)
+    passes = options.source.passes_of(
+        index, read_block, options, contents=contents(), cache_dir=cache_dir
+    )
     return StreamSource(index, read_block, options, passes)

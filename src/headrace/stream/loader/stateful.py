@@ -1,11 +1,13 @@
 """Save and load the progress of DataLoader workers, for torchdata's StatefulDataLoader. Pure.
 
     loader = StatefulDataLoader(dataset, batch_size=None, num_workers=4)
-    saved = loader.state_dict()            # each worker's own progress; resumes on the same ranks, workers, batch size
-    state = stream_state(saved)            # one portable state: dataset.load_state_dict(state) resumes on any others
+    saved = loader.state_dict()            # each worker's own progress; resumes on the same ranks,
+    workers, batch size state = stream_state(saved)            # one portable state:
+    dataset.load_state_dict(state) resumes on any others
 
-A worker knows only the batches that it gave itself. For each worker, the loader keeps the progress as of the last batch
-that the loop received. The sum over workers is therefore what the rank received, and determines the portable state.
+A worker knows only the batches that it gave itself. For each worker, the loader keeps the progress
+as of the last batch that the loop received. The sum over workers is therefore what the rank
+received, and determines the portable state.
 """
 
 from __future__ import annotations
@@ -17,7 +19,13 @@ from typing import Any, cast, get_args
 from headrace.errors import StreamError
 from headrace.sealed import is_marked, kind_of, seal, shown, unseal
 from headrace.stream.order.remaining import Remainder
-from headrace.stream.order.state import COUNTED, FORMAT_VERSION, CountedState, StreamState, check_keys
+from headrace.stream.order.state import (
+    COUNTED,
+    FORMAT_VERSION,
+    CountedState,
+    StreamState,
+    check_keys,
+)
 
 _KIND = "worker"
 _MOST_DEPTH = 100  # of the containers that other libraries put around our states
@@ -28,7 +36,8 @@ _NUMBERS = {"epoch": 0, "worker": 0, "batches": 0, "world_size": 1, "workers": 0
 class WorkerProgress:
     """The progress of worker `worker` of `workers`, on each of `world_size` ranks.
 
-    It gave `batches` batches of the pass that began at `start`, a state of the stream in epoch `epoch`.
+    It gave `batches` batches of the pass that began at `start`, a state of the stream in epoch
+    `epoch`.
     """
 
     start: dict[str, Any]
@@ -49,9 +58,15 @@ class WorkerProgress:
         """Restore a progress. Raises `StreamError` if the values are not one, or were changed."""
         values = unseal(values, kind=_KIND, version=FORMAT_VERSION)
         check_keys("worker state", values, _NUMBERS, others=("start", "remainder"))
-        if values["remainder"] not in get_args(Remainder) or not isinstance(values["start"], Mapping):
-            raise StreamError(f"worker state: {shown(values)} is not what a worker saved; pass it on unchanged")
-        return cls(**{name: values[name] for name in (*_NUMBERS, "remainder")}, start=dict(values["start"]))
+        if values["remainder"] not in get_args(Remainder) or not isinstance(
+            values["start"], Mapping
+        ):
+            raise StreamError(
+                f"worker state: {shown(values)} is not what a worker saved; pass it on unchanged"
+            )
+        return cls(
+            **{name: values[name] for name in (*_NUMBERS, "remainder")}, start=dict(values["start"])
+        )
 
     @property
     def topology(self) -> tuple[int, int, int, str]:
@@ -62,9 +77,10 @@ class WorkerProgress:
         """Raise `StreamError` unless this worker of this topology can continue from here."""
         if (self.worker, self.topology) != (worker, topology):
             raise StreamError(
-                f"worker state: it was saved by worker {self.worker} with (world_size, workers, batch_size, remainder)"
-                f" = {self.topology}, this is worker {worker} with {topology}; for another topology load"
-                " headrace.stream_state(saved) into the dataset before the loop, not into the loader"
+                f"worker state: it was saved by worker {self.worker} with (world_size, workers,"
+                f" batch_size, remainder) = {self.topology}, this is worker {worker} with"
+                f" {topology}; for another topology load headrace.stream_state(saved) into the"
+                " dataset before the loop, not into the loader"
             )
 
 
@@ -74,17 +90,23 @@ def is_worker_state(values: Any) -> bool:
 
 
 def stream_state(loader_state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the portable state inside a StatefulDataLoader's state, for `load_state_dict` of any stream.
+    """Return the portable state inside a StatefulDataLoader's state, for `load_state_dict` of any
+    stream.
 
-    loader_state: the result of StatefulDataLoader.state_dict(). Raises `StreamError` if it has no state of a stream, or
-    lacks workers.
+    loader_state: the result of StatefulDataLoader.state_dict(). Raises `StreamError` if it has no
+    state of a stream, or lacks workers.
     """
-    found = list(_inside(loader_state))
-    if found and not any(map(is_worker_state, found)):  # one process: the dataset's own state
-        if any(state != found[0] for state in found):
-            raise StreamError(f"loader state: it holds {len(found)} states of different streams; pass one of them")
-        return dict(found[0])
-    parts = sorted((WorkerProgress.from_dict(values) for values in found), key=lambda part: part.worker)
+    states = list(_inside(loader_state))
+    if states and not any(map(is_worker_state, states)):  # one process: the dataset's own state
+        if any(state != states[0] for state in states):
+            raise StreamError(
+                f"loader state: it holds {len(states)} states of different streams; pass one of"
+                " them"
+            )
+        return dict(states[0])
+    parts = sorted(
+        (WorkerProgress.from_dict(values) for values in states), key=lambda part: part.worker
+    )
     if not parts:
         raise StreamError(
             f"loader state: no state of a headrace stream in {shown(loader_state)};"
@@ -93,8 +115,11 @@ def stream_state(loader_state: Mapping[str, Any]) -> dict[str, Any]:
     first = parts[0]
     workers = [part.worker for part in parts]
     same = all((part.start, part.topology) == (first.start, first.topology) for part in parts)
-    given = [part.batches for part in parts]  # workers take turns, so no other counts can exist at one moment
-    same = same and given == [(sum(given) - number + len(given) - 1) // len(given) for number in range(len(given))]
+    # workers take turns, so no other counts can exist at one moment
+    batches = [part.batches for part in parts]
+    same = same and batches == [
+        (sum(batches) - number + len(batches) - 1) // len(batches) for number in range(len(batches))
+    ]
     if workers != list(range(first.workers)) or not same:
         raise StreamError(
             f"loader state: it holds workers {workers} of {first.workers}, or of different passes;"
@@ -102,15 +127,21 @@ def stream_state(loader_state: Mapping[str, Any]) -> dict[str, Any]:
         )
     if kind_of(first.start) == COUNTED:
         counted = CountedState.from_dict(first.start)
-        return replace(counted, batches=counted.batches + sum(given)).to_dict()
-    start, remainder = StreamState.from_dict(first.start), cast(Remainder, first.remainder)  # `from_dict` checked it
-    return start.after(sum(given), ranks=first.world_size, batch_size=first.batch_size, remainder=remainder).to_dict()
+        return replace(counted, batches=counted.batches + sum(batches)).to_dict()
+    # `from_dict` checked it
+    start = StreamState.from_dict(first.start)
+    remainder = cast(Remainder, first.remainder)
+    return start.after(
+        sum(batches), ranks=first.world_size, batch_size=first.batch_size, remainder=remainder
+    ).to_dict()
 
 
 def _inside(values: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
     """Yield every headrace state inside nested mappings."""
     if depth > _MOST_DEPTH:
-        raise StreamError(f"loader state: it is more than {_MOST_DEPTH} levels deep; pass what state_dict() gave")
+        raise StreamError(
+            f"loader state: it is more than {_MOST_DEPTH} levels deep; pass what state_dict() gave"
+        )
     if not isinstance(values, Mapping):
         return
     if is_marked(values):

@@ -2,14 +2,16 @@
 
 An epoch is a pass over all rows, as in a torch loop:
 
-- `set_epoch(e)` makes the next pass epoch e. Without it, the next epoch follows once a pass was read to its end.
-- A new iterator before the end restarts the same pass, so looking at one batch on one rank changes nothing.
-- `load_state_dict` makes the next pass the rest of an epoch; `set_epoch` with that same epoch keeps the rest. The state
-  of an epoch's end gives an empty pass, because nothing is left.
+- `set_epoch(e)` makes the next pass epoch e. Without it, the next epoch follows once a pass was
+read to its end.
+- A new iterator before the end restarts the same pass, so looking at one batch on one rank changes
+nothing.
+- `load_state_dict` makes the next pass the rest of an epoch; `set_epoch` with that same epoch keeps
+  the rest. The state of an epoch's end gives an empty pass, because nothing is left.
 
-Batches are counted when the loop receives them, so a state describes what the loop has, not what was prepared ahead.
-One counter cannot serve two interleaved passes of one loader, so the older pass raises. The source of a loader makes
-its passes; see `passes`.
+Batches are counted when the loop receives them, so a state describes what the loop has, not what
+was prepared ahead. One counter cannot serve two interleaved passes of one loader, so the older pass
+raises. The source of a loader makes its passes; see `passes`.
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ from headrace.checks import check_integer
 from headrace.dataset.index import SplitIndex
 from headrace.errors import SettingsError, StreamError
 from headrace.sealed import MOST_EPOCHS
+from headrace.stream.loader.check_collation import refuse_sharing_again, told_to_accelerate
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.passes import MakePasses, Pass, Passes, Reading, RowPasses
-from headrace.stream.loader.rebatched import refuse_sharing_again, told_to_accelerate
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.remaining import Remainder
 from headrace.stream.ranks.stats import Progress, StreamStats
@@ -47,12 +49,12 @@ _ALIKE = (  # options that are equal on all ranks
 Given = TypeVar("Given")
 
 
-class Received:
+class DeliveredCount:
     """Count the batches of the current pass that the loop has received.
 
     batches: received since the pass began.
-    has_ended: whether the last batch of the pass was received; the next pass is then the next epoch.
-    is_over: whether the loop also asked for another batch after the last one.
+    has_ended: whether the last batch of the pass was received; the next pass is then the next
+    epoch. is_over: whether the loop also asked for another batch after the last one.
     """
 
     def __init__(self) -> None:
@@ -61,7 +63,9 @@ class Received:
         self.forget()
 
     def forget(self) -> None:
-        """Reset for a pass that begins elsewhere; an iterator of the old pass raises at its next batch."""
+        """Reset for a pass that begins elsewhere; an iterator of the old pass raises at its next
+        batch.
+        """
         self.begin()
         self.has_ended = self.is_over = False
 
@@ -73,18 +77,20 @@ class Received:
     def counted(
         self, batches: Generator[Given, None, None], *, epoch: int, steps: int | None = None
     ) -> Generator[Given, None, None]:
-        """Yield the batches of the pass that began last, and count each as it is received; closes `batches` at the end.
+        """Yield the batches of the pass that began last, and count each as it is received; closes
+        `batches` at the end.
 
-        steps: the number of batches, so that the last one ends the pass: a loop that knows len() may never ask for
-        more. None: not known yet. Raises `StreamError` at the next batch after `begin` or `forget`.
+        steps: the number of batches, so that the last one ends the pass: a loop that knows len()
+        may never ask for more. None: not known yet. Raises `StreamError` at the next batch after
+        `begin` or `forget`.
         """
         counted = self._pass
         with closing(batches):
             for batch in batches:
                 if counted != self._pass:
                     raise StreamError(
-                        f"epoch {epoch}: a newer pass of this stream has begun, and one state cannot count two;"
-                        " finish one before the next, or make a second stream"
+                        f"epoch {epoch}: a newer pass of this stream has begun, and one state"
+                        " cannot count two; finish one before the next, or make a second stream"
                     )
                 self.batches += 1
                 self.has_ended = self.batches == steps
@@ -94,16 +100,18 @@ class Received:
 
 
 class StreamLoader:
-    """Batches of one rank: over all ranks every row of the split exactly once, with the same number of batches on each.
+    """Batches of one rank: over all ranks every row of the split exactly once, with the same number
+    of batches on each.
 
-    Rows come in the global order of the epoch: rank r of R takes places r, r + R, r + 2R, …, batch_size at a time. See
-    `batch` for the content of a batch. A block that cannot be read raises `CorruptShard`, `InputError` or `StoreError`.
-    index: the blocks of the split.
+    Rows come in the global order of the epoch: rank r of R takes places r, r + R, r + 2R, …,
+    batch_size at a time. See `batch` for the content of a batch. A block that cannot be read raises
+    `CorruptShard`, `InputError` or `StoreError`. index: the blocks of the split.
     read_block: decodes one block; called in threads.
-    passes: makes the passes if they are over items, or over bins that `pack=` makes from rows; None: over rows.
-    store: a torch.distributed store, for distribution="dynamic"; None: the store of the default group.
-    topology: this rank; None: detected now (see `topology.capture`). Memory: one pool and what is decoded ahead.
-    quarantined: with on_bad_block="quarantine", the rows and blocks that the current pass gave up; else None.
+    passes: makes the passes if they are over items, or over bins that `pack=` makes from rows;
+    None: over rows. store: a torch.distributed store, for distribution="dynamic"; None: the store
+    of the default group. topology: this rank; None: detected now (see `topology.capture`). Memory:
+    one pool and what is decoded ahead. quarantined: with on_bad_block="quarantine", the rows and
+    blocks that the current pass gave up; else None.
     """
 
     def __init__(
@@ -116,25 +124,33 @@ class StreamLoader:
         topology: Topology | None = None,
         store: Any = None,
     ) -> None:
-        self.topology = capture() if topology is None else topology
+        if topology is None:
+            self.topology = capture()
+        else:
+            self.topology = topology
         self.passes: Passes
         if passes is not None:
             self.passes = passes(index, read_block, options, self.topology)
         elif options.source is not None:
-            raise SettingsError("pack= needs the lengths of all rows: use headrace.open(...).stream(..., pack=)")
+            raise SettingsError(
+                "pack= needs the lengths of all rows: use headrace.open(...).stream(..., pack=)"
+            )
         elif options.distribution == "dynamic":
             from headrace.stream.loader.dynamic import DynamicPasses
 
             self.passes = DynamicPasses(index, read_block, options, self.topology, store)
         else:
             self.passes = RowPasses(index, read_block, options, self.topology)
-        self._received = Received()
+        self._received = DeliveredCount()
         self._begin(self.passes.begin(0))
         self.quarantined = self.make_quarantine()
 
     def __repr__(self) -> str:
         batches = f"batches of {self.options.batch_size:,}"
-        return f"{type(self).__name__}({self.index.split!r}: {batches}, {self.topology}, epoch {self.epoch})"
+        return (
+            f"{type(self).__name__}({self.index.split!r}: {batches}, {self.topology}, epoch"
+            f" {self.epoch})"
+        )
 
     @property
     def index(self) -> SplitIndex:
@@ -157,7 +173,7 @@ class StreamLoader:
         return bool(self.options.shuffle or self.options.samples_per_epoch)
 
     @property
-    def present(self) -> Pass:
+    def current(self) -> Pass:
         """The current pass, or the last one if it has finished."""
         return self._present
 
@@ -173,45 +189,59 @@ class StreamLoader:
 
     @property
     def dropped_rows(self) -> int:
-        """Rows that no rank receives in the current pass, over all ranks, because of "drop" or packing."""
+        """Rows that no rank receives in the current pass, over all ranks, because of "drop" or
+        packing.
+        """
         return self._present.dropped_rows
 
     @property
-    def received(self) -> int:
+    def delivered_count(self) -> int:
         """Batches that the loop has received since the current pass began."""
         return self._received.batches
 
     @property
     def cache_counts(self) -> CacheCounts:
-        """The number of blocks mapped from the cache and decoded by this process so far; see `StreamOptions.cache`."""
+        """The number of blocks mapped from the cache and decoded by this process so far; see
+        `StreamOptions.cache`.
+        """
         read_block = self.passes.read_block
-        return read_block.counts if isinstance(read_block, CachedBlocks) else CacheCounts()
+        if isinstance(read_block, CachedBlocks):
+            return read_block.counts
+        return CacheCounts()
 
     def __len__(self) -> int:
-        """Return the number of batches of the whole current pass: a full epoch, or what a loaded state left of one."""
+        """Return the number of batches of the whole current pass: a full epoch, or what a loaded
+        state left of one.
+        """
         confirm(self.topology)
         if self._present.steps is None:
             raise TypeError(
-                'distribution="dynamic": how many batches there are is known when the last block is claimed'
+                'distribution="dynamic": how many batches there are is known when the last block is'
+                " claimed"
             )
         return self._present.steps
 
     def plan(self) -> Plan:
         """Return the plan of the current pass: steps, rows and bytes of every rank."""
-        return self.present.plan()
+        return self.current.plan()
 
     def report(self) -> Any:
-        """Return the metrics that a row source has of the current pass, over all ranks; see `PackingReport`.
+        """Return the metrics that a row source has of the current pass, over all ranks; see
+        `PackingReport`.
 
         Raises `SettingsError` if the source has none.
         """
         report = getattr(self._present, "report", None)
         if report is None:
-            raise SettingsError("report: it is of rows that are packed while they are streamed; set pack=")
+            raise SettingsError(
+                "report: it is of rows that are packed while they are streamed; set pack="
+            )
         return report()
 
     def stats(self) -> StreamStats:
-        """Return what the current or last pass has cost its loop so far: seconds, rows, blocks read."""
+        """Return what the current or last pass has cost its loop so far: seconds, rows, blocks
+        read.
+        """
         return self.progress.stats(self._present.rows_after(self.progress.steps))
 
     def __iter__(self) -> Iterator[Batch]:
@@ -233,14 +263,20 @@ class StreamLoader:
         reading = Reading(progress.noted(self.passes.read_block), self.quarantined, watch.check)
         yield from watch.over(self.delivered(self._present.batches(reading)))
 
-    def counted(self, batches: Generator[Given, None, None], *, steps: int | None = None) -> Iterator[Given]:
-        """Return an iterator over the current pass from its beginning that counts batches as the loop receives them.
+    def counted(
+        self, batches: Generator[Given, None, None], *, steps: int | None = None
+    ) -> Iterator[Given]:
+        """Return an iterator over the current pass from its beginning that counts batches as the
+        loop receives them.
 
         steps: the number of batches; None: that of the pass.
         """
         self._received.begin()
-        steps = self._present.steps if steps is None else steps
-        return told_to_accelerate(self._received.counted(batches, epoch=self.epoch, steps=steps), steps=steps)
+        if steps is None:
+            steps = self._present.steps
+        return told_to_accelerate(
+            self._received.counted(batches, epoch=self.epoch, steps=steps), steps=steps
+        )
 
     def begin_next(self) -> None:
         """Advance to the next epoch if the last pass was read to its end."""
@@ -248,7 +284,8 @@ class StreamLoader:
             self._begin(self.passes.begin(self.epoch + 1, self._present))
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass this epoch from its beginning; if a loaded state left a rest of this epoch, keep it.
+        """Make the next pass this epoch from its beginning; if a loaded state left a rest of this
+        epoch, keep it.
 
         Raises `SettingsError` unless the epoch is an integer of 0 or more.
         """
@@ -268,8 +305,10 @@ class StreamLoader:
         return self._present.state_after(batches)
 
     def epoch_start(self) -> dict[str, Any]:
-        """Return the state at the beginning of the current epoch, in the current order of the stream."""
-        return self.passes.whole(self._present).state_after(0)
+        """Return the state at the beginning of the current epoch, in the current order of the
+        stream.
+        """
+        return self.passes.full(self._present).state_after(0)
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
         """Continue from a saved state, even one saved with other ranks or another batch size.
@@ -279,11 +318,15 @@ class StreamLoader:
         self._begin(self.passes.resume(values))
 
     def contract(self, *, workers: int = 0) -> dict[str, Any]:
-        """Return the values that must be equal on every rank before the current pass: rows, batches, positions.
+        """Return the values that must be equal on every rank before the current pass: rows,
+        batches, positions.
 
-        workers: the number of DataLoader workers. Options that only change how fast a rank reads are left out.
+        workers: the number of DataLoader workers. Options that only change how fast a rank reads
+        are left out.
         """
-        index, options, state = self.index, self.options, self._present.state_after(0)
+        index = self.index
+        options = self.options
+        state = self._present.state_after(0)
         start = state.get("start", state)  # a stream that packs rows nests the state of its rows
         return {
             "source": type(self._present).__name__,
@@ -297,7 +340,8 @@ class StreamLoader:
             **{name: getattr(options, name) for name in _ALIKE},
             **{name: start.get(name) for name in ("position", "lanes", "window_rows")},
             "columns": list(index.schema.names if options.columns is None else options.columns),
-            "transform": options.transform and name_of(options.transform),  # by name: each rank has its own object
+            # by name: each rank has its own object
+            "transform": options.transform and name_of(options.transform),
             "mask": options.mask_digest,
             "packed": repr(options.packed),
             "pack": repr(options.pack),
@@ -307,18 +351,23 @@ class StreamLoader:
         }
 
     def watch(self, progress: Progress, *, workers: int = 0) -> Watch:
-        """Return the watch of a pass: ranks agree before it starts, and an error on one rank is published to all."""
-        return Watch(self, self.contract(workers=workers), progress, stall_seconds=self.options.stall_seconds)
+        """Return the watch of a pass: ranks agree before it starts, and an error on one rank is
+        published to all.
+        """
+        return Watch(
+            self, self.contract(workers=workers), progress, stall_seconds=self.options.stall_seconds
+        )
 
     def delivered(self, batches: Generator[Batch, None, None]) -> Generator[Any, None, None]:
         """Return the batches of the current pass in the form that the loop receives.
 
-        If they are transformed, pinned or copied to a device, a thread does that ahead of the loop. Other batches are
-        views of a pool; for them a thread would cost more than making them.
+        If they are transformed, pinned or copied to a device, a thread does that ahead of the loop.
+        Other batches are views of a pool; for them a thread would cost more than making them.
         """
         options = self.options
         if options.transform is not None:
-            name, context = str(self.topology), self._present.context
+            name = str(self.topology)
+            context = self._present.context
             batches = transformed(batches, options.transform, reader=name, context=context)
         elif options.memory == "pageable" and options.device is None:
             return batches
@@ -336,19 +385,22 @@ class StreamLoader:
         )
 
     def warn_of_repeat(self) -> None:
-        """Warn once if a pass was abandoned and restarts in the same order, unless at most one batch was read."""
-        received = self._received
-        if not self.is_shuffled or received.has_warned or received.has_ended or received.batches < 2:
+        """Warn once if a pass was abandoned and restarts in the same order, unless at most one
+        batch was read.
+        """
+        count = self._received
+        if not self.is_shuffled or count.has_warned or count.has_ended or count.batches < 2:
             return
-        received.has_warned = True
+        count.has_warned = True
         log.warning(
-            "epoch %d: was left after %d batches and starts again with the same batches; for another order call"
-            " set_epoch(epoch) before each loop over the stream, for the rest load_state_dict(state_dict())",
+            "epoch %d: was left after %d batches and starts again with the same batches; for"
+            " another order call set_epoch(epoch) before each loop over the stream, for the rest"
+            " load_state_dict(state_dict())",
             self.epoch,
-            received.batches,
+            count.batches,
         )
 
-    def _begin(self, present: Pass) -> None:
-        self._present = present
+    def _begin(self, current: Pass) -> None:
+        self._present = current
         self.progress = Progress()
         self._received.forget()

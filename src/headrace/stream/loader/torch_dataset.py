@@ -6,14 +6,15 @@
         dataset.set_epoch(epoch)
         for batch in loader: ...
 
-The dataset yields whole batches, so pass batch_size=None to the DataLoader. The process that owns the dataset reads.
-Worker w of W takes steps w, w + W, … of its rank, and a DataLoader takes its workers in turn, so the batches do not
-depend on the number of workers. fork, spawn and forkserver work, with or without persistent workers. See
-`workers.serving`.
+The dataset yields whole batches, so pass batch_size=None to the DataLoader. The process that owns
+the dataset reads. Worker w of W takes steps w, w + W, … of its rank, and a DataLoader takes its
+workers in turn, so the batches do not depend on the number of workers. fork, spawn and forkserver
+work, with or without persistent workers. See `workers.serving`.
 
-Without workers and in `data_loader()`, the next epoch follows once a pass was read to its end. A DataLoader of your own
-with workers does not report what it received. There, every pass reads the epoch that set_epoch named last, or the rest
-of it that a loaded state left. A second pass in the same order logs a warning.
+Without workers and in `data_loader()`, the next epoch follows once a pass was read to its end. A
+DataLoader of your own with workers does not report what it received. There, every pass reads the
+epoch that set_epoch named last, or the rest of it that a loaded state left. A second pass in the
+same order logs a warning.
 
 Inside torchdata's StatefulDataLoader each worker saves and loads its own progress; see `stateful`.
 """
@@ -48,25 +49,38 @@ from headrace.stream.read.transform import check_travels, transformed
 try:
     from torch.utils.data import IterableDataset, default_convert, get_worker_info
 
-    from headrace.stream.loader.rebatched import refuse_batches_of_batches, refuse_sharing_again
+    from headrace.stream.loader.check_collation import (
+        refuse_batches_of_batches,
+        refuse_sharing_again,
+    )
     from headrace.stream.loader.watched_loader import WatchedLoader, died, told_by_torch
-    from headrace.stream.workers.parcel import parcel_of, unmade_batches, whole_batch
+    from headrace.stream.workers.parcel import share_batch, unmade_batches, whole_batch
     from headrace.stream.workers.serving import Beginning, Client, Opened, Server, keep_inherited
 except ImportError as error:
     raise MissingExtra("torch", "torch") from error
 
 log = logging.getLogger("headrace")
 
-_OF_ANY_PROCESS = ("topology", "passes", "num_workers", "progress", "quarantined", "_present", "_received")
-_SERVING: weakref.WeakSet[StreamingDataset] = weakref.WeakSet()  # datasets that forked workers may read from
+_OF_ANY_PROCESS = (
+    "topology",
+    "passes",
+    "num_workers",
+    "progress",
+    "quarantined",
+    "_present",
+    "_received",
+)
+# datasets that forked workers may read from
+_SERVING: weakref.WeakSet[StreamingDataset] = weakref.WeakSet()
 
 
 class StreamingDataset(StreamLoader, IterableDataset[Batch]):
     """A `StreamLoader` that DataLoader workers can read, with the same members, errors and batches.
 
-    index, read_block, options, passes, topology: as for `StreamLoader`. The topology is detected in the process that
-    builds the dataset and sent to workers. read_block must be picklable for spawn and forkserver.
-    num_workers: workers of `data_loader`; a DataLoader of your own may use another number.
+    index, read_block, options, passes, topology: as for `StreamLoader`. The topology is detected in
+    the process that builds the dataset and sent to workers. read_block must be picklable for spawn
+    and forkserver. num_workers: workers of `data_loader`; a DataLoader of your own may use another
+    number.
     Raises `SettingsError` for options that cannot work.
     """
 
@@ -85,21 +99,26 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         check_memory(options, num_workers)
         if options.distribution == "dynamic":
             raise SettingsError(
-                'distribution="dynamic" claims blocks in the loop of its rank, and not for DataLoader workers; use'
-                ' headrace.open(...).stream(..., distribution="dynamic"), or distribution="balanced" here'
+                'distribution="dynamic" claims blocks in the loop of its rank, and not for'
+                ' DataLoader workers; use headrace.open(...).stream(..., distribution="dynamic"),'
+                ' or distribution="balanced" here'
             )
         self.num_workers = num_workers
         self._serve_nothing()
 
     def _serve_nothing(self) -> None:
-        """Initialise the state of a dataset that serves no workers yet, which is also its state in every worker."""
+        """Initialise the state of a dataset that serves no workers yet, which is also its state in
+        every worker.
+        """
         # In the process that reads: the server of the workers and the process that started it.
         self._server: Server | None = None
         self._address: Any = None
         self._process = os.getpid()
-        self._copies = 0  # workers that have received a copy so far; in a worker, the number before it
+        # workers that have received a copy so far; in a worker, the number before it
+        self._copies = 0
         self._skip = 0  # batches of the watched pass from workers that died; see `go_on_after`
-        self._reading: Callable[[], Progress | None] = lambda: None  # the progress of a pass that is watched here
+        # the progress of a pass that is watched here
+        self._reading: Callable[[], Progress | None] = lambda: None
         self._is_unseen = False  # whether workers read for a loop that is not watched here
         self._was_named = False  # whether set_epoch named the epoch
         self._own_epoch: int | None = None  # the epoch that workers resume from their own progress
@@ -115,35 +134,43 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
 
     @property
     def quarantined_rows(self) -> int:
-        """Filling rows that replace bad blocks in the current pass so far; the log has files and reasons.
+        """Filling rows that replace bad blocks in the current pass so far; the log has files and
+        reasons.
 
-        With workers this counts batches that were read for them, some of which the loop has not received yet.
+        With workers this counts batches that were read for them, some of which the loop has not
+        received yet.
         """
-        return 0 if self.quarantined is None else self.quarantined.rows
+        if self.quarantined is None:
+            return 0
+        return self.quarantined.rows
 
     @property
-    def present(self) -> Pass:
+    def current(self) -> Pass:
         """The current pass; in a worker, the pass whose steps it delivers."""
-        return self._present if get_worker_info() is None else self.passes.resume(self._begun().start)
+        if get_worker_info() is None:
+            return self._present
+        return self.passes.resume(self._begun().start)
 
     def stats(self) -> StreamStats:
-        """Return what the current pass has cost its loop so far, without workers or in `data_loader()`.
+        """Return what the current pass has cost its loop so far, without workers or in
+        `data_loader()`.
 
-        Raises `StreamError` if workers of a DataLoader of your own read, because this process does not see that loop.
+        Raises `StreamError` if workers of a DataLoader of your own read, because this process does
+        not see that loop.
         """
         if self._is_unseen:
             raise StreamError(
-                "stats: this process does not see how long the loop waits for the workers of a DataLoader of your own;"
-                " loop over data_loader(), or over dataset.watched(loader)"
+                "stats: this process does not see how long the loop waits for the workers of a"
+                " DataLoader of your own; loop over data_loader(), or over dataset.watched(loader)"
             )
         return super().stats()
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield one pass of this worker, or of the rank if there are no workers.
 
-        Workers yield batches in the form that is cheapest to send. Raises `SettingsError` in a DataLoader with its own
-        batch_size, because batches are already whole, and in a loader that would shard this rank's rows again; see
-        `rebatched`.
+        Workers yield batches in the form that is cheapest to send. Raises `SettingsError` in a
+        DataLoader with its own batch_size, because batches are already whole, and in a loader that
+        would shard this rank's rows again; see `rebatched`.
         """
         caller = sys._getframe(1)  # torch does not tell a dataset how it is read
         refuse_sharing_again(self, world_size=self.topology.world_size, caller=caller)
@@ -165,18 +192,23 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         """
         keep_inherited()
         # torch's own conversion changes only arrays, which become tensors.
-        is_as_it_is = collate is whole_batch or (collate is default_convert and self.options.batch_format != "numpy")
+        is_as_it_is = collate is whole_batch or (
+            collate is default_convert and self.options.batch_format != "numpy"
+        )
         in_place = is_as_it_is and self.options.transform is None
         with closing(self.batches(in_place=in_place)) as batches:
             for batch in batches:
                 # A collate_fn of the user receives tables as tables.
-                is_told = collate in (default_convert, whole_batch) or not isinstance(batch, pa.Table)
-                yield parcel_of(batch) if is_told and not in_place else batch
+                is_told = collate in (default_convert, whole_batch) or not isinstance(
+                    batch, pa.Table
+                )
+                yield share_batch(batch) if is_told and not in_place else batch
 
     def batches(self, *, in_place: bool = False) -> Generator[Any, None, None]:
         """Yield the same pass as `__iter__`, but as real batches in a worker too.
 
-        Raises `StreamError` if this process is not the captured rank, or if the worker cannot be served.
+        Raises `StreamError` if this process is not the captured rank, or if the worker cannot be
+        served.
         """
         info = get_worker_info()
         if info is None:
@@ -185,19 +217,20 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         confirm(self.topology)
         if self._has_begun:  # the previous pass is kept until now, in case its state is requested
             self._beginning = None
-        begun, self._has_begun = self._begun(), True
+        begun = self._begun()
+        self._has_begun = True
         assert self._client is not None
-        made = self._client.batches(begun, in_place=in_place)
+        worker_batches = self._client.batches(begun, in_place=in_place)
         if self.options.transform is not None:
-            made = transformed(
-                made,
+            worker_batches = transformed(
+                worker_batches,
                 self.options.transform,
                 reader=f"{self.topology}, worker {info.id}",
                 context=self.passes.resume(begun.start).context,
                 first=begun.first,
                 stride=info.num_workers,
             )
-        with closing(made) as batches:
+        with closing(worker_batches) as batches:
             for batch in batches:
                 self._given += 1
                 yield batch
@@ -209,24 +242,33 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         if self._beginning is None:
             if self._client is None:
                 if self._address is None:
-                    raise StreamError(f"worker {info.id}: it was started outside the dataset; use a DataLoader over it")
-                # The workers of one DataLoader share a base seed and are copied in order, so this pair identifies it.
+                    raise StreamError(
+                        f"worker {info.id}: it was started outside the dataset; use a DataLoader"
+                        " over it"
+                    )
+                # The workers of one DataLoader share a base seed and are copied in order, so this
+                # pair identifies it.
                 pool = info.seed - info.id, self._copies - info.id
-                self._client = Client(self._address, pool=pool, worker=info.id, workers=info.num_workers)
+                self._client = Client(
+                    self._address, pool=pool, worker=info.id, workers=info.num_workers
+                )
             self._beginning = self._client.begin(self._progress)
-            self._given, self._progress = 0, None
+            self._given = 0
+            self._progress = None
         return self._beginning
 
     def data_loader(self, *, method: str = "spawn", memory: Memory = "pageable") -> WatchedLoader:
         """Return a DataLoader over this dataset with its number of workers.
 
-        method: the start method of workers. memory: "pinned" makes the DataLoader pin the batches it receives.
+        method: the start method of workers. memory: "pinned" makes the DataLoader pin the batches
+        it receives.
         """
         check_word("memory", memory, get_args(Memory))
         if memory == "pinned" and self.options.device is not None:
             raise SettingsError(
-                f'data_loader(memory="pinned") with device="{self.options.device}": only CPU tensors can be pinned, and'
-                " copies to a device are made from pinned memory; leave memory= out"
+                f'data_loader(memory="pinned") with device="{self.options.device}": only CPU'
+                " tensors can be pinned, and copies to a device are made from pinned memory; leave"
+                " memory= out"
             )
         return WatchedLoader(
             self,
@@ -238,19 +280,25 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         )
 
     def watched(self, batches: Iterable[Batch], *, workers: int | None = None) -> Iterator[Batch]:
-        """Return the batches of one pass of a DataLoader over this dataset, and publish errors of one rank to all.
+        """Return the batches of one pass of a DataLoader over this dataset, and publish errors of
+        one rank to all.
 
-        workers: workers of the DataLoader; None: `num_workers`. Without workers the dataset does this itself. Raises
-        `EngineError` that names the dead worker if the DataLoader names only its process.
+        workers: workers of the DataLoader; None: `num_workers`. Without workers the dataset does
+        this itself. Raises `EngineError` that names the dead worker if the DataLoader names only
+        its process.
         """
-        workers = self.num_workers if workers is None else workers
+        if workers is None:
+            workers = self.num_workers
         if not workers:
             return iter(batches)
         self.begin_next()
         self.warn_of_repeat()
         progress = Progress(self.index)
-        # Set now, as workers start before the loop requests a batch. The weak reference lets an unused loop vanish.
-        self._reading, self._is_unseen, self._skip = weakref.ref(progress), False, 0
+        # Set now, as workers start before the loop requests a batch. The weak reference lets an
+        # unused loop vanish.
+        self._reading = weakref.ref(progress)
+        self._is_unseen = False
+        self._skip = 0
 
         def over_workers() -> Generator[Batch, None, None]:
             self.progress = progress
@@ -259,32 +307,39 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
                 yield from self.counted(watch.over(self._named_deaths(batches)))
             finally:
                 if self._reading() is progress:
-                    self._reading, self._skip = lambda: None, 0
+                    self._reading = lambda: None
+                    self._skip = 0
 
         return over_workers()
 
     def go_on_after(self, batches: int) -> None:
-        """Make workers that start now begin after this number of batches, to replace workers that died."""
+        """Make workers that start now begin after this number of batches, to replace workers that
+        died.
+        """
         self._skip = batches
         self._forget_run()
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the following passes this epoch, in persistent workers too; a loaded state of this epoch stays in force.
+        """Make the following passes this epoch, in persistent workers too; a loaded state of this
+        epoch stays in force.
 
-        Call it between passes, before the loop over the DataLoader begins. Raises `SettingsError` unless the epoch is
-        an integer of 0 or more.
+        Call it between passes, before the loop over the DataLoader begins. Raises `SettingsError`
+        unless the epoch is an integer of 0 or more.
         """
         super().set_epoch(epoch)
-        self._was_named, self._read_to_end, self._is_unseen = True, None, False
+        self._was_named = True
+        self._read_to_end = None
+        self._is_unseen = False
         if self._own_epoch != epoch:
             self._own_epoch = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position after the batches handed out so far, without workers or in `data_loader()`.
+        """Return the position after the batches handed out so far, without workers or in
+        `data_loader()`.
 
-        With workers in a DataLoader of your own, this process does not see what the loop received, and it raises
-        `StreamError`; see `state_after`. In a worker process it returns the progress of that worker alone, for a
-        StatefulDataLoader; see `stateful`.
+        With workers in a DataLoader of your own, this process does not see what the loop received,
+        and it raises `StreamError`; see `state_after`. In a worker process it returns the progress
+        of that worker alone, for a StatefulDataLoader; see `stateful`.
         """
         if (info := get_worker_info()) is not None:
             begun = self._begun()
@@ -300,53 +355,61 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
             ).to_dict()
         if self._is_unseen:
             raise StreamError(
-                "state: this process does not see what the workers of a DataLoader of your own handed out; count the"
-                " batches received in the loop and call state_after(batches), or loop over data_loader()"
+                "state: this process does not see what the workers of a DataLoader of your own"
+                " handed out; count the batches received in the loop and call state_after(batches),"
+                " or loop over data_loader()"
             )
-        return self.state_after(self.received)
+        return self.state_after(self.delivered_count)
 
     def state_after(self, batches: int) -> dict[str, Any]:
         """Compute the state after this number of batches of the current pass on every rank.
 
         batches: received from the DataLoader since the pass began, the same number on every rank.
-        Raises `StreamError` if the pass has fewer batches, or if the workers resumed from their own progress.
+        Raises `StreamError` if the pass has fewer batches, or if the workers resumed from their own
+        progress.
         """
         if self._own_epoch is not None:
             raise StreamError(
-                f"state: the workers resumed epoch {self.epoch} from a StatefulDataLoader's state, which this process"
-                " did not see; use headrace.stream_state(loader.state_dict())"
+                f"state: the workers resumed epoch {self.epoch} from a StatefulDataLoader's state,"
+                " which this process did not see; use headrace.stream_state(loader.state_dict())"
             )
         return super().state_after(batches)
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
         """Continue from a saved state, even one saved with other ranks, workers or batch size.
 
-        In a worker, a StatefulDataLoader gives each worker its own progress back; it holds unless set_epoch named
-        another epoch.
-        Raises `StreamError` if the state belongs to another split, seed or shuffle, or a worker's state to another
-        topology.
+        In a worker, a StatefulDataLoader gives each worker its own progress back; it holds unless
+        set_epoch named another epoch.
+        Raises `StreamError` if the state belongs to another split, seed or shuffle, or a worker's
+        state to another topology.
         """
         if not is_worker_state(values):
             super().load_state_dict(values)
-            self._own_epoch, self._read_to_end, self._is_unseen = None, None, False
+            self._own_epoch = None
+            self._read_to_end = None
+            self._is_unseen = False
             self._forget_run()
             return
-        progress, info = WorkerProgress.from_dict(values), get_worker_info()
+        progress = WorkerProgress.from_dict(values)
+        info = get_worker_info()
         if info is None:
             raise StreamError(
-                f"state: it is worker {progress.worker}'s own progress, and this is not a worker process; pass"
-                " headrace.stream_state(saved) of the whole loader's state"
+                f"state: it is worker {progress.worker}'s own progress, and this is not a worker"
+                " process; pass headrace.stream_state(saved) of the whole loader's state"
             )
         here = self.topology.world_size, info.num_workers, self.options.batch_size, self.remainder
         progress.check(worker=info.id, topology=here)
-        self._progress, self._beginning, self._has_begun = progress, None, False
+        self._progress = progress
+        self._beginning = None
+        self._has_begun = False
 
     def __getstate__(self) -> dict[str, Any]:
         confirm(self.topology)  # check in the parent: a spawned worker has no torch.distributed
         refuse_sharing_again(self, world_size=self.topology.world_size)
         check_travels(self.options.transform)
         values = {name: getattr(self, name) for name in _OF_ANY_PROCESS}
-        if get_spawning_popen() is not None:  # pickled for a worker, or for a process that may start workers
+        # pickled for a worker, or for a process that may start workers
+        if get_spawning_popen() is not None:
             values |= {"_address": self._serve(), "_copies": self._copies}
             self._copies += 1
         return values
@@ -356,13 +419,17 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         self.__dict__.update(values)
 
     def _serve(self) -> Any:
-        """Return the address that serves workers; in a worker or a copy of one, the address of its parent."""
+        """Return the address that serves workers; in a worker or a copy of one, the address of its
+        parent.
+        """
         if get_worker_info() is not None:
             return self._address
         if self._server is None or self._process != os.getpid():
             owner = weakref.ref(self)
             self._process = os.getpid()
-            self._server = Server(lambda worker, workers, progress: _alive(owner)._opened(worker, workers, progress))
+            self._server = Server(
+                lambda worker, workers, progress: _alive(owner)._opened(worker, workers, progress)
+            )
             self._address = self._server.address
             weakref.finalize(self, self._server.close)
         return self._address
@@ -379,42 +446,57 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
             self.quarantined = self.make_quarantine()
             self._own_epoch = progress.epoch
             # Other workers may be one batch behind this one or ahead of it.
-            first = max(0, (progress.batches - 1) * workers + worker + 1) if progress.batches else 0
-        present = self._present
-        if self._read_to_end is present and not first and not self._has_warned:
+            first = 0
+            if progress.batches:
+                first = max(0, (progress.batches - 1) * workers + worker + 1)
+        current = self._present
+        if self._read_to_end is current and not first and not self._has_warned:
             self._has_warned = True
             log.warning(
                 "epoch %d: the DataLoader's workers start it again with the same batches; call"
-                " dataset.set_epoch(epoch) before each pass, or loop over dataset.data_loader(), which moves on to the"
-                " next epoch itself",
+                " dataset.set_epoch(epoch) before each pass, or loop over dataset.data_loader(),"
+                " which moves on to the next epoch itself",
                 self.epoch,
             )
         owner = weakref.ref(self)
         return Opened(
-            Beginning(present.state_after(0), present.epoch, first),
-            lambda first, in_place: _alive(owner)._read(present, workers, first, in_place),
+            Beginning(current.state_after(0), current.epoch, first),
+            lambda first, in_place: _alive(owner)._read(current, workers, first, in_place),
         )
 
-    def _read(self, present: Pass, workers: int, first: int, in_place: bool) -> Generator[Any, None, None]:
-        if present.steps is not None and first > present.steps:  # the other workers have read all batches
+    def _read(
+        self, current: Pass, workers: int, first: int, in_place: bool
+    ) -> Generator[Any, None, None]:
+        # the other workers have read all batches
+        if current.steps is not None and first > current.steps:
             return
         watched = self._reading()
         self._is_unseen = watched is None
-        progress = Progress(self.index) if watched is None else watched
+        if watched is None:
+            progress = Progress(self.index)
+        else:
+            progress = watched
         if self.quarantined is None or not first:
             self.quarantined = self.make_quarantine()
         else:
             self.quarantined.go_back(first)
-        make = None if in_place or self.options.batch_format == "arrow" else unmade_batches(self.options)
+        if in_place or self.options.batch_format == "arrow":
+            make = None
+        else:
+            make = unmade_batches(self.options)
         reading = Reading(progress.noted(self.passes.read_block), self.quarantined, make=make)
-        batches = present.batches(reading, first=first)
+        batches = current.batches(reading, first=first)
         # If no process watches the loop itself, ranks agree and exchange errors here.
-        yield from batches if watched is not None else self.watch(progress, workers=workers).over(batches)
-        if watched is None and (self.is_shuffled or present.is_partial):
-            self._read_to_end = present
+        yield from (
+            batches if watched is not None else self.watch(progress, workers=workers).over(batches)
+        )
+        if watched is None and (self.is_shuffled or current.is_partial):
+            self._read_to_end = current
 
     def _named_deaths(self, batches: Iterable[Batch]) -> Generator[Batch, None, None]:
-        """Yield the batches of any DataLoader; turn its error about dead workers into one that names a remedy."""
+        """Yield the batches of any DataLoader; turn its error about dead workers into one that
+        names a remedy.
+        """
         try:
             yield from batches
         except RuntimeError as error:
@@ -442,7 +524,9 @@ def _alive(owner: weakref.ref[StreamingDataset]) -> StreamingDataset:
     """Return the dataset behind a weak reference; the server of a dataset must not keep it alive."""
     dataset = owner()
     if dataset is None:
-        raise StreamError("worker: the dataset it reads for has gone; keep it for as long as the loop runs")
+        raise StreamError(
+            "worker: the dataset it reads for has gone; keep it for as long as the loop runs"
+        )
     return dataset
 
 

@@ -1,12 +1,12 @@
 """The DataLoader of headrace datasets: a dead worker costs a restart but no row.
 
-When worker processes die, the batches received so far are known, and an epoch's order does not depend on who reads it.
-New workers continue with the next batch, so the loop sees the same batches as without the death. It is an error if
-workers die for the third time without a batch in between. An exception in a worker is not a death: it is raised in the
-loop and published to the other ranks.
+When worker processes die, the batches received so far are known, and an epoch's order does not
+depend on who reads it. New workers continue with the next batch, so the loop sees the same batches
+as without the death. It is an error if workers die for the third time without a batch in between.
+An exception in a worker is not a death: it is raised in the loop and published to the other ranks.
 
-The guard uses private names of torch, which are the same in 2.4 to 2.13. If a version of torch has changed them, this
-is a plain DataLoader: a death is an error in the loop, and the log says so once.
+The guard uses private names of torch, which are the same in 2.4 to 2.13. If a version of torch has
+changed them, this is a plain DataLoader: a death is an error in the loop, and the log says so once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from headrace.errors import EngineError, HeadraceError
-from headrace.stream.loader.rebatched import told_to_accelerate
+from headrace.stream.loader.check_collation import told_to_accelerate
 from headrace.stream.ranks.stats import StreamStats
 from headrace.stream.read.batch import Batch
 
@@ -36,8 +36,8 @@ log = logging.getLogger("headrace")
 _END = object()
 _PATIENCE_S = 1.0  # an error can arrive a moment before its process ends
 _REMEDY = (
-    "give the job more memory, or use fewer workers; if memory is not the cause, run the transform with num_workers=0"
-    " to see what it does"
+    "give the job more memory, or use fewer workers; if memory is not the cause, run the transform"
+    " with num_workers=0 to see what it does"
 )
 _LAST_TIME = 3
 _TOLD_BY_TORCH = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\)")
@@ -50,13 +50,15 @@ class WatchedLoader(DataLoader[Batch]):
     """
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the following passes this epoch; called by trainers that set the epoch on their loader."""
+        """Make the following passes this epoch; called by trainers that set the epoch on their
+        loader.
+        """
         self._source.set_epoch(epoch)
 
     def stats(self) -> StreamStats:
         """Return what the current or last pass has cost its loop so far; see `StreamLoader.stats`."""
-        found: StreamStats = self._source.stats()
-        return found
+        stats: StreamStats = self._source.stats()
+        return stats
 
     def __len__(self) -> int:
         """Return the number of batches of the next pass.
@@ -72,7 +74,9 @@ class WatchedLoader(DataLoader[Batch]):
     def __iter__(self) -> Any:  # Any: torch annotates it with its private iterator
         self._source.begin_next()
         begun: list[GuardedWorkers] = []
-        batches = self._source.watched(self._unharmed(begun) if self.num_workers else super().__iter__())
+        batches = self._source.watched(
+            self._unharmed(begun) if self.num_workers else super().__iter__()
+        )
         if self.num_workers:  # the dataset now knows whether the loop is watched
             begun.append(self._begin())
         return told_to_accelerate(batches, steps=len(self))
@@ -89,12 +93,20 @@ class WatchedLoader(DataLoader[Batch]):
             return super()._get_iterator()
 
     def _begin(self) -> GuardedWorkers:
-        """Return the workers of a pass: those of the previous pass if they persist and live, else new ones."""
+        """Return the workers of a pass: those of the previous pass if they persist and live, else
+        new ones.
+        """
         idle: Any = self._iterator
         if hasattr(idle, "fallen") and idle.fallen():
-            log.warning("DataLoader: workers %s died between two passes; all are started again", idle.fallen())
+            log.warning(
+                "DataLoader: workers %s died between two passes; all are started again",
+                idle.fallen(),
+            )
             self._iterator = None
-        method = self.multiprocessing_context.get_start_method() if self.multiprocessing_context else get_start_method()
+        if self.multiprocessing_context:
+            method = self.multiprocessing_context.get_start_method()
+        else:
+            method = get_start_method()
         with _sheltered_start(method):
             return cast("GuardedWorkers", super().__iter__())
 
@@ -105,51 +117,63 @@ class WatchedLoader(DataLoader[Batch]):
         """
         workers = begun.pop()
         earlier: list[int] = []
-        received = 0
+        delivered = 0
         while True:
             try:
                 batch = next(workers, _END)
             except Exception as error:
                 if not hasattr(workers, "fallen"):
                     raise
-                fallen = workers.fallen(patience_s=0 if isinstance(error, HeadraceError) else _PATIENCE_S)
+                fallen = workers.fallen(
+                    patience_s=0 if isinstance(error, HeadraceError) else _PATIENCE_S
+                )
                 if not fallen:
                     raise
                 rank = str(self._source.topology)
-                deaths = [death_of(f"{rank}, worker {number}", *workers.ending(number)) for number in fallen]
-                final = why_not_again(earlier, deaths, received)
+                deaths = [
+                    death_of(f"{rank}, worker {number}", *workers.ending(number))
+                    for number in fallen
+                ]
+                final = why_not_again(earlier, deaths, delivered)
                 if final is not None:
                     raise EngineError(final) from error
-                told = "; ".join(deaths)
-                log.warning("%s; all workers are started again after %d batches of the pass", told, received)
-                earlier.append(received)
+                message = "; ".join(deaths)
+                log.warning(
+                    "%s; all workers are started again after %d batches of the pass",
+                    message,
+                    delivered,
+                )
+                earlier.append(delivered)
                 self._iterator = None
-                self._source.go_on_after(received)
+                self._source.go_on_after(delivered)
                 with torch.random.fork_rng(devices=[]):  # the loop's random state stays as it is
                     workers = self._begin()
                 continue
             if batch is _END:
                 return
-            received += 1
+            delivered += 1
             yield cast(Batch, batch)
 
 
 @functools.cache
 def _say_once(what: str) -> None:
     log.warning(
-        "%s; DataLoader workers are not guarded: if one dies, the loop ends with an error after some seconds, to be"
-        " resumed from the last state; for workers that restart, use torch 2.4 to 2.13",
+        "%s; DataLoader workers are not guarded: if one dies, the loop ends with an error after"
+        " some seconds, to be resumed from the last state; for workers that restart, use torch 2.4"
+        " to 2.13",
         what,
     )
 
 
 @contextmanager
 def _sheltered_start(method: str) -> Generator[None, None, None]:
-    """Start processes that never receive SIGINT; this process receives it when the block is left, at the latest.
+    """Start processes that never receive SIGINT; this process receives it when the block is left,
+    at the latest.
 
-    A terminal signals Ctrl-C to all its processes, and this one handles it. A worker that Ctrl-C kills while it imports
-    its libraries makes the DataLoader's own shutdown fail, and the loop may then wait forever. A fork server is shared,
-    so it is started with SIGINT unblocked, and so are its children.
+    A terminal signals Ctrl-C to all its processes, and this one handles it. A worker that Ctrl-C
+    kills while it imports its libraries makes the DataLoader's own shutdown fail, and the loop may
+    then wait forever. A fork server is shared, so it is started with SIGINT unblocked, and so are
+    its children.
     method: the start method of the workers.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
@@ -168,32 +192,47 @@ def _sheltered_start(method: str) -> Generator[None, None, None]:
 
 def death_of(reader: str, process: int, code: int | None) -> str:
     """Describe how a worker ended. code: its exit status, or minus a signal; None: unknown."""
-    ending = "died" if code is None else f"ended with status {code} unasked"
+    if code is None:
+        ending = "died"
+    else:
+        ending = f"ended with status {code} unasked"
     if code is not None and code < 0:
-        known = -code in {int(each) for each in signal.Signals}
-        name = signal.Signals(-code).name if known else f"signal {-code}"
+        known = -code in {int(number) for number in signal.Signals}
+        if known:
+            name = signal.Signals(-code).name
+        else:
+            name = f"signal {-code}"
         ending = f"was killed by {name}" + (", as when memory ends" if name == "SIGKILL" else "")
     return f"{reader}: process {process} {ending}"
 
 
-def why_not_again(earlier: Sequence[int], deaths: Sequence[str], received: int) -> str | None:
+def why_not_again(earlier: Sequence[int], deaths: Sequence[str], delivered: int) -> str | None:
     """Return why a pass whose workers died must not restart them; None if it may.
 
     earlier: batches received at each earlier death. received: batches of the pass so far.
     """
-    if list(earlier).count(received) + 1 < _LAST_TIME:
+    if list(earlier).count(delivered) + 1 < _LAST_TIME:
         return None
-    told = "; ".join(deaths)
-    return f"{told}; workers died {_LAST_TIME} times, and no batch came in between; {_REMEDY}"
+    message = "; ".join(deaths)
+    return f"{message}; workers died {_LAST_TIME} times, and no batch came in between; {_REMEDY}"
 
 
 def told_by_torch(error: BaseException) -> list[int]:
-    """Return the dead worker processes that a torch DataLoader's error names; empty for any other error."""
-    match = _TOLD_BY_TORCH.search(str(error)) if type(error) is RuntimeError else None
-    return [int(process) for process in match[1].split(",")] if match else []
+    """Return the dead worker processes that a torch DataLoader's error names; empty for any other
+    error.
+    """
+    match = None
+    if type(error) is RuntimeError:
+        match = _TOLD_BY_TORCH.search(str(error))
+    if match:
+        return [int(process) for process in match[1].split(",")]
+    return []
 
 
 def died(rank: str, processes: Sequence[int]) -> str:
     """Describe the death of workers in a DataLoader of the user's own, which does not restart them."""
-    told = "; ".join(death_of(f"{rank}, a worker", process, None) for process in processes)
-    return f"{told}; resume from the last state, or use data_loader(), which restarts workers; {_REMEDY}"
+    message = "; ".join(death_of(f"{rank}, a worker", process, None) for process in processes)
+    return (
+        f"{message}; resume from the last state, or use data_loader(), which restarts workers;"
+        f" {_REMEDY}"
+    )

@@ -268,7 +268,9 @@ def complaints(moments: Mapping[int, Snapshot], *, stall_seconds: float) -> dict
     return messages
 
 
-def due(messages: Mapping[Complaint, str], last_logged: dict[Complaint, float], *, now: float) -> list[str]:
+def due(
+    messages: Mapping[Complaint, str], last_logged: dict[Complaint, float], *, now: float
+) -> list[str]:
     """Return the sentences to log now: each kind and rank once in `_AGAIN_S`, over all passes and
     blocks of a stream.
 

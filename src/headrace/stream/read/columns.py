@@ -53,7 +53,9 @@ def from_table(table: pa.Table, *, arrow: bool, where: str) -> Columns:
     }
 
 
-def gather(sources: Sequence[Columns], index: I64 | None, buffers: Buffers | None = None) -> Columns:
+def gather(
+    sources: Sequence[Columns], index: I64 | None, buffers: Buffers | None = None
+) -> Columns:
     """Return rows `index` [n] of the pieces laid end to end, in that order; None: all rows in their
     stored order.
 
@@ -140,10 +142,14 @@ def _from_arrow(chunks: pa.ChunkedArray, where: str, *, arrow: bool) -> Column:
                 raise _null(where, lists.null_count or numbers.null_count, arrow_type)
             return numbers.to_numpy(zero_copy_only=False).reshape(len(lists), arrow_type.list_size)
         if _is_number(arrow_type) or pa.types.is_boolean(arrow_type) or _is_moment(arrow_type):
-            if chunks.null_count and not (pa.types.is_floating(arrow_type) or _is_moment(arrow_type)):
+            if chunks.null_count and not (
+                pa.types.is_floating(arrow_type) or _is_moment(arrow_type)
+            ):
                 raise _null(where, chunks.null_count, arrow_type)
             return chunks.to_numpy()
-        if (pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type)) and _is_number(arrow_type.value_type):
+        if (pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type)) and _is_number(
+            arrow_type.value_type
+        ):
             return _ragged(whole_array(chunks), where)
     if pa.types.is_dictionary(arrow_type) or pa.types.is_run_end_encoded(arrow_type):
         joined = whole_array(chunks)
@@ -159,8 +165,9 @@ def _from_arrow(chunks: pa.ChunkedArray, where: str, *, arrow: bool) -> Column:
     error = _no_take(joined)
     if error is not None:  # views inside lists and structs
         raise InputError(
-            f"{where}: its type {arrow_type} cannot be read by row ({error}); write it as another type,"
-            " for example string in place of string_view, or leave the column out with columns="
+            f"{where}: its type {arrow_type} cannot be read by row ({error}); write it as another"
+            " type, for example string in place of string_view, or leave the column out with"
+            " columns="
         )
     return joined
 
@@ -295,4 +302,6 @@ def _is_number(dtype: pa.DataType) -> bool:
 
 
 def _is_moment(dtype: pa.DataType) -> bool:
-    return bool(pa.types.is_date(dtype) or pa.types.is_timestamp(dtype) or pa.types.is_duration(dtype))
+    return bool(
+        pa.types.is_date(dtype) or pa.types.is_timestamp(dtype) or pa.types.is_duration(dtype)
+    )

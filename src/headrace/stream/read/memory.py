@@ -154,7 +154,7 @@ def taken_apart(batch: Any, tensors: list[Any], other: Callable[[Any], Any]) -> 
     The function takes replacements for these tensors. other: converts tensors that are not plain,
     and objects with `to` or `pin_memory`.
     """
-    from headrace.stream.workers.parcel import apart, is_plain, together
+    from headrace.stream.workers.parcel import is_plain, separate, together
 
     number = len(tensors)
     if is_plain(batch):
@@ -172,7 +172,7 @@ def taken_apart(batch: Any, tensors: list[Any], other: Callable[[Any], Any]) -> 
     if type(batch) is list and (ragged := together(batch)) is not None:
         flat, lengths = ragged
         tensors.append(flat)
-        return lambda copied_values: apart(copied_values[number], lengths)
+        return lambda copied_values: separate(copied_values[number], lengths)
     # Skip texts and numbers: they hold no tensors, and a batch may have thousands.
     if type(batch) is list and any(
         not isinstance(value, str | bytes | int | float | None) for value in batch

@@ -115,7 +115,9 @@ def read_share(
     if plan.keeps_split and quarantine is None:
         pools = _from_memory(memory or KeptSplit(), fetcher, plan, rank_rows, columns)
     else:
-        planned = plan_pools(plan.order, plan.remaining, rank_rows, least_rows=least_pool_rows(plan))
+        planned = plan_pools(
+            plan.order, plan.remaining, rank_rows, least_rows=least_pool_rows(plan)
+        )
         pools = _gathered(
             fetcher, made_ahead(planned, thread_name="headrace-read-plan"), plan, options
         )

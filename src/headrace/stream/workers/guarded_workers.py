@@ -1,15 +1,16 @@
 """Guard a DataLoader's worker processes: any death is noticed at once, and the loop cannot hang.
 
-Torch notices a death by SIGCHLD, which it raises wherever the main thread happens to be, such as in the training step,
-and by a check every five seconds. Neither ends a read of a batch that a killed worker began to send: other processes
-hold the same pipe open, so the read waits forever. Nor is it safe to acquire a lock that a killed worker may hold. So
-here a thread waits for the ends of the processes. When one ends unasked, the thread kills the others, because all are
-restarted anyway. It then writes zeros into the pipe until the loop has noticed. No pickle ends in a zero, so the zeros
+Torch notices a death by SIGCHLD, which it raises wherever the main thread happens to be, such as in
+the training step, and by a check every five seconds. Neither ends a read of a batch that a killed
+worker began to send: other processes hold the same pipe open, so the read waits forever. Nor is it
+safe to acquire a lock that a killed worker may hold. So here a thread waits for the ends of the
+processes. When one ends unasked, the thread kills the others, because all are restarted anyway. It
+then writes zeros into the pipe until the loop has noticed. No pickle ends in a zero, so the zeros
 can complete no batch, and they end every read in an error.
 
-Ctrl-C waits until a put into a worker's queue is done. Raised inside `Condition.notify`, it can leave a waiter behind
-that swallows the next wake-up; raised after `Condition.__enter__`, it leaves the lock taken. Either way the worker
-would never learn that it should end.
+Ctrl-C waits until a put into a worker's queue is done. Raised inside `Condition.notify`, it can
+leave a waiter behind that swallows the next wake-up; raised after `Condition.__enter__`, it leaves
+the lock taken. Either way the worker would never learn that it should end.
 """
 
 from __future__ import annotations
@@ -27,7 +28,14 @@ from torch._C import _remove_worker_pids
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 _METHODS = ("_mark_worker_as_unavailable", "_shutdown_workers", "_try_put_index")
-_FIELDS = ("_workers", "_workers_status", "_index_queues", "_worker_result_queue", "_worker_pids_set", "_shutdown")
+_FIELDS = (
+    "_workers",
+    "_workers_status",
+    "_index_queues",
+    "_worker_result_queue",
+    "_worker_pids_set",
+    "_shutdown",
+)
 
 _JOIN_S = 5.0  # seconds; processes still alive after that are left behind
 _ZEROS = bytes(1 << 16)
@@ -35,7 +43,10 @@ _ZEROS = bytes(1 << 16)
 
 def check_form(of: Any, names: Sequence[str]) -> None:
     """Raise `ImportError` if another version of torch lacks these names."""
-    missing = [name for name in names if not hasattr(of, name)]
+    missing = []
+    for name in names:
+        if not hasattr(of, name):
+            missing.append(name)
     if missing:
         raise ImportError(f"its iterator of workers has no {', '.join(missing)}")
 
@@ -45,27 +56,30 @@ check_form(_MultiProcessingDataLoaderIter, _METHODS)
 
 @contextmanager
 def held_interrupts() -> Generator[None, None, None]:
-    """Hold SIGINT back from the main thread while the block runs, and raise it again after the block.
+    """Hold SIGINT back from the main thread while the block runs, and raise it again after the
+    block.
 
-    This replaces the handler because a mask does not help: another thread may take the signal for the main thread to
-    handle.
+    This replaces the handler because a mask does not help: another thread may take the signal for
+    the main thread to handle.
     """
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
         yield
         return
-    held: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, _: held.append(number))
+    signals: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: signals.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-        if held:
+        if signals:
             signal.raise_signal(signal.SIGINT)
 
 
 class GuardedWorkers(_MultiProcessingDataLoaderIter):
-    """The iterator of a DataLoader with workers. After an error, `fallen` tells whether a worker's death caused it.
+    """The iterator of a DataLoader with workers.
+
+    After an error, `fallen` tells whether a worker's death caused it.
 
     Raises `ImportError` if the iterator of this torch has another form.
     """
@@ -77,7 +91,8 @@ class GuardedWorkers(_MultiProcessingDataLoaderIter):
         self._guard: threading.Thread | None = None
         super().__init__(loader)
         check_form(self, _FIELDS)
-        _remove_worker_pids(id(self))  # so that torch raises no error in the middle of the training step
+        # so that torch raises no error in the middle of the training step
+        _remove_worker_pids(id(self))
         self._worker_pids_set = False
         if os.name != "posix":
             return  # torch checks every five seconds, and no read waits for the rest of a batch
@@ -98,10 +113,15 @@ class GuardedWorkers(_MultiProcessingDataLoaderIter):
         """
         if not self._lost:
             watched: dict[Any, int] = {
-                each.sentinel: number for number, each in enumerate(self._workers) if number not in self._let_go
+                process.sentinel: number
+                for number, process in enumerate(self._workers)
+                if number not in self._let_go
             }
-            ready = sorted(watched[sentinel] for sentinel in connection.wait(list(watched), patience_s))
-            self._lost[:] = self._lost or ready  # the guard records the first death before it kills the others
+            ready = sorted(
+                watched[sentinel] for sentinel in connection.wait(list(watched), patience_s)
+            )
+            # the guard records the first death before it kills the others
+            self._lost[:] = self._lost or ready
         if self._lost:
             self._shutdown_workers()
         return list(self._lost)
@@ -112,7 +132,8 @@ class GuardedWorkers(_MultiProcessingDataLoaderIter):
         return int(process.pid or 0), process.exitcode
 
     def _mark_worker_as_unavailable(self, worker_id: int, shutdown: bool = False) -> None:
-        if not shutdown and not self._workers[worker_id].is_alive():  # torch's own check found it dead
+        # torch's own check found it dead
+        if not shutdown and not self._workers[worker_id].is_alive():
             self._lost[:] = self._lost or [worker_id]  # workers that the guard killed do not count
             return
         self._let_go.add(worker_id)  # before the worker can end
@@ -132,7 +153,8 @@ class GuardedWorkers(_MultiProcessingDataLoaderIter):
         guard = self._guard
         if guard is None or not self._shutdown or sys.is_finalizing():
             return
-        if guard is not threading.current_thread():  # the garbage collector may run this in the guard
+        # the garbage collector may run this in the guard
+        if guard is not threading.current_thread():
             guard.join(_JOIN_S)
 
     def _abandon(self) -> None:
@@ -152,18 +174,22 @@ class GuardedWorkers(_MultiProcessingDataLoaderIter):
 
 
 def _stand_guard(
-    processes: Sequence[Any], let_go: set[int], lost: list[int], noticed: threading.Event, sending: int
+    processes: Sequence[Any],
+    let_go: set[int],
+    lost: list[int],
+    noticed: threading.Event,
+    sending: int,
 ) -> None:
     """Wait until a process ends unasked, or all have ended; in the first case make the loop notice."""
     try:
         there = {process.sentinel: number for number, process in enumerate(processes)}
-        found: list[int] = []
-        while there and not found:
+        dead: list[int] = []
+        while there and not dead:
             ended = [there.pop(sentinel) for sentinel in connection.wait(list(there))]
-            found = sorted(number for number in ended if number not in let_go)
-        if not found or noticed.is_set():
+            dead = sorted(number for number in ended if number not in let_go)
+        if not dead or noticed.is_set():
             return
-        lost[:] = lost or found
+        lost[:] = lost or dead
         for number in there.values():
             processes[number].kill()
         with suppress(OSError):

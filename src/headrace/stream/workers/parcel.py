@@ -1,16 +1,20 @@
-"""Send batches between a worker process and the training loop in one piece of memory, for any number of columns.
+"""Send batches between a worker process and the training loop in one piece of memory, for any
+number of columns.
 
-A DataLoader sends every tensor by its own file descriptor, which costs about a millisecond each. A batch of 28 columns
-is then twenty times slower than its bytes. So batches are wrapped here, and pickled as one buffer: small ones in the
-message itself, large ones in one block of shared memory. The receiver gets what was wrapped:
+A DataLoader sends every tensor by its own file descriptor, which costs about a millisecond each. A
+batch of 28 columns is then twenty times slower than its bytes. So batches are wrapped here, and
+pickled as one buffer: small ones in the message itself, large ones in one block of shared memory.
+The receiver gets what was wrapped:
 
-    Parcel         a dict of tensors, arrays, lists of tensors and other values; from a worker to the loop
-    TableParcel    the rows of an Arrow table: a pickled slice would bring the whole pool that it is cut from
-    UnmadeBatch    columns, to a worker; what arrives is the batch that the worker makes of them
+    Parcel         a dict of tensors, arrays, lists of tensors and other values; from a worker to
+    the loop TableParcel    the rows of an Arrow table: a pickled slice would bring the whole pool
+    that it is cut from UnmadeBatch    columns, to a worker; what arrives is the batch that the
+    worker makes of them
 
-A worker pickles in a thread whose errors are lost, and the loop would wait for that batch forever. So pickling never
-fails there. Without room for shared memory, or open files for it, the bytes travel in the message. A batch that cannot
-be pickled at all arrives as an error that the DataLoader raises in the loop.
+A worker pickles in a thread whose errors are lost, and the loop would wait for that batch forever.
+So pickling never fails there. Without room for shared memory, or open files for it, the bytes
+travel in the message. A batch that cannot be pickled at all arrives as an error that the DataLoader
+raises in the loop.
 """
 
 from __future__ import annotations
@@ -43,19 +47,26 @@ except ImportError as error:
 Sent: TypeAlias = bytearray | bytes  # the bytes themselves, or pickled shared memory
 
 _ALIGNED = 64
-_MOST_BYTES_IN_MESSAGE = 1 << 18  # measured: a pipe is faster up to about 400 KB, shared memory beyond
+# measured: a pipe is faster up to about 400 KB, shared memory beyond
+_MOST_BYTES_IN_MESSAGE = 1 << 18
 
 
-class Parcel(dict[str, Any]):
-    """A batch in a worker. Unpickled it is a dict with the same tensors, lists of tensors and other values."""
+class SharedBatch(dict[str, Any]):
+    """A batch in a worker.
 
-    def __copy__(self) -> Parcel:
+    Unpickled it is a dict with the same tensors, lists of tensors and other values.
+    """
+
+    def __copy__(self) -> SharedBatch:
         """Return a parcel, because a DataLoader copies a batch before it sends it."""
-        return Parcel(self)
+        return SharedBatch(self)
 
     def __reduce_ex__(self, _protocol: Any) -> Any:
         try:
-            lists = {name: _Lists(value) for name, value in self.items() if isinstance(value, list)}
+            lists = {}
+            for name, value in self.items():
+                if isinstance(value, list):
+                    lists[name] = _Lists(value)
             return _arrived, _sent({**self, **lists})
         except Exception as error:  # noqa: BLE001  # the loop must see any error
             return arrive_failed, (_unsent(self, error),)
@@ -85,16 +96,21 @@ class TableParcel:
 
 
 class UnmadeBatch:
-    """Columns that become a batch when they are unpickled, so the worker that needs the batch makes it.
+    """Columns that become a batch when they are unpickled, so the worker that needs the batch makes
+    it.
 
     make: picklable. Its columns have their own memory and may be written to.
     """
 
     def __init__(self, columns: Columns, make: Callable[[Columns], Any]) -> None:
-        self._columns, self._make = columns, make
+        self._columns = columns
+        self._make = make
 
     def __reduce__(self) -> Any:
-        return _arrived, (*_sent({name: _own_rows(column) for name, column in self._columns.items()}), self._make)
+        return _arrived, (
+            *_sent({name: _own_rows(column) for name, column in self._columns.items()}),
+            self._make,
+        )
 
 
 def unmade_batches(options: StreamOptions) -> Callable[[Columns, int], Iterator[UnmadeBatch]]:
@@ -102,28 +118,38 @@ def unmade_batches(options: StreamOptions) -> Callable[[Columns, int], Iterator[
 
     Arrow batches do not need it: the sender makes them at no cost.
     """
-    make = partial(make_batch, batch_format=options.batch_format, padding=options.padding, form=options.form)
+    make = partial(
+        make_batch, batch_format=options.batch_format, padding=options.padding, form=options.form
+    )
 
     def unmade(columns: Columns, rows: int) -> Iterator[UnmadeBatch]:
         total = len(next(iter(columns.values())))
-        return (UnmadeBatch(cut(columns, start, start + rows), make) for start in range(0, total, rows))
+        return (
+            UnmadeBatch(cut(columns, start, start + rows), make) for start in range(0, total, rows)
+        )
 
     return unmade
 
 
-def parcel_of(batch: Any) -> Any:
+def share_batch(batch: Any) -> Any:
     """Return a batch in the form in which a worker should yield it."""
     if isinstance(batch, pa.Table):
         return TableParcel(batch)
-    return Parcel(batch) if type(batch) is dict else batch
+    if type(batch) is dict:
+        return SharedBatch(batch)
+    return batch
 
 
 def whole_batch(batch: Any) -> Any:
-    """Return the batch as the stream made it, for DataLoader(dataset, batch_size=None, collate_fn=whole_batch).
+    """Return the batch as the stream made it, for DataLoader(dataset, batch_size=None,
+    collate_fn=whole_batch).
 
-    Without it, a DataLoader turns numpy arrays into tensors, fails at dates, and inspects every single text.
+    Without it, a DataLoader turns numpy arrays into tensors, fails at dates, and inspects every
+    single text.
     """
-    return TableParcel(batch) if isinstance(batch, pa.Table) and get_worker_info() is not None else batch
+    if isinstance(batch, pa.Table) and get_worker_info() is not None:
+        return TableParcel(batch)
+    return batch
 
 
 def arrive_failed(text: str) -> ExceptionWrapper:
@@ -138,31 +164,40 @@ class _Pickler(ForkingPickler):
     def reducer_override(self, value: Any) -> Any:
         if not is_plain(value):
             return NotImplemented
-        # One axis without gaps. A single value may have any stride, which would prevent a view as bytes.
-        flat = value.detach().contiguous().as_strided((value.numel(),), (1,)).view(torch.uint8).numpy()
+        # One axis without gaps. A single value may have any stride, which would prevent a view as
+        # bytes.
+        flat = (
+            value.detach().contiguous().as_strided((value.numel(),), (1,)).view(torch.uint8).numpy()
+        )
         return _tensor, (pickle.PickleBuffer(flat), value.dtype, tuple(value.shape))
 
 
 def _sent(values: dict[str, Any]) -> tuple[bytes, Sent, list[tuple[int, int]]]:
-    """Return a pickle without the bytes of tensors and arrays, those bytes end to end, and the position of each."""
-    pickled, file = list[pickle.PickleBuffer](), io.BytesIO()
+    """Return a pickle without the bytes of tensors and arrays, those bytes end to end, and the
+    position of each.
+    """
+    pickled = list[pickle.PickleBuffer]()
+    file = io.BytesIO()
     _Pickler(file, 5, True, pickled.append).dump(values)
     buffers = [np.asarray(buffer.raw()) for buffer in pickled]
     stops = np.cumsum([0, *(_aligned(buffer.nbytes) for buffer in buffers)]).tolist()
-    places = [(start, start + buffer.nbytes) for start, buffer in zip(stops, buffers, strict=False)]
+    ranges = [(start, start + buffer.nbytes) for start, buffer in zip(stops, buffers, strict=False)]
 
     def fill(flat: torch.Tensor) -> None:
-        for (start, stop), buffer in zip(places, buffers, strict=True):
+        for (start, stop), buffer in zip(ranges, buffers, strict=True):
             np.copyto(flat.numpy()[start:stop], buffer)
 
-    return file.getvalue(), _filled(stops[-1], fill), places
+    return file.getvalue(), _filled(stops[-1], fill), ranges
 
 
 def _arrived(
-    data: bytes, sent: Sent, places: list[tuple[int, int]], make: Callable[[dict[str, Any]], Any] = dict
+    data: bytes,
+    sent: Sent,
+    ranges: list[tuple[int, int]],
+    make: Callable[[dict[str, Any]], Any] = dict,
 ) -> Any:
     flat = _opened(sent).numpy()
-    return make(pickle.loads(data, buffers=[flat[start:stop] for start, stop in places]))
+    return make(pickle.loads(data, buffers=[flat[start:stop] for start, stop in ranges]))
 
 
 def _arrived_table(sent: Sent) -> pa.Table:
@@ -170,7 +205,9 @@ def _arrived_table(sent: Sent) -> pa.Table:
 
 
 def _tensor(flat: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    return torch.from_numpy(flat).view(dtype).view(shape) if len(flat) else torch.empty(shape, dtype=dtype)
+    if len(flat):
+        return torch.from_numpy(flat).view(dtype).view(shape)
+    return torch.empty(shape, dtype=dtype)
 
 
 class _Lists:
@@ -181,14 +218,18 @@ class _Lists:
 
     def __reduce__(self) -> Any:
         ragged = together(self._rows)
-        return (list, (self._rows,)) if ragged is None else (apart, ragged)
+        if ragged is None:
+            return (list, (self._rows,))
+        return (separate, ragged)
 
 
 def _own_rows(column: Column) -> Column:
     """Return the same rows without the pool around them, which would be pickled too."""
     if isinstance(column, np.ndarray):
         return column
-    return column.compact() if isinstance(column, Ragged) else pa.concat_arrays([column])
+    if isinstance(column, Ragged):
+        return column.compact()
+    return pa.concat_arrays([column])
 
 
 def _unsent(batch: dict[str, Any], error: Exception) -> str:
@@ -201,13 +242,16 @@ def _unsent(batch: dict[str, Any], error: Exception) -> str:
             at_fault = f" column {name}:"
             break
     return (
-        f"worker process {os.getpid()}:{at_fault} a batch cannot be sent to the training loop: {type(error).__name__}:"
-        f" {error}; leave the column out with columns=, or read without workers (num_workers=0)"
+        f"worker process {os.getpid()}:{at_fault} a batch cannot be sent to the training loop:"
+        f" {type(error).__name__}: {error}; leave the column out with columns=, or read without"
+        " workers (num_workers=0)"
     )
 
 
 def _filled(total: int, fill: Callable[[torch.Tensor], None]) -> Sent:
-    """Return `total` bytes that `fill` writes: the message itself or, if they are many, pickled shared memory."""
+    """Return `total` bytes that `fill` writes: the message itself or, if they are many, pickled
+    shared memory.
+    """
     if total > _MOST_BYTES_IN_MESSAGE:
         try:
             shared = torch.empty(total, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]  # torch's
@@ -242,17 +286,26 @@ def room(tensors: Iterable[torch.Tensor]) -> int:
 
 def views(flat: torch.Tensor, like: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
     """Yield the tensors in a buffer, one after the other, with these types and shapes."""
-    place = 0
+    offset = 0
     for tensor in like:
-        dtype, shape = tensor.dtype, tensor.shape
+        dtype = tensor.dtype
+        shape = tensor.shape
         size = math.prod(shape) * dtype.itemsize
-        yield flat[place : place + size].view(dtype).view(shape) if size else flat.new_empty(shape, dtype=dtype)
-        place += _aligned(size)
+        yield (
+            flat[offset : offset + size].view(dtype).view(shape)
+            if size
+            else flat.new_empty(shape, dtype=dtype)
+        )
+        offset += _aligned(size)
 
 
 def is_plain(value: Any) -> bool:
     """Check whether a value is a tensor that its bytes, type and shape fully describe."""
-    if type(value) is not torch.Tensor or value.device.type != "cpu" or value.layout != torch.strided:
+    if (
+        type(value) is not torch.Tensor
+        or value.device.type != "cpu"
+        or value.layout != torch.strided
+    ):
         return False
     return not (value.is_quantized or value.is_conj() or value.is_neg())
 
@@ -262,13 +315,16 @@ def together(rows: list[Any]) -> tuple[torch.Tensor, list[int]] | None:
 
     Returns None for any other list.
     """
-    present = [row for row in rows if row is not None]
-    if not present or not all(is_plain(row) and row.dim() == 1 and row.dtype == present[0].dtype for row in present):
+    rows_with_values = [row for row in rows if row is not None]
+    if not rows_with_values or not all(
+        is_plain(row) and row.dim() == 1 and row.dtype == rows_with_values[0].dtype
+        for row in rows_with_values
+    ):
         return None
-    return torch.cat(present), [-1 if row is None else len(row) for row in rows]
+    return torch.cat(rows_with_values), [-1 if row is None else len(row) for row in rows]
 
 
-def apart(flat: torch.Tensor, lengths: list[int]) -> list[torch.Tensor | None]:
+def separate(flat: torch.Tensor, lengths: list[int]) -> list[torch.Tensor | None]:
     """Split what `together` joined: views, None if a length is -1."""
     parts = iter(torch.split(flat, [length for length in lengths if length >= 0]))
     return [None if length < 0 else next(parts) for length in lengths]

@@ -1,20 +1,23 @@
-"""Serve a rank's batches to its DataLoader workers: the rank's own process reads, and workers fetch what is ready.
+"""Serve a rank's batches to its DataLoader workers: the rank's own process reads, and workers fetch
+what is ready.
 
-    rank's process     threads decode and gather ─▶ batches of a pass, in order ─▶ one socket for each worker
-    worker w of W      asks for its next step, w, w + W, … ─▶ transform, collate ─▶ the training loop
+    rank's process     threads decode and gather ─▶ batches of a pass, in order ─▶ one socket for
+    each worker worker w of W      asks for its next step, w, w + W, … ─▶ transform, collate ─▶ the
+    training loop
 
-Blocks are decoded once for each rank, whatever the number of workers, and no batch depends on that number. Workers are
-there for Python code: they receive columns, and make batches of them before they run it. If there is no code to run, a
-worker passes on a ticket. The batch then never leaves the rank's process, and the loop gets the arrays that were
-gathered there.
+Blocks are decoded once for each rank, whatever the number of workers, and no batch depends on that
+number. Workers are there for Python code: they receive columns, and make batches of them before
+they run it. If there is no code to run, a worker passes on a ticket. The batch then never leaves
+the rank's process, and the loop gets the arrays that were gathered there.
 
-The workers that one DataLoader starts together are a pool, and each pass of a pool is read once, by a `_Run`. Two loops
-over one dataset are two pools, which share nothing. A run reads only while a worker of its pool is connected, so an
-abandoned loop leaves no thread and no batch behind.
+The workers that one DataLoader starts together are a pool, and each pass of a pool is read once, by
+a `_Run`. Two loops over one dataset are two pools, which share nothing. A run reads only while a
+worker of its pool is connected, so an abandoned loop leaves no thread and no batch behind.
 
-`Server` is the side of the rank's process, `Client` that of a worker. They exchange pickled tuples over a local socket.
-Before anything is unpickled, both prove that they know the key that multiprocessing gives to a process and its
-children. A worker raises if the server, or the process behind it, is gone.
+`Server` is the side of the rank's process, `Client` that of a worker. They exchange pickled tuples
+over a local socket. Before anything is unpickled, both prove that they know the key that
+multiprocessing gives to a process and its children. A worker raises if the server, or the process
+behind it, is gone.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ from typing import Any, NamedTuple
 from torch._utils import ExceptionWrapper
 
 from headrace.errors import StreamError
-from headrace.stream.workers.parcel import arrive_failed, parcel_of
+from headrace.stream.workers.parcel import arrive_failed, share_batch
 
 _SERVERS: weakref.WeakValueDictionary[int, Server] = weakref.WeakValueDictionary()
 _CLIENTS: weakref.WeakSet[Client] = weakref.WeakSet()
@@ -54,7 +57,9 @@ _MOST_IDLE_RUNS = 4  # kept for late workers
 
 
 class Beginning(NamedTuple):
-    """The beginning of a pass for a worker: state and epoch at its start, and the worker's first step."""
+    """The beginning of a pass for a worker: state and epoch at its start, and the worker's first
+    step.
+    """
 
     start: dict[str, Any]
     epoch: int
@@ -64,8 +69,8 @@ class Beginning(NamedTuple):
 class Opened(NamedTuple):
     """A pass that workers begin, with its first step for them, and the function that reads it.
 
-    read: takes a step and whether workers pass batches on as tickets, and yields the batches from that step on; none
-    for a step after the last.
+    read: takes a step and whether workers pass batches on as tickets, and yields the batches from
+    that step on; none for a step after the last.
     """
 
     beginning: Beginning
@@ -73,15 +78,19 @@ class Opened(NamedTuple):
 
 
 class Server:
-    """A server of the batches of passes to workers. open_pass: opens a pass, for a worker that may bring progress.
+    """A server of the batches of passes to workers.
 
-    Threads and descriptors end with `close`, which the owner must call. Only the process that created it serves.
+    open_pass: opens a pass, for a worker that may bring progress.
+
+    Threads and descriptors end with `close`, which the owner must call. Only the process that
+    created it serves.
     """
 
     def __init__(self, open_pass: Callable[[int, int, Any], Opened]) -> None:
         self._open_pass = open_pass
         self._process = os.getpid()
-        # Also guards the runs. Reentrant: the garbage collector may close this server while the lock is held.
+        # Also guards the runs. Reentrant: the garbage collector may close this server while the
+        # lock is held.
         self._lock = threading.RLock()
         self._runs: dict[Hashable, _Run] = {}
         self._connections: set[Any] = set()
@@ -108,18 +117,23 @@ class Server:
     def forget(self, reason: str = "its pass was left, and another one has begun") -> None:
         """End all passes: current workers get no more batches, and new ones begin a pass anew."""
         with self._lock:
-            runs, self._runs = list(self._runs.values()), {}
+            runs = list(self._runs.values())
+            self._runs = {}
             for run in runs:
                 self._end(run, reason)
 
     def redeem(self, ticket: int) -> Any:
-        """Return the batch of a ticket, once; if its pass was abandoned, return a value that raises in the loop.
+        """Return the batch of a ticket, once; if its pass was abandoned, return a value that raises
+        in the loop.
 
         A DataLoader also unpickles batches of an abandoned pass, only to discard them.
         """
         run, batch = self._tickets.pop(ticket, (None, None))
         if run is None:
-            return arrive_failed("batch: its pass was left, and another one has begun; read the DataLoader by one loop")
+            return arrive_failed(
+                "batch: its pass was left, and another one has begun; read the DataLoader by one"
+                " loop"
+            )
         run.tickets.discard(ticket)
         return batch
 
@@ -146,26 +160,28 @@ class Server:
                 continue
             with self._lock:
                 self._connections.add(connection)
-            threading.Thread(target=self._serve, args=(connection,), name="headrace-serve", daemon=True).start()
+            threading.Thread(
+                target=self._serve, args=(connection,), name="headrace-serve", daemon=True
+            ).start()
         self._hang_up()  # connections accepted while closing
 
     def _serve(self, connection: Any) -> None:
         """Serve one worker until it is gone."""
-        place: tuple[_Run, int] | None = None
+        position: tuple[_Run, int] | None = None
         try:
             sockets.deliver_challenge(connection, _key())
             sockets.answer_challenge(connection, _key())
             while True:
-                asked = connection.recv()
+                request = connection.recv()
                 try:
-                    if asked[0] == "begin":
-                        self._leave(place)
-                        place = None
-                        run, *answer = self._joined(*asked[1:])
-                        place = run, asked[2]
+                    if request[0] == "begin":
+                        self._leave(position)
+                        position = None
+                        run, *answer = self._joined(*request[1:])
+                        position = run, request[2]
                         self._answer(connection, ("begun", *answer))
                     else:
-                        self._answer(connection, self._next(place, *asked[1:]))
+                        self._answer(connection, self._next(position, *request[1:]))
                 except (EOFError, OSError):
                     raise
                 except Exception as error:  # noqa: BLE001  # the worker raises it
@@ -176,7 +192,7 @@ class Server:
             with self._lock:
                 self._connections.discard(connection)
                 connection.close()
-            self._leave(place)
+            self._leave(position)
 
     def _joined(self, key: Hashable, worker: int, workers: int, progress: Any) -> tuple[Any, ...]:
         """Return the run that a worker joins, and the worker's beginning in it."""
@@ -187,35 +203,44 @@ class Server:
             if run is None:
                 opened = self._open_pass(worker, workers, progress)
                 run = self._runs[key] = _Run(opened, key, workers, self._lock)
-            elif run.closed:  # the others of its pool have gone: reopen the same pass for late workers
-                earlier, run = run, _Run(run.opened, key, workers, self._lock)
+            elif (
+                run.closed
+            ):  # the others of its pool have gone: reopen the same pass for late workers
+                earlier = run
+                run = _Run(run.opened, key, workers, self._lock)
                 run.next = earlier.next
                 self._runs[key] = run
             return run, *run.join(worker, progress)
 
-    def _leave(self, place: tuple[_Run, int] | None) -> None:
+    def _leave(self, position: tuple[_Run, int] | None) -> None:
         """Remove a worker from its run; the last one ends the run."""
-        if place is None:
+        if position is None:
             return
-        run, worker = place
+        run, worker = position
         with self._lock:
             if not run.leave(worker):
                 return
             self._end(run, "all workers have left it")
             if run.is_complete and self._runs.get(run.key) is run:
                 del self._runs[run.key]
-            for key in [key for key, each in self._runs.items() if each.closed][:-_MOST_IDLE_RUNS]:
+            for key in [key for key, other in self._runs.items() if other.closed][
+                :-_MOST_IDLE_RUNS
+            ]:
                 del self._runs[key]
 
-    def _next(self, place: tuple[_Run, int] | None, step: int, in_place: bool) -> tuple[Any, ...]:
-        if place is None:
-            raise StreamError("worker: asked for a batch before it began a pass; iterate over the dataset first")
-        run, worker = place
+    def _next(
+        self, position: tuple[_Run, int] | None, step: int, in_place: bool
+    ) -> tuple[Any, ...]:
+        if position is None:
+            raise StreamError(
+                "worker: asked for a batch before it began a pass; iterate over the dataset first"
+            )
+        run, worker = position
         batch = run.get(worker, step, in_place)
         if batch is _END:
             return ("end",)
         if not in_place:
-            return ("batch", parcel_of(batch))
+            return ("batch", share_batch(batch))
         ticket = next(self._ticket_numbers)
         with self._lock:
             if not run.closed:
@@ -224,7 +249,9 @@ class Server:
         return ("ticket", self.number, ticket)
 
     def _hang_up(self) -> None:
-        """End the connections on which other threads wait; closing them would not wake those threads."""
+        """End the connections on which other threads wait; closing them would not wake those
+        threads.
+        """
         with self._lock:  # once a connection is closed, its number may belong to another file
             for connection in self._connections:
                 # It may be a Windows pipe. A response in progress still arrives.
@@ -240,12 +267,15 @@ class Server:
 
 
 class _Run:
-    """One pass of a pool, read once in a thread that stays slightly ahead of what its workers request."""
+    """One pass of a pool, read once in a thread that stays slightly ahead of what its workers
+    request.
+    """
 
     def __init__(self, opened: Opened, key: Hashable, workers: int, lock: threading.RLock) -> None:
         self.key = key
         self.tickets: set[int] = set()
-        self.opened, self._workers = opened, workers
+        self.opened = opened
+        self._workers = workers
         self.next: dict[int, int] = {}  # the next step of each worker that ever joined
         self._there: set[int] = set()  # workers that are connected
         self._lock, self._changed = lock, threading.Condition(lock)
@@ -261,9 +291,14 @@ class _Run:
         return len(self.next) == self._workers
 
     def join(self, worker: int, progress: Any) -> Beginning:
-        """Add a worker and return its beginning: its first step, or the step after its own progress."""
+        """Add a worker and return its beginning: its first step, or the step after its own
+        progress.
+        """
         beginning = self.opened.beginning
-        first = beginning.first + worker if progress is None else worker + progress.batches * self._workers
+        if progress is None:
+            first = beginning.first + worker
+        else:
+            first = worker + progress.batches * self._workers
         with self._changed:
             self.next[worker] = first
             self._there.add(worker)
@@ -277,14 +312,20 @@ class _Run:
             return not self._there
 
     def get(self, worker: int, step: int, in_place: bool) -> Any:
-        """Return the batch of a step, once; `_END` after the last step. Raises what reading raised."""
+        """Return the batch of a step, once; `_END` after the last step.
+
+        Raises what reading raised.
+        """
         with self._changed:
             self.next[worker] = step
             self._asked = max(self._asked, step)
             if not self._is_reading:
                 self._is_reading = True
                 threading.Thread(
-                    target=self._read_ahead, args=(in_place,), name="headrace-serve-read", daemon=True
+                    target=self._read_ahead,
+                    args=(in_place,),
+                    name="headrace-serve-read",
+                    daemon=True,
                 ).start()
             self._changed.notify_all()
             self._changed.wait_for(lambda: step in self._ready or self._has_ended or self.closed)
@@ -307,11 +348,15 @@ class _Run:
     def _read_ahead(self, in_place: bool) -> None:
         try:
             with self._changed:
-                # Workers are forked one by one. A thread that reads meanwhile could hold a library's lock, which the
-                # fork would copy in a locked state. So wait briefly for the last worker before reading.
+                # Workers are forked one by one. A thread that reads meanwhile could hold a
+                # library's lock, which the fork would copy in a locked state. So wait briefly for
+                # the last worker before reading.
                 self._changed.wait_for(lambda: self.closed or self.is_complete, timeout=_START_S)
                 begin = self.opened.beginning.first
-                late = [] if self.is_complete else [begin]
+                if self.is_complete:
+                    late = []
+                else:
+                    late = [begin]
                 first = max(begin, min([*self.next.values(), *late]))
             with closing(self.opened.read(first, in_place)) as batches:
                 for step, batch in enumerate(batches, start=first):
@@ -320,7 +365,8 @@ class _Run:
                             return
                         self._ready[step] = batch
                         self._changed.notify_all()
-                        self._changed.wait_for(lambda: self.closed or step <= self._asked + self._workers)  # noqa: B023
+                        while not self.closed and step > self._asked + self._workers:
+                            self._changed.wait()
                     del batch
         except BaseException as error:  # noqa: BLE001  # raised in the workers
             self._error = error
@@ -334,77 +380,86 @@ class Client:
     """The worker's side of a connection. pool: identifies the workers of one DataLoader."""
 
     def __init__(self, address: Any, *, pool: Hashable, worker: int, workers: int) -> None:
-        self._pool, self._worker, self._workers = pool, worker, workers
+        self._pool = pool
+        self._worker = worker
+        self._workers = workers
         self._passes = 0
         self._process, self._parent = os.getpid(), os.getppid()
         try:
             self._connection = sockets.Client(address, authkey=_key())
         except (OSError, EOFError, AuthenticationError) as error:
             raise StreamError(
-                f"worker {worker}: the process that reads for it cannot be reached ({type(error).__name__}: {error});"
-                " keep the dataset alive in the process whose DataLoader started the worker"
+                f"worker {worker}: the process that reads for it cannot be reached"
+                f" ({type(error).__name__}: {error}); keep the dataset alive in the process whose"
+                " DataLoader started the worker"
             ) from error
         _CLIENTS.add(self)
 
     def begin(self, progress: Any) -> Beginning:
         """Begin a pass. progress: that of this worker before it was stopped, or None."""
         self._passes += 1
-        _, *beginning = self._ask("begin", (self._pool, self._passes), self._worker, self._workers, progress)
+        _, *beginning = self._ask(
+            "begin", (self._pool, self._passes), self._worker, self._workers, progress
+        )
         return Beginning(*beginning)
 
     def batches(self, beginning: Beginning, *, in_place: bool) -> Generator[Any, None, None]:
         """Yield this worker's batches of a pass. in_place: as tickets; see the module docstring."""
         for step in itertools.count(beginning.first, self._workers):
-            kind, *rest = self._ask("next", step, in_place)
-            if kind == "end":
+            answer, *values = self._ask("next", step, in_place)
+            if answer == "end":
                 return
-            if kind == "batch" and isinstance(rest[0], ExceptionWrapper):  # the server could not send it
-                rest[0].reraise()  # type: ignore[no-untyped-call]  # torch leaves it so
-            yield Ticket(*rest) if kind == "ticket" else rest[0]
+            # the server could not send it
+            if answer == "batch" and isinstance(values[0], ExceptionWrapper):
+                values[0].reraise()  # type: ignore[no-untyped-call]  # torch leaves it so
+            yield Ticket(*values) if answer == "ticket" else values[0]
 
     def close(self) -> None:
         """Leave the pass."""
         self._connection.close()
 
-    def _ask(self, *asked: Any) -> list[Any]:
+    def _ask(self, *request: Any) -> list[Any]:
         if self._process != os.getpid():
             raise StreamError(
-                f"worker {self._worker}: process {os.getpid()} is a fork of the worker, and cannot read for it;"
-                " iterate over the dataset in the worker itself"
+                f"worker {self._worker}: process {os.getpid()} is a fork of the worker, and cannot"
+                " read for it; iterate over the dataset in the worker itself"
             )
         try:
-            self._connection.send(asked)
+            self._connection.send(request)
             while not self._connection.poll(_LOOK_S):
-                if os.getppid() != self._parent:  # another process may hold the parent's end of the socket open
+                # another process may hold the parent's end of the socket open
+                if os.getppid() != self._parent:
                     raise EOFError
-            kind, *rest = pickle.loads(self._connection.recv_bytes())
+            answer, *values = pickle.loads(self._connection.recv_bytes())
         except (OSError, EOFError) as error:
             raise StreamError(
                 f"worker {self._worker}: the process that reads for it has ended or left the pass"
                 f" ({type(error).__name__}); resume from the last state"
             ) from error
-        if kind == "error":
-            raise rest[0]
-        return [kind, *rest]
+        if answer == "error":
+            raise values[0]
+        return [answer, *values]
 
 
 class Ticket:
     """A reference to a batch on its way from a worker to the loop; unpickled there it is the batch."""
 
     def __init__(self, server: int, ticket: int) -> None:
-        self._server, self._ticket = server, ticket
+        self._server = server
+        self._ticket = ticket
 
     def __reduce__(self) -> Any:
         return _redeemed, (self._server, self._ticket)
 
 
 def _redeemed(server: int, ticket: int) -> Any:
-    found = _SERVERS.get(server)
-    if found is None:
+    running = _SERVERS.get(server)
+    if running is None:
         return arrive_failed(
-            "batch: the dataset that read it is gone or belongs to another process; keep it for the loop"
+            "batch: the dataset that read it is gone or belongs to another process; keep it for the"
+            " loop"
         )
-    return found.redeem(ticket)
+    return running.redeem(ticket)
 
 
 def _travelling(error: BaseException) -> BaseException:
@@ -417,7 +472,9 @@ def _travelling(error: BaseException) -> BaseException:
 
 
 def _listener() -> sockets.Listener:
-    """Open a local socket, in a directory that only this user may enter; it does not authenticate connections."""
+    """Open a local socket, in a directory that only this user may enter; it does not authenticate
+    connections.
+    """
     if os.name != "posix":
         return sockets.Listener(None, backlog=128)
     try:
@@ -425,8 +482,11 @@ def _listener() -> sockets.Listener:
     except OSError:
         if not sys.platform.startswith("linux"):
             raise
-    # TMPDIR is too long for a socket name, or not writable. An abstract socket has no file and ends with its process.
-    return sockets.Listener(f"\0headrace-{os.getpid()}-{secrets.token_hex(16)}", "AF_UNIX", backlog=128)
+    # TMPDIR is too long for a socket name, or not writable. An abstract socket has no file and ends
+    # with its process.
+    return sockets.Listener(
+        f"\0headrace-{os.getpid()}-{secrets.token_hex(16)}", "AF_UNIX", backlog=128
+    )
 
 
 def _key() -> bytes:
@@ -434,11 +494,12 @@ def _key() -> bytes:
 
 
 def keep_inherited() -> None:
-    """Freeze all current objects of this worker, including its parent's garbage, against collection; once per process.
+    """Freeze all current objects of this worker, including its parent's garbage, against
+    collection; once per process.
 
-    A training process holds garbage in cycles, such as the DDP model of an earlier training, and a fork has a copy of
-    it. Once the worker's collector frees that, its finalizers run in the worker. A gloo process group then waits
-    forever for threads that do not survive a fork, or crashes.
+    A training process holds garbage in cycles, such as the DDP model of an earlier training, and a
+    fork has a copy of it. Once the worker's collector frees that, its finalizers run in the worker.
+    A gloo process group then waits forever for threads that do not survive a fork, or crashes.
     """
     global _kept_in
     if _kept_in != os.getpid():
