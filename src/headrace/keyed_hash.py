@@ -121,9 +121,9 @@ def places_in_permutation(
         ]
         return np.array(counts, np.int64)
     _tag(words, mask)
-    own = words[items]
+    item_words = words[items]
     words.sort()
-    return np.searchsorted(words, own).astype(np.int64)
+    return np.searchsorted(words, item_words).astype(np.int64)
 
 
 def _random_words(key: tuple[int, int], n: int) -> tuple[U64, np.uint64]:

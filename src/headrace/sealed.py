@@ -32,37 +32,37 @@ _MOST_CHARACTERS = 1 << 16
 _MOST_BITS = 4096  # a seed may be large
 
 
-def seal(kind: str, version: int, values: Mapping[str, Any]) -> dict[str, Any]:
+def seal(subject: str, version: int, values: Mapping[str, Any]) -> dict[str, Any]:
     """Make a state of this kind from values: a JSON object that `unseal` accepts.
 
     values: JSON, by names other than kind, format_version and digest.
     """
-    state = {_KIND: kind, _VERSION: version, **values}
+    state = {_KIND: subject, _VERSION: version, **values}
     return {**state, _DIGEST: sha256_hex(canonical_json(state))}
 
 
-def unseal(state: Any, *, kind: str, version: int) -> dict[str, Any]:
+def unseal(state: Any, *, subject: str, version: int) -> dict[str, Any]:
     """Return the sealed values.
 
     Raises `StreamError` if this is not a state, has another kind or version, is damaged, too deep
     or too large.
     """
-    what = f"{kind} state"
+    what = f"{subject} state"
     if not isinstance(state, Mapping):
         raise StreamError(
             f"{what}: expected a mapping, got {type(state).__name__}; pass what state_dict() gave"
         )
     check_bounds(state, what)
-    found = state.get(_KIND)
-    if found is not None and found != kind:
+    stored = state.get(_KIND)
+    if stored is not None and stored != subject:
         raise StreamError(
-            f"{what}: it is a state of kind {shown(found)}; load each state into the kind of loader"
+            f"{what}: it is a state of kind {shown(stored)}; load each state into the kind of loader"
             " that gave it"
         )
-    given = state.get(_VERSION)
-    if type(given) is not int or given != version:
+    stored_version = state.get(_VERSION)
+    if type(stored_version) is not int or stored_version != version:
         raise StreamError(
-            f"{what}: format_version is {shown(given)}, this headrace reads {version};"
+            f"{what}: format_version is {shown(stored_version)}, this headrace reads {version};"
             " resume with the version that saved it, or start the epoch again"
         )
     digest = state.get(_DIGEST)
@@ -74,7 +74,7 @@ def unseal(state: Any, *, kind: str, version: int) -> dict[str, Any]:
         raise StreamError(
             f"{what}: it is not JSON ({error}); pass what state_dict() gave, unchanged"
         ) from error
-    if found is None or digest != expected:
+    if stored is None or digest != expected:
         raise StreamError(
             f"{what}: its digest is {shown(digest)}, its contents have {expected[:12]}…; it was"
             " damaged or changed after it was saved: load an undamaged copy, or the state of"
@@ -85,11 +85,11 @@ def unseal(state: Any, *, kind: str, version: int) -> dict[str, Any]:
 
 def kind_of(state: Any) -> str | None:
     """Return the kind of a state; None if headrace did not seal it."""
-    kind = None
+    subject = None
     if isinstance(state, Mapping) and _DIGEST in state:
-        kind = state.get(_KIND)
-    if isinstance(kind, str):
-        return kind
+        subject = state.get(_KIND)
+    if isinstance(subject, str):
+        return subject
     return None
 
 
@@ -121,9 +121,9 @@ def check_bounds(state: Any, what: str) -> None:
                         f"{what}: key {shown(name)} is not text; pass what state_dict() gave,"
                         " unchanged"
                     )
-            values += ((each, depth + 1) for each in value.values())
+            values += ((item, depth + 1) for item in value.values())
         elif isinstance(value, list | tuple):
-            values += ((each, depth + 1) for each in value)
+            values += ((item, depth + 1) for item in value)
         elif isinstance(value, str):
             if len(value) > _MOST_CHARACTERS:
                 raise StreamError(

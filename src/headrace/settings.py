@@ -59,9 +59,9 @@ def known_duration(name: str, value: str, *, remedy: str = "leave it out", other
 
 
 def _as_paths(value: object) -> object:
-    found = _as_tuple(value)
-    refuse_credentials(found)
-    return found
+    entries = _as_tuple(value)
+    refuse_credentials(entries)
+    return entries
 
 
 Paths = Annotated[tuple[Path, ...], BeforeValidator(_as_paths)]
@@ -121,8 +121,8 @@ def _strict_loader() -> Any:
             multiply.
             """
             pairs: dict[object, Any] = {}
-            own = [pair for pair in node.value if pair[0].tag != "tag:yaml.org,2002:merge"]
-            if len(own) == len(node.value):
+            own_pairs = [pair for pair in node.value if pair[0].tag != "tag:yaml.org,2002:merge"]
+            if len(own_pairs) == len(node.value):
                 super().flatten_mapping(node)
                 return
             for key, value in node.value:
@@ -131,14 +131,14 @@ def _strict_loader() -> Any:
                         merged = value.value
                     else:
                         merged = [value]
-                    for each in reversed(merged):
-                        if not isinstance(each, yaml.MappingNode):
+                    for pair in reversed(merged):
+                        if not isinstance(pair, yaml.MappingNode):
                             raise yaml.MarkedYAMLError(
-                                None, None, "only mappings can be merged with <<", each.start_mark
+                                None, None, "only mappings can be merged with <<", pair.start_mark
                             )
-                        self.flatten_mapping(each)
-                        pairs |= {_name_of(pair[0]): pair for pair in each.value}
-            pairs |= {_name_of(pair[0]): pair for pair in own}
+                        self.flatten_mapping(pair)
+                        pairs |= {_name_of(pair[0]): pair for pair in pair.value}
+            pairs |= {_name_of(pair[0]): pair for pair in own_pairs}
             node.value = list(pairs.values())
 
     def _name_of(key: Any) -> object:
@@ -156,16 +156,16 @@ _NO_PATH = (
 
 def _explain(model: type[BaseModel], error: ValidationError) -> list[str]:
     lines = []
-    told = f"known: {', '.join(model.model_fields)}"  # once is enough
+    hint = f"known: {', '.join(model.model_fields)}"  # once is enough
     for problem in error.errors():
         name = ".".join(str(part)[:80] for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
             lines.append(
                 f"{model.__name__}: {name!r} is not a setting;"
-                f" {nearest(name, model.model_fields, told)}"
+                f" {nearest(name, model.model_fields, hint)}"
             )
-            if lines[-1].endswith(told):
-                told = "nor is this"
+            if lines[-1].endswith(hint):
+                hint = "nor is this"
         elif problem["type"] == "missing":
             lines.append(f"{model.__name__}: {name} is required; give it")
         elif problem["type"] in ("path_type", "too_short") and any(

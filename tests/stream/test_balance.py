@@ -165,7 +165,7 @@ def test_a_damaged_balance_is_refused(value):
     from headrace.stream.order.state import FORMAT_VERSION, StreamState
 
     state = passes(large("spread", count=30_000), ranks=2).begin(0).state_after(1)
-    values = {**unseal(state, kind="stream", version=FORMAT_VERSION), "balance": value}
+    values = {**unseal(state, subject="stream", version=FORMAT_VERSION), "balance": value}
     with pytest.raises(StreamError, match="balance"):
         StreamState.from_dict(seal("stream", FORMAT_VERSION, values))
 

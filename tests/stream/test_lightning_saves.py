@@ -197,7 +197,7 @@ def test_a_state_of_an_earlier_version_is_refused(path):
 def test_a_damaged_state_is_refused(path, change, message):
     module = HeadraceDataModule(path, batch_size=16)
     module.train_dataloader()
-    state = unseal(module.state_dict(), kind="data module", version=FORMAT_VERSION)
+    state = unseal(module.state_dict(), subject="data module", version=FORMAT_VERSION)
     with pytest.raises(headrace.errors.StreamError, match=message):
         module.load_state_dict(seal("data module", FORMAT_VERSION, {**state, **change}))
 

@@ -358,7 +358,7 @@ class OnlinePacker:
 
         Raises `StreamError` if the state is not valid.
         """
-        values = unseal(state, kind=_KIND, version=_FORMAT_VERSION)
+        values = unseal(state, subject=_KIND, version=_FORMAT_VERSION)
 
         def conditions() -> Iterator[bool]:  # each may be asked only where those before it hold
             least = {"capacity": 1, "buffer": 1, "max_sequences": 1, "arrived": 0}

@@ -156,11 +156,11 @@ class RayEngine:
                     following += 1
                 finished, _ = ray.wait(list(running), num_returns=1)
                 for reference in finished:
-                    place = running.pop(reference)
+                    number = running.pop(reference)
                     try:
-                        results[place], events = ray.get(reference)
+                        results[number], events = ray.get(reference)
                     except Exception as error:  # noqa: BLE001 - sorted out below, in task order
-                        errors[place] = error
+                        errors[number] = error
                         continue
                     for event in events:
                         on_event(event)
@@ -169,7 +169,7 @@ class RayEngine:
             raise
         if errors:
             raise self._as_raised(errors[min(errors)], min(errors))
-        return [results[place] for place in range(len(tasks))]
+        return [results[number] for number in range(len(tasks))]
 
     def _cancel(self, running: list[Any]) -> None:
         """Cancel tasks: first as Ctrl-C does, so that they remove what they began, then by force.
@@ -192,7 +192,7 @@ class RayEngine:
             if not running:
                 return
 
-    def _as_raised(self, error: BaseException, place: int) -> BaseException:
+    def _as_raised(self, error: BaseException, number: int) -> BaseException:
         """Return the task's own error, or an `EngineError` for a failure of Ray or its machines."""
         exceptions = self._ray.exceptions
         raised = error
@@ -205,7 +205,7 @@ class RayEngine:
             return cause
         if isinstance(error, exceptions.RayError):
             return EngineError(
-                f"task {place}: its worker died {RETRIES + 1} times ({type(error).__name__}:"
+                f"task {number}: its worker died {RETRIES + 1} times ({type(error).__name__}:"
                 f" {first_line(error)}); give nodes more memory or fewer cores, and run the same"
                 " command again: finished shards are kept"
             )
@@ -237,8 +237,8 @@ _letting_go: threading.Timer | None = None
 
 def library_versions() -> dict[str, str]:
     """Return the versions of the libraries that decide which bytes are written."""
-    found = {"python": ".".join(platform.python_version_tuple()[:2])}
-    return found | {name: library_version(name) for name in LIBRARIES}
+    versions = {"python": ".".join(platform.python_version_tuple()[:2])}
+    return versions | {name: library_version(name) for name in LIBRARIES}
 
 
 def do_task(stage: Stage, task: bytes) -> tuple[Any, list[Any]]:
@@ -278,24 +278,24 @@ def _let_go_later() -> None:
     def let_go() -> None:
         global _loaded
         with _loading:
-            if _letting_go is own:
+            if _letting_go is timer:
                 _loaded = ("", [])
 
-    own = threading.Timer(_KEEP_S, let_go)
-    own.daemon = True
+    timer = threading.Timer(_KEEP_S, let_go)
+    timer.daemon = True
     with _loading:
         if _letting_go is not None:
             _letting_go.cancel()
-        _letting_go = own
-    own.start()
+        _letting_go = timer
+    timer.start()
 
 
 def _prepare_process(stage: Stage) -> None:
-    own = library_versions()
-    for name, asked in stage.versions.items():
-        if own[name] != asked:
+    installed = library_versions()
+    for name, expected in stage.versions.items():
+        if installed[name] != expected:
             raise EngineError(
-                f"{platform.node()}: has {name} {own[name]}, the driver has {asked}; other versions"
+                f"{platform.node()}: has {name} {installed[name]}, the driver has {expected}; other versions"
                 " write other bytes: install the same on all nodes"
             )
     with suppress(OSError):  # where paths are absolute, the directory is not needed
@@ -330,11 +330,11 @@ class Packed:
         counts: Counter[int] = Counter()
         self._objects: dict[int, Any] = {}  # kept, so that no id is used twice
         for task in tasks:
-            found = {id(each): each for each in _parts(task, _DEPTH)}
-            counts.update(found.keys())
-            self._objects |= found
+            parts = {id(part): part for part in _parts(task, _DEPTH)}
+            counts.update(parts.keys())
+            self._objects |= parts
         common = [self._objects[key] for key, count in counts.items() if count > 1]
-        self._places = {id(each): place for place, each in enumerate(common)}
+        self._places = {id(part): index for index, part in enumerate(common)}
         self.buffers: list[pickle.PickleBuffer] = []
 
         def keep_inside(buffer: pickle.PickleBuffer) -> bool:
@@ -350,11 +350,11 @@ class Packed:
 
     def task(self, number: int) -> bytes:
         """Return the bytes of one task, in which shared objects are indices."""
-        places = self._places
+        indices = self._places
 
         class Naming(self._pickler):  # type: ignore[name-defined,misc]  # a class that is given
             def persistent_id(self, obj: Any) -> int | None:
-                return places.get(id(obj))
+                return indices.get(id(obj))
 
         stream = io.BytesIO()
         Naming(stream, protocol=5).dump(self._tasks[number])
@@ -366,16 +366,16 @@ def load_shared(shared: bytes, buffers: Sequence[Any]) -> list[Any]:
 
     Arrays are views of the buffers, read-only if these are.
     """
-    found: list[Any] = pickle.loads(shared, buffers=buffers)
-    return found
+    objects: list[Any] = pickle.loads(shared, buffers=buffers)
+    return objects
 
 
 def load_task(task: bytes, shared: Sequence[Any]) -> Callable[..., Any]:
     """Load one task; its own parts are copies, and shared objects are used as they are."""
     unpickler = pickle.Unpickler(io.BytesIO(task))
     unpickler.persistent_load = shared.__getitem__  # type: ignore[method-assign]  # documented: an attribute will do
-    found: Callable[..., Any] = unpickler.load()
-    return found
+    loaded: Callable[..., Any] = unpickler.load()
+    return loaded
 
 
 def _parts(value: Any, depth: int) -> Iterator[Any]:
@@ -399,5 +399,5 @@ def _parts(value: Any, depth: int) -> Iterator[Any]:
             for field in fields(value):
                 if hasattr(value, field.name):
                     inner.append(getattr(value, field.name))
-    for each in inner:
-        yield from _parts(each, depth - 1)
+    for part in inner:
+        yield from _parts(part, depth - 1)

@@ -88,13 +88,13 @@ def _read(value: object) -> object:
     if isinstance(value, str):
         text = value
     if isinstance(value, str):
-        kind, _, rest = value.partition(":")
+        word, _, arguments = value.partition(":")
         pairs = []
-        for each in rest.split(","):
-            if each.strip():
-                pairs.append(each.partition("="))
-        given: dict[str, Any] = {name.strip(): text.strip() for name, _, text in pairs}
-        value = {"kind": kind.strip(), **given}
+        for pair in arguments.split(","):
+            if pair.strip():
+                pairs.append(pair.partition("="))
+        values: dict[str, Any] = {name.strip(): text.strip() for name, _, text in pairs}
+        value = {"kind": word.strip(), **values}
         value = {
             name: int(text) if re.fullmatch(r"\d{1,9}", text) else text
             for name, text in value.items()

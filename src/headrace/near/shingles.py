@@ -75,7 +75,7 @@ _HALF = np.uint64(32)
 class Shingles:
     """The hashed shingles of documents, end to end; a document may hold a shingle twice.
 
-    hashes: uint64. offsets: int64 [documents + 1], where each document begins.
+    hashes: uint64. offsets: int64 [documents + 1], where each document start_offsets.
     """
 
     hashes: U64
@@ -131,17 +131,17 @@ def hash_runs(words: U64, size: int) -> U64:
     return hashes
 
 
-def take_sequences(tokens: Ints, lengths: I64, wanted: I64 | None) -> tuple[Ints, I64]:
+def take_sequences(tokens: Ints, lengths: I64, selected: I64 | None) -> tuple[Ints, I64]:
     """Return the wanted ones of the sequences that lie end to end in `tokens`, copied, and their
     lengths.
 
     wanted: numbers of sequences; None: all, not copied.
     """
-    if wanted is None:
+    if selected is None:
         return tokens, lengths
     ends = pa.array(offsets_from_lengths(lengths))
-    taken = pa.LargeListArray.from_arrays(ends, pa.array(tokens)).take(pa.array(wanted))
-    return taken.flatten().to_numpy(), lengths[wanted]
+    sequences = pa.LargeListArray.from_arrays(ends, pa.array(tokens)).take(pa.array(selected))
+    return sequences.flatten().to_numpy(), lengths[selected]
 
 
 def _in_a_row(words: U64, counts: I64, size: int) -> Shingles:
@@ -162,8 +162,8 @@ def _in_a_row(words: U64, counts: I64, size: int) -> Shingles:
         hashes[at] = count
         for turn in range(count):
             hashes[at] = hashes[at] * np.uint64(GAMMA) + words[at + turn]
-    own = np.where(counts > 0, np.maximum(counts - size + 1, 1), 0)
-    return Shingles(mix(hashes[first]), offsets_from_lengths(own))
+    run_counts = np.where(counts > 0, np.maximum(counts - size + 1, 1), 0)
+    return Shingles(mix(hashes[first]), offsets_from_lengths(run_counts))
 
 
 # --- signatures
@@ -181,8 +181,8 @@ class Bands:
         """Choose the bands of a threshold in 0.5..1."""
         choices = [cls(min(MOST_BANDS, HASHES // rows), rows) for rows in range(1, HASHES + 1)]
         return max(
-            (each for each in choices if each.recall(near) >= LEAST_RECALL),
-            key=lambda each: each.rows,
+            (bands for bands in choices if bands.recall(near) >= LEAST_RECALL),
+            key=lambda bands: bands.rows,
         )
 
     def recall(self, jaccard: float) -> float:
@@ -206,26 +206,26 @@ def sign(shingles: Shingles, bands: Bands) -> Signatures:
     """Compute the signatures of documents."""
     counts = np.diff(shingles.offsets)
     digest = np.zeros(len(shingles), np.uint64)
-    made = np.zeros((bands.bands, len(shingles)), np.uint32)
-    held = np.flatnonzero(counts > 0)
-    begins = shingles.offsets[:-1][held]
-    ends = shingles.offsets[1:][held]
+    numbers = np.zeros((bands.bands, len(shingles)), np.uint32)
+    documents = np.flatnonzero(counts > 0)
+    start_offsets = shingles.offsets[:-1][documents]
+    ends = shingles.offsets[1:][documents]
     at = 0
-    while at < len(held):
-        stop = max(at + 1, int(np.searchsorted(ends, begins[at] + _CHUNK, "right")))
-        hashes = shingles.hashes[begins[at] : ends[stop - 1]]
-        starts = begins[at:stop] - begins[at]
+    while at < len(documents):
+        stop = max(at + 1, int(np.searchsorted(ends, start_offsets[at] + _CHUNK, "right")))
+        hashes = shingles.hashes[start_offsets[at] : ends[stop - 1]]
+        starts = start_offsets[at:stop] - start_offsets[at]
         ordered = np.empty_like(hashes)
-        digest[held[at:stop]] = np.maximum(np.add.reduceat(mix(hashes), starts), np.uint64(1))
+        digest[documents[at:stop]] = np.maximum(np.add.reduceat(mix(hashes), starts), np.uint64(1))
         for band in range(bands.bands):
             word = np.zeros(stop - at, np.uint64)
             for order in _ORDERS[band * bands.rows : (band + 1) * bands.rows]:
                 np.multiply(hashes, order, out=ordered)
                 word = (word ^ np.minimum.reduceat(ordered, starts)) * np.uint64(GAMMA)
                 word ^= word >> np.uint64(32)
-            made[band, held[at:stop]] = (word >> np.uint64(32)).astype(np.uint32)
+            numbers[band, documents[at:stop]] = (word >> np.uint64(32)).astype(np.uint32)
         at = stop
-    return Signatures(digest, made)
+    return Signatures(digest, numbers)
 
 
 # --- pairs
@@ -321,21 +321,21 @@ def propose(documents: I64, band: U32, next_band: U32) -> tuple[U64, Crowds]:
     if len(large):  # the order within small buckets does not matter
         at = at[np.lexsort((at, np.where(crowded, next_band[at], 0), bucket))]
 
-    found = []
+    proposals = []
     starts = (np.cumsum(sizes) - sizes)[large]
     for turn in range(LEADERS):
         leader = np.repeat(at[starts + turn * sizes[large] // LEADERS], sizes[large])
-        found.append((leader, at[crowded]))
+        proposals.append((leader, at[crowded]))
     left = np.arange(len(at)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     left = np.repeat(sizes, sizes) - left - 1  # documents after each in its bucket
     left[crowded] = np.minimum(left[crowded], NEXT)
-    place = np.arange(len(at))
+    position = np.arange(len(at))
     distance = 1
-    while len(place := place[left[place] >= distance]):
-        found.append((at[place], at[place + distance]))
+    while len(position := position[left[position] >= distance]):
+        proposals.append((at[position], at[position + distance]))
         distance += 1
     first, second = (
-        np.concatenate([np.empty(0, np.int64), *(pair[half] for pair in found)]) for half in (0, 1)
+        np.concatenate([np.empty(0, np.int64), *(pair[half] for pair in proposals)]) for half in (0, 1)
     )
     other = first != second
     return distinct(pair_words(documents[first[other]], documents[second[other]])), crowds

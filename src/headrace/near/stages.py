@@ -102,7 +102,7 @@ def find_near(context: RunContext, parts: Sequence[Part], near: float) -> Near:
     def stage(
         name: str, work: Sequence[tuple[str, Callable[[TaskFiles], dict[str, Any]]]]
     ) -> list[Receipt]:
-        return context.stage(name, [Task(subject, 0, own) for subject, own in work], durable=False)
+        return context.stage(name, [Task(subject, 0, task_work) for subject, task_work in work], durable=False)
 
     def of_parts(name: str, work: Callable[..., dict[str, Any]]) -> list[Receipt]:
         tasks = [
@@ -124,16 +124,16 @@ def find_near(context: RunContext, parts: Sequence[Part], near: float) -> Near:
         )
     stage("near_copies", [("copies", partial(_find_copies, parts=len(parts)))])
     shares = max(1, -(-documents // _PROPOSE_DOCUMENTS))
-    asked = [(band, share) for band in range(bands.bands) for share in range(shares)]
+    band_shares = [(band, part_of_band) for band in range(bands.bands) for part_of_band in range(shares)]
     work = partial(_propose, parts=len(parts), bands=bands, shares=shares)
     stage(
         "near_propose",
-        [(f"band {band}", partial(work, band=band, share=share)) for band, share in asked],
+        [(f"band {band}", partial(work, band=band, share=part_of_band)) for band, part_of_band in band_shares],
     )
-    (gathered,) = stage("near_candidates", [("pairs", partial(_gather, proposals=len(asked)))])
+    (gathered,) = stage("near_candidates", [("pairs", partial(_gather, proposals=len(band_shares)))])
     compared = int(gathered.extra["pairs"])
-    kept = of_parts("near_shingles", partial(_keep_shingles, firsts=firsts))
-    shingles = sum(int(receipt.extra["shingles"]) for receipt in kept)
+    shingle_receipts = of_parts("near_shingles", partial(_keep_shingles, firsts=firsts))
+    shingles = sum(int(receipt.extra["shingles"]) for receipt in shingle_receipts)
     size = max(1, _COMPARE_SHINGLES * int(gathered.extra["documents"]) // max(1, 2 * shingles))
     batches = range(0, compared, size)
     compare = partial(_compare, size=size, parts=len(parts), near=near)
@@ -148,7 +148,7 @@ def find_near(context: RunContext, parts: Sequence[Part], near: float) -> Near:
     first, second = documents_of(_column(run, "compared", "pair", len(batches), np.uint64))
     jaccards = _column(run, "compared", "jaccard", len(batches), np.float64)
     group = components(documents, first, second)
-    crowds = [read_arrow(run / _file("crowds", number)) for number in range(len(asked))]
+    crowds = [read_arrow(run / _file("crowds", number)) for number in range(len(band_shares))]
     crowd = Crowds.joined(
         [Crowds(table["bucket"].to_numpy(), table["document"].to_numpy()) for table in crowds]
     )
@@ -160,20 +160,20 @@ def _file(what: str, number: int) -> str:
 
 
 def _sign(files: TaskFiles, part: Part, number: int, bands: Bands) -> dict[str, Any]:
-    made = [sign(shingles, bands) for shingles in part.shingles(None)]
-    digest: U64 = np.concatenate([np.empty(0, np.uint64), *(each.digest for each in made)])
+    signatures = [sign(shingles, bands) for shingles in part.shingles(None)]
+    digest: U64 = np.concatenate([np.empty(0, np.uint64), *(signature.digest for signature in signatures)])
     numbers: U32 = np.concatenate(
-        [np.empty((bands.bands, 0), np.uint32), *(each.bands for each in made)], axis=1
+        [np.empty((bands.bands, 0), np.uint32), *(signature.bands for signature in signatures)], axis=1
     )
     columns = {"digest": digest, **{str(band): numbers[band] for band in range(bands.bands)}}
     files.write_arrow(_file("signed", number), pa.table(columns))
     return {"rows_in": len(digest)}
 
 
-def _column(run: Path, what: str, name: str, files: int, kind: type[np.generic]) -> Any:
+def _column(run: Path, what: str, name: str, files: int, dtype: type[np.generic]) -> Any:
     """Read one column of all files of one kind, end to end."""
-    found = [read_arrow(run / _file(what, number))[name].to_numpy() for number in range(files)]
-    return np.concatenate([np.empty(0, kind), *found])
+    columns = [read_arrow(run / _file(what, number))[name].to_numpy() for number in range(files)]
+    return np.concatenate([np.empty(0, dtype), *columns])
 
 
 def _find_copies(files: TaskFiles, parts: int) -> dict[str, Any]:
@@ -183,16 +183,16 @@ def _find_copies(files: TaskFiles, parts: int) -> dict[str, Any]:
 
 
 def _propose(
-    files: TaskFiles, parts: int, bands: Bands, shares: int, band: int, share: int
+    files: TaskFiles, parts: int, bands: Bands, shares: int, band: int, part_of_band: int
 ) -> dict[str, Any]:
     first = read_arrow(files.run / _COPIES)["first"].to_numpy()
-    own, following = (
+    numbers, following = (
         _column(files.run, "signed", str((band + turn) % bands.bands), parts, np.uint32)
         for turn in (0, 1)
     )
-    taken = np.flatnonzero((first == np.arange(len(first))) & (own % shares == share))
-    pairs, crowds = propose(taken, own[taken], following[taken])
-    number = band * shares + share
+    selected = np.flatnonzero((first == np.arange(len(first))) & (numbers % shares == part_of_band))
+    pairs, crowds = propose(selected, numbers[selected], following[selected])
+    number = band * shares + part_of_band
     files.write_arrow(_file("proposed", number), pa.table({"pair": pairs}))
     files.write_arrow(_file("crowds", number), pa.table(vars(crowds)))
     return {}
@@ -215,10 +215,10 @@ def _gather(files: TaskFiles, proposals: int) -> dict[str, Any]:
 def _keep_shingles(files: TaskFiles, part: Part, number: int, firsts: I64) -> dict[str, Any]:
     needed = read_arrow(files.run / _NEEDED)["document"].to_numpy()
     begin, end = np.searchsorted(needed, firsts[number : number + 2])
-    kept = []
+    lists_of_batches = []
     if end > begin:
-        kept = [each.lists() for each in part.shingles(needed[begin:end] - firsts[number])]
-    lists = pa.concat_arrays([pa.array([], pa.large_list(pa.uint64())), *kept])
+        lists_of_batches = [batch.lists() for batch in part.shingles(needed[begin:end] - firsts[number])]
+    lists = pa.concat_arrays([pa.array([], pa.large_list(pa.uint64())), *lists_of_batches])
     files.write_arrow(_file("shingles", number), pa.table({"shingles": lists}))
     return {"rows_in": len(lists), "shingles": len(lists.flatten())}
 
@@ -227,21 +227,21 @@ def _compare(files: TaskFiles, number: int, size: int, parts: int, near: float) 
     pairs = read_arrow(files.run / _CANDIDATES)["pair"].to_numpy()[
         number * size : (number + 1) * size
     ]
-    held = distinct(np.concatenate(documents_of(pairs)).astype(np.uint64)).astype(np.int64)
-    at = np.searchsorted(read_arrow(files.run / _NEEDED)["document"].to_numpy(), held)
+    documents = distinct(np.concatenate(documents_of(pairs)).astype(np.uint64)).astype(np.int64)
+    at = np.searchsorted(read_arrow(files.run / _NEEDED)["document"].to_numpy(), documents)
     lists = [pl.Series("shingles", [], pl.List(pl.UInt64))]
     begin = 0
     for part in range(parts):
         table = read_arrow(files.run / _file("shingles", part))
         low, high = np.searchsorted(at, (begin, begin + len(table)))
         if high > low:
-            kept = pl.Series("shingles", pl.from_arrow(table["shingles"].combine_chunks()))
-            lists.append(kept.gather(at[low:high] - begin))
+            shingle_lists = pl.Series("shingles", pl.from_arrow(table["shingles"].combine_chunks()))
+            lists.append(shingle_lists.gather(at[low:high] - begin))
         begin += len(table)
-    found = jaccard(
-        pl.concat(lists), *(np.searchsorted(held, each) for each in documents_of(pairs))
+    similarity = jaccard(
+        pl.concat(lists), *(np.searchsorted(documents, ends) for ends in documents_of(pairs))
     )
-    near_enough = found >= near
-    columns = {"pair": pairs[near_enough], "jaccard": found[near_enough]}
+    near_enough = similarity >= near
+    columns = {"pair": pairs[near_enough], "jaccard": similarity[near_enough]}
     files.write_arrow(_file("compared", number), pa.table(columns))
     return {"rows_in": len(pairs)}

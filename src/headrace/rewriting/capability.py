@@ -76,10 +76,10 @@ class RewriteRecipe(Recipe):
 
         return verify_rewrite(run, workers)
 
-    def figures(self, facts: RunFacts, common: Callable[[RunFacts], list[Figure]]) -> list[Figure]:
+    def figures(self, run_facts: RunFacts, common: Callable[[RunFacts], list[Figure]]) -> list[Figure]:
         from headrace.rewriting.figures import figures
 
-        return figures(facts)
+        return figures(run_facts)
 
     def erasure(self) -> Erasure:
         from headrace.rewriting.forget import ERASURE

@@ -19,12 +19,12 @@ def figures(facts: RunFacts) -> list[Figure]:
 def _size_figure(facts: RunFacts) -> Figure:
     manifest = facts.manifest
     before = int(manifest.source["bytes"])
-    after = sum(each.bytes for each in manifest.splits.values())
-    shards = sum(each.shards for each in manifest.splits.values())
+    after = sum(totals.bytes for totals in manifest.splits.values())
+    shards = sum(totals.shards for totals in manifest.splits.values())
     times = 1.0
     if before:
         times = after / before
-    nulls = sum(1 for each in manifest.schema if each["nullable"])
+    nulls = sum(1 for totals in manifest.schema if totals["nullable"])
     answer = (
         f"{size(before)} in {many(manifest.source['files'], 'file')} became {size(after)} in"
         f" {many(shards, 'shard')} of {many(len(facts.blocks), 'block')}, {times:.2f} times the"

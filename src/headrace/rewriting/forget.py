@@ -15,10 +15,10 @@ def _facts(
     run: FinishedRun, erased: Erased, _counts: Mapping[str, I64], workers: int
 ) -> dict[str, Any]:
     """Count repeated content again."""
-    said = run.manifest.facts.get("duplicates")
-    if said is None:
+    duplicates = run.manifest.facts.get("duplicates")
+    if duplicates is None:
         return {}
-    return {"duplicates": {**said, **repeats_without(run, erased.rows, workers)}}
+    return {"duplicates": {**duplicates, **repeats_without(run, erased.rows, workers)}}
 
 
 ERASURE = Erasure(facts=_facts, encoding="fast")

@@ -30,47 +30,47 @@ _GOOD = 256 << 20  # suggested bytes of a shard
 _FLOAT = r"^[+-]?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?(?:[eE][+-]?[0-9]{1,2})?$"
 
 
-def rewrite_sections(asked: AskedRewrite) -> tuple[list[Section], str]:
+def rewrite_sections(options: AskedRewrite) -> tuple[list[Section], str]:
     """Return the sections of the configuration, and a line about the data.
 
     Raises `SettingsError`, `InputError`.
     """
-    path = path_of(with_paths(asked.source[0]))
+    path = path_of(with_paths(options.source[0]))
     empty: list[str] = []
     types: list[Section] = []
-    if len(asked.source) == 1 and path.is_dir() and is_prepared(path):
+    if len(options.source) == 1 and path.is_dir() and is_prepared(path):
         run = FinishedRun(*find_run(path))
         totals = run.manifest.splits
-        rows = sum(each.rows for each in totals.values())
-        held = sum(each.bytes for each in totals.values())
-        shards = sum(each.shards for each in totals.values())
+        rows = sum(split.rows for split in totals.values())
+        size_bytes = sum(split.bytes for split in totals.values())
+        shards = sum(split.shards for split in totals.values())
         names = run.schema.names
-        told = ", ".join(
-            f"{name} {many(each.rows, 'row')} in {many(each.shards, 'shard')}"
-            for name, each in totals.items()
+        sizes = ", ".join(
+            f"{name} {many(split.rows, 'row')} in {many(split.shards, 'shard')}"
+            for name, split in totals.items()
         )
-        about = f"a prepared dataset ({run.manifest.recipe}): {told}"
-        kept = "The splits stay as they are."
+        about = f"a prepared dataset ({run.manifest.recipe}): {sizes}"
+        scope = "The splits stay as they are."
     else:
-        seen = look(asked.source)
+        seen = look(options.source)
         rows = sum(len(table) for _, table in seen.tables)
-        held = seen.bytes
+        size_bytes = seen.bytes
         shards = len(seen.names)
         names = list(seen.columns)
         if rows:
-            if asked.types is None:
+            if options.types is None:
                 types = _type_sections(seen)
             else:
                 types = inferred(seen)
-            empty = [each.name for each in seen.columns.values() if each.missing == 1]
-        kept = "All rows, in their order, as one split."
+            empty = [column.name for column in seen.columns.values() if column.missing == 1]
+        scope = "All rows, in their order, as one split."
         about = (
-            f"{many(shards, 'file')}, {size(held)}, {many(len(names), 'column')}; "
+            f"{many(shards, 'file')}, {size(size_bytes)}, {many(len(names), 'column')}; "
             f"looked at {many(rows, 'row')} of {many(len(seen.tables), 'file')}"
         )
     if not rows:
-        raise SettingsError(f"{asked.source[0]}: holds no rows; give data to look at")
-    mean = held / max(1, shards)
+        raise SettingsError(f"{options.source[0]}: holds no rows; give data to look at")
+    mean = size_bytes / max(1, shards)
     shard_words = (
         f"Shards keep their names unless shard_bytes says how large they become; {size(mean)} on"
         " average now."
@@ -85,11 +85,11 @@ def rewrite_sections(asked: AskedRewrite) -> tuple[list[Section], str]:
         Section(
             f"Written by `headrace init rewrite` after a look at the data: {about}.\n"
             "Paths are relative to where the command is run. See docs/commands.md.",
-            {"recipe": "rewrite", "out": asked.out},
+            {"recipe": "rewrite", "out": options.out},
         ),
         Section(
-            f"What is rewritten. {kept}",
-            {"source": asked.source if len(asked.source) > 1 else asked.source[0]},
+            f"What is rewritten. {scope}",
+            {"source": options.source if len(options.source) > 1 else options.source[0]},
         ),
         *types,
         Section(
@@ -122,30 +122,30 @@ def _type_sections(seen: Look) -> list[Section]:
 
     Raises `InputError` if files differ in their columns, as the run would.
     """
-    chosen = [seen.names[place] for place in evenly(len(seen.names), FILES)]
+    chosen = [seen.names[number] for number in evenly(len(seen.names), FILES)]
     shards = [survey(seen.root / name, name) for name in chosen]
     common_schema(shards, "error")
     types = _types(seen, {shard.name for shard in shards if shard.dialect is not None})
     if not types:
         return []
-    whole = len(seen.tables) == len(seen.names) and all(
+    complete = len(seen.tables) == len(seen.names) and all(
         len(table) < ROWS for _, table in seen.tables
     )
     words = (
         "Text columns that hold numbers or dates, with types that keep them exactly; float32 halves"
         " float64. Columns that are left out stay text. "
     )
-    if whole:
+    if complete:
         words += "All rows were looked at."
     else:
         words += (
             "Not all rows were looked at: where another value comes the run ends, and names its"
             " file and row."
         )
-    section = Section(words, {"types": types if whole else Aside(types)})
+    section = Section(words, {"types": types if complete else Aside(types)})
     if any(seen.holds(name, NULLS) for name in types):
         section.words += " Texts that mean missing in these columns are null_values."
-        if whole:
+        if complete:
             section.settings["null_values"] = list(NULLS)
         else:
             section.settings["null_values"] = Aside(list(NULLS))
@@ -158,9 +158,9 @@ def _types(seen: Look, delimited: Container[str]) -> dict[str, str]:
 
     delimited: names of CSV and TSV files; text columns of other formats stay text.
     """
-    found: dict[str, str] = {}
+    types: dict[str, str] = {}
     if not all(name in delimited for name, _ in seen.tables):
-        return found
+        return types
     for name, column in seen.columns.items():
         parts = []
         for _, table in seen.tables:
@@ -168,20 +168,20 @@ def _types(seen: Look, delimited: Container[str]) -> dict[str, str]:
                 parts.append(table[name])
         if (
             not parts
-            or not all(is_text(each.type) for each in parts)
+            or not all(is_text(part.type) for part in parts)
             or column.kind not in ("number", "time")
         ):
             continue
         values = pa.chunked_array(
-            [chunk for each in parts for chunk in nulled(each, ("", *NULLS)).chunks]
+            [chunk for part in parts for chunk in nulled(part, ("", *NULLS)).chunks]
         )
         type_words = ["int64", "float64", "date", "datetime"]
         if id_like(name):
             type_words.remove("float64")
         word = next((word for word in type_words if _keeps(values, word)), None)
         if word is not None and values.null_count < len(values):
-            found[name] = word
-    return found
+            types[name] = word
+    return types
 
 
 def _keeps(values: pa.ChunkedArray, word: str) -> bool:

@@ -120,13 +120,13 @@ def identity_of_source(settings: Rewrite) -> dict[str, Any]:
     layout of bins.
     """
     source = open_source(settings)
-    found: dict[str, Any] = {
+    identity: dict[str, Any] = {
         "source_run": source.manifest.run_id if isinstance(source, FinishedRun) else None
     }
     schemas = [source.split_index(split).schema for split in source.splits[:1]]
     if any(are_bins(settings.columns or schema.names) for schema in schemas):
-        found["bins"] = BINS_LAYOUT
-    return found
+        identity["bins"] = BINS_LAYOUT
+    return identity
 
 
 def source_files(settings: Rewrite) -> list[tuple[Path, str]]:
@@ -154,24 +154,24 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
     if unknown := [name for name in settings.columns or () if name not in names]:
         raise SettingsError(f"columns {unknown} are not in {source.root}; it has {shorten_list(names)}")
     directories = dict.fromkeys(source.splits, PLAIN_DIRECTORY)
-    facts: dict[str, Any] = {"compression": settings.compression}
+    metadata: dict[str, Any] = {"compression": settings.compression}
     if isinstance(source, FinishedRun):
-        own = dict(source.manifest.facts)
-        directories = {split: own["directories"][split] for split in source.splits}
-        del own["directories"]
-        if "folds" in own:
-            facts |= {"folds": own.pop("folds")}
+        source_metadata = dict(source.manifest.facts)
+        directories = {split: source_metadata["directories"][split] for split in source.splits}
+        del source_metadata["directories"]
+        if "folds" in source_metadata:
+            metadata |= {"folds": source_metadata.pop("folds")}
         else:
-            facts |= {}
-        facts |= {
+            metadata |= {}
+        metadata |= {
             "source_recipe": source.manifest.recipe,
             "source_run": source.manifest.run_id,
-            "source_facts": own,
+            "source_facts": source_metadata,
         }
-    pieces = [
-        piece
+    chunks = [
+        chunk
         for split in source.splits
-        for piece in plan_pieces(
+        for chunk in plan_pieces(
             source.split_index(split), directories[split], settings.shard_bytes
         )
     ]
@@ -184,69 +184,69 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
         raise SettingsError(
             "exclude: packed bins hold tokens, not texts; give it to the run that packs the chats"
         )
-    kept: Sequence[Kept] | None = None
+    choices: Sequence[Kept] | None = None
     if settings.duplicates == "drop" or benchmarks is not None:
-        kept, excluded = _choose(settings, context, source, pieces, compared, benchmarks)
+        choices, excluded = _choose(settings, context, source, chunks, compared, benchmarks)
         if benchmarks is None:
-            facts |= {}
+            metadata |= {}
         else:
-            facts |= {"benchmarks": benchmarks.metadata(excluded)}
-    if kept is not None:
+            metadata |= {"benchmarks": benchmarks.metadata(excluded)}
+    if choices is not None:
         repeats = None
     else:
         repeats = known_repeats(source, order, compared)
-    schema = _written_schema(context, source, pieces, settings.columns or names)
+    schema = _written_schema(context, source, chunks, settings.columns or names)
     for directory in directories.values():
         local.make_directory(context.run / directory)
 
-    def write(number: int, piece: Piece, files: TaskFiles) -> dict[str, Any]:
+    def write(number: int, chunk: Piece, files: TaskFiles) -> dict[str, Any]:
         if compared and repeats is None:
             digests: list[U64] | None = []
         else:
             digests = None
-        made = _write(
+        result = _write(
             files,
             settings,
             source,
             schema,
-            piece,
+            chunk,
             compared,
             digests,
-            None if kept is None else kept[number],
+            None if choices is None else choices[number],
         )
         if digests is not None:
             words = np.concatenate([np.empty(0, np.uint64), *digests])
-            keep_words(files, _COUNTED.format(number), tagged(words, order.index(piece.split)))
-        return made
+            keep_words(files, _COUNTED.format(number), tagged(words, order.index(chunk.split)))
+        return result
 
-    made = context.stage("rewrite", _tasks(source, pieces, write))
+    receipts = context.stage("rewrite", _tasks(source, chunks, write))
     shards = [
         ShardRecord(
-            piece.split, receipt.files[0], receipt.extra["blocks"], "parquet", piece.source_shard
+            chunk.split, receipt.files[0], receipt.extra["blocks"], "parquet", chunk.source_shard
         )
-        for piece, receipt in zip(pieces, made, strict=True)
+        for chunk, receipt in zip(chunks, receipts, strict=True)
         if receipt.extra["blocks"]
     ]
     index, totals = tally(shards, source.splits)
-    facts["duplicates"] = None
+    metadata["duplicates"] = None
     if compared:
         repeats = repeats or count_kept(
-            context.run, [_COUNTED.format(number) for number in range(len(pieces))], order
+            context.run, [_COUNTED.format(number) for number in range(len(chunks))], order
         )
-        told = repeats_told(repeats.earlier, {split: each.rows for split, each in totals.items()})
+        warnings = repeats_told(repeats.earlier, {split: total.rows for split, total in totals.items()})
         how = f"compared by {names_told(compared)}; set content= to the columns that count"
-        context.warn([] if told is None else [f'{told}, {how}, or choose duplicates="drop"'])
-        facts["duplicates"] = {
+        context.warn([] if warnings is None else [f'{warnings}, {how}, or choose duplicates="drop"'])
+        metadata["duplicates"] = {
             "are": settings.duplicates,
             "content": list(compared),
             "in_earlier_split": dict(repeats.earlier),
             "repeated": dict(repeats.same_split),
         }
     dropped = {}
-    if kept is not None:
+    if choices is not None:
         counts = (
-            sum(len(each.in_benchmark) for each in kept),
-            sum(len(each.copies) for each in kept),
+            sum(len(choice.in_benchmark) for choice in choices),
+            sum(len(choice.copies) for choice in choices),
         )
         dropped = dict(zip(REASONS, counts, strict=True))
     return Outcome(
@@ -257,34 +257,34 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
         source={
             "files": len(files),
             "bytes": sum(path.stat().st_size for path, _ in files),
-            "rows": sum(receipt.rows_in for receipt in made),
+            "rows": sum(receipt.rows_in for receipt in receipts),
             "empty_shards": _empty_shards(source),
         },
         directories=directories,
-        facts=facts,
+        facts=metadata,
     )
 
 
 def _tasks(
     source: IndexedDataset,
-    pieces: Sequence[Piece],
+    chunks: Sequence[Piece],
     work: Callable[[int, Piece, TaskFiles], dict[str, Any]],
 ) -> list[Task]:
     """Make a task for each piece, which reads the shards that hold its blocks."""
-    made = []
-    for number, piece in enumerate(pieces):
-        index = source.split_index(piece.split)
-        shards = np.unique(index.shard_of_block[piece.start : piece.stop])
+    tasks = []
+    for number, chunk in enumerate(chunks):
+        index = source.split_index(chunk.split)
+        shards = np.unique(index.shard_of_block[chunk.start : chunk.stop])
         reads = [source.root / index.shards[at] for at in shards]
-        made.append(Task(piece.target, piece.bytes, partial(work, number, piece), reads))
-    return made
+        tasks.append(Task(chunk.target, chunk.bytes, partial(work, number, chunk), reads))
+    return tasks
 
 
 def _choose(
     settings: Rewrite,
     context: RunContext,
     source: IndexedDataset,
-    pieces: Sequence[Piece],
+    chunks: Sequence[Piece],
     compared: Sequence[str],
     benchmarks: Benchmarks | None,
 ) -> tuple[Sequence[Kept], list[Mapping[str, int]]]:
@@ -297,21 +297,21 @@ def _choose(
     if benchmarks is not None:
         columns = None  # a benchmark item may be in any column
 
-    def look(number: int, piece: Piece, files: TaskFiles) -> dict[str, Any]:
-        read = source.block_reader(piece.split)
-        tables = (read(block, columns) for block in range(piece.start, piece.stop))
+    def look(number: int, chunk: Piece, files: TaskFiles) -> dict[str, Any]:
+        read = source.block_reader(chunk.split)
+        tables = (read(block, columns) for block in range(chunk.start, chunk.stop))
         return compare(files, number, tables, dropped_by, benchmarks)
 
-    looked = context.stage("compare", _tasks(source, pieces, look), durable=False)
-    rows = [piece.rows for piece in pieces]
+    looked = context.stage("compare", _tasks(source, chunks, look), durable=False)
+    rows = [chunk.rows for chunk in chunks]
     order = in_usual_order(source.splits)
-    kept = decide(context.run, rows, [order.index(piece.split) for piece in pieces], drop=drop)
-    if sum(len(each.copies) + len(each.in_benchmark) for each in kept) == sum(rows):
+    choices = decide(context.run, rows, [order.index(chunk.split) for chunk in chunks], drop=drop)
+    if sum(len(choice.copies) + len(choice.in_benchmark) for choice in choices) == sum(rows):
         raise InputError(
             f"all {sum(rows):,} rows hold items of the benchmarks in exclude; there is nothing to"
             " rewrite"
         )
-    return kept, [each.extra["excluded"] for each in looked]
+    return choices, [receipt.extra["excluded"] for receipt in looked]
 
 
 def compared_columns(
@@ -342,24 +342,24 @@ def compared_columns(
         more = recipe_of_run(manifest.recipe).content_unit
     why = None
     if settings.content:
-        found = settings.content
+        columns = settings.content
     elif bins or more is not None:
         what = "of a recipe that compares them itself"
         if bins:
             what = "packed bins, which hold many sequences each"
-        found = ()
+        columns = ()
         why = (
             f"the rows are {what}; give duplicates to the run that made them, or name columns in"
             " content="
         )
     else:
         if manifest is None:
-            own = None
+            recorded = None
         else:
-            own = manifest.facts.get("duplicates")
-        said = None
-        if isinstance(own, dict):
-            said = own.get("content")
+            recorded = manifest.facts.get("duplicates")
+        recorded_columns = None
+        if isinstance(recorded, dict):
+            recorded_columns = recorded.get("content")
         roles = roles_of(source)
         left_out = {
             roles.get("time"),
@@ -367,16 +367,16 @@ def compared_columns(
             roles.get("label"),
             *roles.get("targets", ()),
         }
-        found = tuple(name for name in said or content_columns(names, left_out) if name in names)
+        columns = tuple(name for name in recorded_columns or content_columns(names, left_out) if name in names)
         why = "all columns of the output have a role; name those to compare with content="
-        if found:
+        if columns:
             why = None
-    if found and len(source.splits) > _MOST_SPLITS:
-        found = ()
+    if columns and len(source.splits) > _MOST_SPLITS:
+        columns = ()
         why = f"the source has {len(source.splits)} splits, and {_MOST_SPLITS} can be compared"
     if why is not None and settings.duplicates == "drop":
         raise SettingsError(f"duplicates is 'drop', and {why}")
-    return found
+    return columns
 
 
 def known_repeats(
@@ -391,15 +391,15 @@ def known_repeats(
         or recipe_of_run(source.manifest.recipe).content_unit is not None
     ):
         return None
-    said = source.manifest.facts.get("duplicates")
-    if not isinstance(said, dict) or list(compared) != said.get("content"):
+    recorded = source.manifest.facts.get("duplicates")
+    if not isinstance(recorded, dict) or list(compared) != recorded.get("content"):
         return None
-    earlier = said["in_earlier_split"]
-    own = said["repeated"]
-    if (set(earlier), set(own)) != (set(splits[1:]), set(splits)):
+    earlier = recorded["in_earlier_split"]
+    repeated = recorded["repeated"]
+    if (set(earlier), set(repeated)) != (set(splits[1:]), set(splits)):
         return None
     return Repeated(
-        {name: earlier[name] for name in splits[1:]}, {name: own[name] for name in splits}
+        {name: earlier[name] for name in splits[1:]}, {name: repeated[name] for name in splits}
     )
 
 
@@ -450,19 +450,19 @@ def decide(run: Path, rows: Sequence[int], splits: Sequence[int], *, drop: bool)
         digests = np.concatenate(
             [np.empty(0, np.uint64), *(table["content"].to_numpy() for table in tables)]
         )
-        held = np.flatnonzero((digests != NOTHING) & ~np.concatenate(holds))
-        held = held[np.argsort(np.repeat(splits, rows)[held], kind="stable")]
-        copies[held] = True
-        copies[held[np.unique(digests[held], return_index=True)[1]]] = False
+        comparable = np.flatnonzero((digests != NOTHING) & ~np.concatenate(holds))
+        comparable = comparable[np.argsort(np.repeat(splits, rows)[comparable], kind="stable")]
+        copies[comparable] = True
+        copies[comparable[np.unique(digests[comparable], return_index=True)[1]]] = False
     parts = np.split(copies, np.cumsum(rows)[:-1])
     return [
-        Kept(np.flatnonzero(copy), np.flatnonzero(own))
-        for copy, own in zip(parts, holds, strict=True)
+        Kept(np.flatnonzero(copy), np.flatnonzero(overlap))
+        for copy, overlap in zip(parts, holds, strict=True)
     ]
 
 
 def _written_schema(
-    context: RunContext, source: IndexedDataset, pieces: Sequence[Piece], columns: Sequence[str]
+    context: RunContext, source: IndexedDataset, chunks: Sequence[Piece], columns: Sequence[str]
 ) -> pa.Schema:
     """Return the schema of these columns.
 
@@ -473,18 +473,18 @@ def _written_schema(
     holding: set[str] = set()
     if unknown:
 
-        def find(_number: int, piece: Piece, _files: TaskFiles) -> dict[str, Any]:
-            read = source.block_reader(piece.split)
+        def find(_number: int, chunk: Piece, _files: TaskFiles) -> dict[str, Any]:
+            read = source.block_reader(chunk.split)
             left = list(unknown)
-            for block in range(piece.start, piece.stop):
+            for block in range(chunk.start, chunk.stop):
                 if not left:
                     break
                 table = read(block, left)
                 left = [name for name in left if not table[name].null_count]
-            return {"rows_in": piece.rows, "nulls": [name for name in unknown if name not in left]}
+            return {"rows_in": chunk.rows, "nulls": [name for name in unknown if name not in left]}
 
-        found = context.stage("nulls", _tasks(source, pieces, find), durable=False)
-        holding = {name for receipt in found for name in receipt.extra["nulls"]}
+        receipts = context.stage("nulls", _tasks(source, chunks, find), durable=False)
+        holding = {name for receipt in receipts for name in receipt.extra["nulls"]}
     return pa.schema([field.with_nullable(field.name in holding) for field in fields])
 
 
@@ -493,25 +493,25 @@ def _write(
     settings: Rewrite,
     source: IndexedDataset,
     schema: pa.Schema,
-    piece: Piece,
+    chunk: Piece,
     compared: Sequence[str],
     digests: list[U64] | None,
-    kept: Kept | None,
+    choice: Kept | None,
 ) -> dict[str, Any]:
     """Write the rows of a piece that stay; write no file if none does.
 
     digests: a list to which the digests of the rows are appended.
     """
-    if kept is None:
-        stays = np.ones(piece.rows, np.bool_)
+    if choice is None:
+        stays = np.ones(chunk.rows, np.bool_)
     else:
-        stays = kept.mask(piece.rows)
+        stays = choice.mask(chunk.rows)
     if not stays.any():
-        return {"rows_in": piece.rows, "blocks": []}
-    read = source.block_reader(piece.split)
-    metadata = metadata_of_bins(source.root, source.split_index(piece.split), piece, schema)
+        return {"rows_in": chunk.rows, "blocks": []}
+    read = source.block_reader(chunk.split)
+    metadata = metadata_of_bins(source.root, source.split_index(chunk.split), chunk, schema)
     writer = ShardWriter(
-        files.temporary(piece.target),
+        files.temporary(chunk.target),
         file_type=FileType.named("parquet"),
         schema=schema.with_metadata(metadata) if metadata else schema,
         dialect=None,
@@ -521,23 +521,23 @@ def _write(
     )
     with writer:
         rows = 0
-        for block in range(piece.start, piece.stop):
+        for block in range(chunk.start, chunk.stop):
             table = read(block, schema.names)
-            own = stays[rows : rows + len(table)]
+            kept_rows = stays[rows : rows + len(table)]
             rows += len(table)
-            if not own.all():
-                table = table.filter(pa.array(own))
+            if not kept_rows.all():
+                table = table.filter(pa.array(kept_rows))
             if digests is not None:
                 digests.append(row_digests(table.select(list(compared))))
             if len(table):
                 writer.append(table)
         written = writer.finish()
-        if rows != piece.rows:
+        if rows != chunk.rows:
             raise InputError(
-                f"{source.root / piece.source_shard}: has {rows} rows, the index says {piece.rows};"
+                f"{source.root / chunk.source_shard}: has {rows} rows, the index says {chunk.rows};"
                 " it changed while it was read: run again once it is complete"
             )
-        files.finished(writer.path, piece.target, written)
+        files.finished(writer.path, chunk.target, written)
     return {"rows_in": rows, "blocks": [asdict(block) for block in written.blocks]}
 
 
@@ -551,22 +551,22 @@ def plan_pieces(index: SplitIndex, directory: str, shard_bytes: int | None) -> l
     if not len(index.rows):
         return []
     if shard_bytes is None:
-        begins = np.flatnonzero(np.diff(index.shard_of_block, prepend=-1)).tolist()
+        first_blocks = np.flatnonzero(np.diff(index.shard_of_block, prepend=-1)).tolist()
         names = _kept_names(index, directory)
-        targets = [names[int(index.shard_of_block[begin])] for begin in begins]
+        targets = [names[int(index.shard_of_block[begin])] for begin in first_blocks]
     else:
-        begins = [0]
+        first_blocks = [0]
         held = 0
         for block, size in enumerate(index.length.tolist()):
             if held >= shard_bytes:
-                begins.append(block)
+                first_blocks.append(block)
                 held = 0
             held += size
-        targets = [f"{directory}/part-{number:05d}.parquet" for number in range(len(begins))]
-    pieces = []
-    for target, start, stop in zip(targets, begins, [*begins[1:], len(index.rows)], strict=True):
+        targets = [f"{directory}/part-{number:05d}.parquet" for number in range(len(first_blocks))]
+    chunks = []
+    for target, start, stop in zip(targets, first_blocks, [*first_blocks[1:], len(index.rows)], strict=True):
         shards = np.unique(index.shard_of_block[start:stop])
-        pieces.append(
+        chunks.append(
             Piece(
                 split=index.split,
                 target=target,
@@ -577,7 +577,7 @@ def plan_pieces(index: SplitIndex, directory: str, shard_bytes: int | None) -> l
                 source_shard=index.shards[int(shards[0])] if len(shards) == 1 else "",
             )
         )
-    return pieces
+    return chunks
 
 
 def _kept_names(index: SplitIndex, directory: str) -> list[str]:
@@ -602,7 +602,7 @@ def are_bins(names: Iterable[str]) -> bool:
 
 
 def metadata_of_bins(
-    root: Path, index: SplitIndex, piece: Piece, schema: pa.Schema
+    root: Path, index: SplitIndex, chunk: Piece, schema: pa.Schema
 ) -> dict[str, str]:
     """Return the Parquet metadata that all source shards of a piece agree on; none if the columns
     are not bins.
@@ -613,29 +613,31 @@ def metadata_of_bins(
     """
     if not are_bins(schema.names):
         return {}
-    shards = np.unique(index.shard_of_block[piece.start : piece.stop]).tolist()
-    said = [_metadata(root / index.shards[shard], index.formats[shard]) for shard in shards]
-    for shard, own in zip(shards, said, strict=True):
+    shards = np.unique(index.shard_of_block[chunk.start : chunk.stop]).tolist()
+    metadata = [_metadata(root / index.shards[shard], index.formats[shard]) for shard in shards]
+    for shard, shard_metadata in zip(shards, metadata, strict=True):
         for key in _ALIGNMENTS:
-            if own.get(key) != said[0].get(key):
+            if shard_metadata.get(key) != metadata[0].get(key):
                 raise InputError(
-                    f"{root / index.shards[shard]}: its {key} is {own.get(key)!r}, of"
-                    f" {index.shards[shards[0]]} it is {said[0].get(key)!r}; such bins cannot be"
+                    f"{root / index.shards[shard]}: its {key} is {shard_metadata.get(key)!r}, of"
+                    f" {index.shards[shards[0]]} it is {metadata[0].get(key)!r}; such bins cannot be"
                     " one shard: leave shard_bytes out"
                 )
     return {
-        key: value for key, value in said[0].items() if all(own.get(key) == value for own in said)
+        key: value
+        for key, value in metadata[0].items()
+        if all(other.get(key) == value for other in metadata)
     }
 
 
 def _metadata(path: Path, word: str) -> dict[str, str]:
-    kind = file_type_of_word(word)
-    if kind.format.name != "parquet":
+    file_type = file_type_of_word(word)
+    if file_type.format.name != "parquet":
         return {}
-    found = key_values(path, kind)
+    values = key_values(path, file_type)
     texts = {
         key.decode("utf-8", "replace"): value.decode("utf-8", "replace")
-        for key, value in found.items()
+        for key, value in values.items()
     }
     result = {}
     for key, value in texts.items():

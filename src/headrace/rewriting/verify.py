@@ -19,19 +19,19 @@ def verify_rewrite(run: FinishedRun, workers: int | None = None) -> list[Check]:
 
     O(blocks) of memory, and 8 bytes per row in a temporary file.
     """
-    said = run.manifest.facts.get("duplicates")
-    if said is None:
+    duplicates = run.manifest.facts.get("duplicates")
+    if duplicates is None:
         return []
-    asked = json.loads((run.root / "config.json").read_bytes()).get("duplicates", "count")
+    rule = json.loads((run.root / "config.json").read_bytes()).get("duplicates", "count")
     splits = in_usual_order(run.splits)
     workers = workers or default_workers()
-    compared = said["content"]
-    with KeptDigests(splits) as kept:
+    compared = duplicates["content"]
+    with KeptDigests(splits) as digests:
         for split in splits:
-            kept.keep_split(run, split, workers, compared, np.empty(0, np.int64))
-        found = kept.count()
+            digests.keep_split(run, split, workers, compared, np.empty(0, np.int64))
+        repeats = digests.count()
 
     def content() -> dict[str, U64]:
         return {split: split_digests(run, split, workers, compared) for split in splits}
 
-    return [content_check(run, asked, said, found, content)]
+    return [content_check(run, rule, duplicates, repeats, content)]

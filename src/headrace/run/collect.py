@@ -47,13 +47,13 @@ def collect(
     out = path_of(out)
     in_store = place_of(out).writes == "whole files"
     if in_store:
-        found = _in_store(out, incomplete, cache_directory(work_dir, "work_dir"))
+        leftovers = _in_store(out, incomplete, cache_directory(work_dir, "work_dir"))
     else:
-        found = _here(out, incomplete)
+        leftovers = _here(out, incomplete)
     removed: list[Path] = []
     busy: list[Path] = []
     size = 0
-    for lock, doomed in found:
+    for lock, doomed in leftovers:
         try:
             with nullcontext() if lock is None else only_writer(lock):
                 for path in doomed():
@@ -85,7 +85,7 @@ def _here(out: Path, incomplete: Literal["keep", "remove"]) -> Iterator[_Doomed]
             return [run]
         return local.strays(run)
 
-    for run in sorted(each for each in (out / "runs").iterdir() if each.is_dir()):
+    for run in sorted(directory for directory in (out / "runs").iterdir() if directory.is_dir()):
         yield run, partial(doomed, run)
     yield (
         None,
@@ -110,12 +110,12 @@ def _in_store(out: Path, incomplete: Literal["keep", "remove"], base: Path) -> I
 
 def _remove(path: Path) -> int | None:
     """Remove a file or directory, and return its size in bytes; None if it did not exist."""
-    place = place_of(path)
+    location = place_of(path)
     if not path.is_symlink() and (path.is_dir() or not path.exists()):
-        return place.delete_below()
-    if place.has_links:
+        return location.delete_below()
+    if location.has_links:
         size = path.lstat().st_size
     else:
-        size = place.stat().size
-    place.delete()
+        size = location.stat().size
+    location.delete()
     return size

@@ -114,16 +114,16 @@ class ShardEraser:
 
     def _look(self, copy: Path, old: ShardRecord) -> tuple[Bools, I64 | None]:
         """Return a mask of the rows to erase from a shard, and the keys of all its rows."""
-        wanted: Sequence[str] = ()
+        key_columns: Sequence[str] = ()
         key_of: Callable[[pa.Table], I64] | None = None
         if self.erasure.keys is not None:
-            wanted, key_of = self.erasure.keys(self.run)
+            key_columns, key_of = self.erasure.keys(self.run)
         column = self.column
         nulls = self.run.index.null_values
         wanted_names = pa.array(self.names, pa.large_string())
         schema = self.run.schema
         target = Target.of(
-            pa.schema([schema.field(name) for name in dict.fromkeys([column, *wanted])])
+            pa.schema([schema.field(name) for name in dict.fromkeys([column, *key_columns])])
         )
         gone = []
         keys = [np.empty(0, np.int64)]
@@ -172,8 +172,8 @@ class ShardEraser:
     ) -> ShardWriter:
         shard = survey(copy, old.file.path)
         sizes = [chunk.sizes() for chunk in read_chunks(shard)]
-        found = [each for each in sizes if each is not None]
-        if len(found) < len(sizes) or sum(map(len, found)) != len(gone):
+        known_sizes = [size for size in sizes if size is not None]
+        if len(known_sizes) < len(sizes) or sum(map(len, known_sizes)) != len(gone):
             raise damaged(self.run.root / old.file.path, "has other records than its blocks say")
         writer = ShardWriter(
             target,
@@ -183,7 +183,7 @@ class ShardEraser:
             block_rows=max(block["rows"] for block in old.blocks),
         )
         row = 0
-        for records in copied_records(shard, np.concatenate(found)):
+        for records in copied_records(shard, np.concatenate(known_sizes)):
             part = slice(row, row + len(records))
             writer.append(
                 records.filter(pa.array(~gone[part])),

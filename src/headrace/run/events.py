@@ -107,17 +107,17 @@ class _Line:
 
     def html(self, now: float) -> str:
         seconds = now - self.began
-        own = self.done - self.first
+        done_now = self.done - self.first
         rate = ""
         if self.rows and seconds > 0:
             rate = f"{self.rows / seconds:,.0f} rows/s"
         left = ""
-        if own and self.done < self.tasks:
-            left = f"{seconds * (self.tasks - self.done) / own:,.0f} s left"
+        if done_now and self.done < self.tasks:
+            left = f"{seconds * (self.tasks - self.done) / done_now:,.0f} s left"
         cells = (self.what, f"{self.done:,} of {self.tasks:,} {self.of}", rate, left)
         bar = f'<td><progress value="{self.done}" max="{max(1, self.tasks)}"></progress></td>'
-        first, *rest = (f"<td style='text-align:left'>{escape(each)}</td>" for each in cells)
-        return f"<tr>{first}{bar}{''.join(rest)}</tr>"
+        first, *other_cells = (f"<td style='text-align:left'>{escape(cell)}</td>" for cell in cells)
+        return f"<tr>{first}{bar}{''.join(other_cells)}</tr>"
 
 
 class CellProgress:

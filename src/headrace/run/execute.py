@@ -106,13 +106,13 @@ def _publish(job: Job, outcome: Outcome) -> Manifest:
     if empty:
         on_event(Note("warning", describe_empty(empty, outcome.source["files"])))
     views = {view for path, _ in job.files if (view := view_of(path)) is not None}
-    told = sorted(
+    addresses = sorted(
         address for view in views if (address := str(address_of(view))).startswith("hf://")
     )
     # other addresses are paths on this machine
     hub = {}
-    if told:
-        hub = {"hub": told}
+    if addresses:
+        hub = {"hub": addresses}
     index = index_bytes(outcome.index, outcome.schema, outcome.null_values)
     local.write_new(run / INDEX, index)
     on_event(Step("index.linked", INDEX))
@@ -139,10 +139,10 @@ def _publish(job: Job, outcome: Outcome) -> Manifest:
     return manifest
 
 
-def _publish_in_store(job: Job, made: Manifest) -> None:
+def _publish_in_store(job: Job, manifest: Manifest) -> None:
     """Put everything that tasks have not put into the store there, the manifest last."""
     in_store.publish_rest(
         job.run, job.target, lambda name: job.on_event(Step("shard.linked", name))
     )
-    place_of(job.target / MANIFEST).put_new(made.to_json())
+    place_of(job.target / MANIFEST).put_new(manifest.to_json())
     job.on_event(Step("manifest.linked", str(job.target / MANIFEST)))

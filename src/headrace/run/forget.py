@@ -105,25 +105,25 @@ def forget(
     `prepare` raises.
     """
     check_word("old_run", old_run, ("keep", "delete"))
-    place = path_of(out)
+    out_path = path_of(out)
     if not isinstance(entities, str):
         entities = list(entities)
     if isinstance(entities, str) or not all(isinstance(name, str) and name for name in entities):
         raise SettingsError(
             "entities: expected a list of texts, as they name entities in their column"
         )
-    root, manifest = find_run(place)
-    if root == place:
+    root, manifest = find_run(out_path)
+    if root == out_path:
         raise SettingsError(
             f"{out}: is a run, not a dataset directory; give the directory that has it in runs/"
         )
     run = FinishedRun(root, manifest)
-    found = _find(run, sorted(set(entities)), entity_column, workers)
-    names = _Without(run, found).names
-    asked = Forgotten(
+    erased = _find(run, sorted(set(entities)), entity_column, workers)
+    names = _Without(run, erased).names
+    result = Forgotten(
         run=root,
         old=root,
-        other_runs=_other_runs(place, root),
+        other_runs=_other_runs(out_path, root),
         entities=len(set(entities)),
         found=len(names),
     )
@@ -132,22 +132,22 @@ def forget(
         if old_run == "delete":
             record = _record(root)
             if set(_digests(entities)) & set(record.get("entities", ())):
-                _delete(place, str(record.get("of")))
-                asked = replace(asked, other_runs=_other_runs(place, root))
-        return asked
-    made = prepare(_Without(run, found), out, workers=workers, work_dir=work_dir, on_event=on_event)
-    record = _record(made.run)
+                _delete(out_path, str(record.get("of")))
+                result = replace(result, other_runs=_other_runs(out_path, root))
+        return result
+    prepared = prepare(_Without(run, erased), out, workers=workers, work_dir=work_dir, on_event=on_event)
+    record = _record(prepared.run)
     if old_run == "delete":
-        _delete(place, root.name)
+        _delete(out_path, root.name)
     return replace(
-        asked,
-        run=made.run,
-        other_runs=_other_runs(place, made.run, root),
+        result,
+        run=prepared.run,
+        other_runs=_other_runs(out_path, prepared.run, root),
         rows=record["rows"],
         shards=len(record["shards"]),
         bytes_before=record["bytes_before"],
         bytes=record["bytes"],
-        how=made.how,
+        how=prepared.how,
     )
 
 
@@ -161,12 +161,12 @@ def _find(
             " again"
         )
     name = entity_column(run, column)
-    found = find_entities(run, name, names, cache_dir=cache_directory(None), workers=workers)
+    matches = find_entities(run, name, names, cache_dir=cache_directory(None), workers=workers)
     entities = {
-        split: [names[each] for each in np.unique(which).tolist()]
-        for split, (which, _) in found.items()
+        split: [names[number] for number in np.unique(which).tolist()]
+        for split, (which, _) in matches.items()
     }
-    return Erased(name, entities, {split: np.sort(rows) for split, (_, rows) in found.items()})
+    return Erased(name, entities, {split: np.sort(rows) for split, (_, rows) in matches.items()})
 
 
 def _digests(names: Sequence[str]) -> list[str]:
@@ -192,17 +192,17 @@ def _record(run: Path) -> dict[str, Any]:
     return record
 
 
-def _delete(place: Path, run: str) -> None:
+def _delete(out: Path, run: str) -> None:
     """Delete a run of a dataset directory if it exists."""
-    path = place / "runs" / run
+    path = out / "runs" / run
     if not RUN_ID.fullmatch(run) or not path.is_dir():
         return
     with only_writer(path) if place_of(path).writes == "in place" else nullcontext():
         place_of(path).delete_below()
 
 
-def _other_runs(place: Path, *known: Path) -> tuple[str, ...]:
-    directories, _ = place_of(place / "runs").children()
+def _other_runs(out: Path, *known: Path) -> tuple[str, ...]:
+    directories, _ = place_of(out / "runs").children()
     return tuple(
         sorted(
             {name for name in directories if RUN_ID.fullmatch(name)} - {run.name for run in known}
@@ -217,7 +217,7 @@ class _Without:
     """
 
     run: FinishedRun
-    found: Erased
+    erased: Erased
 
     @property
     def recipe_name(self) -> str:
@@ -226,7 +226,7 @@ class _Without:
     @property
     def names(self) -> list[str]:
         """The erased entities, sorted."""
-        return sorted({name for own in self.found.entities.values() for name in own})
+        return sorted({name for names in self.erased.entities.values() for name in names})
 
     @cached_property
     def digests(self) -> list[str]:
@@ -236,7 +236,7 @@ class _Without:
     def identity_settings(self) -> dict[str, Any]:
         manifest = self.run.manifest
         old = {"run": manifest.run_id, "index": manifest.index_digest}
-        return {**old, "entity_column": self.found.column, "without": self.digests}
+        return {**old, "entity_column": self.erased.column, "without": self.digests}
 
     def config(self) -> dict[str, Any]:
         settings: dict[str, Any] = json.loads((self.run.root / "config.json").read_bytes())
@@ -254,11 +254,11 @@ class _Without:
         assert not files
         run, manifest = self.run, self.run.manifest
         shards = _shards_of(run)
-        touched = {split: _touched(run, split, rows) for split, rows in self.found.rows.items()}
+        touched = {split: _touched(run, split, rows) for split, rows in self.erased.rows.items()}
         erasure = recipe_of_run(manifest.recipe).erasure()
         assert erasure is not None  # checked before the entities were looked for
-        eraser = ShardEraser(run, self.found.column, self.names, erasure)
-        work = [(shards[name], count) for own in touched.values() for name, count in own.items()]
+        eraser = ShardEraser(run, self.erased.column, self.names, erasure)
+        work = [(shards[name], count) for counts in touched.values() for name, count in counts.items()]
         tasks = [
             Task(old.file.path, old.file.bytes, partial(eraser.task, old, count))
             for old, count in work
@@ -275,7 +275,7 @@ class _Without:
         _link(
             context,
             run,
-            {name: [each.path for each in receipt.files] for name, receipt in written.items()},
+            {name: [file.path for file in receipt.files] for name, receipt in written.items()},
             shards,
         )
         beside = _files_beside(run, context.store or context.run, shards)
@@ -285,16 +285,16 @@ class _Without:
             )
         index, totals = tally(new, run.splits)
         count = sum(receipt.extra["forgotten"] for receipt in receipts)
-        facts = {name: value for name, value in manifest.facts.items() if name != "directories"}
+        metadata = {name: value for name, value in manifest.facts.items() if name != "directories"}
         if erasure.facts is not None:
             counts = {
                 split: sum(
-                    (np.array(written[name].extra["counts"], np.int64) for name in own),
+                    (np.array(written[name].extra["counts"], np.int64) for name in counts_of_shard),
                     np.zeros(1, np.int64),
                 )
-                for split, own in touched.items()
+                for split, counts_of_shard in touched.items()
             }
-            facts = {**facts, **erasure.facts(run, self.found, counts, context.workers)}
+            metadata = {**metadata, **erasure.facts(run, self.erased, counts, context.workers)}
         step = {
             "run": manifest.run_id,
             "entities": len(self.digests),
@@ -307,7 +307,7 @@ class _Without:
             dropped={**manifest.dropped, REASON: manifest.dropped.get(REASON, 0) + count},
             source=manifest.source,
             directories=manifest.facts["directories"],
-            facts={**facts, "forgotten": [*facts.get("forgotten", ()), step]},
+            facts={**metadata, "forgotten": [*metadata.get("forgotten", ()), step]},
             null_values=run.index.null_values,
         )
         # The file contains a time, so that of an earlier attempt is kept, whether it is local or in
@@ -324,7 +324,7 @@ class _Without:
     def _receipt(
         self, name: str, work: Sequence[tuple[ShardRecord, int]], written: Mapping[str, Any]
     ) -> bytes:
-        each = [
+        shards = [
             {
                 "shard": old.file.path,
                 "rows_before": written[old.file.path].rows_in,
@@ -338,12 +338,12 @@ class _Without:
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
             "run": name,
             "of": self.run.manifest.run_id,
-            "entity_column": self.found.column,
+            "entity_column": self.erased.column,
             "entities": self.digests,
-            "rows": sum(shard["rows_before"] - shard["rows"] for shard in each),
-            "bytes_before": sum(shard["bytes_before"] for shard in each),
-            "bytes": sum(shard["bytes"] for shard in each),
-            "shards": each,
+            "rows": sum(shard["rows_before"] - shard["rows"] for shard in shards),
+            "bytes_before": sum(shard["bytes_before"] for shard in shards),
+            "bytes": sum(shard["bytes"] for shard in shards),
+            "shards": shards,
         }
         record["digest"] = sha256_hex(canonical_json(record))
         return (json.dumps(record, sort_keys=True, indent=1) + "\n").encode()
@@ -356,19 +356,19 @@ def _shards_of(run: FinishedRun) -> dict[str, ShardRecord]:
     blocks: dict[str, list[dict[str, Any]]] = {}
     shards = {}
     for row in rows:
-        own = blocks.setdefault(row["shard"], [])
-        own.append(
+        blocks_of_shard = blocks.setdefault(row["shard"], [])
+        blocks_of_shard.append(
             {
                 name: row[name]
                 for name in ("first_row", "rows", "offset", "length", "key_min", "key_max")
             }
         )
         if row["shard"] not in shards:
-            each = IndexRow(**row)
-            if each.shard not in sizes:
-                raise damaged(run.root / each.shard, "is missing")
-            file = FileRecord(each.shard, sizes[each.shard], each.digest, each.checksum)
-            shards[each.shard] = ShardRecord(each.split, file, own, each.format, each.source_shard)
+            block = IndexRow(**row)
+            if block.shard not in sizes:
+                raise damaged(run.root / block.shard, "is missing")
+            file = FileRecord(block.shard, sizes[block.shard], block.digest, block.checksum)
+            shards[block.shard] = ShardRecord(block.split, file, blocks_of_shard, block.format, block.source_shard)
     return shards
 
 
@@ -415,7 +415,7 @@ def _link(
         if name in shards:
             same = []
         else:
-            same = [each for each in twins.get(fact.size, ()) if _is_shard(path, shards[each])]
+            same = [name_ for name_ in twins.get(fact.size, ()) if _is_shard(path, shards[name_])]
         if same:
             for new in written[same[0]]:
                 local.make_directory(target.parent)
@@ -426,7 +426,7 @@ def _link(
             local.make_directory(target.parent)
             local.alias(path, target)
         linked.add(target.parent)
-    for directory in sorted(each for each in linked if each.is_dir()):
+    for directory in sorted(name_ for name_ in linked if name_.is_dir()):
         local.sync_directory(directory)
 
 

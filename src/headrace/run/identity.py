@@ -55,12 +55,12 @@ class SourceState:
     @classmethod
     def of(cls, paths: Sequence[Path]) -> SourceState:
         """Read the state of these files. Raises `InputError` if one is missing."""
-        facts = {}
+        states = {}
         for path, fact in zip(paths, _of_all(_stat, paths), strict=True):
             if fact is None:
                 raise InputError(f"{path}: no such file; check the source")
-            facts[path] = fact
-        return cls(facts)
+            states[path] = fact
+        return cls(states)
 
     def part(self, paths: Iterable[Path]) -> SourceState:
         """Return the state of some files only; paths outside the source are left out."""
@@ -108,14 +108,14 @@ def fingerprint(
     commit. state: of these files, if it is known already.
     """
     paths = [path for path, _ in files]
-    facts = (state or SourceState.of(paths)).facts
+    states = (state or SourceState.of(paths)).facts
     versions: Sequence[str | int]
     if how == "content":
         versions = _of_all(sha256_file, paths)
     else:
-        versions = [_version(path, facts[path]) for path in paths]
+        versions = [_version(path, states[path]) for path in paths]
     parts = [
-        [name, facts[path].size, each] for (path, name), each in zip(files, versions, strict=True)
+        [name, states[path].size, version] for (path, name), version in zip(files, versions, strict=True)
     ]
     return sha256_hex(canonical_json(parts))
 
@@ -134,14 +134,14 @@ def keep_beginning(stage: Path, state: SourceState, files: Sequence[tuple[Path, 
     Receipts of an earlier attempt describe the source as it was then. Raises `InputError` if the
     source has changed since.
     """
-    facts = [(name, state.facts[path]) for path, name in files]  # two data sets may name one file
-    now = {name: [fact.size, fact.mtime_ns, fact.etag] for name, fact in facts}
-    kept = stage / _BEGUN
-    if not kept.exists():
+    states = [(name, state.facts[path]) for path, name in files]  # two data sets may name one file
+    now = {name: [fact.size, fact.mtime_ns, fact.etag] for name, fact in states}
+    record_path = stage / _BEGUN
+    if not record_path.exists():
         local.make_directory(stage)
-        local.write_new(kept, canonical_json(now), sync="none")
+        local.write_new(record_path, canonical_json(now), sync="none")
     try:
-        then = json.loads(kept.read_bytes())
+        then = json.loads(record_path.read_bytes())
     except ValueError:  # damaged, for example by a power failure
         then = None
     if then != now:
@@ -156,7 +156,7 @@ def keep_beginning(stage: Path, state: SourceState, files: Sequence[tuple[Path, 
         )
 
 
-def check_apart(out: Path, places: Iterable[str | Path], files: Sequence[tuple[Path, str]]) -> None:
+def check_apart(out: Path, paths: Iterable[str | Path], files: Sequence[tuple[Path, str]]) -> None:
     """Raise `SettingsError` if `out` is in a directory of the source, or the source is in `out`'s
     runs or splits.
 
@@ -171,14 +171,14 @@ def check_apart(out: Path, places: Iterable[str | Path], files: Sequence[tuple[P
             f"out {str(out)!a}: the name is not UTF-8; choose another output directory"
         ) from None
     target = place_of(out).real().parts
-    for place in map(path_of, places):
-        inner = place_of(place).real().parts
-        asked_by_name = place_of(place).reads == "requests"
-        if target[: len(inner)] == inner and (asked_by_name or place.is_dir()):
+    for path in map(path_of, paths):
+        inner = place_of(path).real().parts
+        asked_by_name = place_of(path).reads == "requests"
+        if target[: len(inner)] == inner and (asked_by_name or path.is_dir()):
             if target == inner:
                 where = "is the source itself"
             else:
-                where = f"is inside the source {place}"
+                where = f"is inside the source {path}"
             raise SettingsError(
                 f"out {out}: {where}, whose shards its runs would hide; give an output elsewhere"
             )

@@ -51,9 +51,9 @@ def publish_found(run: Path, target: Path, receipts: Sequence[Receipt], workers:
     """Publish tasks that an earlier attempt finished locally and may not have put into the store."""
     there = {fact.name for fact in place_of(target / "receipts").files_below()}
     left = []
-    for each in receipts:
-        if receipt_path(run, each.stage, each.number).name not in there:
-            left.append(each)
+    for receipt in receipts:
+        if receipt_path(run, receipt.stage, receipt.number).name not in there:
+            left.append(receipt)
     run_tasks([partial(publish_task, run, target, receipt) for receipt in left], workers)
 
 
@@ -107,7 +107,7 @@ def publish_rest(run: Path, target: Path, published: Callable[[str], None]) -> N
                     record.path for record in parse_receipt((run / name).read_bytes()).files
                 )
     first: dict[int, str] = {}
-    rest: list[str] = []
+    remaining: list[str] = []
     for path in sorted(run.rglob("*")):
         name = path.relative_to(run).as_posix()
         temporary = path.name.startswith(local.TEMP_PREFIX)
@@ -118,7 +118,7 @@ def publish_rest(run: Path, target: Path, published: Callable[[str], None]) -> N
         ):
             first.setdefault(path.stat().st_ino, name)
             continue
-        rest.append(name)
+        remaining.append(name)
 
     def put(name: str) -> None:
         twin = first.get((run / name).stat().st_ino)
@@ -128,7 +128,7 @@ def publish_rest(run: Path, target: Path, published: Callable[[str], None]) -> N
             place_of(target / name).put_new(run / name)
         published(name)
 
-    run_tasks([partial(put, name) for name in rest], _THREADS)
+    run_tasks([partial(put, name) for name in remaining], _THREADS)
     place_of(target / INDEX).put_new(run / INDEX)
     published(INDEX)
 

@@ -113,22 +113,22 @@ def prepare(
     check_engine(engine, address)
     if workers is not None:
         check_integer("workers", workers, least=1)
-    place = path_of(out)
+    out_path = path_of(out)
     files = recipe.source_files()
-    check_apart(place, recipe.source_places(), files)
+    check_apart(out_path, recipe.source_places(), files)
     state = SourceState.of([path for path, _ in files])
     source_fingerprint = fingerprint(files, fingerprint_by, state)
     identity = run_id(recipe.recipe_name, recipe.identity_settings(), source_fingerprint)
     if on_event is not None:
-        hear = on_event
+        observer = on_event
     else:
-        hear = listener_here(recipe.recipe_name) or log_warnings
-    target = place / "runs" / identity
-    in_place = place_of(place).writes == "in place"
+        observer = listener_here(recipe.recipe_name) or log_warnings
+    target = out_path / "runs" / identity
+    in_place = place_of(out_path).writes == "in place"
     work = target
     run = target
     if not in_place:
-        work = in_store.work_directory(cache_directory(work_dir, "work_dir"), place, identity)
+        work = in_store.work_directory(cache_directory(work_dir, "work_dir"), out_path, identity)
         run = work / "runs" / identity
     how: Literal["computed", "reused"] = "reused"
     with local.storing(target):
@@ -138,38 +138,38 @@ def prepare(
 
         how = "computed"
         job = Job(
-            recipe, run, target, files, state, source_fingerprint, fingerprint_by, workers, hear
+            recipe, run, target, files, state, source_fingerprint, fingerprint_by, workers, observer
         )
         with _discarded_if_useless(run, work), only_writer(work):
-            check_pointer(place if in_place else work)
+            check_pointer(out_path if in_place else work)
             if not (run / "config.json").exists():
                 local.write_new(run / "config.json", canonical_json(recipe.config()))
             manifest = make(job, engine, address)
     if in_place:
-        _point_in_place(place, run, manifest, hear)
+        _point_in_place(out_path, run, manifest, observer)
     else:
-        _point_in_store(place, target, work, manifest, hear)
-    return Prepared(place, target, manifest, how)
+        _point_in_store(out_path, target, work, manifest, observer)
+    return Prepared(out_path, target, manifest, how)
 
 
-def _point_in_place(place: Path, run: Path, manifest: Manifest, hear: OnEvent) -> None:
+def _point_in_place(out: Path, run: Path, manifest: Manifest, on_event: OnEvent) -> None:
     """Make the links of a finished run the current ones, and remove its intermediate files."""
     if not (run / SUCCESS).exists():
         local.write_new(run / SUCCESS, b"")
-    point_at(place, run, manifest, lambda name, subject: hear(Step(name, subject)))
+    point_at(out, run, manifest, lambda name, subject: on_event(Step(name, subject)))
     if (run / STAGE_DIRECTORY).is_dir():
         with suppress(RunBusy), only_writer(run):
             place_of(run / STAGE_DIRECTORY).delete_below()
-            hear(Step("stage.removed", STAGE_DIRECTORY))
+            on_event(Step("stage.removed", STAGE_DIRECTORY))
 
 
 def _point_in_store(
-    place: Path, target: Path, work: Path, manifest: Manifest, hear: OnEvent
+    out: Path, target: Path, work: Path, manifest: Manifest, on_event: OnEvent
 ) -> None:
     """Make a finished run of an object store the current one, and remove its local work directory."""
     place_of(target / SUCCESS).put_new(b"")
-    point_record_at(place, target.name, manifest)
-    hear(Step("splits.linked", str(place)))
+    point_record_at(out, target.name, manifest)
+    on_event(Step("splits.linked", str(out)))
     if work.is_dir():
         # a process that still uses it removes it later
         with suppress(RunBusy, StoreError), only_writer(work):
@@ -177,25 +177,25 @@ def _point_in_store(
 
 
 @contextmanager
-def _discarded_if_useless(run: Path, place: Path) -> Iterator[None]:
+def _discarded_if_useless(run: Path, locked: Path) -> Iterator[None]:
     """Make the run's directory, and remove everything made if the block fails before a task has
     finished.
 
     A run with a receipt stays, for the next attempt. place: the directory to lock and remove,
     either the run or its work directory.
     """
-    missing = [each for each in (run, *run.parents) if not each.exists()]
+    missing = [directory for directory in (run, *run.parents) if not directory.exists()]
     local.make_directory(run)
     try:
         yield
     except BaseException:
         with suppress(OSError, StoreError, RunBusy):
-            with only_writer(place):  # raises `RunBusy` if another process works on it
+            with only_writer(locked):  # raises `RunBusy` if another process works on it
                 if not (run / MANIFEST).exists() and not any((run / "receipts").glob("[!.]*.json")):
-                    shutil.rmtree(place)
-            for each in missing:
-                if each.exists():
-                    each.rmdir()  # fails at the first one that is not empty
+                    shutil.rmtree(locked)
+            for directory in missing:
+                if directory.exists():
+                    directory.rmdir()  # fails at the first one that is not empty
         raise
 
 

@@ -71,7 +71,7 @@ def receipt_path(run: Path, stage: str, number: int) -> Path:
 def write_receipt(run: Path, receipt: Receipt) -> None:
     """Publish a receipt; an existing one is kept."""
     # asdict would copy a large result
-    record = {**vars(receipt), "files": [vars(each) for each in receipt.files]}
+    record = {**vars(receipt), "files": [vars(file) for file in receipt.files]}
     data = canonical_json({**record, "digest": sha256_hex(canonical_json(record))})
     local.write_new(receipt_path(run, receipt.stage, receipt.number), data, sync="none")
 
@@ -89,12 +89,12 @@ def read_receipt(run: Path, stage: str, number: int) -> Receipt | None:
     except NO_RECEIPT:
         path.unlink(missing_ok=True)
         return None
-    broken = [each for each in receipt.files if not has_recorded_bytes(run, each)]
+    broken = [file for file in receipt.files if not has_recorded_bytes(run, file)]
     if not broken:
         return receipt
     path.unlink(missing_ok=True)
-    for each in broken:
-        (run / each.path).unlink(missing_ok=True)
+    for file in broken:
+        (run / file.path).unlink(missing_ok=True)
     return None
 
 

@@ -42,43 +42,43 @@ class RecipeSettings(Settings):
                 " name"
             )
         values = {name: with_paths(value) for name, value in values.items()}
-        asked: Any = values.get("types")
-        if "types" not in type(self).model_fields or not asks_to_infer(asked):
+        types: Any = values.get("types")
+        if "types" not in type(self).model_fields or not asks_to_infer(types):
             super().__init__(**values)
             return
-        if asked == INFER:
-            given = {}
+        if types == INFER:
+            declared = {}
         else:
-            given = {name: word for name, word in asked.items() if name != ALL_COLUMNS}
+            declared = {name: word for name, word in types.items() if name != ALL_COLUMNS}
         # report other errors before reading all rows
-        super().__init__(**{**values, "types": given})
-        found = self._types_of_source(given)
-        super().__init__(**{**values, "types": {**found, **given}})
-        self._inferred = found
+        super().__init__(**{**values, "types": declared})
+        inferred = self._types_of_source(declared)
+        super().__init__(**{**values, "types": {**inferred, **declared}})
+        self._inferred = inferred
 
     @property
     def inferred_types(self) -> Mapping[str, str] | None:
         """Types that were inferred from the source; None if they were given."""
         return self._inferred
 
-    def _types_of_source(self, given: Mapping[str, str]) -> dict[str, str]:
+    def _types_of_source(self, declared: Mapping[str, str]) -> dict[str, str]:
         from headrace.formats.infer import infer_types  # settings alone load no data libraries
         from headrace.formats.listing import list_files
         from headrace.formats.source import read_signature
 
         fields = vars(self)
         listing = list_files(fields["source"], splits="keep")
-        files = [(listing.path(place), name) for place, name in enumerate(listing.names)]
+        files = [(listing.path(number), name) for number, name in enumerate(listing.names)]
         roles = (fields[name] for name in self.untyped)
         columns = {
-            name for each in roles for name in ((each,) if isinstance(each, str) else each or ())
+            name for role in roles for name in ((role,) if isinstance(role, str) else role or ())
         }
         signature = fields.get("signature")
         return infer_types(
             files,
             signature=None if signature is None else read_signature(signature),
             null_values=fields["null_values"],
-            keep={*columns, *given},
+            keep={*columns, *declared},
         )
 
     def config(self) -> dict[str, Any]:
@@ -98,8 +98,8 @@ class RecipeSettings(Settings):
             name
             for group in self.later
             if all(
-                getattr(self, each) == fields[each].get_default(call_default_factory=True)
-                for each in group
+                getattr(self, name_) == fields[name_].get_default(call_default_factory=True)
+                for name_ in group
             )
             for name in group
         }
@@ -110,12 +110,12 @@ class RecipeSettings(Settings):
         from headrace.formats.listing import list_files  # settings alone load no data libraries
 
         listing = list_files(vars(self)["source"])
-        return [(listing.path(place), name) for place, name in enumerate(listing.names)]
+        return [(listing.path(number), name) for number, name in enumerate(listing.names)]
 
     def source_places(self) -> Sequence[str | Path]:
         """Return files, directories and patterns, as given."""
-        places: Sequence[Path] = vars(self)["source"]  # a field of subclasses
-        return places
+        paths: Sequence[Path] = vars(self)["source"]  # a field of subclasses
+        return paths
 
     def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
         """Execute the recipe in the run directory, as described in `headrace.prepare`."""
@@ -126,9 +126,9 @@ def _with_addresses(value: Any) -> Any:
     from headrace.formats.saved import address_of  # settings alone load no data libraries
 
     if isinstance(value, dict):
-        return {name: _with_addresses(each) for name, each in value.items()}
+        return {name: _with_addresses(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_with_addresses(each) for each in value]
+        return [_with_addresses(item) for item in value]
     if isinstance(value, str):
         return address_of(value) or value
     return value

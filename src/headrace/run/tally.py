@@ -34,29 +34,29 @@ def tally(
 
     A shard without blocks has no rows and appears in neither.
     """
-    held = sorted(
-        (each for each in shards if each.blocks), key=lambda each: (each.split, each.file.path)
+    with_rows = sorted(
+        (shard for shard in shards if shard.blocks), key=lambda shard: (shard.split, shard.file.path)
     )
     index = [
         IndexRow(
-            split=each.split,
-            shard=each.file.path,
-            format=each.format,
+            split=shard.split,
+            shard=shard.file.path,
+            format=shard.format,
             block=block,
-            digest=each.file.digest,
-            checksum=each.file.checksum,
-            source_shard=each.source_shard,
-            **facts,
+            digest=shard.file.digest,
+            checksum=shard.file.checksum,
+            source_shard=shard.source_shard,
+            **block_facts,
         )
-        for each in held
-        for block, facts in enumerate(each.blocks)
+        for shard in with_rows
+        for block, block_facts in enumerate(shard.blocks)
     ]
     totals = {}
     for split in splits:
-        own = [each for each in held if each.split == split]
+        shards_of_split = [shard for shard in with_rows if shard.split == split]
         totals[split] = SplitTotals(
-            rows=sum(block["rows"] for each in own for block in each.blocks),
-            shards=len(own),
-            bytes=sum(each.file.bytes for each in own),
+            rows=sum(block["rows"] for shard in shards_of_split for block in shard.blocks),
+            shards=len(shards_of_split),
+            bytes=sum(shard.file.bytes for shard in shards_of_split),
         )
     return index, totals

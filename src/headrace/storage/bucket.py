@@ -208,29 +208,29 @@ class Bucket:
             except CorruptShard:
                 raise
             except Torn as error:
-                said = f"the answer is cut: {error}"
+                reason = f"the answer is cut: {error}"
                 again = True
             except (ConnectionError, TimeoutError) as error:
-                said = type(error).__name__
+                reason = type(error).__name__
                 again = True
             except self.verbs.exceptions.BaseError as error:
                 # Only the status and code of a response are quoted, and nothing that may echo the
                 # request.
                 status = _STATUS.search(str(error))
                 code = _CODE.search(str(error))
-                said = (
-                    ", ".join(each[1].strip() for each in (status, code) if each)
+                reason = (
+                    ", ".join(match[1].strip() for match in (status, code) if match)
                     or type(error).__name__
                 )
                 again = status is None  # else the store said this itself, and no connection broke
                 remedy = _ADVICE.get(type(error).__name__)
-                if said[:3] in ("401", "403"):
+                if reason[:3] in ("401", "403"):
                     remedy = _REFUSED
                 if remedy is not None:
-                    raise StoreError(f"{address}: {said}; {remedy}") from None
+                    raise StoreError(f"{address}: {reason}; {remedy}") from None
             if not again or attempt == _ATTEMPTS - 1:
                 raise StoreError(
-                    f"{address}: the store does not answer as it should ({said}); see that it is"
+                    f"{address}: the store does not answer as it should ({reason}); see that it is"
                     " well, then run again: what was finished is kept"
                 ) from None
             time.sleep(random.uniform(0, min(_FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S)))

@@ -27,13 +27,13 @@ _LEFTOVER_S = 3600.0  # an older temporary file belongs to a killed process
 _in_use: set[Path] = set()  # directories of this process's streams
 
 
-def cache_directory(asked: str | Path | None, setting: str = "cache_dir") -> Path:
+def cache_directory(directory: str | Path | None, setting: str = "cache_dir") -> Path:
     """Return the named directory, or ~/.cache/headrace.
 
     Raises `SettingsError` for one that is not local.
     """
-    if asked is not None:
-        return local_path_of(asked, setting)
+    if directory is not None:
+        return local_path_of(directory, setting)
     try:
         return Path.home() / ".cache" / "headrace"
     except RuntimeError:
@@ -77,7 +77,7 @@ class Room:
                 self._refused += 1
                 return False
             if self._held is None or self._written * _PARTS > self._limit:
-                self._held = sum(each.st_size for _, each in self._files())
+                self._held = sum(stat.st_size for _, stat in self._files())
                 self._written = 0
             if self._held + size > self._limit and not self._sweep(size):
                 self._refused += 1
@@ -91,22 +91,22 @@ class Room:
         with alone(self._directory / ".lock", others="skip") as held_alone:
             if not held_alone:  # another process makes room
                 return False
-            files = sorted(self._files(), key=lambda each: (each[1].st_atime_ns, str(each[0])))
-            held = sum(stat.st_size for _, stat in files)
+            files = sorted(self._files(), key=lambda entry: (entry[1].st_atime_ns, str(entry[0])))
+            total = sum(stat.st_size for _, stat in files)
             for path, stat in files:
                 leftover = (
                     path.name.startswith(TEMP_PREFIX) and time.time() - stat.st_mtime > _LEFTOVER_S
                 )
-                if held + size > self._limit and (path.parent not in _in_use or leftover):
+                if total + size > self._limit and (path.parent not in _in_use or leftover):
                     with suppress(FileNotFoundError):
                         path.unlink()
-                    held -= stat.st_size
-            self._held = held
+                    total -= stat.st_size
+            self._held = total
             self._written = 0
-            return held + size <= self._limit
+            return total + size <= self._limit
 
     def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
-        for directory in [Path(each.path) for each in os.scandir(self._directory) if each.is_dir()]:
+        for directory in [Path(entry.path) for entry in os.scandir(self._directory) if entry.is_dir()]:
             with suppress(FileNotFoundError), os.scandir(directory) as entries:
                 for entry in entries:
                     with suppress(FileNotFoundError):

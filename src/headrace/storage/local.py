@@ -89,7 +89,7 @@ def failed(path: Path, error: Exception) -> StoreError:
     if isinstance(error, OSError):
         number = error.errno
     if number is None:
-        number = next((each for each in _ADVICE if os.strerror(each) in str(error)), 0)
+        number = next((code for code in _ADVICE if os.strerror(code) in str(error)), 0)
     advice = _ADVICE.get(number)
     if advice is None:
         return StoreError(f"{path}: cannot write ({error}); check the disk and run again")
@@ -99,15 +99,15 @@ def failed(path: Path, error: Exception) -> StoreError:
 def make_directory(path: Path) -> Path:
     """Make a directory and its parents, durably; an existing one is fine."""
     with storing(path):
-        missing = [each for each in (path, *path.parents) if not each.exists()]
-        for each in missing:
-            if _LIKE_A_SCHEME.fullmatch(each.name):
+        missing = [directory for directory in (path, *path.parents) if not directory.exists()]
+        for directory in missing:
+            if _LIKE_A_SCHEME.fullmatch(directory.name):
                 raise StoreError(
-                    f"{each}: is an address, not a local directory; give a local path here"
+                    f"{directory}: is an address, not a local directory; give a local path here"
                 )
         path.mkdir(parents=True, exist_ok=True)
-    for made in missing:
-        sync_directory(made.parent)
+    for directory in missing:
+        sync_directory(directory.parent)
     return path
 
 
@@ -256,7 +256,7 @@ def alone(
     in another thread, if the wait takes patience_s. A file system without locks lets everybody hold
     it. Raises `StoreError` if the file can be neither made nor opened.
     """
-    held = True
+    acquired = True
     with storing(lock):
         try:
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -270,17 +270,17 @@ def alone(
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                held = others == "wait"
+                acquired = others == "wait"
                 timer = Timer(patience_s, waiting)
                 timer.daemon = True
-                if held:
+                if acquired:
                     timer.start()
                     try:
                         fcntl.flock(descriptor, fcntl.LOCK_EX)
                     finally:
                         timer.cancel()
                         timer.join()
-        yield held
+        yield acquired
     finally:
         with suppress(OSError):  # a child forked meanwhile has the descriptor too
             fcntl.flock(descriptor, fcntl.LOCK_UN)
@@ -353,25 +353,25 @@ class LocalPlace:
     def children(self) -> tuple[list[str], list[Fact]]:
         try:
             with os.scandir(self.path) as entries:
-                shown = sorted(
-                    (each for each in entries if not _is_hidden(each.name)),
-                    key=lambda each: each.name,
+                visible = sorted(
+                    (entry for entry in entries if not _is_hidden(entry.name)),
+                    key=lambda entry: entry.name,
                 )
         except (FileNotFoundError, NotADirectoryError):
             return [], []
-        facts = []
-        for entry in shown:
+        files = []
+        for entry in visible:
             with suppress(FileNotFoundError):  # deleted since it was listed
                 if entry.is_file():
-                    facts.append(_fact(entry.name, entry.stat()))
-        return [each.name for each in shown if each.is_dir()], facts
+                    files.append(_fact(entry.name, entry.stat()))
+        return [entry.name for entry in visible if entry.is_dir()], files
 
     def files_below(self) -> list[Fact]:
         files = (
-            each for each in self.path.rglob("*") if each.is_file() and not _is_hidden(each.name)
+            path for path in self.path.rglob("*") if path.is_file() and not _is_hidden(path.name)
         )
         return sorted(
-            (_fact(each.relative_to(self.path).as_posix(), each.stat()) for each in files),
+            (_fact(path.relative_to(self.path).as_posix(), path.stat()) for path in files),
             key=lambda fact: fact.name,
         )
 
@@ -380,7 +380,7 @@ class LocalPlace:
 
     def free_bytes(self) -> int | None:
         here = self.path.absolute()
-        return shutil.disk_usage(next(each for each in (here, *here.parents) if each.exists())).free
+        return shutil.disk_usage(next(directory for directory in (here, *here.parents) if directory.exists())).free
 
     def read(self) -> bytes:
         if self.path.exists() and not self.path.is_file():
@@ -394,10 +394,10 @@ class LocalPlace:
     def read_pieces(
         self, ranges: Sequence[tuple[int, int]], fact: Fact
     ) -> list[tuple[int, memoryview]]:
-        wanted = sorted(each for each in ranges if each[0] < each[1])
+        ordered = sorted(range_ for range_ in ranges if range_[0] < range_[1])
         with self.open(fact) as file:
-            found = _ranges_of(file, wanted)
-        return [(start, memoryview(data)) for (start, _), data in zip(wanted, found, strict=True)]
+            chunks = _ranges_of(file, ordered)
+        return [(start, memoryview(data)) for (start, _), data in zip(ordered, chunks, strict=True)]
 
     def tail(self, size: int) -> tuple[Fact, memoryview]:
         fact = self.stat()
@@ -501,9 +501,9 @@ def _fuse_devices() -> frozenset[int]:
     except OSError:
         return frozenset()
     numbers = []
-    for each in mounts:
-        if each[each.index("-") + 1].startswith("fuse"):
-            numbers.append(each[2].split(":"))
+    for mount in mounts:
+        if mount[mount.index("-") + 1].startswith("fuse"):
+            numbers.append(mount[2].split(":"))
     return frozenset(os.makedev(int(major), int(minor)) for major, minor in numbers)
 
 
@@ -513,8 +513,8 @@ def _ranges_of(file: BinaryIO, ranges: Sequence[tuple[int, int]]) -> list[bytes]
     One may name far more bytes than there are, so the end of the file bounds each read.
     """
     size = os.fstat(file.fileno()).st_size
-    pieces = []
+    chunks = []
     for start, stop in ranges:
         file.seek(min(start, size))
-        pieces.append(file.read(max(0, min(stop, size) - start)))
-    return pieces
+        chunks.append(file.read(max(0, min(stop, size) - start)))
+    return chunks

@@ -112,14 +112,14 @@ class ObjectPath(PurePosixPath):
 
     def iterdir(self) -> Iterator[ObjectPath]:
         """List objects and prefixes directly below, sorted."""
-        prefixes, facts = ObjectPlace(self).children()
-        yield from (self / name for name in sorted({*prefixes, *(fact.name for fact in facts)}))
+        prefixes, files = ObjectPlace(self).children()
+        yield from (self / name for name in sorted({*prefixes, *(fact.name for fact in files)}))
 
     def glob(self, pattern: str) -> Iterator[ObjectPath]:
         """List objects whose names below this prefix match, sorted; "**" is any number of parts."""
-        wanted = PurePosixPath(pattern).parts
+        patterns = PurePosixPath(pattern).parts
         names = (fact.name for fact in ObjectPlace(self).files_below())
-        yield from (self / name for name in names if matches(name.split("/"), wanted))
+        yield from (self / name for name in names if matches(name.split("/"), patterns))
 
     def rglob(self, pattern: str) -> Iterator[ObjectPath]:
         """List matching objects at any depth."""
@@ -135,8 +135,8 @@ class ObjectPath(PurePosixPath):
             raise StoreError(
                 f"{self}: objects are not opened for writing (mode {mode!r}); publish whole files"
             )
-        place = ObjectPlace(self)
-        raw = place.open(place.stat())
+        location = ObjectPlace(self)
+        raw = location.open(location.stat())
         if mode == "rb":
             return raw
         return io.TextIOWrapper(io.BufferedReader(cast("io.RawIOBase", raw)), "utf-8")
@@ -173,7 +173,7 @@ class ObjectPlace:
         return self.path
 
     def matches(self) -> list[Path]:
-        return [cast("Path", each) for each in ObjectPath(*self.path.parts[:2]).glob(self._key)]
+        return [cast("Path", path) for path in ObjectPath(*self.path.parts[:2]).glob(self._key)]
 
     # Looking
 
@@ -188,22 +188,22 @@ class ObjectPlace:
         return _as_stat(fact).st_mtime_ns
 
     def children(self) -> tuple[list[str], list[Fact]]:
-        found = self._do(lambda: self._verbs.list_with_delimiter(self._store, self._key or None))
-        prefixes = [self._relative(each) for each in found["common_prefixes"]]
+        listing = self._do(lambda: self._verbs.list_with_delimiter(self._store, self._key or None))
+        prefixes = [self._relative(entry) for entry in listing["common_prefixes"]]
         return sorted(prefixes), [
-            _fact(each, self._relative(each["path"])) for each in found["objects"]
+            _fact(entry, self._relative(entry["path"])) for entry in listing["objects"]
         ]
 
     def files_below(self) -> list[Fact]:
         def look() -> list[Fact]:
-            found = self._verbs.list(self._store, self._key or None, chunk_size=1000)
-            return [_fact(each, self._relative(each["path"])) for chunk in found for each in chunk]
+            listing = self._verbs.list(self._store, self._key or None, chunk_size=1000)
+            return [_fact(entry, self._relative(entry["path"])) for chunk in listing for entry in chunk]
 
         return sorted(self._do(look), key=lambda fact: fact.name)
 
     def holds_any(self, names: Collection[str]) -> bool:
-        prefixes, facts = self.children()
-        return not {*prefixes, *(fact.name for fact in facts)}.isdisjoint(names)
+        prefixes, files = self.children()
+        return not {*prefixes, *(fact.name for fact in files)}.isdisjoint(names)
 
     def free_bytes(self) -> int | None:
         return None
@@ -238,12 +238,12 @@ class ObjectPlace:
         return memoryview(b"")
 
     def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        pieces = self._read_joined(ranges, None)
+        chunks = self._read_joined(ranges, None)
         return [
             b"".join(
-                piece[max(0, start - at) : stop - at]
-                for at, piece in pieces
-                if at < stop and start < at + len(piece)
+                chunk[max(0, start - at) : stop - at]
+                for at, chunk in chunks
+                if at < stop and start < at + len(chunk)
             )
             for start, stop in ranges
         ]
@@ -256,24 +256,24 @@ class ObjectPlace:
     def _read_joined(
         self, ranges: Sequence[tuple[int, int]], etag: str | None
     ) -> list[tuple[int, memoryview]]:
-        wanted = joined_ranges(ranges)
-        if len(wanted) < 2:
-            return [(start, self.read_range(start, stop, etag)) for start, stop in wanted]
+        joined = joined_ranges(ranges)
+        if len(joined) < 2:
+            return [(start, self.read_range(start, stop, etag)) for start, stop in joined]
         with ThreadPoolExecutor(
-            min(_MOST_PARALLEL, len(wanted)), thread_name_prefix="headrace-get"
+            min(_MOST_PARALLEL, len(joined)), thread_name_prefix="headrace-get"
         ) as pool:
-            found = pool.map(lambda each: self.read_range(each[0], each[1], etag), wanted)
-            stretches: list[tuple[int, list[memoryview]]] = []
+            answers = pool.map(lambda range_: self.read_range(range_[0], range_[1], etag), joined)
+            chunks: list[tuple[int, list[memoryview]]] = []
             end = -1
-            for (start, stop), data in zip(wanted, found, strict=True):
+            for (start, stop), data in zip(joined, answers, strict=True):
                 if start == end:
-                    stretches[-1][1].append(data)
+                    chunks[-1][1].append(data)
                 else:
-                    stretches.append((start, [data]))
+                    chunks.append((start, [data]))
                 end = stop
         return [
             (start, parts[0] if len(parts) == 1 else memoryview(b"".join(parts)))
-            for start, parts in stretches
+            for start, parts in chunks
         ]
 
     def tail(self, size: int) -> tuple[Fact, memoryview]:
@@ -310,16 +310,16 @@ class ObjectPlace:
 
     def checksum(self) -> str:
         digest = xxhash.xxh3_128()
-        for piece in self._pieces(self.stat()):
-            digest.update(piece)
+        for chunk in self._pieces(self.stat()):
+            digest.update(chunk)
         return digest.hexdigest()
 
     def fetch(self, target: Path) -> None:
         fact = self.stat()
         with storing(target), target.open("r+b" if target.exists() else "xb", buffering=0) as file:
             file.truncate(fact.size)
-            for piece in self._pieces(fact):
-                view = piece
+            for chunk in self._pieces(fact):
+                view = chunk
                 while len(view):
                     view = view[file.write(view) :]
 
@@ -341,8 +341,8 @@ class ObjectPlace:
                 while ahead:
                     yield ahead.popleft().result()
             finally:
-                for each in ahead:
-                    each.cancel()
+                for future in ahead:
+                    future.cancel()
 
     @contextmanager
     def local_copy(self) -> Iterator[Path]:
@@ -378,9 +378,9 @@ class ObjectPlace:
         else:
             size = len(source)
         if isinstance(source, Path):
-            own = checksum_file(source)
+            checksum = checksum_file(source)
         else:
-            own = xxhash.xxh3_128_hexdigest(source)
+            checksum = xxhash.xxh3_128_hexdigest(source)
         how: Put = "put"
 
         def create(data: bytes) -> Put:
@@ -407,7 +407,7 @@ class ObjectPlace:
             there = xxhash.xxh3_128_hexdigest(self.read())
         else:
             there = self.checksum()
-        if there != own:
+        if there != checksum:
             raise CorruptShard(
                 f"{self.path}: holds other bytes than this run makes; it is damaged or was made by"
                 " other library versions; delete it (or run `headrace gc --incomplete`) and run"
@@ -430,10 +430,10 @@ class ObjectPlace:
         self._do(drop)
 
     def delete_below(self) -> int | None:
-        facts = self.files_below()
-        _in_parallel(lambda fact: self._below(fact.name).delete(), facts)
-        if facts:
-            return sum(fact.size for fact in facts)
+        files = self.files_below()
+        _in_parallel(lambda fact: self._below(fact.name).delete(), files)
+        if files:
+            return sum(fact.size for fact in files)
         return None
 
     def sweep(self, older_than_s: float | None = None) -> None:
@@ -506,7 +506,7 @@ def _as_stat(fact: Fact) -> os.stat_result:
 def joined_ranges(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Merge ranges [start, stop) into sorted ones without overlap, none empty or above 8 MiB."""
     joined: list[tuple[int, int]] = []
-    for start, stop in sorted(each for each in ranges if each[0] < each[1]):
+    for start, stop in sorted(range_ for range_ in ranges if range_[0] < range_[1]):
         if joined and start <= joined[-1][1] + _JOIN_GAP_BYTES:
             joined[-1] = joined[-1][0], max(stop, joined[-1][1])
         else:
@@ -518,10 +518,10 @@ def joined_ranges(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     ]
 
 
-def matches(parts: Sequence[str], wanted: Sequence[str]) -> bool:
+def matches(parts: Sequence[str], patterns: Sequence[str]) -> bool:
     """Match the parts of a name against those of a pattern; "**" stands for any number of parts."""
-    if not wanted:
+    if not patterns:
         return not parts
-    if wanted[0] == "**":
-        return any(matches(parts[skip:], wanted[1:]) for skip in range(len(parts) + 1))
-    return bool(parts) and fnmatchcase(parts[0], wanted[0]) and matches(parts[1:], wanted[1:])
+    if patterns[0] == "**":
+        return any(matches(parts[skip:], patterns[1:]) for skip in range(len(parts) + 1))
+    return bool(parts) and fnmatchcase(parts[0], patterns[0]) and matches(parts[1:], patterns[1:])

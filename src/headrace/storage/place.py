@@ -187,10 +187,10 @@ class RemoteFile(io.RawIOBase):
     """
 
     def __init__(
-        self, place: Place, fact: Fact, known: Sequence[tuple[int, memoryview]] = ()
+        self, location: Place, fact: Fact, known: Sequence[tuple[int, memoryview]] = ()
     ) -> None:
         super().__init__()
-        self._place = place
+        self._place = location
         self._fact = fact
         self._at = 0
         self._known = known
@@ -240,20 +240,20 @@ class RemoteFile(io.RawIOBase):
         return self.read()
 
     def _held(self, start: int, stop: int) -> memoryview | None:
-        for begin, piece in (*self._known, *self._pieces.items()):
-            if begin <= start and stop <= begin + len(piece):
+        for begin, chunk in (*self._known, *self._pieces.items()):
+            if begin <= start and stop <= begin + len(chunk):
                 if begin in self._pieces:
                     self._pieces.move_to_end(begin)
-                return piece[start - begin : stop - begin]
+                return chunk[start - begin : stop - begin]
         return None
 
     def _fetched(self, start: int, stop: int) -> memoryview:
         """Fetch the bytes, reusing a piece that holds their beginning."""
-        for begin, piece in self._pieces.items():
-            if begin <= start < begin + len(piece) == self._reached:
-                known = piece[start - begin :]
-                rest = self._ask(begin + len(piece), stop)
-                return memoryview(b"".join([known, rest[: stop - start - len(known)]]))
+        for begin, chunk in self._pieces.items():
+            if begin <= start < begin + len(chunk) == self._reached:
+                known = chunk[start - begin :]
+                remaining = self._ask(begin + len(chunk), stop)
+                return memoryview(b"".join([known, remaining[: stop - start - len(known)]]))
         return self._ask(start, stop)[: stop - start]
 
     def _ask(self, start: int, stop: int) -> memoryview:

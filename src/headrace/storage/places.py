@@ -35,28 +35,28 @@ def parallel_reads(paths: Iterable[PurePath]) -> int:
     return max((place_of(path).parallel_reads for path in paths), default=1)
 
 
-def path_of(place: str | PurePath) -> Path:
+def path_of(address: str | PurePath) -> Path:
     """Make a local path, or a path in an object store, of a text or of a `Path` that was made of
     one.
 
     `~` is the home directory and file:// a local path. Raises `SettingsError` for every other
     scheme, and for addresses with credentials or a query in them, which would end up in logs.
     """
-    if isinstance(place, ObjectPath):
-        return cast("Path", place)
-    if not isinstance(place, str | os.PathLike):
-        raise SettingsError(f"{place!r} is not a path; give a text or a pathlib.Path")
-    refuse_credentials(place)
-    text = str(place)
+    if isinstance(address, ObjectPath):
+        return cast("Path", address)
+    if not isinstance(address, str | os.PathLike):
+        raise SettingsError(f"{address!r} is not a path; give a text or a pathlib.Path")
+    refuse_credentials(address)
+    text = str(address)
     match = _ADDRESS.match(text)
     if match is None:
         return Path(os.path.expanduser(text))
     scheme = match[1].lower()
-    rest = text[match.end() :]
+    remainder = text[match.end() :]
     if scheme == "file":  # a `Path` no longer tells a host from a directory
-        host, _, below = rest.partition("/")
+        host, _, below = remainder.partition("/")
         if text[5:8] == "///":
-            return Path("/" + unquote(rest))
+            return Path("/" + unquote(remainder))
         if text[5:7] == "//" and host == "localhost":
             return Path("/" + unquote(below))
         raise SettingsError(
@@ -71,24 +71,24 @@ def path_of(place: str | PurePath) -> Path:
             f"{what} is not a place headrace reads or writes; give a local path, or"
             f" {', '.join(SCHEMES)}://"
         )
-    name, _, key = rest.partition("/")
-    if not name or "@" in name or ":" in name or "?X-" in rest or "?sig=" in rest or "?sv=" in rest:
+    name, _, key = remainder.partition("/")
+    if not name or "@" in name or ":" in name or "?X-" in remainder or "?sig=" in remainder or "?sv=" in remainder:
         raise SettingsError(
             f"{scheme}:// address: has"
             f" {'no bucket' if not name else 'credentials or a query in it'}; give"
             f" {scheme}://BUCKET/KEY and leave credentials to the environment"
         )
     if any(part in (".", "..") for part in key.split("/")):
-        raise SettingsError(f"{scheme}://{rest}: has . or .. in it; give the key as it is")
+        raise SettingsError(f"{scheme}://{remainder}: has . or .. in it; give the key as it is")
     return cast("Path", ObjectPath(f"{scheme}:", name, key))
 
 
-def local_path_of(place: str | PurePath, what: str) -> Path:
+def local_path_of(address: str | PurePath, what: str) -> Path:
     """Make a path that must be local.
 
     what: the setting or option, for the message. Raises `SettingsError`.
     """
-    path: PurePath = path_of(place)
+    path: PurePath = path_of(address)
     if isinstance(path, ObjectPath):
         raise SettingsError(f"{what} is {path}, in an object store; give a local path")
     return Path(path)

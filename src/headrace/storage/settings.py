@@ -24,10 +24,10 @@ def _as_places(value: object, check: Any) -> tuple[Path, ...]:
     return paths
 
 
-def _told(places: tuple[Path, ...], info: SerializationInfo) -> Any:
+def _told(paths: tuple[Path, ...], info: SerializationInfo) -> Any:
     if info.mode == "json":
-        return [str(each) for each in places]
-    return places
+        return [str(path) for path in paths]
+    return paths
 
 
 def _as_local(value: object) -> object:

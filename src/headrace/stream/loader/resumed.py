@@ -199,7 +199,7 @@ class ResumedModule(LightningDataModule, Generic[Loader]):
         # of a module that had nothing to save
         if isinstance(state_dict, Mapping) and not state_dict:
             return
-        values = unseal(state_dict, kind=_KIND, version=FORMAT_VERSION)
+        values = unseal(state_dict, subject=_KIND, version=FORMAT_VERSION)
         remedy = f"resume from a checkpoint that was written with {type(self).__name__}"
         if set(values) != set(_SAVED):
             raise StreamError(

@@ -56,7 +56,7 @@ class WorkerProgress:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> WorkerProgress:
         """Restore a progress. Raises `StreamError` if the values are not one, or were changed."""
-        values = unseal(values, kind=_KIND, version=FORMAT_VERSION)
+        values = unseal(values, subject=_KIND, version=FORMAT_VERSION)
         check_keys("worker state", values, _NUMBERS, others=("start", "remainder"))
         if values["remainder"] not in get_args(Remainder) or not isinstance(
             values["start"], Mapping

@@ -143,7 +143,7 @@ class StreamState:
 
         Raises `StreamError` if it is not a state, was changed, or has another format version.
         """
-        values = unseal(values, kind=sealed_as, version=FORMAT_VERSION)
+        values = unseal(values, subject=sealed_as, version=FORMAT_VERSION)
         missing = sorted(set(_ALWAYS) - values.keys())
         unknown = sorted(values.keys() - {*_ALWAYS, *_OPTIONAL})
         if missing or unknown:
@@ -247,7 +247,7 @@ class CountedState:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> CountedState:
         """Restore a state. Raises `StreamError` if it is not a state, or was changed."""
-        values = unseal(values, kind=COUNTED, version=FORMAT_VERSION)
+        values = unseal(values, subject=COUNTED, version=FORMAT_VERSION)
         check_keys("stream state", values, _COUNTS, others=("start", "source"))
         start = StreamState.from_dict(values["start"])
         return cls(
