@@ -74,10 +74,10 @@ def small_splits(settings: TemporalSplit, counts: Counts, scans: Scans) -> Itera
     total = sum(rows.values())
     tested = rows["test"]
     if tested < _FEW_ROWS or (tested < _MANY_ROWS and tested < total * _FEW_FRACTION):
-        few = "test is empty"
+        problem = "test is empty"
         if tested:
-            few = f"test has {many(tested, 'row')} of {total:,}"
-        yield f"{few}: {_why_few_test(settings, counts, scans)}"
+            problem = f"test has {many(tested, 'row')} of {total:,}"
+        yield f"{problem}: {_why_few_test(settings, counts, scans)}"
     if "val" in rows and rows["val"] < min(_FEW_ROWS, total * _FEW_FRACTION):
         yield (
             f"val has {many(rows['val'], 'row')} of {total:,}; give a smaller"

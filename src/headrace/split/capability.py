@@ -83,10 +83,10 @@ class TemporalSplitRecipe(Recipe):
 
         return verify_split(run, workers)
 
-    def figures(self, facts: RunFacts, common: Callable[[RunFacts], list[Figure]]) -> list[Figure]:
+    def figures(self, data: RunFacts, common: Callable[[RunFacts], list[Figure]]) -> list[Figure]:
         from headrace.split.figures import figures
 
-        return figures(facts)
+        return figures(data)
 
     def erasure(self) -> Erasure:
         from headrace.split.forget import ERASURE

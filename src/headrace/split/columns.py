@@ -30,14 +30,14 @@ def main_target(
     """
     others = [name for name in targets if name != main]
     kinds = [table.schema.field(name).type for name in others]
-    whole = all(
-        pa.types.is_boolean(kind) or (pa.types.is_integer(kind) and kind != pa.uint64())
-        for kind in kinds
+    all_integers = all(
+        pa.types.is_boolean(data_type) or (pa.types.is_integer(data_type) and data_type != pa.uint64())
+        for data_type in kinds
     )
-    if whole:
+    if all_integers:
         columns = [
-            table[name].cast(pa.int8() if pa.types.is_boolean(kind) else kind).cast(pa.int64())
-            for name, kind in zip(others, kinds, strict=True)
+            table[name].cast(pa.int8() if pa.types.is_boolean(data_type) else data_type).cast(pa.int64())
+            for name, data_type in zip(others, kinds, strict=True)
         ]
     else:
         columns = [numbers(table[name], null_values, name) for name in others]
@@ -54,12 +54,12 @@ def number_texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """Write float64 as text: whole numbers without a point, others in the shortest form that reads
     back.
     """
-    whole = pc.and_kleene(pc.equal(pc.floor(values), values), pc.less(pc.abs(values), 2.0**53))
+    is_integer = pc.and_kleene(pc.equal(pc.floor(values), values), pc.less(pc.abs(values), 2.0**53))
     integers = (
-        pc.if_else(whole, values, pa.scalar(0.0)).cast(pa.int64(), safe=False).cast(pa.string())
+        pc.if_else(is_integer, values, pa.scalar(0.0)).cast(pa.int64(), safe=False).cast(pa.string())
     )
     return pc.if_else(
-        pc.fill_null(whole, True),
+        pc.fill_null(is_integer, True),
         pc.if_else(pc.is_null(values), pa.scalar(None, pa.string()), integers),
         values.cast(pa.string()),
     )
@@ -72,20 +72,20 @@ def label_map(distinct: Sequence[str]) -> dict[str, int]:
     becomes 0..k-1 in sorted order. Raises `InputError` if whole numbers are mixed with other
     numbers, which is not a classification.
     """
-    whole = [_WHOLE.fullmatch(text) for text in distinct]
-    values = [int(match[1]) for match in whole if match is not None]
+    matches = [_WHOLE.fullmatch(text) for text in distinct]
+    values = [int(match[1]) for match in matches if match is not None]
     if len(values) == len(distinct) and all(-(2**63) <= value < 2**63 for value in values):
         return dict(zip(distinct, values, strict=True))
     if any(character.isdigit() for text in distinct for character in text) and all(
         map(_NUMBER.fullmatch, distinct)
     ):
-        for text, match in zip(distinct, whole, strict=True):
+        for text, match in zip(distinct, matches, strict=True):
             if match is None:
                 raise InputError(
                     f"label {text!r} appears among numbers and is not a class; name it in"
                     " null_values if it means missing, or leave label= out for regression targets"
                 )
-    return {text: place for place, text in enumerate(sorted(distinct))}
+    return {text: index for index, text in enumerate(sorted(distinct))}
 
 
 def label_texts(column: pa.ChunkedArray, null_values: Sequence[str]) -> pa.ChunkedArray:
@@ -101,9 +101,9 @@ def label_texts(column: pa.ChunkedArray, null_values: Sequence[str]) -> pa.Chunk
 
 def class_numbers(texts: pa.ChunkedArray, classes: Mapping[str, int]) -> pa.ChunkedArray:
     """Return the int64 class of every label text; null stays null."""
-    places = pc.index_in(texts, value_set=pa.array(list(classes), pa.string()))
+    indices = pc.index_in(texts, value_set=pa.array(list(classes), pa.string()))
     table = pa.array(list(classes.values()), pa.int64())
-    return pa.chunked_array([table.take(chunk) for chunk in places.chunks], pa.int64())
+    return pa.chunked_array([table.take(chunk) for chunk in indices.chunks], pa.int64())
 
 
 def with_lineage(table: pa.Table, shard: str, first_row: int) -> pa.Table:

@@ -44,7 +44,7 @@ def split(
             rich_help_panel="Output",
         ),
     ] = False,
-    given: PartialFlagValues,
+    flag_values: PartialFlagValues,
     about: RunOptions,
 ) -> None:
     """Split shards by time without leaking an entity.
@@ -54,9 +54,9 @@ def split(
 
     Example:  headrace split raw --out out --time time --entity customer --split-date 2025-01-01
     """
-    settings = given.values | ({"lineage": "columns"} if lineage else {})
+    settings = flag_values.values | ({"lineage": "columns"} if lineage else {})
     if from_env:
-        variables, workers = settings_from_environment(given.environment)
+        variables, workers = settings_from_environment(flag_values.environment)
         if about.workers is None:
             about = replace(about, workers=workers)
         settings = {**variables, **settings}
@@ -68,7 +68,7 @@ def split(
         directory = Path(source[0]).parent / "signature"
         files = []
         if directory.is_dir():
-            files = sorted(each for each in directory.iterdir() if each.is_file())
+            files = sorted(path for path in directory.iterdir() if path.is_file())
         if files and files[0].stat().st_size:
             settings.setdefault("signature", files[0])
     # the job always requires an entity
@@ -78,9 +78,9 @@ def split(
         for name in needed
         if name not in settings and not (name == "split_date" and "folds" in settings)
     ]
-    places = [*(() if source else ("SOURCE",)), *(() if out else ("--out",))]
+    arguments = [*(() if source else ("SOURCE",)), *(() if out else ("--out",))]
     if missing or not source or out is None:
-        flags = [*places, *("--" + name.replace("_", "-") for name in missing)]
+        flags = [*arguments, *("--" + name.replace("_", "-") for name in missing)]
         variables_too = ""
         if from_env:
             variables_too = f" or set {', '.join(_REQUIRED[name] for name in missing)}"
@@ -95,7 +95,7 @@ def split(
         raise SettingsError(
             f"--from-env lays links and copies beside the run, and {out} has none; leave it out"
         )
-    run = execute(given.model(source=source, **settings), out, about)
+    run = execute(flag_values.model(source=source, **settings), out, about)
     if from_env:
         from headrace.run.prepare import export_tree
 
@@ -122,12 +122,12 @@ def settings_from_environment(environment: Mapping[str, str]) -> tuple[dict[str,
             return None
         return value
 
-    def number(name: str, kind: type[int] | type[float]) -> Any:
+    def number(name: str, parse: type[int] | type[float]) -> Any:
         value = text(name)
         try:
             if value is None:
                 return None
-            return kind(value)
+            return parse(value)
         except ValueError:
             raise SettingsError(f"{name} is {value!r}; give a number, or unset it") from None
 
@@ -140,14 +140,14 @@ def settings_from_environment(environment: Mapping[str, str]) -> tuple[dict[str,
     index = number("MAIN_TASK_INDEX", int)
     if (targets is None) != (index is None):
         if index is None:
-            given = "TARGETS"
+            present_name = "TARGETS"
             missing = "MAIN_TASK_INDEX"
         else:
-            given = "MAIN_TASK_INDEX"
+            present_name = "MAIN_TASK_INDEX"
             missing = "TARGETS"
         raise SettingsError(
-            f"{given} is {text(given)!r} and {missing} is not set, so no main target would be made;"
-            f" set {missing}, or unset {given}"
+            f"{present_name} is {text(present_name)!r} and {missing} is not set, so no main target would be made;"
+            f" set {missing}, or unset {present_name}"
         )
     settings = {
         **{name: text(variable) for name, variable in _REQUIRED.items()},

@@ -42,19 +42,19 @@ _BEHIND = {  # why rows from the cutoff on are in no split
 }
 
 
-def figures(facts: RunFacts) -> list[Figure]:
+def figures(data: RunFacts) -> list[Figure]:
     """Return the figures in the order of the page."""
-    if facts.manifest.folds:
-        return [folds_figure(facts)]
-    found = [timeline_figure(facts), common.rows_figure(facts), shared_figure(facts)]
-    found += [*label_figures(facts), *drift_figures(facts)]
-    return [each for each in (*found, *entity_figures(facts)) if each is not None]
+    if data.manifest.folds:
+        return [folds_figure(data)]
+    drawn = [timeline_figure(data), common.rows_figure(data), shared_figure(data)]
+    drawn += [*label_figures(data), *drift_figures(data)]
+    return [figure for figure in (*drawn, *entity_figures(data)) if figure is not None]
 
 
-def timeline_figure(facts: RunFacts) -> Figure | None:
+def timeline_figure(data: RunFacts) -> Figure | None:
     """Draw rows by time, from the counts made while the run was prepared."""
-    blocks = facts.blocks.filter(pl.col("key_min").is_not_null() & (pl.col("rows") > 0))
-    cutoff = facts.manifest.facts.get("cutoff_us")
+    blocks = data.blocks.filter(pl.col("key_min").is_not_null() & (pl.col("rows") > 0))
+    cutoff = data.manifest.facts.get("cutoff_us")
     if blocks.is_empty() or cutoff is None:
         return None
     before = blocks.filter(pl.col("split") != "test")
@@ -65,10 +65,10 @@ def timeline_figure(facts: RunFacts) -> Figure | None:
         late = int((before["key_max"] >= cutoff).sum())
     early = int((after["key_min"] < cutoff).sum())
     lines = []
-    for split in facts.splits:
-        own = blocks.filter(pl.col("split") == split)
-        if not own.is_empty():
-            first, last = own.select(pl.col("key_min").min(), pl.col("key_max").max()).row(0)
+    for split in data.splits:
+        split_blocks = blocks.filter(pl.col("split") == split)
+        if not split_blocks.is_empty():
+            first, last = split_blocks.select(pl.col("key_min").min(), pl.col("key_max").max()).row(0)
             lines.append(f"{split} from {moment(first)} to {moment(last)}")
     if late or early:
         answer = (
@@ -76,14 +76,14 @@ def timeline_figure(facts: RunFacts) -> Figure | None:
             " verify`."
         )
     else:
-        early_splits = " and ".join(split for split in facts.splits if split != "test")
+        early_splits = " and ".join(split for split in data.splits if split != "test")
         ends = "ends"
         if " and " in early_splits:
             ends = "end"
         answer = f"Yes: {early_splits} {ends} before {moment(cutoff)}, test begins there."
         if after.is_empty():
             answer = (
-                f"Test is empty: {_why_empty(facts)}. {early_splits} {ends} before"
+                f"Test is empty: {_why_empty(data)}. {early_splits} {ends} before"
                 f" {moment(cutoff)}."
             )
     answer = "\n".join([answer, f"{'; '.join(lines)}."])
@@ -91,43 +91,43 @@ def timeline_figure(facts: RunFacts) -> Figure | None:
         tone: Tone = "warning"
     else:
         tone = "good"
-    counted_dates = facts.manifest.facts.get("dates")
+    counted_dates = data.manifest.facts.get("dates")
     if counted_dates is None:
         answer += (
             "\nAn older version prepared this run and did not count its dates; prepare it again to"
             " see them."
         )
         return Figure("timeline", _TIMELINE, answer, None, tone, "full")
-    parts = {split: np.array(counted_dates["rows"][split], np.float64) for split in facts.splits}
+    parts = {split: np.array(counted_dates["rows"][split], np.float64) for split in data.splits}
     edges = counted_dates["first_us"] + counted_dates["width_us"] * np.arange(
         len(parts["train"]) + 1, dtype=np.float64
     )
     texts = [moment(edge) for edge in edges]
-    behind = ("test", "test: none" if after.is_empty() else "test")
+    late_label = ("test", "test: none" if after.is_empty() else "test")
     chart = charts.over_time(
-        edges, parts, of="rows", texts=texts, mark=(float(cutoff), "cutoff"), behind=behind
+        edges, parts, of="rows", texts=texts, mark=(float(cutoff), "cutoff"), behind=late_label
     )
     return Figure("timeline", _TIMELINE, answer, chart, tone, "full")
 
 
-def _why_empty(facts: RunFacts) -> str:
+def _why_empty(data: RunFacts) -> str:
     """Say why no row tests, and what to change."""
-    behind = {reason: facts.manifest.dropped.get(reason, 0) for reason in _BEHIND}
-    if not any(behind.values()):
+    late_rows = {reason: data.manifest.dropped.get(reason, 0) for reason in _BEHIND}
+    if not any(late_rows.values()):
         return "no row is from the cutoff on; choose an earlier cutoff"
-    told = [f"{count:,} {_BEHIND[reason]}" for reason, count in behind.items() if count]
+    reasons = [f"{count:,} {_BEHIND[reason]}" for reason, count in late_rows.items() if count]
     cure = "val_in_test: keep"
-    if behind["train_entity_after_cutoff"]:
+    if late_rows["train_entity_after_cutoff"]:
         cure = "a smaller train_ratio"
-    rows = many(sum(behind.values()), "row")
-    return f"of {rows} from the cutoff on, {listed(told)}; choose an earlier cutoff, or {cure}"
+    rows = many(sum(late_rows.values()), "row")
+    return f"of {rows} from the cutoff on, {listed(reasons)}; choose an earlier cutoff, or {cure}"
 
 
-def folds_figure(facts: RunFacts) -> Figure:
+def folds_figure(data: RunFacts) -> Figure:
     """Draw the rows of each split of each fold, and of the rows in no split of it."""
-    manifest = facts.manifest
+    manifest = data.manifest
     folds = [manifest.fold(number) for number in range(len(manifest.folds))]
-    every = sum(facts.rows_in_splits.values())
+    every = sum(data.rows_in_splits.values())
     labels = [f"fold {number}" for number in range(len(folds))]
     if "cutoff_us" in manifest.facts["folds"][0]:
         labels = [
@@ -139,7 +139,7 @@ def folds_figure(facts: RunFacts) -> Figure:
         for split in manifest.folds[0]
     }
     left = np.array(
-        [every - sum(each.rows for each in fold.splits.values()) for fold in folds], np.float64
+        [every - sum(totals.rows for totals in fold.splits.values()) for fold in folds], np.float64
     )
     if left.any():
         parts["dropped"] = left
@@ -149,24 +149,24 @@ def folds_figure(facts: RunFacts) -> Figure:
         f" {many(every, 'row')}, {tests.sum():,.0f} in all."
     )
     lost = {reason: rows for reason, rows in manifest.dropped.items() if rows}
-    for reason, rows in sorted(lost.items(), key=lambda each: (-each[1], each[0])):
-        answer += f"\n{many(rows, 'row')} dropped: {facts.reason_in_words(reason)}."
+    for reason, rows in sorted(lost.items(), key=lambda totals: (-totals[1], totals[0])):
+        answer += f"\n{many(rows, 'row')} dropped: {data.reason_in_words(reason)}."
     names = {name: "left out" if name == "dropped" else name for name in parts}
     chart = charts.stacked_bars(labels, parts, unit="rows", names=names)
     return Figure("folds", "What does each fold train and test?", answer, chart)
 
 
-def shared_figure(facts: RunFacts) -> Figure | None:
+def shared_figure(data: RunFacts) -> Figure | None:
     """Draw how many rows have the content of an earlier split, if the run counted them."""
-    found = facts.manifest.facts.get("duplicates")
-    if not found or "in_earlier_split" not in found:
+    counts = data.manifest.facts.get("duplicates")
+    if not counts or "in_earlier_split" not in counts:
         return None
-    rows = facts.rows_in_splits
+    rows = data.rows_in_splits
     shared = {}
-    for split in facts.splits:
-        if split in found["in_earlier_split"]:
-            shared[split] = int(found["in_earlier_split"][split])
-    compared = f"compared by {listed(found['content'])}"
+    for split in data.splits:
+        if split in counts["in_earlier_split"]:
+            shared[split] = int(counts["in_earlier_split"][split])
+    compared = f"compared by {listed(counts['content'])}"
     if not any(shared.values()):
         return Figure(
             "shared",
@@ -188,31 +188,31 @@ def shared_figure(facts: RunFacts) -> Figure | None:
     return Figure("shared", _SHARED, answer, chart, "warning")
 
 
-def label_figures(facts: RunFacts) -> list[Figure]:
+def label_figures(data: RunFacts) -> list[Figure]:
     """Draw the share of the most frequent classes in each split, counted in the shards one block at
     a time.
 
     Nothing is drawn without two classes, or where the shards are too much to read.
     """
-    column = facts.config.get("label")
-    classes = facts.manifest.facts.get("label_map") or {}
-    if column is None or len(classes) < 2 or _much_to_read(facts, _MOST_LABELS):
+    column = data.config.get("label")
+    classes = data.manifest.facts.get("label_map") or {}
+    if column is None or len(classes) < 2 or _much_to_read(data, _MOST_LABELS):
         return []
-    counts = {split: np.zeros(len(classes), np.int64) for split in facts.splits}
-    for split, own in counts.items():
-        index = facts.run.split_index(split)
-        read = facts.run.block_reader(split, verify="never")
+    counts = {split: np.zeros(len(classes), np.int64) for split in data.splits}
+    for split, class_rows in counts.items():
+        index = data.run.split_index(split)
+        read = data.run.block_reader(split, verify="never")
         for block in range(len(index.rows)):
-            own += np.bincount(read(block, [column])[column].to_numpy(), minlength=len(classes))
-    counts = {split: own for split, own in counts.items() if own.any()}
+            class_rows += np.bincount(read(block, [column])[column].to_numpy(), minlength=len(classes))
+    counts = {split: class_rows for split, class_rows in counts.items() if class_rows.any()}
     if not counts:
         return []
     names = sorted(classes, key=classes.__getitem__)
     total = np.sum(list(counts.values()), axis=0)
     order = np.argsort(-total, kind="stable")
-    shares = {split: own / own.sum() for split, own in counts.items()}
+    shares = {split: class_rows / class_rows.sum() for split, class_rows in counts.items()}
     every = np.stack(list(shares.values()))
-    apart = int(np.argmax(np.ptp(every, axis=0)))
+    widest = int(np.argmax(np.ptp(every, axis=0)))
     common_class = int(order[0])
     answer = (
         f"{column} has {many(len(names), 'class', 'classes')}. Most frequent is"
@@ -220,24 +220,25 @@ def label_figures(facts: RunFacts) -> list[Figure]:
         " rows."
     )
     if len(shares) > 1:
-        told = [
-            f"{share(int(own[apart]), int(own.sum()))} of {split}" for split, own in counts.items()
+        fractions = [
+            f"{share(int(class_rows[widest]), int(class_rows.sum()))} of {split}"
+            for split, class_rows in counts.items()
         ]
-        answer += f" The share of {names[apart]} differs most between splits: {listed(told)}."
+        answer += f" The share of {names[widest]} differs most between splits: {listed(fractions)}."
     train = counts.get("train")
     if train is None:
         unseen = []
     else:
-        unseen = [names[place] for place in order if total[place] and not train[place]]
+        unseen = [names[number] for number in order if total[number] and not train[number]]
     if unseen:
         answer += f" {listed(unseen)} {verb(len(unseen), 'has', 'have')} no row in train."
-    shown = order[:_MOST_CLASSES].tolist()
-    if len(names) > len(shown):
-        answer += f" The {len(shown)} most frequent are drawn."
+    drawn = order[:_MOST_CLASSES].tolist()
+    if len(names) > len(drawn):
+        answer += f" The {len(drawn)} most frequent are drawn."
     bars = [
-        (f"{names[place]} · {split}", int(own[place]), split)
-        for place in shown
-        for split, own in counts.items()
+        (f"{names[number]} · {split}", int(class_rows[number]), split)
+        for number in drawn
+        for split, class_rows in counts.items()
     ]
     chart = charts.bars(
         [label for label, _, _ in bars],
@@ -257,21 +258,21 @@ def label_figures(facts: RunFacts) -> list[Figure]:
     ]
 
 
-def drift_figures(facts: RunFacts) -> list[Figure]:
+def drift_figures(data: RunFacts) -> list[Figure]:
     """Draw the numeric columns whose distributions differ most between train and the other splits.
 
     The difference is the Kolmogorov-Smirnov statistic: the largest difference between the shares of
     rows up to a value. Missing values do not count. Large splits are sampled by blocks that are
     spread evenly over them.
     """
-    others = [split for split in facts.splits if split != "train"]
-    if "train" not in facts.splits or not others or _much_to_read(facts, _MOST_LABELS):
+    others = [split for split in data.splits if split != "train"]
+    if "train" not in data.splits or not others or _much_to_read(data, _MOST_LABELS):
         return []
-    roles = {facts.config.get(role) for role in ("time", "entity", "label")} | {
+    roles = {data.config.get(role) for role in ("time", "entity", "label")} | {
         "source_shard",
         "source_row",
     }
-    schema = facts.run.split_index(facts.splits[0]).schema
+    schema = data.run.split_index(data.splits[0]).schema
     numeric = []
     for field in schema:
         if pa.types.is_integer(field.type) or pa.types.is_floating(field.type):
@@ -279,7 +280,7 @@ def drift_figures(facts: RunFacts) -> list[Figure]:
     names = [name for name in numeric if name not in roles]
     samples = {}
     if names:
-        samples = {split: _sampled(facts, split, names) for split in ("train", *others)}
+        samples = {split: _sampled(data, split, names) for split in ("train", *others)}
     gaps = [
         (_largest_gap(samples["train"][name], samples[split][name]), name, split)
         for name, split in product(names, others)
@@ -287,8 +288,8 @@ def drift_figures(facts: RunFacts) -> list[Figure]:
     ]
     if not gaps:
         return []
-    shown = sorted(gaps, key=lambda each: -each[0])[:_MOST_DRIFTS]
-    gap, name, split = shown[0]
+    drawn = sorted(gaps, key=lambda item: -item[0])[:_MOST_DRIFTS]
+    gap, name, split = drawn[0]
     counted_columns = many(len({column for _, column, _ in gaps}), "numeric column")
     answer = (
         f"{name} differs most of {counted_columns}: the shares of rows up to a value differ by up"
@@ -296,18 +297,18 @@ def drift_figures(facts: RunFacts) -> list[Figure]:
     )
     if gap < _SMALL_DRIFT:
         answer = f"Hardly. {answer}"
-    if any(facts.manifest.splits[each].rows > _DRIFT_ROWS for each in samples):
+    if any(data.manifest.splits[sampled].rows > _DRIFT_ROWS for sampled in samples):
         answer += f" Of larger splits, a sample of about {_DRIFT_ROWS:,} rows was counted."
-    if len(gaps) > len(shown):
-        answer += f" The {len(shown)} largest differences are drawn."
+    if len(gaps) > len(drawn):
+        answer += f" The {len(drawn)} largest differences are drawn."
     chart = charts.bars(
-        [f"{column} · {other}" for _, column, other in shown],
-        [100 * each for each, _, _ in shown],
-        [other for _, _, other in shown],
+        [f"{column} · {other}" for _, column, other in drawn],
+        [100 * difference for difference, _, _ in drawn],
+        [other for _, _, other in drawn],
         unit="percentage points from train",
-        texts=[f"{100 * each:.1f}" for each, _, _ in shown],
+        texts=[f"{100 * difference:.1f}" for difference, _, _ in drawn],
     )
-    moved = list(dict.fromkeys(column for _, column, _ in shown))[:_MOST_QUANTILES]
+    moved = list(dict.fromkeys(column for _, column, _ in drawn))[:_MOST_QUANTILES]
     return [
         Figure("drift", "Do columns drift between splits?", answer, chart),
         _quantiles_figure(samples, moved),
@@ -317,7 +318,7 @@ def drift_figures(facts: RunFacts) -> list[Figure]:
 def _quantiles_figure(samples: Mapping[str, Mapping[str, F64]], names: Sequence[str]) -> Figure:
     """Draw quantiles of columns in each split, side by side."""
     rows = [
-        (name, split, [float(each) for each in np.quantile(sample[name], _QUANTILES)])
+        (name, split, [float(value) for value in np.quantile(sample[name], _QUANTILES)])
         for name in names
         for split, sample in samples.items()
         if len(sample[name])
@@ -332,12 +333,12 @@ def _quantiles_figure(samples: Mapping[str, Mapping[str, F64]], names: Sequence[
     return Figure("quantiles", "Which values do the splits hold?", answer, charts.quantiles(rows))
 
 
-def _sampled(facts: RunFacts, split: str, names: list[str]) -> dict[str, F64]:
+def _sampled(data: RunFacts, split: str, names: list[str]) -> dict[str, F64]:
     """Read the sorted values of columns, in evenly spread blocks of a split; missing ones are left
     out.
     """
-    index = facts.run.split_index(split)
-    read = facts.run.block_reader(split, verify="never")
+    index = data.run.split_index(split)
+    read = data.run.block_reader(split, verify="never")
     most = min(_DRIFT_ROWS, _DRIFT_VALUES // len(names))
     blocks = np.flatnonzero(index.rows)
     if index.total_rows > most:
@@ -349,7 +350,7 @@ def _sampled(facts: RunFacts, split: str, names: list[str]) -> dict[str, F64]:
         for name in names
     }
     joined = {name: np.concatenate([np.empty(0), *parts]) for name, parts in values.items()}
-    return {name: np.sort(each[~np.isnan(each)]) for name, each in joined.items()}
+    return {name: np.sort(column[~np.isnan(column)]) for name, column in joined.items()}
 
 
 def _largest_gap(first: F64, second: F64) -> float:
@@ -357,30 +358,30 @@ def _largest_gap(first: F64, second: F64) -> float:
     samples, 0 to 1.
     """
     at = np.concatenate([first, second])
-    shares = [np.searchsorted(each, at, side="right") / len(each) for each in (first, second)]
+    shares = [np.searchsorted(sample, at, side="right") / len(sample) for sample in (first, second)]
     return float(np.max(np.abs(shares[0] - shares[1])))
 
 
-def _much_to_read(facts: RunFacts, most_rows: int) -> bool:
+def _much_to_read(data: RunFacts, most_rows: int) -> bool:
     """Return True if a column has more rows than that, or lies in large shards that are read whole."""
-    totals = facts.manifest.splits.values()
-    parquet = facts.blocks["format"].is_in(["parquet"]).all()
-    return sum(each.rows for each in totals) > most_rows or (
-        not parquet and sum(each.bytes for each in totals) > _MOST_BYTES
+    totals = data.manifest.splits.values()
+    parquet = data.blocks["format"].is_in(["parquet"]).all()
+    return sum(split_totals.rows for split_totals in totals) > most_rows or (
+        not parquet and sum(split_totals.bytes for split_totals in totals) > _MOST_BYTES
     )
 
 
-def entity_figures(facts: RunFacts) -> list[Figure]:
+def entity_figures(data: RunFacts) -> list[Figure]:
     """Draw how many entities there are and how many rows each has, and state whether one is on both
     sides.
     """
-    known = facts.manifest.facts
+    known = data.manifest.facts
     if "entity" in known and known["entity"] is None:
         return []
     train = int(known.get("train_entities") or 0)
     val = int(known.get("val_entities") or 0)
     question = "How large are the entities?"
-    sizes = _entity_rows(facts)
+    sizes = _entity_rows(data)
     if sizes is None:
         answer = (
             f"{many_entities(train)} train and {many_entities(val)} validate. "
@@ -389,17 +390,17 @@ def entity_figures(facts: RunFacts) -> list[Figure]:
         return [Figure("entities", question, answer)]
     parts = {}
     lines = []
-    values = np.concatenate([each["rows"].to_numpy() for each in sizes.values()]).astype(np.float64)
+    values = np.concatenate([entity_rows["rows"].to_numpy() for entity_rows in sizes.values()]).astype(np.float64)
     if not len(values):
         return []
     edges, grows = edges_for(values)
     for split, table in sizes.items():
-        own = table["rows"].to_numpy().astype(np.float64)
-        parts[split] = counted(own, edges)
-        if len(own):
+        rows = table["rows"].to_numpy().astype(np.float64)
+        parts[split] = counted(rows, edges)
+        if len(rows):
             lines.append(
-                f"{split}: {many_entities(len(own))} with a median of {np.median(own):,.0f} rows"
-                f" and at most {own.max():,.0f} ({share(float(own.max()), float(own.sum()))} of"
+                f"{split}: {many_entities(len(rows))} with a median of {np.median(rows):,.0f} rows"
+                f" and at most {rows.max():,.0f} ({share(float(rows.max()), float(rows.sum()))} of"
                 f" {split})."
             )
     both = 0
@@ -421,29 +422,29 @@ def entity_figures(facts: RunFacts) -> list[Figure]:
     ]
 
 
-def _entity_rows(facts: RunFacts) -> dict[str, pl.DataFrame] | None:
+def _entity_rows(data: RunFacts) -> dict[str, pl.DataFrame] | None:
     """Read entity and rows of every split from the entity column of the shards; None if that is too
     much to read.
     """
-    column = facts.manifest.facts.get("entity")
-    if column is None or _much_to_read(facts, _MOST_ROWS) or column not in facts.run.schema.names:
+    column = data.manifest.facts.get("entity")
+    if column is None or _much_to_read(data, _MOST_ROWS) or column not in data.run.schema.names:
         return None
-    found = {}
+    by_split = {}
     # the right type even if a split has no rows
-    none = pl.from_arrow(facts.run.schema.empty_table().select([column]))
+    none = pl.from_arrow(data.run.schema.empty_table().select([column]))
     assert isinstance(none, pl.DataFrame)
-    for split in facts.splits:
-        index = facts.run.split_index(split)
-        read = facts.run.block_reader(split, verify="never")
+    for split in data.splits:
+        index = data.run.split_index(split)
+        read = data.run.block_reader(split, verify="never")
         parts = [pl.from_arrow(read(block, [column])) for block in range(len(index.rows))]
         frames = []
-        for each in parts:
-            if isinstance(each, pl.DataFrame):
-                frames.append(each)
-        whole = pl.concat(frames or [none])
-        found[split] = (
-            whole.select(pl.col(column).alias("entity"))
+        for frame in parts:
+            if isinstance(frame, pl.DataFrame):
+                frames.append(frame)
+        entities = pl.concat(frames or [none])
+        by_split[split] = (
+            entities.select(pl.col(column).alias("entity"))
             .group_by("entity")
             .agg(pl.len().alias("rows"))
         )
-    return found
+    return by_split

@@ -35,13 +35,13 @@ def _facts(
 
     Names of erased entities that look like missing values are left out.
     """
-    facts = run.manifest.facts
-    dates = facts["dates"]
+    metadata = run.manifest.facts
+    dates = metadata["dates"]
     rows = {
         split: (np.array(bins) - counts[split]).tolist() for split, bins in dates["rows"].items()
     }
     changed: dict[str, Any] = {"dates": {**dates, "rows": rows}}
-    missing_like = facts["missing_like"]
+    missing_like = metadata["missing_like"]
     if "entity" in missing_like:
         erased_names = {name for names in erased.entities.values() for name in names}
         remaining = {
@@ -50,13 +50,13 @@ def _facts(
             if name not in erased_names
         }
         changed["missing_like"] = {**missing_like, "entity": remaining}
-    duplicates = facts["duplicates"]
+    duplicates = metadata["duplicates"]
     if duplicates is not None:
         repeats: dict[str, Any] = repeats_without(run, erased.rows, workers)
         if "near" in duplicates:  # near rows are not counted again
             repeats["near"] = {"not_compared": duplicates["near"]["not_compared"]}
         changed["duplicates"] = {**duplicates, **repeats}
-    if "folds" in facts:
+    if "folds" in metadata:
         return changed
     train = set(erased.entities["train"])
     val = set(erased.entities["val"])
@@ -65,7 +65,7 @@ def _facts(
         "val_entities": len(val),
         "entities_before_cutoff": len(train | val),
     }
-    return {**changed, **{name: facts[name] - count for name, count in removed.items()}}
+    return {**changed, **{name: metadata[name] - count for name, count in removed.items()}}
 
 
 ERASURE = Erasure(keys=_keys, count=_count, facts=_facts)

@@ -70,41 +70,41 @@ class Candidate:
 
     def words(self) -> str:
         """Return the counts as text for people."""
-        each = (self.rows - self.missing) / max(1, self.distinct)
+        rows_per_value = (self.rows - self.missing) / max(1, self.distinct)
         absent = ""
         if self.missing:
             absent = f", {100 * self.missing / self.rows:.1f} % of rows without"
-        return f"{self.name} ({self.distinct:,} values, {each:,.1f} rows each{absent})"
+        return f"{self.name} ({self.distinct:,} values, {rows_per_value:,.1f} rows each{absent})"
 
 
-def split_sections(asked: AskedSplit) -> tuple[list[Section], str]:
+def split_sections(options: AskedSplit) -> tuple[list[Section], str]:
     """Return the sections of the configuration, and a line about the data.
 
     Raises `SettingsError`, `InputError`.
     """
-    found = look(asked.source)
-    rows = sum(table.num_rows for _, table in found.tables)
+    sample = look(options.source)
+    rows = sum(table.num_rows for _, table in sample.tables)
     if not rows:
         raise SettingsError(
-            f"{asked.source[0]}: has no rows to look at; give a source that has some"
+            f"{options.source[0]}: has no rows to look at; give a source that has some"
         )
-    time, time_section = _time(found, asked)
-    entity, entity_section = _entity(found, asked, time.name)
-    split_date, cut_words = _cutoff(found, asked, time)
+    time, time_section = _time(sample, options)
+    entity, entity_section = _entity(sample, options, time.name)
+    split_date, cut_words = _cutoff(sample, options, time)
     about = (
-        f"{many(len(found.names), 'file')}, {size(found.bytes)},"
-        f" {many(len(found.columns), 'column')}; looked at {many(rows, 'row')} of"
-        f" {many(len(found.tables), 'file')}"
+        f"{many(len(sample.names), 'file')}, {size(sample.bytes)},"
+        f" {many(len(sample.columns), 'column')}; looked at {many(rows, 'row')} of"
+        f" {many(len(sample.tables), 'file')}"
     )
     sections = [
         Section(
             f"Written by `headrace init split` after a look at the data: {about}.\n"
             "Paths are relative to where the command is run.",
-            {"recipe": "temporal_split", "out": asked.out},
+            {"recipe": "temporal_split", "out": options.out},
         ),
         Section(
             "The source to split.",
-            {"source": asked.source if len(asked.source) > 1 else asked.source[0]},
+            {"source": options.source if len(options.source) > 1 else options.source[0]},
         ),
         time_section,
         entity_section,
@@ -114,7 +114,7 @@ def split_sections(asked: AskedSplit) -> tuple[list[Section], str]:
             " the seed decides which. Entities that validate may test, unless val_in_test is drop.",
             {"train_ratio": 0.9, "seed": 42, "val_in_test": Aside("drop")},
         ),
-        *_column_sections(found, entity, () if asked.types is None else (time.name, entity)),
+        *_column_sections(sample, entity, () if options.types is None else (time.name, entity)),
         Section(
             "layout: a shard per source shard, or single: a file per split. format: same as the"
             " source, or e.g. parquet, which trains several times faster than text. lineage:"
@@ -132,45 +132,45 @@ def split_sections(asked: AskedSplit) -> tuple[list[Section], str]:
     return sections, f"{about}; date {time.name}, entity {entity}, cutoff {split_date}"
 
 
-def _time(found: Look, asked: AskedSplit) -> tuple[Column, Section]:
+def _time(sample: Look, options: AskedSplit) -> tuple[Column, Section]:
     """Choose the time column, and return the section that explains the choice."""
     times = [
-        each
-        for each in found.columns.values()
-        if each.kind == "time" and each.in_files == len(found.tables)
+        candidate
+        for candidate in sample.columns.values()
+        if candidate.kind == "time" and candidate.in_files == len(sample.tables)
     ]
-    times = times or [*_number_times(found)]
+    times = times or [*_number_times(sample)]
     also = ""
-    if asked.time is not None:
-        name = known(asked.time, found.columns, "--time")
+    if options.time is not None:
+        name = known(options.time, sample.columns, "--time")
         best = next(
-            (each for each in _number_times(found) if each.name == name), found.columns[name]
+            (candidate for candidate in _number_times(sample) if candidate.name == name), sample.columns[name]
         )
     elif not times:
         raise SettingsError(
-            f"{asked.source[0]}: no column that all files have holds dates; give --time, one of "
-            f"{', '.join(list(found.columns)[:20])}"
+            f"{options.source[0]}: no column that all files have holds dates; give --time, one of "
+            f"{', '.join(list(sample.columns)[:20])}"
         )
     else:
         one_day = {
-            each.name
-            for each in times
-            if len(np.unique(_instants(found, each) // _DAY_US)) < _LEAST_DAYS
+            candidate.name
+            for candidate in times
+            if len(np.unique(_instants(sample, candidate) // _DAY_US)) < _LEAST_DAYS
         }
         best = max(
             times,
-            key=lambda each: (
-                each.name not in one_day,
-                named(each.name, _TIME_WORDS),
-                -each.missing,
-                -times.index(each),
+            key=lambda candidate: (
+                candidate.name not in one_day,
+                named(candidate.name, _TIME_WORDS),
+                -candidate.missing,
+                -times.index(candidate),
             ),
         )
-        others = [each.name for each in times if each is not best]
+        others = [candidate.name for candidate in times if candidate is not best]
         also = " No other column is a date."
         if others:
             also = f" Also dates: {', '.join(others)}."
-    columns = [table[best.name] for _, table in found.tables if best.name in table.column_names]
+    columns = [table[best.name] for _, table in sample.tables if best.name in table.column_names]
     section = Section(
         f"When a row happened.{also} {day_first_doubt(columns, best.time_format)}".strip()
     )
@@ -183,45 +183,45 @@ def _time(found: Look, asked: AskedSplit) -> tuple[Column, Section]:
     return best, section
 
 
-def _number_times(found: Look) -> Iterator[Column]:
+def _number_times(sample: Look) -> Iterator[Column]:
     """Yield the columns of numbers that a split reads as times; seconds since 1970 only if the name
     says so.
     """
-    for name in found.everywhere("number"):
-        form = number_time_format([table[name] for _, table in found.tables])
+    for name in sample.everywhere("number"):
+        form = number_time_format([table[name] for _, table in sample.tables])
         if form == "yyyymmdd" or (form is not None and named(name, _TIME_WORDS)):
-            yield replace(found.columns[name], kind="time", time_format=form)
+            yield replace(sample.columns[name], kind="time", time_format=form)
 
 
-def _entity(found: Look, asked: AskedSplit, time: str) -> tuple[str, Section]:
+def _entity(sample: Look, options: AskedSplit, time: str) -> tuple[str, Section]:
     """Choose the entity column, and return the section that explains the choice."""
-    if asked.entity is not None:
-        best = _candidate(found, known(asked.entity, found.columns, "--entity"))
+    if options.entity is not None:
+        best = _candidate(sample, known(options.entity, sample.columns, "--entity"))
         words = f"No entity may be in both train and test: {best.words()}."
     else:
         candidates = [
-            _candidate(found, each.name)
-            for each in found.columns.values()
-            if each.in_files == len(found.tables)
-            and each.name != time
-            and each.kind in ("text", "number")
-            if _may_name(found, each.name)
+            _candidate(sample, candidate.name)
+            for candidate in sample.columns.values()
+            if candidate.in_files == len(sample.tables)
+            and candidate.name != time
+            and candidate.kind in ("text", "number")
+            if _may_name(sample, candidate.name)
         ]
         usable = [
-            each
-            for each in candidates
-            if _LEAST_ENTITIES <= each.distinct <= _MOST_OWN * max(1, each.rows - each.missing)
+            candidate
+            for candidate in candidates
+            if _LEAST_ENTITIES <= candidate.distinct <= _MOST_OWN * max(1, candidate.rows - candidate.missing)
         ]
         if not usable:
             raise SettingsError(
-                f"{asked.source[0]}: no column repeats as an entity's would; give --entity, one of "
-                f"{', '.join(list(found.columns)[:20])}"
+                f"{options.source[0]}: no column repeats as an entity's would; give --entity, one of "
+                f"{', '.join(list(sample.columns)[:20])}"
             )
         usable.sort(
-            key=lambda each: (
-                -named(each.name, _ENTITY_WORDS),
-                not id_like(each.name),
-                -each.distinct,
+            key=lambda candidate: (
+                -named(candidate.name, _ENTITY_WORDS),
+                not id_like(candidate.name),
+                -candidate.distinct,
             )
         )
         best = usable[0]
@@ -230,7 +230,7 @@ def _entity(found: Look, asked: AskedSplit, time: str) -> tuple[str, Section]:
             f"No entity may be in both train and test. Chosen by name and counts: {best.words()}."
         )
         if others:
-            words += f" Others that could be: {', '.join(each.words() for each in others)}."
+            words += f" Others that could be: {', '.join(candidate.words() for candidate in others)}."
     section = Section(words, {"entity": best.name})
     if best.missing:
         # or "own", which makes them one entity; both are counted
@@ -238,15 +238,15 @@ def _entity(found: Look, asked: AskedSplit, time: str) -> tuple[str, Section]:
     return best.name, section
 
 
-def _candidate(found: Look, name: str) -> Candidate:
-    parts = [as_text(table[name], NULLS, name) for _, table in found.tables]
+def _candidate(sample: Look, name: str) -> Candidate:
+    parts = [as_text(table[name], NULLS, name) for _, table in sample.tables]
     column = pl.concat([pl.Series(name, part, dtype=pl.String) for part in parts])
     return Candidate(name, column.drop_nulls().n_unique(), len(column), column.null_count())
 
 
-def _may_name(found: Look, name: str) -> bool:
+def _may_name(sample: Look, name: str) -> bool:
     """Return True if values can be identifiers: text, or whole numbers."""
-    for _, table in found.tables:
+    for _, table in sample.tables:
         numbers = number_share(table[name])
         if numbers is None and not is_text(table[name].type):
             return False
@@ -256,10 +256,10 @@ def _may_name(found: Look, name: str) -> bool:
     return True
 
 
-def _instants(found: Look, time: Column) -> I64:
+def _instants(sample: Look, time: Column) -> I64:
     """Return the times in the rows that were looked at, in microseconds since 1970."""
     parts = []
-    for _, table in found.tables:
+    for _, table in sample.tables:
         column = table[time.name]
         if is_text(column.type):
             column = nulled(column, ("", *NULLS))
@@ -269,20 +269,20 @@ def _instants(found: Look, time: Column) -> I64:
     return there
 
 
-def _cutoff(found: Look, asked: AskedSplit, time: Column) -> tuple[str, str]:
+def _cutoff(sample: Look, options: AskedSplit, time: Column) -> tuple[str, str]:
     """Choose a day from which on about a fifth of the rows lies; also return words about it."""
-    dates = np.sort(_instants(found, time))
+    dates = np.sort(_instants(sample, time))
     if not len(dates):
         raise SettingsError(
-            f"{asked.source[0]}: the time column holds no time in the rows sampled; give --time"
+            f"{options.source[0]}: the time column holds no time in the rows sampled; give --time"
         )
     first, last = (
-        str(np.datetime64(int(each), "us").astype("datetime64[D]"))
-        for each in (dates[0], dates[-1])
+        str(np.datetime64(int(date), "us").astype("datetime64[D]"))
+        for date in (dates[0], dates[-1])
     )
     words = f"Dates looked at run from {first} to {last}"
-    if asked.split_date is not None:
-        return asked.split_date, f"{words}. Rows from here on test."
+    if options.split_date is not None:
+        return options.split_date, f"{words}. Rows from here on test."
     at = int(dates[int((1 - _TEST_SHARE) * (len(dates) - 1))])
     day = at - at % _DAY_US
     if day <= int(dates[0]):
@@ -294,36 +294,36 @@ def _cutoff(found: Look, asked: AskedSplit, time: Column) -> tuple[str, str]:
     return str(np.datetime64(day, "us").astype("datetime64[D]")), words
 
 
-def _column_sections(found: Look, entity: str, keep: Sequence[str]) -> list[Section]:
+def _column_sections(sample: Look, entity: str, keep: Sequence[str]) -> list[Section]:
     """Propose types for text columns, texts that mean null, and columns that some files lack.
 
     keep: columns that stay text if types are inferred from all rows; empty otherwise.
     """
     sections = []
     partial = []
-    for each in found.columns.values():
-        if each.in_files < len(found.tables):
-            partial.append(each)
-    if partial or len({tuple(table.schema.types) for _, table in found.tables}) > 1:
-        names = ", ".join(each.name for each in partial[:8])
+    for column in sample.columns.values():
+        if column.in_files < len(sample.tables):
+            partial.append(column)
+    if partial or len({tuple(table.schema.types) for _, table in sample.tables}) > 1:
+        names = ", ".join(column.name for column in partial[:8])
         words = (
             f"Files differ in their columns{f': not all have {names}' if names else ''}. widen"
             " takes all of them."
         )
         sections.append(Section(words, {"schema_drift": "widen"}))
-    if keep and (typed := inferred(found, keep)):
+    if keep and (typed := inferred(sample, keep)):
         return [*sections, *typed]
-    texts = found.texts()
+    texts = sample.texts()
     # an empty column has no type
     numbers = {
         name: "float32"
         for name in texts
-        if found.columns[name].kind == "number" and found.columns[name].missing < 1
+        if sample.columns[name].kind == "number" and sample.columns[name].missing < 1
         if name != entity and not id_like(name)  # identifiers stay text
     }
     if numbers and not keep:
         words = "Text columns that hold numbers. Readers deliver declared columns as numbers."
         sections.append(Section(words, {"types": Aside(numbers)}))
-    if any(found.holds(name, NULLS) for name in texts):
+    if any(sample.holds(name, NULLS) for name in texts):
         sections.append(Section("Texts that mean missing.", {"null_values": list(NULLS)}))
     return sections

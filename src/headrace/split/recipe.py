@@ -233,9 +233,9 @@ def _finish(
             for rule in plan.rules
         },
     )
-    feature_facts: dict[str, Any] = {}
+    feature_metadata: dict[str, Any] = {}
     for feature in features:
-        feature_facts |= feature.facts(plan, scans, counts)
+        feature_metadata |= feature.metadata(plan, scans, counts)
     directories = {split: directory_of(split) for split in splits}
     if settings.folds is not None:
         splits = tuple(cell for cell in splits if counts.rows[cell])
@@ -256,7 +256,7 @@ def _finish(
             "empty_shards": [part.subject for part in parts if not part.rows_in],
         },
         directories=directories,
-        facts={**_facts(plan, scans, parts, splits), **feature_facts},
+        facts={**_metadata(plan, scans, parts, splits), **feature_metadata},
         null_values=settings.null_values,
     )
 
@@ -476,7 +476,7 @@ def _alias_test(context: RunContext, splits: Sequence[str]) -> None:
     local.sync_directory(directory)
 
 
-def _facts(
+def _metadata(
     plan: SplitPlan, scans: Scans, parts: Sequence[Receipt], splits: Sequence[str]
 ) -> dict[str, Any]:
     """Return the facts of any split; features add theirs."""

@@ -422,8 +422,8 @@ def _fold_content(output: _Output, recorded: Mapping[str, Any]) -> Check:
     }
     parts = [np.empty(0, np.uint64)]
     for digests in content.values():
-        present = digests[digests != NOTHING]
-        parts.append(present if once else np.unique(present))
+        with_content = digests[digests != NOTHING]
+        parts.append(with_content if once else np.unique(with_content))
     ordered = np.sort(np.concatenate(parts))
     problem = None
     if (ordered[1:] == ordered[:-1]).any():
@@ -496,12 +496,12 @@ def _fold_entities_disjoint(output: _Output) -> list[Check]:
             pairs.append(("val", "test"))
     problems: dict[tuple[str, str], str] = {}
     for fold, lists in enumerate(folds):
-        present = {split: np.zeros(len(entities), np.bool_) for split in lists}
+        members = {split: np.zeros(len(entities), np.bool_) for split in lists}
         for split, names in lists.items():
             for name in names:
-                present[split][indices[name]] = True
+                members[split][indices[name]] = True
         for pair in pairs:
-            both = present[pair[0]] & present[pair[1]]
+            both = members[pair[0]] & members[pair[1]]
             if both.any() and pair not in problems:
                 leak = output.first_leak(lists[pair[1]], entities.take(both), " of the fold")
                 problems[pair] = f"fold {fold}: {leak}"

@@ -56,14 +56,14 @@ class _SplitWriters:
     stack: ExitStack
     writers: dict[str, ShardWriter] = field(default_factory=dict)
 
-    def append(self, piece: BlockRows, codes: Codes, keys: I64) -> None:
+    def append(self, batch: BlockRows, codes: Codes, keys: I64) -> None:
         """Append the rows of a piece to their splits."""
         names = self.plan.names
         counts = np.bincount(codes, minlength=len(names))[: len(names)]
         for code in np.flatnonzero(counts).tolist():
             selected: Bools = codes == code
             self._writer(names[code]).append(
-                piece.filter(pa.array(selected)), keys.compress(selected)
+                batch.filter(pa.array(selected)), keys.compress(selected)
             )
 
     def _writer(self, split: str) -> ShardWriter:
@@ -103,7 +103,7 @@ def split_shard(
     codes = classify(scanned, plan)
     keys = key_micros(scanned, plan)
     copies = copies_bytes(plan.output, shard) and scanned.sizes is not None
-    pieces = _Pieces(plan, shard, scanned, copies)
+    batches = _Pieces(plan, shard, scanned, copies)
     row = 0
     with ExitStack() as stack:
         if copies:
@@ -112,13 +112,13 @@ def split_shard(
             schema = plan.schema
         dialect = output_dialect(plan.output, shard)
         writers = _SplitWriters(files, plan, targets, schema, dialect, stack)
-        for piece in pieces.read():
-            rows = slice(row, row + len(piece))
+        for batch in batches.read():
+            rows = slice(row, row + len(batch))
             if rows.stop > len(codes):
                 raise InputError(
                     f"{shard.path}: changed while it was being read; run again once it is complete"
                 )
-            writers.append(piece, codes[rows], keys[rows])
+            writers.append(batch, codes[rows], keys[rows])
             row = rows.stop
         if row != len(codes):
             raise InputError(
@@ -127,7 +127,7 @@ def split_shard(
             )
         written = writers.finish()
     if plan.content is not None and plan.settings.folds is None:
-        words = tagged(np.concatenate(pieces.digests), codes, codes <= TEST_CODE)
+        words = tagged(np.concatenate(batches.digests), codes, codes <= TEST_CODE)
         keep_words(files, content_file(number), words)
     counts = np.bincount(codes, minlength=len(plan.codes))
     counted = {name: int(counts[code]) for name, code in plan.codes.items()}

@@ -52,6 +52,6 @@ class Feature:
         """Return the plan with what this feature decides by the scans of all shards."""
         return plan
 
-    def facts(self, plan: SplitPlan, scans: Scans, counts: Counts) -> dict[str, Any]:
+    def metadata(self, plan: SplitPlan, scans: Scans, counts: Counts) -> dict[str, Any]:
         """Check the rows that were written, and return facts for the manifest. Emits warnings."""
         return {}

@@ -141,7 +141,7 @@ class Duplicates(Feature):
             return plan
         return replace(plan, repeats=_seen_before(context, plan, shards))
 
-    def facts(self, plan: SplitPlan, scans: Scans, counts: Counts) -> dict[str, Any]:
+    def metadata(self, plan: SplitPlan, scans: Scans, counts: Counts) -> dict[str, Any]:
         """Count rows with the same content and near rows, and warn of them.
 
         Repeats are not counted in folds.

@@ -61,7 +61,7 @@ class Exclusion(Feature):
             return None
         return BenchmarkScanner(self.benchmarks, shard)
 
-    def facts(self, plan: SplitPlan, scans: Scans, counts: Counts) -> dict[str, Any]:
+    def metadata(self, plan: SplitPlan, scans: Scans, counts: Counts) -> dict[str, Any]:
         """Record the benchmarks and the rows that hold their items."""
         if self.benchmarks is None:
             return {}

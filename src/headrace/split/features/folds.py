@@ -262,7 +262,7 @@ class Folds(Feature):
                 np.minimum.at(first, index[index >= 0], cuts[index >= 0].astype(np.int64))
         return replace(plan, placement=RollingPlacement(settings, cells, allocation, first))
 
-    def facts(self, plan: SplitPlan, scans: Scans, counts: Counts) -> dict[str, Any]:
+    def metadata(self, plan: SplitPlan, scans: Scans, counts: Counts) -> dict[str, Any]:
         """Refuse folds that train nothing, warn of folds that test or validate nothing, and list
         the folds' cells.
         """

@@ -53,8 +53,8 @@ class LateValue:
 
 def times_in_utc(times: Dates, time_zone: str) -> I64:
     """Return the times of rows in UTC, `MISSING` for those without."""
-    present = times.micros != MISSING
-    return in_utc(times.micros, present & ~times.instant, time_zone)
+    timed = times.micros != MISSING
+    return in_utc(times.micros, timed & ~times.instant, time_zone)
 
 
 def known_late(

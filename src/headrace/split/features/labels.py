@@ -93,6 +93,6 @@ class Labels(Feature):
         distinct = {name for classes in scans.results("classes") for name in classes}
         return replace(plan, classes=columns.label_map(sorted(distinct)))
 
-    def facts(self, plan: SplitPlan, scans: Scans, counts: Counts) -> dict[str, Any]:
+    def metadata(self, plan: SplitPlan, scans: Scans, counts: Counts) -> dict[str, Any]:
         """Record the map of classes."""
         return {"label_map": None if plan.classes is None else dict(plan.classes)}

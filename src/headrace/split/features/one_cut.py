@@ -21,7 +21,7 @@ class OneCutInTime(Feature):
         reaches = settings.reaches_us()
         self.rules = (*(rule for rule in OF_REACHES if rule.reason in reaches), *OF_ONE_CUT)
 
-    def facts(self, plan: SplitPlan, scans: Scans, counts: Counts) -> dict[str, Any]:
+    def metadata(self, plan: SplitPlan, scans: Scans, counts: Counts) -> dict[str, Any]:
         """Check the splits, and record the number of entities."""
         self._refuse_empty(plan, counts)
         scans.context.warn(advice.small_splits(self.settings, counts, scans))
