@@ -118,8 +118,10 @@ def choose(
     least_tokens: shorter sequences are not compared. near: near-duplicate sequences, if the
     settings ask for them.
     """
-    data = [_Rows(each, np.full(len(each.first_of_row), TRAIN, np.uint8)) for each in origins]
-    cuts = np.cumsum([len(own.first) for own in data])[:-1]
+    data = [
+        _Rows(dataset, np.full(len(dataset.first_of_row), TRAIN, np.uint8)) for dataset in origins
+    ]
+    cuts = np.cumsum([len(rows.first) for rows in data])[:-1]
     if near is None:
         nearly = None
     else:
@@ -135,38 +137,38 @@ def choose(
     left_out = {reason: Counter[str]() for reason in REASONS}
     units: list[tuple[str, Mapping[Split, int]]] = []
     if repeats is not None and duplicates == "drop":
-        for own, copies in zip(data, np.split(repeats.is_copy, cuts), strict=True):
-            own.leave_out(copies, left_out[DUPLICATE])
-    given = [each.split for each in datasets if each.split is not None]
-    if joined is not None and not given:
+        for rows, copies in zip(data, np.split(repeats.is_copy, cuts), strict=True):
+            rows.leave_out(copies, left_out[DUPLICATE])
+    fixed_splits = [dataset.split for dataset in datasets if dataset.split is not None]
+    if joined is not None and not fixed_splits:
         halves = (np.split(half, cuts) for half in (joined.unit_high, joined.unit_low))
-        for own, high, low in zip(data, *halves, strict=True):
-            own.units = high, low
+        for rows, high, low in zip(data, *halves, strict=True):
+            rows.units = high, low
     if keyed:
-        high, low = (np.concatenate([own.units[half] for own in data]) for half in (0, 1))
-    if given:
-        for own, split in zip(data, given, strict=True):
-            own.side[own.side != NOWHERE] = SPLITS.index(split)
+        high, low = (np.concatenate([rows.units[half] for rows in data]) for half in (0, 1))
+    if fixed_splits:
+        for rows, split in zip(data, fixed_splits, strict=True):
+            rows.side[rows.side != NOWHERE] = SPLITS.index(split)
         if keyed:
             _keep_apart(data, np.split(number_rows(high, low), cuts), KEY_IN, left_out)
         if joined is not None:
             _keep_apart(data, np.split(joined.unit, cuts), CONTENT_IN, left_out)
     elif keyed:
-        side = np.concatenate([own.side for own in data])
-        taken = side != NOWHERE
-        side[taken], counts = split_units(
-            high[taken], low[taken], ratios, "conversation keys of the blend"
+        side = np.concatenate([rows.side for rows in data])
+        selected = side != NOWHERE
+        side[selected], counts = split_units(
+            high[selected], low[selected], ratios, "conversation keys of the blend"
         )
-        for own, part in zip(data, np.split(side, cuts), strict=True):
-            own.side = part
+        for rows, part in zip(data, np.split(side, cuts), strict=True):
+            rows.side = part
         units.append(("keys", counts))
     else:
         units += _split_each(datasets, data, ratios, None if joined is None else joined.unit)
     for number in (TRAIN, VALID, TEST):
-        _weigh([each.source for each in datasets], data, number, seed, left_out[WEIGHT])
+        _weigh([dataset.source for dataset in datasets], data, number, seed, left_out[WEIGHT])
     found = None
     if repeats is not None:
-        side = np.concatenate([own.side for own in data])
+        side = np.concatenate([rows.side for rows in data])
         unit = repeats.unit
         earliest = np.full(int(unit.max(initial=-1)) + 1, NOWHERE, np.uint8)
         np.minimum.at(earliest, unit, side)
@@ -181,13 +183,18 @@ def choose(
         if near is not None:
             unequal = int((near.jaccard < 1).sum())
             found |= {"near_pairs": unequal, "near_not_compared": near.not_compared}
-    times_taken = [own.per_sequence(own.copies) for own in data]
+    times_taken = [rows.per_sequence(rows.copies) for rows in data]
     repeated = {"tokens": 0, "labels": 0}
-    for own, times in zip(data, times_taken, strict=True):
-        repeated["tokens"] += int(((times - 1) * own.origins.lengths).sum())
-        repeated["labels"] += int(((times - 1) * own.origins.labels).sum())
+    for rows, times in zip(data, times_taken, strict=True):
+        repeated["tokens"] += int(((times - 1) * rows.origins.lengths).sum())
+        repeated["labels"] += int(((times - 1) * rows.origins.labels).sum())
     return Choice(
-        [own.per_sequence(own.side) for own in data], times_taken, left_out, repeated, units, found
+        [rows.per_sequence(rows.side) for rows in data],
+        times_taken,
+        left_out,
+        repeated,
+        units,
+        found,
     )
 
 
@@ -204,21 +211,23 @@ def _split_each(
     counts: list[tuple[str, Mapping[Split, int]]] = []
     placed = np.full(0 if unit is None else int(unit.max(initial=-1)) + 1, NOWHERE, np.uint8)
     begin = 0
-    for own, dataset in zip(data, datasets, strict=True):
-        taken = own.side != NOWHERE
-        high, low = own.units
+    for rows, dataset in zip(data, datasets, strict=True):
+        selected = rows.side != NOWHERE
+        high, low = rows.units
         known = None
         what = f"rows of {dataset.source.name}"
         if unit is not None:
-            mine = unit[begin : begin + len(taken)][taken]
+            mine = unit[begin : begin + len(selected)][selected]
             known = placed[mine]
             if len(np.unique(mine)) != len(mine):
                 what += ", those that repeat each other counted once"
-        own.side[taken], each = split_units(high[taken], low[taken], ratios, what, known)
+        rows.side[selected], split_counts = split_units(
+            high[selected], low[selected], ratios, what, known
+        )
         if unit is not None:
-            placed[mine] = own.side[taken]
-        counts.append((dataset.source.name, each))
-        begin += len(taken)
+            placed[mine] = rows.side[selected]
+        counts.append((dataset.source.name, split_counts))
+        begin += len(selected)
     return counts
 
 
@@ -230,19 +239,20 @@ def ratio_counts(units: int, ratios: Mapping[Split, float], what: str) -> dict[S
     Raises `InputError` if there are fewer units than splits with a ratio above zero, so that no
     split is left empty.
     """
-    asked = [split for split in SPLITS if ratios.get(split, 0) > 0]
-    if units < len(asked):
-        listed = ", ".join(f"{split} {ratios[split]}" for split in asked)
+    nonempty = [split for split in SPLITS if ratios.get(split, 0) > 0]
+    if units < len(nonempty):
+        listed = ", ".join(f"{split} {ratios[split]}" for split in nonempty)
         raise InputError(
-            f"{what}: {units:,} cannot fill {len(asked)} splits ({listed}); "
+            f"{what}: {units:,} cannot fill {len(nonempty)} splits ({listed}); "
             "give more data, or set the ratio of a split to 0"
         )
     counts: dict[Split, int] = dict.fromkeys(SPLITS, 0)
     left = units
-    for behind, split in reversed(list(enumerate(asked))):  # test first, train takes the rest
-        wanted = max(1, floor(Fraction(repr(float(ratios[split]))) * units + Fraction(1, 2)))
-        if behind:
-            counts[split] = min(wanted, left - behind)
+    # test first, train takes the rest
+    for later_splits, split in reversed(list(enumerate(nonempty))):
+        rounded = max(1, floor(Fraction(repr(float(ratios[split]))) * units + Fraction(1, 2)))
+        if later_splits:
+            counts[split] = min(rounded, left - later_splits)
         else:
             counts[split] = left
         left -= counts[split]
@@ -290,42 +300,46 @@ def copies_of(
     that orders the rows, parallel to tokens. repeats: whether a row may be taken more than once, as
     in train.
     """
-    totals = [int(each.sum()) for each in tokens]
+    totals = [int(values.sum()) for values in tokens]
     copies = [
-        np.full(len(each), sources[place].weight > 0, np.int64) for place, each in enumerate(tokens)
+        np.full(len(values), sources[number].weight > 0, np.int64)
+        for number, values in enumerate(tokens)
     ]
-    given = [place for place, source in enumerate(sources) if source.weight > 0 and totals[place]]
-    weights = {place: Fraction(repr(float(sources[place].weight))) for place in given}
+    weighted = [
+        number for number, source in enumerate(sources) if source.weight > 0 and totals[number]
+    ]
+    weights = {number: Fraction(repr(float(sources[number].weight))) for number in weighted}
     most = {
-        place: Fraction(repr(float(sources[place].repeat))) if repeats else Fraction(1)
-        for place in given
+        number: Fraction(repr(float(sources[number].repeat))) if repeats else Fraction(1)
+        for number in weighted
     }
-    if len(set(weights.values())) <= 1 and all(each == 1 for each in most.values()):
+    if len(set(weights.values())) <= 1 and all(values == 1 for values in most.values()):
         epochs = {
-            place: Fraction(repr(float(sources[place].epochs))) if repeats else Fraction(1)
-            for place in given
+            number: Fraction(repr(float(sources[number].epochs))) if repeats else Fraction(1)
+            for number in weighted
         }
-        targets = {place: floor(totals[place] * times) for place, times in epochs.items()}
+        targets = {number: floor(totals[number] * times) for number, times in epochs.items()}
     else:
-        scale = min(totals[place] * most[place] / weights[place] for place in given)
-        targets = {place: floor(scale * weight) for place, weight in weights.items()}
-    for place, target in targets.items():
+        scale = min(totals[number] * most[number] / weights[number] for number in weighted)
+        targets = {number: floor(scale * weight) for number, weight in weights.items()}
+    for number, target in targets.items():
         if repeats:
-            whole, target = divmod(target, totals[place])
+            complete_turns, target = divmod(target, totals[number])
         else:
-            whole, target = (0, min(target, totals[place]))
-        order = np.argsort(orders[place], kind="stable")
-        held = np.cumsum(tokens[place][order])
-        behind = int(np.searchsorted(held, target))  # rows before the one that reaches the target
+            complete_turns, target = (0, min(target, totals[number]))
+        order = np.argsort(orders[number], kind="stable")
+        cumulative = np.cumsum(tokens[number][order])
+        # rows before the one that reaches the target
+        rows_before = int(np.searchsorted(cumulative, target))
         before = 0
-        if behind:
-            before = int(held[behind - 1])
-        if int(held[behind]) - target < target - before:
-            taken = behind + 1
+        if rows_before:
+            before = int(cumulative[rows_before - 1])
+        if int(cumulative[rows_before]) - target < target - before:
+            extra_rows = rows_before + 1
         else:
-            taken = behind
-        copies[place][:] = whole
-        copies[place][order[: taken if whole else max(1, taken)]] += 1
+            extra_rows = rows_before
+        copies[number][:] = complete_turns
+        copies[number][order[: extra_rows if complete_turns else max(1, extra_rows)]] += 1
     return copies
 
 
@@ -345,13 +359,15 @@ def _keep_apart(
         (TEST, reasons[0], (VALID, TRAIN)),
         (VALID, reasons[1], (TRAIN,)),
     ):
-        held = np.unique(
+        keeper_units = np.unique(
             np.concatenate(
-                [unit[own.side == keeper] for own, unit in zip(data, units, strict=True)]
+                [unit[rows.side == keeper] for rows, unit in zip(data, units, strict=True)]
             )
         )
-        for own, unit in zip(data, units, strict=True):
-            own.leave_out(np.isin(own.side, others) & np.isin(unit, held), left_out[reason])
+        for rows, unit in zip(data, units, strict=True):
+            rows.leave_out(
+                np.isin(rows.side, others) & np.isin(unit, keeper_units), left_out[reason]
+            )
 
 
 def _weigh(
@@ -360,26 +376,26 @@ def _weigh(
     """Leave out or repeat rows of one split so that the token shares of its datasets follow the
     weights.
     """
-    rows = [np.flatnonzero(own.side == number) for own in data]
-    here = [place for place, own in enumerate(rows) if len(own)]
+    rows = [np.flatnonzero(rows_of.side == number) for rows_of in data]
+    here = [index for index, rows_of in enumerate(rows) if len(rows_of)]
     tokens = []
     orders = []
-    for place in here:
-        origins = data[place].origins
-        first = data[place].first
-        tokens.append(np.add.reduceat(origins.lengths, first)[rows[place]])
-        own = first[rows[place]]
-        number_in_file = origins.row[own].astype(np.uint64) ^ (
-            origins.file[own].astype(np.uint64) << np.uint64(40)
+    for index in here:
+        origins = data[index].origins
+        first = data[index].first
+        tokens.append(np.add.reduceat(origins.lengths, first)[rows[index]])
+        rows_of = first[rows[index]]
+        number_in_file = origins.row[rows_of].astype(np.uint64) ^ (
+            origins.file[rows_of].astype(np.uint64) << np.uint64(40)
         )
-        words = np.stack([origins.unit_low[own], number_in_file], axis=1)
+        words = np.stack([origins.unit_low[rows_of], number_in_file], axis=1)
         orders.append(hash_words(derive_key(seed, "packed_sequences.weight"), words)[0])
-    found = copies_of([sources[place] for place in here], tokens, orders, repeats=number == TRAIN)
-    for place, copies in zip(here, found, strict=True):
-        data[place].copies[rows[place]] = np.maximum(copies, 1)
-        doomed = np.zeros(len(data[place].side), np.bool_)
-        doomed[rows[place][copies == 0]] = True
-        data[place].leave_out(doomed, left_out)
+    found = copies_of([sources[index] for index in here], tokens, orders, repeats=number == TRAIN)
+    for index, copies in zip(here, found, strict=True):
+        data[index].copies[rows[index]] = np.maximum(copies, 1)
+        doomed = np.zeros(len(data[index].side), np.bool_)
+        doomed[rows[index][copies == 0]] = True
+        data[index].leave_out(doomed, left_out)
 
 
 @dataclass(frozen=True)
@@ -406,7 +422,12 @@ def find_repeats(origins: Sequence[Origins], least_tokens: int, near: I64 | None
     near: a number for each of all sequences, int64. Near duplicates have the same number.
     """
     every = Origins.joined(origins)
-    counts = np.concatenate([np.diff(each.first_of_row, append=len(each)) for each in origins])
+    counts = np.concatenate(
+        [
+            np.diff(dataset_origins.first_of_row, append=len(dataset_origins))
+            for dataset_origins in origins
+        ]
+    )
     first = np.cumsum(counts) - counts
     row = np.repeat(np.arange(len(counts)), counts)
     entity = number_rows(every.unit_high[first], every.unit_low[first])

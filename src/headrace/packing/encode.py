@@ -68,7 +68,7 @@ _COUNTED = (
 
 
 @dataclass(frozen=True)
-class Part:
+class FilePart:
     """The rows of one file that a task reads: those whose number, from 0, is `remainder` modulo
     `modulus`.
     """
@@ -88,7 +88,7 @@ class EncodeTask:
     number: int
     owner: int
     dataset: Dataset
-    parts: Sequence[Part]
+    parts: Sequence[FilePart]
     sample_below: int | None = None
 
     def file(self, suffix: str = "") -> str:
@@ -97,7 +97,7 @@ class EncodeTask:
         """
         return f"stage/tokenise-{self.number:05d}{suffix}"
 
-    def batches(self) -> Iterator[tuple[Part, RowBatch]]:
+    def batches(self) -> Iterator[tuple[FilePart, RowBatch]]:
         """Read the rows of the task in batches."""
         for part in self.parts:
             path = self.dataset.paths[part.file]
@@ -108,7 +108,7 @@ class EncodeTask:
             ):
                 yield part, batch
 
-    def hashes(self, seed: int, purpose: str, part: Part, rows: I64) -> tuple[U64, U64]:
+    def hashes(self, seed: int, purpose: str, part: FilePart, rows: I64) -> tuple[U64, U64]:
         """Hash the row numbers [N] of a file."""
         name = blake2b(self.dataset.names[part.file].encode(), digest_size=8).digest()
         return row_hashes(seed, f"packed_sequences.{purpose}", int.from_bytes(name, "little"), rows)
@@ -118,17 +118,17 @@ class EncodeTask:
         part = self.parts[0]
         names = self.dataset.names
         sizes = self.dataset.sizes
-        share = ""
+        rows = ""
         if part.modulus > 1:
-            share = f" rows {part.remainder} mod {part.modulus}"
+            rows = f" rows {part.remainder} mod {part.modulus}"
         more = ""
         if len(self.parts) > 1:
             more = f" and {len(self.parts) - 1} more"
         return Task(
-            f"{names[part.file]}{share}{more}",
-            sum(sizes[each.file] // each.modulus for each in self.parts),
+            f"{names[part.file]}{rows}{more}",
+            sum(sizes[part.file] // part.modulus for part in self.parts),
             partial(work, self),
-            [self.dataset.paths[number] for number in sorted({each.file for each in self.parts})],
+            [self.dataset.paths[number] for number in sorted({part.file for part in self.parts})],
         )
 
 
@@ -150,23 +150,24 @@ def encode_tasks(
     if settings.sample is None:
         return tasks
     context.stage(
-        "sample", [each.task(partial(_sample, settings=settings)) for each in tasks], durable=False
+        "sample", [task.task(partial(_sample, settings=settings)) for task in tasks], durable=False
     )
     sampled = []
     for owner in range(len(datasets)):
-        own = [task for task in tasks if task.owner == owner]
-        found = [
-            read_arrow(context.run / task.file(".sample.arrow"))["hash"].to_numpy() for task in own
+        of_dataset = [task for task in tasks if task.owner == owner]
+        hash_parts = [
+            read_arrow(context.run / task.file(".sample.arrow"))["hash"].to_numpy()
+            for task in of_dataset
         ]
-        hashes = np.sort(np.concatenate(found))
+        hashes = np.sort(np.concatenate(hash_parts))
         below = None
         if len(hashes):
             below = int(hashes[min(settings.sample, len(hashes)) - 1])
-        sampled += [replace(task, sample_below=below) for task in own]
+        sampled += [replace(task, sample_below=below) for task in of_dataset]
     return sampled
 
 
-def assign_files(sizes: Sequence[int], names: Sequence[str], shards: int) -> list[list[Part]]:
+def assign_files(sizes: Sequence[int], names: Sequence[str], shards: int) -> list[list[FilePart]]:
     """Assign files to `shards` tasks: each file goes whole to one task, or its rows are divided
     among several.
 
@@ -176,23 +177,25 @@ def assign_files(sizes: Sequence[int], names: Sequence[str], shards: int) -> lis
     the most bytes per task. Every row of every file is in exactly one task.
     """
     if len(sizes) >= shards:
-        tasks: list[list[Part]] = [[] for _ in range(shards)]
+        tasks: list[list[FilePart]] = [[] for _ in range(shards)]
         loads = [(0, number) for number in range(shards)]
-        for file in sorted(range(len(sizes)), key=lambda each: (-sizes[each], names[each])):
+        for file in sorted(range(len(sizes)), key=lambda number: (-sizes[number], names[number])):
             load, number = heapq.heappop(loads)
-            tasks[number].append(Part(file))
+            tasks[number].append(FilePart(file))
             heapq.heappush(loads, (load + sizes[file], number))
         return [sorted(parts, key=lambda part: names[part.file]) for parts in tasks]
-    order = sorted(range(len(sizes)), key=lambda each: names[each])
+    order = sorted(range(len(sizes)), key=lambda number: names[number])
     counts = dict.fromkeys(order, 1)
-    heap = [(Fraction(-max(sizes[file], 1)), place, file) for place, file in enumerate(order)]
+    heap = [(Fraction(-max(sizes[file], 1)), rank, file) for rank, file in enumerate(order)]
     heapq.heapify(heap)
     for _ in range(shards - len(sizes)):
-        _, place, file = heap[0]
+        _, rank, file = heap[0]
         counts[file] += 1
-        heapq.heapreplace(heap, (Fraction(-max(sizes[file], 1), counts[file]), place, file))
+        heapq.heapreplace(heap, (Fraction(-max(sizes[file], 1), counts[file]), rank, file))
     return [
-        [Part(file, remainder, counts[file])] for file in order for remainder in range(counts[file])
+        [FilePart(file, remainder, counts[file])]
+        for file in order
+        for remainder in range(counts[file])
     ]
 
 
@@ -207,14 +210,14 @@ def row_hashes(seed: int, purpose: str, name_digest: int, rows: I64) -> tuple[U6
 
 def _sample(task: EncodeTask, files: TaskFiles, settings: ChatRecipe) -> dict[str, Any]:
     """Keep the `sample` smallest sample hashes of a task's rows in a file. Tokenises nothing."""
-    found = [np.empty(0, np.uint64)]
+    hash_parts = [np.empty(0, np.uint64)]
     rows_in = 0
     for part, batch in task.batches():
         rows_in += len(batch.rows)
-        found.append(
+        hash_parts.append(
             task.hashes(settings.seed, "sample", part, np.array(batch.numbers, np.int64))[0]
         )
-    smallest = np.sort(np.concatenate(found))[: settings.sample]
+    smallest = np.sort(np.concatenate(hash_parts))[: settings.sample]
     files.write_arrow(task.file(".sample.arrow"), pa.table({"hash": smallest}))
     return {"rows_in": rows_in}
 
@@ -270,9 +273,9 @@ class Chosen:
     compare, None if no columns are named.
     """
 
-    part: Part
+    part: FilePart
     batch: RowBatch
-    places: I64
+    indices: I64
     rows: Sequence[Mapping[str, Any]]
     keys: Sequence[str]
     named: Sequence[bytes | None]
@@ -323,7 +326,7 @@ class Encoding:
             self.task.file(".origins.arrow"), pa.table(vars(Origins.joined(self.origins)))
         )
         lines = (
-            json.dumps(each, ensure_ascii=True, sort_keys=True) + "\n" for each in self.rejected
+            json.dumps(record, ensure_ascii=True, sort_keys=True) + "\n" for record in self.rejected
         )
         files.write(self.task.file(".rejected.jsonl"), "".join(lines).encode())
         return {
@@ -339,43 +342,43 @@ class Encoding:
             "lost": {reason: dict(lost) for reason, lost in self.lost.items()},
         }
 
-    def take(self, part: Part, batch: RowBatch) -> None:
+    def take(self, part: FilePart, batch: RowBatch) -> None:
         """Encode the wanted rows of a batch that have a key."""
         self.count["rows_in"] += len(batch.rows)
         self.rows_of[self.task.dataset.names[part.file]] += len(batch.rows)
         numbers = np.array(batch.numbers, np.int64)
         entity = self.settings.entity
-        taken = np.ones(len(numbers), np.bool_)
+        selected = np.ones(len(numbers), np.bool_)
         if self.task.sample_below is not None:
             hashes, _ = self.task.hashes(self.settings.seed, "sample", part, numbers)
-            taken = hashes <= np.uint64(self.task.sample_below)
-            self.dropped[SAMPLED_OUT] += int((~taken).sum())
+            selected = hashes <= np.uint64(self.task.sample_below)
+            self.dropped[SAMPLED_OUT] += int((~selected).sum())
         chosen: list[tuple[int, Mapping[str, Any], str, bytes | None]] = []
-        for place in np.flatnonzero(taken).tolist():
-            row = batch.rows[place]
+        for index in np.flatnonzero(selected).tolist():
+            row = batch.rows[index]
             if isinstance(row, BrokenRow):
-                self.reject(batch, place, row.reason, row.detail)
+                self.reject(batch, index, row.reason, row.detail)
                 continue
             key = "" if entity is None else row.get(entity)
             if entity is not None and key in (None, ""):
-                self.reject(batch, place, NO_SPLIT_KEY, f"{entity} is {key!r}")
+                self.reject(batch, index, NO_SPLIT_KEY, f"{entity} is {key!r}")
                 continue
             values = [row.get(name) for name in self.settings.content]
-            given = any(value not in (None, "") for value in values)
+            filled = any(value not in (None, "") for value in values)
             content = None
-            if given:
+            if filled:
                 content = digest_of_texts([canonical_json(values).decode()])
             chosen.append(
-                (place, row, key if isinstance(key, str) else canonical_json(key).decode(), content)
+                (index, row, key if isinstance(key, str) else canonical_json(key).decode(), content)
             )
         if self.benchmarks is not None and chosen:
             rows = [row for _, row, _, _ in chosen]
-            kept = self.not_in_benchmarks(self.benchmarks, rows, batch.where(chosen[0][0]))
-            chosen = [chosen[at] for at in kept]
+            remaining = self.not_in_benchmarks(self.benchmarks, rows, batch.where(chosen[0][0]))
+            chosen = [chosen[at] for at in remaining]
         if not chosen:
             return
-        places, rows, keys, named = (list(each) for each in zip(*chosen, strict=True))
-        self.encode(Chosen(part, batch, np.array(places), rows, keys, named))
+        indices, rows, keys, named = (list(column) for column in zip(*chosen, strict=True))
+        self.encode(Chosen(part, batch, np.array(indices), rows, keys, named))
 
     def not_in_benchmarks(
         self, benchmarks: Benchmarks, rows: Sequence[Mapping[str, Any]], where: str
@@ -394,8 +397,8 @@ class Encoding:
                 )
         out = benchmarks.mask(texts_in(rows), len(rows), self.excluded)
         self.dropped[IN_BENCHMARK] += int(out.sum())
-        kept: list[int] = np.flatnonzero(~out).tolist()
-        return kept
+        remaining: list[int] = np.flatnonzero(~out).tolist()
+        return remaining
 
     def store(
         self,
@@ -423,13 +426,13 @@ class Encoding:
         if not len(sizes):
             return
         self.spool.add(tokens, mask, sizes)
-        numbers = np.array(chosen.batch.numbers, np.int64)[chosen.places[rows]]
+        numbers = np.array(chosen.batch.numbers, np.int64)[chosen.indices[rows]]
         if settings.entity is None:
             high, low = self.task.hashes(settings.seed, "row", part, numbers)
         else:
             texts = pa.array(chosen.keys, pa.large_string())
             units = hash_texts(derive_key(settings.seed, "packed_sequences.key"), texts)
-            high, low = (each[rows] for each in units)
+            high, low = (half[rows] for half in units)
         digests = [
             chosen.named[row] or content
             for row, content in zip(rows.tolist(), contents, strict=True)
@@ -453,16 +456,16 @@ class Encoding:
             )
         )
 
-    def reject(self, batch: RowBatch, place: int, reason: str, detail: str) -> None:
+    def reject(self, batch: RowBatch, index: int, reason: str, detail: str) -> None:
         """Count and list a row that gives no sequence. Raises `InputError` for preference data."""
         name = self.task.dataset.source.name
         # one such row shows that the file is for another kind of training
         if reason == "preference_data":
-            raise InputError(f"dataset {name}: {batch.where(place)}: {detail}")
+            raise InputError(f"dataset {name}: {batch.where(index)}: {detail}")
         self.dropped[reason] += 1
-        self.first.setdefault(reason, f"{batch.where(place)}: {detail}")
+        self.first.setdefault(reason, f"{batch.where(index)}: {detail}")
         if reason not in CHOSEN:
-            record = {"dataset": name, "file": batch.file, batch.unit: batch.numbers[place]}
+            record = {"dataset": name, "file": batch.file, batch.unit: batch.numbers[index]}
             self.rejected.append({**record, "reason": reason, "detail": detail})
 
 
@@ -475,18 +478,18 @@ class _Cutting(Encoding):
     settings: PackedSequences
 
     def encode(self, chosen: Chosen) -> None:
-        settings, longest, batch, places = (
+        settings, longest, batch, indices = (
             self.settings,
             self.settings.longest,
             chosen.batch,
-            chosen.places,
+            chosen.indices,
         )
         cut_over = None
         if settings.too_long == "turns":
             cut_over = longest
         encoded = self.encoded(chosen.rows, self.task.dataset.source, cut_over=cut_over)
-        for each in encoded.rejected:
-            self.reject(batch, int(places[each.row]), each.reason, each.detail)
+        for rejection in encoded.rejected:
+            self.reject(batch, int(indices[rejection.row]), rejection.reason, rejection.detail)
         lengths = encoded.lengths
         if not len(lengths):
             return
@@ -504,26 +507,28 @@ class _Cutting(Encoding):
             lengths = encoded.lengths
         over = np.flatnonzero(lengths > longest)
         if settings.too_long == "error" and len(over):
-            where = batch.where(int(places[encoded.rows[over[0]]]))
+            where = batch.where(int(indices[encoded.rows[over[0]]]))
             raise InputError(
                 f"{where}: gives a sequence of {lengths[over[0]]:,} tokens, a bin holds"
                 f" {longest:,}; choose what becomes of such rows with too_long='truncate', 'drop',"
                 " 'split' or 'turns', or a larger pack_size"
             )
-        pieces = fit(encoded.mask, lengths, longest, settings.too_long)
-        short = pieces.lengths < 2
-        kept = np.flatnonzero(~short)
-        rows = encoded.rows[pieces.sequence[kept]]
-        sizes = pieces.lengths[kept]
-        labels = pieces.labels[kept]
+        segments = fit(encoded.mask, lengths, longest, settings.too_long)
+        short = segments.lengths < 2
+        remaining = np.flatnonzero(~short)
+        rows = encoded.rows[segments.sequence[remaining]]
+        sizes = segments.lengths[remaining]
+        labels = segments.labels[remaining]
         self.lost[TOO_LONG].update(
-            sequences=pieces.dropped, tokens=pieces.lost_tokens, labels=pieces.lost_labels
+            sequences=segments.dropped, tokens=segments.lost_tokens, labels=segments.lost_labels
         )
         self.lost[TOO_SHORT].update(
-            sequences=int(short.sum()), tokens=int(pieces.lengths[short].sum()), labels=0
+            sequences=int(short.sum()), tokens=int(segments.lengths[short].sum()), labels=0
         )
         self.count.update(
-            truncated=pieces.truncated, too_long_dropped=pieces.dropped, divided=pieces.divided
+            truncated=segments.truncated,
+            too_long_dropped=segments.dropped,
+            divided=segments.divided,
         )
         for row in np.setdiff1d(encoded.rows, rows).tolist():
             most = int(lengths[encoded.rows == row].max())
@@ -532,15 +537,17 @@ class _Cutting(Encoding):
             else:
                 reason = TOO_SHORT
             self.reject(
-                batch, int(places[row]), reason, f"its longest sequence has {most:,} tokens"
+                batch, int(indices[row]), reason, f"its longest sequence has {most:,} tokens"
             )
         tokens = encoded.tokens
         mask = encoded.mask
         if int(sizes.sum()) != len(tokens):
             at = np.arange(sizes.sum()) + np.repeat(
-                pieces.starts[kept] - (np.cumsum(sizes) - sizes), sizes
+                segments.starts[remaining] - (np.cumsum(sizes) - sizes), sizes
             )
             tokens = tokens[at]
             mask = mask[at]
-        contents = [encoded.contents[each] for each in pieces.sequence[kept].tolist()]
+        contents = [
+            encoded.contents[rejection] for rejection in segments.sequence[remaining].tolist()
+        ]
         self.store(chosen, rows, contents, tokens, mask, sizes, labels)

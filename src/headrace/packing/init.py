@@ -94,7 +94,7 @@ class Sampled:
 
     rows: list[Row]
     wheres: list[str]
-    whole: bool
+    complete: bool
 
     @property
     def columns(self) -> list[str]:
@@ -136,14 +136,14 @@ class _Look(Sampled):
         return self.layouts.most_common(1)[0][0]
 
 
-def pack_sections(asked: AskedPack) -> tuple[list[Section], str]:
+def pack_sections(options: AskedPack) -> tuple[list[Section], str]:
     """Write the sections of the configuration, and a line about the data.
 
     Raises `SettingsError`, `InputError`.
     """
-    listing, dataset = dataset_of(asked.source)
-    given = pinned(asked.tokenizer)
-    look = _look(listing, given)
+    listing, dataset = dataset_of(options.source)
+    tokenizer = pinned(options.tokenizer)
+    look = _look(listing, tokenizer)
     about = (
         f"{sampled_words(listing, look)}: layout"
         f" {look.usual}{f', mapping {look.mapping}' if look.mapping else ''}"
@@ -156,12 +156,12 @@ def pack_sections(asked: AskedPack) -> tuple[list[Section], str]:
             f"Written by `headrace init pack` after a look at the data: {about}.\nPaths are"
             " relative to where the command is run. Every setting is explained in"
             " docs/packing.md.",
-            {"recipe": "packed_sequences", "out": asked.out},
+            {"recipe": "packed_sequences", "out": options.out},
         ),
         Section(f"{_about_layouts(look)} {why}".strip(), {"blend": blend}),
         *(
-            [tokenizer_section(given)]
-            if given is not None or look.how != "counted"
+            [tokenizer_section(tokenizer)]
+            if tokenizer is not None or look.how != "counted"
             else [_NO_TOKENIZER]
         ),
         _size_section(look),
@@ -200,22 +200,22 @@ def _about_layouts(look: _Look) -> str:
     return words + (f", with {', '.join(beside)} beside." if beside else ".")
 
 
-def dataset_of(given: Sequence[str]) -> tuple[Listing, dict[str, Any]]:
+def dataset_of(sources: Sequence[str]) -> tuple[Listing, dict[str, Any]]:
     """List the files of one dataset, with its name and paths in the form of a blend.
 
     Raises `SettingsError`.
     """
-    source = with_paths(list(given))  # a table's address becomes the path of its copy
+    source = with_paths(list(sources))  # a table's address becomes the path of its copy
     path = path_of(source[0])
     if len(source) == 1 and is_blend_file(path):
         raise SettingsError(
             f"{path}: is a blend file already; write `blend: {path}` into a configuration, "
             "or give init the files of one dataset"
         )
-    (dataset,) = plain([path_of(each) for each in source])["datasets"]
+    (dataset,) = plain([path_of(path) for path in source])["datasets"]
     return list_files(source, splits="keep"), {
         "name": dataset["name"],
-        "path": [str(each) for each in given],
+        "path": [str(source) for source in sources],
     }
 
 
@@ -245,15 +245,17 @@ def shares_section(sampled: Sampled, blend: Mapping[str, Any], decided: str) -> 
     """Propose a seed, and the shares of the splits if the blend does not give the splits."""
     if "datasets" not in blend:
         return Section(f"The seed decides {decided}.", {"seed": 42})
-    few = sampled.whole and len(sampled.rows) < 3
+    too_few = sampled.complete and len(sampled.rows) < 3
     words = "Shares of rows, exactly; the seed decides which. A share above 0 has one row at least."
-    if few:
+    if too_few:
         words += " Too few rows to hold some out."
-    if few:
-        train, held = (1.0, 0.0)
+    if too_few:
+        train, held_out = (1.0, 0.0)
     else:
-        train, held = (0.98, 0.01)
-    return Section(words, {"train_ratio": train, "val_ratio": held, "test_ratio": held, "seed": 42})
+        train, held_out = (0.98, 0.01)
+    return Section(
+        words, {"train_ratio": train, "val_ratio": held_out, "test_ratio": held_out, "seed": 42}
+    )
 
 
 def bad_rows_section(sampled: Sampled, rejected: Mapping[int, str]) -> list[Section]:
@@ -273,17 +275,17 @@ def bad_rows_section(sampled: Sampled, rejected: Mapping[int, str]) -> list[Sect
     return [Section(words, {"max_bad_share": min(1.0, round(2 * bad / rows + 0.01, 2))})]
 
 
-def tokenizer_section(given: str | None) -> Section:
+def tokenizer_section(tokenizer: str | None) -> Section:
     """Name the tokenizer, or ask for one."""
     words = (
         "tokenizer.json, the directory that holds it with tokenizer_config.json, or the name on the"
         " Hugging Face hub, pinned to its commit, of the model to be trained."
     )
-    if given is None:
+    if tokenizer is None:
         words += " NOT SET: give it here, or with --set tokenizer=DIRECTORY."
         return Section(words, {"tokenizer": Aside("DIRECTORY", needed=True)})
     words += " Its own chat template is used unless chat_template gives a Jinja file."
-    return Section(words, {"tokenizer": given, "chat_template": Aside("template.jinja")})
+    return Section(words, {"tokenizer": tokenizer, "chat_template": Aside("template.jinja")})
 
 
 def _size_section(look: _Look) -> Section:
@@ -310,19 +312,19 @@ def read_some(listing: Listing) -> Sampled:
     chosen = evenly(len(listing.names), _FILES)
     rows: list[Row] = []
     wheres: list[str] = []
-    whole = len(chosen) == len(listing.names)
-    for place in chosen:
+    complete = len(chosen) == len(listing.names)
+    for number in chosen:
         room = max(1, _ROWS // len(chosen))
-        for batch in read_rows(listing.path(place), name=listing.names[place], batch_rows=_ROWS):
+        for batch in read_rows(listing.path(number), name=listing.names[number], batch_rows=_ROWS):
             rows += batch.rows[:room]
             wheres += [batch.where(at) for at in range(min(room, len(batch.rows)))]
             room -= len(batch.rows)
             if room < 0:
-                whole = False
+                complete = False
                 break
     if not rows:
         raise SettingsError(f"{listing.names[0]}: holds no rows; give data to look at")
-    return Sampled(rows, wheres, whole)
+    return Sampled(rows, wheres, complete)
 
 
 def _look(listing: Listing, tokenizer: str | None) -> _Look:
@@ -344,15 +346,15 @@ def _look(listing: Listing, tokenizer: str | None) -> _Look:
         if not isinstance(sample, RowRejected):
             read.append(sample)
     rejected = {}
-    for place, each in enumerate(samples):
+    for number, each in enumerate(samples):
         if isinstance(each, RowRejected):
-            rejected[place] = each.reason
+            rejected[number] = each.reason
     layouts = Counter(
         layout_of(row, mapping)
-        for place, row in enumerate(rows)
-        if place not in rejected and isinstance(row, Mapping)
+        for number, row in enumerate(rows)
+        if number not in rejected and isinstance(row, Mapping)
     )
-    tokens = np.array([_length(each) for each in read], np.int64)
+    tokens = np.array([_length(sample) for sample in read], np.int64)
     how = "counted"
     if not isinstance(read[0], Tokens) and tokenizer is None:
         how = f"estimated, {_CHARACTERS_A_TOKEN} characters a token"
@@ -360,8 +362,8 @@ def _look(listing: Listing, tokenizer: str | None) -> _Look:
         encoded = _encoded(rows, RowForm(mapping=mapping), tokenizer, f"{listing.names[0]}: ")
         tokens = encoded.lengths
         how = "counted with this tokenizer"
-        rejected |= {each.row: each.reason for each in encoded.rejected}
-    return _Look(rows, sampled.wheres, sampled.whole, mapping, layouts, tokens, how, rejected)
+        rejected |= {rejection.row: rejection.reason for rejection in encoded.rejected}
+    return _Look(rows, sampled.wheres, sampled.complete, mapping, layouts, tokens, how, rejected)
 
 
 def _encoded(rows: Sequence[Row], form: RowForm, tokenizer: str, where: str = "") -> Encoded:
@@ -426,11 +428,11 @@ def _mapping(sampled: Sampled, file: str) -> dict[str, str]:
             proposals.append({"user": texts[user], "assistant": texts[assistant]})
     if len(texts) == 1:
         proposals.append({"text": next(iter(texts.values()))})
-    for place, proposal in enumerate(proposals):
+    for rank, proposal in enumerate(proposals):
         read = sum(
             not isinstance(_try(sample_of, row, "auto", proposal), RowRejected) for row in objects
         )
-        if 2 * read > len(objects) and (proposal or not place):
+        if 2 * read > len(objects) and (proposal or not rank):
             return proposal
     raise SettingsError(
         f"{file}: none of the columns is known to hold chats; there are"
@@ -449,24 +451,25 @@ def _of_list(name: str, value: object) -> dict[str, str]:
             return {}
     if not isinstance(value, Sequence) or isinstance(value, str) or not value:
         return {}
-    if all(isinstance(each, int) and not isinstance(each, bool) for each in value):
+    if all(isinstance(number, int) and not isinstance(number, bool) for number in value):
         return {"input_ids": name}
-    if not all(isinstance(each, Mapping) for each in value):
+    if not all(isinstance(message, Mapping) for message in value):
         return {}
     keys = []
     for key, inner in value[0].items():
         if isinstance(inner, str):
             keys.append(key)
     role = next(
-        (key for key in keys if all(str(each.get(key)).lower() in ROLES for each in value)), None
+        (key for key in keys if all(str(message.get(key)).lower() in ROLES for message in value)),
+        None,
     )
     content = next((key for key in keys if key != role), None)
     if role is None or content is None:
         return {}
-    found = {"messages": name, "role": role, "content": content}
+    mapping = {"messages": name, "role": role, "content": content}
     usual = {"role": ("role", "from"), "content": ("content", "value")}
     result = {}
-    for key, column in found.items():
+    for key, column in mapping.items():
         if column not in usual.get(key, ()):
             result[key] = column
     return result
@@ -489,10 +492,10 @@ def split_by_names(
         }
 
     # a saved dataset may have splits of any name
-    told = []
+    reasons = []
     if set(listing.splits) <= set(_SPLIT_WORDS):
-        told = listing.splits
-    files = _by_split(zip(listing.names, told, strict=False))
+        reasons = listing.splits
+    files = _by_split(zip(listing.names, reasons, strict=False))
     if len(files) > 1 and "train" in files:
         listed = "; ".join(f"{split}: {', '.join(names)}" for split, names in files.items())
         paths = {
@@ -511,7 +514,7 @@ def split_by_names(
         values = _by_split((word, word.lower()) for word in words)
         if len(values) > 1 and "train" in values:
             return (
-                per_split({split: {"filters": {column: each}} for split, each in values.items()}),
+                per_split({split: {"filters": {column: words}} for split, words in values.items()}),
                 (
                     f"Column {column} names the split of a row ({', '.join(words)}). Rows with"
                     " other words are left out, and counted."
@@ -522,36 +525,40 @@ def split_by_names(
 
 def _by_split(pairs: Iterable[tuple[str, str]]) -> dict[Split, list[str]]:
     """Group the first of each pair by the split that the second names."""
-    found: dict[Split, list[str]] = {}
+    columns: dict[Split, list[str]] = {}
     for name, word in pairs:
-        found.setdefault(_SPLIT_WORDS[word], []).append(name)
-    return found
+        columns.setdefault(_SPLIT_WORDS[word], []).append(name)
+    return columns
 
 
-def preference_sections(asked: AskedPreferences) -> tuple[list[Section], str]:
+def preference_sections(options: AskedPreferences) -> tuple[list[Section], str]:
     """Write the sections of the configuration, and a line about the data.
 
     Raises `SettingsError`, `InputError`.
     """
-    listing, dataset = dataset_of(asked.source)
-    given = pinned(asked.tokenizer)
+    listing, dataset = dataset_of(options.source)
+    tokenizer = pinned(options.tokenizer)
     sampled = read_some(listing)
-    kind, mapping = _kind_and_mapping(sampled, asked.kind, listing.names[0])
+    row_type, mapping = _kind_and_mapping(sampled, options.kind, listing.names[0])
     form = RowForm(mapping=mapping)
-    questions = [_try(question_of, row, form, kind) for row in sampled.rows]
+    questions = [_try(question_of, row, form, row_type) for row in sampled.rows]
     rejected = {}
-    for index, each in enumerate(questions):
-        if isinstance(each, RowRejected):
-            rejected[index] = each.reason
-    rows = [row for each in questions if isinstance(each, Question) for row in each.rows()]
-    if given is not None:
-        lengths = _encoded(rows, FORMS[False], given).lengths
+    for index, question in enumerate(questions):
+        if isinstance(question, RowRejected):
+            rejected[index] = question.reason
+    rows = [
+        row for question in questions if isinstance(question, Question) for row in question.rows()
+    ]
+    if tokenizer is not None:
+        lengths = _encoded(rows, FORMS[False], tokenizer).lengths
         how = "counted with this tokenizer"
     else:
         texts = [str(row["prompt"]) + str(row["completion"]) for row in rows]
         lengths = np.array([max(2, len(text) // _CHARACTERS_A_TOKEN) for text in texts], np.int64)
         how = f"estimated, {_CHARACTERS_A_TOKEN} characters a token"
-    about = f"{sampled_words(listing, sampled)}: {kind}{f', mapping {mapping}' if mapping else ''}"
+    about = (
+        f"{sampled_words(listing, sampled)}: {row_type}{f', mapping {mapping}' if mapping else ''}"
+    )
     blend, why = split_by_names(
         listing, sampled, dataset | ({"mapping": mapping} if mapping else {})
     )
@@ -564,16 +571,17 @@ def preference_sections(asked: AskedPreferences) -> tuple[list[Section], str]:
             f"Written by `headrace init preferences` after a look at the data: {about}.\nPaths are"
             " relative to where the command is run. Every setting is explained in"
             " docs/preferences.md.",
-            {"recipe": "preferences", "out": asked.out},
+            {"recipe": "preferences", "out": options.out},
         ),
         Section(
-            f"Rows have {_MEANING[kind]}, {'as asked' if asked.kind else _FOUND}.", {"kind": kind}
+            f"Rows have {_MEANING[row_type]}, {'as asked' if options.kind else _FOUND}.",
+            {"kind": row_type},
         ),
         Section(
             f"What is read{', mapping says from which columns' if mapping else ''}. {why}".strip(),
             {"blend": blend},
         ),
-        tokenizer_section(given),
+        tokenizer_section(tokenizer),
         Section(
             "Rows with more tokens than max_tokens are left out and counted. Lengths of prompt and"
             f" answer ({how}): half up to {int(np.median(lengths)):,}, 99 % up to"
@@ -581,7 +589,11 @@ def preference_sections(asked: AskedPreferences) -> tuple[list[Section], str]:
             {"max_tokens": Aside(1 << int(lengths.max() - 1).bit_length())},
         ),
         *bad_rows_section(sampled, rejected),
-        *([Section(unread, {"columns": Aside(others)})] if kind != "prompts" and others else []),
+        *(
+            [Section(unread, {"columns": Aside(others)})]
+            if row_type != "prompts" and others
+            else []
+        ),
         shares_section(sampled, blend, "samples and mixes"),
         ENTITY,
     ]
@@ -596,7 +608,7 @@ def preference_sections(asked: AskedPreferences) -> tuple[list[Section], str]:
 
 
 def _kind_and_mapping(
-    sampled: Sampled, asked: Kind | None, file: str
+    sampled: Sampled, requested: Kind | None, file: str
 ) -> tuple[Kind, dict[str, str]]:
     """Return the first kind, and proposal for its columns, that reads most rows.
 
@@ -606,19 +618,22 @@ def _kind_and_mapping(
     if not objects:
         raise SettingsError(f"{_why_no_object(sampled.rows, file)} rows with prompts")
     first = objects[0]
-    for kind in [asked] if asked is not None else get_args(Kind):
-        for mapping in _proposals(first, kind):
+    for row_type in [requested] if requested is not None else get_args(Kind):
+        for mapping in _proposals(first, row_type):
             form = RowForm(mapping=mapping)
-            read = sum(isinstance(_try(question_of, row, form, kind), Question) for row in objects)
+            read = sum(
+                isinstance(_try(question_of, row, form, row_type), Question) for row in objects
+            )
             if 2 * read > len(objects):
-                return kind, mapping
-    wrong = _try(question_of, first, RowForm(), asked or "pairs")
+                return row_type, mapping
+    wrong = _try(question_of, first, RowForm(), requested or "pairs")
     if isinstance(wrong, RowRejected):
         reason = f"; as they are, the first row is {wrong.reason}: {wrong.detail}"
     else:
         reason = ""
     raise SettingsError(
-        f"{file}: no columns are known to hold {asked or 'pairs, judged answers or prompts'}, there"
+        f"{file}: no columns are known to hold {requested or 'pairs, judged answers or prompts'},"
+        " there"
         " are "
         f'{preview(list(first))}{reason}; write a blend file with "mapping", e.g. '
         '{"prompt": "task", "chosen": "better", "rejected": "worse"}, or with "layout":'
@@ -627,11 +642,11 @@ def _kind_and_mapping(
     )
 
 
-def _proposals(row: Mapping[str, Any], kind: Kind) -> Iterator[dict[str, str]]:
+def _proposals(row: Mapping[str, Any], row_type: Kind) -> Iterator[dict[str, str]]:
     """Yield mappings of columns, those that rename fewest first."""
     names = {name.lower(): name for name in row}
     answers: list[dict[str, str]] = [{}]
-    if kind == "pairs":
+    if row_type == "pairs":
         for better, worse in _BETTER_AND_WORSE:
             pairs = []
             for name in names:
@@ -642,14 +657,14 @@ def _proposals(row: Mapping[str, Any], kind: Kind) -> Iterator[dict[str, str]]:
                 for good, bad in pairs
                 if good in names
             ]
-    elif kind == "judged":
+    elif row_type == "judged":
         labels = [{}, *({"label": name} for name, value in row.items() if isinstance(value, bool))]
-        told = [
+        completions = [
             {},
-            *({"completion": names[each]} for each in (*_ASSISTANTS, *_MODELS) if each in names),
+            *({"completion": names[name]} for name in (*_ASSISTANTS, *_MODELS) if name in names),
         ]
-        answers = [label | answer for label in labels for answer in told]
-    prompts = [{}, *({"prompt": names[each]} for each in _USERS if each in names)]
+        answers = [label | answer for label in labels for answer in completions]
+    prompts = [{}, *({"prompt": names[name]} for name in _USERS if name in names)]
     for answer in answers:
         for prompt in prompts:
             yield {name: column for name, column in (prompt | answer).items() if name != column}

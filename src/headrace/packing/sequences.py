@@ -1,13 +1,15 @@
 """Make tokenised sequences fit a bin, fingerprint them, and record where they came from.
 
-**Fitting.** A label is a trained token that has a token before it in its sequence, so the first token of a sequence is
-never a label. The loss of a policy is counted in tokens and in labels; nothing else is lost.
+**Fitting.** A label is a trained token that has a token before it in its sequence, so the first
+token of a sequence is never a label. The loss of a policy is counted in tokens and in labels;
+nothing else is lost.
 
-**Fingerprints** of 64 bits compare the sequences before packing with those after it. Every (position, token, label?) of
-a sequence is mixed separately, and the mixed words are added modulo 2^64. A set of sequences has the sum of their
-fingerprints. Sums do not depend on order, so an input of any size is compared with its output in one pass over each. A
-sequence that is missing, doubled, cut, moved by a token or joined with another changes the sum, except with a chance of
-one in 2^64. This finds mistakes, not forgeries. It takes about ten vector operations per token.
+**Fingerprints** of 64 bits compare the sequences before packing with those after it. Every
+(position, token, label?) of a sequence is mixed separately, and the mixed words are added modulo
+2^64. A set of sequences has the sum of their fingerprints. Sums do not depend on order, so an input
+of any size is compared with its output in one pass over each. A sequence that is missing, doubled,
+cut, moved by a token or joined with another changes the sum, except with a chance of one in 2^64.
+This finds mistakes, not forgeries. It takes about ten vector operations per token.
 
 **Origins** lie in a file beside the spool, one row per sequence.
 """
@@ -23,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.arrays import I32, I64, U8, U64, offsets_from_lengths
-from headrace.packing.chats.turns import Piece, cut_at_turns
+from headrace.packing.chats.turns import Segment, cut_at_turns
 
 if TYPE_CHECKING:
     from headrace.packing.chats.tokenise import Encoded
@@ -37,7 +39,8 @@ _CHUNK = 1 << 20
 class Pieces:
     """Ranges of a flat token array that are kept as sequences. Parallel int64 [M].
 
-    sequence: index of the input sequence of each piece. `lost_tokens` + the pieces' tokens = the input's tokens.
+    sequence: index of the input sequence of each piece. `lost_tokens` + the pieces' tokens = the
+    input's tokens.
     """
 
     sequence: I64
@@ -59,15 +62,20 @@ def label_counts(mask: U8, starts: I64, lengths: I64) -> I64:
     if not len(starts):
         return np.empty(0, np.int64)
     sums = offsets_from_lengths(mask)
-    return np.asarray(sums[starts + lengths] - sums[np.minimum(starts + 1, starts + lengths)], np.int64)
+    return np.asarray(
+        sums[starts + lengths] - sums[np.minimum(starts + 1, starts + lengths)], np.int64
+    )
 
 
 def fit(mask: U8, lengths: I64, longest: int, policy: Policy) -> Pieces:
-    """Cut sequences into pieces of at most `longest` tokens. mask: flat. lengths [N]: lengths of the sequences in it.
+    """Cut sequences into pieces of at most `longest` tokens.
 
-    truncate: keeps the first `longest` tokens. A sequence that had labels and keeps none is dropped, because it would
-    train nothing. drop, turns, error: drops the whole sequence; `cut_at_borders` comes before this. split: makes pieces
-    of `longest` tokens. A last piece of one token has no label and is left out.
+    mask: flat. lengths [N]: lengths of the sequences in it.
+
+    truncate: keeps the first `longest` tokens. A sequence that had labels and keeps none is
+    dropped, because it would train nothing. drop, turns, error: drops the whole sequence;
+    `cut_at_borders` comes before this. split: makes pieces of `longest` tokens. A last piece of one
+    token has no label and is left out.
     """
     ends = np.cumsum(lengths)
     starts = ends - lengths
@@ -107,18 +115,25 @@ def fit(mask: U8, lengths: I64, longest: int, policy: Policy) -> Pieces:
 
 
 def cut_at_borders(encoded: Encoded, longest: int) -> tuple[Encoded, int, int, dict[str, int]]:
-    """Replace every long sequence with known turns by its pieces. A sequence that gives no piece stays as it is.
+    """Replace every long sequence with known turns by its pieces.
 
-    Returns the sequences, the number that were cut, the tokens that pieces repeat, and the tokens and labels left out.
+    A sequence that gives no piece stays as it is.
+
+    Returns the sequences, the number that were cut, the tokens that pieces repeat, and the tokens
+    and labels left out.
     """
     tokens, masks, sources, divided, repeated = list[I32](), list[U8](), list[int](), 0, 0
     lost = {"tokens": 0, "labels": 0}
     for number, (begin, end) in enumerate(pairwise(encoded.offsets.tolist())):
-        ids, mask, turns = encoded.tokens[begin:end], encoded.mask[begin:end], encoded.turns.get(number)
+        ids, mask, turns = (
+            encoded.tokens[begin:end],
+            encoded.mask[begin:end],
+            encoded.turns.get(number),
+        )
         head, pieces = (turns[0].at, cut_at_turns(mask, turns, longest)) if turns else (0, [])
         divided += bool(pieces)
         if not pieces:
-            head, pieces = 0, [Piece(0, 0, len(ids))]
+            head, pieces = 0, [Segment(0, 0, len(ids))]
         used = np.zeros(len(ids), np.bool_)
         used[:head] = True
         for piece in pieces:
@@ -144,10 +159,13 @@ def cut_at_borders(encoded: Encoded, longest: int) -> tuple[Encoded, int, int, d
 
 
 def sequence_prints(ids: I32, labels: U8 | None, lengths: I64, blank: int | None = None) -> U64:
-    """Compute fingerprints of the sequences [N] that lie end to end in `ids`. All lengths are at least 1.
+    """Compute fingerprints of the sequences [N] that lie end to end in `ids`.
 
-    labels: 1 if the NEXT token of the sequence is a label, flat; None: fingerprints cover the tokens alone.
-    blank: a token that fingerprints ignore, so that padded and unpadded sequences have the same fingerprint.
+    All lengths are at least 1.
+
+    labels: 1 if the NEXT token of the sequence is a label, flat; None: fingerprints cover the
+    tokens alone. blank: a token that fingerprints ignore, so that padded and unpadded sequences
+    have the same fingerprint.
     """
     ends = np.cumsum(lengths)
     starts = ends - lengths
@@ -170,12 +188,16 @@ def sequence_prints(ids: I32, labels: U8 | None, lengths: I64, blank: int | None
 
 
 def set_print(prints: U64) -> str:
-    """Return the fingerprint of a set of sequences as text: their count and the sum of their fingerprints."""
+    """Return the fingerprint of a set of sequences as text: their count and the sum of their
+    fingerprints.
+    """
     return f"{len(prints)}:{int(prints.sum(dtype=np.uint64)):016x}"
 
 
 def mix(words: U64) -> U64:
-    """Map 64-bit words so that every bit spreads over all others: a bijection, the finaliser of SplitMix64."""
+    """Map 64-bit words so that every bit spreads over all others: a bijection, the finaliser of
+    SplitMix64.
+    """
     words = (words + np.uint64(0x9E3779B97F4A7C15)).astype(np.uint64)
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -186,10 +208,11 @@ def mix(words: U64) -> U64:
 class Origins:
     """Origins of sequences [N] in spool order. Sequences of one source row are adjacent.
 
-    file int32, row int64: index of the source file in its dataset, and number of the row in the file, from 1.
-    unit_high, unit_low uint64: hash of the unit that stays in one split: the entity if there is one, else the row.
-    content_high, content_low uint64: digest of the row's content, see `content_of`. lengths, labels int64: tokens, and
-    trained tokens that have a token before them. prints uint64: fingerprints.
+    file int32, row int64: index of the source file in its dataset, and number of the row in the
+    file, from 1. unit_high, unit_low uint64: hash of the unit that stays in one split: the entity
+    if there is one, else the row. content_high, content_low uint64: digest of the row's content,
+    see `content_of`. lengths, labels int64: tokens, and trained tokens that have a token before
+    them. prints uint64: fingerprints.
     """
 
     file: I32
@@ -215,7 +238,9 @@ class Origins:
     def counts(self, sequences: I64) -> dict[str, int]:
         """Count the rows, sequences, tokens and labels of some sequences."""
         return {
-            "rows": len(np.unique(self.file[sequences].astype(np.int64) << 40 | self.row[sequences])),
+            "rows": len(
+                np.unique(self.file[sequences].astype(np.int64) << 40 | self.row[sequences])
+            ),
             "sequences": len(sequences),
             "tokens": int(self.lengths[sequences].sum()),
             "labels": int(self.labels[sequences].sum()),
@@ -225,14 +250,20 @@ class Origins:
     def joined(cls, parts: Sequence[Origins], files: Sequence[int] | None = None) -> Origins:
         """Join the sequences of several spools end to end.
 
-        files: number of files per part if every part is another dataset. Files are then numbered across datasets.
+        files: number of files per part if every part is another dataset. Files are then numbered
+        across datasets.
         """
         if files is not None:
             begins = np.cumsum([0, *files[:-1]], dtype=np.int32)
-            parts = [replace(part, file=part.file + begin) for part, begin in zip(parts, begins, strict=True)]
+            parts = [
+                replace(part, file=part.file + begin)
+                for part, begin in zip(parts, begins, strict=True)
+            ]
         kinds = (np.int32, np.int64, *(4 * (np.uint64,)), np.int64, np.int64, np.uint64)
         columns = {
-            each.name: np.concatenate([np.empty(0, kind), *(getattr(part, each.name) for part in parts)])
+            each.name: np.concatenate(
+                [np.empty(0, kind), *(getattr(part, each.name) for part in parts)]
+            )
             for each, kind in zip(fields(cls), kinds, strict=True)
         }
         return cls(**columns)

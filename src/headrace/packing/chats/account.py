@@ -116,12 +116,12 @@ def masks_by_bytes(
     positions: list[int] = []  # borders of each text's spans, then its end
     first_byte = 0
     for text, text_spans in zip(texts, spans, strict=True):
-        borders = [border for span in text_spans for border in span]
+        offsets = [border for span in text_spans for border in span]
         size = len(text)
         if not text.isascii():
-            borders = [len(text[:border].encode()) for border in borders]
+            offsets = [len(text[:border].encode()) for border in offsets]
             size = len(text.encode())
-        positions += [first_byte + border for border in borders]
+        positions += [first_byte + border for border in offsets]
         first_byte += size
         positions.append(first_byte)
     tokens = np.searchsorted(starts, positions)

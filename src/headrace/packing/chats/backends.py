@@ -66,8 +66,8 @@ class Fastokens:
 
     def _encode(self, texts: Sequence[str]) -> FlatIds:
         ids, offsets = self._library.encode_batch_flat([*texts], False)
-        borders: I64 = np.frombuffer(offsets, np.int64)
-        return FlatIds(np.frombuffer(ids, np.int32), np.diff(borders))
+        boundaries: I64 = np.frombuffer(offsets, np.int64)
+        return FlatIds(np.frombuffer(ids, np.int32), np.diff(boundaries))
 
     def _agrees(self, encoded: FlatIds, texts: Sequence[str], indices: Sequence[int]) -> bool:
         expected = self._tokenizer.encode_batch(

@@ -48,12 +48,12 @@ def is_name(text: str) -> bool:
 
 def parts_of(name: str) -> tuple[str, str]:
     """Return the repository and the revision of a name."""
-    found = _NAME.fullmatch(name)
-    if found is None:
+    match = _NAME.fullmatch(name)
+    if match is None:
         raise SettingsError(
             f"tokenizer {name!r}: is not a name on the hub; give ORG/NAME or ORG/NAME@REVISION"
         )
-    return found[1], found[2] or "main"
+    return match[1], match[2] or "main"
 
 
 def pinned(name: str) -> str:
@@ -73,17 +73,17 @@ def directory_of(name: str) -> Path:
     Raises `SettingsError` if they are neither in the cache nor available from the hub,
     `MissingExtra`.
     """
-    found = cached_directory(name)
-    if found is not None and all((found / each).is_file() for each in _ALWAYS):
-        return found
+    directory = cached_directory(name)
+    if directory is not None and all((directory / name).is_file() for name in _ALWAYS):
+        return directory
     repository, revision = parts_of(name)
     hub = _hub()
 
     class OnTerminals(hub.utils.tqdm):  # type: ignore[misc, name-defined]  # its module may be missing
         """A progress bar that is hidden unless the output is a terminal."""
 
-        def __init__(self, *given: Any, **options: Any) -> None:
-            super().__init__(*given, **{"disable": None, **options})
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **{"disable": None, **options})
 
     try:
         fetched = hub.snapshot_download(
@@ -103,16 +103,16 @@ def directory_of(name: str) -> Path:
             f" {repository} --revision {revision} --exclude '*.safetensors'`, and bring the cache"
             " here or give the directory"
         ) from error
-    found = Path(fetched)
-    if not (found / FILES[0]).is_file():
+    directory = Path(fetched)
+    if not (directory / FILES[0]).is_file():
         raise SettingsError(
-            f"tokenizer {name}: no tokenizer.json in {found}; if the hub has one, fetch it, `hf"
+            f"tokenizer {name}: no tokenizer.json in {directory}; if the hub has one, fetch it, `hf"
             f" download {repository} --revision {revision} tokenizer.json`; if not, it is a slow"
             " tokenizer: convert it with transformers,"
             f" `AutoTokenizer.from_pretrained({repository!r}).save_pretrained(DIRECTORY)`, and give"
             " the directory"
         )
-    return found
+    return directory
 
 
 def cached_directory(name: str) -> Path | None:
@@ -120,12 +120,12 @@ def cached_directory(name: str) -> Path | None:
     repository, revision = parts_of(name)
     snapshot_download = _hub().snapshot_download
     try:
-        found = snapshot_download(
+        directory = snapshot_download(
             repository, revision=revision, allow_patterns=list(FILES), local_files_only=True
         )
     except FileNotFoundError:
         return None
-    return Path(found)
+    return Path(directory)
 
 
 def record_of(name: str) -> dict[str, Any]:
@@ -139,9 +139,9 @@ def record_of(name: str) -> dict[str, Any]:
 def digests_in(directory: Path) -> Mapping[str, str]:
     """Return the SHA-256 of each of a tokenizer's files in a directory."""
     result = {}
-    for each in FILES:
-        if (directory / each).is_file():
-            result[each] = sha256_hex((directory / each).read_bytes())
+    for name in FILES:
+        if (directory / name).is_file():
+            result[name] = sha256_hex((directory / name).read_bytes())
     return result
 
 

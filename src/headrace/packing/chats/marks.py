@@ -55,7 +55,7 @@ _STAND_IN = re.compile(f"{_STANDS}([{chr(_FIRST)}-\U0010ffff])")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class MarkedText:
     """A marked text.
 
     owner: its message. part: its field. whole: whether it is a field, not a leaf inside arguments.
@@ -64,17 +64,17 @@ class Piece:
     owner: int
     part: str
     text: str
-    whole: bool
+    complete: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Mark:
     """A mark in a rendering.
 
     at: its position in the text without marks. number: of a piece, or of a JSON text.
     """
 
-    kind: str
+    sign: str
     number: int
     at: int
 
@@ -91,13 +91,13 @@ class AnyOf:
     It looks for single characters first, which is much faster.
     """
 
-    def __init__(self, wanted: Iterable[str]) -> None:
-        self._wanted = sorted({*wanted} - {""}, key=lambda each: (-len(each), each))
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._wanted = sorted({*texts} - {""}, key=lambda text: (-len(text), text))
         counts = Counter(chain.from_iterable(map(set, self._wanted)))
         self._hints = sorted(
             {
-                min(each, key=lambda sign: (sign.isalnum(), -counts[sign], sign))
-                for each in self._wanted
+                min(text, key=lambda sign: (sign.isalnum(), -counts[sign], sign))
+                for text in self._wanted
             }
         )
         self.pattern = re.compile("|".join(map(re.escape, self._wanted)) or r"(?!)")
@@ -111,8 +111,8 @@ def tags_of(template: str) -> re.Pattern[str]:
     """Build a pattern of the tags that a template mentions, and may therefore look for in a
     message.
     """
-    found = sorted({*_TAG.findall(template)}, key=lambda tag: (-len(tag), tag))
-    return re.compile(f"({'|'.join(map(re.escape, found)) or '(?!)'})")
+    tags = sorted({*_TAG.findall(template)}, key=lambda tag: (-len(tag), tag))
+    return re.compile(f"({'|'.join(map(re.escape, tags)) or '(?!)'})")
 
 
 def shape_of(messages: Sequence[Message], tags: re.Pattern[str]) -> tuple[list[Any], list[str]]:
@@ -152,9 +152,9 @@ def shape_of(messages: Sequence[Message], tags: re.Pattern[str]) -> tuple[list[A
                         (
                             name,
                             *(
-                                _filled(each, tags, hole)
-                                for each in written
-                                if isinstance(each, str)
+                                _filled(text, tags, hole)
+                                for text in written
+                                if isinstance(text, str)
                             ),
                         )
                     )
@@ -165,29 +165,29 @@ def shape_of(messages: Sequence[Message], tags: re.Pattern[str]) -> tuple[list[A
 
 def _filled(text: str, tags: re.Pattern[str], fill: Callable[[str], str]) -> str:
     """Replace the parts of a text between tags, but keep the white space around them."""
-    found = []
-    for place, part in enumerate(tags.split(text)):
-        if place & 1:
+    filled = []
+    for number, part in enumerate(tags.split(text)):
+        if number & 1:
             core = ""
         else:
             core = part.strip()
-        found.append(part.replace(core, fill(core), 1) if core else part)
-    return "".join(found)
+        filled.append(part.replace(core, fill(core), 1) if core else part)
+    return "".join(filled)
 
 
 def marked(
     messages: Sequence[Message], tags: re.Pattern[str]
-) -> tuple[list[Message], list[Piece], dict[int, int]]:
+) -> tuple[list[Message], list[MarkedText], dict[int, int]]:
     """Mark the messages; return them, the piece of each mark, and the owner of every part of a tool
     call, by `id`.
     """
-    pieces: list[Piece] = []
+    marked_texts: list[MarkedText] = []
     owners: dict[int, int] = {}
 
-    def mark(owner: int, part: str, text: str, *, whole: bool = True) -> str:
+    def mark(owner: int, part: str, text: str, *, complete: bool = True) -> str:
         def between_marks(core: str) -> str:
-            digits = str(len(pieces)).translate(_TO_DIGITS)
-            pieces.append(Piece(owner, part, core, whole))
+            digits = str(len(marked_texts)).translate(_TO_DIGITS)
+            marked_texts.append(MarkedText(owner, part, core, complete))
             return f"{BEGIN}{digits}{core}{END}{digits}"
 
         return _filled(text, tags, between_marks)
@@ -195,15 +195,15 @@ def marked(
     def leaves(owner: int, value: Any) -> Any:
         """Mark every text in arguments, because a template may write them one by one."""
         if isinstance(value, str):
-            return mark(owner, "arguments", value, whole=False)
+            return mark(owner, "arguments", value, complete=False)
         if isinstance(value, Mapping):
-            found: Any = {key: leaves(owner, inner) for key, inner in value.items()}
+            copy: Any = {key: leaves(owner, inner) for key, inner in value.items()}
         elif isinstance(value, list):
-            found = [leaves(owner, inner) for inner in value]
+            copy = [leaves(owner, inner) for inner in value]
         else:
             return value
-        owners[id(found)] = owner
-        return found
+        owners[id(copy)] = owner
+        return copy
 
     copies = [dict(message) for message in messages]
     for owner, message in enumerate(copies):
@@ -226,7 +226,7 @@ def marked(
             owners[id(call)] = owners[id(function)] = owner
         if "tool_calls" in message:
             owners[id(message["tool_calls"])] = owner
-    return copies, pieces, owners
+    return copies, marked_texts, owners
 
 
 def parts_of(value: Any) -> Iterator[Any]:
@@ -238,19 +238,19 @@ def parts_of(value: Any) -> Iterator[Any]:
         yield from parts_of(inner)
 
 
-def without_marks(text: str) -> tuple[str, list[Found]]:
+def without_marks(text: str) -> tuple[str, list[Mark]]:
     """Remove the marks from a rendering, and return their positions."""
-    pieces = []
-    found = []
+    parts = []
+    marks = []
     at = 0
     last = 0
     for match in _MARK.finditer(text):
-        pieces.append(text[last : match.start()])
+        parts.append(text[last : match.start()])
         at += match.start() - last
         last = match.end()
-        found.append(Found(match[1], int(match[2].translate(_FROM_DIGITS)), at))
-    pieces.append(text[last:])
-    return "".join(pieces), found
+        marks.append(Mark(match[1], int(match[2].translate(_FROM_DIGITS)), at))
+    parts.append(text[last:])
+    return "".join(parts), marks
 
 
 def without_generated(text: str) -> tuple[str, list[Span]]:
@@ -306,38 +306,38 @@ class Skeleton(NamedTuple):
 
 def skeleton_of(
     text: str,
-    found: Sequence[Found],
-    pieces: Sequence[Piece],
+    marks: Sequence[Mark],
+    marked_texts: Sequence[MarkedText],
     jsons: Sequence[str],
     turns: Sequence[Span],
 ) -> Skeleton | None:
     """Make the skeleton of one rendering; None if a text was not written whole and unchanged."""
-    if len(found) % 2:
+    if len(marks) % 2:
         return None
     parts: list[str | int] = []
     starts: list[int] = []  # of literals, which have fixed lengths and even indices in parts
     at = 0
-    for first, last in zip(found[::2], found[1::2], strict=True):
-        if last.number != first.number or _ENDS.get(first.kind) != last.kind:
+    for first, last in zip(marks[::2], marks[1::2], strict=True):
+        if last.number != first.number or _ENDS.get(first.sign) != last.sign:
             return None
-        piece = None
-        if first.kind == BEGIN:
-            piece = pieces[first.number]
-        if text[first.at : last.at] != (piece.text if piece else jsons[first.number]) or (
-            piece and not piece.whole
-        ):
+        marked_text = None
+        if first.sign == BEGIN:
+            marked_text = marked_texts[first.number]
+        if text[first.at : last.at] != (
+            marked_text.text if marked_text else jsons[first.number]
+        ) or (marked_text and not marked_text.complete):
             return None
-        parts += (text[at : first.at], first.number if piece else -1 - first.number)
+        parts += (text[at : first.at], first.number if marked_text else -1 - first.number)
         starts.append(at)
         at = last.at
     parts.append(text[at:])
     starts.append(at)
 
-    def place(at: int) -> tuple[int, int]:
+    def locate(at: int) -> tuple[int, int]:
         literal = bisect_right(starts, at) - 1
         return 2 * literal, at - starts[literal]
 
-    return Skeleton(parts, [(*place(begin), *place(end)) for begin, end in turns])
+    return Skeleton(parts, [(*locate(begin), *locate(end)) for begin, end in turns])
 
 
 class Specials:
@@ -374,7 +374,7 @@ class Specials:
         Raises `RowRejected` if the conversation holds their characters.
         """
         messages, tools, values = (
-            self._hidden(each) for each in (chat.messages, chat.tools, chat.values)
+            self._hidden(value) for value in (chat.messages, chat.tools, chat.values)
         )
         return replace(chat, messages=messages, tools=tools, values=values)
 
@@ -386,7 +386,7 @@ class Specials:
         parts: list[str] = []
         plain: list[Span] = []
         # positions after a border in `text` move by its shift
-        borders = [0]
+        ends = [0]
         shifts = [0]
         last = 0
         at = 0
@@ -396,14 +396,14 @@ class Specials:
             at += match.start() - last + len(token)
             last = match.end()
             plain.append((at - len(token), at))
-            borders.append(last)
+            ends.append(last)
             shifts.append(at - last)
         whole = "".join([*parts, text[last:]])
         if _STANDS in whole:
             raise RowRejected("special_text", "the template splits the text of a special token")
 
-        def moved(place: int) -> int:
-            return place + shifts[bisect_right(borders, place) - 1]
+        def moved(position: int) -> int:
+            return position + shifts[bisect_right(ends, position) - 1]
 
         return whole, [(moved(begin), moved(end)) for begin, end in spans], plain
 

@@ -79,9 +79,11 @@ def preference_field(schema: pa.Schema, *, but: Collection[str] = ()) -> str | N
     but: columns to ignore.
     """
     for name in _telling(tuple(schema.names)):
-        kind = schema.field(name).type
-        judged = name in _JUDGED and pa.types.is_boolean(kind)
-        ranked = name in _RANKED and (pa.types.is_list(kind) or pa.types.is_large_list(kind))
+        data_type = schema.field(name).type
+        judged = name in _JUDGED and pa.types.is_boolean(data_type)
+        ranked = name in _RANKED and (
+            pa.types.is_list(data_type) or pa.types.is_large_list(data_type)
+        )
         if name not in but and (judged or ranked or _REJECTED.search(name)):
             return name
     return None

@@ -105,11 +105,11 @@ def read_rows(
         return
     is_lines = file_type.format.name == "jsonl"
     if is_lines:
-        found = _lines(path, file_type, part, line_bytes)
+        numbered_rows = _lines(path, file_type, part, line_bytes)
     elif file_type.format.name == "json":
-        found = _values(path, file_type, part)
+        numbered_rows = _values(path, file_type, part)
     elif file_type.format.separator is None:
-        found = _own_rows(_tables(path, file_type, batch_rows, batch_bytes), part)
+        numbered_rows = _own_rows(_tables(path, file_type, batch_rows, batch_bytes), part)
     else:
         *others, last = (f".{entry.extensions[0]}" for entry in FORMATS if entry.separator is None)
         raise InputError(
@@ -122,7 +122,7 @@ def read_rows(
     numbers: list[int] = []
     rows: list[Row] = []
     size = 0
-    for number, row, row_bytes in found:
+    for number, row, row_bytes in numbered_rows:
         numbers.append(number)
         rows.append(row)
         size += row_bytes
@@ -208,39 +208,39 @@ def _chunks(path: Path, file_type: FileType) -> Iterator[bytes]:
 def _lines(
     path: Path, file_type: FileType, part: tuple[int, int], line_bytes: int
 ) -> Iterator[tuple[int, Row, int]]:
-    place = 0  # index of the row, without blank lines
+    index = 0  # index of the row, without blank lines
     for number, line in enumerate(_whole_lines(_chunks(path, file_type), line_bytes), 1):
         if number == 1 and line is not None:
             line = line.removeprefix(_BOM)
         if line is not None and not line.strip():
             continue
-        if place % part[1] == part[0]:
+        if index % part[1] == part[0]:
             row: Row = BrokenRow("too_long_line", f"more than {line_bytes:,} bytes")
             if line is not None:
                 row = row_of_line(line)
             yield number, row, len(line or b"")
-        place += 1
+        index += 1
 
 
 def _whole_lines(chunks: Iterator[bytes], line_bytes: int) -> Iterator[bytes | None]:
     """Yield lines without their ends; None for a line that is too long to hold."""
-    held: list[bytes] = []
+    parts: list[bytes] = []
     size = 0
     for chunk in chunks:
         first, *others = chunk.split(b"\n")
         size += len(first)
         if size <= line_bytes:
-            held = [*held, first]
+            parts = [*parts, first]
         else:
-            held = []
+            parts = []
         if others:
-            yield b"".join(held) if size <= line_bytes else None
+            yield b"".join(parts) if size <= line_bytes else None
             for line in others[:-1]:
                 yield line if len(line) <= line_bytes else None
-            held = [others[-1]]
+            parts = [others[-1]]
             size = len(others[-1])
     if size:
-        yield b"".join(held) if size <= line_bytes else None
+        yield b"".join(parts) if size <= line_bytes else None
 
 
 def _values(
@@ -251,14 +251,14 @@ def _values(
     at = 0
     inside = False
     ended = False
-    place = 0
-    wanted = _READ_BYTES
-    pieces = _texts(path, file_type)
+    index = 0
+    needed_characters = _READ_BYTES
+    texts = _texts(path, file_type)
     more = True
     while True:
         at = (_BETWEEN if inside else _WHITE).match(text, at).end()  # type: ignore[union-attr]  # both match anything
         if at < len(text) and (
-            text[at] == "]" if inside else text[at] == "[" and not (place or ended)
+            text[at] == "]" if inside else text[at] == "[" and not (index or ended)
         ):
             inside, ended, at = not inside, inside, at + 1
             continue
@@ -272,18 +272,18 @@ def _values(
             except (ValueError, RecursionError) as error:
                 if not more:
                     raise InputError(
-                        f"{path}: row {place + 1}: is not valid JSON ({error}); the rows after it"
+                        f"{path}: row {index + 1}: is not valid JSON ({error}); the rows after it"
                         " cannot be separated, correct the file"
                     ) from error
             else:
                 if (
                     end < len(text) or not more or isinstance(value, dict | BrokenRow)
                 ):  # else a number that may continue
-                    if place % part[1] == part[0]:
-                        yield place + 1, _row_of_value(value), end - at
-                    place = place + 1
+                    if index % part[1] == part[0]:
+                        yield index + 1, _row_of_value(value), end - at
+                    index = index + 1
                     at = end
-                    wanted = _READ_BYTES
+                    needed_characters = _READ_BYTES
                     continue
         if not more:
             if inside:
@@ -291,11 +291,12 @@ def _values(
             return
         text = text[at:]
         at = 0
-        while len(text) < wanted and more:
-            piece = next(pieces, None)
-            more = piece is not None
-            text = text + (piece or "")
-        wanted = max(2 * len(text), _READ_BYTES)  # retry a longer value with twice the text
+        while len(text) < needed_characters and more:
+            chunk = next(texts, None)
+            more = chunk is not None
+            text = text + (chunk or "")
+        # retry a longer value with twice the text
+        needed_characters = max(2 * len(text), _READ_BYTES)
 
 
 def _decoded(text: str, at: int) -> tuple[object, int]:
@@ -344,17 +345,17 @@ def _own_rows(
     first = 0
     for batch, size in batches:
         count = batch.num_rows
-        places = range((part[0] - first) % part[1], count, part[1])
-        if len(places) < count:
-            batch = batch.take(pa.array(places, pa.int64()))
+        indices = range((part[0] - first) % part[1], count, part[1])
+        if len(indices) < count:
+            batch = batch.take(pa.array(indices, pa.int64()))
         nested = []
         for field in batch.schema:
             if _has_struct(field.type):
                 nested.append(field.name)
-        for place, row in zip(places, batch.to_pylist(maps_as_pydicts="lossy"), strict=True):
+        for index, row in zip(indices, batch.to_pylist(maps_as_pydicts="lossy"), strict=True):
             for key in nested:
                 row[key] = _present(row[key])
-            yield first + place + 1, row, size
+            yield first + index + 1, row, size
         first += count
 
 
@@ -370,9 +371,9 @@ def _present(value: Any) -> Any:
     return value
 
 
-def _has_struct(kind: pa.DataType) -> bool:
-    if pa.types.is_struct(kind):
+def _has_struct(data_type: pa.DataType) -> bool:
+    if pa.types.is_struct(data_type):
         return True
-    return pa.types.is_nested(kind) and any(
-        _has_struct(kind.field(place).type) for place in range(kind.num_fields)
+    return pa.types.is_nested(data_type) and any(
+        _has_struct(data_type.field(index).type) for index in range(data_type.num_fields)
     )

@@ -34,7 +34,7 @@ from headrace.packing.chats.marks import (
     JSON_BEGIN,
     JSON_END,
     RESERVED,
-    Found,
+    Mark,
     Skeleton,
     Span,
     Specials,
@@ -95,7 +95,7 @@ class ChatRenderer:
         self._reasoning = reasoning
         self._turns = {name: Turns(template, specials) for name, template in templates.items()}
 
-    def render(self, chat: Conversation, *, borders: bool = False) -> list[Rendered]:
+    def render(self, chat: Conversation, *, with_borders: bool = False) -> list[Rendered]:
         """Render a conversation as one sequence, or one per answered user turn with
         reasoning="every_user_turn".
 
@@ -103,7 +103,10 @@ class ChatRenderer:
         conversation with nothing to train on has a text without spans. Raises `RowRejected`.
         """
         turns = self._turns["tool_use" if chat.tools and "tool_use" in self._turns else "default"]
-        return [turns.render(part, borders=borders) for part in sequences_of(chat, self._reasoning)]
+        return [
+            turns.render(part, with_borders=with_borders)
+            for part in sequences_of(chat, self._reasoning)
+        ]
 
 
 def _in_form(chat: Conversation, empty: str | None, arguments: str) -> Conversation:
@@ -113,10 +116,10 @@ def _in_form(chat: Conversation, empty: str | None, arguments: str) -> Conversat
             message = {**message, "content": message["content"] or empty}
             if arguments == "text":
                 functions = [{**call["function"]} for call in message["tool_calls"]]
-                for own in functions:
-                    own["arguments"] = json.dumps(own["arguments"], ensure_ascii=False)
+                for function in functions:
+                    function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
                 calls = zip(message["tool_calls"], functions, strict=True)
-                message["tool_calls"] = [{**call, "function": own} for call, own in calls]
+                message["tool_calls"] = [{**call, "function": function} for call, function in calls]
         messages.append(message)
     return replace(chat, messages=messages)
 
@@ -131,7 +134,7 @@ class Turns:
         self._skeletons: dict[Any, list[Skeleton]] = {}
         self._remembered: dict[Any, int | None] = {}
 
-    def render(self, chat: Conversation, *, borders: bool = False) -> Rendered:
+    def render(self, chat: Conversation, *, with_borders: bool = False) -> Rendered:
         """Render a conversation, with tool calls in the first form that the template accepts."""
         if chat.tools and not self.template.writes_tools:
             raise RowRejected(
@@ -140,20 +143,20 @@ class Turns:
                 " them",
             )
         if not any("tool_calls" in message for message in chat.messages):
-            return self._render(chat, borders)
+            return self._render(chat, with_borders)
         wrong: list[RowRejected] = []
         for form in self._forms:
             try:
-                return self._render(_in_form(chat, *form), borders)
+                return self._render(_in_form(chat, *form), with_borders)
             except RowRejected as rejected:
                 if rejected.reason not in ("template_error", "not_rendered"):
                     raise
                 wrong.append(rejected)
         raise wrong[0]
 
-    def _render(self, chat: Conversation, borders: bool) -> Rendered:
+    def _render(self, chat: Conversation, with_borders: bool) -> Rendered:
         rendered = self._with_spans(chat)
-        if not borders:
+        if not with_borders:
             return rendered
 
         def written(
@@ -187,16 +190,16 @@ class Turns:
                 "template_error", f"the template writes an object, not a text: {preview(before)}"
             )
         if self.template.has_generation_blocks:
-            own = json.dumps([chat.messages, chat.tools], ensure_ascii=False, default=str)
-            _check_reserved(own)
+            source_text = json.dumps([chat.messages, chat.tools], ensure_ascii=False, default=str)
+            _check_reserved(source_text)
             text, spans = without_generated(text)
             answers = [
-                place
-                for place, message in enumerate(chat.messages)
+                index
+                for index, message in enumerate(chat.messages)
                 if message["role"] == "assistant"
             ]
             # blocks must be matched with messages
-            if any(not chat.weights[place] for place in answers):
+            if any(not chat.weights[index] for index in answers):
                 if len(answers) != len(spans):
                     raise RowRejected(
                         "uncertain_mask",
@@ -204,14 +207,14 @@ class Turns:
                         " some of them not trained",
                     )
                 spans = [
-                    span for place, span in zip(answers, spans, strict=True) if chat.weights[place]
+                    span for index, span in zip(answers, spans, strict=True) if chat.weights[index]
                 ]
             return Rendered(text, spans)
         _check_reserved(text)
-        wanted = [place for place, weight in enumerate(chat.weights) if weight]
-        if not wanted:
+        trained = [index for index, weight in enumerate(chat.weights) if weight]
+        if not trained:
             return Rendered(text, [])
-        spans = self._find(chat, text, trace, wanted)
+        spans = self._find(chat, text, trace, trained)
         for (_, last), (begin, end) in pairwise([(0, 0), *spans]):
             if not last <= begin < end:
                 raise RowRejected(
@@ -219,7 +222,7 @@ class Turns:
                 )
         return Rendered(text, spans)
 
-    def _find(self, chat: Conversation, text: str, trace: Trace, wanted: list[int]) -> list[Span]:
+    def _find(self, chat: Conversation, text: str, trace: Trace, trained: list[int]) -> list[Span]:
         """Find the trained spans of the `wanted` messages in `text`, the plain rendering, and learn
         a skeleton.
 
@@ -232,21 +235,21 @@ class Turns:
                 return known[1]
         rendering = Rendering(self, chat, text)
         if not rendering.takes_marks():
-            turns = [rendering.turn_by_difference(place) for place in wanted]
+            turns = [rendering.turn_by_difference(index) for index in trained]
             rendering.check_by_difference()
             return turns
         rendering.check_marks()
         owners = set(rendering.owner)
         turns = [
             (
-                rendering.turn_by_marks(place)
-                if place in owners
-                else rendering.turn_by_difference(place)
+                rendering.turn_by_marks(index)
+                if index in owners
+                else rendering.turn_by_difference(index)
             )
-            for place in wanted
+            for index in trained
         ]
-        if self.template.fixed_prompt and owners.issuperset(wanted):
-            learnt = skeleton_of(text, rendering.found, rendering.pieces, trace.texts, turns)
+        if self.template.fixed_prompt and owners.issuperset(trained):
+            learnt = skeleton_of(text, rendering.marks, rendering.marked_texts, trace.texts, turns)
             if learnt is not None:
                 if len(self._skeletons) >= _MOST_SHAPES:
                     self._skeletons.clear()
@@ -267,10 +270,10 @@ class Turns:
 
 
 def _check_reserved(text: str) -> None:
-    if not text.isascii() and (found := RESERVED.search(text)):
+    if not text.isascii() and (match := RESERVED.search(text)):
         raise RowRejected(
             "reserved_character",
-            f"U+{ord(found[0]):04X}: {preview(text[max(0, found.start() - 20) :], 50)}",
+            f"U+{ord(match[0]):04X}: {preview(text[max(0, match.start() - 20) :], 50)}",
         )
 
 
@@ -285,8 +288,8 @@ class Rendering:
         self.turns = turns
         self.chat = chat
         self.text = text
-        self.messages, self.pieces, self._parts = marked(chat.messages, turns.tags)
-        self.found: list[Found] = []
+        self.messages, self.marked_texts, self._parts = marked(chat.messages, turns.tags)
+        self.marks: list[Mark] = []
         self.owner: list[int | None] = []
 
     def takes_marks(self) -> bool:
@@ -296,28 +299,28 @@ class Rendering:
         }
         trace = Trace(marked=True, owners={**tools, **self._parts})
         try:
-            text, found = without_marks(self._render(self.messages, trace))
+            text, marks = without_marks(self._render(self.messages, trace))
         except RowRejected:
             return False  # a template may refuse a text for its marks
         if text != self.text:
             return False
-        own: list[int | None] = []
-        for each in found:
-            json_text = each.kind in (JSON_BEGIN, JSON_END)
+        owners: list[int | None] = []
+        for mark in marks:
+            json_text = mark.sign in (JSON_BEGIN, JSON_END)
             if json_text:
-                owner = trace.owned[each.number]
+                owner = trace.owned[mark.number]
             else:
-                owner = self.pieces[each.number].owner
+                owner = self.marked_texts[mark.number].owner
             if (
                 owner is None
-                and own
-                and own[-1] is not None
-                and "tool_calls" in self.chat.messages[own[-1]]
+                and owners
+                and owners[-1] is not None
+                and "tool_calls" in self.chat.messages[owners[-1]]
             ):
-                owner = own[-1]  # e.g. a number among the arguments before it
-            own.append(None if owner == _TOOLS else owner)
-        self.found = found
-        self.owner = own
+                owner = owners[-1]  # e.g. a number among the arguments before it
+            owners.append(None if owner == _TOOLS else owner)
+        self.marks = marks
+        self.owner = owners
         return True
 
     def _render(
@@ -331,92 +334,92 @@ class Rendering:
 
     def check_marks(self) -> None:
         """Raise `RowRejected` if the rendering leaves out the text of a message, or a tool call."""
-        present = {
-            (self.pieces[each.number].owner, self.pieces[each.number].part)
-            for each in self.found
-            if each.kind not in (JSON_BEGIN, JSON_END)
+        written = {
+            (self.marked_texts[mark.number].owner, self.marked_texts[mark.number].part)
+            for mark in self.marks
+            if mark.sign not in (JSON_BEGIN, JSON_END)
         }
         with_json = {
             owner
-            for each, owner in zip(self.found, self.owner, strict=True)
-            if each.kind == JSON_BEGIN
+            for mark, owner in zip(self.marks, self.owner, strict=True)
+            if mark.sign == JSON_BEGIN
         }
-        for piece in self.pieces:
-            if not piece.whole or (piece.owner, piece.part) in present:
+        for marked_text in self.marked_texts:
+            if not marked_text.complete or (marked_text.owner, marked_text.part) in written:
                 continue
-            if piece.part == "content" or (
-                piece.part == "tool_calls" and piece.owner not in with_json
+            if marked_text.part == "content" or (
+                marked_text.part == "tool_calls" and marked_text.owner not in with_json
             ):
-                raise self._missing(piece.owner, piece.part)
+                raise self._missing(marked_text.owner, marked_text.part)
 
-    def turn_by_marks(self, place: int) -> Span:
+    def turn_by_marks(self, index: int) -> Span:
         """Find the turn of a message by its marks."""
-        own = [number for number, owner in enumerate(self.owner) if owner == place]
-        first = own[0]
-        last = own[-1]
+        marks_of_turn = [number for number, owner in enumerate(self.owner) if owner == index]
+        first = marks_of_turn[0]
+        last = marks_of_turn[-1]
         begun = [  # without tool calls: a function's name may be written twice within its turn
-            each.number
-            for each in self.found[first : last + 1]
-            if each.kind == BEGIN and self.pieces[each.number].part != "tool_calls"
+            mark.number
+            for mark in self.marks[first : last + 1]
+            if mark.sign == BEGIN and self.marked_texts[mark.number].part != "tool_calls"
         ]
-        if own != list(range(first, last + 1)) or len(set(begun)) < len(begun):
+        if marks_of_turn != list(range(first, last + 1)) or len(set(begun)) < len(begun):
             raise _uncertain(
-                place, "which part of the text is its own, as some of it is written twice"
+                index, "which part of the text is its own, as some of it is written twice"
             )
         before = None
         if first:
-            before = self.found[first - 1]
-        if last + 1 < len(self.found):
-            behind = self.found[last + 1].at
+            before = self.marks[first - 1]
+        if last + 1 < len(self.marks):
+            next_mark = self.marks[last + 1].at
         else:
-            behind = len(self.text)
+            next_mark = len(self.text)
         begin = 0
         if before:
             begin = before.at
-        end = self.found[last].at
-        literal = self.text[begin : self.found[first].at]
-        after = self.text[end:behind]
+        end = self.marks[last].at
+        literal = self.text[begin : self.marks[first].at]
+        after = self.text[end:next_mark]
         role = ""
-        if place:
-            role = self.chat.messages[place - 1]["role"]
+        if index:
+            role = self.chat.messages[index - 1]["role"]
 
         def find_start() -> int | None:
-            return self._start(literal, self.messages[:place], before, marked=True)
+            return self._start(literal, self.messages[:index], before, marked=True)
 
         def find_end() -> int | None:
             try:
-                text, found = without_marks(
-                    self._render(self.messages[: place + 1], Trace(marked=True))
+                text, marks = without_marks(
+                    self._render(self.messages[: index + 1], Trace(marked=True))
                 )
             except RowRejected:
                 return _end_in(after, None, self.turns.specials)
-            return _end_in(after, text[found[-1].at :] if found else text, self.turns.specials)
+            return _end_in(after, text[marks[-1].at :] if marks else text, self.turns.specials)
 
         if self.turns.template.fixed_prompt:  # otherwise earlier contents may decide
             start = self.turns.remembered(("start", role, first == 0, literal), find_start)
         else:
             start = find_start()
-        stop = self.turns.remembered(("end", behind == len(self.text), after), find_end)
-        return _turn(place, begin, start, end, stop)
+        stop = self.turns.remembered(("end", next_mark == len(self.text), after), find_end)
+        return _turn(index, begin, start, end, stop)
 
-    def turn_by_difference(self, place: int) -> Span:
+    def turn_by_difference(self, index: int) -> Span:
         """Find the turn of a message by the text that changes with it."""
         messages = self.chat.messages
         try:
-            begin, end = self._changed_part(self.text, messages, place)
-            start = self._start(self.text[:begin], messages[:place], None, marked=False)
-            shorter = self._render(messages[: place + 1])
-            _, last = self._changed_part(shorter, messages[: place + 1], place)
+            begin, end = self._changed_part(self.text, messages, index)
+            start = self._start(self.text[:begin], messages[:index], None, marked=False)
+            shorter = self._render(messages[: index + 1])
+            _, last = self._changed_part(shorter, messages[: index + 1], index)
         except RowRejected as rejected:
             if rejected.reason in ("uncertain_mask", "not_rendered"):
                 raise
-            raise _uncertain(place, "which part of the text is its own") from None
+            raise _uncertain(index, "which part of the text is its own") from None
         return _turn(
-            place, 0, start, end, _end_in(self.text[end:], shorter[last:], self.turns.specials)
+            index, 0, start, end, _end_in(self.text[end:], shorter[last:], self.turns.specials)
         )
 
     def _start(
-        self, literal: str, messages: list[Message], before: Found | None, *, marked: bool
+        self, literal: str, messages: list[Message], before: Mark | None, *, marked: bool
     ) -> int | None:
         """Find where the model begins in `literal`, the text between the mark before a turn and the
         turn's own text.
@@ -426,15 +429,17 @@ class Rendering:
         """
         lead = None
         try:
-            asked, found = without_marks(self._render(messages, Trace(marked=marked), prompt=True))
+            prompted, marks = without_marks(
+                self._render(messages, Trace(marked=marked), prompt=True)
+            )
             last = None
-            if found:
-                last = found[-1]
-            if (last and (last.kind, last.number)) == (before and (before.kind, before.number)):
+            if marks:
+                last = marks[-1]
+            if (last and (last.sign, last.number)) == (before and (before.sign, before.number)):
                 if last:
-                    lead = asked[last.at :]
+                    lead = prompted[last.at :]
                 else:
-                    lead = asked
+                    lead = prompted
             if lead is not None and literal.startswith(lead):
                 return len(lead)
             plain, _ = without_marks(self._render(messages, Trace(marked=marked)))
@@ -443,12 +448,12 @@ class Rendering:
             probe = [{"role": "user", "content": "x"}]
             try:
                 plain = self._render(probe)
-                asked = self._render(probe, prompt=True)
+                prompted = self._render(probe, prompt=True)
             except RowRejected:
                 return None
         prompt = ""
-        if asked.startswith(plain):
-            prompt = asked[len(plain) :]
+        if prompted.startswith(plain):
+            prompt = prompted[len(plain) :]
         # the prompt is longer, e.g. it opens the reasoning
         if lead is not None and lead.startswith(literal):
             return len(literal)
@@ -466,18 +471,18 @@ class Rendering:
                 return at + end
         return None
 
-    def _changed_part(self, text: str, messages: list[Message], place: int) -> Span:
+    def _changed_part(self, text: str, messages: list[Message], index: int) -> Span:
         """Find the part of `text`, the rendering of `messages`, that depends on one message."""
-        other = self._render([*messages[:place], _changed(messages[place]), *messages[place + 1 :]])
+        other = self._render([*messages[:index], _changed(messages[index]), *messages[index + 1 :]])
         if other == text:
-            raise self._missing(place, "content")
+            raise self._missing(index, "content")
         begin = _shared_start(text, other)
         most = min(len(text), len(other)) - begin
         shared = _shared_start(text[::-1][:most], other[::-1][:most])
         instead = other[begin : len(other) - shared]
-        plain = not messages[place].get("tool_calls")
+        plain = not messages[index].get("tool_calls")
         others = [
-            message["content"] or "" for message in (*messages[:place], *messages[place + 1 :])
+            message["content"] or "" for message in (*messages[:index], *messages[index + 1 :])
         ]
         if (
             _CHANGED not in instead
@@ -488,25 +493,25 @@ class Rendering:
                     or not _LEFT.fullmatch(instead.replace(_CHANGED, ""))
                 )
             )
-            or any(len(each) > _SHORT and each in instead for each in others)
+            or any(len(content) > _SHORT and content in instead for content in others)
         ):
-            raise _uncertain(place, "which part of the text is its own")
+            raise _uncertain(index, "which part of the text is its own")
         return begin, len(text) - shared
 
     def check_by_difference(self) -> None:
         """Raise `RowRejected` if the rendering leaves out a message."""
-        for place, message in enumerate(self.chat.messages):
+        for index, message in enumerate(self.chat.messages):
             core = (message["content"] or "").strip()
             if core and core not in self.text:
-                self._changed_part(self.text, self.chat.messages, place)
+                self._changed_part(self.text, self.chat.messages, index)
 
-    def _missing(self, place: int, part: str) -> RowRejected:
+    def _missing(self, index: int, part: str) -> RowRejected:
         what = "the content"
         if part == "tool_calls":
             what = "a tool call"
-        role = self.chat.messages[place]["role"]
+        role = self.chat.messages[index]["role"]
         return RowRejected(
-            "not_rendered", f"message {place + 1}: the template leaves out {what} of role {role}"
+            "not_rendered", f"message {index + 1}: the template leaves out {what} of role {role}"
         )
 
 
@@ -514,11 +519,11 @@ def _changed(message: Message) -> Message:
     """Return a message with another text in each of its own fields; arguments that are an object
     stay one.
     """
-    found = {**message, "content": _CHANGED}
+    changed = {**message, "content": _CHANGED}
     if "tool_calls" in message:
         if not (message["content"] or "").strip():
-            found["content"] = message["content"]
-        found["tool_calls"] = [
+            changed["content"] = message["content"]
+        changed["tool_calls"] = [
             {
                 **call,
                 "function": {
@@ -532,20 +537,20 @@ def _changed(message: Message) -> Message:
             }
             for call in message["tool_calls"]
         ]
-    return found
+    return changed
 
 
-def _uncertain(place: int, what: str) -> RowRejected:
-    return RowRejected("uncertain_mask", f"message {place + 1}: no method tells for certain {what}")
+def _uncertain(index: int, what: str) -> RowRejected:
+    return RowRejected("uncertain_mask", f"message {index + 1}: no method tells for certain {what}")
 
 
-def _turn(place: int, begin: int, start: int | None, end: int, stop: int | None) -> Span:
+def _turn(index: int, begin: int, start: int | None, end: int, stop: int | None) -> Span:
     """Return the span from `begin` + `start` to `end` + `stop`.
 
     Raises `RowRejected` if `start` or `stop` is None.
     """
     if start is None or stop is None:
-        raise _uncertain(place, "where its turn begins" if start is None else "where its turn ends")
+        raise _uncertain(index, "where its turn begins" if start is None else "where its turn ends")
     return begin + start, end + stop
 
 

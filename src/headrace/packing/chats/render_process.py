@@ -98,7 +98,7 @@ class ProcessRenderer:
         self._begin()
 
     def render(
-        self, chats: Sequence[Conversation], *, borders: bool = False
+        self, chats: Sequence[Conversation], *, with_borders: bool = False
     ) -> list[list[Rendered] | RowRejected]:
         """Render the sequences of each conversation, or return the reason why it has none.
 
@@ -106,10 +106,10 @@ class ProcessRenderer:
         not compile, needs a date, or reaches the time limit on several conversations in a row;
         `EngineError` if processes are killed from outside.
         """
-        found: list[list[Rendered] | RowRejected] = []
+        outcomes: list[list[Rendered] | RowRejected] = []
         # the conversation at which a process died, apparently through no fault of the template
         killed = -1
-        while len(found) < len(chats):
+        while len(outcomes) < len(chats):
             if self._pid != os.getpid():  # forked: the processes belong to the parent and answer it
                 self._begin()
             try:
@@ -117,14 +117,16 @@ class ProcessRenderer:
             except IndexError:  # another thread may have taken the last
                 process = _Process(self.settings)
             try:
-                for outcome in process.render(chats[len(found) :], borders):
+                for outcome in process.render(chats[len(outcomes) :], with_borders):
                     self._overruns = 0
-                    found.append(outcome)
+                    outcomes.append(outcome)
             except _Died as died:
                 process.end()
-                before = min(max(died.at, 0), len(chats) - len(found) - 1)
+                before = min(max(died.at, 0), len(chats) - len(outcomes) - 1)
                 if before:  # finished but not answered: render again without the fatal conversation
-                    found += self.render(chats[len(found) : len(found) + before], borders=borders)
+                    outcomes += self.render(
+                        chats[len(outcomes) : len(outcomes) + before], with_borders=with_borders
+                    )
                 if died.signal == signal.SIGXCPU:
                     limit = f"more than {self.settings.limits.seconds} s of processor time"
                     self._overruns += 1
@@ -134,21 +136,21 @@ class ProcessRenderer:
                             f" {self._overruns} conversations in a row; give another with"
                             " chat_template="
                         ) from None
-                    found.append(RowRejected("template_limit", f"the template took {limit}"))
-                elif killed == len(found):
+                    outcomes.append(RowRejected("template_limit", f"the template took {limit}"))
+                elif killed == len(outcomes):
                     raise EngineError(
                         "the process that renders the chat template died twice on one conversation"
                         f" ({died}); if the machine ran out of memory, use fewer workers, else give"
                         " another template with chat_template="
                     ) from None
                 else:
-                    killed = len(found)
+                    killed = len(outcomes)
             except BaseException:
                 process.end()  # it may be in the middle of an answer
                 raise
             else:
                 self._idle.append(process)
-        return found
+        return outcomes
 
     def _begin(self) -> None:
         self._idle: list[_Process] = []
@@ -184,13 +186,13 @@ class _Process:
             self._finished = mmap.mmap(shared.fileno(), mmap.PAGESIZE)
             flags = ["-I", *(["-B"] if sys.dont_write_bytecode else [])]
             # Passed on unread: without them the same interpreter may not find its own library.
-            found = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+            environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
             self._popen = subprocess.Popen(
                 [sys.executable, *flags, "-c", _START, json.dumps(sys.path), str(shared.fileno())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,  # output of an interpreter that a template crashes
-                env={**found, "OPENBLAS_NUM_THREADS": "1"},
+                env={**environment, "OPENBLAS_NUM_THREADS": "1"},
                 pass_fds=[shared.fileno()],
                 start_new_session=True,  # Ctrl-C goes to the parent, which ends this process
             )
@@ -202,7 +204,7 @@ class _Process:
         self._send(settings)
 
     def render(
-        self, chats: Sequence[Conversation], borders: bool
+        self, chats: Sequence[Conversation], with_borders: bool
     ) -> Iterator[list[Rendered] | RowRejected]:
         """Yield outcomes, in order.
 
@@ -213,7 +215,7 @@ class _Process:
             self._compiled = True
         self._finished[:8] = bytes(8)
         fields = [(chat.messages, chat.weights, chat.tools, dict(chat.values)) for chat in chats]
-        self._send((borders, fields))
+        self._send((with_borders, fields))
         done = 0
         while done < len(chats):
             for outcome in self._answer(done):
@@ -223,9 +225,9 @@ class _Process:
                         Rendered(
                             text,
                             [(begin, end) for begin, end in spans],
-                            [Border(*each) for each in found],
+                            [Border(*border) for border in starts],
                         )
-                        for text, spans, found in outcome
+                        for text, spans, starts in outcome
                     ]
                 else:
                     self._check(outcome)
@@ -295,42 +297,44 @@ def serve(finished_fd: int) -> None:
     gc.set_threshold(50_000, 20, 100)
     while True:
         try:
-            borders, batch = pickle.load(receive)
+            with_borders, batch = pickle.load(receive)
         except EOFError:
             return
         answers: list[bytes] = []
         for number, chat in enumerate(batch):
             struct.pack_into("<q", finished, 0, number)
             limited.restart()
-            answers.append(_answer_of(renderer, Conversation(*chat), borders))
+            answers.append(_answer_of(renderer, Conversation(*chat), with_borders))
             if number + 1 == len(batch) or sum(map(len, answers)) > _FRAME_BYTES:
                 send.write(b"[" + b",".join(answers) + b"]\n")
                 send.flush()
                 answers = []
 
 
-def _answer_of(renderer: ChatRenderer, chat: Conversation, borders: bool) -> bytes:
-    found: dict[str, Any]
+def _answer_of(renderer: ChatRenderer, chat: Conversation, with_borders: bool) -> bytes:
+    answer: dict[str, Any]
     try:
-        rendered = renderer.render(chat, borders=borders)
-        return _encoded([(each.text, each.spans, each.borders) for each in rendered])
+        rendered = renderer.render(chat, with_borders=with_borders)
+        return _encoded(
+            [(sequence.text, sequence.spans, sequence.borders) for sequence in rendered]
+        )
     except RowRejected as wrong:
-        found = {"rejected": [wrong.reason, wrong.detail]}
+        answer = {"rejected": [wrong.reason, wrong.detail]}
     except SettingsError as error:
-        found = {"settings": str(error)}
+        answer = {"settings": str(error)}
     except MemoryError:
-        found = {"rejected": ["template_limit", "the template used too much memory"]}
+        answer = {"rejected": ["template_limit", "the template used too much memory"]}
     except Exception as error:  # noqa: BLE001 - the parent raises it
-        found = {"failed": f"{type(error).__name__}: {error}"}
-    return _encoded(found)
+        answer = {"failed": f"{type(error).__name__}: {error}"}
+    return _encoded(answer)
 
 
-def _encoded(found: Any) -> bytes:
+def _encoded(answer: Any) -> bytes:
     """Return JSON on one line.
 
     Lone surrogates are kept, and two of them never become one character.
     """
-    return json.dumps(found, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    return json.dumps(answer, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
 class _Limited:
@@ -346,8 +350,8 @@ class _Limited:
         signal.signal(signal.SIGXCPU, signal.SIG_DFL)  # the parent may ignore it
         statm = Path("/proc/self/statm")
         if statm.exists():  # other systems do not show the memory of the interpreter itself
-            held = int(statm.read_text().split()[0]) * mmap.PAGESIZE
-            _lower(resource.RLIMIT_AS, held + limits.memory_bytes)
+            interpreter_bytes = int(statm.read_text().split()[0]) * mmap.PAGESIZE
+            _lower(resource.RLIMIT_AS, interpreter_bytes + limits.memory_bytes)
         self.restart()
 
     def restart(self) -> None:

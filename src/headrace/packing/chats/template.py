@@ -173,20 +173,20 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         sizes = [
-            len(each) if isinstance(each, str | bytes | list | tuple) else abs(each)
-            for each in (left, right)
+            len(operand) if isinstance(operand, str | bytes | list | tuple) else abs(operand)
+            for operand in (left, right)
         ]
         if operator == "**" and max(sizes) > 64:
             raise RowRejected(
                 "template_limit", f"{preview(left)} ** {preview(right)} in the template"
             )
-        whole = isinstance(left, int) and isinstance(right, int)
-        if operator == "*" and whole and left.bit_length() + right.bit_length() > _MOST_BITS:
+        integers = isinstance(left, int) and isinstance(right, int)
+        if operator == "*" and integers and left.bit_length() + right.bit_length() > _MOST_BITS:
             raise RowRejected("template_limit", "a product of large numbers in the template")
         if (
             operator == "*"
             and sizes[0] * sizes[1] > _MOST_CHARACTERS
-            and not all(isinstance(each, int | float) for each in (left, right))
+            and not all(isinstance(operand, int | float) for operand in (left, right))
         ):
             raise RowRejected(
                 "template_limit", "a text or list times a large number in the template"
@@ -196,26 +196,30 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        kind = type(obj)
-        if kind is dict and attribute not in _DICT_NAMES:  # absent: `_Generator` has checked
+        object_type = type(obj)
+        if object_type is dict and attribute not in _DICT_NAMES:  # absent: `_Generator` has checked
             if attribute in obj:
                 return obj[attribute]
             return self.undefined(obj=obj, name=attribute)
-        if kind is Namespace and not attribute.startswith("_"):
+        if object_type is Namespace and not attribute.startswith("_"):
             try:
                 return getattr(obj, attribute)
             except AttributeError:
                 return self.undefined(obj=obj, name=attribute)
-        if kind not in _KNOWN_TYPES:
+        if object_type not in _KNOWN_TYPES:
             return super().getattr(obj, attribute)
-        if (kind, attribute) in self._safe:
+        if (object_type, attribute) in self._safe:
             return getattr(obj, attribute)
-        found = super().getattr(obj, attribute)
+        value = super().getattr(obj, attribute)
         # `format` is wrapped, and stays so
-        own = getattr(found, "__self__", None) is obj or kind is LoopContext
-        if own and hasattr(kind, attribute) and self.is_safe_attribute(obj, attribute, found):
-            self._safe.add((kind, attribute))
-        return found
+        is_own = getattr(value, "__self__", None) is obj or object_type is LoopContext
+        if (
+            is_own
+            and hasattr(object_type, attribute)
+            and self.is_safe_attribute(obj, attribute, value)
+        ):
+            self._safe.add((object_type, attribute))
+        return value
 
 
 @jinja2.pass_context
@@ -293,17 +297,17 @@ class Template:
             context = Context(
                 self._environment, {**self._globals, **variables}, None, self._compiled.blocks
             )
-            found = []
+            parts = []
             size = 0
-            for piece in self._compiled.root_render_func(context):
-                found.append(piece)
-                size += len(piece)
+            for part in self._compiled.root_render_func(context):
+                parts.append(part)
+                size += len(part)
                 if size > _MOST_CHARACTERS:
                     raise RowRejected(
                         "template_limit",
                         f"the template wrote more than {_MOST_CHARACTERS:,} characters",
                     )
-            return "".join(found)
+            return "".join(parts)
         except (RowRejected, SettingsError):
             raise
         except (RecursionError, MemoryError) as error:
@@ -325,9 +329,9 @@ class Template:
             written = [
                 "xyzzy"
                 in self._rendered(
-                    {"messages": each, "tools": None, _PROMPT: False, _TRACE: Trace()}
+                    {"messages": messages, "tools": None, _PROMPT: False, _TRACE: Trace()}
                 )
-                for each in probes
+                for messages in probes
             ]
         except (RowRejected, SettingsError):
             return False
@@ -337,7 +341,7 @@ class Template:
     def has_generation_blocks(self) -> bool:
         """Return whether the template marks the generated text itself."""
         return any(
-            each.name == "_between_marks" for each in self._tree.find_all(nodes.ExtensionAttribute)
+            node.name == "_between_marks" for node in self._tree.find_all(nodes.ExtensionAttribute)
         )
 
     @cached_property
@@ -361,15 +365,15 @@ class Template:
             "messages",
             "loop",
         }
-        asked = sum(name.name == _PROMPT and name.ctx == "load" for name in names)
-        found = list(_prompt_branches(self._tree, []))
+        uses = sum(name.name == _PROMPT and name.ctx == "load" for name in names)
+        branches = list(_prompt_branches(self._tree, []))
         in_tests = sum(
             sum(name.name == _PROMPT for name in _all(branch.test, nodes.Name))
-            for branch, _ in found
+            for branch, _ in branches
         )
-        return asked == in_tests and all(
+        return uses == in_tests and all(
             _looks_at_roles_only(node, stored)
-            for branch, around in found
+            for branch, around in branches
             for node in (branch, *around)
         )
 
@@ -410,13 +414,13 @@ def _looks_at_roles_only(node: nodes.Node, stored: set[str]) -> bool:
         or next(_all(node, nodes.Call), None) is not None
     ):
         return False
-    if any(each.attr not in _PLACES for each in _all(node, nodes.Getattr)):
+    if any(access.attr not in _PLACES for access in _all(node, nodes.Getattr)):
         return False
-    keys = [each.arg for each in _all(node, nodes.Getitem)]
-    whole = {id(each.node) for each in _all(node, (nodes.Getattr, nodes.Getitem))}
+    keys = [access.arg for access in _all(node, nodes.Getitem)]
+    accessed = {id(access.node) for access in _all(node, (nodes.Getattr, nodes.Getitem))}
     bare = []
     for name in _all(node, nodes.Name):
-        if name.name in ("message", "messages") and id(name) not in whole:
+        if name.name in ("message", "messages") and id(name) not in accessed:
             bare.append(name)
     constant = []
     for key in keys:

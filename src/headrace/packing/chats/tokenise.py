@@ -364,16 +364,16 @@ class ChatEncoder:
                 long.append((number, draft, draft.chat))
         outcomes = []
         if long:
-            outcomes = self.renderer.render([chat for _, _, chat in long], borders=True)
+            outcomes = self.renderer.render([chat for _, _, chat in long], with_borders=True)
         turns: dict[int, list[Border]] = {}
         for (number, draft, _), outcome in zip(long, outcomes, strict=True):
             if isinstance(outcome, RowRejected) or not outcome[0].borders:
                 continue
             tokens = self._tokens_at_borders(draft, outcome[0])
             if tokens and tokens[0] is not None:
-                borders = zip(tokens, outcome[0].borders, strict=True)
+                pairs = zip(tokens, outcome[0].borders, strict=True)
                 turns[number] = [
-                    Border(token, border.user) for token, border in borders if token is not None
+                    Border(token, border.user) for token, border in pairs if token is not None
                 ]
         return turns
 
@@ -382,17 +382,17 @@ class ChatEncoder:
         of the draft.
         """
         text = rendered.text
-        borders = [(border.at, border.at) for border in rendered.borders]
+        positions = [(border.at, border.at) for border in rendered.borders]
         if draft.plain:
-            text, borders, _ = self._specials.restored(text, borders)
+            text, positions, _ = self._specials.restored(text, positions)
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         if encoding.ids == draft.ids.tolist():
             starts = {
                 begin: token for token, (begin, _) in reversed([*enumerate(encoding.offsets)])
             }
             starts.setdefault(len(text), len(encoding.ids))
-            return [starts.get(character) for character, _ in borders]
-        ids, runs = self._in_parts(text, [*draft.spans, *borders], draft.plain)
+            return [starts.get(character) for character, _ in positions]
+        ids, runs = self._in_parts(text, [*draft.spans, *positions], draft.plain)
         if ids != draft.ids.tolist():
             return []
         return [first for first, _ in runs[len(draft.spans) :]]

@@ -41,7 +41,7 @@ class Border(NamedTuple):
     user: bool
 
 
-class Piece(NamedTuple):
+class Segment(NamedTuple):
     """The tokens of a piece after the head: [begin, end) of the conversation, trained from
     `trained` on.
     """
@@ -59,13 +59,13 @@ def sequences_of(chat: Conversation, reasoning: Reasoning) -> list[Conversation]
     """
     if reasoning == "template" or not any(has_reasoning(message) for message in chat.messages):
         return [chat]
-    found = []
-    users = [place for place, message in enumerate(chat.messages) if message["role"] == "user"]
+    sequences = []
+    users = [index for index, message in enumerate(chat.messages) if message["role"] == "user"]
     for begin, end in pairwise([0, *users[1:], len(chat.messages)]):
         weights = [0] * begin + chat.weights[begin:end]
         if any(weights):
-            found.append(replace(chat, messages=chat.messages[:end], weights=weights))
-    return found or [chat]
+            sequences.append(replace(chat, messages=chat.messages[:end], weights=weights))
+    return sequences or [chat]
 
 
 class Write(Protocol):
@@ -89,16 +89,16 @@ def turn_borders(
     trained, and some short probes.
     """
     messages = chat.messages
-    wanted = [place for place, weight in enumerate(chat.weights) if weight]
+    trained = [index for index, weight in enumerate(chat.weights) if weight]
     lead = next(
         (
-            place
-            for place, each in enumerate(messages)
-            if each["role"] not in ("system", "developer")
+            index
+            for index, message in enumerate(messages)
+            if message["role"] not in ("system", "developer")
         ),
         None,
     )
-    if lead is None or len(wanted) != len(spans) or wanted[:1] < [lead]:
+    if lead is None or len(trained) != len(spans) or trained[:1] < [lead]:
         return []
     user, answer = ({"role": role, "content": "x"} for role in ("user", "assistant"))
     one = written([*messages[:lead], user]) or ""
@@ -114,39 +114,39 @@ def turn_borders(
             heads.append(one[: len(one) - len(block)])
     if lead and (alone := written(messages[:lead])) is not None:
         heads.append(alone)
-    head = next((len(each) for each in heads if text.startswith(each)), None)
+    head = next((len(message) for message in heads if text.startswith(message)), None)
     if head is None:
         return []
     if lead or chat.tools:
-        changed = [{**each, "content": "x"} for each in messages[:lead]]
+        changed = [{**message, "content": "x"} for message in messages[:lead]]
         other = written([*changed, *messages[lead:]], with_tools=False)
         if other is None or not other.endswith(text[head:]):
             return []
 
-    asked = written([*messages[:lead], user], prompt=True) or ""
+    prompted = written([*messages[:lead], user], prompt=True) or ""
     prompt = ""
-    if asked.startswith(one):
-        prompt = asked[len(one) :]
+    if prompted.startswith(one):
+        prompt = prompted[len(one) :]
     at = {lead: head}
-    for place, (_, end) in zip(wanted, spans, strict=True):
-        at[place + 1] = len(text) - len(text[end:].lstrip())
-    for place, (begin, _) in zip(wanted, spans, strict=True):
+    for index, (_, end) in zip(trained, spans, strict=True):
+        at[index + 1] = len(text) - len(text[end:].lstrip())
+    for index, (begin, _) in zip(trained, spans, strict=True):
         if prompt and text.endswith(prompt, 0, begin):
-            at.setdefault(place, begin - len(prompt))
-    for place in range(lead + 1, len(messages)):
-        if place not in at and not chat.weights[place]:
-            shorter = written(messages[:place])
+            at.setdefault(index, begin - len(prompt))
+    for index in range(lead + 1, len(messages)):
+        if index not in at and not chat.weights[index]:
+            shorter = written(messages[:index])
             if shorter and text.startswith(shorter):
-                at[place] = len(shorter)
-    borders: list[Border] = []
-    for place, where in sorted(at.items()):
-        if borders and where <= borders[-1].at:
+                at[index] = len(shorter)
+    turns: list[Border] = []
+    for index, where in sorted(at.items()):
+        if turns and where <= turns[-1].at:
             continue
-        borders.append(Border(where, place < len(messages) and messages[place]["role"] == "user"))
-    return borders
+        turns.append(Border(where, index < len(messages) and messages[index]["role"] == "user"))
+    return turns
 
 
-def cut_at_turns(mask: U8, borders: Sequence[Border], longest: int) -> list[Piece]:
+def cut_at_turns(mask: U8, turns: Sequence[Border], longest: int) -> list[Segment]:
     """Cut a conversation of tokens into pieces of at most `longest` tokens, head included, as the
     module describes.
 
@@ -155,35 +155,35 @@ def cut_at_turns(mask: U8, borders: Sequence[Border], longest: int) -> list[Piec
     """
     edges = np.flatnonzero(np.diff(mask, prepend=0, append=0)).tolist()
     runs = list(zip(edges[::2], edges[1::2], strict=True))
-    head = borders[0].at
+    head = turns[0].at
     room = longest - head
     done = head
-    pieces = list[Piece]()
+    segments = list[Segment]()
     if not runs or runs[0][0] < head:
         return []
     following = [*(begin for begin, _ in runs[1:]), len(mask)]
     ends = [
-        next((border.at for border in borders if end <= border.at <= behind), end)
-        for (_, end), behind in zip(runs, following, strict=True)
+        next((border.at for border in turns if end <= border.at <= next_begin), end)
+        for (_, end), next_begin in zip(runs, following, strict=True)
     ]
-    place = 0
-    while place < len(runs):
-        begins = [
+    run = 0
+    while run < len(runs):
+        starts = [
             border
-            for border in borders
-            if border.at <= runs[place][0]
-            and ends[place] - border.at <= room
+            for border in turns
+            if border.at <= runs[run][0]
+            and ends[run] - border.at <= room
             and done - border.at <= room // _OVERLAP
         ]
-        if not begins:
-            done = ends[place]
-            place += 1
+        if not starts:
+            done = ends[run]
+            run += 1
             continue
-        begins = [border for border in begins if border.at <= done] or begins
-        begin = next((border.at for border in begins if border.user), begins[0].at)
-        while place + 1 < len(runs) and ends[place + 1] - begin <= room:
-            place += 1
-        pieces.append(Piece(begin, max(begin, done), ends[place]))
-        done = ends[place]
-        place += 1
-    return pieces
+        starts = [border for border in starts if border.at <= done] or starts
+        begin = next((border.at for border in starts if border.user), starts[0].at)
+        while run + 1 < len(runs) and ends[run + 1] - begin <= room:
+            run += 1
+        segments.append(Segment(begin, max(begin, done), ends[run]))
+        done = ends[run]
+        run += 1
+    return segments

@@ -74,7 +74,7 @@ class _Questions(Encoding):
                 filter_row(row, filters)
                 questions.append((place, question_of(row, form, self.settings.kind)))
             except RowRejected as wrong:
-                self.reject(chosen.batch, int(chosen.places[place]), wrong.reason, wrong.detail)
+                self.reject(chosen.batch, int(chosen.indices[place]), wrong.reason, wrong.detail)
         rows = [row for _, question in questions for row in question.rows()]
         encoded = self.encoded(rows, FORMS[form.layout == "raw_completion"])
         ends = encoded.offsets
@@ -92,7 +92,7 @@ class _Questions(Encoding):
                 parts = [_answered(encoded.tokens[each], encoded.mask[each]) for each in sequences]
                 kept.append((place, self._checked(parts), encoded.contents[last[own[0]]]))
             except RowRejected as wrong:
-                self.reject(chosen.batch, int(chosen.places[place]), wrong.reason, wrong.detail)
+                self.reject(chosen.batch, int(chosen.indices[place]), wrong.reason, wrong.detail)
                 continue
             self.columns.append(self._handed_on(chosen.rows[place], question))
         if not kept:
