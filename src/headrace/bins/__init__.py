@@ -1,5 +1,6 @@
 """Packing sequences into bins of a fixed capacity: pure functions over arrays, no files.
 
-`pack` says which sequences share a bin, `Bins` is its answer, `packing_metrics` how good it is; `OnlinePacker` packs a
-stream. `PackedRows` are bins with their tokens. Both halves of headrace use this package.
+`pack` says which sequences share a bin, `Bins` is its answer, `packing_metrics` how good it is;
+`OnlinePacker` packs a stream. `PackedRows` are bins with their tokens. Both halves of headrace use
+this package.
 """

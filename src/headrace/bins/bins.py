@@ -1,4 +1,6 @@
-"""Describe which sequences lie in which bin, as two arrays, and what a sequence of L tokens costs in a bin."""
+"""Describe which sequences lie in which bin, as two arrays, and what a sequence of L tokens costs
+in a bin.
+"""
 
 from __future__ import annotations
 
@@ -25,41 +27,56 @@ def offsets_of(sizes: npt.ArrayLike) -> I64:
     return offsets
 
 
-def padded_lengths(lengths: npt.NDArray[np.integer], multiple: int = 1, counted: Counted = "stored") -> I64:
+def padded_lengths(
+    lengths: npt.NDArray[np.integer], multiple: int = 1, counted: Counted = "stored"
+) -> I64:
     """Round lengths up to what is stored; int64.
 
-    counted="stored": a multiple of `multiple`. "runtime": one more than a multiple, for readers that train on L - 1
-    positions of a stored sequence and need a multiple there. Raises `ValueError` if multiple < 1.
+    counted="stored": a multiple of `multiple`. "runtime": one more than a multiple, for readers
+    that train on L - 1 positions of a stored sequence and need a multiple there. Raises
+    `ValueError` if multiple < 1.
     """
     if multiple < 1:
         raise ValueError(f"padding: the multiple is {multiple}; give at least 1 (1 pads nothing)")
     stored = np.asarray(lengths, np.int64)
     if multiple == 1:
         return stored
-    extra = 1 if counted == "runtime" else 0
+    extra = 0
+    if counted == "runtime":
+        extra = 1
     return -(-np.maximum(stored - extra, 1) // multiple) * multiple + extra
 
 
 def costs(lengths: npt.NDArray[np.integer], counted: Counted = "stored", multiple: int = 1) -> I64:
     """Count what sequences cost in a bin, padding included; the `lengths` argument of `pack`.
 
-    counted="stored": their tokens; a bin never stores more than its capacity. "runtime": one less, at least 1; a bin
-    may store one token a sequence more than its capacity, which readers that drop the last token never see.
+    counted="stored": their tokens; a bin never stores more than its capacity. "runtime": one less,
+    at least 1; a bin may store one token a sequence more than its capacity, which readers that drop
+    the last token never see.
     """
     stored = padded_lengths(lengths, multiple, counted)
-    return np.maximum(stored - 1, 1) if counted == "runtime" else stored
+    if counted == "runtime":
+        return np.maximum(stored - 1, 1)
+    return stored
 
 
 def checked_costs(what: str, lengths: npt.ArrayLike, capacity: int, *, first: int = 0) -> I64:
-    """Return costs as int64. Raises `ValueError` that names a sequence no bin holds, counted from `first`."""
+    """Return costs as int64.
+
+    Raises `ValueError` that names a sequence no bin holds, counted from `first`.
+    """
     given = np.asarray(lengths)
     if given.ndim != 1 or (len(given) and given.dtype.kind not in "iu"):
-        raise ValueError(f"{what}: lengths have shape {given.shape} and type {given.dtype}; give integers in one axis")
+        raise ValueError(
+            f"{what}: lengths have shape {given.shape} and type {given.dtype}; give integers in one"
+            " axis"
+        )
     outside = np.flatnonzero((given < 1) | (given > capacity))
     if len(outside):
         raise ValueError(
-            f"{what}: sequence {first + int(outside[0])} costs {given[outside[0]]}, a bin holds 1 to {capacity} "
-            f"({len(outside)} do not fit); cut, split or drop them before, and count them"
+            f"{what}: sequence {first + int(outside[0])} costs {given[outside[0]]}, a bin holds 1"
+            f" to {capacity} ({len(outside)} do not fit); cut, split or drop them before, and count"
+            " them"
         )
     return given.astype(np.int64, copy=False)
 
@@ -69,10 +86,11 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # the fractional part of the golden rat
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bins:
-    """Bin b holds sequences[offsets[b] : offsets[b + 1]], in the order in which they will lie in it.
+    """Bin b holds sequences[offsets[b] : offsets[b + 1]], in the order in which they will lie in
+    it.
 
-    offsets: int64 [bins + 1], from 0, never falling; sequences: int64 [n], places in the array of lengths.
-    Raises `ValueError` if the two do not fit together.
+    offsets: int64 [bins + 1], from 0, never falling; sequences: int64 [n], places in the array of
+    lengths. Raises `ValueError` if the two do not fit together.
     """
 
     offsets: I64
@@ -81,21 +99,29 @@ class Bins:
     def __post_init__(self) -> None:
         if not len(self.offsets) or self.offsets[0] != 0 or self.offsets[-1] != len(self.sequences):
             raise ValueError(
-                f"bins: offsets go from {self.offsets[:1].tolist()} to {self.offsets[-1:].tolist()}, "
-                f"sequences are {len(self.sequences)}; offsets must go from 0 to the number of sequences"
+                f"bins: offsets go from {self.offsets[:1].tolist()} to"
+                f" {self.offsets[-1:].tolist()}, sequences are {len(self.sequences)}; offsets must"
+                " go from 0 to the number of sequences"
             )
         falling = np.flatnonzero(np.diff(self.offsets) < 0)
         if len(falling):
-            raise ValueError(f"bins: offsets fall after bin {falling[0]}; give them in rising order")
+            raise ValueError(
+                f"bins: offsets fall after bin {falling[0]}; give them in rising order"
+            )
 
     @classmethod
     def of_lists(cls, lists: Sequence[Sequence[int]]) -> Bins:
         """Make bins from a list of indices each."""
-        return cls(offsets_of([len(each) for each in lists]), np.array(list(chain.from_iterable(lists)), np.int64))
+        return cls(
+            offsets_of([len(each) for each in lists]),
+            np.array(list(chain.from_iterable(lists)), np.int64),
+        )
 
     @classmethod
     def of_places(cls, places: npt.NDArray[np.integer], order: I64, bins: int) -> Bins:
-        """Make bins from the bin of each sequence; order[i] goes into bin places[i], behind those before it."""
+        """Make bins from the bin of each sequence; order[i] goes into bin places[i], behind those
+        before it.
+        """
         by_bin = np.argsort(places, kind="stable")
         return cls(offsets_of(np.bincount(places, minlength=bins)), order[by_bin])
 
@@ -106,9 +132,12 @@ class Bins:
         """Consecutive bins, as a view where possible."""
         first, stop, step = part.indices(len(self))
         if step != 1:
-            raise ValueError(f"bins: a slice with step {step}; take consecutive bins, or use take()")
+            raise ValueError(
+                f"bins: a slice with step {step}; take consecutive bins, or use take()"
+            )
         stop = max(first, stop)
-        begin, end = self.offsets[first], self.offsets[stop]
+        begin = self.offsets[first]
+        end = self.offsets[stop]
         return Bins(self.offsets[first : stop + 1] - begin, self.sequences[begin:end])
 
     def bin(self, number: int) -> I64:
@@ -136,17 +165,18 @@ class Bins:
     def shuffled(self, seed: int) -> Bins:
         """Put the bins in a pseudorandom order that depends on the seed and their number alone.
 
-        Packers open bins in an order that says something about their content (decreasing ones from long to short);
-        after this, reading in file order is reading at random.
+        Packers open bins in an order that says something about their content (decreasing ones from
+        long to short); after this, reading in file order is reading at random.
         """
         return self.take(permutation(derive_key(seed, "packing.bins"), len(self)))
 
     def spread(self, costs: I64, seed: int) -> Bins:
         """Order the bins so that every stretch of them mixes cheap and expensive ones evenly.
 
-        costs: int64 [bins]. The bin of rank r by cost goes where the fractional part of r times the golden ratio, from
-        a start that depends on the seed, stands among all of them: the additive recurrence of lowest discrepancy
-        (Niederreiter 1992, chapter 3). Equal costs keep a pseudorandom order.
+        costs: int64 [bins]. The bin of rank r by cost goes where the fractional part of r times the
+        golden ratio, from a start that depends on the seed, stands among all of them: the additive
+        recurrence of lowest discrepancy (Niederreiter 1992, chapter 3). Equal costs keep a
+        pseudorandom order.
         """
         mixed = permutation(derive_key(seed, "packing.bins"), len(self))
         by_cost = mixed[np.argsort(costs[mixed], kind="stable")]
@@ -160,9 +190,10 @@ class Bins:
 class PackingMetrics:
     """Count one packing's bins, sequences and tokens; `dataclasses.asdict` is JSON.
 
-    bound: a lower bound on the number of bins of any packing. fill: share of the capacity that is used, 0..1;
-    packing_efficiency is the same in percent. packing_factor: mean sequences per bin. least_load, greatest_load: cost
-    of the emptiest and the fullest bin. sequences_p50, …: sequences in a bin.
+    bound: a lower bound on the number of bins of any packing. fill: share of the capacity that is
+    used, 0..1; packing_efficiency is the same in percent. packing_factor: mean sequences per bin.
+    least_load, greatest_load: cost of the emptiest and the fullest bin. sequences_p50, …: sequences
+    in a bin.
     """
 
     sequences: int
@@ -184,10 +215,16 @@ class PackingMetrics:
 def packing_metrics(lengths: npt.ArrayLike, bins: Bins, capacity: int) -> PackingMetrics:
     """Measure a packing of the costs that were given to `pack`; all zero without bins."""
     costs = np.asarray(lengths, np.int64)
-    counts, loads = bins.counts, bins.loads(costs)
+    counts = bins.counts
+    loads = bins.loads(costs)
     tokens = int(loads.sum())
-    fill = tokens / (len(bins) * capacity) if len(bins) else 0.0
-    p50, p99 = np.percentile(counts, [50, 99]).tolist() if len(bins) else (0.0, 0.0)
+    fill = 0.0
+    if len(bins):
+        fill = tokens / (len(bins) * capacity)
+    if len(bins):
+        p50, p99 = np.percentile(counts, [50, 99]).tolist()
+    else:
+        p50, p99 = (0.0, 0.0)
     return PackingMetrics(
         sequences=len(bins.sequences),
         tokens=tokens,

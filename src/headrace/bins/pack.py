@@ -1,7 +1,8 @@
-"""Choose bins for sequences: `pack` for all packers of a whole dataset, `OnlinePacker` for a stream.
+"""Choose bins for sequences: `pack` for all packers of a whole dataset, `OnlinePacker` for a
+stream.
 
-Pack a whole dataset at once rather than in batches: more sequences to choose from fill bins better. With 1 M lengths,
-lognormal with mean 600, and capacity 4,096:
+Pack a whole dataset at once rather than in batches: more sequences to choose from fill bins better.
+With 1 M lengths, lognormal with mean 600, and capacity 4,096:
 
     first_fit_decreasing   99.99 % full; bins hold from 1 to more than 200 sequences; the fastest
     best_fit_shuffle       99.8 % full; even bins
@@ -9,31 +10,34 @@ lognormal with mean 600, and capacity 4,096:
     fullest_shuffle        best fit or exact fit, whichever needs fewer bins
     concatenative          about 85 % full; keeps the order
 
-**Best fit** puts each sequence, in a seeded order, into the fullest bin that still has room for it. Bins hold similar
-numbers of sequences, which keeps the padding of boundary lists small and training steps alike. Cost: O(n log c), where
-c is the small number of distinct free spaces. They are kept in a sorted list, each with a stack of its bins.
+**Best fit** puts each sequence, in a seeded order, into the fullest bin that still has room for it.
+Bins hold similar numbers of sequences, which keeps the padding of boundary lists small and training
+steps alike. Cost: O(n log c), where c is the small number of distinct free spaces. They are kept in
+a sorted list, each with a stack of its bins.
 
-**Exact fit** starts bins at random and completes each with one or two sequences that fill it to the token. A bin takes
-sequences in the seeded order until about two more fit, then searches all remaining sequences for lengths that add up to
-the free space, or come closest to it. Such a pair almost always exists while many sequences remain, so only the last
-bins have gaps. Datasets of a few hundred bins mostly reach the lower bound; up to eight orders are tried. If many
-sequences are nearly as long as a bin, best fit is fuller and faster. Cost: a few vector operations per bin over the
-lengths up to its free space, and O(n) Python.
+**Exact fit** starts bins at random and completes each with one or two sequences that fill it to the
+token. A bin takes sequences in the seeded order until about two more fit, then searches all
+remaining sequences for lengths that add up to the free space, or come closest to it. Such a pair
+almost always exists while many sequences remain, so only the last bins have gaps. Datasets of a few
+hundred bins mostly reach the lower bound; up to eight orders are tried. If many sequences are
+nearly as long as a bin, best fit is fuller and faster. Cost: a few vector operations per bin over
+the lengths up to its free space, and O(n) Python.
 
-**First fit decreasing** puts the longest remaining sequence into the first bin with room. The content of bin 1 does not
-depend on bin 2, so bins can be made one after another. On the histogram of lengths, a bin is a pattern such as
-1 × 2500, 1 × 1200, 3 × 132, which repeats until one of its lengths runs out. Cost: O(n) to sort by length, plus
-O(distinct patterns). On real lengths it needs 1–5 bins more than the lower bound, but bins are uneven: some hold one
-sequence and some a hundred.
+**First fit decreasing** puts the longest remaining sequence into the first bin with room. The
+content of bin 1 does not depend on bin 2, so bins can be made one after another. On the histogram
+of lengths, a bin is a pattern such as 1 × 2500, 1 × 1200, 3 × 132, which repeats until one of its
+lengths runs out. Cost: O(n) to sort by length, plus O(distinct patterns). On real lengths it needs
+1–5 bins more than the lower bound, but bins are uneven: some hold one sequence and some a hundred.
 
-**Concatenative** (next fit) keeps the order, for curricula and other ordered data. A bin ends where the next sequence
-does not fit, found by bisection on running sums: O(bins log n).
+**Concatenative** (next fit) keeps the order, for curricula and other ordered data. A bin ends where
+the next sequence does not fit, found by bisection on running sums: O(bins log n).
 
-**Online** packing makes bins from the sequences that have arrived, a bounded number of them waiting. When more than
-`buffer` sequences wait, a bin is closed. It takes the sequence that has waited longest, then repeatedly the longest one
-that still fits; ties go to the earlier arrival. So no sequence waits forever, and long ones are filled up with short
-ones. The bins depend on the order of arrival alone, not on how arrivals are cut into calls. A sequence costs O(log
-buffer). Lognormal lengths fill 99.9 % of bins of 4,096 with 1,000 waiting, and 99.8 % with 64 waiting.
+**Online** packing makes bins from the sequences that have arrived, a bounded number of them
+waiting. When more than `buffer` sequences wait, a bin is closed. It takes the sequence that has
+waited longest, then repeatedly the longest one that still fits; ties go to the earlier arrival. So
+no sequence waits forever, and long ones are filled up with short ones. The bins depend on the order
+of arrival alone, not on how arrivals are cut into calls. A sequence costs O(log buffer). Lognormal
+lengths fill 99.9 % of bins of 4,096 with 1,000 waiting, and 99.8 % with 64 waiting.
 """
 
 from __future__ import annotations
@@ -65,9 +69,12 @@ ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 
 _MANY = 1_000_000  # above this many sequences, the bins that exact fit saves are not worth its time
 _SHORT_BY = 64  # how far from exact a pair may be
-_ORDERS, _SMALL = 8, 50_000  # orders that exact fit tries for up to this many sequences
+# orders that exact fit tries for up to this many sequences
+_ORDERS = 8
+_SMALL = 50_000
 
-_KIND, _FORMAT_VERSION = "online packing", 2
+_KIND = "online packing"
+_FORMAT_VERSION = 2
 _BITS = 44  # of an arrival number below its length: 17 trillion sequences
 _LATEST = (1 << _BITS) - 1
 
@@ -80,19 +87,25 @@ def pack(
     seed: int = 0,
     max_sequences: int | None = None,
 ) -> Bins:
-    """Put every sequence in exactly one bin of at most `capacity`; equal arguments give equal bins on every machine.
+    """Put every sequence in exactly one bin of at most `capacity`; equal arguments give equal bins
+    on every machine.
 
-    lengths: integers [n], the cost of each sequence, 1..capacity: its tokens, or tokens - 1 (at least 1) for readers
-    that drop one token of each sequence. Cut or drop longer sequences first, and count them.
+    lengths: integers [n], the cost of each sequence, 1..capacity: its tokens, or tokens - 1 (at
+    least 1) for readers that drop one token of each sequence. Cut or drop longer sequences first,
+    and count them.
     seed: for the packers that shuffle. max_sequences: most sequences in a bin.
-    The packer decides the order of the bins; `Bins.shuffled` makes it random. Raises `ValueError` that names the
-    sequence.
+    The packer decides the order of the bins; `Bins.shuffled` makes it random. Raises `ValueError`
+    that names the sequence.
     """
     if capacity < 1:
-        raise ValueError(f"pack: capacity is {capacity}; give the size of a bin in tokens, at least 1")
+        raise ValueError(
+            f"pack: capacity is {capacity}; give the size of a bin in tokens, at least 1"
+        )
     costs = checked_costs("pack", lengths, capacity)
     if max_sequences is not None and max_sequences < 1:
-        raise ValueError(f"pack: max_sequences is {max_sequences}; give at least 1, or None for no limit")
+        raise ValueError(
+            f"pack: max_sequences is {max_sequences}; give at least 1, or None for no limit"
+        )
     packers: dict[Algorithm, Callable[[I64, int, int | None], Bins]] = {
         "best_fit_shuffle": partial(_best_fit, seed),
         "exact_fit_shuffle": partial(_exact_fit, seed),
@@ -102,7 +115,9 @@ def pack(
     }
     if algorithm not in packers:
         raise ValueError(f"pack: algorithm is {algorithm!r}; choose one of {', '.join(ALGORITHMS)}")
-    return packers[algorithm](costs, capacity, max_sequences) if len(costs) else Bins.of_lists([])
+    if len(costs):
+        return packers[algorithm](costs, capacity, max_sequences)
+    return Bins.of_lists([])
 
 
 def _fullest(seed: int, lengths: I64, capacity: int, max_sequences: int | None) -> Bins:
@@ -110,7 +125,9 @@ def _fullest(seed: int, lengths: I64, capacity: int, max_sequences: int | None) 
     if len(lengths) > _MANY or len(best) * capacity < int(lengths.sum()) + capacity:
         return best
     exact = _exact_fit(seed, lengths, capacity, max_sequences)
-    return exact if len(exact) < len(best) else best
+    if len(exact) < len(best):
+        return exact
+    return best
 
 
 def _best_fit(seed: int, lengths: I64, capacity: int, max_sequences: int | None) -> Bins:
@@ -118,7 +135,10 @@ def _best_fit(seed: int, lengths: I64, capacity: int, max_sequences: int | None)
     shortest = int(lengths.min())
     stacks: list[list[int]] = [[] for _ in range(capacity + 1)]  # bins by their free space
     spaces: list[int] = []  # the free spaces whose stack holds something, rising
-    counts: list[int] | None = None if max_sequences is None else []
+    if max_sequences is None:
+        counts: list[int] | None = None
+    else:
+        counts = []
     opened = 0
     places: list[int] = []
     place = places.append
@@ -131,7 +151,8 @@ def _best_fit(seed: int, lengths: I64, capacity: int, max_sequences: int | None)
             if not stack:
                 del spaces[at]
         else:
-            space, chosen = capacity, opened
+            space = capacity
+            chosen = opened
             opened += 1
             if counts is not None:
                 counts.append(0)
@@ -156,32 +177,43 @@ def _exact_fit(seed: int, lengths: I64, capacity: int, max_sequences: int | None
         if len(best) <= bound:
             break
         other = _in_one_order(lengths, capacity, seed, number, max_sequences)
-        best = other if len(other) < len(best) else best
+        if len(other) < len(best):
+            best = other
     return best
 
 
-def _in_one_order(lengths: I64, capacity: int, seed: int, number: int, max_sequences: int | None) -> Bins:
+def _in_one_order(
+    lengths: I64, capacity: int, seed: int, number: int, max_sequences: int | None
+) -> Bins:
     order = permutation(derive_key(seed, "packing.exact", number), len(lengths))
     mixed = lengths[order]
     rest = _Rest(mixed, capacity)
-    sizes, places = mixed.tolist(), rest.places
+    sizes = mixed.tolist()
+    places = rest.places
     little = int(2 * mixed.mean()) + 1
-    most = len(sizes) if max_sequences is None else max_sequences
+    if max_sequences is None:
+        most = len(sizes)
+    else:
+        most = max_sequences
     at = opened = 0
     while rest.left:
-        room, held = capacity, 0
+        room = capacity
+        held = 0
         while room > little and held < most - 2:
             while at < len(sizes) and places[at] >= 0:
                 at += 1
             if at == len(sizes) or sizes[at] > room:
                 break
             rest.take(at, sizes[at], opened)
-            room, held, at = room - sizes[at], held + 1, at + 1
+            room = room - sizes[at]
+            held = held + 1
+            at = at + 1
         while rest.left and held < most:
             found = rest.completing(room, pairs=held + 2 <= most, turn=opened)
             for length in found:
                 rest.take(rest.next_of(length), length, opened)
-            room, held = room - sum(found), held + len(found)
+            room = room - sum(found)
+            held = held + len(found)
             if not found:
                 break
         opened += 1
@@ -189,7 +221,10 @@ def _in_one_order(lengths: I64, capacity: int, seed: int, number: int, max_seque
 
 
 class _Rest:
-    """The sequences that are in no bin yet, by length. places: the bin of each sequence, -1 for none."""
+    """The sequences that are in no bin yet, by length.
+
+    places: the bin of each sequence, -1 for none.
+    """
 
     def __init__(self, lengths: I64, capacity: int) -> None:
         counts = np.bincount(lengths, minlength=capacity + 1)
@@ -198,7 +233,8 @@ class _Rest:
         self._counts: list[int] = counts.tolist()
         self._ends: list[int] = np.cumsum(counts).tolist()
         self._by_length: list[int] = np.argsort(lengths, kind="stable").tolist()
-        self._one, self._two = counts > 0, counts > 1
+        self._one = counts > 0
+        self._two = counts > 1
         self._shortest = int(lengths.min())
 
     def take(self, sequence: int, length: int, number: int) -> None:
@@ -219,7 +255,10 @@ class _Rest:
                 return sequence
 
     def completing(self, room: int, *, pairs: bool, turn: int) -> tuple[int, ...]:
-        """Return one or two lengths that fill `room` best; () if nothing fits. turn: varies the pair."""
+        """Return one or two lengths that fill `room` best; () if nothing fits.
+
+        turn: varies the pair.
+        """
         low = self._shortest
         for total in range(room, max(low, room - _SHORT_BY) - 1, -1):
             half = total // 2
@@ -234,14 +273,19 @@ class _Rest:
             if total >= low and self._one[total]:
                 return (total,)
         fitting = np.flatnonzero(self._one[: room + 1])
-        return (int(fitting[-1]),) if len(fitting) else ()
+        if len(fitting):
+            return (int(fitting[-1]),)
+        return ()
 
 
 def _first_fit_decreasing(lengths: I64, capacity: int, max_sequences: int | None) -> Bins:
     """Make the bins in its order; sequences of one length in the order of their index."""
-    order = np.argsort(lengths.astype(np.uint16 if capacity < 1 << 16 else np.int64, copy=False), kind="stable")
+    order = np.argsort(
+        lengths.astype(np.uint16 if capacity < 1 << 16 else np.int64, copy=False), kind="stable"
+    )
     count = np.bincount(lengths, minlength=capacity + 1)
-    next_of = (np.cumsum(count) - count).tolist()  # where in `order` the next sequence of a length stands
+    # where in `order` the next sequence of a length stands
+    next_of = (np.cumsum(count) - count).tolist()
     left = count.tolist()
     lasting = [0, *np.flatnonzero(count).tolist()]  # lengths that are left, rising; 0 is the end
 
@@ -265,10 +309,14 @@ def _first_fit_decreasing(lengths: I64, capacity: int, max_sequences: int | None
     return Bins(offsets_of(np.repeat(sizes, repeats)), np.concatenate(pieces))
 
 
-def _pattern(lasting: list[int], left: list[int], capacity: int, slots: int) -> tuple[list[tuple[int, int]], int]:
+def _pattern(
+    lasting: list[int], left: list[int], capacity: int, slots: int
+) -> tuple[list[tuple[int, int]], int]:
     """Return the next bin as (length, number) pairs, and how many bins in a row are like it."""
     length = lasting[-1]
-    room, times, pattern = capacity, left[length], []
+    room = capacity
+    times = left[length]
+    pattern = []
     while length:
         fits = min(room // length, slots)
         number = min(left[length], fits)
@@ -277,7 +325,10 @@ def _pattern(lasting: list[int], left: list[int], capacity: int, slots: int) -> 
         times = min(times, left[length] // number if number == fits else 1)
         room -= number * length
         slots -= number
-        length = lasting[bisect_right(lasting, min(room, length - 1)) - 1] if slots else 0
+        if slots:
+            length = lasting[bisect_right(lasting, min(room, length - 1)) - 1]
+        else:
+            length = 0
     return pattern, times
 
 
@@ -297,13 +348,19 @@ def _concatenative(lengths: I64, capacity: int, max_sequences: int | None) -> Bi
 class OnlinePacker:
     """Bins of a stream of sequences; sequences are named by their arrival: 0, 1, 2, …
 
-    capacity: largest total cost of a bin. buffer: most sequences that wait after a call; they are the memory used.
-    max_sequences: most sequences in a bin. `state_dict` is JSON, with two numbers for each waiting sequence.
-    Raises `ValueError` for settings below 1.
+    capacity: largest total cost of a bin. buffer: most sequences that wait after a call; they are
+    the memory used. max_sequences: most sequences in a bin. `state_dict` is JSON, with two numbers
+    for each waiting sequence. Raises `ValueError` for settings below 1.
     """
 
-    def __init__(self, capacity: int, *, buffer: int = 1000, max_sequences: int | None = None) -> None:
-        for name, value in (("capacity", capacity), ("buffer", buffer), ("max_sequences", max_sequences)):
+    def __init__(
+        self, capacity: int, *, buffer: int = 1000, max_sequences: int | None = None
+    ) -> None:
+        for name, value in (
+            ("capacity", capacity),
+            ("buffer", buffer),
+            ("max_sequences", max_sequences),
+        ):
             if value is not None and value < 1:
                 raise ValueError(f"online packing: {name} is {value}; give at least 1")
         self.capacity = capacity
@@ -321,11 +378,13 @@ class OnlinePacker:
     def add(self, lengths: npt.ArrayLike) -> Bins:
         """Add sequences and return the bins that this closes, as arrival numbers.
 
-        lengths: integers, the cost of each, 1..capacity; see `pack`. Raises `ValueError` for others, and then takes
-        no sequence of the call.
+        lengths: integers, the cost of each, 1..capacity; see `pack`. Raises `ValueError` for
+        others, and then takes no sequence of the call.
         """
         made: list[list[int]] = []
-        for length in checked_costs("online packing", lengths, self.capacity, first=self.arrived).tolist():
+        for length in checked_costs(
+            "online packing", lengths, self.capacity, first=self.arrived
+        ).tolist():
             key = (length << _BITS) | (_LATEST - self.arrived)
             self.arrived += 1
             insort(self._keys, key)
@@ -342,7 +401,9 @@ class OnlinePacker:
         return Bins.of_lists(made)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the settings, the number of arrivals, and [arrival, length] of each waiting sequence; JSON."""
+        """Return the settings, the number of arrivals, and [arrival, length] of each waiting
+        sequence; JSON.
+        """
         values = {
             "capacity": self.capacity,
             "buffer": self.buffer,
@@ -364,8 +425,13 @@ class OnlinePacker:
             least = {"capacity": 1, "buffer": 1, "max_sequences": 1, "arrived": 0}
             yield set(values) == {*least, "waiting"}
             for name, lowest in least.items():
-                yield _is_count(values[name], lowest, _LATEST) or (name == "max_sequences" and values[name] is None)
-            yield isinstance(values["waiting"], list | tuple) and len(values["waiting"]) <= values["buffer"]
+                yield _is_count(values[name], lowest, _LATEST) or (
+                    name == "max_sequences" and values[name] is None
+                )
+            yield (
+                isinstance(values["waiting"], list | tuple)
+                and len(values["waiting"]) <= values["buffer"]
+            )
             before = -1
             for each in values["waiting"]:
                 yield isinstance(each, list | tuple) and len(each) == 2
@@ -375,9 +441,12 @@ class OnlinePacker:
 
         if not all(conditions()):
             raise StreamError(
-                f"{_KIND} state: {shown(dict(values))} is not what state_dict() gave; pass it on unchanged"
+                f"{_KIND} state: {shown(dict(values))} is not what state_dict() gave; pass it on"
+                " unchanged"
             )
-        packer = cls(values["capacity"], buffer=values["buffer"], max_sequences=values["max_sequences"])
+        packer = cls(
+            values["capacity"], buffer=values["buffer"], max_sequences=values["max_sequences"]
+        )
         packer.arrived = values["arrived"]
         keys = [(length << _BITS) | (_LATEST - arrival) for arrival, length in values["waiting"]]
         packer._waiting, packer._keys = OrderedDict.fromkeys(keys), sorted(keys)

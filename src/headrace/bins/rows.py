@@ -1,10 +1,11 @@
 """Hold bins with their tokens as flat arrays, check them, and move their loss masks.
 
-A mask is made beside the tokens: 1 where the token is to be learned. A trainer's reader pairs position j with the
-label at j + 1 inside one sequence, so what it needs at j is the mask of token j + 1, and nothing at the last position
-of a sequence. That is "shift_left", the default. "legacy_roll_right" is what older preparations wrote: the mask of
-token j - 1, rolled over the whole bin and across the borders of sequences; such a reader then trains on the wrong
-tokens. It is kept for comparing with old files only.
+A mask is made beside the tokens: 1 where the token is to be learned. A trainer's reader pairs
+position j with the label at j + 1 inside one sequence, so what it needs at j is the mask of token j
++ 1, and nothing at the last position of a sequence. That is "shift_left", the default.
+"legacy_roll_right" is what older preparations wrote: the mask of token j - 1, rolled over the whole
+bin and across the borders of sequences; such a reader then trains on the wrong tokens. It is kept
+for comparing with old files only.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ TRACES = ("source", "source_row")
 
 
 def shift_left(mask: U8, ends: I64) -> U8:
-    """Move each sequence's mask one to the left, its last position 0; ends: where the sequences end. A new array."""
+    """Move each sequence's mask one to the left, its last position 0; ends: where the sequences
+    end. A new array.
+    """
     moved = np.append(mask[1:], mask[:1])
     moved[ends - 1] = 0
     return moved
@@ -40,10 +43,10 @@ class PackedRows:
     """Bin b has the tokens ids[token_offsets[b] : token_offsets[b + 1]], its sequences begin at
     starts[start_offsets[b] : start_offsets[b + 1]], counted from the bin's first token.
 
-    ids: int32 [tokens], int64 on the way into a batch; mask: uint8 [tokens]; starts: int32 or int64 [sequences];
-    token_offsets, start_offsets: int64 [bins + 1] from 0. Arrays may be read-only.
-    sources, source_rows: int64 [sequences], where each sequence comes from, as a number of a source and of a row in it;
-    None where that is not kept.
+    ids: int32 [tokens], int64 on the way into a batch; mask: uint8 [tokens]; starts: int32 or int64
+    [sequences]; token_offsets, start_offsets: int64 [bins + 1] from 0. Arrays may be read-only.
+    sources, source_rows: int64 [sequences], where each sequence comes from, as a number of a source
+    and of a row in it; None where that is not kept.
     """
 
     ids: npt.NDArray[Any]
@@ -63,8 +66,10 @@ class PackedRows:
         if step != 1:
             raise ValueError(f"packed rows: a slice with step {step}; take consecutive bins")
         stop = max(first, stop)
-        token, token_end = self.token_offsets[first], self.token_offsets[stop]
-        start, start_end = self.start_offsets[first], self.start_offsets[stop]
+        token = self.token_offsets[first]
+        token_end = self.token_offsets[stop]
+        start = self.start_offsets[first]
+        start_end = self.start_offsets[stop]
         return PackedRows(
             self.ids[token:token_end],
             self.mask[token:token_end],
@@ -76,7 +81,10 @@ class PackedRows:
         )
 
     def bin(self, number: int) -> tuple[npt.NDArray[Any], U8, I32 | I64]:
-        """Give tokens, mask and starts of one bin, as views. Raises `IndexError` if there is no such bin."""
+        """Give tokens, mask and starts of one bin, as views.
+
+        Raises `IndexError` if there is no such bin.
+        """
         if not 0 <= number < len(self):
             raise IndexError(f"packed rows: no bin {number}; there are {len(self)}, counted from 0")
         one = self[number : number + 1]
@@ -99,12 +107,20 @@ class PackedRows:
 
     @property
     def sequence_lengths(self) -> I64:
-        """Tokens of each sequence; int64 [sequences]. It ends where the next sequence, or the next bin, begins."""
+        """Tokens of each sequence; int64 [sequences].
+
+        It ends where the next sequence, or the next bin, begins.
+        """
         return np.diff(self.sequence_begins, append=len(self.ids))
 
     @classmethod
-    def of_sequences(cls, ids: npt.NDArray[Any], mask: U8, lengths: npt.ArrayLike, offsets: I64) -> PackedRows:
-        """Make rows of sequences that lie end to end. lengths: of each; offsets: of bins, in sequences; as `Bins`."""
+    def of_sequences(
+        cls, ids: npt.NDArray[Any], mask: U8, lengths: npt.ArrayLike, offsets: I64
+    ) -> PackedRows:
+        """Make rows of sequences that lie end to end.
+
+        lengths: of each; offsets: of bins, in sequences; as `Bins`.
+        """
         borders = offsets_of(lengths)
         token_offsets = borders[offsets]
         starts = (borders[:-1] - np.repeat(token_offsets[:-1], np.diff(offsets))).astype(np.int32)
@@ -113,7 +129,13 @@ class PackedRows:
     @classmethod
     def of_bin(cls, ids: I32, mask: U8, starts: I32) -> PackedRows:
         """Make rows of one bin, as views."""
-        return cls(ids, mask, starts, np.array([0, len(ids)], np.int64), np.array([0, len(starts)], np.int64))
+        return cls(
+            ids,
+            mask,
+            starts,
+            np.array([0, len(ids)], np.int64),
+            np.array([0, len(starts)], np.int64),
+        )
 
     @classmethod
     def concatenate(cls, parts: Sequence[PackedRows]) -> PackedRows:
@@ -131,14 +153,21 @@ class PackedRows:
         )
 
 
-def first_fault(rows: PackedRows, *, empty: Literal["refuse", "take"] = "refuse") -> tuple[int, str] | None:
-    """Find the first bin that no reader can use as it is, and what is wrong with it; None if all are sound.
+def first_fault(
+    rows: PackedRows, *, empty: Literal["refuse", "take"] = "refuse"
+) -> tuple[int, str] | None:
+    """Find the first bin that no reader can use as it is, and what is wrong with it; None if all
+    are sound.
 
-    Sound: the first start 0, starts strictly increasing, the last one before the end of the bin; and at least one
-    token, unless bins of nothing are taken too.
+    Sound: the first start 0, starts strictly increasing, the last one before the end of the bin;
+    and at least one token, unless bins of nothing are taken too.
     """
-    sizes, counts = rows.sizes, rows.counts
-    bad = (sizes == 0) != (counts == 0) if empty == "take" else (sizes == 0) | (counts == 0)
+    sizes = rows.sizes
+    counts = rows.counts
+    if empty == "take":
+        bad = (sizes == 0) != (counts == 0)
+    else:
+        bad = (sizes == 0) | (counts == 0)
     owner = np.repeat(np.arange(len(rows)), counts)
     first = np.zeros(len(rows.starts), np.bool_)
     first[rows.start_offsets[:-1][counts > 0]] = True
@@ -150,14 +179,20 @@ def first_fault(rows: PackedRows, *, empty: Literal["refuse", "take"] = "refuse"
     number = int(bad.argmax())
     starts = rows.starts[rows.start_offsets[number] : rows.start_offsets[number + 1]]
     shown = f"{starts[:8].tolist()}{' …' if len(starts) > 8 else ''}"
-    return number, (
-        f"seq_start_id is {shown} in a row of {sizes[number]} tokens; "
-        f"it begins with 0, rises, and stays below the number of tokens"
+    return (
+        number,
+        (
+            f"seq_start_id is {shown} in a row of {sizes[number]} tokens; "
+            "it begins with 0, rises, and stays below the number of tokens"
+        ),
     )
 
 
 def as_type(values: npt.NDArray[Any], dtype: np.dtype[Any], what: str) -> npt.NDArray[Any]:
-    """Cast integers to another type, copying only where needed. Raises `ValueError` if a value does not fit."""
+    """Cast integers to another type, copying only where needed.
+
+    Raises `ValueError` if a value does not fit.
+    """
     if values.dtype == dtype:
         return np.ascontiguousarray(values)
     if values.dtype.kind not in "iub":
@@ -166,5 +201,7 @@ def as_type(values: npt.NDArray[Any], dtype: np.dtype[Any], what: str) -> npt.ND
         limits = np.iinfo(dtype)
         for value in (int(values.min()), int(values.max())):
             if not limits.min <= value <= limits.max:
-                raise ValueError(f"{what}: {value} does not fit {dtype.name}; give {limits.min} to {limits.max}")
+                raise ValueError(
+                    f"{what}: {value} does not fit {dtype.name}; give {limits.min} to {limits.max}"
+                )
     return values.astype(dtype)

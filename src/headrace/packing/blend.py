@@ -1,9 +1,11 @@
-"""Name the datasets to prepare, with weights or per split, from a JSON file, from Python, or as one plain path.
+"""Name the datasets to prepare, with weights or per split, from a JSON file, from Python, or as one
+plain path.
 
     {"datasets": [{"name": "math", "path": "gsm8k.jsonl.gz", "weight": 0.7, "mapping": {...}}, ...]}
     {"train": [{...}], "val": [{...}], "test": [{...}]}
 
-Paths are relative to the blend file. What weights mean is defined in `choose`. `valid` is another word for `val`.
+Paths are relative to the blend file. What weights mean is defined in `choose`. `valid` is another
+word for `val`.
 """
 
 from __future__ import annotations
@@ -42,9 +44,9 @@ class Source(RowForm):
 
     name: a directory of the output is called so: letters, digits, ".", "_", "-".
     path: files, directories or glob patterns; relative ones are relative to the blend file.
-    weight: relative share of tokens, 0 or more; see `choose`. Has no unit: 2 and 4 ask for the same as 0.5 and 1.
-    repeat: how often weights may take its rows of train, 1 or more; epochs: how often they are taken where weights are
-    equal, such as 0.5 or 2.5.
+    weight: relative share of tokens, 0 or more; see `choose`. Has no unit: 2 and 4 ask for the same
+    as 0.5 and 1. repeat: how often weights may take its rows of train, 1 or more; epochs: how often
+    they are taken where weights are equal, such as 0.5 or 2.5.
     alignment: of the loss masks in pickled .npy files of bins, which do not say it.
     """
 
@@ -60,8 +62,8 @@ class Source(RowForm):
     def _is_a_directory_name(cls, value: str) -> str:
         if not _NAME.fullmatch(value) or "__" in value:
             raise ValueError(
-                f"dataset name {value!r} cannot be part of the names of directories and links; use letters, digits, "
-                f"'.', '-' and single '_' only"
+                f"dataset name {value!r} cannot be part of the names of directories and links; use"
+                " letters, digits, '.', '-' and single '_' only"
             )
         return value
 
@@ -75,7 +77,10 @@ class Source(RowForm):
 
 @dataclass(frozen=True)
 class Dataset:
-    """A source with its files. split: given by a blend per split, else None. names: of the files, unique in the run."""
+    """A source with its files.
+
+    split: given by a blend per split, else None. names: of the files, unique in the run.
+    """
 
     source: Source
     split: Split | None
@@ -99,43 +104,71 @@ class SourceBlend(Settings):
             return value
         if value.get("valid"):
             raise ValueError("the blend has both val and valid, which are one split; give one list")
-        return {"valid" if name == "val" else name: each for name, each in value.items() if name != "valid"}
+        return {
+            "valid" if name == "val" else name: each
+            for name, each in value.items()
+            if name != "valid"
+        }
 
     @model_validator(mode="after")
     def _one_form(self) -> SourceBlend:
-        per_split = [split for split in SPLITS if getattr(self, split)]
+        per_split = []
+        for split in SPLITS:
+            if getattr(self, split):
+                per_split.append(split)
         if bool(self.datasets) == bool(per_split):
-            what = "both datasets and " + ", ".join(per_split) if per_split else "no dataset"
-            raise ValueError(f"the blend has {what}; give either a list `datasets`, or lists `train`, `val`, `test`")
+            what = "no dataset"
+            if per_split:
+                what = "both datasets and " + ", ".join(per_split)
+            raise ValueError(
+                f"the blend has {what}; give either a list `datasets`, or lists `train`, `val`,"
+                " `test`"
+            )
         for group, sources in self.groups():
             names = [source.name for source in sources]
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
-                raise ValueError(f"dataset {twice[0]!r} appears twice in {group or 'datasets'}; name them differently")
+                raise ValueError(
+                    f"dataset {twice[0]!r} appears twice in {group or 'datasets'}; name them"
+                    " differently"
+                )
             if any(each.epochs != 1 for each in sources) and any(
-                each.repeat != 1 or each.weight != sources[0].weight for each in sources if each.weight > 0
+                each.repeat != 1 or each.weight != sources[0].weight
+                for each in sources
+                if each.weight > 0
             ):
                 raise ValueError(
-                    f"{group or 'datasets'} has epochs beside weights or repeat, and each says how much of a dataset "
-                    "is taken; give epochs alone, or weights with repeat"
+                    f"{group or 'datasets'} has epochs beside weights or repeat, and each says how"
+                    " much of a dataset is taken; give epochs alone, or weights with repeat"
                 )
             if not any(source.weight > 0 for source in sources):
-                raise ValueError(f"all weights of {group or 'datasets'} are 0; give one dataset a weight")
+                raise ValueError(
+                    f"all weights of {group or 'datasets'} are 0; give one dataset a weight"
+                )
         return self
 
     def groups(self) -> list[tuple[Split | None, tuple[Source, ...]]]:
         """List (split, its datasets), or one (None, datasets) if rows are split by ratio."""
         if self.datasets:
             return [(None, self.datasets)]
-        return [(split, getattr(self, split)) for split in SPLITS if getattr(self, split)]
+        result: list[tuple[Split | None, tuple[Source, ...]]] = []
+        for split in SPLITS:
+            if getattr(self, split):
+                result.append((split, getattr(self, split)))
+        return result
 
     def find_files(self) -> list[Dataset]:
         """List the datasets with a weight above 0 and their files, in the order of the blend."""
         found = []
-        for split, source in ((split, source) for split, sources in self.groups() for source in sources):
+        for split, source in (
+            (split, source) for split, sources in self.groups() for source in sources
+        ):
             if source.weight > 0:
                 listing = list_files(source.path)
-                prefix = source.name if split is None else f"{split}/{source.name}"
+                if split is None:
+                    prefix = source.name
+                else:
+                    prefix = f"{split}/{source.name}"
                 names = [f"{prefix}/{name}" for name in listing.names]
                 paths = [listing.path(place) for place in range(len(names))]
                 found.append(Dataset(source, split, paths, names, listing.sizes.tolist()))
@@ -153,25 +186,45 @@ def blend_of(value: object) -> object:
         record = _blend_file(path)
         if record is None:
             return plain([path])
-        groups = {name: each for name, each in record.items() if name in _GROUPS and isinstance(each, list)}
-        return {**record, **{name: [_source(each, name, path) for each in group] for name, group in groups.items()}}
+        groups = {
+            name: each
+            for name, each in record.items()
+            if name in _GROUPS and isinstance(each, list)
+        }
+        return {
+            **record,
+            **{
+                name: [_source(each, name, path) for each in group]
+                for name, group in groups.items()
+            },
+        }
     if isinstance(value, Mapping):
-        return {"datasets": [value]} if _GROUPS.isdisjoint(value) else value
+        if _GROUPS.isdisjoint(value):
+            return {"datasets": [value]}
+        return value
     if isinstance(value, Sequence) and value:
         paths = [each for each in value if isinstance(each, str | PurePath)]
-        return plain(paths) if len(paths) == len(value) else {"datasets": list(value)}
+        if len(paths) == len(value):
+            return plain(paths)
+        return {"datasets": list(value)}
     return value
 
 
 def is_blend_file(path: Path) -> bool:
-    """Return whether a path is a blend file, not data. Raises `InputError` for a JSON file that cannot be read."""
+    """Return whether a path is a blend file, not data.
+
+    Raises `InputError` for a JSON file that cannot be read.
+    """
     return _blend_file(expanded(path)) is not None
 
 
 def plain(paths: Sequence[str | PurePath]) -> dict[str, Any]:
     """Make a blend of one dataset, named after its first file or directory."""
     first = path_of(paths[0])
-    stem = first.name if file_type_of_name(first.name) is None else stem_of_name(first.name)
+    if file_type_of_name(first.name) is None:
+        stem = first.name
+    else:
+        stem = stem_of_name(first.name)
     name = re.sub(r"[^A-Za-z0-9._-]+|__+", "-", stem).strip("-._") or "data"
     return {"datasets": [{"name": name, "path": list(paths)}]}
 
@@ -184,16 +237,19 @@ def _source(source: object, group: str, blend: Path) -> dict[str, Any]:
     for key in ("split", "subset"):
         if found.pop(key, None) is not None:
             raise SettingsError(
-                f"{blend}: dataset {source.get('name')!r} has {key}={source[key]!r}, which names part of a data set on "
-                f"a hub; download it and give its files as path"
+                f"{blend}: dataset {source.get('name')!r} has {key}={source[key]!r}, which names"
+                " part of a data set on a hub; download it and give its files as path"
             )
     paths = source.get("path", [])
-    paths = [paths] if isinstance(paths, str) else paths
+    if isinstance(paths, str):
+        paths = [paths]
     if not isinstance(paths, list) or not all(isinstance(each, str) for each in paths):
         raise SettingsError(
-            f"{blend}: dataset {source.get('name')!r} has path {source.get('path')!r}; write a text or a list of texts"
+            f"{blend}: dataset {source.get('name')!r} has path {source.get('path')!r}; write a text"
+            " or a list of texts"
         )
-    tables = [with_paths(each) for each in paths]  # the address of a table becomes the path of its copy
+    # the address of a table becomes the path of its copy
+    tables = [with_paths(each) for each in paths]
     found["path"] = [
         each if each != path or is_address(path) else str(blend.parent / expanded(Path(path)))
         for path, each in zip(paths, tables, strict=True)
@@ -206,7 +262,9 @@ def _source(source: object, group: str, blend: Path) -> dict[str, Any]:
 
 
 def _blend_file(path: Path) -> Mapping[str, Any] | None:
-    """Read the blend in a .json file; None if the path is data, or does not exist, which the reader reports."""
+    """Read the blend in a .json file; None if the path is data, or does not exist, which the reader
+    reports.
+    """
     if path.suffix != ".json" or not path.is_file():
         return None
     with path.open("rb") as file:
@@ -215,5 +273,9 @@ def _blend_file(path: Path) -> Mapping[str, Any] | None:
     try:
         record = loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: is neither a blend nor JSON data ({error}); correct it") from error
-    return record if isinstance(record, dict) and not _GROUPS.isdisjoint(record) else None
+        raise InputError(
+            f"{path}: is neither a blend nor JSON data ({error}); correct it"
+        ) from error
+    if isinstance(record, dict) and not _GROUPS.isdisjoint(record):
+        return record
+    return None

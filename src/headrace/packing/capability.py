@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from headrace.run.prepare import Outcome
     from headrace.stream.loader.options import RowForm, StreamOptions
 
-_FOR_OTHERS = "shards of .{0} are for other readers; prepare with packed_storage='parquet' to stream"
+_FOR_OTHERS = (
+    "shards of .{0} are for other readers; prepare with packed_storage='parquet' to stream"
+)
 
 
 class PackedSequencesRecipe(Recipe):
@@ -56,7 +58,10 @@ class PackedSequencesRecipe(Recipe):
     }
     row = "bin"
     unproved = (
-        "The tokens may not be those of the chats: sequences are compared with the 64-bit fingerprints of packing.",
+        (
+            "The tokens may not be those of the chats: sequences are compared with the 64-bit"
+            " fingerprints of packing."
+        ),
     )
     row_options = ("packed", "pack")
     readers: ClassVar = {"npy": _FOR_OTHERS.format("npy"), "bin": _FOR_OTHERS.format("bin")}
@@ -66,7 +71,9 @@ class PackedSequencesRecipe(Recipe):
 
         return PackedSequences
 
-    def execute(self, settings: Any, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
+    def execute(
+        self, settings: Any, context: RunContext, files: Sequence[tuple[Path, str]]
+    ) -> Outcome:
         from headrace.packing.recipe import execute
 
         return execute(settings, context, files)
@@ -96,7 +103,14 @@ class PackedSequencesRecipe(Recipe):
 
         return figures(facts)
 
-    def summary(self, console: Any, manifest: Manifest, run: Path, detail: Detail, common: Callable[[], None]) -> None:
+    def summary(
+        self,
+        console: Any,
+        manifest: Manifest,
+        run: Path,
+        detail: Detail,
+        common: Callable[[], None],
+    ) -> None:
         from headrace.packing.command import print_packed
 
         print_packed(console, manifest, run, detail)
@@ -110,7 +124,9 @@ class PackedSequencesRecipe(Recipe):
 
         return packed_setting(value)
 
-    def detect_form(self, splits: Sequence[tuple[Path, SplitIndex]], options: StreamOptions) -> RowForm | None:
+    def detect_form(
+        self, splits: Sequence[tuple[Path, SplitIndex]], options: StreamOptions
+    ) -> RowForm | None:
         from headrace.packing.read.batches import packed_form
 
         return packed_form(splits, options)

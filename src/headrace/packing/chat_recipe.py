@@ -1,4 +1,6 @@
-"""Define the settings that all recipes over chats share: sources, what to leave out, and the split of a row."""
+"""Define the settings that all recipes over chats share: sources, what to leave out, and the split
+of a row.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class ChatRecipe(RecipeSettings, ChatSettings):
     blend: Annotated[SourceBlend, BeforeValidator(blend_of)] = Field(
         description="What to prepare: a blend file, a path to data, or their contents as values."
     )
-    seed: int = _splits(42, ge=0, lt=2**63, description="Decides splits, samples, mixes and packing.")
+    seed: int = _splits(
+        42, ge=0, lt=2**63, description="Decides splits, samples, mixes and packing."
+    )
     train_ratio: float = _splits(
         0.98, ge=0, le=1, description="Exact share of units that train. Not for blends per split."
     )
@@ -34,22 +38,33 @@ class ChatRecipe(RecipeSettings, ChatSettings):
     entity: str | None = _splits(
         None,
         min_length=1,
-        description="Field whose rows share a split: a task, a conversation. By default, every row is independent.",
+        description=(
+            "Field whose rows share a split: a task, a conversation. By default, every row is"
+            " independent."
+        ),
     )
     duplicates: Duplicates | None = _splits(
         None,
-        description="Rows with the same user turns (ignoring case and white space) or a common sequence; group: in "
-        "one split; drop: in one split, without later copies of whole rows; count: reported; allow: not looked for. "
-        "Default: group, or count where the blend gives the splits.",
+        description=(
+            "Rows with the same user turns (ignoring case and white space) or a common sequence;"
+            " group: in one split; drop: in one split, without later copies of whole rows; count:"
+            " reported; allow: not looked for. Default: group, or count where the blend gives the"
+            " splits."
+        ),
     )
     content: Names = _splits((), description="Columns to compare instead of user turns.")
     exclude: Exclude = ()
     exclude_ngram: ExcludeWords = 13
     sample: int | None = _rows(
-        None, ge=1, description="At most this many rows of each dataset, chosen by seed. Default: all."
+        None,
+        ge=1,
+        description="At most this many rows of each dataset, chosen by seed. Default: all.",
     )
     max_bad_share: float = _rows(
-        0.01, ge=0, le=1, description="The run fails if more than this share of the rows is rejected."
+        0.01,
+        ge=0,
+        le=1,
+        description="The run fails if more than this share of the rows is rejected.",
     )
     num_shards: int | None = Field(
         None,
@@ -64,8 +79,9 @@ class ChatRecipe(RecipeSettings, ChatSettings):
         total = self.train_ratio + self.val_ratio + self.test_ratio
         if abs(total - 1) > 1e-9:
             raise ValueError(
-                f"train_ratio, val_ratio and test_ratio are {self.train_ratio}, {self.val_ratio} and "
-                f"{self.test_ratio}, together {total:g}; make them add up to 1"
+                f"train_ratio, val_ratio and test_ratio are {self.train_ratio},"
+                f" {self.val_ratio} and {self.test_ratio}, together {total:g}; make them add up"
+                " to 1"
             )
         if self.train_ratio == 0 and self.blend.datasets:
             raise ValueError("train_ratio is 0; leave something to train on")
@@ -74,11 +90,15 @@ class ChatRecipe(RecipeSettings, ChatSettings):
     @property
     def several_sources(self) -> bool:
         """Return whether a split may hold rows of more than one dataset."""
-        return any(sum(each.weight > 0 for each in sources) > 1 for _, sources in self.blend.groups())
+        return any(
+            sum(each.weight > 0 for each in sources) > 1 for _, sources in self.blend.groups()
+        )
 
     @property
     def duplicates_are(self) -> Duplicates:
-        """The rule for rows with the same content: the setting, or a default that depends on the form of the blend."""
+        """The rule for rows with the same content: the setting, or a default that depends on the
+        form of the blend.
+        """
         return self.duplicates or ("group" if self.blend.datasets else "count")
 
     @property
@@ -91,22 +111,34 @@ class ChatRecipe(RecipeSettings, ChatSettings):
         """The splits that the output has."""
         if self.blend.datasets:
             return [split for split in SPLITS if self.ratios[split] > 0]
-        return [split for split in SPLITS if getattr(self.blend, split)]
+        result = []
+        for split in SPLITS:
+            if getattr(self.blend, split):
+                result.append(split)
+        return result
 
     def source_files(self) -> list[tuple[Path, str]]:
-        """List the files of all datasets, each named after its split (in blends per split) and dataset."""
-        pairs = [pair for each in self.blend.find_files() for pair in zip(each.paths, each.names, strict=True)]
+        """List the files of all datasets, each named after its split (in blends per split) and
+        dataset.
+        """
+        pairs = [
+            pair
+            for each in self.blend.find_files()
+            for pair in zip(each.paths, each.names, strict=True)
+        ]
         return sorted(pairs, key=lambda pair: pair[1])
 
     def source_places(self) -> Sequence[str | Path]:
         """The files, directories and patterns of all datasets, as given."""
-        return [place for _, sources in self.blend.groups() for each in sources for place in each.path]
+        return [
+            place for _, sources in self.blend.groups() for each in sources for place in each.path
+        ]
 
     def identity_settings(self) -> dict[str, Any]:
         """Return the settings that can change a byte of output, without paths.
 
-        Tokenizer, template and benchmarks are given by digest. A tokenizer of the hub is also listed by name and
-        commit.
+        Tokenizer, template and benchmarks are given by digest. A tokenizer of the hub is also
+        listed by name and commit.
         """
         settings = self.identity_without(
             *("tokenizer", "chat_template", "tokenizer_backend"),
@@ -115,5 +147,7 @@ class ChatRecipe(RecipeSettings, ChatSettings):
         for sources in settings["blend"].values():
             for source in sources:
                 del source["path"]
-        named = {"tokenizer": self.tokenizer} if isinstance(self.tokenizer, str) else {}
+        named = {}
+        if isinstance(self.tokenizer, str):
+            named = {"tokenizer": self.tokenizer}
         return {**settings, **named, **exclusion_identity(self), "encoder": fingerprint_of(self)}

@@ -25,23 +25,36 @@ if TYPE_CHECKING:
 
 _row = partial(typer.Option, rich_help_panel="Rows and tokens", show_default=False)
 
-Blend = Annotated[list[str], typer.Argument(help="A blend file, or files, directories, globs.", show_default=False)]
+Blend = Annotated[
+    list[str],
+    typer.Argument(help="A blend file, or files, directories, globs.", show_default=False),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OneDataset:
     """Describe the dataset that plain paths are; a blend file says it itself."""
 
-    layout: Annotated[str | None, _row(help="How a row holds chats. Default: detected. Not with a blend file.")] = None
+    layout: Annotated[
+        str | None, _row(help="How a row holds chats. Default: detected. Not with a blend file.")
+    ] = None
     mapping: Annotated[
-        str | None, _row(help="Which column is which, e.g. user=question,assistant=answer. Not with a blend file.")
+        str | None,
+        _row(
+            help=(
+                "Which column is which, e.g. user=question,assistant=answer. Not with a blend file."
+            )
+        ),
     ] = None
     filters: Annotated[
         list[str] | None,
         _row(
             "--filter",
             metavar="COLUMN=WORD,...",
-            help="Keep rows whose column holds one of the words; repeat for other columns. Not with a blend file.",
+            help=(
+                "Keep rows whose column holds one of the words; repeat for other columns. Not with"
+                " a blend file."
+            ),
         ),
     ] = None
 
@@ -53,7 +66,12 @@ def pack(
     dataset: OneDataset,
     alignment: Annotated[
         Alignment | None,
-        _row(help="Where loss masks stand in a pickled .npy: legacy_roll_right in most. Not with a blend file."),
+        _row(
+            help=(
+                "Where loss masks stand in a pickled .npy: legacy_roll_right in most. Not with a"
+                " blend file."
+            )
+        ),
     ] = None,
     given: FlagValues,
     about: RunOptions,
@@ -62,15 +80,19 @@ def pack(
 
     BLEND is a JSON file of datasets with weights, or of datasets per split; or a path to data.
 
-    Example:  headrace pack blend.json --out out --tokenizer qwen3 --pack-size 4096 --too-long truncate
+    Example:  headrace pack blend.json --out out --tokenizer qwen3 --pack-size 4096 --too-long
+    truncate
 
     Example:  headrace pack bins.npy --out out --alignment legacy_roll_right
     """
     execute(given.recipe(blend=_blend_given(blend, dataset, alignment)), out, about)
 
 
-def preferences(blend: Blend, *, out: Out, dataset: OneDataset, given: FlagValues, about: RunOptions) -> None:
-    """Render and tokenise preference pairs, judged answers or prompts, for DPO, KTO and GRPO trainers.
+def preferences(
+    blend: Blend, *, out: Out, dataset: OneDataset, given: FlagValues, about: RunOptions
+) -> None:
+    """Render and tokenise preference pairs, judged answers or prompts, for DPO, KTO and GRPO
+    trainers.
 
     BLEND is a JSON file of datasets with weights, or of datasets per split; or a path to data.
 
@@ -82,14 +104,17 @@ def preferences(blend: Blend, *, out: Out, dataset: OneDataset, given: FlagValue
 
 
 def _blend_given(paths: list[str], asked: OneDataset, alignment: Alignment | None = None) -> Any:
-    """Read the argument BLEND; the options of a dataset apply only to the one dataset of plain paths."""
+    """Read the argument BLEND; the options of a dataset apply only to the one dataset of plain
+    paths.
+    """
     from headrace.packing.blend import blend_of, is_blend_file
     from headrace.storage.places import path_of
 
     if len(paths) == 1 and is_blend_file(path_of(paths[0])):
         if any((asked.layout, asked.mapping, asked.filters, alignment)):
             raise SettingsError(
-                f"{paths[0]}: is a blend file; write layout, mapping, filters and alignment into its datasets"
+                f"{paths[0]}: is a blend file; write layout, mapping, filters and alignment into"
+                " its datasets"
             )
         return paths[0]
     blend: Any = blend_of(paths)
@@ -97,9 +122,13 @@ def _blend_given(paths: list[str], asked: OneDataset, alignment: Alignment | Non
     if asked.layout is not None:
         dataset["layout"] = asked.layout
     if asked.mapping is not None:
-        dataset["mapping"] = pairs_of("--mapping", asked.mapping.split(","), "NAME=COLUMN", "user=question")
+        dataset["mapping"] = pairs_of(
+            "--mapping", asked.mapping.split(","), "NAME=COLUMN", "user=question"
+        )
     if asked.filters:
-        found = pairs_of("--filter", asked.filters, "COLUMN=WORD,...", "used_in=sft,chat", empty="take")
+        found = pairs_of(
+            "--filter", asked.filters, "COLUMN=WORD,...", "used_in=sft,chat", empty="take"
+        )
         dataset["filters"] = {name: words.split(",") for name, words in found.items()}
     if alignment is not None:
         dataset["alignment"] = alignment
@@ -107,7 +136,9 @@ def _blend_given(paths: list[str], asked: OneDataset, alignment: Alignment | Non
 
 
 def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail) -> None:
-    """Print a line per split and dataset, then what is left out of the bins; full detail adds the facts of packing."""
+    """Print a line per split and dataset, then what is left out of the bins; full detail adds the
+    facts of packing.
+    """
     from rich.table import Table
     from rich.text import Text
 
@@ -116,7 +147,9 @@ def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail
     from headrace.formats.source import describe_empty
 
     facts = manifest.facts
-    table = Table(title=f"{manifest.recipe} {manifest.run_id}", title_justify="left", header_style="bold")
+    table = Table(
+        title=f"{manifest.recipe} {manifest.run_id}", title_justify="left", header_style="bold"
+    )
     table.add_column("split")
     named = len({group["dataset"] for group in facts["groups"]}) > 1 or any(
         "sources" in each for each in facts["groups"]
@@ -129,11 +162,19 @@ def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail
         groups = [group for group in facts["groups"] if group["split"] == split]
         for group in groups if len(groups) > 1 else ():
             table.add_row(split, group["dataset"], *_numbers([group]), "", style="dim")
-        for source, own in sorted(pair for group in groups for pair in group.get("sources", {}).items()):
-            numbers = (f"{own['rows']:,}", f"{own['tokens']:,}", percent(own["labels"], own["tokens"]))
+        for source, own in sorted(
+            pair for group in groups for pair in group.get("sources", {}).items()
+        ):
+            numbers = (
+                f"{own['rows']:,}",
+                f"{own['tokens']:,}",
+                percent(own["labels"], own["tokens"]),
+            )
             of = f"{percent(own['tokens'], sum(group['tokens'] for group in groups))} of the tokens"
             table.add_row(split, f"{source}, {of}", *numbers, style="dim")
-        name = groups[0]["dataset"] if len(groups) == 1 else "all"
+        name = "all"
+        if len(groups) == 1:
+            name = groups[0]["dataset"]
         held = size(manifest.splits[split].bytes)
         table.add_row(split, *((name,) if named else ()), *_numbers(groups), held, end_section=True)
     console.print(table)
@@ -161,39 +202,62 @@ def _numbers(groups: list[dict[str, Any]]) -> list[str]:
     from headrace.cli.tables import percent
 
     rows, sequences, tokens, labels, bins = (
-        sum(group[name] for group in groups) for name in ("rows", "sequences", "tokens", "labels", "bins")
+        sum(group[name] for group in groups)
+        for name in ("rows", "sequences", "tokens", "labels", "bins")
     )
     used = sum(group["metrics"]["tokens"] for group in groups)
     room = sum(group["metrics"]["capacity"] * group["bins"] for group in groups)
-    fill, each = (f"{100 * used / room:.2f}", f"{sequences / bins:.1f}") if bins else ("", "")
+    if bins:
+        fill, each = (f"{100 * used / room:.2f}", f"{sequences / bins:.1f}")
+    else:
+        fill, each = ("", "")
     return [f"{rows:,}", f"{tokens:,}", percent(labels, tokens), f"{bins:,}", fill, each]
 
 
 def _print_left_out(console: Console, manifest: Manifest) -> None:
     from headrace.cli.tables import percent
 
-    facts, read = manifest.facts, int(manifest.source["rows"])
+    facts = manifest.facts
+    read = int(manifest.source["rows"])
     heads = ("reason", "rows", "share", "sequences", "tokens", "trained")
     made = table("not in the bins", heads, numbers_from=1)
-    notes, words = [], recipe_of_run(manifest.recipe).reasons
+    notes = []
+    words = recipe_of_run(manifest.recipe).reasons
     for reason in sorted({*manifest.dropped, *facts["lost"]}):
-        rows, lost = manifest.dropped.get(reason, 0), facts["lost"].get(reason, {})
+        rows = manifest.dropped.get(reason, 0)
+        lost = facts["lost"].get(reason, {})
         if rows or any(lost.values()):
-            numbers = [f"{lost[name]:,}" if lost else "" for name in ("sequences", "tokens", "labels")]
+            numbers = [
+                f"{lost[name]:,}" if lost else "" for name in ("sequences", "tokens", "labels")
+            ]
             made.add_row(reason, f"{rows:,}", percent(rows, read), *numbers, style="yellow")
             notes.append(f"{reason}: {words.get(reason, reason)}")
     if notes:
         console.print(made)
         console.print("\n".join(notes), style="dim", highlight=False)
-    done = {"truncated": "truncated", "too_long_dropped": "dropped", "divided": "divided into pieces"}
+    done = {
+        "truncated": "truncated",
+        "too_long_dropped": "dropped",
+        "divided": "divided into pieces",
+    }
     cut = ", ".join(f"{count:,} {done[name]}" for name, count in facts["too_long"].items() if count)
     typed = facts.get("special_text_rows", 0)  # older runs did not count it
-    in_bins, encoded = facts["packed"]["tokens"], facts["encoded"]["encoded_tokens"]
+    in_bins = facts["packed"]["tokens"]
+    encoded = facts["encoded"]["encoded_tokens"]
     more = sum(each["tokens"] for each in facts.get("repeated", {}).values())
-    again = f" + {more:,} repeated" if more else ""
+    again = ""
+    if more:
+        again = f" + {more:,} repeated"
     lines = [
         *([f"sequences longer than a bin: {cut}"] if cut else []),
-        *([f"{typed:,} rows hold the text of a special token in a message (special_text)"] if typed else []),
-        f"{read:,} rows read, {encoded:,} tokens{again} = {in_bins:,} in bins + {encoded + more - in_bins:,} left out",
+        *(
+            [f"{typed:,} rows hold the text of a special token in a message (special_text)"]
+            if typed
+            else []
+        ),
+        (
+            f"{read:,} rows read, {encoded:,} tokens{again} = {in_bins:,} in bins +"
+            f" {encoded + more - in_bins:,} left out"
+        ),
     ]
     console.print("\n".join(lines), highlight=False)

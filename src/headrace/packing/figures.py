@@ -1,4 +1,7 @@
-"""Draw figures of packed sequences: their content, fill and lengths, and what did not fit. Reads a sample of bins."""
+"""Draw figures of packed sequences: their content, fill and lengths, and what did not fit.
+
+Reads a sample of bins.
+"""
 
 from __future__ import annotations
 
@@ -41,12 +44,15 @@ def contents_figure(facts: RunFacts) -> Figure:
         own = [group for group in groups if group["split"] == split]
         tokens, labels = (sum(group[name] for group in own) for name in ("tokens", "labels"))
         room = sum(group["bins"] * group["metrics"]["capacity"] for group in own)
-        for name, value in zip(_PARTS, (labels, tokens - labels, max(0, room - tokens)), strict=True):
+        for name, value in zip(
+            _PARTS, (labels, tokens - labels, max(0, room - tokens)), strict=True
+        ):
             parts[name].append(value)
     room = sum(map(sum, parts.values()))
     answer = (
-        f"{share(sum(parts['trained']), room)} of the room in the bins are tokens that are trained on, "
-        f"{share(sum(parts['context']), room)} are only read, {share(sum(parts['empty']), room)} are empty or padding."
+        f"{share(sum(parts['trained']), room)} of the room in the bins are tokens that are trained"
+        f" on, {share(sum(parts['context']), room)} are only read,"
+        f" {share(sum(parts['empty']), room)} are empty or padding."
     )
     chart = charts.stacked_bars(splits, parts, unit="tokens", names=_PARTS)
     return Figure("contents", "How much of the room trains the model?", answer, chart)
@@ -57,11 +63,22 @@ def _role_figures(facts: RunFacts) -> list[Figure]:
     counts = facts.manifest.facts.get("messages")
     if not counts:
         return []
-    roles = sorted(counts, key=lambda role: (-counts[role]["trained"], -sum(counts[role].values()), role))
+    roles = sorted(
+        counts, key=lambda role: (-counts[role]["trained"], -sum(counts[role].values()), role)
+    )
     trained = [role for role in roles if counts[role]["trained"]]
-    told = [f"{counts[role]['trained']:,} of {many(sum(counts[role].values()), f'{role} message')}" for role in trained]
-    answer = f"Trained: {listed(told, len(told)) or 'no message'}, with the tokens that end their turns."
-    others = [f"{many(counts[role]['context'], f'{role} message')}" for role in roles if role not in trained]
+    told = [
+        f"{counts[role]['trained']:,} of {many(sum(counts[role].values()), f'{role} message')}"
+        for role in trained
+    ]
+    answer = (
+        f"Trained: {listed(told, len(told)) or 'no message'}, with the tokens that end their turns."
+    )
+    others = [
+        f"{many(counts[role]['context'], f'{role} message')}"
+        for role in roles
+        if role not in trained
+    ]
     if others:
         answer += f" Only read: {listed(others, len(others))}."
     parts = {name: [counts[role][name] for role in roles] for name in ("trained", "context")}
@@ -81,25 +98,41 @@ def fill_figure(facts: RunFacts) -> Figure:
     bound = sum(group["metrics"]["bound"] for group in groups)
     whole = sum(fill * group["bins"] for fill, group in zip(fills, groups, strict=True)) / bins
     answer = (
-        f"{whole:.2f} % over {many(bins, 'bin')}; no packing of the same sequences can do with fewer than {bound:,}. "
-        f"Least full is {groups[worst]['split']} of {groups[worst]['dataset']} with {fills[worst]:.2f} %."
+        f"{whole:.2f} % over {many(bins, 'bin')}; no packing of the same sequences can do with"
+        f" fewer than {bound:,}. Least full is {groups[worst]['split']} of"
+        f" {groups[worst]['dataset']} with {fills[worst]:.2f} %."
     )
-    tone: Tone = "good" if whole >= 95 else "warning" if whole < 80 else "plain"
+    if whole >= 95:
+        tone: Tone = "good"
+    elif whole < 80:
+        tone = "warning"
+    else:
+        tone = "plain"
     if len(groups) > _MOST_GROUPS:
         edges = even_edges(min(fills), max(fills), whole=False)
         parts = {
             split: counted(
                 np.array(
-                    [fill for fill, group in zip(fills, groups, strict=True) if group["split"] == split], np.float64
+                    [
+                        fill
+                        for fill, group in zip(fills, groups, strict=True)
+                        if group["split"] == split
+                    ],
+                    np.float64,
                 ),
                 edges,
             )
             for split in facts.splits
         }
-        chart = charts.histogram(edges, parts, of="datasets", title="% of the room used", grows=False)
+        chart = charts.histogram(
+            edges, parts, of="datasets", title="% of the room used", grows=False
+        )
     else:
         several = len({group["dataset"] for group in groups}) > 1
-        labels = [f"{group['split']} {group['dataset']}" if several else group["split"] for group in groups]
+        labels = [
+            f"{group['split']} {group['dataset']}" if several else group["split"]
+            for group in groups
+        ]
         chart = charts.bars(
             labels,
             fills,
@@ -119,32 +152,45 @@ def _length_figures(facts: RunFacts) -> list[Figure]:
     every = np.concatenate(list(lengths.values()))
     bins = sum(sample[1] for sample in samples.values() if sample is not None)
     all_bins = sum(facts.manifest.splits[split].rows for split in lengths)
-    sample_text = "all bins" if bins == all_bins else f"{bins:,} of {all_bins:,} bins, evenly taken"
+    if bins == all_bins:
+        sample_text = "all bins"
+    else:
+        sample_text = f"{bins:,} of {all_bins:,} bins, evenly taken"
     answer = (
-        f"Median {np.median(every):,.0f} tokens, {np.percentile(every, 99):,.0f} at the 99th percentile, "
-        f"{every.max():,.0f} at most ({sample_text})."
+        f"Median {np.median(every):,.0f} tokens, {np.percentile(every, 99):,.0f} at the 99th"
+        f" percentile, {every.max():,.0f} at most ({sample_text})."
     )
     mark: Mark = None
     pack_size = int(facts.config.get("pack_size") or 0)
     if pack_size:
-        answer += f" {share(int((every >= pack_size).sum()), len(every))} fill a bin of {pack_size:,} alone."
+        answer += (
+            f" {share(int((every >= pack_size).sum()), len(every))} fill a bin of"
+            f" {pack_size:,} alone."
+        )
         mark = (float(pack_size), "pack_size")
     edges, grows = edges_for(every)
     counts = {split: counted(values, edges) for split, values in lengths.items()}
-    chart = charts.histogram(edges, counts, of="sequences", title="tokens of a sequence", grows=grows, mark=mark)
+    chart = charts.histogram(
+        edges, counts, of="sequences", title="tokens of a sequence", grows=grows, mark=mark
+    )
     return [Figure("lengths", "How long are the sequences?", answer, chart)]
 
 
 def _sequence_lengths(facts: RunFacts, split: str) -> tuple[F64, int] | None:
-    """Read the lengths of the sequences in some bins of a split, and the number of these bins; None without Parquet."""
+    """Read the lengths of the sequences in some bins of a split, and the number of these bins; None
+    without Parquet.
+    """
     blocks = facts.blocks.filter((pl.col("split") == split) & (pl.col("format") == "parquet"))
     if facts.manifest.splits[split].rows == 0 or blocks.is_empty():
         return None
-    index, read = facts.run.split_index(split), facts.run.block_reader(split, verify="never")
+    index = facts.run.split_index(split)
+    read = facts.run.block_reader(split, verify="never")
     lengths: list[I64] = []
     bins = 0
     for block in thinned(np.arange(len(index.rows)), _MOST_BLOCKS).tolist():
-        tokens_of_bins, _, lengths_of_block = sequences_in(read(block, ["seq_start_id", "loss_mask"]))
+        tokens_of_bins, _, lengths_of_block = sequences_in(
+            read(block, ["seq_start_id", "loss_mask"])
+        )
         bins += len(tokens_of_bins)
         lengths.append(lengths_of_block)
     return np.concatenate(lengths).astype(np.float64), bins
@@ -156,9 +202,15 @@ def _left_out_figures(facts: RunFacts) -> list[Figure]:
     lost = {reason: loss for reason, loss in known["lost"].items() if loss["tokens"]}
     cut = {name: count for name, count in known["too_long"].items() if count}
     encoded = int(known["encoded"]["encoded_tokens"])
-    words = {"truncated": "cut at the end", "too_long_dropped": "left out", "divided": "divided into pieces"}
+    words = {
+        "truncated": "cut at the end",
+        "too_long_dropped": "left out",
+        "divided": "divided into pieces",
+    }
     said = ", ".join(f"{many(count, 'sequence')} {words[name]}" for name, count in cut.items())
-    long = f"Sequences longer than a bin: {said}." if cut else "No sequence was longer than a bin."
+    long = "No sequence was longer than a bin."
+    if cut:
+        long = f"Sequences longer than a bin: {said}."
     question = "What is not in the bins?"
     if not lost:
         answer = f"Every encoded token is in a bin. {long}"
@@ -172,5 +224,9 @@ def _left_out_figures(facts: RunFacts) -> list[Figure]:
     values = [lost[reason]["tokens"] for reason in order]
     texts = [f"{value:,} · {share(value, encoded)}" for value in values]
     roles = ["dropped"] * len(order)
-    chart = charts.bars(order, values, roles, unit="tokens", texts=texts) if len(order) > 1 else None
-    return [Figure("left-out", question, answer, chart, "warning" if total > encoded / 10 else "plain")]
+    chart = None
+    if len(order) > 1:
+        chart = charts.bars(order, values, roles, unit="tokens", texts=texts)
+    return [
+        Figure("left-out", question, answer, chart, "warning" if total > encoded / 10 else "plain")
+    ]

@@ -25,20 +25,36 @@ class MaskOptions:
     """--mask, and what it needs beside the chats."""
 
     mask: Annotated[
-        bool, typer.Option("--mask", help="Show chats as a packing run would encode them: trained text in colour.")
+        bool,
+        typer.Option(
+            "--mask", help="Show chats as a packing run would encode them: trained text in colour."
+        ),
     ] = False
     tokenizer: Annotated[
         str | None,
-        typer.Option(help="With --mask: tokenizer.json, the directory that holds it and its template, or ORG/NAME."),
+        typer.Option(
+            help=(
+                "With --mask: tokenizer.json, the directory that holds it and its template, or"
+                " ORG/NAME."
+            )
+        ),
     ] = None
     chat_template: Annotated[
-        str | None, typer.Option(help="With --mask: a file with another template; default: that of the tokenizer.")
+        str | None,
+        typer.Option(
+            help="With --mask: a file with another template; default: that of the tokenizer."
+        ),
     ] = None
     template_values: Annotated[
         str | None,
-        typer.Option(metavar="YAML", help="With --mask: variables for the template, e.g. {enable_thinking: false}."),
+        typer.Option(
+            metavar="YAML",
+            help="With --mask: variables for the template, e.g. {enable_thinking: false}.",
+        ),
     ] = None
-    layout: Annotated[str, typer.Option(help="With --mask: the layout of the rows; default: found per row.")] = "auto"
+    layout: Annotated[
+        str, typer.Option(help="With --mask: the layout of the rows; default: found per row.")
+    ] = "auto"
     columns: Annotated[
         list[str] | None,
         typer.Option(
@@ -47,14 +63,19 @@ class MaskOptions:
             help="With --mask: other column names, e.g. user=question,assistant=answer.",
         ),
     ] = None
-    reasoning: Annotated[str, typer.Option(help="With --mask: template, or every_user_turn.")] = "template"
+    reasoning: Annotated[str, typer.Option(help="With --mask: template, or every_user_turn.")] = (
+        "template"
+    )
 
 
 _BATCH_ROWS = 16
 
 
 def show_masks(source: str, rows: int, asked: MaskOptions, *, as_json: bool) -> None:
-    """Print the first rows of chat files with their loss mask. Raises `SettingsError`, `InputError`."""
+    """Print the first rows of chat files with their loss mask.
+
+    Raises `SettingsError`, `InputError`.
+    """
     from headrace.dataset.open import find_run
     from headrace.packing.chats.settings import ChatSettings, RowForm
     from headrace.packing.chats.tokenise import ChatEncoder
@@ -63,11 +84,16 @@ def show_masks(source: str, rows: int, asked: MaskOptions, *, as_json: bool) -> 
     with suppress(InputError):  # chats are not a prepared dataset
         run, _ = find_run(source)
         raise SettingsError(
-            f"{source}: is the prepared dataset {run.name}, and --mask encodes chats; give the files it was made of"
+            f"{source}: is the prepared dataset {run.name}, and --mask encodes chats; give the"
+            " files it was made of"
         )
     if asked.tokenizer is None:
-        raise SettingsError("--mask needs --tokenizer; give a tokenizer.json or the directory that holds it")
-    mapping = pairs_of("--mapping", ",".join(asked.columns or ()).split(","), "NAME=COLUMN", "user=question")
+        raise SettingsError(
+            "--mask needs --tokenizer; give a tokenizer.json or the directory that holds it"
+        )
+    mapping = pairs_of(
+        "--mapping", ",".join(asked.columns or ()).split(","), "NAME=COLUMN", "user=question"
+    )
     form = RowForm(layout=asked.layout, mapping=mapping)
     encoder = ChatEncoder(
         ChatSettings(
@@ -86,7 +112,9 @@ def show_masks(source: str, rows: int, asked: MaskOptions, *, as_json: bool) -> 
         _print(console, record)
 
 
-def _records(source: str, rows: int, encoder: ChatEncoder, form: RowForm) -> Iterator[dict[str, Any]]:
+def _records(
+    source: str, rows: int, encoder: ChatEncoder, form: RowForm
+) -> Iterator[dict[str, Any]]:
     """Yield each of the first rows with its sequences, or with the reason why it has none."""
     import numpy as np
 
@@ -98,18 +126,25 @@ def _records(source: str, rows: int, encoder: ChatEncoder, form: RowForm) -> Ite
         for batch in read_rows(path, name=file, batch_rows=min(left, _BATCH_ROWS)):
             taken = batch.rows[:left]
             encoded = encoder.encode(taken, form)
-            texts, bounds = encoder.texts(encoded), encoded.offsets
+            texts = encoder.texts(encoded)
+            bounds = encoded.offsets
             rejected = {each.row: each for each in encoded.rejected}
             for index, number in enumerate(batch.numbers[: len(taken)]):
                 record: dict[str, Any] = {"file": batch.file, batch.unit: number}
                 if index in rejected:
-                    yield {**record, "rejected": rejected[index].reason, "detail": rejected[index].detail}
+                    yield {
+                        **record,
+                        "rejected": rejected[index].reason,
+                        "detail": rejected[index].detail,
+                    }
                     continue
                 record["sequences"] = [
                     {
                         "tokens": int(encoded.lengths[each]),
                         "trained_tokens": int(encoded.mask[bounds[each] : bounds[each + 1]].sum()),
-                        "parts": [{"text": text, "trained": bool(mask)} for text, mask in texts[each]],
+                        "parts": [
+                            {"text": text, "trained": bool(mask)} for text, mask in texts[each]
+                        ],
                     }
                     for each in np.flatnonzero(encoded.rows == index).tolist()
                 ]
@@ -131,7 +166,9 @@ def _print(console: Console, record: dict[str, Any]) -> None:
         return
     plain = not console.is_terminal or console.no_color
     for sequence in record["sequences"]:
-        tokens, trained, parts = sequence["tokens"], sequence["trained_tokens"], sequence["parts"]
+        tokens = sequence["tokens"]
+        trained = sequence["trained_tokens"]
+        parts = sequence["parts"]
         share = f"{trained:,} of {tokens:,} tokens trained ({100 * trained / max(1, tokens):.0f} %)"
         console.print(Text.assemble((where, "bold"), f": {share}"))
         for text, mask in ((part["text"], part["trained"]) for part in parts):

@@ -1,7 +1,7 @@
 """Read the sequences of spools and of shards as documents for the search of near duplicates.
 
-Both give the same shingles for a sequence, so that `verify` finds in the bins what was found before packing. Sequences
-that are too short to be compared have no shingles.
+Both give the same shingles for a sequence, so that `verify` finds in the bins what was found before
+packing. Sequences that are too short to be compared have no shingles.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ _BATCH_TOKENS = 1 << 20
 
 
 def of_task(settings: PackedSequences, run: Path, task: EncodeTask, blank: int | None) -> Part:
-    """Read the sequences of a task in the order of its spool. blank: the padding token if sequences are padded."""
+    """Read the sequences of a task in the order of its spool.
+
+    blank: the padding token if sequences are padded.
+    """
     return Part(
         task.file(),
         sum(task.dataset.sizes[each.file] for each in task.parts),
@@ -50,9 +53,14 @@ def read_bins_of(path: Path, storage: str) -> Iterator[PackedRows]:
         raise CorruptShard(str(error)) from error
 
 
-def _of_spool(settings: PackedSequences, directory: Path, blank: int | None, wanted: I64 | None) -> Iterator[Shingles]:
+def _of_spool(
+    settings: PackedSequences, directory: Path, blank: int | None, wanted: I64 | None
+) -> Iterator[Shingles]:
     spool = Spool.open(directory)
-    numbers = np.arange(len(spool)) if wanted is None else wanted
+    if wanted is None:
+        numbers = np.arange(len(spool))
+    else:
+        numbers = wanted
     batch = np.cumsum(spool.lengths[numbers], dtype=np.int64) // _BATCH_TOKENS
     for own in np.split(numbers, np.flatnonzero(np.diff(batch)) + 1):
         tokens, _, lengths = spool.take(own)
@@ -60,7 +68,9 @@ def _of_spool(settings: PackedSequences, directory: Path, blank: int | None, wan
         yield _shingles(tokens, lengths, stored >= settings.least_compared, blank)
 
 
-def _of_shard(settings: PackedSequences, path: Path, blank: int | None, wanted: I64 | None) -> Iterator[Shingles]:
+def _of_shard(
+    settings: PackedSequences, path: Path, blank: int | None, wanted: I64 | None
+) -> Iterator[Shingles]:
     begin = 0
     with place_of(path).local_copy() as file:
         for rows in read_bins_of(file, settings.packed_storage):

@@ -1,4 +1,6 @@
-"""Run packed sequences: tokenise task by task, choose and pack over the whole set, write shard by shard."""
+"""Run packed sequences: tokenise task by task, choose and pack over the whole set, write shard by
+shard.
+"""
 
 from __future__ import annotations
 
@@ -45,50 +47,79 @@ from headrace.stream.audit.exclude import exclusion_identity
 
 _KINDS = ("sequences", "tokens", "labels")
 _NOT_OF_GROUPS = {
-    *("blend", "pack_across", "tokenizer", "chat_template", "max_bad_share", "exclude", "exclude_ngram"),
+    *(
+        "blend",
+        "pack_across",
+        "tokenizer",
+        "chat_template",
+        "max_bad_share",
+        "exclude",
+        "exclude_ngram",
+    ),
 }
 _BIN_WITHOUT_LABEL = "bin_without_label"
 _ENCODED = ("encoded_sequences", "encoded_tokens", "encoded_labels")
 _PACKED = ("bins", "sequences", "tokens", "stored_tokens", "labels", "bins_without_label")
 
 
-def execute(settings: PackedSequences, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
+def execute(
+    settings: PackedSequences, context: RunContext, files: Sequence[tuple[Path, str]]
+) -> Outcome:
     """Do the work of the run in its directory."""
     encoder = ChatEncoder(settings)
-    pad_id = encoder.eos_id if settings.pad_id is None else settings.pad_id
+    if settings.pad_id is None:
+        pad_id = encoder.eos_id
+    else:
+        pad_id = settings.pad_id
     if settings.pad_multiple > 1 and pad_id is None:
         raise SettingsError(
-            f"pad_multiple is {settings.pad_multiple}, and no tokenizer has an end token to pad with; give pad_id="
+            f"pad_multiple is {settings.pad_multiple}, and no tokenizer has an end token to pad"
+            " with; give pad_id="
         )
-    blank = pad_id if settings.pad_multiple > 1 else None
+    blank = None
+    if settings.pad_multiple > 1:
+        blank = pad_id
     work = partial(encode, settings=settings, encoder=encoder, blank=blank)
     tokenised = tokenise(settings, context, encoder, work, PUBLISHED)
     near = None
     if settings.near is not None:
         near = find_near(
-            context, [of_task(settings, context.run, task, blank) for task in tokenised.tasks], settings.near
+            context,
+            [of_task(settings, context.run, task, blank) for task in tokenised.tasks],
+            settings.near,
         )
     choice = tokenised.choice(least_tokens=settings.least_compared, near=near)
     datasets = tokenised.datasets
-    pools = [Pool(each.source.name, [each], [owner], tokenised.origins[owner]) for owner, each in enumerate(datasets)]
+    pools = [
+        Pool(each.source.name, [each], [owner], tokenised.origins[owner])
+        for owner, each in enumerate(datasets)
+    ]
     if settings.packs_across:
         pools = [Pool("blend", datasets, range(len(datasets)), tokenised.whole_origins)]
     groups = _groups(settings, pools, choice, encoder.fingerprint)
     packing = []
     for group, sequences in groups.items():
-        own = partial(pack_group, settings=settings, group=group, sequences=sequences, pool=pools[group.pool])
+        own = partial(
+            pack_group, settings=settings, group=group, sequences=sequences, pool=pools[group.pool]
+        )
         packing.append(Task(f"{group.split}/{group.name}", 8 * len(sequences), own))
     packed = context.stage("pack", packing, durable=False)
     shards = _shards(settings, list(groups), packed)
     written = _written(settings, tokenised, pools, shards, pad_id or 0)
     dropped, lost = _left_out(tokenised, choice, packed)
     repeated: dict[str, Mapping[str, int]] = {"repeat": choice.repeated}
-    repeated[TOO_LONG] = {"tokens": tokenised.summed("repeated_tokens")["repeated_tokens"], "labels": 0}
+    repeated[TOO_LONG] = {
+        "tokens": tokenised.summed("repeated_tokens")["repeated_tokens"],
+        "labels": 0,
+    }
     _check_conserved(settings, tokenised, packed, written, dropped, lost, repeated)
     if not shards:
-        left_out = ", ".join(f"{reason} {rows:,}" for reason, rows in sorted(dropped.items()) if rows)
+        left_out = ", ".join(
+            f"{reason} {rows:,}" for reason, rows in sorted(dropped.items()) if rows
+        )
         raise InputError(
-            f"no bin was made of {tokenised.rows_read:,} rows: {left_out}; correct the data or the settings"
+            f"no bin was made of {tokenised.rows_read:,} rows: {left_out}; correct the data or the"
+            " settings"
         )
     tell_splits(settings, context, choice)
     too_long = lost.get(TOO_LONG, {})
@@ -124,18 +155,27 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
 
 
 def _written(
-    settings: PackedSequences, tokenised: Tokenised, pools: Sequence[Pool], shards: Sequence[Shard], pad_id: int
+    settings: PackedSequences,
+    tokenised: Tokenised,
+    pools: Sequence[Pool],
+    shards: Sequence[Shard],
+    pad_id: int,
 ) -> list[Receipt]:
     """Write the shards and return their receipts."""
     tasks_of = [[task for task in tokenised.tasks if task.owner in pool.owners] for pool in pools]
-    sources_of, encoder = [pool.files for pool in pools], tokenised.encoder.fingerprint
+    sources_of = [pool.files for pool in pools]
+    encoder = tokenised.encoder.fingerprint
 
     def write(shard: Shard, files: TaskFiles) -> dict[str, Any]:
-        tasks, sources = tasks_of[shard.group.pool], sources_of[shard.group.pool]
-        return write_shard(files, settings, shard, tasks=tasks, sources=sources, pad_id=pad_id, encoder=encoder)
+        tasks = tasks_of[shard.group.pool]
+        sources = sources_of[shard.group.pool]
+        return write_shard(
+            files, settings, shard, tasks=tasks, sources=sources, pad_id=pad_id, encoder=encoder
+        )
 
     return tokenised.context.stage(
-        "materialise", [Task(shard.target, shard.input_bytes, partial(write, shard)) for shard in shards]
+        "materialise",
+        [Task(shard.target, shard.input_bytes, partial(write, shard)) for shard in shards],
     )
 
 
@@ -156,9 +196,12 @@ def _records(
         }
         for group, receipt in zip(groups, packed, strict=True)
     ]
-    made, tallied = [], []
+    made = []
+    tallied = []
     for shard, receipt in zip(shards, written, strict=True):
-        split, result, word = shard.group.split, receipt.extra, EXTENSIONS[settings.packed_storage]
+        split = shard.group.split
+        result = receipt.extra
+        word = EXTENSIONS[settings.packed_storage]
         made.append(Linked(split, shard.group.name, shard.target, result["stored_tokens"]))
         tallied.append(ShardRecord(split, receipt.files[0], result["blocks"], word))
     return records, made, tallied
@@ -173,33 +216,52 @@ def _check_conserved(
     lost: Mapping[str, Mapping[str, int]],
     repeated: Mapping[str, Mapping[str, int]],
 ) -> None:
-    """Raise `HeadraceError` unless rows, tokens and labels that were read are in bins or counted as left out.
+    """Raise `HeadraceError` unless rows, tokens and labels that were read are in bins or counted as
+    left out.
 
     repeated: tokens and labels that bins hold more than once.
     """
-    counts, kept = tokenised.summed(*_ENCODED), summed(packed, *_PACKED)
+    counts = tokenised.summed(*_ENCODED)
+    kept = summed(packed, *_PACKED)
     held = summed(written, "bins", "sequences", "stored_tokens", "mask_sum")
-    conserved = [("rows", tokenised.rows_read, sum(receipt.extra["rows"] for receipt in packed), dropped.total())]
+    conserved = [
+        (
+            "rows",
+            tokenised.rows_read,
+            sum(receipt.extra["rows"] for receipt in packed),
+            dropped.total(),
+        )
+    ]
     for name in ("tokens", "labels"):
         before = counts[f"encoded_{name}"] + sum(more[name] for more in repeated.values())
         conserved.append((name, before, kept[name], sum(loss[name] for loss in lost.values())))
-    conserved += [(f"written {name}", kept[name], held[name], 0) for name in ("bins", "sequences", "stored_tokens")]
+    conserved += [
+        (f"written {name}", kept[name], held[name], 0)
+        for name in ("bins", "sequences", "stored_tokens")
+    ]
     if settings.loss_mask_alignment == "shift_left":
         conserved.append(("written labels", kept["labels"], held["mask_sum"], 0))
     check_conserved(conserved)
 
 
-def _groups(settings: PackedSequences, pools: Sequence[Pool], choice: Choice, fingerprint: str) -> dict[Group, I64]:
-    """List the groups with their sequences: every pool in every split is packed separately, in the order of splits."""
+def _groups(
+    settings: PackedSequences, pools: Sequence[Pool], choice: Choice, fingerprint: str
+) -> dict[Group, I64]:
+    """List the groups with their sequences: every pool in every split is packed separately, in the
+    order of splits.
+    """
     shared = settings.model_dump(mode="json", exclude=_NOT_OF_GROUPS) | exclusion_identity(settings)
     groups: dict[Group, I64] = {}
     for number, split in enumerate(SPLITS):
         for place, pool in enumerate(pools):
             side, copies = (
-                np.concatenate([of[owner] for owner in pool.owners]) for of in (choice.splits, choice.copies)
+                np.concatenate([of[owner] for owner in pool.owners])
+                for of in (choice.splits, choice.copies)
             )
             here = np.flatnonzero(side == number)
-            sequences = np.concatenate([here[copies[here] > turn] for turn in range(int(copies[here].max(initial=1)))])
+            sequences = np.concatenate(
+                [here[copies[here] > turn] for turn in range(int(copies[here].max(initial=1)))]
+            )
             if not len(sequences):
                 continue
             parts: list[Any] = []
@@ -208,11 +270,15 @@ def _groups(settings: PackedSequences, pools: Sequence[Pool], choice: Choice, fi
                 files = list(zip(dataset.names, dataset.sizes, strict=True))
                 parts += [dataset.source.name, dataset.split, source, files]
             digest = sha256_hex(canonical_json([*parts, shared, fingerprint]))
-            groups[Group(len(groups), place, pool.name, split, f"datasets/{pool.name}/{digest[:16]}")] = sequences
+            groups[
+                Group(len(groups), place, pool.name, split, f"datasets/{pool.name}/{digest[:16]}")
+            ] = sequences
     return groups
 
 
-def _shards(settings: PackedSequences, groups: Sequence[Group], packed: Sequence[Receipt]) -> list[Shard]:
+def _shards(
+    settings: PackedSequences, groups: Sequence[Group], packed: Sequence[Receipt]
+) -> list[Shard]:
     """List the output shards of all groups; numbers run through each directory, train first."""
     counts: dict[int, int] = {}
     for directory in dict.fromkeys(group.directory for group in groups):
@@ -221,14 +287,22 @@ def _shards(settings: PackedSequences, groups: Sequence[Group], packed: Sequence
         tokens = {group.split: packed[group.number].extra["stored_tokens"] for group in own}
         shares = shard_counts(bins, tokens, settings.num_shards)
         counts |= {group.number: shares[group.split] for group in own}
-    shards, used = [], Counter[str]()
+    shards = []
+    used = Counter[str]()
     for group, receipt in zip(groups, packed, strict=True):
-        bins, tokens = receipt.extra["bins"], receipt.extra["stored_tokens"]
+        bins = receipt.extra["bins"]
+        tokens = receipt.extra["stored_tokens"]
         for start, stop in even_cuts(bins, counts[group.number]):
             name = f"shard_{used[group.directory]:06d}.{EXTENSIONS[settings.packed_storage]}"
             used[group.directory] += 1
             shards.append(
-                Shard(group, start, stop, f"{group.directory}/{name}", tokens * 5 * (stop - start) // max(1, bins))
+                Shard(
+                    group,
+                    start,
+                    stop,
+                    f"{group.directory}/{name}",
+                    tokens * 5 * (stop - start) // max(1, bins),
+                )
             )
     return shards
 
@@ -236,13 +310,17 @@ def _shards(settings: PackedSequences, groups: Sequence[Group], packed: Sequence
 def _left_out(
     tokenised: Tokenised, choice: Choice, packed: Sequence[Receipt]
 ) -> tuple[Counter[str], dict[str, dict[str, int]]]:
-    """Count dropped rows, and losses of each of `_KINDS`, by reason: each from the stage that dropped them."""
+    """Count dropped rows, and losses of each of `_KINDS`, by reason: each from the stage that
+    dropped them.
+    """
     dropped = tokenised.dropped(choice)
     lost: dict[str, Counter[str]] = {}
     for receipt in tokenised.receipts:
         for reason, loss in receipt.extra["lost"].items():
             lost.setdefault(reason, Counter()).update(loss)
     lost |= {reason: Counter(each) for reason, each in choice.left_out.items()}
-    lost[_BIN_WITHOUT_LABEL] = sum((Counter(receipt.extra["dropped"]) for receipt in packed), Counter[str]())
+    lost[_BIN_WITHOUT_LABEL] = sum(
+        (Counter(receipt.extra["dropped"]) for receipt in packed), Counter[str]()
+    )
     dropped[_BIN_WITHOUT_LABEL] += lost[_BIN_WITHOUT_LABEL]["rows"]
     return dropped, {reason: {name: loss[name] for name in _KINDS} for reason, loss in lost.items()}

@@ -97,9 +97,12 @@ def fit(mask: U8, lengths: I64, longest: int, policy: Policy) -> Pieces:
         dropped = int((~whole).sum())
         truncated = int(over.sum()) - dropped
     else:
-        kept, whole = lengths, ~over
+        kept = lengths
+        whole = ~over
         dropped = int(over.sum())
-    sequence, starts, kept = sequence[whole], starts[whole], kept[whole]
+    sequence = sequence[whole]
+    starts = starts[whole]
+    kept = kept[whole]
     labels = label_counts(mask, starts, kept)
     return Pieces(
         sequence=sequence,
@@ -122,18 +125,24 @@ def cut_at_borders(encoded: Encoded, longest: int) -> tuple[Encoded, int, int, d
     Returns the sequences, the number that were cut, the tokens that pieces repeat, and the tokens
     and labels left out.
     """
-    tokens, masks, sources, divided, repeated = list[I32](), list[U8](), list[int](), 0, 0
+    tokens = list[I32]()
+    masks = list[U8]()
+    sources = list[int]()
+    divided = 0
+    repeated = 0
     lost = {"tokens": 0, "labels": 0}
     for number, (begin, end) in enumerate(pairwise(encoded.offsets.tolist())):
-        ids, mask, turns = (
-            encoded.tokens[begin:end],
-            encoded.mask[begin:end],
-            encoded.turns.get(number),
-        )
-        head, pieces = (turns[0].at, cut_at_turns(mask, turns, longest)) if turns else (0, [])
+        ids = encoded.tokens[begin:end]
+        mask = encoded.mask[begin:end]
+        turns = encoded.turns.get(number)
+        if turns:
+            head, pieces = (turns[0].at, cut_at_turns(mask, turns, longest))
+        else:
+            head, pieces = (0, [])
         divided += bool(pieces)
         if not pieces:
-            head, pieces = 0, [Segment(0, 0, len(ids))]
+            head = 0
+            pieces = [Segment(0, 0, len(ids))]
         used = np.zeros(len(ids), np.bool_)
         used[:head] = True
         for piece in pieces:
@@ -173,7 +182,8 @@ def sequence_prints(ids: I32, labels: U8 | None, lengths: I64, blank: int | None
     begin = 0
     while begin < len(lengths):
         stop = max(begin + 1, int(np.searchsorted(ends, starts[begin] + _CHUNK, "right")))
-        low, high = int(starts[begin]), int(ends[stop - 1])
+        low = int(starts[begin])
+        high = int(ends[stop - 1])
         first = np.repeat(starts[begin:stop], lengths[begin:stop]).astype(np.uint64)
         place = np.arange(low, high, dtype=np.uint64) - first
         words = ids[low:high].astype(np.uint64) << np.uint64(32) | place << np.uint64(1)

@@ -1,7 +1,9 @@
-"""Pack the sequences of a dataset in a split into bins, write the bins to shards, and write the tree beside them.
+"""Pack the sequences of a dataset in a split into bins, write the bins to shards, and write the
+tree beside them.
 
-A bin never mixes splits. It holds sequences of all datasets of the split, and records the origin of each. With
-pack_across="dataset" it holds those of one dataset, so that a trainer can weight datasets by their shards.
+A bin never mixes splits. It holds sequences of all datasets of the split, and records the origin of
+each. With pack_across="dataset" it holds those of one dataset, so that a trainer can weight
+datasets by their shards.
 
     runs/<run_id>/datasets/<name>/<hash>/shard_000000.parquet
     runs/<run_id>/splits/<split>/000000__<name>__shard_000000.parquet -> ../../datasets/...
@@ -9,8 +11,8 @@ pack_across="dataset" it holds those of one dataset, so that a trainer can weigh
     splits/<split> -> ../runs/<run_id>/splits/<split>
     blend.json -> runs/<run_id>/blend.json, and so on
 
-Links are made inside the run, before its manifest. Outside there is one link per split, which is replaced in one step,
-so a split's directory never mixes two runs.
+Links are made inside the run, before its manifest. Outside there is one link per split, which is
+replaced in one step, so a split's directory never mixes two runs.
 """
 
 from __future__ import annotations
@@ -73,8 +75,10 @@ class Pool:
             own = sequences[owner == place]
             if not len(own):
                 continue
-            name, found = dataset.source.name, self.origins.counts(own)
-            before = counts.get(name, dict.fromkeys(found, 0))  # a blend per split may name a dataset twice
+            name = dataset.source.name
+            found = self.origins.counts(own)
+            # a blend per split may name a dataset twice
+            before = counts.get(name, dict.fromkeys(found, 0))
             counts[name] = {key: before[key] + value for key, value in found.items()}
         return counts
 
@@ -97,7 +101,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Shard:
-    """An output shard with the bins start..stop-1 of its group. target: path relative to the run."""
+    """An output shard with the bins start..stop-1 of its group.
+
+    target: path relative to the run.
+    """
 
     group: Group
     start: int
@@ -106,11 +113,16 @@ class Shard:
     input_bytes: int
 
 
-def pack_group(files: TaskFiles, settings: PackedSequences, group: Group, sequences: I64, pool: Pool) -> dict[str, Any]:
-    """Pack a group and write its bins to a file of the stage. The receipt's result counts what they hold.
+def pack_group(
+    files: TaskFiles, settings: PackedSequences, group: Group, sequences: I64, pool: Pool
+) -> dict[str, Any]:
+    """Pack a group and write its bins to a file of the stage.
 
-    sequences: the group's sequences, as indices into the joined spools of its pool. Sequences in bins that were dropped
-    because they have no label are counted. A row is counted only if no sequence of it is left.
+    The receipt's result counts what they hold.
+
+    sequences: the group's sequences, as indices into the joined spools of its pool. Sequences in
+    bins that were dropped because they have no label are counted. A row is counted only if no
+    sequence of it is left.
     """
     origins = pool.origins
     lengths = origins.lengths[sequences]
@@ -123,16 +135,23 @@ def pack_group(files: TaskFiles, settings: PackedSequences, group: Group, sequen
         max_sequences=settings.max_sequences_per_bin,
     )
     if settings.bin_order == "spread":
-        squares = bins.loads(np.square(padded_lengths(lengths, settings.pad_multiple, settings.capacity)))
+        squares = bins.loads(
+            np.square(padded_lengths(lengths, settings.pad_multiple, settings.capacity))
+        )
         bins = bins.spread(squares, settings.seed)
     elif settings.algorithm != "concatenative":  # which must keep its order
         bins = bins.shuffled(settings.seed)
     empty = bins.loads(origins.labels[sequences]) == 0
-    dropped = bins.take(np.flatnonzero(empty)) if settings.empty_bins == "drop" else Bins.of_lists([])
+    if settings.empty_bins == "drop":
+        dropped = bins.take(np.flatnonzero(empty))
+    else:
+        dropped = Bins.of_lists([])
     if len(dropped):
         bins = bins.take(np.flatnonzero(~empty))
-    kept, lost = bins.sequences, dropped.sequences
-    held, gone = origins.counts(sequences[kept]), origins.counts(sequences[lost])
+    kept = bins.sequences
+    lost = dropped.sequences
+    held = origins.counts(sequences[kept])
+    gone = origins.counts(sequences[lost])
     if len(lost):  # some rows have sequences in both
         gone["rows"] = origins.counts(sequences)["rows"] - held["rows"]
     metrics = packing_metrics(cost, bins, settings.pack_size)
@@ -140,9 +159,15 @@ def pack_group(files: TaskFiles, settings: PackedSequences, group: Group, sequen
     runtime = np.maximum(stored - 1, 1)
     columns = {"sequences": sequences[kept]}
     if settings.traced:
-        columns |= {"sources": origins.file[sequences[kept]].astype(np.int64), "rows": origins.row[sequences[kept]]}
+        columns |= {
+            "sources": origins.file[sequences[kept]].astype(np.int64),
+            "rows": origins.row[sequences[kept]],
+        }
     offsets = pa.array(bins.offsets)
-    lists = {name: pa.LargeListArray.from_arrays(offsets, pa.array(values)) for name, values in columns.items()}
+    lists = {
+        name: pa.LargeListArray.from_arrays(offsets, pa.array(values))
+        for name, values in columns.items()
+    }
     files.write_arrow(group.bins_file, pa.table(lists))
     return {
         "rows_in": len(sequences),
@@ -162,16 +187,22 @@ def pack_group(files: TaskFiles, settings: PackedSequences, group: Group, sequen
     }
 
 
-def shard_counts(bins: Mapping[Split, int], tokens: Mapping[Split, int], asked: int | None) -> dict[Split, int]:
-    """Count the shards of each split of a dataset, in proportion to bins if `asked` gives their number, else by tokens.
+def shard_counts(
+    bins: Mapping[Split, int], tokens: Mapping[Split, int], asked: int | None
+) -> dict[Split, int]:
+    """Count the shards of each split of a dataset, in proportion to bins if `asked` gives their
+    number, else by tokens.
 
-    A split with bins has at least one shard, and never more shards than bins. Without `asked`, a shard holds about 2^26
-    tokens.
+    A split with bins has at least one shard, and never more shards than bins. Without `asked`, a
+    shard holds about 2^26 tokens.
     """
     total = sum(bins.values())
     counts: dict[Split, int] = {}
     for split, count in bins.items():
-        share = -(-tokens[split] // (1 << 26)) if asked is None else (2 * asked * count + total) // (2 * total or 1)
+        if asked is None:
+            share = -(-tokens[split] // (1 << 26))
+        else:
+            share = (2 * asked * count + total) // (2 * total or 1)
         counts[split] = min(count, max(1, share))
     return counts
 
@@ -193,19 +224,18 @@ def write_shard(
 ) -> dict[str, Any]:
     """Write the bins of a shard and count the rows as they are gathered. O(row group) of memory.
 
-    tasks: those that encoded the sequences of the pool. sources: names of the pool's files. encoder: fingerprint of the
-    encoder, for the footer.
+    tasks: those that encoded the sequences of the pool. sources: names of the pool's files.
+    encoder: fingerprint of the encoder, for the footer.
     """
     spools = [Spool.open(files.run / task.file()) for task in tasks]
     joined = JoinedSpool(spools)
     counted = Counter(bins=0, sequences=0, stored_tokens=0, mask_sum=0)
     table = read_arrow(files.run / shard.group.bins_file)  # mapped, not read
     lists = {name: table[name].combine_chunks() for name in table.column_names}
-    offsets, held = (
-        lists["sequences"].offsets.to_numpy(),
-        {name: each.values.to_numpy() for name, each in lists.items()},
-    )
-    bins, step = Bins(offsets, held["sequences"]), settings.parquet["row_group_size"]
+    offsets = lists["sequences"].offsets.to_numpy()
+    held = {name: each.values.to_numpy() for name, each in lists.items()}
+    bins = Bins(offsets, held["sequences"])
+    step = settings.parquet["row_group_size"]
 
     def gathered() -> Iterator[PackedRows]:
         for start in range(shard.start, shard.stop, step):
@@ -230,8 +260,11 @@ def write_shard(
         with LegacyPickleWriter(temporary) as legacy:
             for rows in gathered():
                 legacy.write_bins(rows)
-        size, digest = temporary.stat().st_size, digest_file(temporary)
-        block = Block(first_row=0, rows=counted["bins"], offset=0, length=size, key_min=None, key_max=None)
+        size = temporary.stat().st_size
+        digest = digest_file(temporary)
+        block = Block(
+            first_row=0, rows=counted["bins"], offset=0, length=size, key_min=None, key_max=None
+        )
         written = Written(block.rows, size, digest.sha256, (block,), digest.checksum)
     else:
         metadata = {
@@ -246,13 +279,21 @@ def write_shard(
             "headrace.encoder": encoder,
         }
         with ParquetShardWriter(
-            shard.target, temporary=temporary, **settings.parquet, sources=sources, metadata=metadata
+            shard.target,
+            temporary=temporary,
+            **settings.parquet,
+            sources=sources,
+            metadata=metadata,
         ) as writer:
             for rows in gathered():
                 writer.write_bins(rows)
             written = writer.finish()
     files.finished(temporary, shard.target, written)
-    return {"rows_in": counted["bins"], **counted, "blocks": [asdict(block) for block in written.blocks]}
+    return {
+        "rows_in": counted["bins"],
+        **counted,
+        "blocks": [asdict(block) for block in written.blocks],
+    }
 
 
 @dataclass(frozen=True)
@@ -271,10 +312,15 @@ def split_directory(split: Split) -> str:
 
 
 def links_of(shards: Sequence[Linked]) -> dict[str, str]:
-    """Map each link to its target, relative to the run, in the order of the shards. Positions count inside a split."""
-    links, position = {}, dict.fromkeys(SPLITS, 0)
+    """Map each link to its target, relative to the run, in the order of the shards.
+
+    Positions count inside a split.
+    """
+    links = {}
+    position = dict.fromkeys(SPLITS, 0)
     for shard in shards:
-        directory, name = split_directory(shard.split), PurePosixPath(shard.path).name
+        directory = split_directory(shard.split)
+        name = PurePosixPath(shard.path).name
         link = f"{directory}/{position[shard.split]:06d}__{shard.dataset}__{name}"
         links[link] = os.path.relpath(shard.path, directory)
         position[shard.split] += 1
@@ -282,12 +328,17 @@ def links_of(shards: Sequence[Linked]) -> dict[str, str]:
 
 
 def write_links(run: Path, directories: Sequence[str], links: Mapping[str, str]) -> None:
-    """Make the split directories hold exactly these links. Readers see them only after the manifest is written."""
+    """Make the split directories hold exactly these links.
+
+    Readers see them only after the manifest is written.
+    """
     with local.storing(run):
         for directory in directories:
             local.make_directory(run / directory)
             for path in sorted((run / directory).iterdir()):
-                if not path.is_symlink() or os.readlink(path) != links.get(path.relative_to(run).as_posix()):
+                if not path.is_symlink() or os.readlink(path) != links.get(
+                    path.relative_to(run).as_posix()
+                ):
                     path.unlink()
         for link, target in links.items():
             with suppress(FileExistsError):  # an earlier attempt made it
@@ -299,8 +350,9 @@ def write_links(run: Path, directories: Sequence[str], links: Mapping[str, str])
 def blend_json(run_id: str, splits: Sequence[Split], shards: Sequence[Linked]) -> bytes:
     """Write the blend of each split: weight, path, weight, path, ... as texts.
 
-    Paths are relative to the dataset directory and have no extension. A shard's weight is its share of the tokens of
-    its split: drawing from the shards by these weights draws every bin equally often.
+    Paths are relative to the dataset directory and have no extension. A shard's weight is its share
+    of the tokens of its split: drawing from the shards by these weights draws every bin equally
+    often.
     """
     record: dict[str, list[str]] = {}
     for split in splits:
@@ -309,7 +361,10 @@ def blend_json(run_id: str, splits: Sequence[Split], shards: Sequence[Linked]) -
         record[split] = [
             text
             for shard in own
-            for text in (f"{shard.tokens / total:.9f}", f"runs/{run_id}/{PurePosixPath(shard.path).with_suffix('')}")
+            for text in (
+                f"{shard.tokens / total:.9f}",
+                f"runs/{run_id}/{PurePosixPath(shard.path).with_suffix('')}",
+            )
         ]
     return (json.dumps(record, indent=1) + "\n").encode()
 
@@ -323,25 +378,29 @@ def publish_tree(
 ) -> dict[str, str]:
     """Write the links and the files of `PUBLISHED`, and return the SHA-256 of each file.
 
-    The packing metadata is the list that Megatron-style readers expect. It has a record for each dataset in each split,
-    with the lengths that such a reader trains on: one less than the stored length of each sequence.
+    The packing metadata is the list that Megatron-style readers expect. It has a record for each
+    dataset in each split, with the lengths that such a reader trains on: one less than the stored
+    length of each sequence.
     """
     splits = settings.asked_splits
     write_links(run, [split_directory(split) for split in splits], links_of(shards))
-    records = [
-        {
-            **group["runtime"],
-            "packing_factor": round(group["metrics"]["packing_factor"], 6),
-            "packing_efficiency": round(group["metrics"]["packing_efficiency"], 6),
-            "pack_size": settings.pack_size,
-            "split": group["split"],
-            "dataset": group["dataset"],
-        }
-        for group in groups
-        if group["bins"]
-    ]
+    records = []
+    for group in groups:
+        if group["bins"]:
+            records.append(
+                {
+                    **group["runtime"],
+                    "packing_factor": round(group["metrics"]["packing_factor"], 6),
+                    "packing_efficiency": round(group["metrics"]["packing_efficiency"], 6),
+                    "pack_size": settings.pack_size,
+                    "split": group["split"],
+                    "dataset": group["dataset"],
+                }
+            )
     metadata = (json.dumps(records, indent=1, sort_keys=True) + "\n").encode()
-    files = dict(zip(PUBLISHED, (blend_json(run.name, splits, shards), metadata, rejected), strict=True))
+    files = dict(
+        zip(PUBLISHED, (blend_json(run.name, splits, shards), metadata, rejected), strict=True)
+    )
     for name, data in files.items():
         local.write_new(run / name, data)
     local.sync_directory(run)

@@ -1,4 +1,6 @@
-"""Tokenise the rows of a recipe over chats, and report what was read in the manifest and to the user."""
+"""Tokenise the rows of a recipe over chats, and report what was read in the manifest and to the
+user.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +29,17 @@ from headrace.run.receipts import Receipt
 from headrace.stream.audit.exclude import read_excluded
 from headrace.stream.audit.overlap import Benchmarks
 
-_SEEN_SHARE, _LARGE_UNIT = 0.001, 0.01  # shares of all rows above which a note becomes a warning
+# shares of all rows above which a note becomes a warning
+_SEEN_SHARE = 0.001
+_LARGE_UNIT = 0.01
 
 
 @dataclass(frozen=True)
 class Tokenised:
-    """The rows of a run as tokens. receipts: receipts of the tasks. origins: origins of each dataset's sequences."""
+    """The rows of a run as tokens.
+
+    receipts: receipts of the tasks. origins: origins of each dataset's sequences.
+    """
 
     settings: ChatRecipe
     context: RunContext
@@ -82,22 +89,31 @@ class Tokenised:
 
     def rejected(self) -> bytes:
         """Read the list of rows without a sequence, one row per line."""
-        return b"".join((self.context.run / task.file(".rejected.jsonl")).read_bytes() for task in self.tasks)
+        return b"".join(
+            (self.context.run / task.file(".rejected.jsonl")).read_bytes() for task in self.tasks
+        )
 
     def source_facts(self, files: Sequence[tuple[Path, str]]) -> dict[str, Any]:
-        """Return the manifest's facts about the source: files, bytes, rows, and the files without a row."""
+        """Return the manifest's facts about the source: files, bytes, rows, and the files without a
+        row.
+        """
         holding = {name for receipt in self.receipts for name in receipt.extra["rows_of"]}
         return {
             "files": len(files),
             "bytes": sum(path.stat().st_size for path, _ in files),
             "rows": self.rows_read,
-            "empty_shards": sorted(name for dataset in self.datasets for name in dataset.names if name not in holding),
+            "empty_shards": sorted(
+                name for dataset in self.datasets for name in dataset.names if name not in holding
+            ),
         }
 
     def facts(self, choice: Choice, pad_id: int | None) -> dict[str, Any]:
         """Return the manifest's facts about the tokenizer, duplicates, benchmarks and splits."""
-        settings, encoder = self.settings, self.encoder
-        libraries = () if settings.tokenizer is None else ("tokenizers", "jinja2")
+        settings = self.settings
+        encoder = self.encoder
+        libraries: tuple[str, ...] = ()
+        if settings.tokenizer is not None:
+            libraries = ("tokenizers", "jinja2")
         made_with: dict[str, Any] = {
             "fingerprint": encoder.fingerprint,
             "vocabulary": encoder.vocabulary,
@@ -107,7 +123,9 @@ class Tokenised:
         if isinstance(settings.tokenizer, str):
             made_with["tokenizer"] = record_of(settings.tokenizer)
         messages: dict[str, dict[str, int]] = {}  # by role: trained, and only read
-        for role, weight, count in sorted(chain.from_iterable(each.extra["messages"] for each in self.receipts)):
+        for role, weight, count in sorted(
+            chain.from_iterable(each.extra["messages"] for each in self.receipts)
+        ):
             own = messages.setdefault(role, {"trained": 0, "context": 0})
             own["trained" if weight else "context"] += count
         excluded = [each.extra["excluded"] for each in self.receipts]
@@ -115,12 +133,18 @@ class Tokenised:
             "encoder": {**made_with, **self._backend_facts()},
             "duplicates": choice.duplicates,
             **({"messages": messages} if messages else {}),
-            **({} if self.benchmarks is None else {"benchmarks": self.benchmarks.metadata(excluded)}),
+            **(
+                {}
+                if self.benchmarks is None
+                else {"benchmarks": self.benchmarks.metadata(excluded)}
+            ),
             "units": [{"of": what, **units} for what, units in choice.units],
         }
 
     def _backend_facts(self) -> dict[str, Any]:
-        """Count how often a library that made the ids was compared with `tokenizers`, and warn if it ever differed."""
+        """Count how often a library that made the ids was compared with `tokenizers`, and warn if
+        it ever differed.
+        """
         name = self.encoder.backend
         if name is None:
             return {}
@@ -128,9 +152,10 @@ class Tokenised:
         if counts["backend_different"]:
             self.context.warn(
                 [
-                    f"{name} gave other ids than tokenizers in {counts['backend_different']} tasks; tokenizers did "
-                    "them and all later ones; to be certain of the others, which were compared in part, delete the run "
-                    "and give tokenizer_backend='tokenizers'"
+                    f"{name} gave other ids than tokenizers in {counts['backend_different']} tasks;"
+                    " tokenizers did them and all later ones; to be certain of the others, which"
+                    " were compared in part, delete the run and give"
+                    " tokenizer_backend='tokenizers'"
                 ]
             )
         return {
@@ -148,12 +173,16 @@ def summed(receipts: Sequence[Receipt], *names: str) -> dict[str, int]:
 
 
 def check_conserved(counts: Iterable[tuple[str, int, int, int]]) -> None:
-    """Raise `HeadraceError` unless each count is conserved. counts: name, before, kept, left out."""
+    """Raise `HeadraceError` unless each count is conserved.
+
+    counts: name, before, kept, left out.
+    """
     for name, before, kept, gone in counts:
         if before != kept + gone:
             raise HeadraceError(
-                f"{name} are not conserved: {before:,} before, {kept:,} kept and {gone:,} left out; this is a "
-                f"bug in headrace, and nothing was published; please report it with config.json of the run"
+                f"{name} are not conserved: {before:,} before, {kept:,} kept and {gone:,} left out;"
+                " this is a bug in headrace, and nothing was published; please report it with"
+                " config.json of the run"
             )
 
 
@@ -166,14 +195,16 @@ def tokenise(
 ) -> Tokenised:
     """Tokenise all rows, task by task. work: encodes a task, given its files and `benchmarks`.
 
-    published: names of links beside the runs that will be made. Raises `StoreError` if one is taken, `InputError` if
-    too many rows are bad or none is left.
+    published: names of links beside the runs that will be made. Raises `StoreError` if one is
+    taken, `InputError` if too many rows are bad or none is left.
     """
     run = context.run
     for name in published:
         taken = run.parents[1] / name
         if taken.exists() and not taken.is_symlink():
-            raise StoreError(f"{taken}: is in the way of a link of that name; move it, or choose another --out")
+            raise StoreError(
+                f"{taken}: is in the way of a link of that name; move it, or choose another --out"
+            )
     datasets = settings.blend.find_files()
     tasks = encode_tasks(settings, context, datasets)
     benchmarks = read_excluded(settings.exclude, settings.exclude_ngram)
@@ -182,7 +213,10 @@ def tokenise(
     _refuse_bad(settings, context, receipts)
     origins = []
     for owner in range(len(datasets)):
-        names = [task.file(".origins.arrow") for task in tasks if task.owner == owner]
+        names = []
+        for task in tasks:
+            if task.owner == owner:
+                names.append(task.file(".origins.arrow"))
         origins.append(Origins.joined([Origins.of_table(read_arrow(run / name)) for name in names]))
     return Tokenised(settings, context, encoder, datasets, tasks, receipts, benchmarks, origins)
 
@@ -190,19 +224,22 @@ def tokenise(
 def _refuse_bad(settings: ChatRecipe, context: RunContext, encoded: Sequence[Receipt]) -> None:
     """Raise `InputError` if more rows are bad than `max_bad_share` allows, or if none is left."""
     read = sum(receipt.rows_in for receipt in encoded)
-    dropped, first = Counter[str](), dict[str, str]()
+    dropped = Counter[str]()
+    first = dict[str, str]()
     for receipt in encoded:
         dropped.update(receipt.extra["dropped"])
         first = receipt.extra["first"] | first
     counts = {reason: rows for reason, rows in dropped.items() if reason not in NOT_BAD}
     bad = sum(counts.values())
     if bad > settings.max_bad_share * read:
-        listed = "; ".join(f"{reason} {rows:,}, first {first[reason]}" for reason, rows in sorted(counts.items()))
+        listed = "; ".join(
+            f"{reason} {rows:,}, first {first[reason]}" for reason, rows in sorted(counts.items())
+        )
         most = max(sorted(counts), key=counts.__getitem__)
         raise InputError(
-            f"{bad:,} of {read:,} rows are bad, more than max_bad_share {settings.max_bad_share:g}: {listed}; all are "
-            f"listed in {context.run / 'stage'}/*.rejected.jsonl: {CURES.get(most, 'correct them')}, or raise "
-            "max_bad_share"
+            f"{bad:,} of {read:,} rows are bad, more than max_bad_share {settings.max_bad_share:g}:"
+            f" {listed}; all are listed in {context.run / 'stage'}/*.rejected.jsonl:"
+            f" {CURES.get(most, 'correct them')}, or raise max_bad_share"
         )
     if read and not any(receipt.extra["sequences"] for receipt in encoded):
         listed = "; ".join(
@@ -210,11 +247,16 @@ def _refuse_bad(settings: ChatRecipe, context: RunContext, encoded: Sequence[Rec
             for reason, rows in sorted(dropped.items())
             if rows
         )
-        raise InputError(f"no row of {read:,} gives a sequence to pack: {listed}; correct the data or the settings")
+        raise InputError(
+            f"no row of {read:,} gives a sequence to pack: {listed}; correct the data or the"
+            " settings"
+        )
 
 
 def tell_splits(settings: ChatRecipe, context: RunContext, choice: Choice) -> None:
-    """Report how rows were split and how many repeat, and warn about results that a user is unlikely to want."""
+    """Report how rows were split and how many repeat, and warn about results that a user is
+    unlikely to want.
+    """
     for what, units in choice.units:
         listed = ", ".join(f"{split} {units[split]:,}" for split in settings.asked_splits)
         context.on_event(Note("info", f"{what}: {listed} {'keys' if what == 'keys' else 'rows'}"))
@@ -223,9 +265,13 @@ def tell_splits(settings: ChatRecipe, context: RunContext, choice: Choice) -> No
             context.warn([f"{split} is empty: no row is left for it; see the dropped rows"])
     found = choice.duplicates
     if found is not None:
-        again, rows, seen = found["same_content"], found["rows"], found["seen_in_earlier_splits"]
+        again = found["same_content"]
+        rows = found["rows"]
+        seen = found["seen_in_earlier_splits"]
         if again:
-            context.on_event(Note("info", f"{again:,} of {rows:,} rows ask what an earlier row asks"))
+            context.on_event(
+                Note("info", f"{again:,} of {rows:,} rows ask what an earlier row asks")
+            )
         if found.get("near_pairs"):
             context.on_event(Note("info", f"{found['near_pairs']:,} pairs of sequences are near"))
         if found.get("near_not_compared"):
@@ -235,6 +281,11 @@ def tell_splits(settings: ChatRecipe, context: RunContext, choice: Choice) -> No
             what = f"{seen:,} rows of valid and test ask, or say, what rows of train or valid do"
             context.warn([f'{what}; choose duplicates="group" to keep them apart'])
         elif found["largest"] > max(100, _LARGE_UNIT * rows):
-            what = f"{found['largest']:,} of {rows:,} rows are joined by what they ask, and are in one split"
-            cure = 'name the columns that tell them apart with content=, or choose duplicates="allow"'
+            what = (
+                f"{found['largest']:,} of {rows:,} rows are joined by what they ask, and are in one"
+                " split"
+            )
+            cure = (
+                'name the columns that tell them apart with content=, or choose duplicates="allow"'
+            )
             context.warn([f"{what}; {cure}"])

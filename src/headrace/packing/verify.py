@@ -1,15 +1,17 @@
 """Check the laws of packed sequences, and of preferences, again from the output alone.
 
-For every bin: equal lengths of tokens and mask; starts that begin with 0, rise strictly and stay inside; a mask of 0
-and 1, with 0 on the last position of every sequence; ids inside the vocabulary; at most the pack size; the padding
-multiple; the limit of sequences; a label to train on. For every dataset in every split: bins, tokens, labels and the
-fingerprint of its set of sequences, which was taken of the input before packing. So every sequence is there, once,
-unchanged. For the tree: links lead to the split's shards, each shard in one split. For a tokenizer that was given by
-name: its files, if this machine's cache of the hub holds them.
+For every bin: equal lengths of tokens and mask; starts that begin with 0, rise strictly and stay
+inside; a mask of 0 and 1, with 0 on the last position of every sequence; ids inside the vocabulary;
+at most the pack size; the padding multiple; the limit of sequences; a label to train on. For every
+dataset in every split: bins, tokens, labels and the fingerprint of its set of sequences, which was
+taken of the input before packing. So every sequence is there, once, unchanged. For the tree: links
+lead to the split's shards, each shard in one split. For a tokenizer that was given by name: its
+files, if this machine's cache of the hub holds them.
 
-For preferences: prompts and answers have tokens, all inside the vocabulary, and no more than `max_tokens` together. For
-every split: its rows, its labels, and the fingerprints of its sequences, which were taken when they were tokenised. So
-every prompt is there with its own answers. Across splits: no prompt of one is in another, if the settings ask for that.
+For preferences: prompts and answers have tokens, all inside the vocabulary, and no more than
+`max_tokens` together. For every split: its rows, its labels, and the fingerprints of its sequences,
+which were taken when they were tokenised. So every prompt is there with its own answers. Across
+splits: no prompt of one is in another, if the settings ask for that.
 """
 
 from __future__ import annotations
@@ -67,15 +69,19 @@ class _Seen:
 def verify_packed(run: FinishedRun, workers: int | None = None) -> list[Check]:
     """Read every shard once and check the laws above. O(row group) of memory per worker."""
     config = json.loads((run.root / "config.json").read_bytes())
-    # No law depends on the packer, which may be gone from newer versions; the tokenizer need not be on this machine.
+    # No law depends on the packer, which may be gone from newer versions; the tokenizer need not be
+    # on this machine.
     for name in ("recipe", "algorithm", "tokenizer", "chat_template"):
         config.pop(name, None)
     config.setdefault("duplicates", "allow")  # older runs have no such setting
-    settings, groups = PackedSequences(**config), run.manifest.facts["groups"]
+    settings = PackedSequences(**config)
+    groups = run.manifest.facts["groups"]
     names = [name for group in groups for name in group["shards"]]
     looks = [partial(_look_at, run, settings, name) for name in names]
     workers = workers or default_workers()
-    packed = _Packed(run, settings, groups, dict(zip(names, run_tasks(looks, workers), strict=True)))
+    packed = _Packed(
+        run, settings, groups, dict(zip(names, run_tasks(looks, workers), strict=True))
+    )
     return [
         packed.check_bins(),
         packed.check_sequences(),
@@ -103,10 +109,13 @@ class _Packed:
 
     def check_bins(self) -> Check:
         every = self.seen.values()
-        bins, tokens = sum(shard.bins for shard in every), sum(shard.tokens for shard in every)
+        bins = sum(shard.bins for shard in every)
+        tokens = sum(shard.tokens for shard in every)
         size = self.settings.pack_size
         check = partial(
-            Check, "bins", f"{bins:,} bins of up to {size:,}, {tokens:,} tokens; starts, masks and ids are right"
+            Check,
+            "bins",
+            f"{bins:,} bins of up to {size:,}, {tokens:,} tokens; starts, masks and ids are right",
         )
         for shard in every:
             if shard.problem is not None:
@@ -120,17 +129,23 @@ class _Packed:
 
     def check_sequences(self) -> Check:
         every = sum(shard.sequences for shard in self.seen.values())
-        check = partial(Check, "every sequence once", f"{every:,} sequences are those that were packed, each once")
+        check = partial(
+            Check,
+            "every sequence once",
+            f"{every:,} sequences are those that were packed, each once",
+        )
         for group in self.groups:
             own = self.shards(group)
             if any(shard.problem for shard in own):
                 return check("not compared: a shard could not be read as bins")
             where = f"{self.run.root}: {group['dataset']} in {group['split']}"
-            count, total = sum(shard.sequences for shard in own), sum(shard.prints for shard in own) % (1 << 64)
+            count = sum(shard.sequences for shard in own)
+            total = sum(shard.prints for shard in own) % (1 << 64)
             if f"{count}:{total:016x}" != group["print"]:
                 packed = group["print"].partition(":")[0]
                 return check(
-                    f"{where}: {count:,} sequences are not the {packed} that were packed, with their tokens and labels"
+                    f"{where}: {count:,} sequences are not the {packed} that were packed, with"
+                    " their tokens and labels"
                 )
             labels = sum(shard.labels for shard in own)
             if self.settings.loss_mask_alignment == "shift_left" and labels != group["labels"]:
@@ -142,38 +157,79 @@ class _Packed:
         for group in self.groups:
             for name in group["shards"]:
                 if owner.setdefault(name, group["split"]) != group["split"]:
-                    return Check("splits apart", "", f"{name}: is in {owner[name]} and in {group['split']}")
+                    return Check(
+                        "splits apart", "", f"{name}: is in {owner[name]} and in {group['split']}"
+                    )
         return Check("splits apart", f"each of {len(owner):,} shards is in one split")
 
     def check_content(self) -> Check:
-        """Compare the sequences of each split with those of the others, token for token and label for label."""
+        """Compare the sequences of each split with those of the others, token for token and label
+        for label.
+        """
         prints: dict[str, list[U64]] = {split: [] for split in SPLITS}
         for group in self.groups:
             prints[group["split"]] += (shard.compared for shard in self.shards(group))
-        which = "sequences of a whole bin" if self.settings.too_long == "split" else "sequences"
+        which = "sequences"
+        if self.settings.too_long == "split":
+            which = "sequences of a whole bin"
         apart = f"no sequence of a split is in another ({which} compared)"
         return _content_check(prints, which, apart, self.settings.duplicates_are)
 
     def check_near(self, workers: int) -> list[Check]:
         """Look for near sequences in different splits, if the settings ask for it."""
-        run, settings, seen = self.run, self.settings, self.seen
+        run = self.run
+        settings = self.settings
+        seen = self.seen
         if settings.near is None:
             return []
-        apart = f"no sequence of a split has a Jaccard index of {settings.near:g} or more with one of another"
+        apart = (
+            f"no sequence of a split has a Jaccard index of {settings.near:g} or more with one of"
+            " another"
+        )
         if any(shard.problem for shard in seen.values()):
-            return [Check("near content apart", apart, "not compared: a shard could not be read as bins")]
-        blank = run.manifest.facts["encoder"]["pad_id"] if settings.pad_multiple > 1 else None
-        names = [(SPLITS.index(group["split"]), name) for group in self.groups for name in group["shards"]]
+            return [
+                Check(
+                    "near content apart", apart, "not compared: a shard could not be read as bins"
+                )
+            ]
+        blank = None
+        if settings.pad_multiple > 1:
+            blank = run.manifest.facts["encoder"]["pad_id"]
+        names = [
+            (SPLITS.index(group["split"]), name)
+            for group in self.groups
+            for name in group["shards"]
+        ]
         side = np.repeat([split for split, _ in names], [seen[name].sequences for _, name in names])
         with TemporaryDirectory(prefix="headrace-near-") as folder:
             context = RunContext(Path(folder), workers, lambda _: None)
-            found = find_near(context, [of_shard(settings, run.root / name, blank) for _, name in names], settings.near)
+            found = find_near(
+                context,
+                [of_shard(settings, run.root / name, blank) for _, name in names],
+                settings.near,
+            )
         across = int((side[found.first] != side[found.second]).sum())
-        listed = f"{across:,} pairs of sequences in different splits have one of {settings.near:g} or more"
+        listed = (
+            f"{across:,} pairs of sequences in different splits have one of {settings.near:g} or"
+            " more"
+        )
         if settings.duplicates_are not in ("group", "drop"):
-            return [Check("near content apart", f"not asked for: {listed if across else apart}", kind="count")]
-        unseen = run.manifest.facts["duplicates"]["near_not_compared"]  # the run records that these were not compared
-        return [Check("near content apart", listed if across else apart, listed if across > unseen else None)]
+            return [
+                Check(
+                    "near content apart",
+                    f"not asked for: {listed if across else apart}",
+                    kind="count",
+                )
+            ]
+        # the run records that these were not compared
+        unseen = run.manifest.facts["duplicates"]["near_not_compared"]
+        return [
+            Check(
+                "near content apart",
+                listed if across else apart,
+                listed if across > unseen else None,
+            )
+        ]
 
     def check_links(self) -> Check:
         run = self.run
@@ -188,32 +244,53 @@ class _Packed:
         check = partial(Check, "links", "blend.json names the shards; an object store has no links")
         if place_of(run.root).has_links:
             expected = links_of(made)
-            check = partial(Check, "links", f"{len(expected):,} links lead to their shards; blend.json names them")
+            check = partial(
+                Check,
+                "links",
+                f"{len(expected):,} links lead to their shards; blend.json names them",
+            )
             for directory in (run.root / split_directory(split) for split in splits):
                 if not directory.is_dir():
                     return check(f"{directory}: is missing")
                 for each in sorted(directory.iterdir()):
                     name = each.relative_to(run.root).as_posix()
-                    found[name] = os.readlink(each) if each.is_symlink() else "a file"
+                    if each.is_symlink():
+                        found[name] = os.readlink(each)
+                    else:
+                        found[name] = "a file"
                     if not each.exists():
                         return check(f"{each}: leads nowhere ({found[name]})")
         if found != expected:
             wrong = sorted(set(found.items()) ^ set(expected.items()))[0]
-            return check(f"{run.root / wrong[0]}: {wrong[1]} is not the link of this run, or is missing")
+            return check(
+                f"{run.root / wrong[0]}: {wrong[1]} is not the link of this run, or is missing"
+            )
         blend = run.root / BLEND
-        if not blend.is_file() or blend.read_bytes() != blend_json(run.manifest.run_id, splits, made):
+        if not blend.is_file() or blend.read_bytes() != blend_json(
+            run.manifest.run_id, splits, made
+        ):
             return check(f"{blend}: is not the blend of these shards")
         return check()
 
 
-def _content_check(prints: Mapping[str, Sequence[U64]], which: str, apart: str, duplicates: str) -> Check:
-    """Compare the fingerprints of each split with those of the others. duplicates: whether they must be apart."""
-    each = {split: np.unique(np.concatenate([np.empty(0, np.uint64), *own])) for split, own in prints.items()}
+def _content_check(
+    prints: Mapping[str, Sequence[U64]], which: str, apart: str, duplicates: str
+) -> Check:
+    """Compare the fingerprints of each split with those of the others.
+
+    duplicates: whether they must be apart.
+    """
+    each = {
+        split: np.unique(np.concatenate([np.empty(0, np.uint64), *own]))
+        for split, own in prints.items()
+    }
     again = {
         f"{late} and {early}": len(np.intersect1d(each[late], each[early], assume_unique=True))
         for early, late in combinations(each, 2)
     }
-    listed = "; ".join(f"{count:,} {which} are in {where}" for where, count in again.items() if count)
+    listed = "; ".join(
+        f"{count:,} {which} are in {where}" for where, count in again.items() if count
+    )
     if duplicates in ("group", "drop"):
         return Check("content apart", apart, listed or None)
     return Check("content apart", f"not asked for: {listed or apart}", kind="count")
@@ -225,21 +302,29 @@ def _files_check(run: FinishedRun) -> Check:
     for name, digest in files.items():
         path = run.root / name
         if not path.is_file() or sha256_file(path) != digest:
-            return Check("files beside", "", f"{path}: is missing, or not the file that was published")
+            return Check(
+                "files beside", "", f"{path}: is missing, or not the file that was published"
+            )
     return Check("files beside", f"{', '.join(files)} are as they were published")
 
 
 def _tokens_check(run: FinishedRun) -> Check:
     facts = run.manifest.facts
     for name in ("labels", "tokens"):
-        before, kept = facts["encoded"][f"encoded_{name}"], facts["packed"][name]
+        before = facts["encoded"][f"encoded_{name}"]
+        kept = facts["packed"][name]
         gone = sum(loss[name] for loss in facts["lost"].values())
-        more = sum(each[name] for each in facts.get("repeated", {}).values())  # older runs repeat nothing
+        # older runs repeat nothing
+        more = sum(each[name] for each in facts.get("repeated", {}).values())
         if before + more != kept + gone:
             what = f"{before:,} {name} and {more:,} repeated, {kept:,} packed and {gone:,} left out"
             return Check("tokens conserved", what, f"{run.root}: {what}; they do not add up")
-    again = f" + {more:,} repeated" if more else ""
-    return Check("tokens conserved", f"{before:,} tokens{again} = {kept:,} in bins + {gone:,} left out")
+    again = ""
+    if more:
+        again = f" + {more:,} repeated"
+    return Check(
+        "tokens conserved", f"{before:,} tokens{again} = {kept:,} in bins + {gone:,} left out"
+    )
 
 
 def _tokenizer_checks(run: FinishedRun) -> list[Check]:
@@ -253,20 +338,33 @@ def _tokenizer_checks(run: FinishedRun) -> list[Check]:
     except MissingExtra as error:
         return [Check("tokenizer", f"{name}: not compared, {error}", kind="here")]
     if directory is None:
-        return [Check("tokenizer", f"{name}: not compared, it is not in the hub's cache on this machine", kind="here")]
+        return [
+            Check(
+                "tokenizer",
+                f"{name}: not compared, it is not in the hub's cache on this machine",
+                kind="here",
+            )
+        ]
     recorded = made_with["files"]
     for file, digest in digests_in(directory).items():
         if digest != recorded.get(file, digest):
-            problem = f"{directory / file}: is not the file that the run was made with; fetch {name} again"
+            problem = (
+                f"{directory / file}: is not the file that the run was made with; fetch"
+                f" {name} again"
+            )
             return [Check("tokenizer", name, problem, "here")]
     told = f"{name}: the files in the hub's cache are those that the run was made with"
     return [Check("tokenizer", told, kind="here")]
 
 
 def _look_at(run: FinishedRun, settings: PackedSequences, name: str) -> _Seen:
-    path, seen, encoder = run.root / name, _Seen(), run.manifest.facts["encoder"]
+    path = run.root / name
+    seen = _Seen()
+    encoder = run.manifest.facts["encoder"]
     aligned = settings.loss_mask_alignment == "shift_left"
-    blank = encoder["pad_id"] if settings.pad_multiple > 1 else None
+    blank = None
+    if settings.pad_multiple > 1:
+        blank = encoder["pad_id"]
     try:
         with place_of(path).local_copy() as file:
             try:
@@ -278,7 +376,9 @@ def _look_at(run: FinishedRun, settings: PackedSequences, name: str) -> _Seen:
                     seen.sequences += len(rows.starts)
                     seen.tokens += len(rows.ids)
                     seen.labels += int(np.sum(rows.mask, dtype=np.int64))
-                    prints = sequence_prints(rows.ids, rows.mask if aligned else None, rows.sequence_lengths, blank)
+                    prints = sequence_prints(
+                        rows.ids, rows.mask if aligned else None, rows.sequence_lengths, blank
+                    )
                     long = rows.sequence_lengths >= settings.least_compared
                     seen.compared = np.concatenate([seen.compared, prints[long]])
                     seen.prints += int(prints.sum(dtype=np.uint64))
@@ -289,22 +389,43 @@ def _look_at(run: FinishedRun, settings: PackedSequences, name: str) -> _Seen:
     return seen
 
 
-def _problems(rows: PackedRows, settings: PackedSequences, encoder: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
-    """Yield (bin, what is wrong with it), the worst first. Each check runs only if those before found nothing."""
+def _problems(
+    rows: PackedRows, settings: PackedSequences, encoder: Mapping[str, Any]
+) -> Iterator[tuple[int, str]]:
+    """Yield (bin, what is wrong with it), the worst first.
+
+    Each check runs only if those before found nothing.
+    """
     if not len(rows):
         return
-    sizes, counts, every = np.diff(rows.token_offsets), np.diff(rows.start_offsets), np.arange(len(rows))
+    sizes = np.diff(rows.token_offsets)
+    counts = np.diff(rows.start_offsets)
+    every = np.arange(len(rows))
     owner = np.repeat(every, counts)
-    lengths, extra = rows.sequence_lengths, 1 if settings.capacity == "runtime" else 0
-    used = np.bincount(owner, np.maximum(lengths - 1, 1)).astype(np.int64) if extra else sizes
-    size, most, multiple = settings.pack_size, settings.max_sequences_per_bin, settings.pad_multiple
-    yield from _first(used > size, every, lambda at: f"takes {used[at]:,}, more than pack_size {size:,}")
+    lengths = rows.sequence_lengths
+    extra = 0
+    if settings.capacity == "runtime":
+        extra = 1
+    if extra:
+        used = np.bincount(owner, np.maximum(lengths - 1, 1)).astype(np.int64)
+    else:
+        used = sizes
+    size = settings.pack_size
+    most = settings.max_sequences_per_bin
+    multiple = settings.pad_multiple
+    yield from _first(
+        used > size, every, lambda at: f"takes {used[at]:,}, more than pack_size {size:,}"
+    )
     if most is not None:
-        yield from _first(counts > most, every, lambda at: f"has {counts[at]} sequences, more than {most}")
+        yield from _first(
+            counts > most, every, lambda at: f"has {counts[at]} sequences, more than {most}"
+        )
     yield from _first(
         (lengths - extra) % multiple != 0,
         owner,
-        lambda at: f"a sequence has {lengths[at]} tokens, which pad_multiple {multiple} does not give",
+        lambda at: (
+            f"a sequence has {lengths[at]} tokens, which pad_multiple {multiple} does not give"
+        ),
     )
 
     bin_of_token = np.repeat(every, sizes)
@@ -312,16 +433,22 @@ def _problems(rows: PackedRows, settings: PackedSequences, encoder: Mapping[str,
     unknown = rows.ids < 0
     if encoder["vocabulary"] is not None:
         unknown |= rows.ids >= encoder["vocabulary"]
-    yield from _first(unknown, bin_of_token, lambda at: f"token id {rows.ids[at]} is not in the vocabulary")
+    yield from _first(
+        unknown, bin_of_token, lambda at: f"token id {rows.ids[at]} is not in the vocabulary"
+    )
     if settings.loss_mask_alignment == "shift_left":
         ends = rows.sequence_begins + lengths - 1
-        yield from _first(rows.mask[ends] != 0, owner, lambda _: "the last position of a sequence has a label")
+        yield from _first(
+            rows.mask[ends] != 0, owner, lambda _: "the last position of a sequence has a label"
+        )
         if settings.empty_bins == "drop":
             labels = np.add.reduceat(rows.mask, rows.token_offsets[:-1], dtype=np.int64)
             yield from _first(labels == 0, every, lambda _: "has no label to train on")
 
 
-def _first(wrong: npt.NDArray[np.bool_], owner: I64, say: Callable[[int], str]) -> Iterator[tuple[int, str]]:
+def _first(
+    wrong: npt.NDArray[np.bool_], owner: I64, say: Callable[[int], str]
+) -> Iterator[tuple[int, str]]:
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])
         yield int(owner[at]), say(at)
@@ -329,7 +456,10 @@ def _first(wrong: npt.NDArray[np.bool_], owner: I64, say: Callable[[int], str]) 
 
 @dataclass
 class _SeenRows:
-    """Results of a shard. prints: sum of its sequences' fingerprints, by answer. prompts: fingerprints of prompts."""
+    """Results of a shard.
+
+    prints: sum of its sequences' fingerprints, by answer. prompts: fingerprints of prompts.
+    """
 
     rows: int = 0
     labels: int = 0
@@ -339,15 +469,25 @@ class _SeenRows:
 
 
 def verify_preferences(run: FinishedRun, workers: int | None = None) -> list[Check]:
-    """Read every shard once and check it. O(row group) of memory per worker, and 8 bytes per row."""
+    """Read every shard once and check it.
+
+    O(row group) of memory per worker, and 8 bytes per row.
+    """
     config = json.loads((run.root / "config.json").read_bytes())
-    most, known = config["max_tokens"], run.manifest.facts["encoder"]["vocabulary"]
+    most = config["max_tokens"]
+    known = run.manifest.facts["encoder"]["vocabulary"]
     seen: dict[str, list[_SeenRows]] = {}
     for split in in_usual_order(run.splits):
         shards = run.split_index(split).shards
-        looks = [partial(_look_at_shard, run, id_columns(config["kind"]), name, most, known) for name in shards]
+        looks = [
+            partial(_look_at_shard, run, id_columns(config["kind"]), name, most, known)
+            for name in shards
+        ]
         seen[split] = run_tasks(looks, workers or default_workers())
-    prompts = {split: [prints for shard in shards for prints in shard.prompts] for split, shards in seen.items()}
+    prompts = {
+        split: [prints for shard in shards for prints in shard.prompts]
+        for split, shards in seen.items()
+    }
     duplicates = config["duplicates"] or ("group" if config["blend"]["datasets"] else "count")
     return [
         _rows_check(run, seen),
@@ -359,7 +499,9 @@ def verify_preferences(run: FinishedRun, workers: int | None = None) -> list[Che
 
 def _rows_check(run: FinishedRun, seen: dict[str, list[_SeenRows]]) -> Check:
     rows = sum(each.rows for shards in seen.values() for each in shards)
-    check = partial(Check, "every row once", f"{rows:,} rows have the prompts and answers that were tokenised")
+    check = partial(
+        Check, "every row once", f"{rows:,} rows have the prompts and answers that were tokenised"
+    )
     for group in run.manifest.facts["groups"]:
         shards = seen.get(group["split"], [])
         problem = next((each.problem for each in shards if each.problem is not None), None)
@@ -368,20 +510,30 @@ def _rows_check(run: FinishedRun, seen: dict[str, list[_SeenRows]]) -> Check:
         for name in ("rows", "labels"):
             found = sum(getattr(each, name) for each in shards)
             if found != group[name]:
-                return check(f"{run.root}: {group['split']} has {found:,} {name}, the manifest says {group[name]:,}")
+                return check(
+                    f"{run.root}: {group['split']} has {found:,} {name}, the manifest says"
+                    f" {group[name]:,}"
+                )
         for answer, expected in enumerate(group["prints"]):
             total = sum(each.prints[answer] for each in shards) % (1 << 64)
             if f"{group['rows']}:{total:016x}" != expected:
                 return check(
-                    f"{run.root}: {group['split']} has other prompts or answers than those that were tokenised"
+                    f"{run.root}: {group['split']} has other prompts or answers than those that"
+                    " were tokenised"
                 )
     return check()
 
 
-def _look_at_shard(run: FinishedRun, ids: list[str], name: str, most: int | None, known: int) -> _SeenRows:
-    path, seen = run.root / name, _SeenRows()
+def _look_at_shard(
+    run: FinishedRun, ids: list[str], name: str, most: int | None, known: int
+) -> _SeenRows:
+    path = run.root / name
+    seen = _SeenRows()
     try:
-        with place_of(path).local_copy() as file, pq.ParquetFile(file, page_checksum_verification=True) as shard:
+        with (
+            place_of(path).local_copy() as file,
+            pq.ParquetFile(file, page_checksum_verification=True) as shard,
+        ):
             for group in range(shard.metadata.num_row_groups):
                 table = shard.read_row_group(group, columns=ids, use_threads=False)
                 problem = _look_at_rows(table, ids, most, known, seen)
@@ -392,10 +544,14 @@ def _look_at_shard(run: FinishedRun, ids: list[str], name: str, most: int | None
     return seen
 
 
-def _look_at_rows(table: pa.Table, ids: list[str], most: int | None, known: int, seen: _SeenRows) -> str | None:
+def _look_at_rows(
+    table: pa.Table, ids: list[str], most: int | None, known: int, seen: _SeenRows
+) -> str | None:
     """Add the results of some rows; return what is wrong with them."""
     lists = [table[name].combine_chunks() for name in ids]
-    (prompts, asked), *answers = [(each.flatten().to_numpy(), np.diff(each.offsets).astype(np.int64)) for each in lists]
+    (prompts, asked), *answers = [
+        (each.flatten().to_numpy(), np.diff(each.offsets).astype(np.int64)) for each in lists
+    ]
     for values, lengths in ((prompts, asked), *answers):
         if lengths.min(initial=1) < 1:
             return f"row {int(lengths.argmin())} has a list without tokens"
@@ -403,7 +559,9 @@ def _look_at_rows(table: pa.Table, ids: list[str], most: int | None, known: int,
             return f"ids are {values.min()} to {values.max()}, the vocabulary has {known:,}"
     seen.rows += len(table)
     seen.prompts.append(sequence_prints(prompts, None, asked))
-    for answer, (values, lengths) in enumerate(answers or [(np.empty(0, np.int32), np.zeros(len(asked), np.int64))]):
+    for answer, (values, lengths) in enumerate(
+        answers or [(np.empty(0, np.int32), np.zeros(len(asked), np.int64))]
+    ):
         sizes = asked + lengths
         longest = int(sizes.max(initial=0))
         if most is not None and longest > most:

@@ -1,17 +1,20 @@
 """Pack rows of tokens while they are streamed.
 
-    loader = headrace.open("tokens").stream(batch_size=4, shuffle=True, pack=4096)  # four bins of 4,096 tokens a batch
-    for batch in loader: ...                                                        # same as for prepared packed rows
+    loader = headrace.open("tokens").stream(batch_size=4, shuffle=True, pack=4096)  # four bins of
+    4,096 tokens a batch for batch in loader: ...
+    # same as for prepared packed rows
 
-Each rank reads its rows in windows of `buffer_rows` and packs each window by itself. Bins depend on the order of the
-pass and on lengths alone, so any rank can compute the bins of the others. Lengths are counted once by reading one
-column, and kept beside the index. All ranks have the number of batches that the rank with the most bins needs; filling
-bins, false in batch["valid"], train nothing. Every row with tokens is in one bin.
+Each rank reads its rows in windows of `buffer_rows` and packs each window by itself. Bins depend on
+the order of the pass and on lengths alone, so any rank can compute the bins of the others. Lengths
+are counted once by reading one column, and kept beside the index. All ranks have the number of
+batches that the rank with the most bins needs; filling bins, false in batch["valid"], train
+nothing. Every row with tokens is in one bin.
 
-A state records where the pass began and how many batches every rank has received. With the same ranks and batch size,
-the current window is read and packed again, and the stream continues with the exact next batch. Otherwise the rows that
-no rank has received are distributed again. Memory: one window of rows in addition to the stream's own, and 4 bytes per
-row for lengths. Cost: O(rows of the split) once per pass, to find the number of steps.
+A state records where the pass began and how many batches every rank has received. With the same
+ranks and batch size, the current window is read and packed again, and the stream continues with the
+exact next batch. Otherwise the rows that no rank has received are distributed again. Memory: one
+window of rows in addition to the stream's own, and 4 bytes per row for lengths. Cost: O(rows of the
+split) once per pass, to find the number of steps.
 """
 
 from __future__ import annotations
@@ -53,22 +56,34 @@ from headrace.stream.read.transform import TransformContext
 class PackingPasses:
     """Passes over the rows of a split, packed into bins by each rank; picklable if `read_block` is.
 
-    lengths: tokens of every row of the index, int32 [N]. rows: how rows are read, one window per batch. remainder: what
-    to do with the last batch of bins. Raises `SettingsError` for options that packing does not support, `InputError`
-    for rows that are too long if the settings make that an error.
+    lengths: tokens of every row of the index, int32 [N]. rows: how rows are read, one window per
+    batch. remainder: what to do with the last batch of bins. Raises `SettingsError` for options
+    that packing does not support, `InputError` for rows that are too long if the settings make that
+    an error.
     """
 
     def __init__(
-        self, index: SplitIndex, read_block: ReadBlock, options: StreamOptions, topology: Topology, *, lengths: I32
+        self,
+        index: SplitIndex,
+        read_block: ReadBlock,
+        options: StreamOptions,
+        topology: Topology,
+        *,
+        lengths: I32,
     ) -> None:
-        self.index, self.options, self.topology, self.lengths = index, options, topology, lengths
+        self.index = index
+        self.options = options
+        self.topology = topology
+        self.lengths = lengths
         self.pack, self.form = cast(PackRows, options.source), check_packing(options)
         self.remainder: Remainder = resolve_remainder(options.remainder, topology.world_size)
         own = [name for name in (self.pack.tokens, self.pack.mask) if name is not None]
         self.others = [name for name in options.columns or () if name not in own]
         taken = [name for name in self.others if name in (*MADE, VALID)]
         if taken:
-            raise SettingsError(f"pack: columns {taken} clash with those of packed batches; leave them out")
+            raise SettingsError(
+                f"pack: columns {taken} clash with those of packed batches; leave them out"
+            )
         rows = replace(
             options,
             batch_size=self.pack.buffer_rows,
@@ -82,12 +97,17 @@ class PackingPasses:
         )
         self.read_block: ReadBlock = partial(_read_tokens, read_block, own)
         self.rows = RowPasses(index, self.read_block, rows, topology)
-        self.counted: Counted = "runtime" if self.form.last_token == "drop" else "stored"
-        self.longest = self.pack.capacity + (1 if self.counted == "runtime" else 0)  # most tokens of a row in a bin
+        if self.form.last_token == "drop":
+            self.counted: Counted = "runtime"
+        else:
+            self.counted = "stored"
+        # most tokens of a row in a bin
+        self.longest = self.pack.capacity + (1 if self.counted == "runtime" else 0)
         long = np.flatnonzero(lengths > self.longest)
         if self.pack.too_long == "error" and len(long):
             raise InputError(
-                f"pack: {len(long)} rows have more than {self.longest} tokens, the first of them row {long[0]} with"
+                f"pack: {len(long)} rows have more than {self.longest} tokens, the first of them"
+                f" row {long[0]} with"
                 f' {lengths[long[0]]}; choose a larger capacity, or too_long="truncate" or "drop"'
             )
 
@@ -98,7 +118,9 @@ class PackingPasses:
 
     def begin(self, epoch: int, after: Pass | None = None) -> PackingPass:
         """Begin an epoch; see `Passes`."""
-        return self._of(self.rows.begin(epoch, after.rows if isinstance(after, PackingPass) else None))
+        return self._of(
+            self.rows.begin(epoch, after.rows if isinstance(after, PackingPass) else None)
+        )
 
     def full(self, of: Pass) -> PackingPass:
         """Return the full epoch of a pass, from its beginning."""
@@ -106,20 +128,26 @@ class PackingPasses:
         return self._of(self.rows.full(of.rows))
 
     def resume(self, values: Mapping[str, Any]) -> PackingPass:
-        """Resume from a saved state: exactly with the same ranks and batch size, otherwise with the remaining rows."""
+        """Resume from a saved state: exactly with the same ranks and batch size, otherwise with the
+        remaining rows.
+        """
         state = CountedState.from_dict(values)
         if state.identity != self.identity:
             raise StreamError(
-                "packing state: it was saved with other settings of pack= or packed=; bins would hold other rows: pass"
-                " the saved ones, or start the epoch again"
+                "packing state: it was saved with other settings of pack= or packed=; bins would"
+                " hold other rows: pass the saved ones, or start the epoch again"
             )
         rows = self.rows.at(self.rows.checked(state.start.to_dict()))
         saved = PackingPass(self, rows, state.world_size, state.batch_size)
         if state.batches > saved.steps:
             raise StreamError(
-                f"packing state: it counts {state.batches} batches of a pass of {saved.steps}; pass it on unchanged"
+                f"packing state: it counts {state.batches} batches of a pass of {saved.steps}; pass"
+                " it on unchanged"
             )
-        if (state.world_size, state.batch_size) == (self.topology.world_size, self.options.batch_size):
+        if (state.world_size, state.batch_size) == (
+            self.topology.world_size,
+            self.options.batch_size,
+        ):
             return replace(saved, given=state.batches)
         return self._of(self.rows.at(rows.start.at(saved.left_after(state.batches))))
 
@@ -129,7 +157,8 @@ class PackingPasses:
 
 @dataclass(frozen=True, eq=False)
 class PackingPass:
-    """The rest of an epoch whose rows are packed, on `world_size` ranks in batches of `batch_size` bins.
+    """The rest of an epoch whose rows are packed, on `world_size` ranks in batches of `batch_size`
+    bins.
 
     rows: the rows at its beginning. given: batches received since then.
     """
@@ -174,7 +203,8 @@ class PackingPass:
 
     def lengths_of(self, rank: int) -> I64:
         """Return the stored tokens of each row of a rank, in its order: int64 [rows]."""
-        plan, firsts = self._plan, self.passes.index.first_row
+        plan = self._plan
+        firsts = self.passes.index.first_row
         share = plan.rank_rows(rank)
         parts = [np.zeros(0, np.int32)]
         for pool in plan_pools(plan.order, plan.remaining, share) if share.rows else ():
@@ -194,11 +224,14 @@ class PackingPass:
         return self._known[rank]
 
     def windows(self, rank: int, first: int = 0) -> Iterator[tuple[I64, Bins]]:
-        """Yield each window of a rank from window `first` on: the stored tokens of its rows, and its bins.
+        """Yield each window of a rank from window `first` on: the stored tokens of its rows, and
+        its bins.
 
         Sequences of the bins are indices in the window.
         """
-        settings, start, lengths = self.passes.pack, self.rows.start, self.lengths_of(rank)
+        settings = self.passes.pack
+        start = self.rows.start
+        lengths = self.lengths_of(rank)
         size = settings.buffer_rows
         for window in range(first, -(-len(lengths) // size)):
             of_window = lengths[window * size : (window + 1) * size]
@@ -216,7 +249,9 @@ class PackingPass:
             yield of_window, bins.shuffled(seed) if start.shuffle else bins
 
     def kept(self, lengths: I64) -> I64:
-        """Return the tokens of rows after packing: long rows truncated, 0 for rows that are left out."""
+        """Return the tokens of rows after packing: long rows truncated, 0 for rows that are left
+        out.
+        """
         if self.passes.pack.too_long == "drop":
             return np.where(lengths > self.passes.longest, 0, lengths)
         return np.minimum(lengths, self.passes.longest)
@@ -226,7 +261,8 @@ class PackingPass:
 
         Rows that are left out count as received once their whole window has been delivered.
         """
-        positions, size = [np.zeros(0, np.int64)], self.passes.pack.buffer_rows
+        positions = [np.zeros(0, np.int64)]
+        size = self.passes.pack.buffer_rows
         for rank in range(self.world_size):
             share = self._plan.rank_rows(rank)
             left = np.ones(share.rows, np.bool_)
@@ -252,7 +288,8 @@ class PackingPass:
         kept = self.kept(packed)
         bins = sum(int(self.bins_of_windows(rank).sum()) for rank in range(self.world_size))
         long = packed > self.passes.longest
-        cut, dropped = long & (kept > 0), long & (kept == 0)
+        cut = long & (kept > 0)
+        dropped = long & (kept == 0)
         held = costs(kept[kept > 0], self.passes.counted)
         return PackingReport(
             rows=int(np.count_nonzero(kept)),
@@ -278,17 +315,24 @@ class PackingPass:
         ).to_dict()
 
     def context(self, batch: int) -> TransformContext:
-        """Return the context of this rank's n-th batch; steps count from the last distribution of rows over ranks."""
-        seed, rank = self.passes.options.seed, self.passes.topology.rank
-        return TransformContext(seed=seed, epoch=self.epoch, step=self.given + batch, rank=rank, positions=None)
+        """Return the context of this rank's n-th batch; steps count from the last distribution of
+        rows over ranks.
+        """
+        seed = self.passes.options.seed
+        rank = self.passes.topology.rank
+        return TransformContext(
+            seed=seed, epoch=self.epoch, step=self.given + batch, rank=rank, positions=None
+        )
 
     def rows_after(self, batches: int) -> int:
         """Count the bins in this rank's first `batches` batches, without filling bins."""
-        bins, size = int(self.bins_of_windows(self.passes.topology.rank).sum()), self.batch_size
+        bins = int(self.bins_of_windows(self.passes.topology.rank).sum())
+        size = self.batch_size
         return max(0, min((self.given + batches) * size, bins) - min(self.given * size, bins))
 
     def batches(self, reading: Reading, *, first: int = 0) -> Generator[Batch, None, None]:
-        size, left = self.batch_size, self.steps - first
+        size = self.batch_size
+        left = self.steps - first
         parts: list[tuple[PackedRows, Columns]] = []
         ready = 0
         with closing(self._laid(reading, self.given + first)) as laid:
@@ -297,16 +341,21 @@ class PackingPass:
                 ready += len(part[0])
                 if ready == size:
                     yield self._batch(parts, ready)
-                    parts, ready, left = [], 0, left - 1
+                    parts = []
+                    ready = 0
+                    left = left - 1
         if self.passes.remainder == "exact":
             if ready:
                 yield self._batch(parts, ready)
             return
         for _ in range(left):
             yield self._batch([*parts, self._filling(size - ready)], ready)
-            parts, ready = [], 0
+            parts = []
+            ready = 0
 
-    def _laid(self, reading: Reading, given: int) -> Generator[tuple[PackedRows, Columns], None, None]:
+    def _laid(
+        self, reading: Reading, given: int
+    ) -> Generator[tuple[PackedRows, Columns], None, None]:
         """Yield bins from the current position, in parts that end where batches and windows end."""
         passes, rank = self.passes, self.passes.topology.rank
         size = room = self.batch_size
@@ -324,7 +373,8 @@ class PackingPass:
         )
         with closing(windows):
             for columns, (lengths, bins) in zip(windows, self.windows(rank, first), strict=True):
-                columns = cut(columns, 0, len(lengths))  # the last window was filled up with padding rows
+                # the last window was filled up with padding rows
+                columns = cut(columns, 0, len(lengths))
                 self._check(columns, lengths)
                 kept = self.kept(lengths)
                 while at < len(bins):
@@ -335,12 +385,14 @@ class PackingPass:
                 at = 0
 
     def _check(self, columns: Columns, lengths: I64) -> None:
-        pack, reader = self.passes.pack, str(self.passes.topology)
+        pack = self.passes.pack
+        reader = str(self.passes.topology)
         tokens: Any = columns[pack.tokens]
         if not np.array_equal(tokens.lengths, lengths):
             raise CorruptShard(
-                f"{reader}: rows have other lengths than when they were counted; the shards changed, or column"
-                f" {pack.lengths or pack.tokens} says something else: open the dataset again"
+                f"{reader}: rows have other lengths than when they were counted; the shards"
+                f" changed, or column {pack.lengths or pack.tokens} says something else: open the"
+                " dataset again"
             )
         if pack.mask is None:
             return
@@ -349,13 +401,15 @@ class PackingPass:
         if len(unlike):
             row = int(unlike[0])
             raise InputError(
-                f"{reader}: a row has {lengths[row]} values in column {pack.tokens} and {mask.lengths[row]} in"
-                f" {pack.mask}; a mask is as long as its tokens: write the file anew"
+                f"{reader}: a row has {lengths[row]} values in column {pack.tokens} and"
+                f" {mask.lengths[row]} in {pack.mask}; a mask is as long as its tokens: write the"
+                " file anew"
             )
 
     def _lay(self, columns: Columns, bins: Bins, kept: I64) -> tuple[PackedRows, Columns]:
         """Return some bins of a window, end to end, and the other columns of their rows."""
-        pack, rows = self.passes.pack, bins.sequences
+        pack = self.passes.pack
+        rows = bins.sequences
         lengths = kept[rows]
         ends = np.cumsum(lengths)
         ids = _picked(columns[pack.tokens], rows, lengths).astype(np.int64)
@@ -366,22 +420,31 @@ class PackingPass:
             mask = shift_left(mask, ends)
         else:
             mask[ends - 1] = 0
-        return PackedRows.of_sequences(ids, mask, lengths, bins.offsets), self._beside(columns, rows)
+        return PackedRows.of_sequences(ids, mask, lengths, bins.offsets), self._beside(
+            columns, rows
+        )
 
     def _beside(self, columns: Columns, rows: I64) -> Columns:
         """Return the columns of some rows that are not tokens or masks."""
-        return gather([{name: columns[name] for name in self.passes.others}], rows) if self.passes.others else {}
+        if self.passes.others:
+            return gather([{name: columns[name] for name in self.passes.others}], rows)
+        return {}
 
     def _filling(self, bins: int) -> tuple[PackedRows, Columns]:
         """Return bins of a few padding tokens, which train nothing, and empty other columns."""
         lengths = np.full(bins, min(2, self.passes.pack.capacity))
         ids = np.full(int(lengths.sum()), self.passes.form.pad_id, np.int64)
-        laid = PackedRows.of_sequences(ids, np.zeros(len(ids), np.uint8), lengths, np.arange(bins + 1))
+        laid = PackedRows.of_sequences(
+            ids, np.zeros(len(ids), np.uint8), lengths, np.arange(bins + 1)
+        )
         schema = pa.schema([self.passes.index.schema.field(name) for name in self.passes.others])
-        return laid, self._beside(from_table(schema.empty_table(), arrow=False, where="no rows"), np.zeros(0, np.int64))
+        return laid, self._beside(
+            from_table(schema.empty_table(), arrow=False, where="no rows"), np.zeros(0, np.int64)
+        )
 
     def _batch(self, parts: Sequence[tuple[PackedRows, Columns]], real: int) -> Batch:
-        laid, form = parts[0][0], self.passes.options.batch_format
+        laid = parts[0][0]
+        form = self.passes.options.batch_format
         if len(parts) > 1:
             laid = PackedRows.concatenate([part for part, _ in parts])
         batch = in_format(make_packed_batch(laid, self.passes.form), form)
@@ -393,8 +456,13 @@ class PackingPass:
         return {**{each.name: getattr(self, each.name) for each in fields(self)}, "_known": {}}
 
 
-def _read_tokens(read_block: ReadBlock, names: Sequence[str], number: int, columns: Sequence[str] | None) -> pa.Table:
-    """Read a block. Raises `InputError` unless its columns of tokens and mask are lists of integers without nulls."""
+def _read_tokens(
+    read_block: ReadBlock, names: Sequence[str], number: int, columns: Sequence[str] | None
+) -> pa.Table:
+    """Read a block.
+
+    Raises `InputError` unless its columns of tokens and mask are lists of integers without nulls.
+    """
     table = read_block(number, columns)
     for name in names:
         if name not in table.column_names:
@@ -406,7 +474,9 @@ def _read_tokens(read_block: ReadBlock, names: Sequence[str], number: int, colum
             place = table.schema.get_field_index(name)
             table = table.set_column(place, name, table[name].cast(pa.list_(pa.uint8())))
         if table[name].null_count:
-            raise InputError(f"column {name} holds nulls; a sequence without tokens is an empty list")
+            raise InputError(
+                f"column {name} holds nulls; a sequence without tokens is an empty list"
+            )
     return table
 
 
@@ -418,4 +488,8 @@ def _whole_windows(columns: Columns, batch_size: int) -> Iterator[Columns]:
 
 def _picked(column: Any, rows: I64, lengths: I64) -> npt.NDArray[Any]:
     """Return the first `lengths` values of these rows' lists, end to end."""
-    return Ragged(values=column.values, starts=column.starts[rows], lengths=lengths, missing=None).compact().values
+    return (
+        Ragged(values=column.values, starts=column.starts[rows], lengths=lengths, missing=None)
+        .compact()
+        .values
+    )

@@ -1,4 +1,6 @@
-"""Define the settings of packing rows while they are streamed, and count the lengths of the rows beforehand."""
+"""Define the settings of packing rows while they are streamed, and count the lengths of the rows
+beforehand.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +31,17 @@ TokenMask = Literal["shift_left", "unshifted"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackRows:
-    """Pack rows that are one sequence of tokens each into bins, in windows of `buffer_rows` rows of each rank's order.
+    """Pack rows that are one sequence of tokens each into bins, in windows of `buffer_rows` rows of
+    each rank's order.
 
     capacity: most tokens of a bin, not counting last tokens if packed batches drop them.
-    too_long: what to do with longer rows. "error": raise before anything is read. "truncate": keep the first tokens.
-    "drop": leave the row out. Rows without tokens are always left out. All are counted, see `PackingLoader.report`.
-    tokens: the column of lists. mask: the column of masks beside it; None: every token is trained. mask_alignment:
-    whether the mask is aligned with trained tokens, "unshifted", or with labels, "shift_left".
-    lengths: a column with the number of tokens of each row, which is read in place of the tokens when lengths are
-    counted; None: the tokens' column itself.
+    too_long: what to do with longer rows. "error": raise before anything is read. "truncate": keep
+    the first tokens. "drop": leave the row out. Rows without tokens are always left out. All are
+    counted, see `PackingLoader.report`. tokens: the column of lists. mask: the column of masks
+    beside it; None: every token is trained. mask_alignment: whether the mask is aligned with
+    trained tokens, "unshifted", or with labels, "shift_left".
+    lengths: a column with the number of tokens of each row, which is read in place of the tokens
+    when lengths are counted; None: the tokens' column itself.
     algorithm, max_sequences: see `headrace.bins.pack`.
 
     Raises `SettingsError` when built with values that cannot work.
@@ -58,17 +62,27 @@ class PackRows:
             value = getattr(self, name)
             if (name, value) != ("max_sequences", None):
                 check_integer(f"pack: {name}", value, least=1)
-        choices = {"too_long": get_args(TooLong), "mask_alignment": get_args(TokenMask), "algorithm": ALGORITHMS}
+        choices = {
+            "too_long": get_args(TooLong),
+            "mask_alignment": get_args(TokenMask),
+            "algorithm": ALGORITHMS,
+        }
         for name, words in choices.items():
             check_word(f"pack: {name}", getattr(self, name), words)
         columns = [name for name in (self.tokens, self.mask, self.lengths) if name is not None]
-        if not all(isinstance(name, str) and name for name in columns) or len(set(columns)) < len(columns):
-            raise SettingsError(f"pack: columns are {columns}; give tokens=, mask= and lengths= names, each once")
+        if not all(isinstance(name, str) and name for name in columns) or len(set(columns)) < len(
+            columns
+        ):
+            raise SettingsError(
+                f"pack: columns are {columns}; give tokens=, mask= and lengths= names, each once"
+            )
 
     @property
     def identity(self) -> str:
         """The digest of the settings that decide which rows lie in which bin."""
-        kept = [name for name in self.__slots__ if name not in ("mask", "mask_alignment", "lengths")]
+        kept = [
+            name for name in self.__slots__ if name not in ("mask", "mask_alignment", "lengths")
+        ]
         return sha256_hex(canonical_json({name: getattr(self, name) for name in kept}))
 
     def passes_of(
@@ -87,18 +101,26 @@ class PackRows:
         from headrace.packing.on_the_fly.passes import PackingPasses
 
         check_packing(options)
-        judged = preference_field(index.schema, but=(self.tokens,)) if options.columns is None else None
+        judged = None
+        if options.columns is None:
+            judged = preference_field(index.schema, but=(self.tokens,))
         if judged is not None:
             raise SettingsError(
-                f"pack: column {judged} judges answers, so rows that were rejected would be packed; say what to read "
-                f'with columns=["{self.tokens}"] if all rows are good, else prepare a dataset of the good ones'
+                f"pack: column {judged} judges answers, so rows that were rejected would be packed;"
+                " say what to read "
+                f'with columns=["{self.tokens}"] if all rows are good, else prepare a dataset of'
+                " the good ones"
             )
         column = self.lengths or self.tokens
-        kind = index.schema.field(column).type if column in index.schema.names else None
-        if kind is None or not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_integer(kind)):
+        kind = None
+        if column in index.schema.names:
+            kind = index.schema.field(column).type
+        if kind is None or not (
+            pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_integer(kind)
+        ):
             raise SettingsError(
-                f"pack: column {column} is {'not there' if kind is None else kind}; packing needs lists of token ids,"
-                f" or their lengths, and the dataset has {index.schema.names}"
+                f"pack: column {column} is {'not there' if kind is None else kind}; packing needs"
+                f" lists of token ids, or their lengths, and the dataset has {index.schema.names}"
             )
         counted = count_rows(
             index,
@@ -119,16 +141,19 @@ def pack_setting(value: Any) -> PackRows:
         return value
     if isinstance(value, int) and not isinstance(value, bool):
         return PackRows(capacity=value)
-    raise SettingsError(f"pack is {value!r}; expected tokens of a bin, headrace.PackRows(...), or None")
+    raise SettingsError(
+        f"pack is {value!r}; expected tokens of a bin, headrace.PackRows(...), or None"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackingReport:
     """Figures of a pass, over all ranks; known before it begins.
 
-    rows: packed rows. bins: their bins. filling_bins: bins that only fill up last batches, and train nothing. tokens:
-    in bins. fill: their share of the capacity of the bins. truncated_rows, truncated_tokens, dropped_rows,
-    dropped_tokens: the effect of too_long. empty_rows: rows without tokens.
+    rows: packed rows. bins: their bins. filling_bins: bins that only fill up last batches, and
+    train nothing. tokens: in bins. fill: their share of the capacity of the bins. truncated_rows,
+    truncated_tokens, dropped_rows, dropped_tokens: the effect of too_long. empty_rows: rows without
+    tokens.
     """
 
     rows: int
@@ -144,29 +169,42 @@ class PackingReport:
 
 
 def check_packing(options: StreamOptions) -> PackedBatches:
-    """Return how bins become batches. Raises `SettingsError` for options that packing does not support."""
+    """Return how bins become batches.
+
+    Raises `SettingsError` for options that packing does not support.
+    """
     if options.packed == "off":
         raise SettingsError('pack= makes packed batches; leave packed="off" out')
     if options.remainder == "drop":
-        raise SettingsError('pack= puts every row into a bin; use remainder="pad", or "exact" on one rank')
+        raise SettingsError(
+            'pack= puts every row into a bin; use remainder="pad", or "exact" on one rank'
+        )
     if options.distribution != "balanced" or options.on_bad_block != "raise":
         raise SettingsError(
-            f'pack= knows the lengths of all rows before it begins; distribution="{options.distribution}" and'
-            f' on_bad_block="{options.on_bad_block}" decide later: use "balanced" and "raise"'
+            "pack= knows the lengths of all rows before it begins;"
+            f' distribution="{options.distribution}" and on_bad_block="{options.on_bad_block}"'
+            ' decide later: use "balanced" and "raise"'
         )
     if options.batch_format not in ("torch", "numpy"):
         raise SettingsError(
-            f'pack= makes tensors or arrays; use batch_format="torch" or "numpy", not "{options.batch_format}"'
+            'pack= makes tensors or arrays; use batch_format="torch" or "numpy", not'
+            f' "{options.batch_format}"'
         )
     if options.lists != "ragged":
-        raise SettingsError('pack= makes its own rows; leave lists="padded" out, see headrace.PackedBatches(pad_to=)')
-    return cast(PackedBatches, options.form) if options.form is not None else PackedBatches()
+        raise SettingsError(
+            'pack= makes its own rows; leave lists="padded" out, see'
+            " headrace.PackedBatches(pad_to=)"
+        )
+    if options.form is not None:
+        return cast(PackedBatches, options.form)
+    return PackedBatches()
 
 
 def _lengths(column: str, table: pa.Table) -> I64:
     lengths = lengths_of(table[column])
     if len(lengths) and int(lengths.max()) >= 1 << 31:
         raise InputError(
-            f"column {column} holds lengths up to {lengths.max()}; a sequence has fewer than {1 << 31} tokens"
+            f"column {column} holds lengths up to {lengths.max()}; a sequence has fewer than"
+            f" {1 << 31} tokens"
         )
     return lengths[None]

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from headrace.run.prepare import Outcome
 
 _OTHER_REASONS = {
-    "prompts_differ": "the two answers have no common prompt, or the template writes it in two ways",
+    "prompts_differ": (
+        "the two answers have no common prompt, or the template writes it in two ways"
+    ),
     "no_prompt": "nothing is asked, or the prompt ends with an answer",
     "no_label": "nothing says whether the answer was liked",
     "several_turns": "an answer is not one turn of the assistant",
@@ -41,7 +43,9 @@ class PreferencesRecipe(Recipe):
 
         return Preferences
 
-    def execute(self, settings: Any, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
+    def execute(
+        self, settings: Any, context: RunContext, files: Sequence[tuple[Path, str]]
+    ) -> Outcome:
         from headrace.packing.preferences.recipe import execute
 
         return execute(settings, context, files)

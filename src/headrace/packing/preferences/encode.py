@@ -1,9 +1,10 @@
 """Encode prompts and answers as tokens: the first stage of a run.
 
-A prompt is rendered with each of its answers. The tokens before the answer are the prompt's, and both renderings must
-agree on them. Text that a template writes after an answer's end token is left out, so a model produces every token of
-an answer. A spool has one sequence for each answer, which is the prompt and the answer, with a mask of 1 on the answer.
-For rows of prompts it has the prompt alone. Columns that are passed through are stored beside it.
+A prompt is rendered with each of its answers. The tokens before the answer are the prompt's, and
+both renderings must agree on them. Text that a template writes after an answer's end token is left
+out, so a model produces every token of an answer. A spool has one sequence for each answer, which
+is the prompt and the answer, with a mask of 1 on the answer. For rows of prompts it has the prompt
+alone. Columns that are passed through are stored beside it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,11 @@ FORMS = {False: RowForm(layout="prompt_completion"), True: RowForm(layout="raw_c
 
 
 def encode(
-    task: EncodeTask, files: TaskFiles, settings: Preferences, encoder: ChatEncoder, benchmarks: Benchmarks | None
+    task: EncodeTask,
+    files: TaskFiles,
+    settings: Preferences,
+    encoder: ChatEncoder,
+    benchmarks: Benchmarks | None,
 ) -> dict[str, Any]:
     """Encode the rows of a task. benchmarks: rows that overlap these are left out.
 
@@ -46,7 +51,10 @@ def encode(
 
 @dataclass
 class _Questions(Encoding):
-    """Encoding state that keeps the sequences of questions. columns: the passed-through values of each question."""
+    """Encoding state that keeps the sequences of questions.
+
+    columns: the passed-through values of each question.
+    """
 
     settings: Preferences
     columns: list[dict[str, Any]] = field(default_factory=list)
@@ -59,8 +67,9 @@ class _Questions(Encoding):
                 columns[name] = pa.array([row.get(name) for row in self.columns])
             except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
                 raise InputError(
-                    f"dataset {self.task.dataset.source.name}: column {name} holds values of several types ({error}); "
-                    "write them as text, or leave the column out with columns="
+                    f"dataset {self.task.dataset.source.name}: column {name} holds values of"
+                    f" several types ({error}); write them as text, or leave the column out with"
+                    " columns="
                 ) from None
         files.write_arrow(self.task.file(COLUMNS), pa.table(columns))
         return super().written(files)
@@ -78,7 +87,8 @@ class _Questions(Encoding):
         rows = [row for _, question in questions for row in question.rows()]
         encoded = self.encoded(rows, FORMS[form.layout == "raw_completion"])
         ends = encoded.offsets
-        last = dict(zip(encoded.rows.tolist(), range(len(encoded.rows)), strict=True))  # the last sequence of each row
+        # the last sequence of each row
+        last = dict(zip(encoded.rows.tolist(), range(len(encoded.rows)), strict=True))
         wrong_of = {each.row: RowRejected(each.reason, each.detail) for each in encoded.rejected}
         answers = len(rows) // max(1, len(questions))
         kept: list[tuple[int, list[tuple[I32, U8]], bytes]] = []
@@ -100,23 +110,37 @@ class _Questions(Encoding):
         ids, masks = ([part[side] for _, parts, _ in kept for part in parts] for side in (0, 1))
         places = np.repeat(np.array([place for place, _, _ in kept]), answers)
         contents = [content for _, _, content in kept for _ in range(answers)]
-        sizes, labels = (np.array(each, np.int64) for each in ([len(part) for part in ids], [m.sum() for m in masks]))
-        self.count.update(
-            encoded_sequences=len(sizes), encoded_tokens=int(sizes.sum()), encoded_labels=int(labels.sum())
+        sizes, labels = (
+            np.array(each, np.int64)
+            for each in ([len(part) for part in ids], [m.sum() for m in masks])
         )
-        self.store(chosen, places, contents, np.concatenate(ids), np.concatenate(masks), sizes, labels)
+        self.count.update(
+            encoded_sequences=len(sizes),
+            encoded_tokens=int(sizes.sum()),
+            encoded_labels=int(labels.sum()),
+        )
+        self.store(
+            chosen, places, contents, np.concatenate(ids), np.concatenate(masks), sizes, labels
+        )
 
     def _checked(self, parts: list[tuple[I32, int]]) -> list[tuple[I32, U8]]:
-        """Return the sequences and masks of a question. parts: sequence and number of prompt tokens of each answer.
+        """Return the sequences and masks of a question.
+
+        parts: sequence and number of prompt tokens of each answer.
 
         Raises `RowRejected`.
         """
         (first, prompt), *others = parts
         for ids, length in others:
             if not np.array_equal(first[:prompt], ids[:length]):
-                raise RowRejected("prompts_differ", "the template writes a different prompt before the other answer")
+                raise RowRejected(
+                    "prompts_differ",
+                    "the template writes a different prompt before the other answer",
+                )
             if np.array_equal(first, ids):
-                raise RowRejected("same_answers", f"both answers are the same {len(ids) - length:,} tokens")
+                raise RowRejected(
+                    "same_answers", f"both answers are the same {len(ids) - length:,} tokens"
+                )
         if not prompt:
             raise RowRejected("no_prompt", "the prompt has no token")
         if self.settings.kind == "prompts":
@@ -124,12 +148,15 @@ class _Questions(Encoding):
         most = max(len(ids) for ids, _ in parts)
         if most > (self.settings.max_tokens or most):
             raise RowRejected(
-                TOO_LONG, f"prompt and answer have {most:,} tokens, max_tokens is {self.settings.max_tokens:,}"
+                TOO_LONG,
+                f"prompt and answer have {most:,} tokens, max_tokens is"
+                f" {self.settings.max_tokens:,}",
             )
         return [(ids, (np.arange(len(ids)) >= length).astype(np.uint8)) for ids, length in parts]
 
     def _handed_on(self, row: Mapping[str, Any], question: Question) -> dict[str, Any]:
-        settings, mapping = self.settings, self.task.dataset.source.mapping
+        settings = self.settings
+        mapping = self.task.dataset.source.mapping
         names: Sequence[str] = settings.columns or ()
         if settings.kind == "prompts" and settings.columns is None:
             lists = [mapping.get(name, name) for name in ("messages", "conversations", "prompt")]
@@ -155,7 +182,8 @@ class _Questions(Encoding):
 def _answered(ids: I32, mask: U8) -> tuple[I32, int]:
     """Cut a sequence after its answer; also return the number of tokens before the answer."""
     trained = np.flatnonzero(mask)
-    begin, end = int(trained[0]), int(trained[-1]) + 1
+    begin = int(trained[0])
+    end = int(trained[-1]) + 1
     if len(trained) != end - begin:
         raise RowRejected("several_turns", "the template marks several parts of the answer")
     return ids[:end], begin

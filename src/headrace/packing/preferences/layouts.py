@@ -66,7 +66,10 @@ class Question:
         none.
         """
         raw = isinstance(self.prompt, str)
-        some: Any = _SOME_ANSWER if raw else [{"role": "assistant", "content": _SOME_ANSWER}]
+        if raw:
+            some: Any = _SOME_ANSWER
+        else:
+            some = [{"role": "assistant", "content": _SOME_ANSWER}]
         common = {"prompt": self.prompt, "tools": self.tools, "chat_template_kwargs": self.values}
         return [{**common, "completion": answer} for answer in self.answers or [some]]
 
@@ -74,16 +77,23 @@ class Question:
 def question_of(row: Mapping[str, Any], form: RowForm, kind: Kind) -> Question:
     """Read a row. Raises `RowRejected` if it cannot be read without a guess."""
     cells = Cells(row, form.mapping)
-    label = _label(cells) if kind == "judged" else None
+    label = None
+    if kind == "judged":
+        label = _label(cells)
     if kind == "pairs":
-        missing = [cells.name(name) for name in ANSWERS[kind] if cells.get(name) is None]
+        missing = []
+        for name in ANSWERS[kind]:
+            if cells.get(name) is None:
+                missing.append(cells.name(name))
         if missing:
             raise RowRejected(
                 "unknown_layout", f"no column {missing[0]}; there are {preview(list(row))}"
             )
     if form.layout == "raw_completion":
         return _raw(cells, kind, label)
-    answers = [_turns(cells, cells.get(name)) for name in ANSWERS[kind]] if kind == "pairs" else []
+    answers = []
+    if kind == "pairs":
+        answers = [_turns(cells, cells.get(name)) for name in ANSWERS[kind]]
     if answers and any(turns[0]["role"] not in ("assistant", "tool") for turns in answers):
         return _implicit(cells, answers)
     layout = form.layout
@@ -92,7 +102,9 @@ def question_of(row: Mapping[str, Any], form: RowForm, kind: Kind) -> Question:
         found = next((name for name in names if cells.get(LAYOUTS[name].column) is not None), None)
         if found is None:
             needed = " and ".join((*ANSWERS[kind], *((LABEL,) if kind == "judged" else ())))
-            what = f"a prompt beside {needed}" if needed else "a prompt"
+            what = "a prompt"
+            if needed:
+                what = f"a prompt beside {needed}"
             raise RowRejected(
                 "unknown_layout", f"no column of {what}; there are {preview(list(row))}"
             )
@@ -147,7 +159,8 @@ def _single(
     name = _ANSWERED[layout]
     if kind == "judged":
         value = cells.get(name)
-        value = cells.get("response") if value is None and layout == "prompt_completion" else value
+        if value is None and layout == "prompt_completion":
+            value = cells.get("response")
         if value is None:
             raise RowRejected(
                 "unknown_layout",
@@ -202,7 +215,8 @@ def _without_last(chat: Conversation) -> Conversation:
 def _label(cells: Cells) -> bool:
     for name in LABELS:
         value = cells.get(name)
-        value = value.strip().lower() if isinstance(value, str) else value
+        if isinstance(value, str):
+            value = value.strip().lower()
         if isinstance(value, bool | int | str) and value in _TRUTHS:
             return _TRUTHS[value]
         if value is not None:

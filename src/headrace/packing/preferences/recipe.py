@@ -1,10 +1,12 @@
-"""Run preferences and prompts: tokenise task by task, choose splits over the whole set, write shard by shard.
+"""Run preferences and prompts: tokenise task by task, choose splits over the whole set, write shard
+by shard.
 
     runs/<run_id>/data/<split>/part-00000.parquet
     runs/<run_id>/rejected.jsonl
 
-A row of the output is a row of the source, in the same order: `prompt_ids`, the tokens of each answer, and the columns
-that are passed through. Rows that weights or epochs repeat come after all others.
+A row of the output is a row of the source, in the same order: `prompt_ids`, the tokens of each
+answer, and the columns that are passed through. Rows that weights or epochs repeat come after all
+others.
 """
 
 from __future__ import annotations
@@ -53,9 +55,12 @@ class _Shard:
     target: str
 
 
-def execute(settings: Preferences, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
+def execute(
+    settings: Preferences, context: RunContext, files: Sequence[tuple[Path, str]]
+) -> Outcome:
     """Do the work of the run in its directory."""
-    run, encoder = context.run, ChatEncoder(settings)
+    run = context.run
+    encoder = ChatEncoder(settings)
     work = partial(encode, settings=settings, encoder=encoder)
     tokenised = tokenise(settings, context, encoder, work, [REJECTED])
     choice = tokenised.choice()
@@ -71,14 +76,20 @@ def execute(settings: Preferences, context: RunContext, files: Sequence[tuple[Pa
     ]
 
     def write(shard: _Shard, made: TaskFiles) -> dict[str, Any]:
-        return _write(made, settings, names, schema, shard, rows_of[shard.split][shard.start : shard.stop])
+        return _write(
+            made, settings, names, schema, shard, rows_of[shard.split][shard.start : shard.stop]
+        )
 
     written = context.stage(
-        "materialise", [Task(each.target, 5 * (each.stop - each.start), partial(write, each)) for each in shards]
+        "materialise",
+        [Task(each.target, 5 * (each.stop - each.start), partial(write, each)) for each in shards],
     )
-    dropped, held = tokenised.dropped(choice), summed(written, "rows", "tokens", "labels")
+    dropped = tokenised.dropped(choice)
+    held = summed(written, "rows", "tokens", "labels")
     kept = sum(record["source_rows"] for record in records)
-    conserved = [(f"written {name}", sum(each[name] for each in records), held[name], 0) for name in held]
+    conserved = [
+        (f"written {name}", sum(each[name] for each in records), held[name], 0) for name in held
+    ]
     check_conserved([("rows", tokenised.rows_read, kept, dropped.total()), *conserved])
     tell_splits(settings, context, choice)
     tallied = [
@@ -107,18 +118,28 @@ def execute(settings: Preferences, context: RunContext, files: Sequence[tuple[Pa
     )
 
 
-def _splits(settings: Preferences, origins: Origins, choice: Choice) -> tuple[dict[str, I64], list[dict[str, Any]]]:
-    """Return the rows of each split in order, as indices among all rows, and the record of each split."""
+def _splits(
+    settings: Preferences, origins: Origins, choice: Choice
+) -> tuple[dict[str, I64], list[dict[str, Any]]]:
+    """Return the rows of each split in order, as indices among all rows, and the record of each
+    split.
+    """
     first = origins.first_of_row
-    side, copies = np.concatenate(choice.splits)[first], np.concatenate(choice.copies)[first]
+    side = np.concatenate(choice.splits)[first]
+    copies = np.concatenate(choice.copies)[first]
     answers = max(1, len(ANSWERS[settings.kind]))
-    rows_of, records = {}, []
+    rows_of = {}
+    records = []
     for split in settings.asked_splits:
         here = np.flatnonzero(side == SPLITS.index(split))
         times = copies[here]
         rows = np.concatenate([here[times > turn] for turn in range(int(times.max(initial=1)))])
         sequences = (first[rows][:, None] + np.arange(answers)).ravel()
-        name: str = "val" if split == "valid" else split  # "valid" is for readers of bins alone
+        # "valid" is for readers of bins alone
+        if split == "valid":
+            name: str = "val"
+        else:
+            name = split
         rows_of[name] = rows
         records.append(
             {
@@ -127,44 +148,61 @@ def _splits(settings: Preferences, origins: Origins, choice: Choice) -> tuple[di
                 "rows": len(rows),
                 "tokens": int(origins.lengths[sequences].sum()),
                 "labels": int(origins.labels[sequences].sum()),
-                "prints": [set_print(origins.prints[first[rows] + answer]) for answer in range(answers)],
+                "prints": [
+                    set_print(origins.prints[first[rows] + answer]) for answer in range(answers)
+                ],
             }
         )
     return rows_of, records
 
 
 def _schema(settings: Preferences, handed_on: Sequence[pa.Schema]) -> pa.Schema:
-    """Return the output's schema. Raises `InputError` if datasets pass through columns of incompatible types."""
+    """Return the output's schema.
+
+    Raises `InputError` if datasets pass through columns of incompatible types.
+    """
     try:
         beside = pa.unify_schemas(handed_on, promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise InputError(
-            f"copied columns differ between files ({error}); write them as text, or leave them out with columns="
+            f"copied columns differ between files ({error}); write them as text, or leave them out"
+            " with columns="
         ) from None
     ids = id_columns(settings.kind)
     taken = sorted({*ids} & {*beside.names})
     if taken:
-        raise InputError(f"column {taken[0]} is one that this recipe makes; name those to copy with columns=")
+        raise InputError(
+            f"column {taken[0]} is one that this recipe makes; name those to copy with columns="
+        )
     return pa.schema([*(pa.field(name, IDS, nullable=False) for name in ids), *beside])
 
 
 def _write(
-    files: TaskFiles, settings: Preferences, names: Sequence[str], schema: pa.Schema, shard: _Shard, rows: I64
+    files: TaskFiles,
+    settings: Preferences,
+    names: Sequence[str],
+    schema: pa.Schema,
+    shard: _Shard,
+    rows: I64,
 ) -> dict[str, Any]:
     """Write the rows of a shard. O(batch of tokens) of memory, and O(columns passed through).
 
     names: of the tasks' files, whose sequences and columns are mapped.
     """
-    ids_of, answers = id_columns(settings.kind), max(1, len(ANSWERS[settings.kind]))
+    ids_of = id_columns(settings.kind)
+    answers = max(1, len(ANSWERS[settings.kind]))
     spool = JoinedSpool([Spool.open(files.run / name) for name in names])
     tables = []
     for name in names:
         table = read_arrow(files.run / f"{name}{COLUMNS}")
-        columns = [
-            table[field.name].cast(field.type) if field.name in table.column_names else pa.nulls(len(table), field.type)
-            for field in schema
-            if field.name not in ids_of
-        ]
+        columns = []
+        for field in schema:
+            if field.name not in ids_of:
+                columns.append(
+                    table[field.name].cast(field.type)
+                    if field.name in table.column_names
+                    else pa.nulls(len(table), field.type)
+                )
         tables.append(pa.Table.from_arrays(columns, schema.names[len(ids_of) :]))
     beside = pa.concat_tables(tables)
     counted = Counter(rows=0, tokens=0, labels=0)
@@ -186,12 +224,16 @@ def _write(
             for answer in range(len(ids_of) - 1):
                 parts.append((ids[(mask == 1) & (turn == answer)], labels[answer::answers]))
             columns = [
-                pa.ListArray.from_arrays(pa.array(offsets_of(sizes), pa.int32()), pa.array(own), type=IDS)
+                pa.ListArray.from_arrays(
+                    pa.array(offsets_of(sizes), pa.int32()), pa.array(own), type=IDS
+                )
                 for own, sizes in parts
             ]
             others = beside.take(pa.array(rows[at : at + 4096])).columns
             writer.append(pa.Table.from_arrays([*columns, *others], schema=schema))
-            counted.update(rows=len(sequences) // answers, tokens=len(ids), labels=int(labels.sum()))
+            counted.update(
+                rows=len(sequences) // answers, tokens=len(ids), labels=int(labels.sum())
+            )
         written = writer.finish()
         files.finished(writer.path, shard.target, written)
     return {"rows_in": len(rows), **counted, "blocks": [asdict(block) for block in written.blocks]}

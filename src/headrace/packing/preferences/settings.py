@@ -12,7 +12,11 @@ from headrace.settings import Names
 
 Kind = Literal["pairs", "judged", "prompts"]
 
-ANSWERS: dict[Kind, tuple[str, ...]] = {"pairs": ("chosen", "rejected"), "judged": ("completion",), "prompts": ()}
+ANSWERS: dict[Kind, tuple[str, ...]] = {
+    "pairs": ("chosen", "rejected"),
+    "judged": ("completion",),
+    "prompts": (),
+}
 """The answers of a row, as trainers call them; their tokens are in columns of these names and `_ids`."""
 
 LABEL = "label"
@@ -24,7 +28,8 @@ def id_columns(kind: Kind) -> list[str]:
 
 
 class Preferences(ChatRecipe):
-    """Prompts as token rows with what is to be learned about them: a pair of answers, a judged answer, or nothing yet.
+    """Prompts as token rows with what is to be learned about them: a pair of answers, a judged
+    answer, or nothing yet.
 
     Raises `SettingsError` when built with values that cannot work.
     """
@@ -34,29 +39,41 @@ class Preferences(ChatRecipe):
     kind: Kind = Field(
         "pairs",
         json_schema_extra=ROWS,
-        description="pairs: a chosen and a rejected answer (DPO, ORPO, reward models); judged: one answer that was "
-        "liked or not (KTO); prompts: none, as the model writes them (GRPO, PPO).",
+        description=(
+            "pairs: a chosen and a rejected answer (DPO, ORPO, reward models); judged: one answer"
+            " that was liked or not (KTO); prompts: none, as the model writes them (GRPO, PPO)."
+        ),
     )
     max_tokens: int | None = Field(
         None,
         ge=2,
         json_schema_extra=ROWS,
-        description="Rows with more tokens of prompt and answer than this are left out and counted. Default: no limit.",
+        description=(
+            "Rows with more tokens of prompt and answer than this are left out and counted."
+            " Default: no limit."
+        ),
     )
     columns: Names | None = Field(
         None,
         json_schema_extra=ROWS,
-        description="Columns to copy to the output, such as ground truths. Default: all for prompts, none for others.",
+        description=(
+            "Columns to copy to the output, such as ground truths. Default: all for prompts, none"
+            " for others."
+        ),
     )
 
     @model_validator(mode="after")
     def _has_a_tokenizer(self) -> Preferences:
         if self.tokenizer is None:
-            raise ValueError("tokenizer is not given; preferences and prompts are texts, which it makes tokens of")
+            raise ValueError(
+                "tokenizer is not given; preferences and prompts are texts, which it makes"
+                " tokens of"
+            )
         for _, sources in self.blend.groups():
             for source in sources:
                 if source.layout in ("tokens", "text"):
                     raise ValueError(
-                        f"dataset {source.name!r} has layout {source.layout!r}, which has no prompt; name another"
+                        f"dataset {source.name!r} has layout {source.layout!r}, which has no"
+                        " prompt; name another"
                     )
         return self

@@ -1,16 +1,18 @@
 """Make batches of bins for attention that keeps sequences apart.
 
-A packed row is a bin: several sequences end to end in `input_ids`, a `loss_mask` of the same length, and in
-`seq_start_id` where each sequence begins.
+A packed row is a bin: several sequences end to end in `input_ids`, a `loss_mask` of the same
+length, and in `seq_start_id` where each sequence begins.
 
-    form="varlen"   all bins of the batch end to end as one row, [1, tokens], with cu_seqlens and max_seqlen
-    form="padded"   one row per bin, [bins, width], padded; the same cu_seqlens over the flattened tokens
+    form="varlen"   all bins of the batch end to end as one row, [1, tokens], with cu_seqlens and
+    max_seqlen form="padded"   one row per bin, [bins, width], padded; the same cu_seqlens over the
+    flattened tokens
 
-Both forms have position_ids that begin at 0 in each sequence, and labels that never cross into the next one. Padding is
-a sequence of its own, so that cu_seqlens end at the last token and no row of an attention matrix is empty.
+Both forms have position_ids that begin at 0 in each sequence, and labels that never cross into the
+next one. Padding is a sequence of its own, so that cu_seqlens end at the last token and no row of
+an attention matrix is empty.
 
-The bins of a batch are first laid end to end. Labels, position ids and masks are then one expression each over all
-tokens.
+The bins of a batch are first laid end to end. Labels, position ids and masks are then one
+expression each over all tokens.
 """
 
 from __future__ import annotations
@@ -56,28 +58,41 @@ LastToken = Literal["keep", "drop"]
 AttentionMask = Literal["none", "bool", "additive"]
 Bool = npt.NDArray[np.bool_]
 
-MADE = (INPUT_IDS, "labels", LOSS_MASK, "position_ids", "cu_seqlens", "max_seqlen", "attention_mask")
+MADE = (
+    INPUT_IDS,
+    "labels",
+    LOSS_MASK,
+    "position_ids",
+    "cu_seqlens",
+    "max_seqlen",
+    "attention_mask",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedBatches:
-    """Settings for turning bins into batches; pass them as `packed=` of a stream, or pass the word of a form.
+    """Settings for turning bins into batches; pass them as `packed=` of a stream, or pass the word
+    of a form.
 
     form: "varlen" or "padded", see above.
-    labels: "next": the label of a position is the next token of its sequence. "same": the token itself, for models that
-    shift labels themselves (Hugging Face). loss_mask is aligned with the labels.
-    ignore_index: the label of untrained positions; None: they keep their token, and only loss_mask marks them.
-    last_token: "keep": all L tokens of a sequence, the last without a label. "drop": leave the last token out, as
-    readers do that feed L - 1 tokens and L - 1 labels (Megatron); a sequence of one token then disappears.
-    pad_id: the padding token of input_ids. pad_to: width of every row; None: as wide as the batch needs, rounded up to
-    pad_to_multiple_of.
-    most_sequences: fixes the length of cu_seqlens at one more than this by repeating the last entry, for constant
-    shapes. Sequences of padding count. None: as many entries as the batch needs.
-    attention_mask: "bool" (true: may attend) or "additive" (0 or -inf, float32): causal inside each sequence, [bins or
-    1, 1, width, width]. It takes width² values per row, so use it for small widths.
-    loss_mask_alignment: the alignment of the stored mask in files that do not declare one. "shift_left": on the labels,
-    one position left of the trained tokens. "unshifted": on those tokens. "legacy_roll_right": one position right of
-    them, rolled over the whole bin, so the last token's value is lost and counts as untrained.
+    labels: "next": the label of a position is the next token of its sequence. "same": the token
+    itself, for models that shift labels themselves (Hugging Face). loss_mask is aligned with the
+    labels.
+    ignore_index: the label of untrained positions; None: they keep their token, and only loss_mask
+    marks them. last_token: "keep": all L tokens of a sequence, the last without a label. "drop":
+    leave the last token out, as readers do that feed L - 1 tokens and L - 1 labels (Megatron); a
+    sequence of one token then disappears. pad_id: the padding token of input_ids. pad_to: width of
+    every row; None: as wide as the batch needs, rounded up to pad_to_multiple_of.
+    most_sequences: fixes the length of cu_seqlens at one more than this by repeating the last
+    entry, for constant shapes. Sequences of padding count. None: as many entries as the batch
+    needs.
+    attention_mask: "bool" (true: may attend) or "additive" (0 or -inf, float32): causal inside each
+    sequence, [bins or 1, 1, width, width]. It takes width² values per row, so use it for small
+    widths.
+    loss_mask_alignment: the alignment of the stored mask in files that do not declare one.
+    "shift_left": on the labels, one position left of the trained tokens. "unshifted": on those
+    tokens. "legacy_roll_right": one position right of them, rolled over the whole bin, so the last
+    token's value is lost and counts as untrained.
 
     Raises `SettingsError` when built with values that cannot work.
     """
@@ -94,25 +109,36 @@ class PackedBatches:
     loss_mask_alignment: MaskAlignment | None = None
 
     def __post_init__(self) -> None:
-        words = {"form": PackedForm, "labels": LabelPlace, "last_token": LastToken, "attention_mask": AttentionMask}
+        words = {
+            "form": PackedForm,
+            "labels": LabelPlace,
+            "last_token": LastToken,
+            "attention_mask": AttentionMask,
+        }
         if self.loss_mask_alignment is not None:
             words["loss_mask_alignment"] = MaskAlignment
         for name, choices in words.items():
             check_word(f"packed: {name}", getattr(self, name), get_args(choices))
-        least = {"pad_id": None, "pad_to_multiple_of": 1, "ignore_index": None, "most_sequences": 1, "pad_to": 1}
+        least = {
+            "pad_id": None,
+            "pad_to_multiple_of": 1,
+            "ignore_index": None,
+            "most_sequences": 1,
+            "pad_to": 1,
+        }
         for name, lowest in least.items():
             value = getattr(self, name)
             if value is not None or name in ("pad_id", "pad_to_multiple_of"):
                 check_integer(f"packed: {name}", value, least=lowest)
         if self.pad_to is not None and self.pad_to % self.pad_to_multiple_of:
             raise SettingsError(
-                f"packed: pad_to {self.pad_to} is not a multiple of pad_to_multiple_of {self.pad_to_multiple_of};"
-                " give one of them, or numbers that fit"
+                f"packed: pad_to {self.pad_to} is not a multiple of pad_to_multiple_of"
+                f" {self.pad_to_multiple_of}; give one of them, or numbers that fit"
             )
         if self.labels == "same" and self.last_token == "drop":
             raise SettingsError(
-                'packed: labels="same" needs the last token of each sequence, which last_token="drop" leaves out; use'
-                ' labels="next"'
+                'packed: labels="same" needs the last token of each sequence, which'
+                ' last_token="drop" leaves out; use labels="next"'
             )
 
     @property
@@ -124,12 +150,14 @@ class PackedBatches:
         """Raise `SettingsError` if the columns of a split do not have the types of packed rows."""
         for name in columns_of_other_types(index.schema):
             raise SettingsError(
-                f"{root}: column {name} is {index.schema.field(name).type}, and packed rows have lists of whole"
-                ' numbers there; use packed="off" for rows as they are'
+                f"{root}: column {name} is {index.schema.field(name).type}, and packed rows have"
+                ' lists of whole numbers there; use packed="off" for rows as they are'
             )
 
     def default_columns(self, available: Sequence[str]) -> list[str]:
-        """Return the columns without origins of sequences, which models do not need, but keep a user's own `source`."""
+        """Return the columns without origins of sequences, which models do not need, but keep a
+        user's own `source`.
+        """
         traced = set(TRACES) <= set(available)
         return [name for name in available if not traced or name not in TRACES]
 
@@ -139,7 +167,8 @@ class PackedBatches:
         taken = [name for name in columns if name in MADE and name not in PACKED_COLUMNS]
         if missing or taken:
             raise SettingsError(
-                f"packed batches: columns {missing} are missing, columns {taken} clash with those of the batch;"
+                f"packed batches: columns {missing} are missing, columns {taken} clash with those"
+                " of the batch;"
                 f' it needs {", ".join(PACKED_COLUMNS)}: choose with columns=, or use packed="off"'
             )
 
@@ -156,9 +185,15 @@ class PackedBatches:
         return PackedBlocks(read_block, root=root, index=index, alignment=self.loss_mask_alignment)
 
     def count(
-        self, index: SplitIndex, read_block: ReadBlock, *, contents: str | None, cache_dir: Path | None
+        self,
+        index: SplitIndex,
+        read_block: ReadBlock,
+        *,
+        contents: str | None,
+        cache_dir: Path | None,
     ) -> CountedIndex:
-        """Count the tokens of each row, and the sum of squared lengths of its sequences, from starts and mask.
+        """Count the tokens of each row, and the sum of squared lengths of its sequences, from
+        starts and mask.
 
         The mask is as long as the tokens and takes a fraction of their bytes.
         """
@@ -173,13 +208,20 @@ class PackedBatches:
         )
         return CountedIndex.of(index, tokens, squares)
 
-    def batches(self, columns: Columns, batch_size: int, batch_format: BatchFormat) -> Iterator[dict[str, Any]]:
-        """Yield batches of `batch_size` bins, the last with the rest; other columns are added, one value per bin."""
+    def batches(
+        self, columns: Columns, batch_size: int, batch_format: BatchFormat
+    ) -> Iterator[dict[str, Any]]:
+        """Yield batches of `batch_size` bins, the last with the rest; other columns are added, one
+        value per bin.
+        """
         ids, mask, starts = (cast(Ragged, columns[name]) for name in PACKED_COLUMNS)
         rest = {name: column for name, column in columns.items() if name not in PACKED_COLUMNS}
         valid = cast(Any, rest.get(VALID))
         made = packed_batches(ids, mask, starts, valid=valid, batch_size=batch_size, settings=self)
-        beside = make_batches(rest, batch_size, batch_format) if rest else ({} for _ in range(0, len(ids), batch_size))
+        if rest:
+            beside = make_batches(rest, batch_size, batch_format)
+        else:
+            beside = ({} for _ in range(0, len(ids), batch_size))
         for batch, more in zip(made, beside, strict=True):
             yield {**in_format(batch, batch_format), **cast(dict[str, Any], more)}
 
@@ -197,23 +239,32 @@ def packed_setting(value: Any) -> PackedBatches:
     if isinstance(value, PackedBatches):
         return value
     raise SettingsError(
-        f"packed is {value!r}; expected one of {', '.join(get_args(PackedWord))}, or headrace.PackedBatches(...)"
+        f"packed is {value!r}; expected one of {', '.join(get_args(PackedWord))}, or"
+        " headrace.PackedBatches(...)"
     )
 
 
-def packed_form(parts: Sequence[tuple[Path, SplitIndex]], options: StreamOptions) -> PackedBatches | None:
-    """Decide packed="auto": return "varlen" settings if the first shard of every split holds packed rows, else None.
+def packed_form(
+    parts: Sequence[tuple[Path, SplitIndex]], options: StreamOptions
+) -> PackedBatches | None:
+    """Decide packed="auto": return "varlen" settings if the first shard of every split holds packed
+    rows, else None.
 
-    parts: root and index of each split. Rows are packed if the three columns are lists of integers (the mask also of
-    booleans), all of them are read, and the metadata declares the alignment of masks.
+    parts: root and index of each split. Rows are packed if the three columns are lists of integers
+    (the mask also of booleans), all of them are read, and the metadata declares the alignment of
+    masks.
     """
     wanted = options.columns is None or set(PACKED_COLUMNS) <= set(options.columns)
     possible = wanted and options.batch_format not in IN_ARROW and options.lists == "ragged"
-    return PackedBatches() if possible and all(_says_packed(root, index) for root, index in parts) else None
+    if possible and all(_says_packed(root, index) for root, index in parts):
+        return PackedBatches()
+    return None
 
 
 def _says_packed(root: Path, index: SplitIndex) -> bool:
-    known = set(PACKED_COLUMNS) <= set(index.schema.names) and not columns_of_other_types(index.schema)
+    known = set(PACKED_COLUMNS) <= set(index.schema.names) and not columns_of_other_types(
+        index.schema
+    )
     if not known or not index.shards:
         return False
     try:
@@ -222,9 +273,10 @@ def _says_packed(root: Path, index: SplitIndex) -> bool:
         return False  # reading it will raise
     if said == "unknown":
         warnings.warn(
-            f"{root / index.shards[0]}: holds packed rows whose loss masks have no known alignment, so batches are"
-            " lists and not packed; say where masks stand, e.g."
-            ' packed=headrace.PackedBatches(loss_mask_alignment="shift_left"), or "legacy_roll_right"',
+            f"{root / index.shards[0]}: holds packed rows whose loss masks have no known alignment,"
+            " so batches are lists and not packed; say where masks stand, e.g."
+            ' packed=headrace.PackedBatches(loss_mask_alignment="shift_left"), or'
+            ' "legacy_roll_right"',
             UserWarning,
             stacklevel=2,
         )
@@ -240,31 +292,43 @@ def packed_batches(
     batch_size: int,
     settings: PackedBatches,
 ) -> Iterator[dict[str, Any]]:
-    """Yield batches of `batch_size` bins as arrays, the last one with the rest; bins that are not valid train nothing.
+    """Yield batches of `batch_size` bins as arrays, the last one with the rest; bins that are not
+    valid train nothing.
 
-    ids, mask, starts: the packed columns of the same rows, as `normal_rows` makes them. valid: bool [rows]; None: all.
-    Raises `StreamError` if a row is wider than pad_to, or a batch has more than most_sequences.
+    ids, mask, starts: the packed columns of the same rows, as `normal_rows` makes them. valid: bool
+    [rows]; None: all. Raises `StreamError` if a row is wider than pad_to, or a batch has more than
+    most_sequences.
     """
     for start in range(0, len(ids), batch_size):
         part = slice(start, start + batch_size)
         trained = _flat(mask[part], np.uint8)
         if valid is not None and not valid[part].all():
             trained[np.repeat(~valid[part], ids.lengths[part])] = 0
-        tokens, sequences = offsets_of(ids.lengths[part]), offsets_of(starts.lengths[part])
-        bins = PackedRows(_flat(ids[part], np.int64), trained, _flat(starts[part], np.int64), tokens, sequences)
+        tokens = offsets_of(ids.lengths[part])
+        sequences = offsets_of(starts.lengths[part])
+        bins = PackedRows(
+            _flat(ids[part], np.int64), trained, _flat(starts[part], np.int64), tokens, sequences
+        )
         yield make_packed_batch(bins, settings)
 
 
 def make_packed_batch(bins: PackedRows, settings: PackedBatches) -> dict[str, Any]:
-    """Make one batch of bins whose ids are int64 and whose masks are aligned with labels, 0 at each sequence's end.
+    """Make one batch of bins whose ids are int64 and whose masks are aligned with labels, 0 at each
+    sequence's end.
 
-    input_ids, labels, position_ids: int64 [rows, width]. loss_mask: uint8 [rows, width]. cu_seqlens: int32 [sequences +
-    1, or most_sequences + 1] over the flattened tokens. max_seqlen: int. attention_mask, if requested: [rows, 1, width,
-    width].
+    input_ids, labels, position_ids: int64 [rows, width]. loss_mask: uint8 [rows, width].
+    cu_seqlens: int32 [sequences + 1, or most_sequences + 1] over the flattened tokens. max_seqlen:
+    int. attention_mask, if requested: [rows, 1, width, width].
     """
-    filling = settings.pad_id if settings.ignore_index is None else settings.ignore_index
-    ids, mask, lengths = bins.ids, bins.mask, bins.sequence_lengths
-    sequences, tokens = bins.counts, bins.sizes
+    if settings.ignore_index is None:
+        filling = settings.pad_id
+    else:
+        filling = settings.ignore_index
+    ids = bins.ids
+    mask = bins.mask
+    lengths = bins.sequence_lengths
+    sequences = bins.counts
+    tokens = bins.sizes
     last = np.cumsum(lengths) - 1
     if settings.labels == "next":
         labels = np.empty_like(ids)
@@ -272,34 +336,52 @@ def make_packed_batch(bins: PackedRows, settings: PackedBatches) -> dict[str, An
         labels[last] = filling
     else:
         labels = ids.copy()
-        mask = np.concatenate([mask[-1:], mask[:-1]])  # the wrapped value is 0, like the end of each sequence
+        # the wrapped value is 0, like the end of each sequence
+        mask = np.concatenate([mask[-1:], mask[:-1]])
     if settings.ignore_index is not None:
         labels[mask == 0] = settings.ignore_index
     if settings.last_token == "drop":
         kept = np.ones(len(ids), np.bool_)
         kept[last] = False
-        ids, labels, mask = ids[kept], labels[kept], mask[kept]
-        tokens, lengths = tokens - sequences, lengths - 1
+        ids = ids[kept]
+        labels = labels[kept]
+        mask = mask[kept]
+        tokens = tokens - sequences
+        lengths = lengths - 1
         sequences = np.diff(offsets_of(lengths > 0)[bins.start_offsets])
         lengths = lengths[lengths > 0]
     if settings.form == "varlen":
-        sequences, tokens = np.array([len(lengths)], np.int64), np.array([len(ids)], np.int64)
-    longest, width, multiple = int(tokens.max(initial=0)), settings.pad_to, settings.pad_to_multiple_of
+        sequences = np.array([len(lengths)], np.int64)
+        tokens = np.array([len(ids)], np.int64)
+    longest = int(tokens.max(initial=0))
+    width = settings.pad_to
+    multiple = settings.pad_to_multiple_of
     if width is None:
         width = -(-longest // multiple) * multiple
     if longest > width:
-        whole = "" if settings.form == "padded" else ", which counts all bins of a batch"
-        less = "" if settings.last_token == "drop" else ', or last_token="drop" for bins packed with it'
-        raise StreamError(f"packed: a row has {longest} tokens and pad_to is {width}{whole}; set a larger pad_to{less}")
+        whole = ", which counts all bins of a batch"
+        if settings.form == "padded":
+            whole = ""
+        less = ', or last_token="drop" for bins packed with it'
+        if settings.last_token == "drop":
+            less = ""
+        raise StreamError(
+            f"packed: a row has {longest} tokens and pad_to is {width}{whole}; set a larger"
+            f" pad_to{less}"
+        )
     lengths = np.insert(lengths, np.cumsum(sequences), width - tokens)
     lengths = lengths[lengths > 0]
-    borders, most = offsets_of(lengths), settings.most_sequences
+    borders = offsets_of(lengths)
+    most = settings.most_sequences
     if most is not None and len(lengths) > most:
         raise StreamError(
-            f"packed: a batch has {len(lengths)} sequences, filling among them, and most_sequences is {most}; set a"
-            " larger one, or prepare bins with max_sequences_per_bin"
+            f"packed: a batch has {len(lengths)} sequences, filling among them, and most_sequences"
+            f" is {most}; set a larger one, or prepare bins with max_sequences_per_bin"
         )
-    unused = 0 if most is None else most - len(lengths)
+    if most is None:
+        unused = 0
+    else:
+        unused = most - len(lengths)
     positions = np.arange(width * len(tokens)) - np.repeat(borders[:-1], lengths)
     batch: dict[str, Any] = {
         "input_ids": _rows(ids, tokens, width, settings.pad_id),
@@ -315,7 +397,10 @@ def make_packed_batch(bins: PackedRows, settings: PackedBatches) -> dict[str, An
             sequence[:, :, :, None] == sequence[:, :, None, :]
         )  # to earlier tokens of the same sequence
         additive = settings.attention_mask == "additive"
-        batch["attention_mask"] = np.where(allowed, np.float32(0), np.float32(-np.inf)) if additive else allowed
+        if additive:
+            batch["attention_mask"] = np.where(allowed, np.float32(0), np.float32(-np.inf))
+        else:
+            batch["attention_mask"] = allowed
     return batch
 
 
@@ -326,7 +411,9 @@ def _flat(rows: Ragged, dtype: Any) -> npt.NDArray[Any]:
 
 
 def _rows(flat: npt.NDArray[Any], tokens: I64, width: int, filling: int) -> npt.NDArray[Any]:
-    """Return the values of each row, padded to the width, [rows, width]; a view if no row needs padding."""
+    """Return the values of each row, padded to the width, [rows, width]; a view if no row needs
+    padding.
+    """
     if len(flat) == width * len(tokens):
         return flat.reshape(len(tokens), width)
     return padded_rows(flat, (np.cumsum(tokens) - tokens).tolist(), tokens.tolist(), width, filling)

@@ -1,8 +1,9 @@
 """Check stored packed rows, a block at a time, and normalise them for batches.
 
-Stored files differ: ids of 32 or 64 bits, masks of numbers or booleans, masks aligned with tokens or with labels. After
-the check, a block has flat values with one meaning: mask uint8, aligned with labels, 0 on the last token of each
-sequence; starts that begin at 0, increase, and end below the row's length.
+Stored files differ: ids of 32 or 64 bits, masks of numbers or booleans, masks aligned with tokens
+or with labels. After the check, a block has flat values with one meaning: mask uint8, aligned with
+labels, 0 on the last token of each sequence; starts that begin at 0, increase, and end below the
+row's length.
 
 The tokens of rows are counted once, and the counts are kept beside the cache of decoded blocks.
 """
@@ -43,19 +44,29 @@ _VERSION = 2  # of the cached files of counts
 
 
 def holds_whole_numbers(kind: pa.DataType, *, or_truth: bool = False) -> bool:
-    """Return whether a column of this type has lists of integers, or of booleans if those are allowed."""
-    inner = kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else pa.null()
+    """Return whether a column of this type has lists of integers, or of booleans if those are
+    allowed.
+    """
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        inner = kind.value_type
+    else:
+        inner = pa.null()
     return bool(pa.types.is_integer(inner) or (or_truth and pa.types.is_boolean(inner)))
 
 
 def columns_of_other_types(schema: pa.Schema) -> list[str]:
     """Return the packed columns of a schema whose types packed rows cannot have."""
     there = [schema.field(name) for name in PACKED_COLUMNS if name in schema.names]
-    return [each.name for each in there if not holds_whole_numbers(each.type, or_truth=each.name == LOSS_MASK)]
+    result = []
+    for each in there:
+        if not holds_whole_numbers(each.type, or_truth=each.name == LOSS_MASK):
+            result.append(each.name)
+    return result
 
 
 def normal_rows(table: pa.Table, alignment: MaskAlignment) -> pa.Table:
-    """Check the packed columns of a table, and return them with a mask of list<uint8> that is aligned with labels.
+    """Check the packed columns of a table, and return them with a mask of list<uint8> that is
+    aligned with labels.
 
     Raises `InputError` that names the row (from 0, in the table) that is not a packed row.
     """
@@ -63,9 +74,16 @@ def normal_rows(table: pa.Table, alignment: MaskAlignment) -> pa.Table:
     fault = first_fault(rows, empty="take")
     if fault is not None:
         raise InputError(f"row {fault[0]}: {fault[1]}: write the file anew")
-    values, ends = rows.mask, rows.sequence_begins + rows.sequence_lengths
-    if values.dtype != np.bool_ and len(values) and not 0 <= int(values.min()) <= int(values.max()) <= 255:
-        raise InputError(f"loss_mask holds {values.min()}..{values.max()}; expected 0 and 1: write the file anew")
+    values = rows.mask
+    ends = rows.sequence_begins + rows.sequence_lengths
+    if (
+        values.dtype != np.bool_
+        and len(values)
+        and not 0 <= int(values.min()) <= int(values.max()) <= 255
+    ):
+        raise InputError(
+            f"loss_mask holds {values.min()}..{values.max()}; expected 0 and 1: write the file anew"
+        )
     mask: U8 = values.astype(np.uint8)
     if alignment == "legacy_roll_right":
         mask = np.append(mask[1:], mask[:1])
@@ -81,16 +99,26 @@ def normal_rows(table: pa.Table, alignment: MaskAlignment) -> pa.Table:
 
 
 class PackedBlocks:
-    """A block reader of packed rows, on top of a reader of stored blocks. Picklable and thread-safe.
+    """A block reader of packed rows, on top of a reader of stored blocks.
 
-    alignment: of masks in files that do not declare it. Raises `SettingsError` if a file declares another one, or if
-    neither does. Blocks read without the packed columns are returned unchanged.
+    Picklable and thread-safe.
+
+    alignment: of masks in files that do not declare it. Raises `SettingsError` if a file declares
+    another one, or if neither does. Blocks read without the packed columns are returned unchanged.
     """
 
     def __init__(
-        self, read_block: ReadBlock, *, root: Path, index: SplitIndex, alignment: MaskAlignment | None
+        self,
+        read_block: ReadBlock,
+        *,
+        root: Path,
+        index: SplitIndex,
+        alignment: MaskAlignment | None,
     ) -> None:
-        self._read_block, self._root, self._index, self._alignment = read_block, root, index, alignment
+        self._read_block = read_block
+        self._root = root
+        self._index = index
+        self._alignment = alignment
         self._found: dict[int, MaskAlignment] = {}
 
     def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
@@ -117,23 +145,28 @@ class PackedBlocks:
             )
         if said is not None and self._alignment not in (None, said):
             raise SettingsError(
-                f'{path}: its metadata says {ALIGNMENT_KEYS[1]} "{said}", and "{self._alignment}" was asked for; leave'
-                " loss_mask_alignment out, or open files of one kind at a time"
+                f'{path}: its metadata says {ALIGNMENT_KEYS[1]} "{said}", and "{self._alignment}"'
+                " was asked for; leave loss_mask_alignment out, or open files of one kind at a"
+                " time"
             )
         return cast(MaskAlignment, said or self._alignment)
 
 
 def stored_alignment(path: Path, word: str) -> MaskAlignment | Literal["unknown"] | None:
-    """Read the alignment of masks from a shard's metadata; None if absent. Raises `InputError` for an unknown word.
+    """Read the alignment of masks from a shard's metadata; None if absent.
 
-    "unknown" is written for older bins whose alignment was not given. word: the format of the shard in the
-    index. Only Parquet has such metadata.
+    Raises `InputError` for an unknown word.
+
+    "unknown" is written for older bins whose alignment was not given. word: the format of the shard
+    in the index. Only Parquet has such metadata.
     """
     kind = file_type_of_word(word)
     if kind.format.name != "parquet":
         return None
     metadata = key_values(path, kind)
-    found = next((metadata[key.encode()] for key in ALIGNMENT_KEYS if key.encode() in metadata), None)
+    found = next(
+        (metadata[key.encode()] for key in ALIGNMENT_KEYS if key.encode() in metadata), None
+    )
     if found is None:
         return None
     said = found.decode("utf-8", "replace")
@@ -159,16 +192,20 @@ def count_rows(
 ) -> I64:
     """Compute counts of every row of a split; int64 [len(counts), rows].
 
-    columns: the columns to read. count: from a block's table of them to its counts, int64 [len(counts), rows of the
-    block], 0 or more. counts: what is counted, in words. contents: a word that changes whenever the rows may, for the
-    cache of counts under cache_dir; None: no cache. Raises what reading blocks raises, and `InputError` for nulls.
+    columns: the columns to read. count: from a block's table of them to its counts, int64
+    [len(counts), rows of the block], 0 or more. counts: what is counted, in words. contents: a word
+    that changes whenever the rows may, for the cache of counts under cache_dir; None: no cache.
+    Raises what reading blocks raises, and `InputError` for nulls.
     """
     kept = None
     if contents is not None and cache_dir is not None:
-        key = sha256_hex(canonical_json([_VERSION, contents, index.identity, list(columns), list(counts)]))
+        key = sha256_hex(
+            canonical_json([_VERSION, contents, index.identity, list(columns), list(counts)])
+        )
         kept = cache_dir / f"counts-{key}.npy"
         with suppress(OSError, ValueError):  # a missing or damaged file is rebuilt
-            data, digest = (whole := kept.read_bytes())[:-64], whole[-64:]
+            data = (whole := kept.read_bytes())[:-64]
+            digest = whole[-64:]
             if sha256_hex(data).encode() == digest:
                 found: I64 = np.load(io.BytesIO(data), allow_pickle=False)
                 if found.dtype == np.int64 and found.shape == (len(counts), index.total_rows):
@@ -179,21 +216,25 @@ def count_rows(
         table = read_block(block, columns)
         if len(table) != index.rows[block]:
             raise CorruptShard(
-                f"{where}: has {len(table)} rows, the index says {index.rows[block]}; the shard changed after it was"
-                " indexed: restore it or index the dataset again"
+                f"{where}: has {len(table)} rows, the index says {index.rows[block]}; the shard"
+                " changed after it was indexed: restore it or index the dataset again"
             )
         for name in columns:
             if table[name].null_count:
                 raise InputError(
-                    f"{where}: column {name} holds {table[name].null_count} nulls; a sequence without tokens is an"
-                    " empty list"
+                    f"{where}: column {name} holds {table[name].null_count} nulls; a sequence"
+                    " without tokens is an empty list"
                 )
         found = count(table)
         if found.size and not 0 <= int(found.min()) <= int(found.max()) < 1 << 62:
-            raise InputError(f"{where}: columns {list(columns)} give counts of {found.min()}..{found.max()}")
+            raise InputError(
+                f"{where}: columns {list(columns)} give counts of {found.min()}..{found.max()}"
+            )
         return found
 
-    parts = run_tasks([partial(count_block, block) for block in range(len(index.rows))], default_workers())
+    parts = run_tasks(
+        [partial(count_block, block) for block in range(len(index.rows))], default_workers()
+    )
     found = np.concatenate([np.zeros((len(counts), 0), np.int64), *parts], axis=1)
     if kept is not None:
         written = io.BytesIO()
@@ -201,13 +242,18 @@ def count_rows(
         with suppress(StoreError, CorruptShard, OSError):
             make_directory(kept.parent)
             kept.unlink(missing_ok=True)
-            write_new(kept, written.getvalue() + sha256_hex(written.getvalue()).encode(), sync="none")
+            write_new(
+                kept, written.getvalue() + sha256_hex(written.getvalue()).encode(), sync="none"
+            )
     return found
 
 
 def sequences_in(table: pa.Table) -> tuple[I64, I64, I64]:
-    """Count the tokens and the sequences of bins, and the tokens of each sequence, from the mask and starts."""
-    tokens, counts = lengths_of(table[LOSS_MASK]), lengths_of(table[SEQ_START_ID])
+    """Count the tokens and the sequences of bins, and the tokens of each sequence, from the mask
+    and starts.
+    """
+    tokens = lengths_of(table[LOSS_MASK])
+    counts = lengths_of(table[SEQ_START_ID])
     starts = pc.list_flatten(table[SEQ_START_ID]).to_numpy().astype(np.int64)
     ends = np.append(starts[1:], 0)
     held = np.flatnonzero(counts)
@@ -216,6 +262,11 @@ def sequences_in(table: pa.Table) -> tuple[I64, I64, I64]:
 
 
 def lengths_of(column: pa.ChunkedArray) -> I64:
-    """Return the length of each list of a column, or the integers of a column of integers; int64 [rows]."""
-    counted = column if pa.types.is_integer(column.type) else pc.list_value_length(column)
+    """Return the length of each list of a column, or the integers of a column of integers; int64
+    [rows].
+    """
+    if pa.types.is_integer(column.type):
+        counted = column
+    else:
+        counted = pc.list_value_length(column)
     return counted.to_numpy().astype(np.int64)  # type: ignore[no-any-return]

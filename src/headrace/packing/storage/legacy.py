@@ -1,13 +1,16 @@
-"""Write and read the legacy form of packed bins: a `.npy` file that is a pickled list of dictionaries of Python lists.
+"""Write and read the legacy form of packed bins: a `.npy` file that is a pickled list of
+dictionaries of Python lists.
 
     [{"input_ids": [...], "loss_mask": [...], "seq_start_id": [...]}, …]
 
-It takes about five times the bytes of Parquet and ten times the time, and all of it is in memory at once, about 40
-bytes per token. It is written for trainers that read nothing else, and read as a source of `headrace pack`.
+It takes about five times the bytes of Parquet and ten times the time, and all of it is in memory at
+once, about 40 bytes per token. It is written for trainers that read nothing else, and read as a
+source of `headrace pack`.
 
-A pickle is a program: it may import any name and call it. So only a short list of names is allowed, and each gets a
-stand-in that records its arguments; the real function is never called. Arrays are then made from the recorded shape,
-type and bytes, each checked. Any other name ends the reading. A hostile file can still make the reader use much memory.
+A pickle is a program: it may import any name and call it. So only a short list of names is allowed,
+and each gets a stand-in that records its arguments; the real function is never called. Arrays are
+then made from the recorded shape, type and bytes, each checked. Any other name ends the reading. A
+hostile file can still make the reader use much memory.
 """
 
 from __future__ import annotations
@@ -30,11 +33,17 @@ from headrace.packing.storage.packed_parquet import SCHEMA, ParquetShardWriter
 from headrace.storage import local
 from headrace.storage.places import local_path_of
 
-_ADVICE = "a packed .npy holds one dictionary a bin; write the file again, or take it from where it was made"
+_ADVICE = (
+    "a packed .npy holds one dictionary a bin; write the file again, or take it from where it was"
+    " made"
+)
 
 
 class LegacyPickleWriter:
-    """Writer of bins as one pickled `.npy`, which is written at the end and published whole. Memory: O(file)."""
+    """Writer of bins as one pickled `.npy`, which is written at the end and published whole.
+
+    Memory: O(file).
+    """
 
     def __init__(self, output_path: str | os.PathLike[str]) -> None:
         self.output_path = str(local_path_of(os.fspath(output_path), "output_path"))
@@ -42,11 +51,17 @@ class LegacyPickleWriter:
         self._closed = False
 
     def write_bin(
-        self, bin_id: int, input_ids: npt.NDArray[Any], loss_mask: npt.NDArray[Any], seq_start_id: npt.NDArray[Any]
+        self,
+        bin_id: int,
+        input_ids: npt.NDArray[Any],
+        loss_mask: npt.NDArray[Any],
+        seq_start_id: npt.NDArray[Any],
     ) -> None:
         """Add one bin, in memory. Raises `RuntimeError` after `finalize`."""
         if self._closed:
-            raise RuntimeError(f"{self.output_path}: bin {bin_id} comes after the end; open a new writer")
+            raise RuntimeError(
+                f"{self.output_path}: bin {bin_id} comes after the end; open a new writer"
+            )
         values = (input_ids.tolist(), loss_mask.tolist(), seq_start_id.tolist())
         self.packed_data.append(dict(zip(SCHEMA.names, values, strict=True)))
 
@@ -82,8 +97,8 @@ class LegacyPickleWriter:
 def read_legacy(path: Path | str, *, bins_at_once: int = 1000) -> Iterator[PackedRows]:
     """Read the bins of a legacy file in checked groups. Nothing that the file names is ever run.
 
-    Raises `InputError` for a file that is not such a `.npy`, that asks for names that packed data does not need, or
-    that has a bin that no reader can use; the message names the bin.
+    Raises `InputError` for a file that is not such a `.npy`, that asks for names that packed data
+    does not need, or that has a bin that no reader can use; the message names the bin.
     """
     where = Path(path)
     bins = _loaded(where)
@@ -92,7 +107,10 @@ def read_legacy(path: Path | str, *, bins_at_once: int = 1000) -> Iterator[Packe
         for number in range(first, min(first + bins_at_once, len(bins))):
             try:
                 parts.append(_one_bin(bins[number]))
-            except (ValueError, RecursionError) as error:  # RecursionError: nested too deep to print
+            except (
+                ValueError,
+                RecursionError,
+            ) as error:  # RecursionError: nested too deep to print
                 raise InputError(f"{where}: bin {number}{error}; {_ADVICE}") from error
             bins[number] = None  # free each bin once it is converted
         rows = PackedRows.concatenate(parts)
@@ -103,7 +121,8 @@ def read_legacy(path: Path | str, *, bins_at_once: int = 1000) -> Iterator[Packe
 
 
 def sequences_of_bins(rows: PackedRows, alignment: Alignment) -> list[tuple[npt.NDArray[Any], U8]]:
-    """Return the ids of each sequence in bins, and a mask that is 1 on the trained tokens themselves.
+    """Return the ids of each sequence in bins, and a mask that is 1 on the trained tokens
+    themselves.
 
     The value that alignment lost, of the first token of a sequence or the last of a bin, is 0.
     """
@@ -125,10 +144,11 @@ def convert_legacy_to_parquet(
     compression: str | None = "zstd",
     **options: Any,
 ) -> dict[str, Any]:
-    """Write the bins of a legacy file as a Parquet shard, with unchanged masks; return the writer's `finalize` result.
+    """Write the bins of a legacy file as a Parquet shard, with unchanged masks; return the writer's
+    `finalize` result.
 
-    Adds source_bytes, the size of the legacy file. options: see `ParquetShardWriter`. On an error nothing is left.
-    Memory: about 40 bytes per token.
+    Adds source_bytes, the size of the legacy file. options: see `ParquetShardWriter`. On an error
+    nothing is left. Memory: about 40 bytes per token.
     """
     source = local_path_of(os.fspath(legacy_npy_path), "legacy_npy_path")
     with ParquetShardWriter(output_path, row_group_size, compression, **options) as writer:
@@ -149,15 +169,20 @@ def _loaded(path: Path) -> list[Any]:
         raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from error
     except _Forbidden as error:
         raise InputError(
-            f"{path}: {error}, which packed data does not need; it was not run. The file may be hostile: "
-            f"ask where it comes from"
+            f"{path}: {error}, which packed data does not need; it was not run. The file may be"
+            " hostile: ask where it comes from"
         ) from error
     except Exception as error:  # damaged bytes make the unpickler raise almost anything
-        raise InputError(f"{path}: is cut or damaged ({type(error).__name__}: {error}); {_ADVICE}") from error
+        raise InputError(
+            f"{path}: is cut or damaged ({type(error).__name__}: {error}); {_ADVICE}"
+        ) from error
     if not isinstance(loaded, list):
         raise InputError(f"{path}: holds {type(loaded).__name__}, not a list of bins; {_ADVICE}")
     if len(loaded) != counted:
-        raise InputError(f"{path}: the header counts {counted:,} bins, the pickle holds {len(loaded):,}; {_ADVICE}")
+        raise InputError(
+            f"{path}: the header counts {counted:,} bins, the pickle holds {len(loaded):,};"
+            f" {_ADVICE}"
+        )
     if not loaded:
         raise InputError(f"{path}: holds no bins; {_ADVICE}")
     return loaded
@@ -179,7 +204,10 @@ def _check_header(file: BinaryIO, path: Path) -> int:
 
 
 def _one_bin(record: Any) -> PackedRows:
-    """Build rows of one bin. Raises `ValueError` with a text that continues after the bin's number."""
+    """Build rows of one bin.
+
+    Raises `ValueError` with a text that continues after the bin's number.
+    """
     if not isinstance(record, dict):
         raise ValueError(f" is {type(record).__name__}, not a dictionary")
     columns = []
@@ -189,7 +217,9 @@ def _one_bin(record: Any) -> PackedRows:
         values = _flat(record[field.name], f": {field.name}")
         if values.dtype == np.bool_ and field.name == "input_ids":
             raise ValueError(": input_ids are bool; give integers")
-        columns.append(as_type(values, np.dtype(field.type.value_type.to_pandas_dtype()), f": {field.name}"))
+        columns.append(
+            as_type(values, np.dtype(field.type.value_type.to_pandas_dtype()), f": {field.name}")
+        )
     ids, mask, starts = columns
     if len(ids) and ids.min() < 0:
         raise ValueError(f": input_ids: {ids.min()} is not a token")
@@ -226,7 +256,11 @@ _ALLOWED = {
     ("numpy", "ndarray"),
     ("numpy", "dtype"),
     ("_codecs", "encode"),  # how pickles of protocol 2 write bytes
-    *((f"numpy.{core}.multiarray", name) for core in ("core", "_core") for name in ("_reconstruct", "scalar")),
+    *(
+        (f"numpy.{core}.multiarray", name)
+        for core in ("core", "_core")
+        for name in ("_reconstruct", "scalar")
+    ),
     *((f"numpy.{core}.numeric", "_frombuffer") for core in ("core", "_core")),
 }
 
@@ -246,15 +280,18 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _Noted:
-    """Stand-in for a function or class that a pickle names, or for its result when called; it records and runs nothing.
+    """Stand-in for a function or class that a pickle names, or for its result when called; it
+    records and runs nothing.
 
-    arguments: of the call; None for the function itself, which a pickle can neither fill nor change.
+    arguments: of the call; None for the function itself, which a pickle can neither fill nor
+    change.
     """
 
     __slots__ = ("arguments", "name", "state")
 
     def __init__(self, name: str, arguments: tuple[Any, ...] | None = None) -> None:
-        self.name, self.arguments = name, arguments
+        self.name = name
+        self.arguments = arguments
         self.state: Any = None
 
     def __call__(self, *arguments: Any) -> _Noted:
@@ -271,10 +308,11 @@ class _Noted:
 
 
 def _value_of(noted: Any) -> Any:
-    """Return the result that a recorded call would have had: arrays of objects as lists, any other value unchanged.
+    """Return the result that a recorded call would have had: arrays of objects as lists, any other
+    value unchanged.
 
-    Not recursive: call it again for the items of a list. Raises `ValueError` if the recorded arguments are
-    inconsistent.
+    Not recursive: call it again for the items of a list. Raises `ValueError` if the recorded
+    arguments are inconsistent.
     """
     if not isinstance(noted, _Noted):
         return noted
@@ -285,8 +323,14 @@ def _value_of(noted: Any) -> Any:
             data, kind, shape, _ = noted.arguments or ()
         else:
             shape = (1,)
-            kind, data = noted.arguments or () if noted.name == "scalar" else ()
-        text, order = kind.arguments[0].lstrip("<|="), kind.state[1] if kind.state else "<"
+            arguments: Any = ()
+            if noted.name == "scalar":
+                arguments = noted.arguments or ()
+            kind, data = arguments
+        text = kind.arguments[0].lstrip("<|=")
+        order = "<"
+        if kind.state:
+            order = kind.state[1]
         if kind.name != "dtype" or order not in ("<", ">", "|", "="):
             raise ValueError(f"byte order {order!r:.60}")
     except (AttributeError, TypeError, ValueError, LookupError) as error:
@@ -301,9 +345,15 @@ def _value_of(noted: Any) -> Any:
         raise ValueError(f"an array of type {text!r:.60}")
     if isinstance(data, _Noted) and data.name == "encode":
         encoded, *encoding = data.arguments or (None,)
-        data = encoded.encode("latin1") if isinstance(encoded, str) and encoding == ["latin1"] else None
+        data = None
+        if isinstance(encoded, str) and encoding == ["latin1"]:
+            data = encoded.encode("latin1")
     dtype = np.dtype((">" if order == ">" else "<") + text)
     if not isinstance(data, bytes | bytearray) or len(data) != shape[0] * dtype.itemsize:
-        raise ValueError(f"an array of {shape} {dtype.name} whose bytes are not {shape[0] * dtype.itemsize}")
+        raise ValueError(
+            f"an array of {shape} {dtype.name} whose bytes are not {shape[0] * dtype.itemsize}"
+        )
     numbers = np.frombuffer(bytes(data), dtype)
-    return numbers[0].item() if noted.name == "scalar" else numbers
+    if noted.name == "scalar":
+        return numbers[0].item()
+    return numbers

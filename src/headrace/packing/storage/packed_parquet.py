@@ -1,18 +1,21 @@
-"""Write packed bins as Parquet that trainers read directly: three list columns, row groups of a fixed number of bins.
+"""Write packed bins as Parquet that trainers read directly: three list columns, row groups of a
+fixed number of bins.
 
     input_ids      list<int32>   token ids of a bin
     loss_mask      list<uint8>   same length; 1 where the label of the position is trained
     seq_start_id   list<int32>   where each sequence starts; the first is 0
 
-If bins hold sequences of several datasets, or the settings ask for it, two more that readers of bins ignore:
+If bins hold sequences of several datasets, or the settings ask for it, two more that readers of
+bins ignore:
 
     source         list<string>  the dataset and file that each sequence comes from
     source_row     list<int64>   its row or line there, from 1
 
-Flat buffers become columns through their offsets, without a Python list or array per bin. Dictionaries are off, because
-packed dictionary indices hide repeated tokens from the codec, and cost time. Pages are large (8 MiB), so that the codec
-sees more repetition, and have checksums. On chats, zstd's level 3 saves a tenth of the bytes for about a fifth more
-time, and level 6 a fifth for twice the time; reading takes the same time.
+Flat buffers become columns through their offsets, without a Python list or array per bin.
+Dictionaries are off, because packed dictionary indices hide repeated tokens from the codec, and
+cost time. Pages are large (8 MiB), so that the codec sees more repetition, and have checksums. On
+chats, zstd's level 3 saves a tenth of the bytes for about a fifth more time, and level 6 a fifth
+for twice the time; reading takes the same time.
 """
 
 from __future__ import annotations
@@ -59,18 +62,18 @@ _MOST_TOKENS = (1 << 31) - 1  # of a row group: its offsets are int32
 class ParquetShardWriter:
     """Writer of packed bins, a row group at a time, that publishes the file when it is whole.
 
-    Until `finalize` there is only a temporary name, unique to this writer. It is removed if an error leaves the `with`
-    block, or by `abort`. An existing file of the final name is replaced in one step. Peak memory: O(row_group_size ×
-    bin).
+    Until `finalize` there is only a temporary name, unique to this writer. It is removed if an
+    error leaves the `with` block, or by `abort`. An existing file of the final name is replaced in
+    one step. Peak memory: O(row_group_size × bin).
     filesystem: an Arrow file system that `output_path` is a path of; default the local one.
     compression_level: of zstd (1 unless given; higher is smaller and slower) or gzip.
-    declared: "required" declares in the schema that there are no nulls, and decodes a quarter faster; the
-    specification's schema is "nullable". traced: whether bins hold the origins of their sequences. sources: the names
-    that source numbers refer to.
+    declared: "required" declares in the schema that there are no nulls, and decodes a quarter
+    faster; the specification's schema is "nullable". traced: whether bins hold the origins of their
+    sequences. sources: the names that source numbers refer to.
     metadata: key-value texts for the footer, such as pack size, seed and mask alignment.
-    temporary: a new local path to write to, for callers that publish the file themselves after `finish`.
-    Raises `ValueError` for a row group size below 1, an unknown codec or a level it does not have, `SettingsError` for
-    an address (s3://…) as output_path.
+    temporary: a new local path to write to, for callers that publish the file themselves after
+    `finish`. Raises `ValueError` for a row group size below 1, an unknown codec or a level it does
+    not have, `SettingsError` for an address (s3://…) as output_path.
     """
 
     SCHEMA = SCHEMA
@@ -91,18 +94,22 @@ class ParquetShardWriter:
     ) -> None:
         self.output_path = os.fspath(output_path)
         place = path_of(self.output_path)
-        if filesystem is not None and (is_address(str(place)) or self.output_path.lower().startswith("file:")):
+        if filesystem is not None and (
+            is_address(str(place)) or self.output_path.lower().startswith("file:")
+        ):
             raise SettingsError(
-                f"{self.output_path}: is an address, and filesystem= is given too; give the path inside that file "
-                "system"
+                f"{self.output_path}: is an address, and filesystem= is given too; give the path"
+                " inside that file system"
             )
         if filesystem is None and is_address(str(place)):
             raise SettingsError(
-                f"{place}: is in an object store; give filesystem=, e.g. pyarrow.fs.S3FileSystem(), and the path "
-                f"{'/'.join(place.parts[1:])} inside it, or write a local file"
+                f"{place}: is in an object store; give filesystem=, e.g. pyarrow.fs.S3FileSystem(),"
+                f" and the path {'/'.join(place.parts[1:])} inside it, or write a local file"
             )
         if row_group_size < 1:
-            raise ValueError(f"row_group_size is {row_group_size}; give the bins of a row group, at least 1")
+            raise ValueError(
+                f"row_group_size is {row_group_size}; give the bins of a row group, at least 1"
+            )
         self.row_group_size = row_group_size
         self.compression = checked_codec(compression, compression_level)
         self.schema = schema_of(declared, traced=traced)
@@ -114,7 +121,9 @@ class ParquetShardWriter:
         self._blocks: list[Block] = []
         if filesystem is not None:
             name = PurePosixPath(self.output_path)
-            self.tmp_path = str(name.with_name(f"{local.TEMP_PREFIX}{name.name}-{secrets.token_hex(8)}"))
+            self.tmp_path = str(
+                name.with_name(f"{local.TEMP_PREFIX}{name.name}-{secrets.token_hex(8)}")
+            )
             with _telling(self.output_path):
                 stream = filesystem.open_output_stream(self.tmp_path, compression=None)
             self._file = HashingFile(Path(self.tmp_path), stream)
@@ -138,13 +147,20 @@ class ParquetShardWriter:
         )
 
     def write_bin(
-        self, bin_id: int, input_ids: npt.NDArray[Any], loss_mask: npt.NDArray[Any], seq_start_id: npt.NDArray[Any]
+        self,
+        bin_id: int,
+        input_ids: npt.NDArray[Any],
+        loss_mask: npt.NDArray[Any],
+        seq_start_id: npt.NDArray[Any],
     ) -> None:
-        """Add one bin; arrays are copied, so buffers may be reused. Bins are stored in the order of calls.
+        """Add one bin; arrays are copied, so buffers may be reused.
 
-        input_ids: tokens [T], stored as int32. loss_mask: [T], 0 or 1, stored as uint8. seq_start_id: where each
-        sequence begins [S], stored as int32. Any integer type whose values fit. bin_id: for messages only.
-        Raises `ValueError` if shapes or values do not fit, `RuntimeError` after the end.
+        Bins are stored in the order of calls.
+
+        input_ids: tokens [T], stored as int32. loss_mask: [T], 0 or 1, stored as uint8.
+        seq_start_id: where each sequence begins [S], stored as int32. Any integer type whose values
+        fit. bin_id: for messages only. Raises `ValueError` if shapes or values do not fit,
+        `RuntimeError` after the end.
         """
         self._must_be_open(f"bin {bin_id}")
         where = f"{self.output_path}: bin {self.bins}"
@@ -155,7 +171,9 @@ class ParquetShardWriter:
             )
         wrong = loss_mask[(loss_mask != 0) & (loss_mask != 1)]
         if len(wrong):
-            raise ValueError(f"{where}: loss_mask holds {wrong[0]}; give 1 where a label is trained, else 0")
+            raise ValueError(
+                f"{where}: loss_mask holds {wrong[0]}; give 1 where a label is trained, else 0"
+            )
         self.write_bins(
             PackedRows.of_bin(
                 as_type(input_ids, np.dtype(np.int32), f"{where}: input_ids"),
@@ -165,7 +183,9 @@ class ParquetShardWriter:
         )
 
     def write_bins(self, rows: PackedRows) -> None:
-        """Add many bins from flat buffers, which is the fast way. Raises `RuntimeError` after the end.
+        """Add many bins from flat buffers, which is the fast way.
+
+        Raises `RuntimeError` after the end.
 
         Row groups do not depend on how bins are divided into calls. Whole groups are not copied.
         """
@@ -186,7 +206,8 @@ class ParquetShardWriter:
                 self._flush()
 
     def finish(self) -> Written:
-        """Write the remaining bins and the footer, and close the file, without syncing or renaming it.
+        """Write the remaining bins and the footer, and close the file, without syncing or renaming
+        it.
 
         Returns its rows, bytes, SHA-256 and row groups.
         """
@@ -200,8 +221,9 @@ class ParquetShardWriter:
     def finalize(self) -> dict[str, Any]:
         """Write the remaining bins, make the file durable and give it its final name.
 
-        Returns format, compression, num_bins, row_group_size; num_tokens, num_sequences, bytes, sha256 of the file.
-        Raises `RuntimeError` on a second call, `StoreError` if the file system fails.
+        Returns format, compression, num_bins, row_group_size; num_tokens, num_sequences, bytes,
+        sha256 of the file. Raises `RuntimeError` on a second call, `StoreError` if the file system
+        fails.
         """
         self._must_be_open("the end")
         try:
@@ -242,7 +264,9 @@ class ParquetShardWriter:
 
     def _must_be_open(self, what: str) -> None:
         if self._closed:
-            raise RuntimeError(f"{self.output_path}: {what} comes after the file was closed; open a new writer")
+            raise RuntimeError(
+                f"{self.output_path}: {what} comes after the file was closed; open a new writer"
+            )
 
     def _remove(self) -> None:
         self._closed = True
@@ -263,14 +287,19 @@ class ParquetShardWriter:
 
     def _emit(self, rows: PackedRows) -> None:
         offset = self._file.written
-        first = self._blocks[-1].first_row + self._blocks[-1].rows if self._blocks else 0
+        first = 0
+        if self._blocks:
+            first = self._blocks[-1].first_row + self._blocks[-1].rows
         if len(rows.ids) > _MOST_TOKENS:
             raise ValueError(
-                f"{self.output_path}: bins {first} to {first + len(rows)} have {len(rows.ids)} tokens, a row group "
-                f"holds {_MOST_TOKENS}; choose a smaller row_group_size than {self.row_group_size}"
+                f"{self.output_path}: bins {first} to {first + len(rows)} have"
+                f" {len(rows.ids)} tokens, a row group holds {_MOST_TOKENS}; choose a smaller"
+                f" row_group_size than {self.row_group_size}"
             )
         self._writer.write_table(columns(rows, self.schema, self.sources), row_group_size=len(rows))
-        self._blocks.append(Block(first, len(rows), offset, self._file.written - offset, None, None))
+        self._blocks.append(
+            Block(first, len(rows), offset, self._file.written - offset, None, None)
+        )
 
 
 @contextmanager
@@ -278,15 +307,30 @@ def _telling(path: str) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException) as error:
-        raise StoreError(f"{path}: cannot write ({error}); check the file system and the rights, run again") from error
+        raise StoreError(
+            f"{path}: cannot write ({error}); check the file system and the rights, run again"
+        ) from error
 
 
-def columns(rows: PackedRows, schema: pa.Schema = SCHEMA, sources: pa.Array | None = None) -> pa.Table:
-    """Build the columns of packed rows without copying the tokens. sources: names of the sources of traced rows."""
-    tokens, starts = pa.array(rows.token_offsets.astype(np.int32)), pa.array(rows.start_offsets.astype(np.int32))
-    parts = [(tokens, pa.array(rows.ids)), (tokens, pa.array(rows.mask)), (starts, pa.array(rows.starts))]
+def columns(
+    rows: PackedRows, schema: pa.Schema = SCHEMA, sources: pa.Array | None = None
+) -> pa.Table:
+    """Build the columns of packed rows without copying the tokens.
+
+    sources: names of the sources of traced rows.
+    """
+    tokens = pa.array(rows.token_offsets.astype(np.int32))
+    starts = pa.array(rows.start_offsets.astype(np.int32))
+    parts = [
+        (tokens, pa.array(rows.ids)),
+        (tokens, pa.array(rows.mask)),
+        (starts, pa.array(rows.starts)),
+    ]
     if sources is not None and TRACES[0] in schema.names:
-        parts += [(starts, sources.take(pa.array(rows.sources))), (starts, pa.array(rows.source_rows))]
+        parts += [
+            (starts, sources.take(pa.array(rows.sources))),
+            (starts, pa.array(rows.source_rows)),
+        ]
     lists = [
         pa.ListArray.from_arrays(offsets, values, type=field.type)
         for (offsets, values), field in zip(parts, schema, strict=False)
@@ -295,17 +339,24 @@ def columns(rows: PackedRows, schema: pa.Schema = SCHEMA, sources: pa.Array | No
 
 
 def rows_of(table: pa.Table) -> PackedRows:
-    """Read the packed rows of a table, whatever the integer types of its columns; views if possible.
+    """Read the packed rows of a table, whatever the integer types of its columns; views if
+    possible.
 
-    Raises `InputError` with the row, from 0, for nulls, and for a mask that is not as long as its tokens.
+    Raises `InputError` with the row, from 0, for nulls, and for a mask that is not as long as its
+    tokens.
     """
     parts: list[tuple[npt.NDArray[Any], I64]] = []
     for name in SCHEMA.names:
         column = table[name]
-        lists = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        if column.num_chunks == 1:
+            lists = column.chunk(0)
+        else:
+            lists = column.combine_chunks()
         values = lists.flatten()
         if lists.null_count or values.null_count:
-            raise InputError(f"column {name} holds nulls; a packed row has none: write the file anew")
+            raise InputError(
+                f"column {name} holds nulls; a packed row has none: write the file anew"
+            )
         offsets = lists.offsets.to_numpy().astype(np.int64)
         parts.append((values.to_numpy(zero_copy_only=False), offsets - offsets[0]))
     (ids, tokens), (mask, masks), (starts, sequences) = parts
@@ -313,14 +364,18 @@ def rows_of(table: pa.Table) -> PackedRows:
     if len(unequal):
         row = int(unequal[0]) - 1
         raise InputError(
-            f"row {row}: {tokens[row + 1] - tokens[row]} input_ids and {masks[row + 1] - masks[row]} values of "
-            f"loss_mask; a packed row has as many of both: write the file again"
+            f"row {row}: {tokens[row + 1] - tokens[row]} input_ids and"
+            f" {masks[row + 1] - masks[row]} values of loss_mask; a packed row has as many of both:"
+            " write the file again"
         )
     return PackedRows(ids, mask, starts, tokens, sequences)
 
 
 def read_parquet(path: Path) -> Iterator[PackedRows]:
-    """Read the bins of a shard, a row group at a time, verifying page checksums. Raises `CorruptShard`."""
+    """Read the bins of a shard, a row group at a time, verifying page checksums.
+
+    Raises `CorruptShard`.
+    """
     where = f"{path}"
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
@@ -328,12 +383,16 @@ def read_parquet(path: Path) -> Iterator[PackedRows]:
             for field in SCHEMA:
                 kind = kinds.get(field.name, pa.null())
                 if not pa.types.is_list(kind) or kind.value_type != field.type.value_type:
-                    raise InputError(f"column {field.name} is {kind}, not lists of {field.type.value_type}")
+                    raise InputError(
+                        f"column {field.name} is {kind}, not lists of {field.type.value_type}"
+                    )
             for group in range(file.metadata.num_row_groups):
                 where = f"{path}: row group {group}"
                 yield rows_of(file.read_row_group(group, columns=SCHEMA.names, use_threads=False))
     except (OSError, pa.ArrowException, InputError) as error:
-        raise CorruptShard(f"{where}: cannot be read ({error}); restore it or prepare the run again") from error
+        raise CorruptShard(
+            f"{where}: cannot be read ({error}); restore it or prepare the run again"
+        ) from error
 
 
 def schema_of(declared: Declared, *, traced: bool = False) -> pa.Schema:
@@ -348,7 +407,11 @@ def schema_of(declared: Declared, *, traced: bool = False) -> pa.Schema:
         return schema
     return pa.schema(
         [
-            pa.field(field.name, pa.list_(pa.field("element", field.type.value_type, nullable=False)), nullable=False)
+            pa.field(
+                field.name,
+                pa.list_(pa.field("element", field.type.value_type, nullable=False)),
+                nullable=False,
+            )
             for field in schema
         ]
     )
@@ -364,6 +427,11 @@ def checked_codec(word: str | None, level: int | None = None) -> Codec:
         raise ValueError(f"compression is {word!r}; choose one of {', '.join(CODECS)}")
     most = {"zstd": 22, "gzip": 9}.get(codec, 0)
     if level is not None and not 1 <= level <= most:
-        known = f"1 to {most}" if most else "none"
-        raise ValueError(f"compression_level is {level}; levels of {codec}: {known}; leave it out for the codec's own")
+        known = "none"
+        if most:
+            known = f"1 to {most}"
+        raise ValueError(
+            f"compression_level is {level}; levels of {codec}: {known}; leave it out for the"
+            " codec's own"
+        )
     return codec

@@ -8,8 +8,8 @@ A spool is flat arrays that are mapped, not read:
     lengths.bin    uint32  [n]
     manifest.json  number of sequences and tokens, size and SHA-256 of each file
 
-A task of a run writes a spool among its files, and its receipt proves that they are complete. All numbers are
-little-endian.
+A task of a run writes a spool among its files, and its receipt proves that they are complete. All
+numbers are little-endian.
 """
 
 from __future__ import annotations
@@ -44,37 +44,47 @@ _FILES: dict[str, np.dtype[Any]] = {
 
 
 class SpoolWriter:
-    """Writer of a spool among the files of a task, which publishes them. Use it as a context manager. O(1) memory.
+    """Writer of a spool among the files of a task, which publishes them.
+
+    Use it as a context manager. O(1) memory.
 
     directory: of the spool, relative to the run.
     """
 
     def __init__(self, files: TaskFiles, directory: str) -> None:
-        self._files, self._directory = files, directory
+        self._files = files
+        self._directory = directory
         self.sequences = self.tokens = 0
         paths = {name: files.temporary(f"{directory}/{name}") for name in _FILES}
         self._open = {name: (path, HashingFile(path)) for name, path in paths.items()}
         self._open["offsets.bin"][1].write(np.zeros(1, "<u8"))
 
-    def add(self, tokens: npt.NDArray[np.integer], mask: npt.NDArray[np.integer], lengths: npt.ArrayLike) -> None:
+    def add(
+        self, tokens: npt.NDArray[np.integer], mask: npt.NDArray[np.integer], lengths: npt.ArrayLike
+    ) -> None:
         """Append sequences: flat tokens and mask, and the number of tokens of each sequence.
 
-        tokens: integers that fit int32. mask: 0..255. lengths: integers >= 1 that add up to the tokens. Raises
-        `ValueError` otherwise, and then keeps nothing of the call.
+        tokens: integers that fit int32. mask: 0..255. lengths: integers >= 1 that add up to the
+        tokens. Raises `ValueError` otherwise, and then keeps nothing of the call.
         """
         sizes = np.asarray(lengths)
         where = f"{self._directory}: sequences from {self.sequences} on"
         if tokens.ndim != 1 or mask.shape != tokens.shape or sizes.ndim != 1:
             raise ValueError(
-                f"{where}: tokens {tokens.shape}, mask {mask.shape}, lengths {sizes.shape}; give flat arrays"
+                f"{where}: tokens {tokens.shape}, mask {mask.shape}, lengths {sizes.shape}; give"
+                " flat arrays"
             )
         if int(sizes.sum()) != len(tokens):
-            raise ValueError(f"{where}: lengths add up to {sizes.sum()}, tokens are {len(tokens)}; they must agree")
+            raise ValueError(
+                f"{where}: lengths add up to {sizes.sum()}, tokens are {len(tokens)}; they must"
+                " agree"
+            )
         if not len(sizes):
             return
         if sizes.min() < 1:
             raise ValueError(
-                f"{where}: sequence {self.sequences + int(sizes.argmin())} has {sizes.min()} tokens; leave it out"
+                f"{where}: sequence {self.sequences + int(sizes.argmin())} has"
+                f" {sizes.min()} tokens; leave it out"
             )
         columns = {
             "tokens.bin": as_type(tokens, _FILES["tokens.bin"], f"{where}: tokens"),
@@ -100,16 +110,22 @@ class SpoolWriter:
                 self._files.finished(temporary, f"{self._directory}/{name}", written)
                 records[name] = {"bytes": written.bytes, "sha256": written.digest}
         if kind is None:
-            manifest = {"version": VERSION, "sequences": self.sequences, "tokens": self.tokens, "files": records}
+            manifest = {
+                "version": VERSION,
+                "sequences": self.sequences,
+                "tokens": self.tokens,
+                "files": records,
+            }
             self._files.write(f"{self._directory}/{MANIFEST}", canonical_json(manifest))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spool:
-    """Mapped sequences: sequence i has tokens[offsets[i] : offsets[i + 1]], and the same range of mask.
+    """Mapped sequences: sequence i has tokens[offsets[i] : offsets[i + 1]], and the same range of
+    mask.
 
-    tokens: int32 [tokens]; mask: uint8 [tokens]; offsets: uint64 [n + 1]; lengths: uint32 [n]. Arrays of files are
-    read-only maps.
+    tokens: int32 [tokens]; mask: uint8 [tokens]; offsets: uint64 [n + 1]; lengths: uint32 [n].
+    Arrays of files are read-only maps.
     """
 
     tokens: I32
@@ -120,38 +136,58 @@ class Spool:
     @classmethod
     def of_arrays(cls, tokens: npt.ArrayLike, mask: npt.ArrayLike, lengths: npt.ArrayLike) -> Spool:
         """Make a spool in memory from sequences that lie end to end."""
-        offsets, sizes = offsets_of(lengths).astype(np.uint64), np.asarray(lengths, np.uint32)
+        offsets = offsets_of(lengths).astype(np.uint64)
+        sizes = np.asarray(lengths, np.uint32)
         return cls(np.asarray(tokens, np.int32), np.asarray(mask, np.uint8), offsets, sizes)
 
     @classmethod
     def open(cls, root: Path) -> Spool:
-        """Map a spool. Raises `InputError` if it was never finished, `CorruptShard` if a file has another size."""
+        """Map a spool.
+
+        Raises `InputError` if it was never finished, `CorruptShard` if a file has another size.
+        """
         try:
             manifest = json.loads((root / MANIFEST).read_bytes())
-            files, sequences, tokens = manifest["files"], int(manifest["sequences"]), int(manifest["tokens"])
+            files = manifest["files"]
+            sequences = int(manifest["sequences"])
+            tokens = int(manifest["tokens"])
             version = manifest["version"]
         except FileNotFoundError:
-            raise InputError(f"{root}: has no {MANIFEST}; the spool was not finished, write it again") from None
+            raise InputError(
+                f"{root}: has no {MANIFEST}; the spool was not finished, write it again"
+            ) from None
         except (ValueError, KeyError, TypeError) as error:
-            raise CorruptShard(f"{root / MANIFEST}: cannot be read ({error!r}); write the spool again") from error
+            raise CorruptShard(
+                f"{root / MANIFEST}: cannot be read ({error!r}); write the spool again"
+            ) from error
         if version != VERSION:
-            raise CorruptShard(f"{root / MANIFEST}: version is {version!r}, this is {VERSION!r}; write the spool again")
+            raise CorruptShard(
+                f"{root / MANIFEST}: version is {version!r}, this is {VERSION!r}; write the spool"
+                " again"
+            )
         arrays = []
-        for (name, dtype), count in zip(_FILES.items(), (tokens, tokens, sequences + 1, sequences), strict=True):
-            path, record = root / name, files.get(name, {})
-            size = path.stat().st_size if path.is_file() else None
+        for (name, dtype), count in zip(
+            _FILES.items(), (tokens, tokens, sequences + 1, sequences), strict=True
+        ):
+            path = root / name
+            record = files.get(name, {})
+            size = None
+            if path.is_file():
+                size = path.stat().st_size
             if size is None or size != count * dtype.itemsize or size != record.get("bytes"):
                 raise CorruptShard(
-                    f"{path}: has {'no' if size is None else size} bytes, the manifest says {record.get('bytes')} "
-                    f"for {count} of {dtype.name}; write the spool again"
+                    f"{path}: has {'no' if size is None else size} bytes, the manifest says"
+                    f" {record.get('bytes')} for {count} of {dtype.name}; write the spool again"
                 )
-            mapped = np.memmap(path, dtype, mode="r", shape=(count,)) if count else np.empty(0, dtype)
+            mapped: npt.NDArray[Any] = np.empty(0, dtype)
+            if count:
+                mapped = np.memmap(path, dtype, mode="r", shape=(count,))
             arrays.append(mapped.view(np.ndarray))
         spool = cls(*arrays)
         if int(spool.offsets[0]) != 0 or int(spool.offsets[-1]) != tokens:
             raise CorruptShard(
-                f"{root / 'offsets.bin'}: goes from {spool.offsets[0]} to {spool.offsets[-1]}, tokens are {tokens}; "
-                f"write the spool again"
+                f"{root / 'offsets.bin'}: goes from {spool.offsets[0]} to {spool.offsets[-1]},"
+                f" tokens are {tokens}; write the spool again"
             )
         return spool
 
@@ -159,24 +195,29 @@ class Spool:
         return len(self.lengths)
 
     def read_sequence(self, number: int) -> tuple[I32, U8]:
-        """Return tokens and mask of one sequence, as views. Raises `IndexError` if there is no such sequence."""
+        """Return tokens and mask of one sequence, as views.
+
+        Raises `IndexError` if there is no such sequence.
+        """
         if not 0 <= number < len(self):
             raise IndexError(f"spool: no sequence {number}; there are {len(self)}, counted from 0")
         part = slice(int(self.offsets[number]), int(self.offsets[number + 1]))
         return self.tokens[part], self.mask[part]
 
     def take(self, sequences: I64) -> tuple[I32, U8, I64]:
-        """Copy tokens and mask of sequences end to end in the given order; return them and the tokens of each.
+        """Copy tokens and mask of sequences end to end in the given order; return them and the
+        tokens of each.
 
-        Copies ranges of bytes, without work per token. Raises `IndexError` for a sequence that does not exist.
+        Copies ranges of bytes, without work per token. Raises `IndexError` for a sequence that does
+        not exist.
         """
         _check_sequences(sequences, len(self))
         begins = self.offsets[sequences].astype(np.int64)
         lengths = self.lengths[sequences].astype(np.int64)
         if len(begins) and int((begins + lengths).max()) > len(self.tokens):
             raise CorruptShard(
-                f"spool: a sequence ends at token {int((begins + lengths).max())} of {len(self.tokens)}; "
-                f"offsets or lengths are damaged, write the spool again"
+                f"spool: a sequence ends at token {int((begins + lengths).max())} of"
+                f" {len(self.tokens)}; offsets or lengths are damaged, write the spool again"
             )
         return _runs(self.tokens, begins, lengths), _runs(self.mask, begins, lengths), lengths
 
@@ -188,14 +229,18 @@ def _check_sequences(sequences: I64, count: int) -> None:
 
 
 def _runs(values: npt.NDArray[Any], begins: I64, lengths: I64) -> npt.NDArray[Any]:
-    """Return values[b : b + n] of each pair end to end, as a read-only array. Bounds are not checked."""
+    """Return values[b : b + n] of each pair end to end, as a read-only array.
+
+    Bounds are not checked.
+    """
     views = pa.LargeListViewArray.from_arrays(pa.array(begins), pa.array(lengths), pa.array(values))
     laid: npt.NDArray[Any] = views.flatten().to_numpy()
     return laid
 
 
 class JoinedSpool:
-    """The sequences of several spools, numbered across them: those of the first spool, then those of the second, …
+    """The sequences of several spools, numbered across them: those of the first spool, then those
+    of the second, …
 
     `take` copies each token twice if more than one spool is read.
     """
@@ -214,12 +259,16 @@ class JoinedSpool:
         used = np.unique(owner)
         if not len(used):
             return np.empty(0, np.int32), np.empty(0, np.uint8), np.empty(0, np.int64)
-        parts = [self._spools[int(number)].take(sequences[owner == number] - self._first[number]) for number in used]
+        parts = [
+            self._spools[int(number)].take(sequences[owner == number] - self._first[number])
+            for number in used
+        ]
         if len(parts) == 1:
             return parts[0]
         by_owner = np.argsort(owner, kind="stable")
         ids, mask, sizes = (np.concatenate([part[column] for part in parts]) for column in range(3))
-        begins, lengths = np.empty_like(sizes), np.empty_like(sizes)
+        begins = np.empty_like(sizes)
+        lengths = np.empty_like(sizes)
         begins[by_owner] = np.cumsum(sizes) - sizes
         lengths[by_owner] = sizes
         return _runs(ids, begins, lengths), _runs(mask, begins, lengths), lengths
@@ -234,23 +283,33 @@ def gather(
     pad_id: int = 0,
     counted: Counted = "stored",
 ) -> PackedRows:
-    """Yield the rows of all `bins`, a row group at a time: sequences end to end, each with an aligned mask.
+    """Yield the rows of all `bins`, a row group at a time: sequences end to end, each with an
+    aligned mask.
 
-    pad_multiple, counted: see `padded_lengths`. Padding follows each sequence and belongs to it, with `pad_id` and mask
-    0. Memory: about three times the rows'. Raises `IndexError` for a sequence that is not in the source.
+    pad_multiple, counted: see `padded_lengths`. Padding follows each sequence and belongs to it,
+    with `pad_id` and mask
+    0. Memory: about three times the rows'. Raises `IndexError` for a sequence that is not in the
+    source.
     """
     if alignment not in get_args(Alignment):
-        raise ValueError(f"loss mask: alignment is {alignment!r}; choose one of {', '.join(get_args(Alignment))}")
+        raise ValueError(
+            f"loss mask: alignment is {alignment!r}; choose one of {', '.join(get_args(Alignment))}"
+        )
     ids, mask, lengths = source.take(bins.sequences)
     if alignment == "shift_left":
         mask = shift_left(mask, np.cumsum(lengths))
     stored = padded_lengths(lengths, pad_multiple, counted)
     if pad_multiple > 1:
-        ends, size = np.cumsum(stored), int(stored.sum())
-        at = np.repeat(ends - stored - (np.cumsum(lengths) - lengths), lengths) + np.arange(len(ids))
-        padded, trained = np.full(size, pad_id, np.int32), np.zeros(size, np.uint8)
+        ends = np.cumsum(stored)
+        size = int(stored.sum())
+        at = np.repeat(ends - stored - (np.cumsum(lengths) - lengths), lengths) + np.arange(
+            len(ids)
+        )
+        padded = np.full(size, pad_id, np.int32)
+        trained = np.zeros(size, np.uint8)
         padded[at], trained[at] = ids, mask
-        ids, mask = padded, trained
+        ids = padded
+        mask = trained
     rows = PackedRows.of_sequences(ids, mask, stored, bins.offsets)
     if alignment == "shift_left":
         return rows
@@ -268,10 +327,12 @@ def materialise_bin_arrays(
     scratch_loss_mask: npt.NDArray[np.uint8],
     alignment: Alignment = "shift_left",
 ) -> tuple[int, I32]:
-    """Copy one bin into buffers of pack_size; return its tokens, and where its sequences start, int32.
+    """Copy one bin into buffers of pack_size; return its tokens, and where its sequences start,
+    int32.
 
-    Starts begin with 0, strictly increase, and stay below the number of tokens. Tokens beyond pack_size are cut off,
-    and sequences after them are left out. The buffers are 0 after the tokens. For whole files `gather` is faster.
+    Starts begin with 0, strictly increase, and stay below the number of tokens. Tokens beyond
+    pack_size are cut off, and sequences after them are left out. The buffers are 0 after the
+    tokens. For whole files `gather` is faster.
     """
     sequences = assignment.bin(bin_id)
     rows = gather(spool_reader, Bins(offsets_of([len(sequences)]), sequences), alignment=alignment)
