@@ -21,9 +21,9 @@ Counted = Literal["stored", "runtime"]
 
 def offsets_of(sizes: npt.ArrayLike) -> I64:
     """Return running sums that start at 0; int64 [n + 1]."""
-    each = np.asarray(sizes, np.int64)
-    offsets = np.zeros(len(each) + 1, np.int64)
-    np.cumsum(each, out=offsets[1:])
+    lengths = np.asarray(sizes, np.int64)
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
     return offsets
 
 
@@ -65,20 +65,20 @@ def checked_costs(what: str, lengths: npt.ArrayLike, capacity: int, *, first: in
 
     Raises `ValueError` that names a sequence no bin holds, counted from `first`.
     """
-    given = np.asarray(lengths)
-    if given.ndim != 1 or (len(given) and given.dtype.kind not in "iu"):
+    costs = np.asarray(lengths)
+    if costs.ndim != 1 or (len(costs) and costs.dtype.kind not in "iu"):
         raise ValueError(
-            f"{what}: lengths have shape {given.shape} and type {given.dtype}; give integers in one"
+            f"{what}: lengths have shape {costs.shape} and type {costs.dtype}; give integers in one"
             " axis"
         )
-    outside = np.flatnonzero((given < 1) | (given > capacity))
+    outside = np.flatnonzero((costs < 1) | (costs > capacity))
     if len(outside):
         raise ValueError(
-            f"{what}: sequence {first + int(outside[0])} costs {given[outside[0]]}, a bin holds 1"
+            f"{what}: sequence {first + int(outside[0])} costs {costs[outside[0]]}, a bin holds 1"
             f" to {capacity} ({len(outside)} do not fit); cut, split or drop them before, and count"
             " them"
         )
-    return given.astype(np.int64, copy=False)
+    return costs.astype(np.int64, copy=False)
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # the fractional part of the golden ratio, times 2^64
@@ -113,17 +113,17 @@ class Bins:
     def of_lists(cls, lists: Sequence[Sequence[int]]) -> Bins:
         """Make bins from a list of indices each."""
         return cls(
-            offsets_of([len(each) for each in lists]),
+            offsets_of([len(members) for members in lists]),
             np.array(list(chain.from_iterable(lists)), np.int64),
         )
 
     @classmethod
-    def of_places(cls, places: npt.NDArray[np.integer], order: I64, bins: int) -> Bins:
-        """Make bins from the bin of each sequence; order[i] goes into bin places[i], behind those
-        before it.
+    def of_places(cls, bin_numbers: npt.NDArray[np.integer], order: I64, bins: int) -> Bins:
+        """Make bins from the bin of each sequence; order[i] goes into bin bin_numbers[i], behind
+        those before it.
         """
-        by_bin = np.argsort(places, kind="stable")
-        return cls(offsets_of(np.bincount(places, minlength=bins)), order[by_bin])
+        by_bin = np.argsort(bin_numbers, kind="stable")
+        return cls(offsets_of(np.bincount(bin_numbers, minlength=bins)), order[by_bin])
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

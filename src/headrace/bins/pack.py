@@ -140,8 +140,8 @@ def _best_fit(seed: int, lengths: I64, capacity: int, max_sequences: int | None)
     else:
         counts = []
     opened = 0
-    places: list[int] = []
-    place = places.append
+    bin_numbers: list[int] = []
+    add_number = bin_numbers.append
     for length in lengths[order].tolist():
         at = bisect_left(spaces, length)
         if at < len(spaces):
@@ -156,7 +156,7 @@ def _best_fit(seed: int, lengths: I64, capacity: int, max_sequences: int | None)
             opened += 1
             if counts is not None:
                 counts.append(0)
-        place(chosen)
+        add_number(chosen)
         if counts is not None:
             counts[chosen] += 1
             if counts[chosen] == max_sequences:
@@ -167,7 +167,7 @@ def _best_fit(seed: int, lengths: I64, capacity: int, max_sequences: int | None)
             if not stack:
                 insort(spaces, space)
             stack.append(chosen)
-    return Bins.of_places(np.array(places, np.int64), order, opened)
+    return Bins.of_places(np.array(bin_numbers, np.int64), order, opened)
 
 
 def _exact_fit(seed: int, lengths: I64, capacity: int, max_sequences: int | None) -> Bins:
@@ -187,37 +187,37 @@ def _in_one_order(
 ) -> Bins:
     order = permutation(derive_key(seed, "packing.exact", number), len(lengths))
     mixed = lengths[order]
-    rest = _Rest(mixed, capacity)
+    remainder = _Rest(mixed, capacity)
     sizes = mixed.tolist()
-    places = rest.places
+    bin_numbers = remainder.places
     little = int(2 * mixed.mean()) + 1
     if max_sequences is None:
         most = len(sizes)
     else:
         most = max_sequences
     at = opened = 0
-    while rest.left:
+    while remainder.left:
         room = capacity
-        held = 0
-        while room > little and held < most - 2:
-            while at < len(sizes) and places[at] >= 0:
+        count = 0
+        while room > little and count < most - 2:
+            while at < len(sizes) and bin_numbers[at] >= 0:
                 at += 1
             if at == len(sizes) or sizes[at] > room:
                 break
-            rest.take(at, sizes[at], opened)
+            remainder.take(at, sizes[at], opened)
             room = room - sizes[at]
-            held = held + 1
+            count = count + 1
             at = at + 1
-        while rest.left and held < most:
-            found = rest.completing(room, pairs=held + 2 <= most, turn=opened)
-            for length in found:
-                rest.take(rest.next_of(length), length, opened)
-            room = room - sum(found)
-            held = held + len(found)
-            if not found:
+        while remainder.left and count < most:
+            matches = remainder.completing(room, pairs=count + 2 <= most, turn=opened)
+            for length in matches:
+                remainder.take(remainder.next_of(length), length, opened)
+            room = room - sum(matches)
+            count = count + len(matches)
+            if not matches:
                 break
         opened += 1
-    return Bins.of_places(np.array(places, np.int64), order, opened)
+    return Bins.of_places(np.array(bin_numbers, np.int64), order, opened)
 
 
 class _Rest:
@@ -290,7 +290,7 @@ def _first_fit_decreasing(lengths: I64, capacity: int, max_sequences: int | None
     lasting = [0, *np.flatnonzero(count).tolist()]  # lengths that are left, rising; 0 is the end
 
     slots = max_sequences or len(lengths)
-    pieces: list[I64] = []
+    chunks: list[I64] = []
     repeats: list[int] = []
     sizes: list[int] = []
     while lasting[-1]:
@@ -303,10 +303,10 @@ def _first_fit_decreasing(lengths: I64, capacity: int, max_sequences: int | None
             left[length] -= times * number
             if not left[length]:
                 del lasting[bisect_left(lasting, length)]
-        pieces.append((np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]).ravel())
+        chunks.append((np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]).ravel())
         repeats.append(times)
         sizes.append(sum(number for _, number in pattern))
-    return Bins(offsets_of(np.repeat(sizes, repeats)), np.concatenate(pieces))
+    return Bins(offsets_of(np.repeat(sizes, repeats)), np.concatenate(chunks))
 
 
 def _pattern(
@@ -381,7 +381,7 @@ class OnlinePacker:
         lengths: integers, the cost of each, 1..capacity; see `pack`. Raises `ValueError` for
         others, and then takes no sequence of the call.
         """
-        made: list[list[int]] = []
+        bins: list[list[int]] = []
         for length in checked_costs(
             "online packing", lengths, self.capacity, first=self.arrived
         ).tolist():
@@ -390,15 +390,15 @@ class OnlinePacker:
             insort(self._keys, key)
             self._waiting[key] = None
             if len(self._keys) > self.buffer:
-                made.append(self._bin())
-        return Bins.of_lists(made)
+                bins.append(self._bin())
+        return Bins.of_lists(bins)
 
     def finish(self) -> Bins:
         """Pack all waiting sequences, at the end of the stream."""
-        made = []
+        bins = []
         while self._keys:
-            made.append(self._bin())
-        return Bins.of_lists(made)
+            bins.append(self._bin())
+        return Bins.of_lists(bins)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the settings, the number of arrivals, and [arrival, length] of each waiting
@@ -433,11 +433,11 @@ class OnlinePacker:
                 and len(values["waiting"]) <= values["buffer"]
             )
             before = -1
-            for each in values["waiting"]:
-                yield isinstance(each, list | tuple) and len(each) == 2
-                yield _is_count(each[0], before + 1, values["arrived"] - 1)
-                yield _is_count(each[1], 1, values["capacity"])
-                before = each[0]
+            for entry in values["waiting"]:
+                yield isinstance(entry, list | tuple) and len(entry) == 2
+                yield _is_count(entry[0], before + 1, values["arrived"] - 1)
+                yield _is_count(entry[1], 1, values["capacity"])
+                before = entry[0]
 
         if not all(conditions()):
             raise StreamError(

@@ -121,9 +121,11 @@ class PackedRows:
 
         lengths: of each; offsets: of bins, in sequences; as `Bins`.
         """
-        borders = offsets_of(lengths)
-        token_offsets = borders[offsets]
-        starts = (borders[:-1] - np.repeat(token_offsets[:-1], np.diff(offsets))).astype(np.int32)
+        sequence_offsets = offsets_of(lengths)
+        token_offsets = sequence_offsets[offsets]
+        starts = (sequence_offsets[:-1] - np.repeat(token_offsets[:-1], np.diff(offsets))).astype(
+            np.int32
+        )
         return cls(ids, mask, starts, token_offsets, offsets)
 
     @classmethod
@@ -178,11 +180,11 @@ def first_fault(
         return None
     number = int(bad.argmax())
     starts = rows.starts[rows.start_offsets[number] : rows.start_offsets[number + 1]]
-    shown = f"{starts[:8].tolist()}{' …' if len(starts) > 8 else ''}"
+    starts_text = f"{starts[:8].tolist()}{' …' if len(starts) > 8 else ''}"
     return (
         number,
         (
-            f"seq_start_id is {shown} in a row of {sizes[number]} tokens; "
+            f"seq_start_id is {starts_text} in a row of {sizes[number]} tokens; "
             "it begins with 0, rises, and stays below the number of tokens"
         ),
     )

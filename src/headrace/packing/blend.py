@@ -105,8 +105,8 @@ class SourceBlend(Settings):
         if value.get("valid"):
             raise ValueError("the blend has both val and valid, which are one split; give one list")
         return {
-            "valid" if name == "val" else name: each
-            for name, each in value.items()
+            "valid" if name == "val" else name: sources
+            for name, sources in value.items()
             if name != "valid"
         }
 
@@ -132,10 +132,10 @@ class SourceBlend(Settings):
                     f"dataset {twice[0]!r} appears twice in {group or 'datasets'}; name them"
                     " differently"
                 )
-            if any(each.epochs != 1 for each in sources) and any(
-                each.repeat != 1 or each.weight != sources[0].weight
-                for each in sources
-                if each.weight > 0
+            if any(source.epochs != 1 for source in sources) and any(
+                source.repeat != 1 or source.weight != sources[0].weight
+                for source in sources
+                if source.weight > 0
             ):
                 raise ValueError(
                     f"{group or 'datasets'} has epochs beside weights or repeat, and each says how"
@@ -159,7 +159,7 @@ class SourceBlend(Settings):
 
     def find_files(self) -> list[Dataset]:
         """List the datasets with a weight above 0 and their files, in the order of the blend."""
-        found = []
+        datasets = []
         for split, source in (
             (split, source) for split, sources in self.groups() for source in sources
         ):
@@ -170,9 +170,9 @@ class SourceBlend(Settings):
                 else:
                     prefix = f"{split}/{source.name}"
                 names = [f"{prefix}/{name}" for name in listing.names]
-                paths = [listing.path(place) for place in range(len(names))]
-                found.append(Dataset(source, split, paths, names, listing.sizes.tolist()))
-        return found
+                paths = [listing.path(index) for index in range(len(names))]
+                datasets.append(Dataset(source, split, paths, names, listing.sizes.tolist()))
+        return datasets
 
 
 def blend_of(value: object) -> object:
@@ -187,14 +187,14 @@ def blend_of(value: object) -> object:
         if record is None:
             return plain([path])
         groups = {
-            name: each
-            for name, each in record.items()
-            if name in _GROUPS and isinstance(each, list)
+            name: sources
+            for name, sources in record.items()
+            if name in _GROUPS and isinstance(sources, list)
         }
         return {
             **record,
             **{
-                name: [_source(each, name, path) for each in group]
+                name: [_source(source, name, path) for source in group]
                 for name, group in groups.items()
             },
         }
@@ -203,7 +203,7 @@ def blend_of(value: object) -> object:
             return {"datasets": [value]}
         return value
     if isinstance(value, Sequence) and value:
-        paths = [each for each in value if isinstance(each, str | PurePath)]
+        paths = [item for item in value if isinstance(item, str | PurePath)]
         if len(paths) == len(value):
             return plain(paths)
         return {"datasets": list(value)}
@@ -233,9 +233,9 @@ def _source(source: object, group: str, blend: Path) -> dict[str, Any]:
     """Return a dataset of a blend file, with its paths relative to the file."""
     if not isinstance(source, Mapping):
         raise SettingsError(f"{blend}: {group} holds {source!r}; write objects with name and path")
-    found = dict(source)
+    result = dict(source)
     for key in ("split", "subset"):
-        if found.pop(key, None) is not None:
+        if result.pop(key, None) is not None:
             raise SettingsError(
                 f"{blend}: dataset {source.get('name')!r} has {key}={source[key]!r}, which names"
                 " part of a data set on a hub; download it and give its files as path"
@@ -243,22 +243,22 @@ def _source(source: object, group: str, blend: Path) -> dict[str, Any]:
     paths = source.get("path", [])
     if isinstance(paths, str):
         paths = [paths]
-    if not isinstance(paths, list) or not all(isinstance(each, str) for each in paths):
+    if not isinstance(paths, list) or not all(isinstance(item, str) for item in paths):
         raise SettingsError(
             f"{blend}: dataset {source.get('name')!r} has path {source.get('path')!r}; write a text"
             " or a list of texts"
         )
     # the address of a table becomes the path of its copy
-    tables = [with_paths(each) for each in paths]
-    found["path"] = [
-        each if each != path or is_address(path) else str(blend.parent / expanded(Path(path)))
-        for path, each in zip(paths, tables, strict=True)
+    tables = [with_paths(item) for item in paths]
+    result["path"] = [
+        table if table != path or is_address(path) else str(blend.parent / expanded(Path(path)))
+        for path, table in zip(paths, tables, strict=True)
     ]
-    text_field = found.pop("text_field", None)  # what other tools call the column of plain text
-    mapping = found.get("mapping", {})
+    text_field = result.pop("text_field", None)  # what other tools call the column of plain text
+    mapping = result.get("mapping", {})
     if text_field is not None and isinstance(mapping, Mapping):
-        found["mapping"] = {"text": text_field, **mapping}
-    return found
+        result["mapping"] = {"text": text_field, **mapping}
+    return result
 
 
 def _blend_file(path: Path) -> Mapping[str, Any] | None:

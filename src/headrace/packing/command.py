@@ -146,20 +146,20 @@ def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail
     from headrace.dataset.manifest import in_usual_order
     from headrace.formats.source import describe_empty
 
-    facts = manifest.facts
+    metadata = manifest.facts
     table = Table(
         title=f"{manifest.recipe} {manifest.run_id}", title_justify="left", header_style="bold"
     )
     table.add_column("split")
-    named = len({group["dataset"] for group in facts["groups"]}) > 1 or any(
-        "sources" in each for each in facts["groups"]
+    named = len({group["dataset"] for group in metadata["groups"]}) > 1 or any(
+        "sources" in group for group in metadata["groups"]
     )
     if named:
         table.add_column("dataset", overflow="fold")
     for name in ("rows", "tokens", "trained", "bins", "fill %", "each", "size"):
         table.add_column(name, justify="right", no_wrap=True)
     for split in in_usual_order(manifest.splits):
-        groups = [group for group in facts["groups"] if group["split"] == split]
+        groups = [group for group in metadata["groups"] if group["split"] == split]
         for group in groups if len(groups) > 1 else ():
             table.add_row(split, group["dataset"], *_numbers([group]), "", style="dim")
         for source, own in sorted(
@@ -184,7 +184,7 @@ def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail
         console.print(Text(describe_empty(empty, int(manifest.source["files"])), style="yellow"))
     _print_left_out(console, manifest)
     if detail == "full":
-        encoder = dict(facts["encoder"])
+        encoder = dict(metadata["encoder"])
         if "tokenizer" in encoder:  # a tokenizer of the hub
             encoder["tokenizer"] = "{repository}@{commit}".format(**encoder["tokenizer"])
         libraries = manifest.libraries | encoder.pop("libraries")
@@ -192,9 +192,9 @@ def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail
             f"split of {each['of']}": ", ".join(
                 f"{name} {count:,}" for name, count in each.items() if name != "of" and count
             )
-            for each in facts["units"]
+            for each in metadata["units"]
         }
-        without = facts["packed"]["bins_without_label"]
+        without = metadata["packed"]["bins_without_label"]
         print_facts(console, run, {**encoder, **units, "bins without a label": without}, libraries)
 
 
@@ -208,43 +208,45 @@ def _numbers(groups: list[dict[str, Any]]) -> list[str]:
     used = sum(group["metrics"]["tokens"] for group in groups)
     room = sum(group["metrics"]["capacity"] * group["bins"] for group in groups)
     if bins:
-        fill, each = (f"{100 * used / room:.2f}", f"{sequences / bins:.1f}")
+        fill, per_bin = (f"{100 * used / room:.2f}", f"{sequences / bins:.1f}")
     else:
-        fill, each = ("", "")
-    return [f"{rows:,}", f"{tokens:,}", percent(labels, tokens), f"{bins:,}", fill, each]
+        fill, per_bin = ("", "")
+    return [f"{rows:,}", f"{tokens:,}", percent(labels, tokens), f"{bins:,}", fill, per_bin]
 
 
 def _print_left_out(console: Console, manifest: Manifest) -> None:
     from headrace.cli.tables import percent
 
-    facts = manifest.facts
+    metadata = manifest.facts
     read = int(manifest.source["rows"])
     heads = ("reason", "rows", "share", "sequences", "tokens", "trained")
-    made = table("not in the bins", heads, numbers_from=1)
+    lost_table = table("not in the bins", heads, numbers_from=1)
     notes = []
     words = recipe_of_run(manifest.recipe).reasons
-    for reason in sorted({*manifest.dropped, *facts["lost"]}):
+    for reason in sorted({*manifest.dropped, *metadata["lost"]}):
         rows = manifest.dropped.get(reason, 0)
-        lost = facts["lost"].get(reason, {})
+        lost = metadata["lost"].get(reason, {})
         if rows or any(lost.values()):
             numbers = [
                 f"{lost[name]:,}" if lost else "" for name in ("sequences", "tokens", "labels")
             ]
-            made.add_row(reason, f"{rows:,}", percent(rows, read), *numbers, style="yellow")
+            lost_table.add_row(reason, f"{rows:,}", percent(rows, read), *numbers, style="yellow")
             notes.append(f"{reason}: {words.get(reason, reason)}")
     if notes:
-        console.print(made)
+        console.print(lost_table)
         console.print("\n".join(notes), style="dim", highlight=False)
     done = {
         "truncated": "truncated",
         "too_long_dropped": "dropped",
         "divided": "divided into pieces",
     }
-    cut = ", ".join(f"{count:,} {done[name]}" for name, count in facts["too_long"].items() if count)
-    typed = facts.get("special_text_rows", 0)  # older runs did not count it
-    in_bins = facts["packed"]["tokens"]
-    encoded = facts["encoded"]["encoded_tokens"]
-    more = sum(each["tokens"] for each in facts.get("repeated", {}).values())
+    cut = ", ".join(
+        f"{count:,} {done[name]}" for name, count in metadata["too_long"].items() if count
+    )
+    typed = metadata.get("special_text_rows", 0)  # older runs did not count it
+    in_bins = metadata["packed"]["tokens"]
+    encoded = metadata["encoded"]["encoded_tokens"]
+    more = sum(repeats["tokens"] for repeats in metadata.get("repeated", {}).values())
     again = ""
     if more:
         again = f" + {more:,} repeated"

@@ -41,9 +41,9 @@ def contents_figure(facts: RunFacts) -> Figure:
     splits = [split for split in facts.splits if any(group["split"] == split for group in groups)]
     parts: dict[str, list[float]] = {name: [] for name in _PARTS}
     for split in splits:
-        own = [group for group in groups if group["split"] == split]
-        tokens, labels = (sum(group[name] for group in own) for name in ("tokens", "labels"))
-        room = sum(group["bins"] * group["metrics"]["capacity"] for group in own)
+        in_split = [group for group in groups if group["split"] == split]
+        tokens, labels = (sum(group[name] for group in in_split) for name in ("tokens", "labels"))
+        room = sum(group["bins"] * group["metrics"]["capacity"] for group in in_split)
         for name, value in zip(
             _PARTS, (labels, tokens - labels, max(0, room - tokens)), strict=True
         ):
@@ -67,12 +67,13 @@ def _role_figures(facts: RunFacts) -> list[Figure]:
         counts, key=lambda role: (-counts[role]["trained"], -sum(counts[role].values()), role)
     )
     trained = [role for role in roles if counts[role]["trained"]]
-    told = [
+    phrases = [
         f"{counts[role]['trained']:,} of {many(sum(counts[role].values()), f'{role} message')}"
         for role in trained
     ]
     answer = (
-        f"Trained: {listed(told, len(told)) or 'no message'}, with the tokens that end their turns."
+        f"Trained: {listed(phrases, len(phrases)) or 'no message'}, with the tokens that end their"
+        " turns."
     )
     others = [
         f"{many(counts[role]['context'], f'{role} message')}"
@@ -96,15 +97,15 @@ def fill_figure(facts: RunFacts) -> Figure:
     worst = min(range(len(groups)), key=fills.__getitem__)
     bins = sum(group["bins"] for group in groups)
     bound = sum(group["metrics"]["bound"] for group in groups)
-    whole = sum(fill * group["bins"] for fill, group in zip(fills, groups, strict=True)) / bins
+    average = sum(fill * group["bins"] for fill, group in zip(fills, groups, strict=True)) / bins
     answer = (
-        f"{whole:.2f} % over {many(bins, 'bin')}; no packing of the same sequences can do with"
+        f"{average:.2f} % over {many(bins, 'bin')}; no packing of the same sequences can do with"
         f" fewer than {bound:,}. Least full is {groups[worst]['split']} of"
         f" {groups[worst]['dataset']} with {fills[worst]:.2f} %."
     )
-    if whole >= 95:
+    if average >= 95:
         tone: Tone = "good"
-    elif whole < 80:
+    elif average < 80:
         tone = "warning"
     else:
         tone = "plain"
@@ -207,10 +208,10 @@ def _left_out_figures(facts: RunFacts) -> list[Figure]:
         "too_long_dropped": "left out",
         "divided": "divided into pieces",
     }
-    said = ", ".join(f"{many(count, 'sequence')} {words[name]}" for name, count in cut.items())
+    cuts = ", ".join(f"{many(count, 'sequence')} {words[name]}" for name, count in cut.items())
     long = "No sequence was longer than a bin."
     if cut:
-        long = f"Sequences longer than a bin: {said}."
+        long = f"Sequences longer than a bin: {cuts}."
     question = "What is not in the bins?"
     if not lost:
         answer = f"Every encoded token is in a bin. {long}"

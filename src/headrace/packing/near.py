@@ -35,7 +35,7 @@ def of_task(settings: PackedSequences, run: Path, task: EncodeTask, blank: int |
     """
     return Part(
         task.file(),
-        sum(task.dataset.sizes[each.file] for each in task.parts),
+        sum(task.dataset.sizes[part.file] for part in task.parts),
         partial(_of_spool, settings, run / task.file(), blank),
     )
 
@@ -62,8 +62,8 @@ def _of_spool(
     else:
         numbers = wanted
     batch = np.cumsum(spool.lengths[numbers], dtype=np.int64) // _BATCH_TOKENS
-    for own in np.split(numbers, np.flatnonzero(np.diff(batch)) + 1):
-        tokens, _, lengths = spool.take(own)
+    for batch_numbers in np.split(numbers, np.flatnonzero(np.diff(batch)) + 1):
+        tokens, _, lengths = spool.take(batch_numbers)
         stored = padded_lengths(lengths, settings.pad_multiple, settings.capacity)
         yield _shingles(tokens, lengths, stored >= settings.least_compared, blank)
 
@@ -84,8 +84,10 @@ def _of_shard(
 
 
 def _shingles(tokens: Ints, lengths: I64, compared: Bools, blank: int | None) -> Shingles:
-    kept = np.repeat(compared, lengths)
+    retained = np.repeat(compared, lengths)
     if blank is not None:
-        kept &= tokens != blank
-    counts = np.bincount(np.repeat(np.arange(len(lengths)), lengths)[kept], minlength=len(lengths))
-    return shingles_of_tokens(tokens[kept], counts.astype(np.int64))
+        retained &= tokens != blank
+    counts = np.bincount(
+        np.repeat(np.arange(len(lengths)), lengths)[retained], minlength=len(lengths)
+    )
+    return shingles_of_tokens(tokens[retained], counts.astype(np.int64))

@@ -86,33 +86,33 @@ def fit(mask: U8, lengths: I64, longest: int, policy: Policy) -> Pieces:
     if policy == "split":
         counts = np.where(over, -(-lengths // longest), 1)
         sequence = np.repeat(sequence, counts)
-        place = np.arange(len(sequence)) - np.repeat(np.cumsum(counts) - counts, counts)
-        starts = starts[sequence] + place * longest
-        kept = np.minimum(longest, ends[sequence] - starts)
-        whole = (kept > 1) | ~over[sequence]
+        part = np.arange(len(sequence)) - np.repeat(np.cumsum(counts) - counts, counts)
+        starts = starts[sequence] + part * longest
+        retained = np.minimum(longest, ends[sequence] - starts)
+        usable = (retained > 1) | ~over[sequence]
         divided = int(over.sum())
     elif policy == "truncate":
-        kept = np.minimum(lengths, longest)
-        whole = ~(over & (before > 0) & (label_counts(mask, starts, kept) == 0))
-        dropped = int((~whole).sum())
+        retained = np.minimum(lengths, longest)
+        usable = ~(over & (before > 0) & (label_counts(mask, starts, retained) == 0))
+        dropped = int((~usable).sum())
         truncated = int(over.sum()) - dropped
     else:
-        kept = lengths
-        whole = ~over
+        retained = lengths
+        usable = ~over
         dropped = int(over.sum())
-    sequence = sequence[whole]
-    starts = starts[whole]
-    kept = kept[whole]
-    labels = label_counts(mask, starts, kept)
+    sequence = sequence[usable]
+    starts = starts[usable]
+    retained = retained[usable]
+    labels = label_counts(mask, starts, retained)
     return Pieces(
         sequence=sequence,
         starts=starts,
-        lengths=kept,
+        lengths=retained,
         labels=labels,
         truncated=truncated,
         dropped=dropped,
         divided=divided,
-        lost_tokens=int(lengths.sum() - kept.sum()),
+        lost_tokens=int(lengths.sum() - retained.sum()),
         lost_labels=int(before.sum() - labels.sum()),
     )
 
@@ -136,35 +136,37 @@ def cut_at_borders(encoded: Encoded, longest: int) -> tuple[Encoded, int, int, d
         mask = encoded.mask[begin:end]
         turns = encoded.turns.get(number)
         if turns:
-            head, pieces = (turns[0].at, cut_at_turns(mask, turns, longest))
+            head, chunks = (turns[0].at, cut_at_turns(mask, turns, longest))
         else:
-            head, pieces = (0, [])
-        divided += bool(pieces)
-        if not pieces:
+            head, chunks = (0, [])
+        divided += bool(chunks)
+        if not chunks:
             head = 0
-            pieces = [Segment(0, 0, len(ids))]
+            chunks = [Segment(0, 0, len(ids))]
         used = np.zeros(len(ids), np.bool_)
         used[:head] = True
-        for piece in pieces:
-            tokens.append(np.concatenate([ids[:head], ids[piece.begin : piece.end]]))
-            masks.append(np.concatenate([np.zeros(head, np.uint8), mask[piece.begin : piece.end]]))
-            masks[-1][head : head + piece.trained - piece.begin] = 0
+        for chunk in chunks:
+            tokens.append(np.concatenate([ids[:head], ids[chunk.begin : chunk.end]]))
+            masks.append(np.concatenate([np.zeros(head, np.uint8), mask[chunk.begin : chunk.end]]))
+            masks[-1][head : head + chunk.trained - chunk.begin] = 0
             sources.append(number)
-            used[piece.begin : piece.end] = True
-        kept = masks[-len(pieces) :]
-        repeated += sum(map(len, kept)) - int(used.sum())
+            used[chunk.begin : chunk.end] = True
+        chunk_masks = masks[-len(chunks) :]
+        repeated += sum(map(len, chunk_masks)) - int(used.sum())
         lost["tokens"] += len(ids) - int(used.sum())
-        lost["labels"] += int(mask[1:].sum()) - sum(int(each[1:].sum()) for each in kept)
-    whole = replace(
+        lost["labels"] += int(mask[1:].sum()) - sum(
+            int(chunk_mask[1:].sum()) for chunk_mask in chunk_masks
+        )
+    result = replace(
         encoded,
         tokens=np.concatenate(tokens),
         mask=np.concatenate(masks),
-        lengths=np.array([len(each) for each in tokens], np.int64),
+        lengths=np.array([len(sequence) for sequence in tokens], np.int64),
         rows=encoded.rows[sources],
         contents=[encoded.contents[number] for number in sources],
         turns={},
     )
-    return whole, divided, repeated, lost
+    return result, divided, repeated, lost
 
 
 def sequence_prints(ids: I32, labels: U8 | None, lengths: I64, blank: int | None = None) -> U64:
@@ -185,8 +187,8 @@ def sequence_prints(ids: I32, labels: U8 | None, lengths: I64, blank: int | None
         low = int(starts[begin])
         high = int(ends[stop - 1])
         first = np.repeat(starts[begin:stop], lengths[begin:stop]).astype(np.uint64)
-        place = np.arange(low, high, dtype=np.uint64) - first
-        words = ids[low:high].astype(np.uint64) << np.uint64(32) | place << np.uint64(1)
+        position = np.arange(low, high, dtype=np.uint64) - first
+        words = ids[low:high].astype(np.uint64) << np.uint64(32) | position << np.uint64(1)
         if labels is not None:
             words |= labels[low:high]
         mixed = mix(words)
@@ -264,21 +266,21 @@ class Origins:
         across datasets.
         """
         if files is not None:
-            begins = np.cumsum([0, *files[:-1]], dtype=np.int32)
+            starts = np.cumsum([0, *files[:-1]], dtype=np.int32)
             parts = [
                 replace(part, file=part.file + begin)
-                for part, begin in zip(parts, begins, strict=True)
+                for part, begin in zip(parts, starts, strict=True)
             ]
         kinds = (np.int32, np.int64, *(4 * (np.uint64,)), np.int64, np.int64, np.uint64)
         columns = {
-            each.name: np.concatenate(
-                [np.empty(0, kind), *(getattr(part, each.name) for part in parts)]
+            column.name: np.concatenate(
+                [np.empty(0, dtype), *(getattr(part, column.name) for part in parts)]
             )
-            for each, kind in zip(fields(cls), kinds, strict=True)
+            for column, dtype in zip(fields(cls), kinds, strict=True)
         }
         return cls(**columns)
 
     @classmethod
     def of_table(cls, table: pa.Table) -> Origins:
         """View the columns of a table as arrays."""
-        return cls(**{each.name: table[each.name].to_numpy() for each in fields(cls)})
+        return cls(**{column.name: table[column.name].to_numpy() for column in fields(cls)})

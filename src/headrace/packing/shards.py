@@ -71,12 +71,12 @@ class Pool:
         ends = np.cumsum([len(dataset.names) for dataset in self.datasets])
         owner = np.searchsorted(ends, self.origins.file[sequences], "right")
         counts: dict[str, dict[str, int]] = {}
-        for place, dataset in enumerate(self.datasets):
-            own = sequences[owner == place]
-            if not len(own):
+        for number, dataset in enumerate(self.datasets):
+            members = sequences[owner == number]
+            if not len(members):
                 continue
             name = dataset.source.name
-            found = self.origins.counts(own)
+            found = self.origins.counts(members)
             # a blend per split may name a dataset twice
             before = counts.get(name, dict.fromkeys(found, 0))
             counts[name] = {key: before[key] + value for key, value in found.items()}
@@ -148,20 +148,20 @@ def pack_group(
         dropped = Bins.of_lists([])
     if len(dropped):
         bins = bins.take(np.flatnonzero(~empty))
-    kept = bins.sequences
+    packed = bins.sequences
     lost = dropped.sequences
-    held = origins.counts(sequences[kept])
+    held = origins.counts(sequences[packed])
     gone = origins.counts(sequences[lost])
     if len(lost):  # some rows have sequences in both
         gone["rows"] = origins.counts(sequences)["rows"] - held["rows"]
     metrics = packing_metrics(cost, bins, settings.pack_size)
     stored = padded_lengths(lengths, settings.pad_multiple, settings.capacity)
     runtime = np.maximum(stored - 1, 1)
-    columns = {"sequences": sequences[kept]}
+    columns = {"sequences": sequences[packed]}
     if settings.traced:
         columns |= {
-            "sources": origins.file[sequences[kept]].astype(np.int64),
-            "rows": origins.row[sequences[kept]],
+            "sources": origins.file[sequences[packed]].astype(np.int64),
+            "rows": origins.row[sequences[packed]],
         }
     offsets = pa.array(bins.offsets)
     lists = {
@@ -173,14 +173,14 @@ def pack_group(
         "rows_in": len(sequences),
         "bins": len(bins),
         **held,
-        "stored_tokens": int(stored[kept].sum()),
+        "stored_tokens": int(stored[packed].sum()),
         "bins_without_label": int(empty.sum()),
-        "print": set_print(origins.prints[sequences[kept]]),
-        **({"sources": pool.shares(sequences[kept])} if settings.packs_across else {}),
+        "print": set_print(origins.prints[sequences[packed]]),
+        **({"sources": pool.shares(sequences[packed])} if settings.packs_across else {}),
         "metrics": asdict(metrics),
         "runtime": {
             "max_samples_per_bin": metrics.sequences_max,
-            "dataset_max_seqlen": int(runtime[kept].max(initial=0)),
+            "dataset_max_seqlen": int(runtime[packed].max(initial=0)),
             "min_packed_seqlen": int(bins.loads(runtime).min()) if len(bins) else 0,
         },
         "dropped": {"bins": len(dropped), **gone},
@@ -200,16 +200,16 @@ def shard_counts(
     counts: dict[Split, int] = {}
     for split, count in bins.items():
         if asked is None:
-            share = -(-tokens[split] // (1 << 26))
+            target = -(-tokens[split] // (1 << 26))
         else:
-            share = (2 * asked * count + total) // (2 * total or 1)
-        counts[split] = min(count, max(1, share))
+            target = (2 * asked * count + total) // (2 * total or 1)
+        counts[split] = min(count, max(1, target))
     return counts
 
 
 def even_cuts(count: int, shards: int) -> list[tuple[int, int]]:
     """Cut 0..count-1 into `shards` ranges (start, stop) whose lengths differ by at most one."""
-    return [(count * place // shards, count * (place + 1) // shards) for place in range(shards)]
+    return [(count * index // shards, count * (index + 1) // shards) for index in range(shards)]
 
 
 def write_shard(
@@ -233,8 +233,8 @@ def write_shard(
     table = read_arrow(files.run / shard.group.bins_file)  # mapped, not read
     lists = {name: table[name].combine_chunks() for name in table.column_names}
     offsets = lists["sequences"].offsets.to_numpy()
-    held = {name: each.values.to_numpy() for name, each in lists.items()}
-    bins = Bins(offsets, held["sequences"])
+    arrays = {name: column.values.to_numpy() for name, column in lists.items()}
+    bins = Bins(offsets, arrays["sequences"])
     step = settings.parquet["row_group_size"]
 
     def gathered() -> Iterator[PackedRows]:
@@ -251,8 +251,10 @@ def write_shard(
             counted.update(bins=len(rows), sequences=len(rows.starts), stored_tokens=len(rows.ids))
             counted.update(mask_sum=int(np.sum(rows.mask, dtype=np.int64)))
             if settings.traced:
-                own = slice(offsets[start], offsets[stop])
-                rows = replace(rows, sources=held["sources"][own], source_rows=held["rows"][own])
+                members = slice(offsets[start], offsets[stop])
+                rows = replace(
+                    rows, sources=arrays["sources"][members], source_rows=arrays["rows"][members]
+                )
             yield rows
 
     temporary = files.temporary(shard.target)
@@ -356,11 +358,11 @@ def blend_json(run_id: str, splits: Sequence[Split], shards: Sequence[Linked]) -
     """
     record: dict[str, list[str]] = {}
     for split in splits:
-        own = [shard for shard in shards if shard.split == split]
-        total = sum(shard.tokens for shard in own)
+        split_shards = [shard for shard in shards if shard.split == split]
+        total = sum(shard.tokens for shard in split_shards)
         record[split] = [
             text
-            for shard in own
+            for shard in split_shards
             for text in (
                 f"{shard.tokens / total:.9f}",
                 f"runs/{run_id}/{PurePosixPath(shard.path).with_suffix('')}",

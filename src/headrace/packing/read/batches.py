@@ -3,9 +3,10 @@
 A packed row is a bin: several sequences end to end in `input_ids`, a `loss_mask` of the same
 length, and in `seq_start_id` where each sequence begins.
 
-    form="varlen"   all bins of the batch end to end as one row, [1, tokens], with cu_seqlens and
-    max_seqlen form="padded"   one row per bin, [bins, width], padded; the same cu_seqlens over the
-    flattened tokens
+    form="varlen"   all bins of the batch end to end as one row, [1, tokens], with cu_seqlens
+                    and max_seqlen
+    form="padded"   one row per bin, [bins, width], padded; the same cu_seqlens over the
+                    flattened tokens
 
 Both forms have position_ids that begin at 0 in each sequence, and labels that never cross into the
 next one. Padding is a sequence of its own, so that cu_seqlens end at the last token and no row of
@@ -164,10 +165,11 @@ class PackedBatches:
     def check_columns(self, columns: Sequence[str]) -> None:
         """Raise `SettingsError` unless batches can be made of these columns."""
         missing = [name for name in PACKED_COLUMNS if name not in columns]
-        taken = [name for name in columns if name in MADE and name not in PACKED_COLUMNS]
-        if missing or taken:
+        clashing = [name for name in columns if name in MADE and name not in PACKED_COLUMNS]
+        if missing or clashing:
             raise SettingsError(
-                f"packed batches: columns {missing} are missing, columns {taken} clash with those"
+                f"packed batches: columns {missing} are missing, columns {clashing} clash with"
+                " those"
                 " of the batch;"
                 f' it needs {", ".join(PACKED_COLUMNS)}: choose with columns=, or use packed="off"'
             )
@@ -176,9 +178,9 @@ class PackedBatches:
         """Return the index with the type that masks have after `blocks`; filling rows need it."""
         if LOSS_MASK not in index.schema.names:
             return index
-        place = index.schema.get_field_index(LOSS_MASK)
-        field = index.schema.field(place).with_type(pa.list_(pa.uint8()))
-        return replace(index, schema=index.schema.set(place, field))
+        position = index.schema.get_field_index(LOSS_MASK)
+        field = index.schema.field(position).with_type(pa.list_(pa.uint8()))
+        return replace(index, schema=index.schema.set(position, field))
 
     def blocks(self, read_block: ReadBlock, *, root: Path, index: SplitIndex) -> ReadBlock:
         """Return a reader that checks and normalises the blocks of a reader of stored blocks."""
@@ -215,14 +217,16 @@ class PackedBatches:
         value per bin.
         """
         ids, mask, starts = (cast(Ragged, columns[name]) for name in PACKED_COLUMNS)
-        rest = {name: column for name, column in columns.items() if name not in PACKED_COLUMNS}
-        valid = cast(Any, rest.get(VALID))
-        made = packed_batches(ids, mask, starts, valid=valid, batch_size=batch_size, settings=self)
-        if rest:
-            beside = make_batches(rest, batch_size, batch_format)
+        others = {name: column for name, column in columns.items() if name not in PACKED_COLUMNS}
+        valid = cast(Any, others.get(VALID))
+        packed = packed_batches(
+            ids, mask, starts, valid=valid, batch_size=batch_size, settings=self
+        )
+        if others:
+            beside = make_batches(others, batch_size, batch_format)
         else:
             beside = ({} for _ in range(0, len(ids), batch_size))
-        for batch, more in zip(made, beside, strict=True):
+        for batch, more in zip(packed, beside, strict=True):
             yield {**in_format(batch, batch_format), **cast(dict[str, Any], more)}
 
 
@@ -268,10 +272,10 @@ def _says_packed(root: Path, index: SplitIndex) -> bool:
     if not known or not index.shards:
         return False
     try:
-        said = stored_alignment(root / index.shards[0], index.formats[0])
+        alignment = stored_alignment(root / index.shards[0], index.formats[0])
     except (FileNotFoundError, InputError):
         return False  # reading it will raise
-    if said == "unknown":
+    if alignment == "unknown":
         warnings.warn(
             f"{root / index.shards[0]}: holds packed rows whose loss masks have no known alignment,"
             " so batches are lists and not packed; say where masks stand, e.g."
@@ -280,7 +284,7 @@ def _says_packed(root: Path, index: SplitIndex) -> bool:
             UserWarning,
             stacklevel=2,
         )
-    return said not in (None, "unknown")
+    return alignment not in (None, "unknown")
 
 
 def packed_batches(
@@ -341,11 +345,11 @@ def make_packed_batch(bins: PackedRows, settings: PackedBatches) -> dict[str, An
     if settings.ignore_index is not None:
         labels[mask == 0] = settings.ignore_index
     if settings.last_token == "drop":
-        kept = np.ones(len(ids), np.bool_)
-        kept[last] = False
-        ids = ids[kept]
-        labels = labels[kept]
-        mask = mask[kept]
+        retained = np.ones(len(ids), np.bool_)
+        retained[last] = False
+        ids = ids[retained]
+        labels = labels[retained]
+        mask = mask[retained]
         tokens = tokens - sequences
         lengths = lengths - 1
         sequences = np.diff(offsets_of(lengths > 0)[bins.start_offsets])
@@ -359,19 +363,19 @@ def make_packed_batch(bins: PackedRows, settings: PackedBatches) -> dict[str, An
     if width is None:
         width = -(-longest // multiple) * multiple
     if longest > width:
-        whole = ", which counts all bins of a batch"
+        hint = ", which counts all bins of a batch"
         if settings.form == "padded":
-            whole = ""
+            hint = ""
         less = ', or last_token="drop" for bins packed with it'
         if settings.last_token == "drop":
             less = ""
         raise StreamError(
-            f"packed: a row has {longest} tokens and pad_to is {width}{whole}; set a larger"
+            f"packed: a row has {longest} tokens and pad_to is {width}{hint}; set a larger"
             f" pad_to{less}"
         )
     lengths = np.insert(lengths, np.cumsum(sequences), width - tokens)
     lengths = lengths[lengths > 0]
-    borders = offsets_of(lengths)
+    offsets = offsets_of(lengths)
     most = settings.most_sequences
     if most is not None and len(lengths) > most:
         raise StreamError(
@@ -382,13 +386,13 @@ def make_packed_batch(bins: PackedRows, settings: PackedBatches) -> dict[str, An
         unused = 0
     else:
         unused = most - len(lengths)
-    positions = np.arange(width * len(tokens)) - np.repeat(borders[:-1], lengths)
+    positions = np.arange(width * len(tokens)) - np.repeat(offsets[:-1], lengths)
     batch: dict[str, Any] = {
         "input_ids": _rows(ids, tokens, width, settings.pad_id),
         "labels": _rows(labels, tokens, width, filling),
         "loss_mask": _rows(mask, tokens, width, 0),
         "position_ids": positions.reshape(len(tokens), width),
-        "cu_seqlens": np.pad(borders, (0, unused), mode="edge").astype(np.int32),
+        "cu_seqlens": np.pad(offsets, (0, unused), mode="edge").astype(np.int32),
         "max_seqlen": int(lengths.max(initial=0)),
     }
     if settings.attention_mask != "none":

@@ -43,12 +43,12 @@ ALIGNMENT_KEYS = (
 _VERSION = 2  # of the cached files of counts
 
 
-def holds_whole_numbers(kind: pa.DataType, *, or_truth: bool = False) -> bool:
+def holds_whole_numbers(data_type: pa.DataType, *, or_truth: bool = False) -> bool:
     """Return whether a column of this type has lists of integers, or of booleans if those are
     allowed.
     """
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        inner = kind.value_type
+    if pa.types.is_list(data_type) or pa.types.is_large_list(data_type):
+        inner = data_type.value_type
     else:
         inner = pa.null()
     return bool(pa.types.is_integer(inner) or (or_truth and pa.types.is_boolean(inner)))
@@ -58,9 +58,9 @@ def columns_of_other_types(schema: pa.Schema) -> list[str]:
     """Return the packed columns of a schema whose types packed rows cannot have."""
     there = [schema.field(name) for name in PACKED_COLUMNS if name in schema.names]
     result = []
-    for each in there:
-        if not holds_whole_numbers(each.type, or_truth=each.name == LOSS_MASK):
-            result.append(each.name)
+    for field in there:
+        if not holds_whole_numbers(field.type, or_truth=field.name == LOSS_MASK):
+            result.append(field.name)
     return result
 
 
@@ -135,21 +135,21 @@ class PackedBlocks:
             raise InputError(f"{path}: {error}") from error
 
     def _alignment_of(self, path: Path, word: str) -> MaskAlignment:
-        said = stored_alignment(path, word)
-        if said == "unknown":
-            said = None
-        if said is None and self._alignment is None:
+        declared = stored_alignment(path, word)
+        if declared == "unknown":
+            declared = None
+        if declared is None and self._alignment is None:
             raise SettingsError(
                 f"{path}: its metadata has no {ALIGNMENT_KEYS[1]}; say where its masks stand, e.g."
                 ' packed=headrace.PackedBatches(loss_mask_alignment="shift_left"), or "unshifted"'
             )
-        if said is not None and self._alignment not in (None, said):
+        if declared is not None and self._alignment not in (None, declared):
             raise SettingsError(
-                f'{path}: its metadata says {ALIGNMENT_KEYS[1]} "{said}", and "{self._alignment}"'
-                " was asked for; leave loss_mask_alignment out, or open files of one kind at a"
-                " time"
+                f'{path}: its metadata says {ALIGNMENT_KEYS[1]} "{declared}", and'
+                f' "{self._alignment}" was asked for; leave loss_mask_alignment out, or open files'
+                " of one kind at a time"
             )
-        return cast(MaskAlignment, said or self._alignment)
+        return cast(MaskAlignment, declared or self._alignment)
 
 
 def stored_alignment(path: Path, word: str) -> MaskAlignment | Literal["unknown"] | None:
@@ -160,24 +160,24 @@ def stored_alignment(path: Path, word: str) -> MaskAlignment | Literal["unknown"
     "unknown" is written for older bins whose alignment was not given. word: the format of the shard
     in the index. Only Parquet has such metadata.
     """
-    kind = file_type_of_word(word)
-    if kind.format.name != "parquet":
+    file_type = file_type_of_word(word)
+    if file_type.format.name != "parquet":
         return None
-    metadata = key_values(path, kind)
-    found = next(
+    metadata = key_values(path, file_type)
+    value = next(
         (metadata[key.encode()] for key in ALIGNMENT_KEYS if key.encode() in metadata), None
     )
-    if found is None:
+    if value is None:
         return None
-    said = found.decode("utf-8", "replace")
-    if said == "unknown":
+    declared = value.decode("utf-8", "replace")
+    if declared == "unknown":
         return "unknown"
-    if said not in get_args(MaskAlignment):
+    if declared not in get_args(MaskAlignment):
         raise InputError(
-            f"its metadata says {ALIGNMENT_KEYS[1]} {said!r}; this version knows"
+            f"its metadata says {ALIGNMENT_KEYS[1]} {declared!r}; this version knows"
             f" {', '.join(get_args(MaskAlignment))}: upgrade headrace, or write the file anew"
         )
-    return cast(MaskAlignment, said)
+    return cast(MaskAlignment, declared)
 
 
 def count_rows(
@@ -197,19 +197,19 @@ def count_rows(
     that changes whenever the rows may, for the cache of counts under cache_dir; None: no cache.
     Raises what reading blocks raises, and `InputError` for nulls.
     """
-    kept = None
+    cache_file = None
     if contents is not None and cache_dir is not None:
         key = sha256_hex(
             canonical_json([_VERSION, contents, index.identity, list(columns), list(counts)])
         )
-        kept = cache_dir / f"counts-{key}.npy"
+        cache_file = cache_dir / f"counts-{key}.npy"
         with suppress(OSError, ValueError):  # a missing or damaged file is rebuilt
-            data = (whole := kept.read_bytes())[:-64]
-            digest = whole[-64:]
+            data = (content := cache_file.read_bytes())[:-64]
+            digest = content[-64:]
             if sha256_hex(data).encode() == digest:
-                found: I64 = np.load(io.BytesIO(data), allow_pickle=False)
-                if found.dtype == np.int64 and found.shape == (len(counts), index.total_rows):
-                    return found
+                cached: I64 = np.load(io.BytesIO(data), allow_pickle=False)
+                if cached.dtype == np.int64 and cached.shape == (len(counts), index.total_rows):
+                    return cached
 
     def count_block(block: int) -> I64:
         where = f"{index.shards[index.shard_of_block[block]]} block {index.block[block]}"
@@ -225,27 +225,29 @@ def count_rows(
                     f"{where}: column {name} holds {table[name].null_count} nulls; a sequence"
                     " without tokens is an empty list"
                 )
-        found = count(table)
-        if found.size and not 0 <= int(found.min()) <= int(found.max()) < 1 << 62:
+        counted = count(table)
+        if counted.size and not 0 <= int(counted.min()) <= int(counted.max()) < 1 << 62:
             raise InputError(
-                f"{where}: columns {list(columns)} give counts of {found.min()}..{found.max()}"
+                f"{where}: columns {list(columns)} give counts of {counted.min()}..{counted.max()}"
             )
-        return found
+        return counted
 
     parts = run_tasks(
         [partial(count_block, block) for block in range(len(index.rows))], default_workers()
     )
-    found = np.concatenate([np.zeros((len(counts), 0), np.int64), *parts], axis=1)
-    if kept is not None:
+    cached = np.concatenate([np.zeros((len(counts), 0), np.int64), *parts], axis=1)
+    if cache_file is not None:
         written = io.BytesIO()
-        np.save(written, found)
+        np.save(written, cached)
         with suppress(StoreError, CorruptShard, OSError):
-            make_directory(kept.parent)
-            kept.unlink(missing_ok=True)
+            make_directory(cache_file.parent)
+            cache_file.unlink(missing_ok=True)
             write_new(
-                kept, written.getvalue() + sha256_hex(written.getvalue()).encode(), sync="none"
+                cache_file,
+                written.getvalue() + sha256_hex(written.getvalue()).encode(),
+                sync="none",
             )
-    return found
+    return cached
 
 
 def sequences_in(table: pa.Table) -> tuple[I64, I64, I64]:
@@ -256,8 +258,8 @@ def sequences_in(table: pa.Table) -> tuple[I64, I64, I64]:
     counts = lengths_of(table[SEQ_START_ID])
     starts = pc.list_flatten(table[SEQ_START_ID]).to_numpy().astype(np.int64)
     ends = np.append(starts[1:], 0)
-    held = np.flatnonzero(counts)
-    ends[np.cumsum(counts)[held] - 1] = tokens[held]
+    nonempty = np.flatnonzero(counts)
+    ends[np.cumsum(counts)[nonempty] - 1] = tokens[nonempty]
     return tokens, counts, ends - starts
 
 

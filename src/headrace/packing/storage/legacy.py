@@ -88,9 +88,9 @@ class LegacyPickleWriter:
     def __enter__(self) -> LegacyPickleWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
         """Finalize, unless that was done or there was an error."""
-        if kind is None and not self._closed:
+        if error_type is None and not self._closed:
             self.finalize()
 
 
@@ -133,8 +133,8 @@ def sequences_of_bins(rows: PackedRows, alignment: Alignment) -> list[tuple[npt.
     else:
         mask[:-1] = rows.mask[1:]
         mask[rows.token_offsets[1:] - 1] = 0
-    borders = np.append(rows.sequence_begins, len(rows.ids)).tolist()
-    return [(rows.ids[begin:end], mask[begin:end]) for begin, end in pairwise(borders)]
+    offsets = np.append(rows.sequence_begins, len(rows.ids)).tolist()
+    return [(rows.ids[begin:end], mask[begin:end]) for begin, end in pairwise(offsets)]
 
 
 def convert_legacy_to_parquet(
@@ -251,7 +251,7 @@ def _flat(values: Any, what: str) -> npt.NDArray[Any]:
     return array
 
 
-_PLAIN = {f"{kind}{size}" for kind in "iuf" for size in (1, 2, 4, 8)} - {"f1"} | {"b1"}
+_PLAIN = {f"{letter}{size}" for letter in "iuf" for size in (1, 2, 4, 8)} - {"f1"} | {"b1"}
 _ALLOWED = {
     ("numpy", "ndarray"),
     ("numpy", "dtype"),
@@ -318,20 +318,20 @@ def _value_of(noted: Any) -> Any:
         return noted
     try:
         if noted.name == "_reconstruct":
-            _, shape, kind, _, data = noted.state
+            _, shape, type_record, _, data = noted.state
         elif noted.name == "_frombuffer":
-            data, kind, shape, _ = noted.arguments or ()
+            data, type_record, shape, _ = noted.arguments or ()
         else:
             shape = (1,)
             arguments: Any = ()
             if noted.name == "scalar":
                 arguments = noted.arguments or ()
-            kind, data = arguments
-        text = kind.arguments[0].lstrip("<|=")
+            type_record, data = arguments
+        text = type_record.arguments[0].lstrip("<|=")
         order = "<"
-        if kind.state:
-            order = kind.state[1]
-        if kind.name != "dtype" or order not in ("<", ">", "|", "="):
+        if type_record.state:
+            order = type_record.state[1]
+        if type_record.name != "dtype" or order not in ("<", ">", "|", "="):
             raise ValueError(f"byte order {order!r:.60}")
     except (AttributeError, TypeError, ValueError, LookupError) as error:
         raise ValueError(f"an array that is damaged ({error})") from error

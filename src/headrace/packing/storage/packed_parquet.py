@@ -93,18 +93,19 @@ class ParquetShardWriter:
         temporary: Path | None = None,
     ) -> None:
         self.output_path = os.fspath(output_path)
-        place = path_of(self.output_path)
+        location = path_of(self.output_path)
         if filesystem is not None and (
-            is_address(str(place)) or self.output_path.lower().startswith("file:")
+            is_address(str(location)) or self.output_path.lower().startswith("file:")
         ):
             raise SettingsError(
                 f"{self.output_path}: is an address, and filesystem= is given too; give the path"
                 " inside that file system"
             )
-        if filesystem is None and is_address(str(place)):
+        if filesystem is None and is_address(str(location)):
             raise SettingsError(
-                f"{place}: is in an object store; give filesystem=, e.g. pyarrow.fs.S3FileSystem(),"
-                f" and the path {'/'.join(place.parts[1:])} inside it, or write a local file"
+                f"{location}: is in an object store; give filesystem=, e.g."
+                f" pyarrow.fs.S3FileSystem(), and the path {'/'.join(location.parts[1:])} inside"
+                " it, or write a local file"
             )
         if row_group_size < 1:
             raise ValueError(
@@ -128,10 +129,10 @@ class ParquetShardWriter:
                 stream = filesystem.open_output_stream(self.tmp_path, compression=None)
             self._file = HashingFile(Path(self.tmp_path), stream)
         else:
-            self.output_path = str(place)
+            self.output_path = str(location)
             if temporary is None:
-                local.make_directory(place.parent)
-            self.tmp_path = str(temporary or local.temporary_for(place))
+                local.make_directory(location.parent)
+            self.tmp_path = str(temporary or local.temporary_for(location))
             self._file = HashingFile(Path(self.tmp_path))
         self._writer = pq.ParquetWriter(
             self._file,
@@ -192,8 +193,8 @@ class ParquetShardWriter:
         self._must_be_open(f"{len(rows)} bins")
         at = 0
         while at < len(rows):
-            held = self.bins % self.row_group_size
-            part = rows[at : at + self.row_group_size - held]
+            buffered = self.bins % self.row_group_size
+            part = rows[at : at + self.row_group_size - buffered]
             at += len(part)
             self.bins += len(part)
             self.tokens += len(part.ids)
@@ -202,7 +203,7 @@ class ParquetShardWriter:
                 self._emit(part)
                 continue
             self._held.append(PackedRows.concatenate([part]))
-            if held + len(part) == self.row_group_size:
+            if buffered + len(part) == self.row_group_size:
                 self._flush()
 
     def finish(self) -> Written:
@@ -255,9 +256,9 @@ class ParquetShardWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
         """Finalize, unless that was done; abort on an error."""
-        if kind is not None:
+        if error_type is not None:
             self.abort()
         elif not self._closed:
             self.finalize()
@@ -381,10 +382,14 @@ def read_parquet(path: Path) -> Iterator[PackedRows]:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             kinds = {field.name: field.type for field in file.schema_arrow}
             for field in SCHEMA:
-                kind = kinds.get(field.name, pa.null())
-                if not pa.types.is_list(kind) or kind.value_type != field.type.value_type:
+                column_type = kinds.get(field.name, pa.null())
+                if (
+                    not pa.types.is_list(column_type)
+                    or column_type.value_type != field.type.value_type
+                ):
                     raise InputError(
-                        f"column {field.name} is {kind}, not lists of {field.type.value_type}"
+                        f"column {field.name} is {column_type}, not lists of"
+                        f" {field.type.value_type}"
                     )
             for group in range(file.metadata.num_row_groups):
                 where = f"{path}: row group {group}"

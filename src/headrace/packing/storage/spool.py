@@ -100,16 +100,16 @@ class SpoolWriter:
     def __enter__(self) -> SpoolWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
         """Close the files and, unless there was an error, write the manifest."""
         records = {}
         for name, (temporary, file) in self._open.items():
             file.close()
-            if kind is None:
+            if error_type is None:
                 written = file.holding(self.sequences)
                 self._files.finished(temporary, f"{self._directory}/{name}", written)
                 records[name] = {"bytes": written.bytes, "sha256": written.digest}
-        if kind is None:
+        if error_type is None:
             manifest = {
                 "version": VERSION,
                 "sequences": self.sequences,
@@ -212,14 +212,14 @@ class Spool:
         not exist.
         """
         _check_sequences(sequences, len(self))
-        begins = self.offsets[sequences].astype(np.int64)
+        starts = self.offsets[sequences].astype(np.int64)
         lengths = self.lengths[sequences].astype(np.int64)
-        if len(begins) and int((begins + lengths).max()) > len(self.tokens):
+        if len(starts) and int((starts + lengths).max()) > len(self.tokens):
             raise CorruptShard(
-                f"spool: a sequence ends at token {int((begins + lengths).max())} of"
+                f"spool: a sequence ends at token {int((starts + lengths).max())} of"
                 f" {len(self.tokens)}; offsets or lengths are damaged, write the spool again"
             )
-        return _runs(self.tokens, begins, lengths), _runs(self.mask, begins, lengths), lengths
+        return _runs(self.tokens, starts, lengths), _runs(self.mask, starts, lengths), lengths
 
 
 def _check_sequences(sequences: I64, count: int) -> None:
@@ -228,12 +228,12 @@ def _check_sequences(sequences: I64, count: int) -> None:
         raise IndexError(f"spool: no sequence {outside[0]}; there are {count}, counted from 0")
 
 
-def _runs(values: npt.NDArray[Any], begins: I64, lengths: I64) -> npt.NDArray[Any]:
+def _runs(values: npt.NDArray[Any], starts: I64, lengths: I64) -> npt.NDArray[Any]:
     """Return values[b : b + n] of each pair end to end, as a read-only array.
 
     Bounds are not checked.
     """
-    views = pa.LargeListViewArray.from_arrays(pa.array(begins), pa.array(lengths), pa.array(values))
+    views = pa.LargeListViewArray.from_arrays(pa.array(starts), pa.array(lengths), pa.array(values))
     laid: npt.NDArray[Any] = views.flatten().to_numpy()
     return laid
 
@@ -247,7 +247,7 @@ class JoinedSpool:
 
     def __init__(self, spools: Sequence[Spool]) -> None:
         self._spools = tuple(spools)
-        self._first: I64 = offsets_of([len(each) for each in self._spools])
+        self._first: I64 = offsets_of([len(spool) for spool in self._spools])
 
     def __len__(self) -> int:
         return int(self._first[-1])
@@ -267,11 +267,11 @@ class JoinedSpool:
             return parts[0]
         by_owner = np.argsort(owner, kind="stable")
         ids, mask, sizes = (np.concatenate([part[column] for part in parts]) for column in range(3))
-        begins = np.empty_like(sizes)
+        starts = np.empty_like(sizes)
         lengths = np.empty_like(sizes)
-        begins[by_owner] = np.cumsum(sizes) - sizes
+        starts[by_owner] = np.cumsum(sizes) - sizes
         lengths[by_owner] = sizes
-        return _runs(ids, begins, lengths), _runs(mask, begins, lengths), lengths
+        return _runs(ids, starts, lengths), _runs(mask, starts, lengths), lengths
 
 
 def gather(
