@@ -38,12 +38,12 @@ Codes = npt.NDArray[np.uint16]
 class DropRule:
     """A reason to drop a row.
 
-    reason: its word in the manifest. sentence: for people. applies: masks the rows [N].
+    reason: its word in the manifest. sentence: for people. applies: masks the rows [N]; None for no row.
     """
 
     reason: str
     sentence: str
-    applies: Callable[[Rows], Bools]
+    applies: Callable[[Rows], Bools | None]
 
 
 class Placement:
@@ -148,20 +148,24 @@ class Rows:
         self.plan = plan
         self.time_us = scanned.time_us
 
-    def has(self, flag: int) -> Bools:
-        """Mask the rows that the scan gave this flag."""
+    @cached_property
+    def has_flags(self) -> bool:
+        """Whether the scan gave any row a flag; most shards have none."""
+        return bool(self.scanned.flags.any())
+
+    def has(self, flag: int) -> Bools | None:
+        """Mask the rows that the scan gave this flag; None for no row."""
+        if not self.has_flags:
+            return None
         flagged: Bools = (self.scanned.flags & np.uint8(flag)) != 0
         return flagged
-
-    def none(self) -> Bools:
-        """Mask no row."""
-        return np.zeros(len(self.time_us), np.bool_)
 
     @cached_property
     def instant(self) -> Bools:
         """Which times are on the UTC clock, and not on the wall clock of the time zone."""
         if self.plan.clock == "mixed":
-            return self.has(INSTANT)
+            instant: Bools = (self.scanned.flags & INSTANT) != 0
+            return instant
         return np.full(len(self.time_us), self.plan.clock == "utc")
 
     @cached_property
@@ -201,11 +205,11 @@ class Rows:
         late &= ~self.before
         return late
 
-    def lacks_entity(self) -> Bools:
+    def lacks_entity(self) -> Bools | None:
         """Mask the rows without an entity, unless they form one or time alone decides."""
         settings = self.plan.settings
         if settings.entity is None or settings.null_entity == "own":
-            return self.none()
+            return None
         lacks: Bools = self.scanned.entity == NULL_ENTITY
         return lacks
 
@@ -226,12 +230,12 @@ OF_ONE_CUT = (
     DropRule(
         _TRAIN_ENTITY_LATE,
         "entity trains, row is from the cutoff on",
-        lambda rows: rows.none() if rows.plan.settings.entity is None else rows.late(TRAIN),
+        lambda rows: None if rows.plan.settings.entity is None else rows.late(TRAIN),
     ),
     DropRule(
         _VAL_ENTITY_LATE,
         "entity validates, row is from the cutoff on",
-        lambda rows: rows.late(VAL) if rows.plan.settings.val_in_test == "drop" else rows.none(),
+        lambda rows: rows.late(VAL) if rows.plan.settings.val_in_test == "drop" else None,
     ),
 )
 OF_LABELS = DropRule("missing_label", "has no label", lambda rows: rows.has(MISSING_LABEL))
@@ -243,10 +247,15 @@ def classify(scanned: Scanned, plan: SplitPlan) -> Codes:
     Pure.
     """
     rows = Rows(scanned, plan)
-    codes = rows.placed.copy()
+    codes = rows.placed.copy()  # rules read the original
     reasons = list(enumerate(plan.rules, start=len(plan.names)))
     for code, rule in reversed(reasons):  # so that the first rule that applies has the last word
-        np.putmask(codes, rule.applies(rows), np.uint16(code))
+        dropped = rule.applies(rows)
+        if dropped is not None:
+            # Arithmetic, as masked writes are slow where a mask changes from row to row.
+            change = np.uint16(code) - codes
+            change *= dropped
+            codes += change
     return codes
 
 

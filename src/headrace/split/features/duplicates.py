@@ -53,17 +53,18 @@ _LARGE_UNIT = 10
 _LARGE_FRACTION = 0.01
 
 
-def _content_before_cutoff(rows: Rows) -> Bools:
+def _content_before_cutoff(rows: Rows) -> Bools | None:
     repeated = _repeated(rows, "group")
-    repeated &= rows.placed == TEST_CODE
+    if repeated is not None:
+        repeated &= rows.placed == TEST_CODE
     return repeated
 
 
-def _repeated(rows: Rows, duplicates: str) -> Bools:
+def _repeated(rows: Rows, duplicates: str) -> Bools | None:
     repeats = rows.plan.repeats
     compared = rows.scanned.compared
     if repeats is None or compared is None or rows.plan.settings.duplicates != duplicates:
-        return rows.none()
+        return None
     return repeats.repeated(compared, rows.scanned.shard)
 
 
