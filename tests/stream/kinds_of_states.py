@@ -100,7 +100,7 @@ def of_others(folder: Path) -> dict[str, Kind]:
 
     def windows():
         train = headrace.windows.open(folder / "series", "train", input_length=5, output_length=2)
-        nearby = {"shuffle": "nearby", "lanes": 3, "stretch": 7}
+        nearby = {"shuffle": "nearby", "lanes": 3, "lane_windows": 7}
         return train.stream(batch_size=4, chunk_size=2, batch_format="numpy", topology=ALONE, **nearby)
 
     kinds = {}

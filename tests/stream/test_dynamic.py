@@ -212,7 +212,7 @@ def test_ranks_that_begin_at_different_places_are_told():
 
 
 def test_a_rank_that_waits_for_one_that_began_elsewhere_is_told_the_same():
-    one = {"store": LocalStore(), "prefix": "pass", "epoch": 0, "borders": np.array([0, 8]), "batch_size": 8}
+    one = {"store": LocalStore(), "prefix": "pass", "epoch": 0, "boundaries": np.array([0, 8]), "batch_size": 8}
     claims = [Claims(**one, topology=each, check=lambda: None) for each in ranks(2)]
     claims[0].arrive("a")
     with pytest.raises(StreamError, match="rank 1 of 2: this pass starts at b, another rank's at a; load the same"):

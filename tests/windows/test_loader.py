@@ -18,6 +18,7 @@ import headrace.windows
 from headrace.errors import SettingsError, StreamError
 from headrace.sealed import seal
 from headrace.series.windows.loader import Chunked
+from headrace.stream.order.state import FORMAT_VERSION
 from headrace.stream.ranks.topology import Topology
 from laws import examples
 
@@ -323,7 +324,7 @@ def test_states_that_do_not_fit_are_refused(dataset, change, message):
     with pytest.raises(StreamError, match="its digest is|" + message):
         stream.load_state_dict({**stream.state_dict(), **change})
     with pytest.raises(StreamError, match="keys missing"):
-        stream.load_state_dict(seal("stream", 3, {}))
+        stream.load_state_dict(seal("stream", FORMAT_VERSION, {}))
 
 
 def test_a_state_of_other_chunks_is_refused(dataset):

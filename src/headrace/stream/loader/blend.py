@@ -121,7 +121,9 @@ class Blend:
             indexes, names=self.names, weights=self.weights, columns=options.columns
         )
         readers = [dataset.reader(chosen, options) for dataset, chosen in splits]
-        return index, partial(_read_part, readers, offsets_from_lengths([len(part.rows) for part in indexes]))
+        return index, partial(
+            _read_part, readers, offsets_from_lengths([len(part.rows) for part in indexes])
+        )
 
 
 def blend(
@@ -151,7 +153,8 @@ def blend(
         if isinstance(source, tuple) and len(source) == 2:
             dataset, split = source
         else:
-            dataset, split = (source, None)
+            dataset = source
+            split = None
         if not isinstance(dataset, Dataset) or not isinstance(split, str | None):
             raise SettingsError(
                 f"blend: {name} is {source!r}; give what headrace.open returned, or that and a"
@@ -160,6 +163,13 @@ def blend(
         parts.append((dataset, split))
     if weights is None:
         return Blend(names, tuple(parts), None)
+    return Blend(names, tuple(parts), _checked_weights(weights, names))
+
+
+def _checked_weights(
+    weights: Mapping[str, float] | Sequence[float], names: Sequence[str]
+) -> tuple[float, ...]:
+    """Return the weights in the order of the datasets. Raises `SettingsError`."""
     if isinstance(weights, Mapping):
         if set(weights) != set(names):
             raise SettingsError(
@@ -175,7 +185,7 @@ def blend(
                 f"weight of {name} is {weight!r}; expected a positive number: leave out a dataset"
                 " that has no weight"
             )
-    return Blend(names, tuple(parts), tuple(map(float, weights)))
+    return tuple(map(float, weights))
 
 
 def join_indexes(

@@ -330,6 +330,14 @@ class StreamOptions:
                     f'{name} is {getattr(self, name)!r} and distribution "{self.distribution}";'
                     ' "local" needs locality= and ranks_per_node=, the others neither'
                 )
+        self._check_balance()
+        self._check_mask()
+        if self.locality is not None:
+            object.__setattr__(self, "locality", _nodes(self.locality))
+        if self.columns is not None:
+            object.__setattr__(self, "columns", _column_names(self.columns))
+
+    def _check_balance(self) -> None:
         if not isinstance(self.balance, CostModel):
             check_word("balance", self.balance, get_args(BalanceWord))
         values = {name: getattr(self, name) for name in _UNBALANCED}
@@ -345,11 +353,6 @@ class StreamOptions:
                 f"balance is {model}, which orders the packed rows of whole shuffled epochs by"
                 f" their cost; it does not go with {', '.join(others)}: leave one of them out"
             )
-        self._check_mask()
-        if self.locality is not None:
-            object.__setattr__(self, "locality", _nodes(self.locality))
-        if self.columns is not None:
-            object.__setattr__(self, "columns", _column_names(self.columns))
 
     def _check_mask(self) -> None:
         names = self.mask_entities

@@ -101,7 +101,9 @@ def copied(columns: Columns, memory: Callable[[int], npt.NDArray[np.uint8]]) -> 
     memory: allocates bytes; called once for all arrays together.
     """
     sizes = [column.nbytes if isinstance(column, np.ndarray) else 0 for column in columns.values()]
-    offsets = offsets_from_lengths([-(-size // _ALIGNED_BYTES) * _ALIGNED_BYTES for size in sizes]).tolist()
+    offsets = offsets_from_lengths(
+        [-(-size // _ALIGNED_BYTES) * _ALIGNED_BYTES for size in sizes]
+    ).tolist()
     block = memory(offsets[-1])
     copies: Columns = {}
     for at, (name, column) in zip(offsets, columns.items(), strict=False):
@@ -127,40 +129,19 @@ def size_of(columns: Columns) -> int:
 def _from_arrow(chunks: pa.ChunkedArray, where: str, *, arrow: bool) -> Column:
     arrow_type = chunks.type
     if not arrow:
-        if arrow_type.id in _PLAIN and chunks.num_chunks == 1 and not chunks.null_count:
-            array = chunks.chunk(0)
-            dtype = _PLAIN[arrow_type.id]
-            # viewed, as `to_numpy` would release the interpreter lock for each column
-            values = array.buffers()[1]
-            if values is None:
-                return np.empty(0, dtype)
-            return np.frombuffer(values, dtype, len(array), array.offset * dtype.itemsize)
-        if pa.types.is_fixed_size_list(arrow_type) and _is_number(arrow_type.value_type):
-            lists = whole_array(chunks)
-            numbers = lists.flatten()
-            if lists.null_count or numbers.null_count:
-                raise _null(where, lists.null_count or numbers.null_count, arrow_type)
-            return numbers.to_numpy(zero_copy_only=False).reshape(len(lists), arrow_type.list_size)
-        if _is_number(arrow_type) or pa.types.is_boolean(arrow_type) or _is_moment(arrow_type):
-            if chunks.null_count and not (
-                pa.types.is_floating(arrow_type) or _is_moment(arrow_type)
-            ):
-                raise _null(where, chunks.null_count, arrow_type)
-            return chunks.to_numpy()
-        if (pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type)) and _is_number(
-            arrow_type.value_type
-        ):
-            return _ragged(whole_array(chunks), where)
+        column = _in_numpy(chunks, where)
+        if column is not None:
+            return column
     if pa.types.is_dictionary(arrow_type) or pa.types.is_run_end_encoded(arrow_type):
         joined = whole_array(chunks)
         if pa.types.is_dictionary(arrow_type):
             return joined.dictionary_decode()
         return pc.run_end_decode(joined)
     # Arrow has no take for views
-    if pa.types.is_string_view(arrow_type) or pa.types.is_binary_view(arrow_type):
-        chunks = chunks.cast(
-            pa.large_string() if pa.types.is_string_view(arrow_type) else pa.large_binary()
-        )
+    if pa.types.is_string_view(arrow_type):
+        chunks = chunks.cast(pa.large_string())
+    elif pa.types.is_binary_view(arrow_type):
+        chunks = chunks.cast(pa.large_binary())
     joined = whole_array(chunks)
     error = _no_take(joined)
     if error is not None:  # views inside lists and structs
@@ -170,6 +151,34 @@ def _from_arrow(chunks: pa.ChunkedArray, where: str, *, arrow: bool) -> Column:
             " columns="
         )
     return joined
+
+
+def _in_numpy(chunks: pa.ChunkedArray, where: str) -> Column | None:
+    """Return numbers, truths, times and lists of numbers for numpy; None for other types."""
+    arrow_type = chunks.type
+    if arrow_type.id in _PLAIN and chunks.num_chunks == 1 and not chunks.null_count:
+        array = chunks.chunk(0)
+        dtype = _PLAIN[arrow_type.id]
+        # viewed, as `to_numpy` would release the interpreter lock for each column
+        values = array.buffers()[1]
+        if values is None:
+            return np.empty(0, dtype)
+        return np.frombuffer(values, dtype, len(array), array.offset * dtype.itemsize)
+    if pa.types.is_fixed_size_list(arrow_type) and _is_number(arrow_type.value_type):
+        lists = whole_array(chunks)
+        numbers = lists.flatten()
+        if lists.null_count or numbers.null_count:
+            raise _null(where, lists.null_count or numbers.null_count, arrow_type)
+        return numbers.to_numpy(zero_copy_only=False).reshape(len(lists), arrow_type.list_size)
+    if _is_number(arrow_type) or pa.types.is_boolean(arrow_type) or _is_moment(arrow_type):
+        if chunks.null_count and not (pa.types.is_floating(arrow_type) or _is_moment(arrow_type)):
+            raise _null(where, chunks.null_count, arrow_type)
+        return chunks.to_numpy()
+    if (pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type)) and _is_number(
+        arrow_type.value_type
+    ):
+        return _ragged(whole_array(chunks), where)
+    return None
 
 
 _TRIED: dict[pa.DataType, str | None] = {}
