@@ -21,7 +21,7 @@ def test_a_run_of_another_format_says_what_to_do(tmp_path: Path, version: int | 
     path = headrace.prepare(recipe, tmp_path / "out", workers=1).run / manifest.MANIFEST
     path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": version}))
 
-    with pytest.raises(headrace.InputError, match=f"format version {version}, this headrace reads 3; .*{remedy}"):
+    with pytest.raises(headrace.InputError, match=f"format version {version}, this headrace reads {manifest.FORMAT_VERSION}; .*{remedy}"):
         headrace.open(tmp_path / "out")
 
 

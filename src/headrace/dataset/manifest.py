@@ -19,7 +19,7 @@ from headrace.formats.strict_json import loads
 
 MANIFEST = "manifest.json"
 INDEX = "index.parquet"
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 DIGEST = "digest"
 # the cells (splits of the run) that make up each split of a fold
 FoldLists: TypeAlias = Mapping[str, Sequence[str]]

@@ -91,13 +91,7 @@ def timeline_figure(data: RunFacts) -> Figure | None:
         tone: Tone = "warning"
     else:
         tone = "good"
-    counted_dates = data.manifest.facts.get("dates")
-    if counted_dates is None:
-        answer += (
-            "\nAn older version prepared this run and did not count its dates; prepare it again to"
-            " see them."
-        )
-        return Figure("timeline", _TIMELINE, answer, None, tone, "full")
+    counted_dates = data.manifest.facts["dates"]
     parts = {split: np.array(counted_dates["rows"][split], np.float64) for split in data.splits}
     edges = counted_dates["first_us"] + counted_dates["width_us"] * np.arange(
         len(parts["train"]) + 1, dtype=np.float64

@@ -484,7 +484,7 @@ class TemporalSplit(RecipeSettings):
         return cutoffs(self)[0]
 
     def config(self) -> dict[str, Any]:
-        """Return all settings as JSON; without folds the result equals that of older versions."""
+        """Return all settings as JSON; `folds` only where rows have any."""
         config = super().config()
         if self.folds is None:
             del config["folds"]

@@ -14,7 +14,7 @@ SHARDS = {
     "val": "2177fb83b77285ff",
     "test": "e2de5b1a1c8c0937",
 }
-RUN_ID = "b6e8e91d-9409-5ada-8b6a-da5fa85aaf67"
+RUN_ID = "d37afb36-4256-52bb-b229-8298ace95e72"
 
 
 def split(tmp_path: Path) -> headrace.types.Prepared:
