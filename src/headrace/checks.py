@@ -70,10 +70,10 @@ def instant_us(name: str, text: str) -> int:
 
 def duration_us(name: str, value: str) -> int:
     """Return a duration such as 30d in microseconds. Raises `SettingsError` for any other text."""
-    found = _DURATION.fullmatch(value)
-    if found is None:
+    match = _DURATION.fullmatch(value)
+    if match is None:
         raise SettingsError(f"{name} is {value!r}; give a number and s, m, h, d or w, such as 30d")
-    return int(found[1]) * _UNIT_US[found[2]]
+    return int(match[1]) * _UNIT_US[match[2]]
 
 
 def nearest(name: str, known: Iterable[str], otherwise: str) -> str:

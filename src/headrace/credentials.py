@@ -24,8 +24,8 @@ def refuse_credentials(value: object) -> None:
     """Raise `SettingsError` for a place whose text holds a password or a signature, without
     repeating it.
     """
-    for item in value if isinstance(value, tuple | list) else (value,):
-        if isinstance(item, str | PurePath) and _CREDENTIALS.search(str(item)):
+    for path in value if isinstance(value, tuple | list) else (value,):
+        if isinstance(path, str | PurePath) and _CREDENTIALS.search(str(path)):
             raise SettingsError(
                 "a path holds credentials (a user's password, or a signature behind its '?'); give"
                 " the path alone, and the credentials by the environment or the machine's role"

@@ -130,13 +130,13 @@ class HeadraceError(Exception):
             parts.append(f"column {shown(self.column)}")
         if self.setting is not None and not names_setting:
             parts.append(setting_name(self.setting))
-        place = ", ".join(parts)
+        location = ", ".join(parts)
         if self.path is not None:
-            place = f"{self.path}: {place}" if place else self.path
-        if self.value is not None and place and not names_setting:
-            place += f" is {shown(self.value)}"
-        if place:
-            problems[:1] = [": ".join([place, *problems[:1]])]
+            location = f"{self.path}: {location}" if location else self.path
+        if self.value is not None and location and not names_setting:
+            location += f" is {shown(self.value)}"
+        if location:
+            problems[:1] = [": ".join([location, *problems[:1]])]
         if self.remedy is not None:
             problems[-1:] = ["; ".join([*problems[-1:], self.remedy])]
         return problems

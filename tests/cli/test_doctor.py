@@ -13,7 +13,7 @@ def test_versions_extras_and_the_rank_are_printed() -> None:
     found = {finding["name"]: finding for finding in record["findings"]}
 
     assert record["ok"]
-    assert found["rank"]["found"] == "0 of 1, no launcher was detected"
+    assert found["rank"]["value"] == "0 of 1, no launcher was detected"
     assert found["extra torch"]["verdict"] == "ok"
     assert {"python", "headrace", "pyarrow", "polars", "numpy", "pydantic"} < found.keys()
 
@@ -39,10 +39,10 @@ def test_extras_are_those_of_the_package_with_the_extras_they_include() -> None:
     found = {finding.name: finding for finding in extras(requirements)}
 
     assert {"extra a", "extra b", "extras not installed"} == set(found)
-    assert "c, d" == found["extras not installed"].found
+    assert "c, d" == found["extras not installed"].value
     assert ("ok", "") == (found["extra a"].verdict, found["extra a"].advice)
-    assert found["extra b"].found.startswith("pyarrow ")
-    assert "no-such-library missing" in found["extra b"].found
+    assert found["extra b"].value.startswith("pyarrow ")
+    assert "no-such-library missing" in found["extra b"].value
     assert "pip install 'headrace[b]'" in found["extra b"].advice
 
 
@@ -57,5 +57,5 @@ def test_extras_are_those_of_the_package_with_the_extras_they_include() -> None:
 def test_ranks_are_found_as_streams_find_them(environ: dict[str, str], words: str, verdict: str) -> None:
     found = rank(environ)
 
-    assert words in found.found
+    assert words in found.value
     assert verdict == found.verdict

@@ -55,7 +55,7 @@ class CommandsOnUse(Mapping[str, Any]):
 
     def __iter__(self) -> Iterator[str]:
         words = [word for recipe in recipes().values() for word in recipe.commands]
-        return iter(dict.fromkeys([*words, *(word for own in _COMMANDS.values() for word in own)]))
+        return iter(dict.fromkeys([*words, *(word for commands in _COMMANDS.values() for word in commands)]))
 
     def __len__(self) -> int:
         return len(list(iter(self)))
@@ -113,12 +113,12 @@ class Commands(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature of click
         return sorted(self.commands, key=lambda word: isinstance(self.commands[word], TyperGroup))
 
-    def make_context(self, *given: Any, **options: Any) -> Any:
-        self.arguments = list(options["args"] if "args" in options else given[1])
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        self.arguments = list(options["args"] if "args" in options else arguments[1])
         if not options.get("resilient_parsing"):  # a shell asks for completions
             refuse_credentials(self.arguments)  # here, because messages may repeat arguments
         with usage_errors_kept():
-            return super().make_context(*given, **options)
+            return super().make_context(*arguments, **options)
 
     def invoke(self, ctx: Any) -> Any:
         name_flags_of(lambda: self.get_command(ctx, ctx.invoked_subcommand))
@@ -141,15 +141,15 @@ def _name_all_missing(error: Any, arguments: list[str]) -> None:
     while above is not None:
         parents = parents + 1
         above = above.parent
-    given, _, _ = error.ctx.command.make_parser(error.ctx).parse_args(arguments[parents:])
+    parsed, _, _ = error.ctx.command.make_parser(error.ctx).parse_args(arguments[parents:])
     also = []
-    for each in error.ctx.command.get_params(error.ctx):
+    for parameter in error.ctx.command.get_params(error.ctx):
         if (
-            each.required
-            and each is not error.param
-            and not isinstance(given.get(each.name), str | list | tuple)
+            parameter.required
+            and parameter is not error.param
+            and not isinstance(parsed.get(parameter.name), str | list | tuple)
         ):
-            also.append(f"'{each.opts[0]}'")
+            also.append(f"'{parameter.opts[0]}'")
     if also:
         error.message = f"Also missing: {', '.join(also)}."
 
@@ -165,7 +165,7 @@ def _flow(app: typer.Typer) -> None:
 def flowing(text: str) -> str:
     """Return the text with each paragraph on one line, so that a terminal of any width can wrap it."""
     return "\n\n".join(
-        " ".join(map(str.strip, each.splitlines())) for each in inspect.cleandoc(text).split("\n\n")
+        " ".join(map(str.strip, paragraph.splitlines())) for paragraph in inspect.cleandoc(text).split("\n\n")
     )
 
 

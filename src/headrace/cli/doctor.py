@@ -27,7 +27,7 @@ class Finding:
     """The result of one check. advice: what to do; empty if all is well."""
 
     name: str
-    found: str
+    value: str
     verdict: Literal["ok", "note", "problem"] = "ok"
     advice: str = ""
 
@@ -49,7 +49,7 @@ def doctor(*, as_json: Json = False) -> None:
         rows = table("headrace doctor", ("what", "found", ""))
         for finding in findings:
             advice = Text(finding.advice or finding.verdict, style=_STYLES[finding.verdict])
-            rows.add_row(finding.name, Text(finding.found), advice)
+            rows.add_row(finding.name, Text(finding.value), advice)
         printer().print(rows)
     if not healthy:
         raise typer.Exit(1)

@@ -99,7 +99,7 @@ class LeakOptions:
 
 
 @with_groups
-def leaks(path: Source, *, asked: LeakOptions, shards: PlainShards, as_json: Json = False) -> None:
+def leaks(path: Source, *, options: LeakOptions, shards: PlainShards, as_json: Json = False) -> None:
     """Look for what splits share: rows of the same content, one entity under several names, a
     column that gives the label away, calendar time; and for benchmark items in the data. Exit 1 if
     more than --max-share of a split or benchmark is found.
@@ -116,37 +116,37 @@ def leaks(path: Source, *, asked: LeakOptions, shards: PlainShards, as_json: Jso
 
     report = find_leaks(
         shards.open(path),
-        content=asked.content or (),
-        entity=asked.entity,
-        label=asked.label,
-        time=asked.time,
-        label_horizon=asked.label_horizon,
-        against=asked.against or (),
-        ngram=asked.ngram,
-        near=asked.near,
+        content=options.content or (),
+        entity=options.entity,
+        label=options.label,
+        time=options.time,
+        label_horizon=options.label_horizon,
+        against=options.against or (),
+        ngram=options.ngram,
+        near=options.near,
     )
-    if asked.html is not None:
+    if options.html is not None:
         from headrace.report.leaks import page_of_leaks
         from headrace.report.write import publish
 
         publish(
-            page_of_leaks(report, path.rstrip("/").rpartition("/")[2] or path, asked.max_share),
-            asked.html,
+            page_of_leaks(report, path.rstrip("/").rpartition("/")[2] or path, options.max_share),
+            options.html,
         )
     if as_json:
         emit(
             {
-                "ok": report.worst <= asked.max_share,
-                "max_share": asked.max_share,
+                "ok": report.worst <= options.max_share,
+                "max_share": options.max_share,
                 **report.to_dict(),
             }
         )
     else:
         _print(report)
-    if report.worst > asked.max_share:
+    if report.worst > options.max_share:
         raise HeadraceError(
             f"{path}: {report.worst:.2%} of a split or benchmark was found elsewhere, but at most "
-            f"{asked.max_share:.2%} is allowed; prepare the data without it, or raise --max-share"
+            f"{options.max_share:.2%} is allowed; prepare the data without it, or raise --max-share"
         )
 
 
@@ -179,54 +179,54 @@ def _print(report: LeakReport) -> None:
             )
     ids = report.near_ids
     if ids is not None and ids.entities:
-        names = printable("; ".join(" / ".join(map(repr, each)) for each in ids.examples))
+        names = printable("; ".join(" / ".join(map(repr, names_of_one)) for names_of_one in ids.examples))
         have = f"{many_entities(ids.entities)} {verb(ids.entities, 'has', 'have')} several names"
         say(
             f"{have}, {ids.separate:,} of them in different splits ({ids.fraction:.2%} of a split's"
             f" entities): {names}"
         )
-    for each in report.telling:
+    for column in report.telling:
         right = (
-            f"it is right for {each.accuracy:.2%}, the most frequent class for"
-            f" {each.most_frequent:.2%}"
+            f"it is right for {column.accuracy:.2%}, the most frequent class for"
+            f" {column.most_frequent:.2%}"
         )
-        say(f"{printable(each.column)} alone predicts the label: {right}")
+        say(f"{printable(column.column)} alone predicts the label: {right}")
     for period in report.periods:
         if period.unread:
             say(f"{many(period.unread, 'row')} of {period.split} have an unreadable time")
     same = [pair for pair in report.concurrent if pair.rows]
     if same:
-        made = table(
+        rows_table = table(
             "other entities at the same time",
             ("split", "as in", "rows", "share", "from", "to"),
             numbers_from=2,
         )
         for one in same:
             span = (moment(at) for at in (one.first_us, one.last_us) if at is not None)
-            made.add_row(one.split, one.earlier, f"{one.rows:,}", f"{one.fraction:.2%}", *span)
-        printer().print(made)
+            rows_table.add_row(one.split, one.earlier, f"{one.rows:,}", f"{one.fraction:.2%}", *span)
+        printer().print(rows_table)
     for past in report.past_cut:
         say(
             f"labels of {many(past.rows, 'row')} of {past.split} look past the cutoff:"
             f" {past.fraction:.2%}"
         )
     for source, count in report.items.items():
-        found = [each for each in report.overlaps if each.source == source]
-        items = len({each.item for each in found})
-        whole = len({each.item for each in found if each.fraction == 1})
-        say(f"{printable(source)}: {items:,} of {count:,} items found, {whole:,} of them whole")
+        overlaps = [overlap for overlap in report.overlaps if overlap.source == source]
+        items = len({overlap.item for overlap in overlaps})
+        complete = len({overlap.item for overlap in overlaps if overlap.fraction == 1})
+        say(f"{printable(source)}: {items:,} of {count:,} items found, {complete:,} of them whole")
     if report.overlaps:
-        made = table("items in rows", ("item", "split", "row", "share", "text"))
-        for overlap in sorted(report.overlaps, key=lambda each: -each.fraction)[:_SHOWN]:
-            place = f"{Path(overlap.source).name}:{overlap.item}"
-            made.add_row(
-                printable(place),
+        rows_table = table("items in rows", ("item", "split", "row", "share", "text"))
+        for overlap in sorted(report.overlaps, key=lambda other: -other.fraction)[:_SHOWN]:
+            item = f"{Path(overlap.source).name}:{overlap.item}"
+            rows_table.add_row(
+                printable(item),
                 overlap.split,
                 printable(overlap.location),
                 f"{overlap.fraction:.0%}",
                 printable(overlap.text),
             )
-        printer().print(made)
+        printer().print(rows_table)
         if len(report.overlaps) > _SHOWN:
             say(f"{len(report.overlaps) - _SHOWN:,} more; --json has all")
 
@@ -234,7 +234,7 @@ def _print(report: LeakReport) -> None:
 def _print_pairs(
     title: str,
     report: LeakReport,
-    found: LeakReport | NearDuplicates,
+    comparison: LeakReport | NearDuplicates,
     heads: Sequence[str],
     examples: Sequence[Sequence[str]],
 ) -> None:
@@ -242,9 +242,9 @@ def _print_pairs(
 
     examples: of each pair of splits.
     """
-    made = table(title, ("split", "also in", report.units, "share", *heads), numbers_from=2)
-    for split, count in found.repeated.items():
-        made.add_row(
+    rows_table = table(title, ("split", "also in", report.units, "share", *heads), numbers_from=2)
+    for split, count in comparison.repeated.items():
+        rows_table.add_row(
             split,
             "itself",
             f"{count:,}",
@@ -252,8 +252,8 @@ def _print_pairs(
             *[""] * len(heads),
         )
     rows = [
-        (pair.split, pair.earlier, f"{pair.rows:,}", f"{pair.fraction:.2%}") for pair in found.shared
+        (pair.split, pair.earlier, f"{pair.rows:,}", f"{pair.fraction:.2%}") for pair in comparison.shared
     ]
-    for row, shown in zip(rows, examples, strict=True):
-        made.add_row(*row, *map(printable, shown))
-    printer().print(made)
+    for row, cells in zip(rows, examples, strict=True):
+        rows_table.add_row(*row, *map(printable, cells))
+    printer().print(rows_table)

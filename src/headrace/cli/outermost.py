@@ -161,23 +161,23 @@ def explain(error: BaseException) -> tuple[str, str, int]:
         )
     if isinstance(error, HeadraceError):
         public = next(
-            each for each in type(error).__mro__ if each.__module__ == HeadraceError.__module__
+            family for family in type(error).__mro__ if family.__module__ == HeadraceError.__module__
         )
         return public.__name__, without_secrets(error.words(in_flags), os.environ), error.exit_code
     if caused_by_interrupt(error):
         return "Interrupted", "interrupted", _OF_INTERRUPT
-    kind = type(error).__name__
+    name = type(error).__name__
     if isinstance(error, MemoryError):
-        return kind, "the machine ran out of memory; use fewer workers, or a machine with more", 1
+        return name, "the machine ran out of memory; use fewer workers, or a machine with more", 1
     if isinstance(error, OSError) and error.strerror:
         if error.filename is None:
-            place = ""
+            prefix = ""
         else:
-            place = f"{_clean(os.fsdecode(error.filename))}: "
+            prefix = f"{_clean(os.fsdecode(error.filename))}: "
         remedy = "check the path, its permissions and the disk, then run the command again"
-        return kind, f"{place}{error.strerror}; {remedy}", 1
+        return name, f"{prefix}{error.strerror}; {remedy}", 1
     text = _clean(str(error))
-    return kind, f"{kind}: {text}" if text else kind, 1
+    return name, f"{name}: {text}" if text else name, 1
 
 
 def _report_hint(arguments: Sequence[str]) -> str:

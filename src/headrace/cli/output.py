@@ -58,8 +58,8 @@ def _printer_class() -> type[Console]:
         def __init__(self, **options: Any) -> None:
             super().__init__(markup=False, emoji=False, **options)
 
-        def render(self, *given: Any, **options: Any) -> Iterator[Segment]:
-            for segment in super().render(*given, **options):
+        def render(self, *arguments: Any, **options: Any) -> Iterator[Segment]:
+            for segment in super().render(*arguments, **options):
                 yield (
                     segment
                     if segment.control
@@ -87,14 +87,14 @@ def table(title: str | None, heads: Sequence[str], *, numbers_from: int | None =
     """
     from rich.table import Table
 
-    made = Table(title=title, title_justify="left", header_style="bold", show_header=any(heads))
-    for place, head in enumerate(heads):
-        made.add_column(
+    rows_table = Table(title=title, title_justify="left", header_style="bold", show_header=any(heads))
+    for number, head in enumerate(heads):
+        rows_table.add_column(
             head,
             overflow="fold",
-            justify="left" if numbers_from is None or place < numbers_from else "right",
+            justify="left" if numbers_from is None or number < numbers_from else "right",
         )
-    return made
+    return rows_table
 
 
 def fitting_tables(
@@ -106,49 +106,49 @@ def fitting_tables(
     wide as its name or 12 characters. Transposed tables have as many rows side by side as fit with
     24 characters each.
     """
-    places = [
-        max(len(name), len(kind), min(12, *map(len, column), 12))
-        for (name, kind), column in zip(heads, columns, strict=True)
+    widths = [
+        max(len(name), len(type_word), min(12, *map(len, column), 12))
+        for (name, type_word), column in zip(heads, columns, strict=True)
     ]
     rows = 0
     if columns:
         rows = len(columns[0])
-    if not rows or sum(places) + 3 * len(places) + 1 <= width:
-        made = table(title, [f"{name}\n{kind}" for name, kind in heads])
+    if not rows or sum(widths) + 3 * len(widths) + 1 <= width:
+        rows_table = table(title, [f"{name}\n{type_word}" for name, type_word in heads])
         for row in zip(*columns, strict=True):
-            made.add_row(*row)
-        yield made
+            rows_table.add_row(*row)
+        yield rows_table
         return
     beside = max(
         1,
-        (width - max(len(name) for name, _ in heads) - max(len(kind) for _, kind in heads) - 7)
+        (width - max(len(name) for name, _ in heads) - max(len(type_word) for _, type_word in heads) - 7)
         // 27,
     )
     for first in range(0, rows, beside):
         numbers = range(first, min(first + beside, rows))
-        made = table(
+        rows_table = table(
             None if first else title, ["column", "type", *(f"row {number}" for number in numbers)]
         )
-        for (name, kind), column in zip(heads, columns, strict=True):
-            made.add_row(name, kind, *(column[number] for number in numbers))
-        yield made
+        for (name, type_word), column in zip(heads, columns, strict=True):
+            rows_table.add_row(name, type_word, *(column[number] for number in numbers))
+        yield rows_table
 
 
 def record_table(title: str, record: Mapping[str, object]) -> Table:
     """Make a table of names and values, without a header."""
-    made = table(title, ("", ""))
+    rows_table = table(title, ("", ""))
     for name, value in record.items():
-        made.add_row(name.replace("_", " "), cell(in_words(value)))
-    return made
+        rows_table.add_row(name.replace("_", " "), cell(in_words(value)))
+    return rows_table
 
 
 def in_words(value: object) -> str:
     """Format a JSON value for people: whole numbers grouped, lists and mappings without brackets."""
     if isinstance(value, Mapping):
-        apart = ", "
-        if any(isinstance(each, Mapping | list) for each in value.values()):
-            apart = "; "
-        return apart.join(f"{name} {in_words(each)}" for name, each in value.items()) or "none"
+        separator = ", "
+        if any(isinstance(part, Mapping | list) for part in value.values()):
+            separator = "; "
+        return separator.join(f"{name} {in_words(part)}" for name, part in value.items()) or "none"
     if isinstance(value, list | tuple):
         return ", ".join(map(in_words, value)) or "none"
     if isinstance(value, int) and not isinstance(value, bool):
@@ -164,30 +164,30 @@ def name_flags_of(command: Callable[[], Any]) -> None:
 def in_flags(text: str) -> str:
     """Write the settings of a message as flags of the running command; see `headrace.errors.spell`."""
     marked = "\ufdee" in text
-    wanted = _running and (marked or _OPTION.search(text) or _SETTING.search(text))
+    named = _running and (marked or _OPTION.search(text) or _SETTING.search(text))
     flags = {}
-    if wanted:
+    if named:
         flags = _flags_of(_running[0]())
     text = spell(text, flags)
 
-    def flag(found: re.Match[str]) -> str:
-        name = found[1]
-        value = found[2] or found[3]
+    def flag(match: re.Match[str]) -> str:
+        name = match[1]
+        value = match[2] or match[3]
         if not value:
             return flags.get(name, name)
         if name in flags:
             return f"{flags[name]} {_QUOTES.sub('', value)}"
-        return found[0]
+        return match[0]
 
-    text = _SETTING.sub(lambda found: flags.get(found[1], found[0]), text)
+    text = _SETTING.sub(lambda match: flags.get(match[1], match[0]), text)
     return _OPTION.sub(flag, text)
 
 
 def _flags_of(command: Any) -> dict[str, str]:
     inner = getattr(command, "commands", {}).values()
-    flags = {name: flag for each in inner for name, flag in _flags_of(each).items()}
+    flags = {name: flag for subcommand in inner for name, flag in _flags_of(subcommand).items()}
     return flags | {
-        each.name: each.opts[0] for each in command.params if each.opts[0].startswith("--")
+        parameter.name: parameter.opts[0] for parameter in command.params if parameter.opts[0].startswith("--")
     }
 
 
@@ -229,9 +229,9 @@ def _finite(value: Any) -> Any:
             return value
         return None
     if isinstance(value, dict):
-        return {name: _finite(each) for name, each in value.items()}
+        return {name: _finite(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
+        return [_finite(part) for part in value]
     return value
 
 
@@ -251,11 +251,11 @@ def json_errors(
     try:
         yield
     except BaseException as error:
-        kind, message, code = explain(error)
+        name, message, code = explain(error)
         if "--json" in arguments and code and not _emitted:
             if isinstance(error, SystemExit) and code != _INTERRUPTED and _usage_errors:
                 message = _usage_errors[-1]
-            emit({"error": {"kind": kind, "message": message}, "exit_code": code})
+            emit({"error": {"kind": name, "message": message}, "exit_code": code})
         raise
 
 

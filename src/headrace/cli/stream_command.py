@@ -78,7 +78,7 @@ class _Work:
     """Arguments of a rank's process."""
 
     path: str
-    asked: StreamedEpoch
+    epoch: StreamedEpoch
     shards: PlainShards
     state: dict[str, Any] | None
 
@@ -87,7 +87,7 @@ class _Work:
 def stream(
     path: Source,
     *,
-    asked: StreamedEpoch,
+    epoch: StreamedEpoch,
     state: Annotated[
         Path | None, typer.Option(help="JSON file of a saved state to continue from.")
     ] = None,
@@ -104,23 +104,23 @@ def stream(
 
     Example:  headrace stream out --split train --batch-size 4096 --ranks 2
     """
-    work = _Work(path, asked, shards, None if state is None else read_state(state))
-    if asked.ranks > 1:  # build the index once, before the ranks need it
+    work = _Work(path, epoch, shards, None if state is None else read_state(state))
+    if epoch.ranks > 1:  # build the index once, before the ranks need it
         shards.open(path)
-    if asked.ranks == 1:
+    if epoch.ranks == 1:
         speeds = [_measure(work, 0)]
     else:
         speeds = _measure_ranks(work)
-    rows = sum(each["rows"] for each in speeds)
-    seconds = max(each["seconds"] for each in speeds)
-    read_bytes = sum(each["bytes_per_s"] * each["seconds"] for each in speeds)
-    steady = [each["steady_rows_per_s"] for each in speeds if each["steady_rows_per_s"] is not None]
+    rows = sum(speed["rows"] for speed in speeds)
+    seconds = max(speed["seconds"] for speed in speeds)
+    read_bytes = sum(speed["bytes_per_s"] * speed["seconds"] for speed in speeds)
+    steady = [speed["steady_rows_per_s"] for speed in speeds if speed["steady_rows_per_s"] is not None]
     record: dict[str, Any] = {
         "rows": rows,
         "rows_per_s": round(rows / seconds) if seconds else 0,
         "mb_per_s": round(read_bytes / seconds / 1e6, 1) if seconds else 0.0,
         "steady_rows_per_s": round(sum(steady)) if len(steady) == len(speeds) else None,
-        "first_batch_s": round(max(each["first_batch_s"] for each in speeds), 4),
+        "first_batch_s": round(max(speed["first_batch_s"] for speed in speeds), 4),
         "seconds": round(seconds, 4),
         "ranks": speeds,
     }
@@ -129,34 +129,34 @@ def stream(
         return
     columns = [
         (
-            f"{each['batches']:,}",
-            f"{each['rows']:,}",
-            f"{each['seconds']:.2f}",
-            f"{each['first_batch_s']:.3f}",
-            f"{each['rows_per_s']:,.0f}",
-            f"{each['bytes_per_s'] / 1e6:,.1f}",
-            "" if each["steady_rows_per_s"] is None else f"{each['steady_rows_per_s']:,.0f}",
-            f"{each['p50_wait_s'] * 1e3:.2f} / {each['p95_wait_s'] * 1e3:.2f}",
+            f"{speed['batches']:,}",
+            f"{speed['rows']:,}",
+            f"{speed['seconds']:.2f}",
+            f"{speed['first_batch_s']:.3f}",
+            f"{speed['rows_per_s']:,.0f}",
+            f"{speed['bytes_per_s'] / 1e6:,.1f}",
+            "" if speed["steady_rows_per_s"] is None else f"{speed['steady_rows_per_s']:,.0f}",
+            f"{speed['p50_wait_s'] * 1e3:.2f} / {speed['p95_wait_s'] * 1e3:.2f}",
         )
-        for each in speeds
+        for speed in speeds
     ]
     beside = max(1, (printer().width - max(map(len, _HEADS)) - 4) // (_RANK_WIDTH + 3))
     for first in range(0, len(columns), beside):
-        own = columns[first : first + beside]
-        made = table(
-            None, ["", *(f"rank {first + number}" for number in range(len(own)))], numbers_from=1
+        shown_ranks = columns[first : first + beside]
+        rows_table = table(
+            None, ["", *(f"rank {first + number}" for number in range(len(shown_ranks)))], numbers_from=1
         )
-        for name, *values in zip(_HEADS, *own, strict=True):
-            made.add_row(name, *values)
-        printer().print(made)
+        for name, *values in zip(_HEADS, *shown_ranks, strict=True):
+            rows_table.add_row(name, *values)
+        printer().print(rows_table)
     steady_rows = record["steady_rows_per_s"]
     if steady_rows is None:
-        behind = ""
+        steady_text = ""
     else:
-        behind = f", {steady_rows:,} rows/s after it"
+        steady_text = f", {steady_rows:,} rows/s after it"
     printer().print(
         f"{record['rows']:,} rows, {record['rows_per_s']:,} rows/s, {record['mb_per_s']:,} MB/s,"
-        f" first batch after {record['first_batch_s']:.3f} s{behind}",
+        f" first batch after {record['first_batch_s']:.3f} s{steady_text}",
         highlight=False,
     )
 
@@ -165,7 +165,7 @@ def _measure_ranks(work: _Work) -> list[dict[str, Any]]:
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
-    ranks = work.asked.ranks
+    ranks = work.epoch.ranks
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(ranks)
     with ProcessPoolExecutor(
@@ -204,7 +204,7 @@ def _measure(work: _Work, rank: int) -> dict[str, Any]:
             _barrier.abort()
         raise
     begin = time.perf_counter()
-    limit_s = work.asked.limit_s
+    limit_s = work.epoch.limit_s
     first_s = seconds = 0.0
     count = rows = first_rows = 0
     for batch in batches:
@@ -242,31 +242,31 @@ def _batches(work: _Work, rank: int) -> tuple[Any, float]:
     from headrace.stream.order.lanes import estimate_block_bytes
     from headrace.stream.ranks.topology import Topology
 
-    asked = work.asked
+    epoch = work.epoch
     dataset = work.shards.open(work.path)
-    index = dataset.split_index(asked.split)
+    index = dataset.split_index(epoch.split)
     row_bytes = float(estimate_block_bytes(index).sum()) / max(1, index.total_rows)
-    topology = Topology(rank=rank, world_size=asked.ranks)
+    topology = Topology(rank=rank, world_size=epoch.ranks)
     usual = "numpy"
     if importlib.util.find_spec("torch") is not None:
         usual = "torch"
     options: dict[str, Any] = {
         "packed": "off",  # because rows are counted
-        "shuffle": asked.shuffle,
-        "seed": asked.seed,
-        "batch_format": asked.batch_format or usual,
-        "samples_per_epoch": asked.samples_per_epoch,
-        "distribution": asked.distribution,
-        "batch_size": asked.batch_size,
+        "shuffle": epoch.shuffle,
+        "seed": epoch.seed,
+        "batch_format": epoch.batch_format or usual,
+        "samples_per_epoch": epoch.samples_per_epoch,
+        "distribution": epoch.distribution,
+        "batch_size": epoch.batch_size,
         "topology": topology,
     }
-    if asked.workers:
-        streamed: Any = dataset.torch_dataset(asked.split, num_workers=asked.workers, **options)
+    if epoch.workers:
+        streamed: Any = dataset.torch_dataset(epoch.split, num_workers=epoch.workers, **options)
     else:
-        streamed = dataset.stream(asked.split, **options)
+        streamed = dataset.stream(epoch.split, **options)
     if work.state is not None:
         streamed.load_state_dict(work.state)
-    return streamed.data_loader() if asked.workers else streamed, row_bytes
+    return streamed.data_loader() if epoch.workers else streamed, row_bytes
 
 
 def _rows(batch: Any) -> int:

@@ -86,34 +86,34 @@ def index(
     if shards.fold is not None:
         raise SettingsError("--fold: plain shards have no folds; leave it out")
     with shard_progress("index the shards") as on_progress:
-        found = publish_index(path, location=place, **shards.options(), on_progress=on_progress)
-    splits = {name: found.dataset.split_index(name) for name in found.dataset.splits}
+        published = publish_index(path, location=place, **shards.options(), on_progress=on_progress)
+    splits = {name: published.dataset.split_index(name) for name in published.dataset.splits}
     if as_json:
         counts = {
-            name: {"shards": len(each.shards), "blocks": len(each.rows), "rows": each.total_rows}
-            for name, each in splits.items()
+            name: {"shards": len(split_index.shards), "blocks": len(split_index.rows), "rows": split_index.total_rows}
+            for name, split_index in splits.items()
         }
-        size = found.path.stat().st_size
+        size = published.path.stat().st_size
         emit(
             {
-                "path": str(found.path),
-                "place": found.location,
-                "how": found.how,
+                "path": str(published.path),
+                "place": published.location,
+                "how": published.how,
                 "bytes": size,
                 "splits": counts,
             }
         )
         return
-    for name, each in splits.items():
+    for name, split_index in splits.items():
         say(
-            f"{name}: {each.total_rows:,} rows in {len(each.rows):,} blocks of"
-            f" {len(each.shards):,} shards"
+            f"{name}: {split_index.total_rows:,} rows in {len(split_index.rows):,} blocks of"
+            f" {len(split_index.shards):,} shards"
         )
-    kept = ""
-    if found.how == "kept":
-        kept = ", unchanged because the files are unchanged"
-    say(f"index  {found.path}{kept}")
-    if place is None and found.location == "cache":
+    unchanged = ""
+    if published.how == "kept":
+        unchanged = ", unchanged because the files are unchanged"
+    say(f"index  {published.path}{unchanged}")
+    if place is None and published.location == "cache":
         say("the directory of the shards is not writable, so the index is in this user's cache")
 
 
@@ -124,7 +124,7 @@ def peek(
     split: Split = None,
     rows: Annotated[int, typer.Option(min=1, help="Number of rows.")] = 10,
     shards: PlainShards,
-    asked: MaskOptions,
+    masks: MaskOptions,
     as_json: Json = False,
 ) -> None:
     """Print the first rows of a split, in the natural order, with the types that batches have.
@@ -136,10 +136,10 @@ def peek(
 
     Example:  headrace peek chats.jsonl --mask --tokenizer qwen3/ --rows 3
     """
-    if asked.mask:
-        show_masks(path, rows, asked, as_json=as_json)
+    if masks.mask:
+        show_masks(path, rows, masks, as_json=as_json)
         return
-    if asked.tokenizer is not None:
+    if masks.tokenizer is not None:
         raise SettingsError(
             "--tokenizer only works with --mask; add --mask to see chats with their loss mask"
         )
@@ -171,14 +171,14 @@ def peek(
         return
     from rich.text import Text
 
-    shown = [
-        [Text("null", style="dim") if value is None else Text(cell(_cut(value))) for value in each]
-        for each in values
+    cells = [
+        [Text("null", style="dim") if value is None else Text(cell(_cut(value))) for value in column]
+        for column in values
     ]
     heads = [(cell(column["name"]), cell(column["type"])) for column in columns]
     title = f"{index.split}: {first.num_rows:,} of {index.total_rows:,} rows"
-    for made in fitting_tables(title, heads, shown, printer().width):
-        printer().print(made)
+    for part in fitting_tables(title, heads, cells, printer().width):
+        printer().print(part)
 
 
 _LIST = 12  # most numbers of a list to show
@@ -189,22 +189,22 @@ def _cut(value: Any) -> Any:
     if (
         not isinstance(value, list)
         or len(value) <= _LIST
-        or not all(isinstance(each, int | float) for each in value)
+        or not all(isinstance(number, int | float) for number in value)
     ):
         return value
     return f"[{', '.join(map(str, value[:_LIST]))}, … {len(value) - _LIST:,} more]"
 
 
-def _as_read(values: list[Any], kind: pa.DataType) -> list[Any]:
+def _as_read(values: list[Any], column_type: pa.DataType) -> list[Any]:
     """Return floats with only the digits of their type: 0.1 for a float32, not 0.10000000149011612."""
     import numpy as np
     import pyarrow as pa
 
-    if pa.types.is_float32(kind) or pa.types.is_float16(kind):
-        single = np.float32 if pa.types.is_float32(kind) else np.float16
+    if pa.types.is_float32(column_type) or pa.types.is_float16(column_type):
+        single = np.float32 if pa.types.is_float32(column_type) else np.float16
         return [None if value is None else float(str(single(value))) for value in values]
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return [None if value is None else _as_read(value, kind.value_type) for value in values]
+    if pa.types.is_list(column_type) or pa.types.is_large_list(column_type) or pa.types.is_fixed_size_list(column_type):
+        return [None if value is None else _as_read(value, column_type.value_type) for value in values]
     return values
 
 
@@ -214,7 +214,7 @@ def plan(
     *,
     ranks: Ranks,
     batch_size: BatchSize,
-    asked: OneEpoch,
+    epoch: OneEpoch,
     shards: PlainShards,
     state: Annotated[
         Path | None,
@@ -251,9 +251,9 @@ def plan(
         saved = None
     else:
         saved = read_state(state)
-    index = asked.index_of(shards.open(path), saved)
-    found = asked.plan(index, ranks=ranks, batch_size=batch_size, state=saved)
-    record = _record(asked, index, found, saved)
+    index = epoch.index_of(shards.open(path), saved)
+    epoch_plan = epoch.plan(index, ranks=ranks, batch_size=batch_size, state=saved)
+    record = _record(epoch, index, epoch_plan, saved)
     from headrace.stream.order.advice import advice_of
 
     if as_json:
@@ -271,58 +271,58 @@ def plan(
         )
 
 
-def _record(asked: OneEpoch, index: Any, found: Plan, saved: Any) -> dict[str, Any]:
+def _record(epoch: OneEpoch, index: Any, epoch_plan: Plan, saved: Any) -> dict[str, Any]:
     """Return the plan as a record with stable names for machines."""
     from headrace.stream.order.advice import mixing_of_plan
     from headrace.stream.order.plan import better_lanes, estimate_peak_bytes
 
     def with_lanes(lanes: int) -> Plan:
-        return replace(asked, lanes=lanes).plan(
-            index, ranks=found.world_size, batch_size=found.batch_size
+        return replace(epoch, lanes=lanes).plan(
+            index, ranks=epoch_plan.world_size, batch_size=epoch_plan.batch_size
         )
 
     lanes = None
     if saved is None:
-        lanes = better_lanes(found, with_lanes)
+        lanes = better_lanes(epoch_plan, with_lanes)
     if lanes is None:
         better = None
     else:
         better = {"lanes": lanes[0], "read_amplification": round(lanes[1], 3)}
-    coverage = found.coverage()
-    steps = {found.rank_rows(rank).steps for rank in range(found.world_size)}
-    delivered = coverage.delivered_rows + coverage.dropped_rows == found.remaining.total
+    coverage = epoch_plan.coverage()
+    steps = {epoch_plan.rank_rows(rank).steps for rank in range(epoch_plan.world_size)}
+    delivered = coverage.delivered_rows + coverage.dropped_rows == epoch_plan.remaining.total
     return {
         "split": index.split,
         "rows": index.total_rows,
         "blocks": len(index.rows),
         "shards": len(index.shards),
-        "ranks": found.world_size,
-        "batch_size": found.batch_size,
-        "remainder": found.remainder,
-        "distribution": asked.distribution,
-        "shuffle": found.order.shuffle,
-        "epoch_rows": found.order.rows,
-        "left_rows": found.remaining.total,
-        "lanes": found.order.lanes,
-        "window_rows": found.order.window_rows,
-        "memory_holds": "the decoded split" if found.keeps_split else "open blocks",
-        "steps_per_rank": found.steps_per_rank,
-        "rows_per_rank": _extremes(found.rows_per_rank),
-        "bytes_per_rank": _extremes(found.bytes_per_rank),
+        "ranks": epoch_plan.world_size,
+        "batch_size": epoch_plan.batch_size,
+        "remainder": epoch_plan.remainder,
+        "distribution": epoch.distribution,
+        "shuffle": epoch_plan.order.shuffle,
+        "epoch_rows": epoch_plan.order.rows,
+        "left_rows": epoch_plan.remaining.total,
+        "lanes": epoch_plan.order.lanes,
+        "window_rows": epoch_plan.order.window_rows,
+        "memory_holds": "the decoded split" if epoch_plan.keeps_split else "open blocks",
+        "steps_per_rank": epoch_plan.steps_per_rank,
+        "rows_per_rank": _extremes(epoch_plan.rows_per_rank),
+        "bytes_per_rank": _extremes(epoch_plan.bytes_per_rank),
         "overlap_rows": coverage.overlap_rows,
         "missing_rows": coverage.missing_rows,
         "dropped_rows": coverage.dropped_rows,
         "padded_rows": coverage.padded_rows,
-        "read_amplification": round(found.read_amplification, 3),
-        "decoded_again_bytes": found.decoded_again_bytes,
+        "read_amplification": round(epoch_plan.read_amplification, 3),
+        "decoded_again_bytes": epoch_plan.decoded_again_bytes,
         "better_lanes": better,
         **(
-            {} if found.imbalance is None else {"slowest_rank_over_mean": round(found.imbalance, 4)}
+            {} if epoch_plan.imbalance is None else {"slowest_rank_over_mean": round(epoch_plan.imbalance, 4)}
         ),
-        "peak_memory_bytes_per_rank": estimate_peak_bytes(found),
+        "peak_memory_bytes_per_rank": estimate_peak_bytes(epoch_plan),
         "mixing": {
-            kind: {name: round(value, 6) for name, value in asdict(mixing).items()}
-            for kind, mixing in mixing_of_plan(index, found).items()
+            batch_kind: {name: round(value, 6) for name, value in asdict(mixing).items()}
+            for batch_kind, mixing in mixing_of_plan(index, epoch_plan).items()
         },
         "ok": (
             not (coverage.overlap_rows or coverage.missing_rows) and delivered and len(steps) == 1
@@ -335,11 +335,11 @@ def _extremes(values: Any) -> dict[str, int]:
 
 
 def _print_record(title: str, record: dict[str, Any]) -> None:
-    made = table(title, ["", ""], numbers_from=1)
+    rows_table = table(title, ["", ""], numbers_from=1)
     for name, value in record.items():
         if name not in ("split", "mixing"):
-            made.add_row(_LABELS.get(name, name.replace("_", " ")), _text(value))
-    printer().print(made)
+            rows_table.add_row(_LABELS.get(name, name.replace("_", " ")), _text(value))
+    printer().print(rows_table)
     if not record["mixing"]:
         return
 
@@ -349,19 +349,19 @@ def _print_record(title: str, record: dict[str, Any]) -> None:
         "mixing of a sorted column: share of single-class batches with 2 classes, and classes seen"
         " of 100"
     )
-    made = table(
+    rows_table = table(
         title,
         ("batches", "rows", "single-class", "permuted", "classes seen", "permuted"),
         numbers_from=1,
     )
-    for kind, found in record["mixing"].items():
-        made.add_row(
-            KINDS_OF_BATCHES[kind],
-            f"{found['rows']:,}",
-            *(share(found[name], 1) for name in ("single_class", "permutation_single_class")),
-            *(f"{found[name]:.1f}" for name in ("classes", "permutation_classes")),
+    for batch_kind, mixing in record["mixing"].items():
+        rows_table.add_row(
+            KINDS_OF_BATCHES[batch_kind],
+            f"{mixing['rows']:,}",
+            *(share(mixing[name], 1) for name in ("single_class", "permutation_single_class")),
+            *(f"{mixing[name]:.1f}" for name in ("classes", "permutation_classes")),
         )
-    printer().print(made)
+    printer().print(rows_table)
 
 
 _LABELS = {"read_amplification": "read amplification, at most"}
@@ -536,13 +536,13 @@ def _print_seen(
             topology = {}
         else:
             topology = {"ranks": ranks, "batch_size": batch_size}
-        received = find_received(index, saved, rows.rows, **topology)
+        deliveries = find_received(index, saved, rows.rows, **topology)
         if topology:
             detail: Literal["steps", "positions"] = "steps"
         else:
             detail = "positions"
         answer = EntityAnswer.of(
-            index, rows, received, "received", epoch=saved.epoch, detail=detail
+            index, rows, deliveries, "received", epoch=saved.epoch, detail=detail
         )
         answer.show(as_json=as_json)
         return
@@ -550,9 +550,9 @@ def _print_seen(
     totals = [
         int(index.rows[index.shard_of_block == shard].sum()) for shard in range(len(index.shards))
     ]
-    share = 1.0
+    fraction = 1.0
     if saved.rows:
-        share = round(sum(counts) / saved.rows, 6)
+        fraction = round(sum(counts) / saved.rows, 6)
     if as_json:
         by_shard = {
             name: {"seen_rows": count, "rows": total}
@@ -564,11 +564,11 @@ def _print_seen(
             "rows": saved.rows,
             "seen_rows": sum(counts),
         }
-        emit({**record, "share": share, "shards": by_shard})
+        emit({**record, "share": fraction, "shards": by_shard})
         return
     title = (
         f"{saved.split}, epoch {saved.epoch}: {sum(counts):,} of {saved.rows:,} rows,"
-        f" {100 * share:.1f} %"
+        f" {100 * fraction:.1f} %"
     )
     shards = table(title, ("shard", "seen", "rows"), numbers_from=1)
     for name, count, total in zip(index.shards, counts, totals, strict=True):

@@ -41,7 +41,7 @@ def print_manifest(console: Console, manifest: Manifest, run: Path, detail: Deta
         blank = [""]
     folds = manifest.folds
     heads = ("split", "rows", *(["source rows"] if gathered else []), "share", "shards", "size")
-    made = table(f"{manifest.recipe} {manifest.run_id}", heads, numbers_from=1)
+    rows_table = table(f"{manifest.recipe} {manifest.run_id}", heads, numbers_from=1)
     for split in in_usual_order(manifest.splits) if full or not folds else ():
         totals = manifest.splits[split]
         rows = f"{totals.rows:,}"
@@ -49,30 +49,30 @@ def print_manifest(console: Console, manifest: Manifest, run: Path, detail: Deta
         if gathered:
             source = [f"{gathered[split]:,}"]
         part = percent(gathered.get(split, totals.rows), read)
-        made.add_row(split, rows, *source, part, f"{totals.shards:,}", size(totals.bytes))
+        rows_table.add_row(split, rows, *source, part, f"{totals.shards:,}", size(totals.bytes))
     if folds and not full:
         every = manifest.splits.values()
-        total, shards, held = (
-            sum(getattr(each, name) for each in every) for name in ("rows", "shards", "bytes")
+        total, shards, total_bytes = (
+            sum(getattr(totals, name) for totals in every) for name in ("rows", "shards", "bytes")
         )
-        made.add_row("all folds", f"{total:,}", percent(total, read), f"{shards:,}", size(held))
-    made.add_section()
+        rows_table.add_row("all folds", f"{total:,}", percent(total, read), f"{shards:,}", size(total_bytes))
+    rows_table.add_section()
     for reason, lost in manifest.dropped.items():
         if lost or full:
             style = "dim"
             if lost:
                 style = "yellow"
-            made.add_row(
+            rows_table.add_row(
                 f"dropped: {reason}", *blank, f"{lost:,}", percent(lost, read), "", "", style=style
             )
-    made.add_section()
+    rows_table.add_section()
     files = f"{manifest.source['files']:,}"
-    held = size(manifest.source["bytes"])
-    made.add_row("read", *blank, f"{read:,}", percent(read, read), files, held)
+    total_bytes = size(manifest.source["bytes"])
+    rows_table.add_row("read", *blank, f"{read:,}", percent(read, read), files, total_bytes)
     empty = manifest.source.get("empty_shards", [])
     if empty:
-        made.add_row("empty source files", *blank, "0", "", f"{len(empty):,}", "", style="yellow")
-    console.print(made)
+        rows_table.add_row("empty source files", *blank, "0", "", f"{len(empty):,}", "", style="yellow")
+    console.print(rows_table)
     if folds:
         console.print(folds_table(manifest))
     if empty and not full:
@@ -91,30 +91,30 @@ def print_manifest(console: Console, manifest: Manifest, run: Path, detail: Deta
                 nulls = "may contain nulls"
             schema.add_row(cell(column["name"]), cell(column["type"]), nulls)
         console.print(schema)
-        told = {
+        remaining = {
             name: value for name, value in manifest.facts.items() if name not in _TOLD_ELSEWHERE
         }
-        told["empty source shards"] = ", ".join(manifest.source["empty_shards"]) or "none"
-        print_facts(console, run, told, manifest.libraries)
+        remaining["empty source shards"] = ", ".join(manifest.source["empty_shards"]) or "none"
+        print_facts(console, run, remaining, manifest.libraries)
 
 
 def folds_table(manifest: Manifest) -> Table:
     """Make a table of the rows of each fold, by split, and of the rows that a fold leaves out."""
     folds = [manifest.fold(number) for number in range(len(manifest.folds))]
-    every = sum(each.rows for each in manifest.splits.values())
+    every = sum(totals.rows for totals in manifest.splits.values())
     rolls = "cutoff_us" in manifest.facts["folds"][0]
-    made = table(
+    rows_table = table(
         "folds",
         ("fold", *(["cut"] if rolls else []), *folds[0].splits, "left out"),
         numbers_from=1 + rolls,
     )
     for number, fold in enumerate(folds):
-        rows = [each.rows for each in fold.splits.values()]
+        rows = [totals.rows for totals in fold.splits.values()]
         cut = []
         if rolls:
             cut = [cell(fold.facts["split_date"])]
-        made.add_row(str(number), *cut, *(f"{each:,}" for each in (*rows, every - sum(rows))))
-    return made
+        rows_table.add_row(str(number), *cut, *(f"{count:,}" for count in (*rows, every - sum(rows))))
+    return rows_table
 
 
 def folds_record(manifest: Manifest, run: Path) -> dict[str, Any]:
@@ -131,16 +131,16 @@ def print_facts(
     console: Console, run: Path, rows: Mapping[str, Any], libraries: Mapping[str, str]
 ) -> None:
     """Print when a run finished, those of the facts that are not None, and the libraries used."""
-    facts: dict[str, Any] = {"finished": finished_at(run)}
+    lines: dict[str, Any] = {"finished": finished_at(run)}
     for name, value in rows.items():
         if name.endswith("_us") and isinstance(value, int):
-            facts[name.removesuffix("_us")] = _moment(value)
+            lines[name.removesuffix("_us")] = _moment(value)
         elif value is not None:
-            facts[name] = value
-    facts["libraries"] = ", ".join(
+            lines[name] = value
+    lines["libraries"] = ", ".join(
         f"{name} {version}" for name, version in sorted(libraries.items())
     )
-    console.print(record_table("facts", facts))
+    console.print(record_table("facts", lines))
 
 
 def _moment(microseconds: int) -> str:

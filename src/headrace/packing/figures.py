@@ -110,7 +110,7 @@ def fill_figure(facts: RunFacts) -> Figure:
     else:
         tone = "plain"
     if len(groups) > _MOST_GROUPS:
-        edges = even_edges(min(fills), max(fills), whole=False)
+        edges = even_edges(min(fills), max(fills), integral=False)
         parts = {
             split: counted(
                 np.array(

@@ -28,7 +28,7 @@ _CLOCK = np.array(
 )
 
 
-def even_edges(low: float, high: float, *, most: int = 24, whole: bool = True) -> F64:
+def even_edges(low: float, high: float, *, most: int = 24, integral: bool = True) -> F64:
     """Return the edges of at most `most` bins of one round width that cover low..high.
 
     whole: the width is a whole number, 1 or more.
@@ -37,8 +37,8 @@ def even_edges(low: float, high: float, *, most: int = 24, whole: bool = True) -
     power = 1.0
     if width > 0:
         power = 10.0 ** np.floor(np.log10(width))
-    step = next(power * each for each in _STEPS if power * each >= width)
-    if whole:
+    step = next(power * digit for digit in _STEPS if power * digit >= width)
+    if integral:
         step = max(1.0, float(np.ceil(step)))
     first = np.floor(low / step)
     count = max(1, int(np.floor(high / step) - first) + 1)
@@ -72,9 +72,9 @@ def span_edges(values: F64) -> tuple[F64, bool]:
     high = float(values.max())
     if high < 50 * low:
         unit = max(
-            each for each in (1.0, 60.0, 3600.0, _DAY, _YEAR) if high >= 4 * each or each == 1
+            candidate for candidate in (1.0, 60.0, 3600.0, _DAY, _YEAR) if high >= 4 * candidate or candidate == 1
         )
-        return even_edges(low / unit, high / unit, whole=unit == 1) * unit, False
+        return even_edges(low / unit, high / unit, integral=unit == 1) * unit, False
     end = int(np.searchsorted(_CLOCK, high, "right"))
     begin = int(np.searchsorted(_CLOCK, low, "right")) - 1
     return np.asarray(_CLOCK[max(0, begin) : max(end, 1) + 1], np.float64), True
@@ -112,38 +112,38 @@ def _bin_of(values: F64, edges: F64) -> I64:
     )
 
 
-def spread(begins: F64, ends: F64, weights: F64, edges: F64) -> F64:
+def spread(starts: F64, ends: F64, weights: F64, edges: F64) -> F64:
     """Spread weights evenly over their spans [begin, end] and sum them in bins of time: float64
     [bins].
 
     A span of length 0 falls into the bin that contains it. The sum over bins equals the sum of
     weights if the edges cover all spans. O(spans + edges) time and memory.
     """
-    moments = ends <= begins
-    found = counted(begins[moments], edges, weights[moments])
-    begins = begins[~moments]
+    moments = ends <= starts
+    sums = counted(starts[moments], edges, weights[moments])
+    starts = starts[~moments]
     ends = ends[~moments]
     weights = weights[~moments]
-    pace = weights / (ends - begins)
+    pace = weights / (ends - starts)
     # A span adds its rate to all bins from its beginning on, and subtracts it again from its end
     # on.
-    for at, sign in ((begins, 1.0), (ends, -1.0)):
+    for at, sign in ((starts, 1.0), (ends, -1.0)):
         at = np.clip(at, edges[0], edges[-1])
-        place = _bin_of(at, edges)
+        bin_index = _bin_of(at, edges)
         within = np.bincount(
-            place, weights=pace * (edges[place + 1] - at), minlength=len(edges) - 1
+            bin_index, weights=pace * (edges[bin_index + 1] - at), minlength=len(edges) - 1
         )
-        before = np.cumsum(np.bincount(place + 1, weights=pace, minlength=len(edges)))[:-1]
-        found += sign * (within + before * np.diff(edges))
-    return np.maximum(found, 0.0)  # rounding may leave sums slightly below 0
+        before = np.cumsum(np.bincount(bin_index + 1, weights=pace, minlength=len(edges)))[:-1]
+        sums += sign * (within + before * np.diff(edges))
+    return np.maximum(sums, 0.0)  # rounding may leave sums slightly below 0
 
 
-def covering(begins: F64, ends: F64, edges: F64) -> F64:
+def covering(starts: F64, ends: F64, edges: F64) -> F64:
     """Count the spans [begin, end] that touch each bin: float64 [bins].
 
     O(spans + edges) time and memory.
     """
-    first = _bin_of(begins, edges)
+    first = _bin_of(starts, edges)
     last = _bin_of(ends, edges)
     change = np.bincount(first, minlength=len(edges)) - np.bincount(last + 1, minlength=len(edges))
     return np.cumsum(change)[:-1].astype(np.float64)

@@ -52,7 +52,7 @@ def bars(
 
     texts: shown after the bars instead of the numbers. names: of roles, for the legend.
     """
-    shown = texts or [f"{value:,.0f}" for value in values]
+    text_of = texts or [f"{value:,.0f}" for value in values]
     words = dict(names or {})
     data = [
         {
@@ -62,10 +62,10 @@ def bars(
             "text": text,
             "hint": f"{label}: {text} {unit}",
         }
-        for label, value, role, text in zip(labels, values, roles, shown, strict=True)
+        for label, value, role, text in zip(labels, values, roles, text_of, strict=True)
     ]
     # leave room for the texts
-    room = max(values, default=0) * (1.15 + max(map(len, shown), default=0) / 30) or 1
+    room = max(values, default=0) * (1.15 + max(map(len, text_of), default=0) / 30) or 1
     x = {"field": "value", "type": "quantitative", "axis": None, "scale": {"domain": [0, room]}}
     y = _names()
     colour = _colour(roles, words)
@@ -83,7 +83,7 @@ def bars(
     ]
     spec = _spec(data, HALF, _BAR * max(1, len(labels)), layer=layers)
     return Chart(
-        spec, ["", unit], [[label, text] for label, text in zip(labels, shown, strict=True)]
+        spec, ["", unit], [[label, text] for label, text in zip(labels, text_of, strict=True)]
     )
 
 
@@ -95,15 +95,15 @@ def stacked_bars(
     names: of roles.
     """
     wholes = [
-        sum(float(values[place]) for values in parts.values()) or 1.0
-        for place in range(len(labels))
+        sum(float(values[index]) for values in parts.values()) or 1.0
+        for index in range(len(labels))
     ]
     data = _parts_of_labels(labels, parts, unit, names)
-    for each in data:
-        percent = 100 * each["value"] / wholes[each.pop("place")]
-        each["hint"] += f", {percent:.1f} %"
+    for bar in data:
+        percent = 100 * bar["value"] / wholes[bar.pop("place")]
+        bar["hint"] += f", {percent:.1f} %"
         if shares:
-            each["value"] = percent
+            bar["value"] = percent
     x = {**_numbers(f"% of {unit}" if shares else unit, tickCount=5), "field": "value"}
     x["scale"] = {"domain": [0, 100 if shares else max(wholes)], "nice": not shares}
     encoding = {"x": x, "y": _names(), **_STACKED, "color": _colour(list(parts), names)}
@@ -127,11 +127,11 @@ def matrix(
         {
             "row": row,
             "column": column,
-            "weight": 0.06 if not share else 0.25 + 0.75 * share,
+            "weight": 0.06 if not fraction else 0.25 + 0.75 * fraction,
             "text": text,
             "hint": f"{row}, {column}: {text}",
         }
-        for row, column, share, text in cells
+        for row, column, fraction, text in cells
     ]
     axis = {**_LEFT_OUT, "labelAngle": 0, "labelLimit": 130}
     x = {
@@ -166,11 +166,11 @@ def narrow(chart: Chart) -> Chart:
     def shorter(part: Any) -> Any:
         if isinstance(part, dict):
             return {
-                name: min(each, 100) if name == "labelLimit" else shorter(each)
-                for name, each in part.items()
+                name: min(inner, 100) if name == "labelLimit" else shorter(inner)
+                for name, inner in part.items()
             }
         if isinstance(part, list):
-            return [shorter(each) for each in part]
+            return [shorter(inner) for inner in part]
         return part
 
     return replace(chart, spec={**shorter(chart.spec), "width": _NARROW})
@@ -185,14 +185,14 @@ def _parts_of_labels(
     return [
         {
             "label": label,
-            "place": place,
-            "value": float(values[place]),
+            "place": index,
+            "value": float(values[index]),
             "role": names[role],
             "order": order,
-            "hint": f"{label}, {names[role]}: {values[place]:,.0f} {unit}",
+            "hint": f"{label}, {names[role]}: {values[index]:,.0f} {unit}",
         }
         for order, (role, values) in enumerate(parts.items())
-        for place, label in enumerate(labels)
+        for index, label in enumerate(labels)
     ]
 
 
@@ -212,9 +212,9 @@ def histogram(
     edges in words. mark: a position on the axis and its name.
     """
     if texts is not None:
-        shown = list(texts)
+        text_of = list(texts)
     else:
-        shown = [f"{edge:,.6g}" for edge in edges]
+        text_of = [f"{edge:,.6g}" for edge in edges]
     bounds = edges.tolist()
     axis: dict[str, Any] = {
         "grid": False,
@@ -223,12 +223,12 @@ def histogram(
         "tickCount": 6,
     }
     if texts is not None:
-        few = [
-            (bounds[place], shown[place])
-            for place in range(0, len(bounds), max(1, (len(bounds) + 6) // 7))
+        ticks = [
+            (bounds[index], text_of[index])
+            for index in range(0, len(bounds), max(1, (len(bounds) + 6) // 7))
         ]
-        cases = [f"abs(datum.value-{edge!r})<=1e-9*abs({edge!r}) ? {text!r}" for edge, text in few]
-        axis |= {"values": [edge for edge, _ in few], "labelExpr": " : ".join([*cases, "''"])}
+        cases = [f"abs(datum.value-{edge!r})<=1e-9*abs({edge!r}) ? {text!r}" for edge, text in ticks]
+        axis |= {"values": [edge for edge, _ in ticks], "labelExpr": " : ".join([*cases, "''"])}
     else:
         axis["labelExpr"] = _SHORT
         if grows:
@@ -242,7 +242,7 @@ def histogram(
                 axis["values"] = bounds
     scale = {"type": "log" if grows else "linear", "domain": [bounds[0], bounds[-1]], "nice": False}
     x = {"field": "from", "type": "quantitative", "title": title, "scale": scale, "axis": axis}
-    return _binned(x, bounds, parts, shown, of=of, mark=mark, width=HALF, heading=title)
+    return _binned(x, bounds, parts, text_of, of=of, mark=mark, width=HALF, heading=title)
 
 
 def over_time(
@@ -252,7 +252,7 @@ def over_time(
     of: str,
     texts: Sequence[str],
     mark: Mark | None = None,
-    behind: tuple[str, str] | None = None,
+    shading: tuple[str, str] | None = None,
 ) -> Chart:
     """Draw rows over time, a column for each interval.
 
@@ -274,7 +274,7 @@ def over_time(
     else:
         at = (mark[0] / 1000, mark[1])
     return _binned(
-        x, bounds, parts, texts, of=of, mark=at, behind=behind, width=FULL, heading="time"
+        x, bounds, parts, texts, of=of, mark=at, shading=shading, width=FULL, heading="time"
     )
 
 
@@ -295,12 +295,12 @@ def spans(
     """
     words = dict(names or {})
     labels = list(dict.fromkeys(str(row["label"]) for row in rows))
-    kind = "quantitative"
+    scale = "quantitative"
     if along == "time":
-        kind = "temporal"
+        scale = "temporal"
     x: dict[str, Any] = {
         "field": "from",
-        "type": kind,
+        "type": scale,
         "title": unit or None,
         "axis": dict(_TIME_AXIS),
     }
@@ -336,18 +336,18 @@ def quantiles(rows: Sequence[tuple[str, str, Sequence[float]]]) -> Chart:
     data = []
     table = []
     for column, role, values in rows:
-        every = [each for name, _, own in rows if name == column for each in own]
+        every = [quantile for name, _, quantiles_of_split in rows if name == column for quantile in quantiles_of_split]
         low = min(every)
         high = max(every)
         width = high - low or 1.0
         texts = [f"{value:,.4g}" for value in values]
         at = [(value - low) / width for value in values]
-        told = ", ".join(
-            f"{share} % {value}" for share, value in zip((5, 25, 50, 75, 95), texts, strict=True)
+        quantile_text = ", ".join(
+            f"{percent} % {value}" for percent, value in zip((5, 25, 50, 75, 95), texts, strict=True)
         )
-        hint = f"{column}, {role}: {told}"
+        hint = f"{column}, {role}: {quantile_text}"
         text = f"{texts[0]} … {texts[2]} … {texts[4]}"
-        place = dict(zip(("p5", "p25", "p50", "p75", "p95"), at, strict=True))
+        index = dict(zip(("p5", "p25", "p50", "p75", "p95"), at, strict=True))
         data.append(
             {
                 "label": f"{column} · {role}",
@@ -355,7 +355,7 @@ def quantiles(rows: Sequence[tuple[str, str, Sequence[float]]]) -> Chart:
                 "text": text,
                 "end": 1.04,
                 "hint": hint,
-                **place,
+                **index,
             }
         )
         table.append([f"{column} · {role}", *texts])
@@ -403,21 +403,21 @@ def _binned(
     mark: Mark | None,
     width: int,
     heading: str,
-    behind: tuple[str, str] | None = None,
+    shading: tuple[str, str] | None = None,
 ) -> Chart:
     """Draw a rectangle for each nonzero part of each bin, stacked, a line at the mark and what is
     behind it.
     """
     data = []
-    for place in range(len(bounds) - 1):
+    for index in range(len(bounds) - 1):
         below = 0.0
         for role, values in parts.items():
-            value = float(values[place])
+            value = float(values[index])
             if value > 0:
-                hint = f"{texts[place]} to {texts[place + 1]}, {role}: {value:,.0f} {of}"
+                hint = f"{texts[index]} to {texts[index + 1]}, {role}: {value:,.0f} {of}"
                 reach = {
-                    "from": bounds[place],
-                    "to": bounds[place + 1],
+                    "from": bounds[index],
+                    "to": bounds[index + 1],
                     "low": below,
                     "high": below + value,
                 }
@@ -438,8 +438,8 @@ def _binned(
         }
     ]
     if mark is not None and bounds[0] <= mark[0] <= bounds[-1]:
-        if behind is not None and mark[0] < bounds[-1]:
-            layers = [*_shade(mark[0], bounds[-1], behind, x["type"]), *layers]
+        if shading is not None and mark[0] < bounds[-1]:
+            layers = [*_shade(mark[0], bounds[-1], shading, x["type"]), *layers]
         layers += _ruler(mark, x["type"])
     ranges = [f"{low} – {high}" for low, high in pairwise(texts)]
     rows = []
@@ -449,11 +449,11 @@ def _binned(
     return Chart(_spec(data, width, _HEIGHT, title=of, layer=layers), [heading, *parts], rows)
 
 
-def _shade(begin: float, end: float, named: tuple[str, str], kind: str) -> list[dict[str, Any]]:
+def _shade(begin: float, end: float, named: tuple[str, str], scale: str) -> list[dict[str, Any]]:
     """Shade the whole height from begin to end in the colour of a role, with a name at its top."""
     role, name = named
     data = {"values": [{"begin": begin, "end": end, "name": name}]}
-    x = {"field": "begin", "type": kind}
+    x = {"field": "begin", "type": scale}
     area = {"type": "rect", "color": f"var(--{role})", "opacity": 0.14}
     text = {
         "type": "text",
@@ -474,10 +474,10 @@ def _shade(begin: float, end: float, named: tuple[str, str], kind: str) -> list[
     ]
 
 
-def _ruler(mark: Mark, kind: str) -> list[dict[str, Any]]:
+def _ruler(mark: Mark, scale: str) -> list[dict[str, Any]]:
     """Draw a vertical line with its name."""
     data = {"values": [{"at": mark[0], "name": mark[1]}]}
-    x = {"field": "at", "type": kind}
+    x = {"field": "at", "type": scale}
     line = {"type": "rule", "color": "var(--mark)", "strokeWidth": 1.5, "strokeDash": [5, 3]}
     text = {
         "type": "text",
@@ -492,10 +492,10 @@ def _ruler(mark: Mark, kind: str) -> list[dict[str, Any]]:
     names = [
         {
             "data": data,
-            "mark": {**each, "aria": False},
+            "mark": {**mark_options, "aria": False},
             "encoding": {"x": x, "text": {"field": "name"}},
         }
-        for each in (halo, text)
+        for mark_options in (halo, text)
     ]
     return [
         {"data": data, "mark": line, "encoding": {"x": x, "description": {"field": "name"}}},
@@ -530,10 +530,10 @@ def _colour(roles: Sequence[str], names: Mapping[str, str] | None = None) -> dic
         "columnPadding": 18,
         "labelLimit": 300,
     }
-    shown = None
+    text_of = None
     if len(distinct) > 1:
-        shown = legend
-    return {"field": "role", "type": "nominal", "title": None, "scale": scale, "legend": shown}
+        text_of = legend
+    return {"field": "role", "type": "nominal", "title": None, "scale": scale, "legend": text_of}
 
 
 def _rows(labels: Sequence[str], parts: Parts) -> list[list[str]]:
@@ -544,7 +544,7 @@ def _rows(labels: Sequence[str], parts: Parts) -> list[list[str]]:
 
 
 def _spec(
-    data: Sequence[Mapping[str, Any]], width: int, height: int, **rest: Any
+    data: Sequence[Mapping[str, Any]], width: int, height: int, **encoding: Any
 ) -> dict[str, Any]:
     ink = "var(--ink)"
     line = "var(--line)"
@@ -564,7 +564,7 @@ def _spec(
         # fonts may be wider than when it was drawn
         "padding": {"left": 12, "right": 14, "top": 4, "bottom": 4},
         "data": {"values": list(data)},
-        **rest,
+        **encoding,
         "config": {
             "font": "sans-serif",
             "view": {"stroke": None},

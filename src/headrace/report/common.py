@@ -14,40 +14,40 @@ from headrace.report.words import listed, many, share, size, verb
 _MOST_BARS = 14
 
 
-def figures(facts: RunFacts) -> list[Figure]:
+def figures(run_facts: RunFacts) -> list[Figure]:
     """Make the figures of a recipe that has none of its own."""
-    return [rows_figure(facts)]
+    return [rows_figure(run_facts)]
 
 
-def rows_figure(facts: RunFacts) -> Figure:
+def rows_figure(run_facts: RunFacts) -> Figure:
     """Draw the number of rows of each split and of each reason to drop rows."""
-    manifest = facts.manifest
+    manifest = run_facts.manifest
     read = int(manifest.source["rows"])
-    kept = facts.rows_in_splits
+    rows_by_split = run_facts.rows_in_splits
     dropped = {reason: rows for reason, rows in manifest.dropped.items() if rows}
     by_size = sorted(dropped, key=lambda reason: (-dropped[reason], reason))
-    names = [*facts.splits, *by_size[:_MOST_BARS]]
-    values = [kept[name] for name in facts.splits] + [
+    names = [*run_facts.splits, *by_size[:_MOST_BARS]]
+    values = [rows_by_split[name] for name in run_facts.splits] + [
         dropped[name] for name in by_size[:_MOST_BARS]
     ]
-    roles = [*facts.splits, *["dropped"] * len(by_size[:_MOST_BARS])]
+    roles = [*run_facts.splits, *["dropped"] * len(by_size[:_MOST_BARS])]
     lost = sum(dropped.values())
-    empty = [name for name in facts.splits if not kept[name]]
+    empty = [name for name in run_facts.splits if not rows_by_split[name]]
     if lost:
         most = by_size[0]
         answer = (
-            f"Of {many(read, 'row')} read {share(sum(kept.values()), read)} are in a split."
+            f"Of {many(read, 'row')} read {share(sum(rows_by_split.values()), read)} are in a split."
             f" {many(lost, 'row')} {'was' if lost == 1 else 'were'} dropped,"
             f" {'most of them ' if len(dropped) > 1 else ''}for {most}:"
-            f" {facts.reason_in_words(most)}."
+            f" {run_facts.reason_in_words(most)}."
         )
     else:
         answer = f"All {many(read, 'row')} read are in a split; none was dropped."
     if empty:
         answer += f" {listed(empty)} {verb(len(empty), 'is', 'are')} empty."
-    if sum(kept.values()) + lost != read:
+    if sum(rows_by_split.values()) + lost != read:
         answer += f" The counts do not add up to the {read:,} rows read: run `headrace verify`."
-    if empty or lost > read / 2 or sum(kept.values()) + lost != read:
+    if empty or lost > read / 2 or sum(rows_by_split.values()) + lost != read:
         tone: Tone = "warning"
     elif lost:
         tone = "plain"
@@ -60,16 +60,16 @@ def rows_figure(facts: RunFacts) -> Figure:
     return Figure("rows", "Where did the rows go?", answer, chart, tone)
 
 
-def tables(facts: RunFacts) -> list[Table]:
+def tables(run_facts: RunFacts) -> list[Table]:
     """Return the columns, the settings, and what made the run, as tables that are folded away."""
-    manifest = facts.manifest
+    manifest = run_facts.manifest
     columns = [
-        [each["name"], each["type"], "may hold nulls" if each["nullable"] else "no nulls"]
-        for each in manifest.schema
+        [column["name"], column["type"], "may hold nulls" if column["nullable"] else "no nulls"]
+        for column in manifest.schema
     ]
-    made = {
+    origin = {
         "run": manifest.run_id,
-        "finished": facts.run.finished_at,
+        "finished": run_facts.run.finished_at,
         **{f"library {name}": version for name, version in sorted(manifest.libraries.items())},
         "source fingerprint": manifest.source["fingerprint"],
         "source": f"{many(manifest.source['files'], 'file')}, {size(manifest.source['bytes'])}",
@@ -84,32 +84,32 @@ def tables(facts: RunFacts) -> list[Table]:
         Table(
             "settings",
             ["setting", "value"],
-            [[name, _text(value)] for name, value in sorted(facts.config.items())],
+            [[name, _text(value)] for name, value in sorted(run_facts.config.items())],
         ),
         Table(
             "how it was made",
             ["", ""],
-            [[name.replace("_", " "), _text(value)] for name, value in made.items()],
+            [[name.replace("_", " "), _text(value)] for name, value in origin.items()],
         ),
     ]
 
 
-def tiles(facts: RunFacts) -> list[tuple[str, str]]:
+def tiles(run_facts: RunFacts) -> list[tuple[str, str]]:
     """Return the figures at the top of the page: rows of each split, and totals dropped, read and
     written.
     """
-    manifest = facts.manifest
+    manifest = run_facts.manifest
     unit = recipe_of_run(manifest.recipe).row
-    found = [(name, many(manifest.splits[name].rows, unit)) for name in facts.splits]
+    tile_values = [(name, many(manifest.splits[name].rows, unit)) for name in run_facts.splits]
     if manifest.folds:  # its splits are cells, which several folds share
-        found = [
+        tile_values = [
             ("folds", f"{len(manifest.folds):,}"),
-            ("in folds", many(sum(facts.rows_in_splits.values()), unit)),
+            ("in folds", many(sum(run_facts.rows_in_splits.values()), unit)),
         ]
-    total = sum(each.bytes for each in manifest.splits.values())
-    shards = sum(each.shards for each in manifest.splits.values())
+    total = sum(totals.bytes for totals in manifest.splits.values())
+    shards = sum(totals.shards for totals in manifest.splits.values())
     return [
-        *found,
+        *tile_values,
         ("dropped", many(sum(manifest.dropped.values()), "row")),
         ("read", many(manifest.source["rows"], "row")),
         ("written", f"{size(total)} in {many(shards, 'shard')}"),

@@ -57,16 +57,16 @@ def page_of_leaks(report: LeakReport, name: str, max_share: float) -> Page:
 
 def content_figure(report: LeakReport, max_share: float) -> Figure:
     """Draw how much of each split has the same content as an earlier row or an earlier split."""
-    lines, tone, found = _repeats(
+    lines, tone, pairs = _repeats(
         report, report, max_share, "in {} too", "in another one", "the same as"
     )
     blank = sum(report.blank.values())
     if blank:
-        told = many(blank, report.unit, report.units)
+        text = many(blank, report.unit, report.units)
         lines.append(
-            f"{told} without any value in the compared columns {verb(blank, 'is', 'are')} left out."
+            f"{text} without any value in the compared columns {verb(blank, 'is', 'are')} left out."
         )
-    chart = _matrix(report, found, report.units, "also in")
+    chart = _matrix(report, pairs, report.units, "also in")
     return Figure(
         "content", "Is the content of a split in another one?", "\n".join(lines), chart, tone
     )
@@ -78,7 +78,7 @@ def _near_figures(report: LeakReport, max_share: float) -> list[Figure]:
     units = report.units
     if near is None:
         return []
-    lines, tone, found = _repeats(
+    lines, tone, pairs = _repeats(
         report, near, max_share, "near one of {}", "near one of another", "near"
     )
     lines.append(
@@ -90,7 +90,7 @@ def _near_figures(report: LeakReport, max_share: float) -> list[Figure]:
             f"At most {near.not_compared:,} pairs were not compared, as they look like too many"
             " others."
         )
-    chart = _matrix(report, found, units, "near or the same in")
+    chart = _matrix(report, pairs, units, "near or the same in")
     return [Figure("near", f"Are {units} nearly the same?", "\n".join(lines), chart, tone)]
 
 
@@ -100,7 +100,7 @@ def _repeats(
     max_share: float,
     earlier: str,
     other: str,
-    own: str,
+    opening: str,
 ) -> tuple[list[str], Tone, dict[tuple[str, str], tuple[int, float]]]:
     """Return sentences about rows that repeat others, their tone, and the count and share of each
     pair of splits.
@@ -109,11 +109,11 @@ def _repeats(
     """
     unit = report.unit
     units = report.units
-    shared = [each for each in repeats.shared if each.rows]
+    shared = [item for item in repeats.shared if item.rows]
     lines = [
-        f"{many(each.rows, unit, units)} of {each.split} ({share(each.fraction, 1)})"
-        f" {verb(each.rows, 'is', 'are')} {earlier.format(each.earlier)}."
-        for each in shared
+        f"{many(item.rows, unit, units)} of {item.split} ({share(item.fraction, 1)})"
+        f" {verb(item.rows, 'is', 'are')} {earlier.format(item.earlier)}."
+        for item in shared
     ]
     if not shared:
         lines = [
@@ -121,28 +121,28 @@ def _repeats(
         ]
     again = {split: rows for split, rows in repeats.repeated.items() if rows}
     if again:
-        told = listed([f"{many(rows, unit, units)} of {split}" for split, rows in again.items()])
+        text = listed([f"{many(rows, unit, units)} of {split}" for split, rows in again.items()])
         lines.append(
-            f"Within a split, {told} {verb(sum(again.values()), 'is', 'are')} {own} an earlier one."
+            f"Within a split, {text} {verb(sum(again.values()), 'is', 'are')} {opening} an earlier one."
         )
-    found = {(each.split, each.earlier): (each.rows, each.fraction) for each in repeats.shared}
-    found |= {
+    pairs = {(item.split, item.earlier): (item.rows, item.fraction) for item in repeats.shared}
+    pairs |= {
         (split, split): (rows, rows / max(1, report.rows[split]))
         for split, rows in repeats.repeated.items()
     }
-    bad = any(each.fraction > max_share for each in shared)
-    return lines, "warning" if bad else "plain" if shared or again else "good", found
+    bad = any(item.fraction > max_share for item in shared)
+    return lines, "warning" if bad else "plain" if shared or again else "good", pairs
 
 
 def _matrix(
-    report: LeakReport, found: Mapping[tuple[str, str], tuple[int, float]], units: str, across: str
+    report: LeakReport, pairs: Mapping[tuple[str, str], tuple[int, float]], units: str, across: str
 ) -> Chart:
     """Draw the counts and shares of pairs of splits, in the order of splits."""
     cells = []
     for split in report.rows:
         for other in report.rows:
-            if (split, other) in found:
-                count, part = found[split, other]
+            if (split, other) in pairs:
+                count, part = pairs[split, other]
                 cells.append((split, other, part, f"{count:,} · {share(part, 1)}"))
     return charts.matrix(
         cells,
@@ -162,7 +162,7 @@ def _ids_figures(report: LeakReport, max_share: float) -> list[Figure]:
     if not ids.entities:
         answer = "No two names are the same without case, blanks and Unicode form."
         return [Figure("ids", question, answer, tone="good")]
-    names = "; ".join(" = ".join(map(repr, each)) for each in ids.examples)
+    names = "; ".join(" = ".join(map(repr, item)) for item in ids.examples)
     answer = f"{many_entities(ids.entities)} may: {names}."
     if ids.separate:
         answer += (
@@ -183,19 +183,19 @@ def _columns_figures(report: LeakReport) -> list[Figure]:
     """Draw the columns that alone predict the label."""
     if not report.telling:
         return []
-    best = sorted(report.telling, key=lambda each: -each.accuracy)
+    best = sorted(report.telling, key=lambda item: -item.accuracy)
     usual = best[0].most_frequent
     answer = (
-        f"{listed([each.column for each in best])} {'does' if len(best) == 1 else 'do, each alone'}."
+        f"{listed([item.column for item in best])} {'does' if len(best) == 1 else 'do, each alone'}."
         f" The most frequent label is right for {share(usual, 1)}. It may be a legitimate feature,"
         " so nothing was left out."
     )
     chart = charts.bars(
-        [*(each.column for each in best), "most frequent label"],
-        [*(100 * each.accuracy for each in best), 100 * usual],
+        [*(item.column for item in best), "most frequent label"],
+        [*(100 * item.accuracy for item in best), 100 * usual],
         [*["shared"] * len(best), "empty"],
         unit="right",
-        texts=[share(each, 1) for each in (*(each.accuracy for each in best), usual)],
+        texts=[share(item, 1) for item in (*(item.accuracy for item in best), usual)],
         names={"shared": "column", "empty": "guess"},
     )
     return [Figure("columns", "Which column gives the label away?", answer, chart, "warning")]
@@ -206,23 +206,23 @@ def _benchmark_figures(report: LeakReport, max_share: float) -> list[Figure]:
     if not report.items:
         return []
     best: dict[tuple[str, int], float] = {}
-    for each in report.overlaps:
-        best[each.source, each.item] = max(each.fraction, best.get((each.source, each.item), 0.0))
+    for overlap in report.overlaps:
+        best[overlap.source, overlap.item] = max(overlap.fraction, best.get((overlap.source, overlap.item), 0.0))
     parts: dict[str, list[float]] = {role: [] for role in _FOUND}
     lines = []
     for source, count in report.items.items():
-        shares = [value for (own, _), value in best.items() if own == source]
-        whole = sum(value == 1 for value in shares)
+        shares = [value for (opening, _), value in best.items() if opening == source]
+        complete = sum(value == 1 for value in shares)
         for role, value in zip(
-            _FOUND, (whole, len(shares) - whole, count - len(shares)), strict=True
+            _FOUND, (complete, len(shares) - complete, count - len(shares)), strict=True
         ):
             parts[role].append(value)
         lines.append(
             f"{Path(source).name}: {len(shares):,} of {many(count, 'item')} found"
-            f" ({share(len(shares), count)}), {whole:,} of them whole."
+            f" ({share(len(shares), count)}), {complete:,} of them whole."
         )
     bad = any(
-        count and len([1 for own, _ in best if own == source]) / count > max_share
+        count and len([1 for opening, _ in best if opening == source]) / count > max_share
         for source, count in report.items.items()
     )
     names = [Path(source).name for source in report.items]
@@ -245,43 +245,43 @@ def _time_figures(report: LeakReport) -> list[Figure]:
     """Draw the period of each split, and its rows at times at which an earlier split has other
     entities.
     """
-    dated = [each for each in report.periods if each.first_us is not None]
+    dated = [item for item in report.periods if item.first_us is not None]
     if not dated:
         return []
     rows = [
         {
-            "label": each.split,
-            "from": (each.first_us or 0) / 1000,
-            "to": (each.last_us or 0) / 1000,
-            "role": each.split if each.split in _OWN_COLOUR else "all",
-            "hint": f"{moment(each.first_us or 0)} to {moment(each.last_us or 0)}",
+            "label": item.split,
+            "from": (item.first_us or 0) / 1000,
+            "to": (item.last_us or 0) / 1000,
+            "role": item.split if item.split in _OWN_COLOUR else "all",
+            "hint": f"{moment(item.first_us or 0)} to {moment(item.last_us or 0)}",
         }
-        for each in dated
+        for item in dated
     ]
     lines = [f"{row['label']} from {row['hint']}." for row in rows]
     lines += [
-        f"{many(each.unread, 'row')} of {each.split} {verb(each.unread, 'has', 'have')} no readable"
+        f"{many(item.unread, 'row')} of {item.split} {verb(item.unread, 'has', 'have')} no readable"
         " time."
-        for each in report.periods
-        if each.unread
+        for item in report.periods
+        if item.unread
     ]
     chart = charts.spans(
         rows, unit="", along="time", row_height=34, columns=("split", "split", "from and to")
     )
     figures = [Figure("periods", "When are the splits?", "\n".join(lines), chart, width="full")]
     if report.concurrent:
-        shared = [each for each in report.concurrent if each.rows]
-        told = [
-            f"{many(each.rows, 'row')} of {each.split} ({share(each.fraction, 1)})"
-            f" {verb(each.rows, 'is', 'are')} at a time at which {each.earlier} has other entities."
-            for each in shared
+        shared = [item for item in report.concurrent if item.rows]
+        text = [
+            f"{many(item.rows, 'row')} of {item.split} ({share(item.fraction, 1)})"
+            f" {verb(item.rows, 'is', 'are')} at a time at which {item.earlier} has other entities."
+            for item in shared
         ]
-        told = told or ["No row is at a time at which another split has other entities."]
-        found = {(each.split, each.earlier): (each.rows, each.fraction) for each in report.concurrent}
-        chart = _matrix(report, found, "rows", "at the time of other entities in")
+        text = text or ["No row is at a time at which another split has other entities."]
+        pairs = {(item.split, item.earlier): (item.rows, item.fraction) for item in report.concurrent}
+        chart = _matrix(report, pairs, "rows", "at the time of other entities in")
         question = "Do splits share calendar time?"
         figures.append(
-            Figure("concurrent", question, "\n".join(told), chart, "plain" if shared else "good")
+            Figure("concurrent", question, "\n".join(text), chart, "plain" if shared else "good")
         )
     return figures
 
@@ -290,19 +290,19 @@ def _horizon_figures(report: LeakReport, max_share: float) -> list[Figure]:
     """Draw how many labels look past the cutoff."""
     if not report.past_cut:
         return []
-    past = [float(each.rows) for each in report.past_cut]
-    names = [each.split for each in report.past_cut]
-    rest = [
-        each.rows / each.fraction - each.rows if each.fraction else report.rows[each.split]
-        for each in report.past_cut
+    past = [float(item.rows) for item in report.past_cut]
+    names = [item.split for item in report.past_cut]
+    others = [
+        item.rows / item.fraction - item.rows if item.fraction else report.rows[item.split]
+        for item in report.past_cut
     ]
-    told = [
-        f"{many(each.rows, 'row')} of {each.split} ({share(each.fraction, 1)})"
-        for each in report.past_cut
+    text = [
+        f"{many(item.rows, 'row')} of {item.split} ({share(item.fraction, 1)})"
+        for item in report.past_cut
     ]
-    answer = f"Labels of {listed(told)} do."
-    chart = charts.stacked_bars(names, {"shared": past, "empty": rest}, unit="rows", names=_PAST)
-    bad = any(each.fraction > max_share for each in report.past_cut)
+    answer = f"Labels of {listed(text)} do."
+    chart = charts.stacked_bars(names, {"shared": past, "empty": others}, unit="rows", names=_PAST)
+    bad = any(item.fraction > max_share for item in report.past_cut)
     if bad:
         tone: Tone = "warning"
     elif any(past):
@@ -314,40 +314,40 @@ def _horizon_figures(report: LeakReport, max_share: float) -> list[Figure]:
 
 def _tables(report: LeakReport) -> list[Table]:
     """List examples of the findings in tables that are folded away."""
-    made = []
+    folded = []
     pairs = [
-        [f"{each.earlier} and {each.split}", *pair]
-        for each in report.shared
-        for pair in each.examples
+        [f"{item.earlier} and {item.split}", *pair]
+        for item in report.shared
+        for pair in item.examples
     ]
     if pairs:
-        made.append(
+        folded.append(
             Table(f"examples of the same {report.units}", ["splits", "first", "second"], pairs)
         )
     near = () if report.near is None else report.near.shared
     alike = [
-        [f"{each.earlier} and {each.split}", a, b, f"{j:.2f}"]
-        for each in near
-        for a, b, j in each.examples
+        [f"{item.earlier} and {item.split}", a, b, f"{j:.2f}"]
+        for item in near
+        for a, b, j in item.examples
     ]
     if alike:
         columns = ["splits", "first", "second", "Jaccard"]
-        made.append(Table(f"examples of near or the same {report.units}", columns, alike))
+        folded.append(Table(f"examples of near or the same {report.units}", columns, alike))
     if report.overlaps:
         rows = [
             [
-                f"{Path(each.source).name}:{each.item}",
-                each.split,
-                each.location,
-                share(each.fraction, 1),
-                each.text,
+                f"{Path(item.source).name}:{item.item}",
+                item.split,
+                item.location,
+                share(item.fraction, 1),
+                item.text,
             ]
-            for each in sorted(report.overlaps, key=lambda each: -each.fraction)
+            for item in sorted(report.overlaps, key=lambda overlap: -overlap.fraction)
         ]
         columns = ["item", "split", "row", "share", "text"]
-        made.append(
+        folded.append(
             Table(
                 f"{many(len(rows), 'place')} in which a row holds a benchmark item", columns, rows
             )
         )
-    return made
+    return folded

@@ -63,7 +63,7 @@ def draw(chart: Chart, key: str, label: str) -> str:
     # Make ids unique on the page and independent of earlier drawings.
     names = {name: f"{key}-{number}" for number, name in enumerate(_ID.findall(drawn))}
     inside = _REFERENCE.sub(
-        lambda found: f"{found[1]}{names.get(found[2], found[2])}", drawn[opening.end() :]
+        lambda reference: f"{reference[1]}{names.get(reference[2], reference[2])}", drawn[opening.end() :]
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="group" aria-label="{_shown(label)}"'
@@ -79,9 +79,9 @@ def _drawable(part: Any) -> Any:
     if isinstance(part, str):
         return escape_lines(part)
     if isinstance(part, dict):
-        return {escape_lines(name): _drawable(each) for name, each in part.items()}
+        return {escape_lines(name): _drawable(part) for name, part in part.items()}
     if isinstance(part, list | tuple):
-        return [_drawable(each) for each in part]
+        return [_drawable(inner) for inner in part]
     return part
 
 
@@ -93,8 +93,8 @@ def html_of(page: Page, draw: Draw = draw) -> str:
         f"<div><dt>{_shown(name)}</dt><dd>{_shown(value)}</dd></div>" for name, value in page.tiles
     )
     tables = "".join(
-        f'<section class="table">{_folded(each.title, each.columns, each.rows)}</section>'
-        for each in page.tables
+        f'<section class="table">{_folded(part.title, part.columns, part.rows)}</section>'
+        for part in page.tables
     )
     figures = "".join(_figure(figure, draw) for figure in page.figures)
     head = [
@@ -169,7 +169,7 @@ def _folded(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -
 
 def _cell(text: str) -> str:
     """Return a table cell; numbers get a class that keeps them on one line."""
-    kind = ""
+    class_attribute = ""
     if _NUMBER.fullmatch(text):
-        kind = ' class="number"'
-    return f"<td{kind}>{_shown(text)}</td>"
+        class_attribute = ' class="number"'
+    return f"<td{class_attribute}>{_shown(text)}</td>"

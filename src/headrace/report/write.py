@@ -14,17 +14,17 @@ from headrace.storage import local
 from headrace.storage.places import local_path_of
 
 
-def page_of(facts: RunFacts) -> Page:
+def page_of(run_facts: RunFacts) -> Page:
     """Make the page of a run, with the common figures if its recipe has none of its own."""
-    manifest = facts.manifest
+    manifest = run_facts.manifest
     recipe = recipe_of_run(manifest.recipe)
     by = f"headrace {manifest.libraries.get('headrace', '')}"
     return Page(
-        title=f"{manifest.recipe.replace('_', ' ')}: {facts.output}",
-        subtitle=f"run {manifest.run_id}, made {written(facts.run.finished_at)} by {by}",
-        tiles=common.tiles(facts),
-        figures=recipe.figures(facts, common.figures),
-        tables=common.tables(facts),
+        title=f"{manifest.recipe.replace('_', ' ')}: {run_facts.output}",
+        subtitle=f"run {manifest.run_id}, made {written(run_facts.run.finished_at)} by {by}",
+        tiles=common.tiles(run_facts),
+        figures=recipe.figures(run_facts, common.figures),
+        tables=common.tables(run_facts),
     )
 
 
@@ -36,8 +36,8 @@ def write_report(path: str | Path, *, run: str | None = None, to: str | Path | N
     contents. Raises `InputError` without a finished run, `MissingExtra` without vl-convert,
     `StoreError` if it cannot be written.
     """
-    facts = read_run(path, run)
-    return publish(page_of(facts), facts.run.root / REPORT if to is None else to)
+    run_facts = read_run(path, run)
+    return publish(page_of(run_facts), run_facts.run.root / REPORT if to is None else to)
 
 
 def publish(page: Page, to: str | Path) -> Path:

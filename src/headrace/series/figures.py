@@ -368,7 +368,7 @@ def _target_figures(tables: Mapping[str, pl.DataFrame]) -> list[Figure]:
     )
     if sparse:
         answer += f" {many(sparse, 'part is', 'parts are')} less than half observed."
-    edges = even_edges(min(float(every.min()), 99.0), 100.0, whole=False)
+    edges = even_edges(min(float(every.min()), 99.0), 100.0, integral=False)
     counts = {split: counted(values, edges) for split, values in percent.items()}
     chart = charts.histogram(
         edges, counts, of="parts of entities", title="% of steps with a target", grows=False

@@ -99,7 +99,7 @@ def timeline_figure(data: RunFacts) -> Figure | None:
     texts = [moment(edge) for edge in edges]
     late_label = ("test", "test: none" if after.is_empty() else "test")
     chart = charts.over_time(
-        edges, parts, of="rows", texts=texts, mark=(float(cutoff), "cutoff"), behind=late_label
+        edges, parts, of="rows", texts=texts, mark=(float(cutoff), "cutoff"), shading=late_label
     )
     return Figure("timeline", _TIMELINE, answer, chart, tone, "full")
 

@@ -205,18 +205,18 @@ def _command_for(recipe: Recipe) -> Callable[..., None]:
     options = recipe.init_options()
 
     def command(
-        config: Config, asked: Any, *, overwrite: Overwrite = False, as_json: Json = False
+        config: Config, request: Any, *, overwrite: Overwrite = False, as_json: Json = False
     ) -> None:
         from headrace.cli.init.commented import Aside, commented_yaml
         from headrace.run.identity import check_apart
         from headrace.storage.places import local_path_of, path_of
 
-        check_apart(path_of(asked.out), asked.source, ())  # the run would refuse it later
+        check_apart(path_of(request.out), request.source, ())  # the run would refuse it later
         config = local_path_of(config, "--config")
         there = SettingsError(f"{config}: already exists; give another --config, or --overwrite")
         if config.exists() and not overwrite:
             raise there
-        sections, about = recipe.init(asked)
+        sections, about = recipe.init(request)
         try:
             with config.open("w" if overwrite else "x", encoding="utf-8") as file:
                 file.write(commented_yaml(sections))
@@ -226,11 +226,11 @@ def _command_for(recipe: Recipe) -> Callable[..., None]:
             raise SettingsError(
                 f"{config}: cannot be written ({error.strerror}); give another --config"
             ) from error
-        proposed = [(name, each) for section in sections for name, each in section.settings.items()]
+        proposed = [(name, value) for section in sections for name, value in section.settings.items()]
         needed = [
-            f" --set {name}={each.value}"
-            for name, each in proposed
-            if isinstance(each, Aside) and each.needed
+            f" --set {name}={value.value}"
+            for name, value in proposed
+            if isinstance(value, Aside) and value.needed
         ]
         to_run = f"headrace run {config}{''.join(needed)}"
         if as_json:

@@ -51,11 +51,11 @@ def commented_yaml(sections: Sequence[Section]) -> str:
             ]
         for name, value in section.settings.items():
             aside = isinstance(value, Aside)
-            own = _setting(name, value.value if aside else value)
+            entry = _setting(name, value.value if aside else value)
             if aside:
-                lines += [f"# {line}" for line in own]
+                lines += [f"# {line}" for line in entry]
             else:
-                lines += own
+                lines += entry
         lines.append("")
     return "\n".join(lines)
 

@@ -65,12 +65,12 @@ class Look:
     tables: list[tuple[str, pa.Table]]
     columns: dict[str, Column]
 
-    def everywhere(self, kind: Kind) -> list[str]:
+    def everywhere(self, content: Kind) -> list[str]:
         """Return the columns of this kind that all files have, in file order."""
         result = []
-        for each in self.columns.values():
-            if each.kind == kind and each.in_files == len(self.tables):
-                result.append(each.name)
+        for column in self.columns.values():
+            if column.kind == content and column.in_files == len(self.tables):
+                result.append(column.name)
         return result
 
     def texts(self) -> list[str]:
@@ -104,7 +104,7 @@ def look(source: Sequence[str | Path], *, files: int = FILES, rows: int = ROWS) 
     types = partition_types(listing.names)
     tables = [
         (name, first_rows(listing.root / name, name, rows, types))
-        for name in (listing.names[place] for place in chosen)
+        for name in (listing.names[index] for index in chosen)
     ]
     return look_of(
         tuple(map(str, source)), listing.root, listing.names, int(listing.sizes.sum()), tables
@@ -150,7 +150,7 @@ def inferred(seen: Look, keep: Collection[str] = ()) -> list[Section]:
 
 def evenly(count: int, most: int) -> list[int]:
     """Choose at most `most` of the numbers 0..count-1, evenly from end to end."""
-    return sorted({int(place) for place in np.linspace(0, count - 1, most).round()})
+    return sorted({int(position) for position in np.linspace(0, count - 1, most).round()})
 
 
 def known(name: str, among: Iterable[str], what: str) -> str:
@@ -168,7 +168,7 @@ def known(name: str, among: Iterable[str], what: str) -> str:
 def named(name: str, words: Sequence[str]) -> int:
     """Score how well a name fits: higher for earlier words, 0 if it contains none of them."""
     low = name.lower().replace("identity", "")  # it contains "entity" but does not mean one
-    return max((len(words) - place for place, word in enumerate(words) if word in low), default=0)
+    return max((len(words) - rank for rank, word in enumerate(words) if word in low), default=0)
 
 
 def id_like(name: str) -> bool:
@@ -208,18 +208,18 @@ def _column(name: str, parts: Sequence[pa.ChunkedArray]) -> Column:
     if form is not None and form not in NUMBERS:
         return Column(name, "time", count, absent / rows, form if is_text(parts[0].type) else None)
     numbers = [number_share(part) for part in parts]
-    if all(each is not None for each in numbers):
-        kind: Kind = "number"
+    if all(values is not None for values in numbers):
+        content: Kind = "number"
         absent += sum(
-            int(np.isnan(np.asarray(each.drop_null().to_numpy(), np.float64)).sum())
-            for each in numbers
-            if each is not None
+            int(np.isnan(np.asarray(values.drop_null().to_numpy(), np.float64)).sum())
+            for values in numbers
+            if values is not None
         )
     else:
-        kind = "other"
+        content = "other"
         if any(is_text(part.type) for part in parts):
-            kind = "text"
-    return Column(name, kind, count, absent / rows)
+            content = "text"
+    return Column(name, content, count, absent / rows)
 
 
 def first_rows(
@@ -227,11 +227,11 @@ def first_rows(
 ) -> pa.Table:
     """Read the first rows of a file, all columns. partitions: types of columns encoded in paths."""
     shard = survey(path, name, partitions=partitions)
-    held: list[pa.Table] = []
+    chunks: list[pa.Table] = []
     for chunk in read_chunks(shard):
-        held.append(chunk.table(shard.schema.names))
-        if sum(each.num_rows for each in held) >= rows:
+        chunks.append(chunk.table(shard.schema.names))
+        if sum(part.num_rows for part in chunks) >= rows:
             break
-    if held:
-        return pa.concat_tables(held).slice(0, rows)
+    if chunks:
+        return pa.concat_tables(chunks).slice(0, rows)
     return shard.schema.empty_table()

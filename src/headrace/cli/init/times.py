@@ -55,10 +55,10 @@ class TimeForms:
 
 def time_format(columns: Sequence[pa.ChunkedArray]) -> str | None:
     """Return the format that reads all values of these columns; None if there is none, or no value."""
-    columns = [_distinct(each) for each in columns if len(each)]
+    columns = [_distinct(column) for column in columns if len(column)]
     for form in TIME_FORMATS:
         if all(_is_time(column, form) for column in columns) and any(
-            len(each) > each.null_count for each in columns
+            len(column) > column.null_count for column in columns
         ):
             return form
     return None
@@ -71,8 +71,8 @@ def number_time_format(columns: Sequence[pa.ChunkedArray], more: Sequence[str] =
     Days are written YYYYMMDD. Seconds since 1970, and finer units, count only if they are large
     enough. more: strptime patterns to try after these.
     """
-    columns = [_distinct(each).drop_null() for each in columns]
-    columns = [each for each in columns if len(each)]
+    columns = [_distinct(column).drop_null() for column in columns]
+    columns = [column for column in columns if len(column)]
     for form in (*NUMBERS, *more):
         if columns and all(_reads_all(column, form) for column in columns):
             return form
@@ -82,7 +82,7 @@ def number_time_format(columns: Sequence[pa.ChunkedArray], more: Sequence[str] =
 def day_first_doubt(columns: Sequence[pa.ChunkedArray], form: str | None) -> str:
     """Return a warning if the format with day and month swapped also reads all values; else ""."""
     other = _swapped(form)
-    columns = [_distinct(each) for each in columns if len(each)]
+    columns = [_distinct(column) for column in columns if len(column)]
     if other is None or not columns or not all(_is_time(column, other) for column in columns):
         return ""
     return _doubt(form, other)
@@ -94,33 +94,33 @@ def time_forms(columns: Sequence[pa.ChunkedArray]) -> TimeForms | None:
     Whole numbers count as seconds since 1970, or finer units, only if they are large enough for
     recent times.
     """
-    columns = [each for each in columns if len(each) > each.null_count]
+    columns = [column for column in columns if len(column) > column.null_count]
     if not columns:
         return None
-    if all(is_typed_time(each) for each in columns):
+    if all(is_typed_time(column) for column in columns):
         return TimeForms((), 0.0, "")
-    if any(is_typed_time(each) for each in columns):
+    if any(is_typed_time(column) for column in columns):
         return None
-    if all(_is_time(_distinct(each), "yyyymmdd") for each in columns):  # every one is a day
+    if all(_is_time(_distinct(column), "yyyymmdd") for column in columns):  # every one is a day
         return TimeForms(("yyyymmdd",), 0.0, "")
-    if not all(is_text(each.type) for each in columns):
+    if not all(is_text(column.type) for column in columns):
         numeric = all(
-            pa.types.is_integer(each.type) or pa.types.is_floating(each.type) for each in columns
+            pa.types.is_integer(column.type) or pa.types.is_floating(column.type) for column in columns
         )
         for form in _EPOCHS if numeric else ():
-            if all(_read(each.drop_null(), form).all() for each in columns):
+            if all(_read(column.drop_null(), form).all() for column in columns):
                 return TimeForms((form,), 0.0, "")
         return None
     values = pc.unique(
         pa.chunked_array(
-            [chunk for each in columns for chunk in each.cast(pa.large_string()).chunks]
+            [chunk for column in columns for chunk in column.cast(pa.large_string()).chunks]
         )
     )
     left = nulled(pa.chunked_array([values.drop_null()]), ("",)).drop_null()
     total = len(left)
     forms: list[str] = []
     doubts: list[str] = []
-    for form in (each for each in TIME_FORMATS if each != "yyyymmdd"):
+    for form in (known_form for known_form in TIME_FORMATS if known_form != "yyyymmdd"):
         if not len(left):
             break
         read = _read(left, form)
@@ -142,8 +142,8 @@ def time_forms(columns: Sequence[pa.ChunkedArray]) -> TimeForms | None:
 
 def _read(column: pa.ChunkedArray, form: str) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Return which values a format reads as times of a plausible year: bool [N]."""
-    found = parse_dates(column, form)
-    ok = (found.micros != MISSING) & _in_years(found)
+    dates = parse_dates(column, form)
+    ok = (dates.micros != MISSING) & _in_years(dates)
     if form in _EPOCHS:
         values = np.asarray(
             pc.cast(column.filter(pa.array(ok)), pa.float64(), safe=False).to_numpy(), np.float64
@@ -153,8 +153,8 @@ def _read(column: pa.ChunkedArray, form: str) -> np.ndarray[tuple[int], np.dtype
 
 
 def _in_years(dates: Dates) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    shown = np.where(dates.micros == MISSING, 0, dates.micros)
-    years = shown.astype("datetime64[us]").astype("datetime64[Y]").astype(np.int64) + 1970
+    micros = np.where(dates.micros == MISSING, 0, dates.micros)
+    years = micros.astype("datetime64[us]").astype("datetime64[Y]").astype(np.int64) + 1970
     return np.asarray((years > _YEARS[0]) & (years < _YEARS[1]), np.bool_)
 
 
@@ -166,10 +166,10 @@ def _reads_all(column: pa.ChunkedArray, form: str) -> bool:
 
 
 def _is_time(column: pa.ChunkedArray, form: str) -> bool:
-    kind = column.type
+    column_type = column.type
     typed = is_typed_time(column)
-    if typed or not is_text(kind):
-        if typed != (form == "iso") or pa.types.is_boolean(kind) or pa.types.is_floating(kind):
+    if typed or not is_text(column_type):
+        if typed != (form == "iso") or pa.types.is_boolean(column_type) or pa.types.is_floating(column_type):
             return False
         if not typed and form not in NUMBERS:
             return False
