@@ -239,6 +239,6 @@ def _command_for(recipe: Recipe) -> Callable[..., None]:
         say(f"{config}: {about}")
         say(f"run it:  {to_run}")
 
-    command.__annotations__["asked"] = options
+    command.__annotations__["request"] = options
     command.__doc__ = options.__doc__
     return with_groups(command)
