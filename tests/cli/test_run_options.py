@@ -105,7 +105,7 @@ def test_files_that_were_copied_are_the_same_source_by_their_content(config: Pat
 
     assert by_content["run_id"] == again["run_id"] == dry["run_id"] != by_time["run_id"]
     assert "reused" == again["how"]
-    assert (2, True) == (wrong.returncode, "fingerprint_by is 'bytes'; give stat or content" in wrong.stderr)
+    assert (2, True) == (wrong.returncode, "fingerprint_by is 'bytes'; it should be 'stat' or 'content'" in wrong.stderr)
 
 
 def test_wrong_names_in_the_file_end_with_the_nearest(config: Path) -> None:

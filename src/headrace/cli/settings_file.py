@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
-from typing import Any, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 from headrace.checks import nearest
 from headrace.cli.settings_flags import RunOptions
@@ -129,22 +129,30 @@ def take_run_options(
     for name, annotation in _run_annotations().items():
         merged[name] = getattr(flags, name)
         if merged[name] is None and in_file[name] is not None:
-            merged[name] = _checked(config, name, in_file[name], get_args(annotation)[0])
+            merged[name] = _checked(config, name, in_file[name], annotation)
     return path_of(target), replace(flags, **merged)
 
 
 def _run_annotations() -> dict[str, Any]:
-    """Return the annotations of `RunOptions` that configurations may have too."""
+    """Return the types of the options that configurations may have too, with their bounds."""
+    from pydantic import Field
+
     hints = get_type_hints(RunOptions, include_extras=True)
-    return {name: hints[name] for name in RUN_KEYS if name in hints}
+    annotations = {}
+    for name in RUN_KEYS:
+        if name in hints:
+            value_type, option = get_args(hints[name])[:2]
+            field = Field(ge=option.min, description=option.help)
+            annotations[name] = Annotated[value_type, field]
+    return annotations
 
 
-def _checked(config: Path, name: str, value: object, value_type: Any) -> object:
+def _checked(config: Path, name: str, value: object, annotation: Any) -> object:
     """Return an option's value if it has the option's type. Raises `SettingsError`."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        return TypeAdapter(value_type).validate_python(value, strict=True)
+        return TypeAdapter(annotation).validate_python(value, strict=True)
     except ValidationError as error:
         rule = error.errors()[0]["msg"].replace("Input should", "it should")
         raise SettingsError(f"{name} is {shown(value)}", path=config, remedy=rule) from None
@@ -205,8 +213,7 @@ def _run_properties() -> dict[str, Any]:
     out = {"type": "string", "description": "Output directory; --out overrides it."}
     properties: dict[str, Any] = {"out": out}
     for name, annotation in _run_annotations().items():
-        value_type, option = get_args(annotation)[:2]
-        properties[name] = {**TypeAdapter(value_type).json_schema(), "description": option.help}
+        properties[name] = TypeAdapter(annotation).json_schema()
     return properties
 
 
