@@ -39,7 +39,7 @@ from itertools import accumulate
 from os import PathLike
 from typing import Any
 
-from headrace.printable import printable, shown
+from headrace.printable import printable, short_repr
 
 _MOST = 3_500  # characters of a message of many lines
 # torch wraps an error of a loader worker in one argument: the whole traceback, ending with the message.
@@ -127,14 +127,14 @@ class HeadraceError(Exception):
         if self.row is not None:
             parts.append(f"row {self.row:,}" if isinstance(self.row, int) else self.row)
         if self.column is not None:
-            parts.append(f"column {shown(self.column)}")
+            parts.append(f"column {short_repr(self.column)}")
         if self.setting is not None and not names_setting:
             parts.append(setting_name(self.setting))
         location = ", ".join(parts)
         if self.path is not None:
             location = f"{self.path}: {location}" if location else self.path
         if self.value is not None and location and not names_setting:
-            location += f" is {shown(self.value)}"
+            location += f" is {short_repr(self.value)}"
         if location:
             problems[:1] = [": ".join([location, *problems[:1]])]
         if self.remedy is not None:

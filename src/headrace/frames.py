@@ -25,7 +25,7 @@ from headrace.arrays import F32
 from headrace.errors import InputError
 from headrace.formats.dates import MISSING
 from headrace.formats.text_columns import as_text
-from headrace.report.words import many
+from headrace.report.words import pluralise
 from headrace.series.arrays.axis import Axis, agreed, infer, place_rows
 from headrace.series.clean import Cleaned
 from headrace.series.clean import clean as clean_entity
@@ -157,7 +157,7 @@ def _read(frame: Any, settings: Series) -> tuple[dict[str, Observed], Series]:
     if parsed.bad:
         raise InputError(f"the table: {parsed.bad[min(parsed.bad)]}")
     if names.null_count():
-        count = many(names.null_count(), "row has", "rows have")
+        count = pluralise(names.null_count(), "row has", "rows have")
         raise InputError(f"column {key!r}: {count} no entity; name them")
     codes = names.rank("dense").to_numpy().astype(np.int64) - 1
     order = np.argsort(codes, kind="stable")
@@ -169,7 +169,7 @@ def _read(frame: Any, settings: Series) -> tuple[dict[str, Observed], Series]:
         unread = int((times == MISSING).sum())
         if unread:
             message = (
-                f"{many(unread, 'row has', 'rows have')} no {settings.time} that can be read;"
+                f"{pluralise(unread, 'row has', 'rows have')} no {settings.time} that can be read;"
                 " correct it, or give bad_rows='drop'"
             )
         observed[name] = Observed(times, parsed.values[group], message)

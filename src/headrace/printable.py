@@ -68,7 +68,7 @@ class _Short(reprlib.Repr):
         return f"an integer of {bits:,} bits"
 
 
-def shown(value: object, most: int = 200) -> str:
+def short_repr(value: object, most: int = 200) -> str:
     """Format a value for a message, always short: a few bytes of YAML can expand to billions of
     values.
     """

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from headrace.checks import nearest
 from headrace.errors import SettingsError
-from headrace.printable import shown
+from headrace.printable import short_repr
 
 if TYPE_CHECKING:
     from importlib import metadata
@@ -286,7 +286,7 @@ def find_recipe(name: object) -> Recipe:
     hint = f"known: {', '.join(sorted(recipes()))}"
     if isinstance(name, str):
         hint = nearest(name, _registered(), hint)
-    raise SettingsError(f"recipe is {shown(name)}; {hint}")
+    raise SettingsError(f"recipe is {short_repr(name)}; {hint}")
 
 
 def recipe_of_command(word: str) -> Recipe | None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import StreamError
-from headrace.printable import shown as shown
+from headrace.printable import short_repr as short_repr
 
 MOST_POSITIONS = 1 << 62  # arithmetic on positions is int64
 MOST_LANES = 1 << 24  # an order holds arrays of them
@@ -56,13 +56,13 @@ def unseal(state: Any, *, subject: str, version: int) -> dict[str, Any]:
     stored = state.get(_KIND)
     if stored is not None and stored != subject:
         raise StreamError(
-            f"{what}: it is a state of kind {shown(stored)}; load each state into the kind of loader"
+            f"{what}: it is a state of kind {short_repr(stored)}; load each state into the kind of loader"
             " that gave it"
         )
     stored_version = state.get(_VERSION)
     if type(stored_version) is not int or stored_version != version:
         raise StreamError(
-            f"{what}: format_version is {shown(stored_version)}, this headrace reads {version};"
+            f"{what}: format_version is {short_repr(stored_version)}, this headrace reads {version};"
             " resume with the version that saved it, or start the epoch again"
         )
     digest = state.get(_DIGEST)
@@ -76,7 +76,7 @@ def unseal(state: Any, *, subject: str, version: int) -> dict[str, Any]:
         ) from error
     if stored is None or digest != expected:
         raise StreamError(
-            f"{what}: its digest is {shown(digest)}, its contents have {expected[:12]}…; it was"
+            f"{what}: its digest is {short_repr(digest)}, its contents have {expected[:12]}…; it was"
             " damaged or changed after it was saved: load an undamaged copy, or the state of"
             " another checkpoint"
         )
@@ -118,7 +118,7 @@ def check_bounds(state: Any, what: str) -> None:
             for name in value:
                 if not isinstance(name, str):
                     raise StreamError(
-                        f"{what}: key {shown(name)} is not text; pass what state_dict() gave,"
+                        f"{what}: key {short_repr(name)} is not text; pass what state_dict() gave,"
                         " unchanged"
                     )
             values += ((item, depth + 1) for item in value.values())
@@ -138,6 +138,6 @@ def check_bounds(state: Any, what: str) -> None:
                 )
         elif value is not None:
             raise StreamError(
-                f"{what}: {shown(value)} in it is neither text, an integer, true, false nor null;"
+                f"{what}: {short_repr(value)} in it is neither text, an integer, true, false nor null;"
                 " pass what state_dict() gave, unchanged"
             )

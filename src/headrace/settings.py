@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Val
 from headrace.checks import duration_us, nearest
 from headrace.credentials import refuse_credentials
 from headrace.errors import SettingsError
-from headrace.printable import shown
+from headrace.printable import short_repr
 
 
 def _as_tuple(value: object) -> object:
@@ -108,7 +108,7 @@ def _strict_loader() -> Any:
                     continue
                 if name in seen:
                     raise yaml.MarkedYAMLError(
-                        None, None, f"the key {shown(key.value)} appears twice", key.start_mark
+                        None, None, f"the key {short_repr(key.value)} appears twice", key.start_mark
                     )
                 seen.add(name)
             return node
@@ -173,10 +173,10 @@ def _explain(model: type[BaseModel], error: ValidationError) -> list[str]:
         ):
             continue  # a list of rows has one problem for each, and is empty without them
         elif problem["type"] == "path_type":
-            lines.append(f"{model.__name__}: {name} is {shown(problem['input'])}, {_NO_PATH}")
+            lines.append(f"{model.__name__}: {name} is {short_repr(problem['input'])}, {_NO_PATH}")
         elif problem["type"] == "value_error":
             lines.append(f"{model.__name__}: {problem['ctx']['error']}")
         else:
             rule = problem["msg"].replace("Input should", "it should")
-            lines.append(f"{model.__name__}: {name} is {shown(problem['input'])}; {rule}")
+            lines.append(f"{model.__name__}: {name} is {short_repr(problem['input'])}; {rule}")
     return lines

@@ -1,18 +1,18 @@
 """Numbers in words say neither more nor less than they are."""
 
-from headrace.report.words import listed, many, moment, share, size, span, written
+from headrace.report.words import listed, moment, percentage, pluralise, size, span, written
 
 
 def test_shares_never_read_as_none_or_all_unless_they_are() -> None:
     assert ["0 %", "under 0.1 %", "12.5 %", "over 99.9 %", "100 %"] == [
-        share(n, 10_000) for n in (0, 1, 1250, 9999, 10_000)
+        percentage(n, 10_000) for n in (0, 1, 1250, 9999, 10_000)
     ]
-    assert "0 %" == share(0, 0)
+    assert "0 %" == percentage(0, 0)
 
 
 def test_counts_have_the_right_noun() -> None:
-    assert ["1 shard", "0 shards", "1,234 shards"] == [many(n, "shard") for n in (1, 0, 1234)]
-    assert "2 entities" == many(2, "entity", "entities")
+    assert ["1 shard", "0 shards", "1,234 shards"] == [pluralise(n, "shard") for n in (1, 0, 1234)]
+    assert "2 entities" == pluralise(2, "entity", "entities")
 
 
 def test_sizes_and_spans_have_round_units() -> None:

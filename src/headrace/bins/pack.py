@@ -56,7 +56,7 @@ from headrace.bins.bins import Bins, checked_costs, offsets_of
 from headrace.digest import derive_key
 from headrace.errors import StreamError
 from headrace.keyed_hash import permutation
-from headrace.sealed import seal, shown, unseal
+from headrace.sealed import seal, short_repr, unseal
 
 Algorithm = Literal[
     "best_fit_shuffle",
@@ -441,7 +441,7 @@ class OnlinePacker:
 
         if not all(conditions()):
             raise StreamError(
-                f"{_KIND} state: {shown(dict(values))} is not what state_dict() gave; pass it on"
+                f"{_KIND} state: {short_repr(dict(values))} is not what state_dict() gave; pass it on"
                 " unchanged"
             )
         packer = cls(

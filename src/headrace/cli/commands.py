@@ -30,7 +30,7 @@ from headrace.cli.settings_flags import (
 )
 from headrace.errors import HeadraceError, SettingsError, setting
 from headrace.printable import printable
-from headrace.report.words import many, size
+from headrace.report.words import pluralise, size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -472,4 +472,4 @@ def gc(
     noun = "table"
     if tables is None:
         noun = "leftover"
-    say(f"removed {many(len(swept.removed), noun)}, {size(swept.bytes)}")
+    say(f"removed {pluralise(len(swept.removed), noun)}, {size(swept.bytes)}")

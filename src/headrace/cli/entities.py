@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from headrace.cli.output import cell, emit, printer, say, table
 from headrace.cli.settings_flags import unless_given
 from headrace.errors import SettingsError, setting
-from headrace.report.words import many, many_entities
+from headrace.report.words import many_entities, pluralise
 
 if TYPE_CHECKING:
     from headrace.arrays import I64
@@ -237,4 +237,4 @@ class EntityAnswer:
             printer().print(rows)
         if len(counts) > _MOST_LINES or total > _MOST_LINES:
             entities = many_entities(len(counts))
-            say(f"{entities} and {many(total, 'row')} in total; --json prints them all")
+            say(f"{entities} and {pluralise(total, 'row')} in total; --json prints them all")

@@ -15,7 +15,7 @@ from headrace.cli.stream_flags import PlainShards, Source
 from headrace.errors import HeadraceError
 from headrace.near import LEAST_NEAR
 from headrace.printable import printable
-from headrace.report.words import many, many_entities, moment, verb
+from headrace.report.words import many_entities, moment, pluralise, verb
 
 if TYPE_CHECKING:
     from headrace.stream.audit.leaks import LeakReport
@@ -160,7 +160,7 @@ def _print(report: LeakReport) -> None:
     blank = sum(report.blank.values())
     if blank:
         say(
-            f"{many(blank, report.unit, report.units)} with no value in these columns: not compared"
+            f"{pluralise(blank, report.unit, report.units)} with no value in these columns: not compared"
         )
     if (near := report.near) is not None:
         pairs = [pair.examples[0] if pair.examples else None for pair in near.shared]
@@ -193,7 +193,7 @@ def _print(report: LeakReport) -> None:
         say(f"{printable(column.column)} alone predicts the label: {right}")
     for period in report.periods:
         if period.unread:
-            say(f"{many(period.unread, 'row')} of {period.split} have an unreadable time")
+            say(f"{pluralise(period.unread, 'row')} of {period.split} have an unreadable time")
     same = [pair for pair in report.concurrent if pair.rows]
     if same:
         rows_table = table(
@@ -207,7 +207,7 @@ def _print(report: LeakReport) -> None:
         printer().print(rows_table)
     for past in report.past_cut:
         say(
-            f"labels of {many(past.rows, 'row')} of {past.split} look past the cutoff:"
+            f"labels of {pluralise(past.rows, 'row')} of {past.split} look past the cutoff:"
             f" {past.fraction:.2%}"
         )
     for source, count in report.items.items():

@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 from headrace.checks import nearest
 from headrace.cli.settings_flags import RunOptions
 from headrace.errors import SettingsError, setting_name
-from headrace.printable import shown
+from headrace.printable import short_repr
 
 # What a configuration may have besides the settings of its recipe.
 RUN_KEYS = ("out", "workers", "fingerprint_by", "engine", "address")
@@ -45,7 +45,7 @@ def read_config(path: Path) -> dict[str, Any]:
         raise SettingsError("contains no settings", path=path, remedy=remedy)
     for key in record:
         if not isinstance(key, str):
-            problem = f"{shown(key)} is not a valid name of a setting"
+            problem = f"{short_repr(key)} is not a valid name of a setting"
             raise SettingsError(problem, path=path, remedy="write names as text")
     return record
 
@@ -124,7 +124,7 @@ def take_run_options(
         remedy = f"add it or give {setting_name('out')} DIRECTORY"
         raise SettingsError("has no `out`", path=config, remedy=remedy)
     if not isinstance(target, str | PurePath):
-        raise SettingsError(f"out is {shown(target)}", path=config, remedy="give a directory")
+        raise SettingsError(f"out is {short_repr(target)}", path=config, remedy="give a directory")
     merged = {}
     for name, annotation in _run_annotations().items():
         merged[name] = getattr(flags, name)
@@ -155,7 +155,7 @@ def _checked(config: Path, name: str, value: object, annotation: Any) -> object:
         return TypeAdapter(annotation).validate_python(value, strict=True)
     except ValidationError as error:
         rule = error.errors()[0]["msg"].replace("Input should", "it should")
-        raise SettingsError(f"{name} is {shown(value)}", path=config, remedy=rule) from None
+        raise SettingsError(f"{name} is {short_repr(value)}", path=config, remedy=rule) from None
 
 
 def schema_of(recipes: list[str]) -> dict[str, Any]:

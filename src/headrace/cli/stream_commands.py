@@ -18,7 +18,7 @@ from headrace.cli.stream_flags import BatchSize, OneEpoch, PlainShards, Ranks, S
 from headrace.errors import HeadraceError, InputError, SettingsError, setting, setting_name
 from headrace.formats.strict_json import RepeatedKey, loads
 from headrace.packing.mask_view import MaskOptions, show_masks
-from headrace.printable import shown
+from headrace.printable import short_repr
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -343,7 +343,7 @@ def _print_record(title: str, record: dict[str, Any]) -> None:
     if not record["mixing"]:
         return
 
-    from headrace.report.words import KINDS_OF_BATCHES, share
+    from headrace.report.words import KINDS_OF_BATCHES, percentage
 
     title = (
         "mixing of a sorted column: share of single-class batches with 2 classes, and classes seen"
@@ -358,7 +358,7 @@ def _print_record(title: str, record: dict[str, Any]) -> None:
         rows_table.add_row(
             KINDS_OF_BATCHES[batch_kind],
             f"{mixing['rows']:,}",
-            *(share(mixing[name], 1) for name in ("single_class", "permutation_single_class")),
+            *(percentage(mixing[name], 1) for name in ("single_class", "permutation_single_class")),
             *(f"{mixing[name]:.1f}" for name in ("classes", "permutation_classes")),
         )
     printer().print(rows_table)
@@ -585,7 +585,7 @@ def read_state(path: Path) -> Any:
     except (ValueError, RecursionError) as error:
         problem = str(error)
         if isinstance(error, RepeatedKey):
-            problem = f"key {shown(error.key)} appears twice"
+            problem = f"key {short_repr(error.key)} appears twice"
         elif isinstance(error, RecursionError):
             problem = "it is nested too deep"
         raise InputError(

@@ -1,8 +1,10 @@
-"""Make and compare certificates: what was proved of a run, with which settings, and what was not proved.
+"""Make and compare certificates: what was proved of a run, with which settings, and what was not
+proved.
 
-A certificate is canonical JSON with its own digest. It holds no time, no path and nothing about the machine, so
-everyone who verifies a run gets the same bytes. Checks that need the source, which only series have, are listed as
-unchecked if the source is gone. The digest detects damage; it is not a signature and does not identify the author.
+A certificate is canonical JSON with its own digest. It holds no time, no path and nothing about the
+machine, so everyone who verifies a run gets the same bytes. Checks that need the source, which only
+series have, are listed as unchecked if the source is gone. The digest detects damage; it is not a
+signature and does not identify the author.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from headrace.dataset.manifest import MANIFEST
 from headrace.digest import canonical_json, sha256_file, sha256_hex
 from headrace.errors import CorruptShard, InputError
 from headrace.machine import library_version
-from headrace.printable import shown
+from headrace.printable import short_repr
 from headrace.recipe import Recipe, UnknownRecipe, recipe_of_run
 from headrace.storage import local
 
@@ -27,14 +29,23 @@ if TYPE_CHECKING:
 
 KIND, VERSION = "headrace.certificate", 1
 _UNPROVED = (
-    "Rows that say the same in other words, or in another language, may be in two splits; meaning is not compared.",
+    (
+        "Rows that say the same in other words, or in another language, may be in two splits;"
+        " meaning is not compared."
+    ),
     "The source may be wrong: its times, entities and labels are taken as they are written.",
     "A column, alone or with others, may give the label away; `headrace leaks` tries each alone.",
     "A model may have seen the data elsewhere before.",
-    "The digest of this certificate finds damage. It is not a signature and does not say who made it.",
+    (
+        "The digest of this certificate finds damage. It is not a signature and does not say who"
+        " made it."
+    ),
 )
 LABELS_END = "labels end before the cutoff"  # the check that proves it
-_LABELS = "Labels may be made from what happened after the cutoff; `headrace leaks --label-horizon` counts by time."
+_LABELS = (
+    "Labels may be made from what happened after the cutoff; `headrace leaks --label-horizon`"
+    " counts by time."
+)
 _ENTITY = "An entity may be in two splits: no column was named as the entity of the rows."
 _CONTENT = "Rows with exactly the same content may be in two splits; nothing kept them apart."
 _NEAR = "Near duplicates, which differ in a few words or values, may be in two splits."
@@ -89,22 +100,33 @@ def certificate_of(run: FinishedRun, verdict: Verdict) -> dict[str, Any]:
 
 
 def write_certificate(run: FinishedRun, verdict: Verdict, path: Path) -> None:
-    """Write the certificate of a verified run as one line of a file, atomically. Raises `StoreError`."""
+    """Write the certificate of a verified run as one line of a file, atomically.
+
+    Raises `StoreError`.
+    """
     local.write_over(path, canonical_json(certificate_of(run, verdict)) + b"\n")
 
 
 def read_certificate(path: Path) -> dict[str, Any]:
-    """Read a certificate. Raises `InputError` if the file is not one, has another version, or was changed."""
+    """Read a certificate.
+
+    Raises `InputError` if the file is not one, has another version, or was changed.
+    """
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: cannot be read as a certificate ({error}); give a file of --certificate") from error
+        raise InputError(
+            f"{path}: cannot be read as a certificate ({error}); give a file of --certificate"
+        ) from error
     if not isinstance(found, dict) or found.get("kind") != KIND:
-        raise InputError(f"{path}: is not a certificate; give a file that `headrace verify OUT --certificate` wrote")
+        raise InputError(
+            f"{path}: is not a certificate; give a file that `headrace verify OUT --certificate`"
+            " wrote"
+        )
     if found.get("format_version") != VERSION:
         raise InputError(
-            f"{path}: has version {shown(found.get('format_version'))}, this headrace reads {VERSION}; use the headrace"
-            " that wrote it"
+            f"{path}: has version {short_repr(found.get('format_version'))}, this headrace reads"
+            f" {VERSION}; use the headrace that wrote it"
         )
     digest = None
     with suppress(ValueError):  # NaN, or half of a surrogate pair: no certificate holds them
@@ -115,17 +137,23 @@ def read_certificate(path: Path) -> dict[str, Any]:
 
 
 def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Name the first difference of two certificates: the run, its digests, its counts, then single checks.
+    """Name the first difference of two certificates: the run, its digests, its counts, then single
+    checks.
 
-    Every check that was proved then must be proved now, if it can be checked. The wording of results is not compared:
-    it may differ between versions and machines, and the digests already fix the bytes.
+    Every check that was proved then must be proved now, if it can be checked. The wording of
+    results is not compared: it may differ between versions and machines, and the digests already
+    fix the bytes.
     """
     for name in ("run_id", "recipe", "settings", "digests", "rows", "benchmarks"):
         if then.get(name) != now[name]:
             return _first(name, then.get(name), now[name])
     holds = {each["check"] for each in now["proved"]} | {*now["unchecked"]}
     lost = next((each["check"] for each in then["proved"] if each["check"] not in holds), None)
-    return None if lost is None else f"check {lost!r} was proved then, and this headrace does not make it"
+    return (
+        None
+        if lost is None
+        else f"check {lost!r} was proved then, and this headrace does not make it"
+    )
 
 
 def _first(name: str, then: Any, now: Any) -> str:
@@ -133,11 +161,12 @@ def _first(name: str, then: Any, now: Any) -> str:
     if isinstance(then, dict) and isinstance(now, dict):
         key = next(key for key in [*now, *then] if then.get(key) != now.get(key))
         return _first(f"{name}.{key}", then.get(key), now.get(key))
-    return f"{name} was {shown(then)} and is {shown(now)}"
+    return f"{name} was {short_repr(then)} and is {short_repr(now)}"
 
 
 def settings_without_paths(recipe: Recipe) -> set[str]:
-    """List the settings of a recipe that hold no path; paths say where data was, digests say what it was.
+    """List the settings of a recipe that hold no path; paths say where data was, digests say what
+    it was.
 
     Empty for a recipe that is not installed.
     """
@@ -151,4 +180,6 @@ def _holds_path(annotation: Any) -> bool:
     if isinstance(annotation, type) and issubclass(annotation, Path):
         return True
     fields = getattr(annotation, "model_fields", {})
-    return any(map(_holds_path, [*get_args(annotation), *(each.annotation for each in fields.values())]))
+    return any(
+        map(_holds_path, [*get_args(annotation), *(each.annotation for each in fields.values())])
+    )

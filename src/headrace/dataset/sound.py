@@ -1,7 +1,7 @@
 """Validate a manifest and an index before use, because their author may be malicious.
 
-Names are relative and stay below the run, counts are counts, digests are digests. Nothing here opens a file. Reading
-checks that the bytes of shards match the digests.
+Names are relative and stay below the run, counts are counts, digests are digests. Nothing here
+opens a file. Reading checks that the bytes of shards match the digests.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import CorruptShard
-from headrace.printable import shown
+from headrace.printable import short_repr
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,54 +30,74 @@ def is_sound_name(name: object) -> bool:
 
 
 def manifest_problem(record: Mapping[str, Any]) -> str | None:
-    """Describe what is wrong with the fields of a manifest, or None. Its splits are still plain dicts."""
+    """Describe what is wrong with the fields of a manifest, or None.
+
+    Its splits are still plain dicts.
+    """
     for name in ("run_id", "recipe"):
         if not isinstance(record[name], str):
-            return f"{name} is {shown(record[name])}, not text"
+            return f"{name} is {short_repr(record[name])}, not text"
     for name in ("index_digest", "config_digest"):
         if not isinstance(record[name], str) or not re.fullmatch(_SHA256, record[name]):
-            return f"{name} is {shown(record[name])}, not a digest"
+            return f"{name} is {short_repr(record[name])}, not a digest"
     for name in ("libraries", "source", "splits", "dropped", "facts"):
         if not isinstance(record.get(name, {}), dict):
-            return f"{name} is {shown(record[name])}, not an object"
+            return f"{name} is {short_repr(record[name])}, not an object"
     if not isinstance(record["schema"], list):
-        return f"schema is {shown(record['schema'])}, not a list"
+        return f"schema is {short_repr(record['schema'])}, not a list"
     counts = {f"rows dropped as {reason}": count for reason, count in record["dropped"].items()}
     counts["rows of the source"] = record["source"].get("rows", 0)
     for split, totals in record["splits"].items():
         counts |= {f"{name} of {split}": totals[name] for name in ("rows", "shards", "bytes")}
     for name, count in counts.items():
         if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count < LARGEST:
-            return f"{name} is {shown(count)}, not a count"
+            return f"{name} is {short_repr(count)}, not a count"
     facts, splits = record.get("facts", {}), record["splits"]
     for name in ("directories", "published"):
         places = facts.get(name, {})
         if not isinstance(places, dict):
-            return f"{name} is {shown(places)}, not an object"
+            return f"{name} is {short_repr(places)}, not an object"
         for key, place in places.items():
             if "/" in key or not is_sound_name(key) or not is_sound_name(place):
-                return f"{name} has {shown(key)}: {shown(place)}, which may lead out of the run"
+                return (
+                    f"{name} has {short_repr(key)}: {short_repr(place)}, which may lead out of"
+                    " the run"
+                )
     missing = sorted(set(splits) - set(facts.get("directories", splits)))
-    return f"split {shown(missing[0])} has no directory" if missing else _folds_problem(facts.get("folds", []), splits)
+    return (
+        f"split {short_repr(missing[0])} has no directory"
+        if missing
+        else _folds_problem(facts.get("folds", []), splits)
+    )
 
 
 def _folds_problem(folds: Any, splits: Mapping[str, Any]) -> str | None:
-    """Describe what is wrong with the folds of a run: each must list splits of the run, and all the same names."""
+    """Describe what is wrong with the folds of a run: each must list splits of the run, and all the
+    same names.
+    """
     if not isinstance(folds, list):
-        return f"folds has {shown(folds)}, which are not lists of its splits"
+        return f"folds has {short_repr(folds)}, which are not lists of its splits"
     for each in folds:
         own = each.get("splits") if isinstance(each, dict) else None
         cells: list[Any] = list(own.values()) if isinstance(own, dict) else [None]
-        sound = all(isinstance(some, list) and all(isinstance(cell, str) for cell in some) for some in cells)
-        if not isinstance(own, dict) or not sound or not {cell for some in cells for cell in some} <= splits.keys():
-            return f"folds has {shown(each)}, which are not lists of its splits"
+        sound = all(
+            isinstance(some, list) and all(isinstance(cell, str) for cell in some) for some in cells
+        )
+        if (
+            not isinstance(own, dict)
+            or not sound
+            or not {cell for some in cells for cell in some} <= splits.keys()
+        ):
+            return f"folds has {short_repr(each)}, which are not lists of its splits"
         if own.keys() != folds[0]["splits"].keys():
-            return f"folds has {shown(each)}, with other splits than the first"
+            return f"folds has {short_repr(each)}, with other splits than the first"
     return None
 
 
 def index_problem(table: pa.Table) -> str | None:
-    """Describe what is wrong with names, positions, counts or digests in the index of a finished run, or None."""
+    """Describe what is wrong with names, positions, counts or digests in the index of a finished
+    run, or None.
+    """
     import pyarrow.compute as pc  # a manifest alone needs no library
 
     for name in ("block", "first_row", "rows", "offset", "length"):
@@ -89,14 +109,18 @@ def index_problem(table: pa.Table) -> str | None:
         values = pc.unique(table[name])
         wrong = pc.invert(pc.match_substring_regex(values, form))
         if pc.any(wrong).as_py():
-            return f"{name} is {shown(values.filter(wrong)[0].as_py())}, not a digest"
+            return f"{name} is {short_repr(values.filter(wrong)[0].as_py())}, not a digest"
     shards = pc.unique(table["shard"])
     wrong = pc.match_substring_regex(shards, _UNSOUND)
     if pc.any(wrong).as_py():
-        return f"shard is {shown(shards.filter(wrong)[0].as_py())}, which may lead out of the run"
+        return (
+            f"shard is {short_repr(shards.filter(wrong)[0].as_py())}, which may lead out of the run"
+        )
     return None
 
 
-def damaged(path: Path | str, problem: str = "its bytes are not those that were published") -> CorruptShard:
+def damaged(
+    path: Path | str, problem: str = "its bytes are not those that were published"
+) -> CorruptShard:
     """Return the error for a file of a run that does not match the run's records."""
     return CorruptShard(f"{path}: {problem}; restore it or prepare the run again")

@@ -24,7 +24,7 @@ from headrace.cli.tables import Detail, print_manifest
 from headrace.dataset.manifest import Manifest
 from headrace.errors import InputError
 from headrace.printable import printable
-from headrace.report.words import many
+from headrace.report.words import pluralise
 
 _WORDS = ("prepare", "decode", "plan", "-h", "--help")
 _FAILED = {"missing": "have no value", "negative": "are below 0", "zero": "are 0"}
@@ -167,7 +167,7 @@ def print_histories(console: Console, manifest: Manifest, run: Path, detail: Det
     print_manifest(console, manifest, run, detail)
     clamped = manifest.facts.get("clamped", 0)
     if clamped:
-        latencies = many(clamped, "latency is", "latencies are")
+        latencies = pluralise(clamped, "latency is", "latencies are")
         _print_hint(console, f"{latencies} above 51 days and stored as 51 days; check value_unit=")
     reasons = []
     for word, failed in manifest.facts.get("failed_by", {}).items():

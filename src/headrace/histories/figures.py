@@ -14,7 +14,7 @@ from headrace.report import charts, common
 from headrace.report.bins import counted, covering, edges_for, span_edges, time_edges
 from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure
-from headrace.report.words import many, moment, share, size, span, verb
+from headrace.report.words import moment, percentage, pluralise, size, span, verb
 
 _MOST_ROWS = 5_000_000
 _MOST_CONTEXT_ROWS = 5_000  # small rows are read to find how they share contexts
@@ -90,17 +90,17 @@ def _size_figures(run_facts: RunFacts, rows: pl.DataFrame | None) -> list[Figure
     largest = names.slice(int(starts[np.argmax(sizes)]), 1).collect().item()
     subject = "None is"
     if several:
-        subject = many(several, "entity is", "entities are")
-    of_all = share(float(sizes.max()), float(sizes.sum()))
+        subject = pluralise(several, "entity is", "entities are")
+    of_all = percentage(float(sizes.max()), float(sizes.sum()))
     answer = (
-        f"{many(len(sizes), 'entity', 'entities')}: median {np.median(sizes):,.0f} measurements,"
+        f"{pluralise(len(sizes), 'entity', 'entities')}: median {np.median(sizes):,.0f} measurements,"
         f" {sizes.max():,.0f} at most (of {largest}, {of_all} of all). {subject} cut into several"
         " rows."
     )
     long = (rows["last_time"] - rows["first_time"]).to_numpy().astype(np.float64)
     long_answer = (
         f"Median {span(float(np.median(long)))}, {span(float(long.max()))} at most; "
-        f"{many(int((long == 0).sum()), 'row')} of a single moment. The median row "
+        f"{pluralise(int((long == 0).sum()), 'row')} of a single moment. The median row "
         f"takes {size(float(np.median(rows['bytes'].to_numpy())))}."
     )
     of_rows = _of_splits(run_facts, rows)
@@ -148,9 +148,9 @@ def _context_figures(run_facts: RunFacts) -> list[Figure]:
         shares["trained"].append((1 - plan.padding) * tokens)
         shares["empty"].append(plan.padding * tokens)
         lines.append(
-            f"{split}: {many(plan.contexts, 'context')} of"
-            f" {contexts.options.context_tokens:,} tokens an epoch, {share(plan.coverage, 1)} of"
-            f" the measurements seen, {share(plan.padding, 1)} padding"
+            f"{split}: {pluralise(plan.contexts, 'context')} of"
+            f" {contexts.options.context_tokens:,} tokens an epoch, {percentage(plan.coverage, 1)} of"
+            f" the measurements seen, {percentage(plan.padding, 1)} padding"
         )
     answer = f"With the usual options, estimated from {_SAMPLE} contexts: {'; '.join(lines)}."
     names = {"trained": "measurements", "empty": "padding"}
@@ -161,7 +161,7 @@ def _context_figures(run_facts: RunFacts) -> list[Figure]:
     if len(every) and every.min() < every.max():
         edges, grows = edges_for(every)
         answer = (
-            f"{many(len(every), 'row')} larger than a context"
+            f"{pluralise(len(every), 'row')} larger than a context"
             f" {verb(len(every), 'is', 'are')} sampled: {every.mean():,.1f} contexts a row on"
             f" average, {every.max():,.0f} at most. Smaller rows share contexts."
         )

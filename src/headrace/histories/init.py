@@ -26,7 +26,7 @@ from headrace.histories import IdKind
 from headrace.histories.codec.addresses import parse
 from headrace.histories.config import MOST_VALUES, Histories
 from headrace.histories.parse import Dropped, SourceFile, parse_chunk
-from headrace.report.words import many, size
+from headrace.report.words import pluralise, size
 
 _FILES = 64
 _ROWS = 1 << 14
@@ -145,8 +145,8 @@ def histories_sections(options: AskedHistories) -> tuple[list[Section], str]:
     source = {"source": options.source if len(options.source) > 1 else options.source[0]}
 
     about = (
-        f"{many(len(seen.names), 'file')}, {size(seen.bytes)}; looked at {many(rows, 'row')} of"
-        f" {many(len(seen.tables), 'file')}; entity {entity.get('entity', 'the name of the file')},"
+        f"{pluralise(len(seen.names), 'file')}, {size(seen.bytes)}; looked at {pluralise(rows, 'row')} of"
+        f" {pluralise(len(seen.tables), 'file')}; entity {entity.get('entity', 'the name of the file')},"
         f" time {time['time']}, "
         + (f"value {value['value']}" if value else f"values {_some(list(types), 8)}")
     )

@@ -40,7 +40,7 @@ from headrace.histories.write import (
     write_rows,
 )
 from headrace.near.repeats import count_kept
-from headrace.report.words import many, many_entities
+from headrace.report.words import many_entities, pluralise
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.events import Note
 from headrace.run.prepare import Outcome
@@ -316,7 +316,7 @@ def _report_dropped(
         reasons = [
             f"{word}: {dropped[word]:,}, first {where}" for word, where in sorted(first.items())
         ]
-        message = f"{many(count, 'row')} dropped: {'; '.join(reasons)}"
+        message = f"{pluralise(count, 'row')} dropped: {'; '.join(reasons)}"
         context.on_event(Note("warning", message))
 
 

@@ -14,7 +14,7 @@ from headrace.report import charts, common
 from headrace.report.bins import counted, edges_for, even_edges, thinned
 from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure, Tone
-from headrace.report.words import listed, many, share
+from headrace.report.words import listed, percentage, pluralise
 
 Mark = tuple[float, str] | None
 
@@ -50,9 +50,9 @@ def contents_figure(facts: RunFacts) -> Figure:
             parts[name].append(value)
     room = sum(map(sum, parts.values()))
     answer = (
-        f"{share(sum(parts['trained']), room)} of the room in the bins are tokens that are trained"
-        f" on, {share(sum(parts['context']), room)} are only read,"
-        f" {share(sum(parts['empty']), room)} are empty or padding."
+        f"{percentage(sum(parts['trained']), room)} of the room in the bins are tokens that are trained"
+        f" on, {percentage(sum(parts['context']), room)} are only read,"
+        f" {percentage(sum(parts['empty']), room)} are empty or padding."
     )
     chart = charts.stacked_bars(splits, parts, unit="tokens", names=_PARTS)
     return Figure("contents", "How much of the room trains the model?", answer, chart)
@@ -68,7 +68,7 @@ def _role_figures(facts: RunFacts) -> list[Figure]:
     )
     trained = [role for role in roles if counts[role]["trained"]]
     phrases = [
-        f"{counts[role]['trained']:,} of {many(sum(counts[role].values()), f'{role} message')}"
+        f"{counts[role]['trained']:,} of {pluralise(sum(counts[role].values()), f'{role} message')}"
         for role in trained
     ]
     answer = (
@@ -76,7 +76,7 @@ def _role_figures(facts: RunFacts) -> list[Figure]:
         " turns."
     )
     others = [
-        f"{many(counts[role]['context'], f'{role} message')}"
+        f"{pluralise(counts[role]['context'], f'{role} message')}"
         for role in roles
         if role not in trained
     ]
@@ -99,7 +99,7 @@ def fill_figure(facts: RunFacts) -> Figure:
     bound = sum(group["metrics"]["bound"] for group in groups)
     average = sum(fill * group["bins"] for fill, group in zip(fills, groups, strict=True)) / bins
     answer = (
-        f"{average:.2f} % over {many(bins, 'bin')}; no packing of the same sequences can do with"
+        f"{average:.2f} % over {pluralise(bins, 'bin')}; no packing of the same sequences can do with"
         f" fewer than {bound:,}. Least full is {groups[worst]['split']} of"
         f" {groups[worst]['dataset']} with {fills[worst]:.2f} %."
     )
@@ -165,7 +165,7 @@ def _length_figures(facts: RunFacts) -> list[Figure]:
     pack_size = int(facts.config.get("pack_size") or 0)
     if pack_size:
         answer += (
-            f" {share(int((every >= pack_size).sum()), len(every))} fill a bin of"
+            f" {percentage(int((every >= pack_size).sum()), len(every))} fill a bin of"
             f" {pack_size:,} alone."
         )
         mark = (float(pack_size), "pack_size")
@@ -208,7 +208,7 @@ def _left_out_figures(facts: RunFacts) -> list[Figure]:
         "too_long_dropped": "left out",
         "divided": "divided into pieces",
     }
-    cuts = ", ".join(f"{many(count, 'sequence')} {words[name]}" for name, count in cut.items())
+    cuts = ", ".join(f"{pluralise(count, 'sequence')} {words[name]}" for name, count in cut.items())
     long = "No sequence was longer than a bin."
     if cut:
         long = f"Sequences longer than a bin: {cuts}."
@@ -219,11 +219,11 @@ def _left_out_figures(facts: RunFacts) -> list[Figure]:
     order = sorted(lost, key=lambda reason: (-lost[reason]["tokens"], reason))
     total = sum(loss["tokens"] for loss in lost.values())
     answer = (
-        f"{share(total, encoded)} of {encoded:,} encoded tokens are in no bin, because: "
+        f"{percentage(total, encoded)} of {encoded:,} encoded tokens are in no bin, because: "
         f"{listed([facts.reason_in_words(reason) for reason in order])}. {long}"
     )
     values = [lost[reason]["tokens"] for reason in order]
-    texts = [f"{value:,} · {share(value, encoded)}" for value in values]
+    texts = [f"{value:,} · {percentage(value, encoded)}" for value in values]
     roles = ["dropped"] * len(order)
     chart = None
     if len(order) > 1:

@@ -32,7 +32,7 @@ from headrace.packing.config import PackedSequences
 from headrace.packing.preferences.encode import FORMS
 from headrace.packing.preferences.layouts import LABELS, Question, question_of
 from headrace.packing.preferences.settings import Kind, Preferences
-from headrace.report.words import many, size
+from headrace.report.words import pluralise, size
 from headrace.storage.places import path_of
 
 Value = TypeVar("Value")
@@ -229,8 +229,8 @@ def pinned(tokenizer: str | None) -> str | None:
 def sampled_words(listing: Listing, sampled: Sampled) -> str:
     """Describe the amount of data, and the number of rows that were looked at."""
     return (
-        f"{many(len(listing.names), 'file')}, {size(int(listing.sizes.sum()))};"
-        f" looked at {many(len(sampled.rows), 'row')}"
+        f"{pluralise(len(listing.names), 'file')}, {size(int(listing.sizes.sum()))};"
+        f" looked at {pluralise(len(sampled.rows), 'row')}"
     )
 
 

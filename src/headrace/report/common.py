@@ -9,7 +9,7 @@ from headrace.recipe import recipe_of_run
 from headrace.report import charts
 from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure, Table, Tone
-from headrace.report.words import listed, many, share, size, verb
+from headrace.report.words import listed, percentage, pluralise, size, verb
 
 _MOST_BARS = 14
 
@@ -36,13 +36,13 @@ def rows_figure(run_facts: RunFacts) -> Figure:
     if lost:
         most = by_size[0]
         answer = (
-            f"Of {many(read, 'row')} read {share(sum(rows_by_split.values()), read)} are in a split."
-            f" {many(lost, 'row')} {'was' if lost == 1 else 'were'} dropped,"
+            f"Of {pluralise(read, 'row')} read {percentage(sum(rows_by_split.values()), read)} are in a split."
+            f" {pluralise(lost, 'row')} {'was' if lost == 1 else 'were'} dropped,"
             f" {'most of them ' if len(dropped) > 1 else ''}for {most}:"
             f" {run_facts.reason_in_words(most)}."
         )
     else:
-        answer = f"All {many(read, 'row')} read are in a split; none was dropped."
+        answer = f"All {pluralise(read, 'row')} read are in a split; none was dropped."
     if empty:
         answer += f" {listed(empty)} {verb(len(empty), 'is', 'are')} empty."
     if sum(rows_by_split.values()) + lost != read:
@@ -53,7 +53,7 @@ def rows_figure(run_facts: RunFacts) -> Figure:
         tone = "plain"
     else:
         tone = "good"
-    texts = [f"{value:,} · {share(value, read)}" for value in values]
+    texts = [f"{value:,} · {percentage(value, read)}" for value in values]
     chart = None
     if len(names) > 1:
         chart = charts.bars(names, values, roles, unit="rows", texts=texts)
@@ -72,7 +72,7 @@ def tables(run_facts: RunFacts) -> list[Table]:
         "finished": run_facts.run.finished_at,
         **{f"library {name}": version for name, version in sorted(manifest.libraries.items())},
         "source fingerprint": manifest.source["fingerprint"],
-        "source": f"{many(manifest.source['files'], 'file')}, {size(manifest.source['bytes'])}",
+        "source": f"{pluralise(manifest.source['files'], 'file')}, {size(manifest.source['bytes'])}",
         **{
             name: value
             for name, value in sorted(manifest.facts.items())
@@ -80,7 +80,7 @@ def tables(run_facts: RunFacts) -> list[Table]:
         },
     }
     return [
-        Table(f"{many(len(columns), 'column')}", ["name", "type", "nulls"], columns),
+        Table(f"{pluralise(len(columns), 'column')}", ["name", "type", "nulls"], columns),
         Table(
             "settings",
             ["setting", "value"],
@@ -100,19 +100,19 @@ def tiles(run_facts: RunFacts) -> list[tuple[str, str]]:
     """
     manifest = run_facts.manifest
     unit = recipe_of_run(manifest.recipe).row
-    tile_values = [(name, many(manifest.splits[name].rows, unit)) for name in run_facts.splits]
+    tile_values = [(name, pluralise(manifest.splits[name].rows, unit)) for name in run_facts.splits]
     if manifest.folds:  # its splits are cells, which several folds share
         tile_values = [
             ("folds", f"{len(manifest.folds):,}"),
-            ("in folds", many(sum(run_facts.rows_in_splits.values()), unit)),
+            ("in folds", pluralise(sum(run_facts.rows_in_splits.values()), unit)),
         ]
     total = sum(totals.bytes for totals in manifest.splits.values())
     shards = sum(totals.shards for totals in manifest.splits.values())
     return [
         *tile_values,
-        ("dropped", many(sum(manifest.dropped.values()), "row")),
-        ("read", many(manifest.source["rows"], "row")),
-        ("written", f"{size(total)} in {many(shards, 'shard')}"),
+        ("dropped", pluralise(sum(manifest.dropped.values()), "row")),
+        ("read", pluralise(manifest.source["rows"], "row")),
+        ("written", f"{size(total)} in {pluralise(shards, 'shard')}"),
     ]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from headrace.report import charts
 from headrace.report.figure import Chart, Figure, Page, Table, Tone
-from headrace.report.words import listed, many, many_entities, moment, share, verb
+from headrace.report.words import listed, many_entities, moment, percentage, pluralise, verb
 from headrace.stream.audit.leaks import LeakReport
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def page_of_leaks(report: LeakReport, name: str, max_share: float) -> Page:
         title=f"leaks: {name}",
         subtitle=f"{report.units.capitalize()} are compared by {columns}. {verdict}",
         tiles=[
-            (split, many(rows, report.unit, report.units)) for split, rows in report.rows.items()
+            (split, pluralise(rows, report.unit, report.units)) for split, rows in report.rows.items()
         ],
         figures=figures,
         tables=_tables(report),
@@ -62,7 +62,7 @@ def content_figure(report: LeakReport, max_share: float) -> Figure:
     )
     blank = sum(report.blank.values())
     if blank:
-        text = many(blank, report.unit, report.units)
+        text = pluralise(blank, report.unit, report.units)
         lines.append(
             f"{text} without any value in the compared columns {verb(blank, 'is', 'are')} left out."
         )
@@ -111,7 +111,7 @@ def _repeats(
     units = report.units
     shared = [item for item in repeats.shared if item.rows]
     lines = [
-        f"{many(item.rows, unit, units)} of {item.split} ({share(item.fraction, 1)})"
+        f"{pluralise(item.rows, unit, units)} of {item.split} ({percentage(item.fraction, 1)})"
         f" {verb(item.rows, 'is', 'are')} {earlier.format(item.earlier)}."
         for item in shared
     ]
@@ -121,7 +121,7 @@ def _repeats(
         ]
     again = {split: rows for split, rows in repeats.repeated.items() if rows}
     if again:
-        text = listed([f"{many(rows, unit, units)} of {split}" for split, rows in again.items()])
+        text = listed([f"{pluralise(rows, unit, units)} of {split}" for split, rows in again.items()])
         lines.append(
             f"Within a split, {text} {verb(sum(again.values()), 'is', 'are')} {opening} an earlier one."
         )
@@ -143,7 +143,7 @@ def _matrix(
         for other in report.rows:
             if (split, other) in pairs:
                 count, part = pairs[split, other]
-                cells.append((split, other, part, f"{count:,} · {share(part, 1)}"))
+                cells.append((split, other, part, f"{count:,} · {percentage(part, 1)}"))
     return charts.matrix(
         cells,
         down=f"{units} of",
@@ -167,7 +167,7 @@ def _ids_figures(report: LeakReport, max_share: float) -> list[Figure]:
     if ids.separate:
         answer += (
             f"\n{ids.separate:,} of them {verb(ids.separate, 'has', 'have')} names in different splits:"
-            f" up to {share(ids.fraction, 1)} of the entities of a split have another name in an"
+            f" up to {percentage(ids.fraction, 1)} of the entities of a split have another name in an"
             " earlier one."
         )
     chart = charts.bars(
@@ -187,7 +187,7 @@ def _columns_figures(report: LeakReport) -> list[Figure]:
     usual = best[0].most_frequent
     answer = (
         f"{listed([item.column for item in best])} {'does' if len(best) == 1 else 'do, each alone'}."
-        f" The most frequent label is right for {share(usual, 1)}. It may be a legitimate feature,"
+        f" The most frequent label is right for {percentage(usual, 1)}. It may be a legitimate feature,"
         " so nothing was left out."
     )
     chart = charts.bars(
@@ -195,7 +195,7 @@ def _columns_figures(report: LeakReport) -> list[Figure]:
         [*(100 * item.accuracy for item in best), 100 * usual],
         [*["shared"] * len(best), "empty"],
         unit="right",
-        texts=[share(item, 1) for item in (*(item.accuracy for item in best), usual)],
+        texts=[percentage(item, 1) for item in (*(item.accuracy for item in best), usual)],
         names={"shared": "column", "empty": "guess"},
     )
     return [Figure("columns", "Which column gives the label away?", answer, chart, "warning")]
@@ -218,8 +218,8 @@ def _benchmark_figures(report: LeakReport, max_share: float) -> list[Figure]:
         ):
             parts[role].append(value)
         lines.append(
-            f"{Path(source).name}: {len(shares):,} of {many(count, 'item')} found"
-            f" ({share(len(shares), count)}), {complete:,} of them whole."
+            f"{Path(source).name}: {len(shares):,} of {pluralise(count, 'item')} found"
+            f" ({percentage(len(shares), count)}), {complete:,} of them whole."
         )
     bad = any(
         count and len([1 for opening, _ in best if opening == source]) / count > max_share
@@ -260,7 +260,7 @@ def _time_figures(report: LeakReport) -> list[Figure]:
     ]
     lines = [f"{row['label']} from {row['hint']}." for row in rows]
     lines += [
-        f"{many(item.unread, 'row')} of {item.split} {verb(item.unread, 'has', 'have')} no readable"
+        f"{pluralise(item.unread, 'row')} of {item.split} {verb(item.unread, 'has', 'have')} no readable"
         " time."
         for item in report.periods
         if item.unread
@@ -272,7 +272,7 @@ def _time_figures(report: LeakReport) -> list[Figure]:
     if report.concurrent:
         shared = [item for item in report.concurrent if item.rows]
         text = [
-            f"{many(item.rows, 'row')} of {item.split} ({share(item.fraction, 1)})"
+            f"{pluralise(item.rows, 'row')} of {item.split} ({percentage(item.fraction, 1)})"
             f" {verb(item.rows, 'is', 'are')} at a time at which {item.earlier} has other entities."
             for item in shared
         ]
@@ -297,7 +297,7 @@ def _horizon_figures(report: LeakReport, max_share: float) -> list[Figure]:
         for item in report.past_cut
     ]
     text = [
-        f"{many(item.rows, 'row')} of {item.split} ({share(item.fraction, 1)})"
+        f"{pluralise(item.rows, 'row')} of {item.split} ({percentage(item.fraction, 1)})"
         for item in report.past_cut
     ]
     answer = f"Labels of {listed(text)} do."
@@ -339,7 +339,7 @@ def _tables(report: LeakReport) -> list[Table]:
                 f"{Path(item.source).name}:{item.item}",
                 item.split,
                 item.location,
-                share(item.fraction, 1),
+                percentage(item.fraction, 1),
                 item.text,
             ]
             for item in sorted(report.overlaps, key=lambda overlap: -overlap.fraction)
@@ -347,7 +347,7 @@ def _tables(report: LeakReport) -> list[Table]:
         columns = ["item", "split", "row", "share", "text"]
         folded.append(
             Table(
-                f"{many(len(rows), 'place')} in which a row holds a benchmark item", columns, rows
+                f"{pluralise(len(rows), 'place')} in which a row holds a benchmark item", columns, rows
             )
         )
     return folded

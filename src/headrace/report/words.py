@@ -16,14 +16,14 @@ KINDS_OF_BATCHES = {  # names as in `headrace plan --json`
 _SPANS = ((365.25 * 86400, "years"), (86400, "days"), (3600, "hours"), (60, "minutes"))
 
 
-def many(number: float, noun: str, plural: str | None = None) -> str:
+def pluralise(number: float, noun: str, plural: str | None = None) -> str:
     """Format a count with its noun: `1 shard`, `1,234 shards`."""
     return f"{number:,.0f} {noun if number == 1 else plural or noun + 's'}"
 
 
 def many_entities(count: float) -> str:
     """Format a count of entities."""
-    return many(count, "entity", "entities")
+    return pluralise(count, "entity", "entities")
 
 
 def verb(count: float, one: str, several: str) -> str:
@@ -33,7 +33,7 @@ def verb(count: float, one: str, several: str) -> str:
     return several
 
 
-def share(part: float, of: float) -> str:
+def percentage(part: float, of: float) -> str:
     """Format a share in percent: `12.3 %`; only none or all of it reads as 0 or 100."""
     if not of:
         return "0 %"
@@ -50,7 +50,7 @@ def size(number: float) -> str:
     for unit, name in _SIZES:
         if number >= unit:
             return f"{number / unit:,.1f} {name}".replace(".0 ", " ")
-    return many(number, "byte")
+    return pluralise(number, "byte")
 
 
 def span(seconds: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace.report import charts, common
 from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure
-from headrace.report.words import many, size
+from headrace.report.words import pluralise, size
 
 
 def figures(facts: RunFacts) -> list[Figure]:
@@ -26,10 +26,10 @@ def _size_figure(facts: RunFacts) -> Figure:
         times = after / before
     nulls = sum(1 for totals in manifest.schema if totals["nullable"])
     answer = (
-        f"{size(before)} in {many(manifest.source['files'], 'file')} became {size(after)} in"
-        f" {many(shards, 'shard')} of {many(len(facts.blocks), 'block')}, {times:.2f} times the"
+        f"{size(before)} in {pluralise(manifest.source['files'], 'file')} became {size(after)} in"
+        f" {pluralise(shards, 'shard')} of {pluralise(len(facts.blocks), 'block')}, {times:.2f} times the"
         f" bytes, compression {manifest.facts.get('compression')}."
-        f" {len(manifest.schema) - nulls} of {many(len(manifest.schema), 'column')} hold no null"
+        f" {len(manifest.schema) - nulls} of {pluralise(len(manifest.schema), 'column')} hold no null"
         " and are declared so."
     )
     labels = ["before", "after"]

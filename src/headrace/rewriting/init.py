@@ -19,7 +19,7 @@ from headrace.formats.common_schema import common_schema
 from headrace.formats.source import survey
 from headrace.formats.text_columns import nulled
 from headrace.formats.types import is_text, type_named
-from headrace.report.words import many, size
+from headrace.report.words import pluralise, size
 from headrace.rewriting.settings import Rewrite
 from headrace.storage.places import path_of
 
@@ -46,7 +46,7 @@ def rewrite_sections(options: AskedRewrite) -> tuple[list[Section], str]:
         shards = sum(split.shards for split in totals.values())
         names = run.schema.names
         sizes = ", ".join(
-            f"{name} {many(split.rows, 'row')} in {many(split.shards, 'shard')}"
+            f"{name} {pluralise(split.rows, 'row')} in {pluralise(split.shards, 'shard')}"
             for name, split in totals.items()
         )
         about = f"a prepared dataset ({run.manifest.recipe}): {sizes}"
@@ -65,8 +65,8 @@ def rewrite_sections(options: AskedRewrite) -> tuple[list[Section], str]:
             empty = [column.name for column in seen.columns.values() if column.missing == 1]
         scope = "All rows, in their order, as one split."
         about = (
-            f"{many(shards, 'file')}, {size(size_bytes)}, {many(len(names), 'column')}; "
-            f"looked at {many(rows, 'row')} of {many(len(seen.tables), 'file')}"
+            f"{pluralise(shards, 'file')}, {size(size_bytes)}, {pluralise(len(names), 'column')}; "
+            f"looked at {pluralise(rows, 'row')} of {pluralise(len(seen.tables), 'file')}"
         )
     if not rows:
         raise SettingsError(f"{options.source[0]}: holds no rows; give data to look at")

@@ -24,7 +24,7 @@ from headrace.digest import canonical_json
 from headrace.engine.choose import check_engine
 from headrace.engine.engine import EngineName
 from headrace.errors import RunBusy, SettingsError, StoreError
-from headrace.printable import shown
+from headrace.printable import short_repr
 from headrace.recipe import JobSettings
 from headrace.run import in_store
 from headrace.run.events import OnEvent, Step, listener_here, log_warnings
@@ -107,7 +107,7 @@ def prepare(
     """
     if not hasattr(recipe, "source_files"):
         raise SettingsError(
-            f"recipe is {shown(recipe)}; give the settings of one, such as"
+            f"recipe is {short_repr(recipe)}; give the settings of one, such as"
             " headrace.TemporalSplit(…)"
         )
     check_engine(engine, address)

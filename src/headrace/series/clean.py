@@ -33,7 +33,7 @@ from headrace.arrays import F32, F64, I64, Bools
 from headrace.digest import canonical_json
 from headrace.errors import InputError
 from headrace.formats.dates import MISSING
-from headrace.report.words import many, verb
+from headrace.report.words import pluralise, verb
 from headrace.series.arrays.axis import DAY_US, Axis, place_rows
 from headrace.series.division import SPLITS, THREE_SPLITS, SplitLayout
 from headrace.series.pipelines.fitted import reasons, without_result
@@ -355,7 +355,7 @@ def _require_targets(settings: Series, entity: str, cut: Cut, observed: int) -> 
     if by_years:
         why = f" by min_train_years {settings.min_train_years:g}"
     raise LeftOut(
-        f"{many(cut.train_targets, 'observed target')} would train{where} (of {observed:,}),"
+        f"{pluralise(cut.train_targets, 'observed target')} would train{where} (of {observed:,}),"
         f" {required:,} {verb(required, 'is', 'are')} required{why}"
     )
 
@@ -415,7 +415,7 @@ def _put_on_axis(settings: Series, observed: Observed, dropped: Counter[str]) ->
             if settings.time_zone is None and not step.months and step.micros < DAY_US:
                 advice = "; if they are of clocks that change, give time_zone, e.g. Europe/Berlin"
             raise LeftOut(
-                f"{many(repeated.sum(), 'time comes', 'times come')} twice, first"
+                f"{pluralise(repeated.sum(), 'time comes', 'times come')} twice, first"
                 f" {_iso(times[rows[int(np.argmax(repeated))]])}; correct it, or give"
                 f" duplicate_times='first'{advice}"
             )
@@ -456,7 +456,7 @@ def _off_grid_message(settings: Series, times: I64, off_grid: I64, rows: I64) ->
                 " without an offset, as dates"
             )
     return (
-        f"{many(len(wrong), 'time is', 'times are')} between steps of {step.word}, first"
+        f"{pluralise(len(wrong), 'time is', 'times are')} between steps of {step.word}, first"
         f" {_iso(wrong.min())}; give another frequency, or snap or resample to move them to steps,"
         f" or off_grid='drop'{advice}"
     )

@@ -20,7 +20,7 @@ from headrace.report import charts, common
 from headrace.report.bins import counted, even_edges, spread, time_edges
 from headrace.report.facts import RunFacts
 from headrace.report.figure import Chart, Figure, Tone
-from headrace.report.words import listed, many, many_entities, moment, share, verb
+from headrace.report.words import listed, many_entities, moment, percentage, pluralise, verb
 from headrace.series.arrays.axis import YEAR_US, Axis
 from headrace.series.division import SPLITS
 from headrace.series.reuse import REUSED
@@ -156,7 +156,7 @@ def _holes_figures(run_facts: RunFacts, tables: Mapping[str, pl.DataFrame]) -> l
     answer = (
         f"{int((lacking > 0).sum()):,} of {many_entities(len(lacking))} lack observed targets. The"
         f" {len(worst)} that lack the largest share are drawn, up to"
-        f" {share(float(lacking.max()), 1)} of their steps. {_PALER}"
+        f" {percentage(float(lacking.max()), 1)} of their steps. {_PALER}"
     )
     return [Figure("holes", "Where are the holes?", answer, chart, "plain", "full")]
 
@@ -241,7 +241,7 @@ def _intervals(
             "weight": 0.2 * (level + 1) if level else 1.0,
             "hint": (
                 f"{entity['entity']}, {split}: {moment(begin)} to {moment(end)}, target there"
-                f" in {there:,} of {many(of, 'step')}"
+                f" in {there:,} of {pluralise(of, 'step')}"
             ),
         }
 
@@ -258,7 +258,7 @@ def _quality_figures(run_facts: RunFacts) -> list[Figure]:
     alike = Counter(re.sub(r"\d[\d,.]*", "…", reason) for reason in excluded.values())
     reasons = dict(alike.most_common(_MOST_REASONS))
     answer = (
-        f"{many_entities(failed)} of {original:,} ({share(failed, original)})"
+        f"{many_entities(failed)} of {original:,} ({percentage(failed, original)})"
         f" {verb(failed, 'was', 'were')} left out: {listed(sorted(excluded), 5)}."
     )
     lines = [f"{count:,}: {reason}" for reason, count in reasons.items()]
@@ -284,22 +284,22 @@ def _filled_figures(run_facts: RunFacts) -> list[Figure]:
         return []
     with_gaps = columns.filter(pl.col("gaps") > 0)
     if not len(with_gaps):
-        answer = f"Nothing: none of {many(len(columns), 'column')} had a gap."
+        answer = f"Nothing: none of {pluralise(len(columns), 'column')} had a gap."
         return [Figure("filled", question, answer, None, "good")]
     steps = float(columns["steps"].sum())
     filled = float(columns["filled"].sum())
     missing = float(columns["missing"].sum())
     carried = "No value was"
     if filled:
-        carried = f"{share(filled, steps)} of all values were"
+        carried = f"{percentage(filled, steps)} of all values were"
     remaining = "none is"
     if missing:
-        remaining = f"{share(missing, steps)} are"
+        remaining = f"{percentage(missing, steps)} are"
     worst = with_gaps.row(0, named=True)
     answer = (
         f"{carried} carried forward into gaps, {remaining} still missing. {len(with_gaps):,} of"
-        f" {many(len(columns), 'column')} had gaps, most of all {worst['column']}:"
-        f" {share(worst['gaps'], worst['steps'])} of its steps, {many(worst['longest'], 'step')} at"
+        f" {pluralise(len(columns), 'column')} had gaps, most of all {worst['column']}:"
+        f" {percentage(worst['gaps'], worst['steps'])} of its steps, {pluralise(worst['longest'], 'step')} at"
         " a time at most."
     )
     if len(with_gaps) > _MOST_COLUMNS:
@@ -360,14 +360,14 @@ def _target_figures(tables: Mapping[str, pl.DataFrame]) -> list[Figure]:
         return []
     totals = {split: int(table["targets"].sum()) for split, table in tables.items()}
     total = sum(totals.values())
-    parts = ", ".join(f"{split} {share(count, total)}" for split, count in totals.items())
+    parts = ", ".join(f"{split} {percentage(count, total)}" for split, count in totals.items())
     sparse = int((every < 50).sum())
     answer = (
         f"In the median part {np.median(every):.1f} % of the steps have an observed target. Of all"
         f" {total:,} observed targets: {parts}."
     )
     if sparse:
-        answer += f" {many(sparse, 'part is', 'parts are')} less than half observed."
+        answer += f" {pluralise(sparse, 'part is', 'parts are')} less than half observed."
     edges = even_edges(min(float(every.min()), 99.0), 100.0, integral=False)
     counts = {split: counted(values, edges) for split, values in percent.items()}
     chart = charts.histogram(

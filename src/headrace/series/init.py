@@ -39,7 +39,7 @@ from headrace.formats.dates import MISSING
 from headrace.formats.registry import stem_of_name
 from headrace.formats.text_columns import as_text, with_points
 from headrace.formats.types import is_text
-from headrace.report.words import many, many_entities
+from headrace.report.words import many_entities, pluralise
 from headrace.series.arrays.axis import DAY_US, Frequency, agreed, infer, place_rows
 from headrace.series.readers.camels import FLOW, FORCING, basin_files, read_basin
 from headrace.series.readers.text import GRDC_NAME, grdc_table
@@ -203,7 +203,7 @@ def _camels(options: AskedSeries, root: Path) -> _Draft:
         )
         counts.append(np.isfinite(values).sum())
     _require_train_years(draft, np.array(counts), Frequency.parse("1d"))
-    draft.about = f"{many(len(draft.entities), 'basin')} of CAMELS-US"
+    draft.about = f"{pluralise(len(draft.entities), 'basin')} of CAMELS-US"
     return draft
 
 
@@ -458,7 +458,7 @@ def _look_at_rows(draft: _Draft, data: Look) -> None:
         and Frequency.parse(settings["frequency"]).steps_per_year > _DAYS_A_YEAR
     ):
         seen["time"] = (
-            f"{many(twice, 'time comes', 'times come')} twice: if they are of clocks that change,"
+            f"{pluralise(twice, 'time comes', 'times come')} twice: if they are of clocks that change,"
             " give time_zone."
         )
     sentinels: dict[float, list[str]] = {}
@@ -539,7 +539,7 @@ def _known_ahead(draft: _Draft, rows: pl.DataFrame) -> None:
     if 0 < len(ahead) < len(features):
         draft.settings |= {"future_features": ahead, "trim": "none"}
         draft.seen["future_features"] = (
-            f"Seen: only these have values in the {many(len(later), 'row')} after the last target."
+            f"Seen: only these have values in the {pluralise(len(later), 'row')} after the last target."
         )
 
 

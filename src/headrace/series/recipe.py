@@ -18,7 +18,7 @@ from headrace.digest import derive_key
 from headrace.errors import InputError, SettingsError
 from headrace.formats.dates import MISSING, moment
 from headrace.keyed_hash import permutation
-from headrace.report.words import many, many_entities, verb
+from headrace.report.words import many_entities, pluralise, verb
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
@@ -156,7 +156,7 @@ def _sum(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
 def _warn_of_unread_entries(settings: Series, context: RunContext) -> None:
     entries = unread_entries(settings)
     if entries:
-        count = many(len(entries), "file or directory", "files or directories")
+        count = pluralise(len(entries), "file or directory", "files or directories")
         names = ", ".join(entries[:_NAMES])
         if len(entries) > _NAMES:
             names += ", …"
@@ -363,10 +363,10 @@ def _warn_of_values(
 ) -> None:
     """Warn about values that were imputed, are unusable, or look like the target."""
     for name, count in imputed.items():
-        who = many(count, "entity lacks it and gets", "entities lack it and get")
+        who = pluralise(count, "entity lacks it and gets", "entities lack it and get")
         context.warn([f"static feature {name}: {who} the {settings.missing_static}"])
     if unusable:
-        words = ", ".join(f"{many(count, 'value')} of {name}" for name, count in unusable.items())
+        words = ", ".join(f"{pluralise(count, 'value')} of {name}" for name, count in unusable.items())
         context.warn(
             [
                 f"{words} after the train rows cannot be scaled and became missing, see quality"
@@ -534,7 +534,7 @@ def _find_frequencies(
         times = observed.times[observed.times != MISSING]
         frequency = infer(times)
         if frequency is None:
-            count = many(len(np.unique(times)), "time does", "times do")
+            count = pluralise(len(np.unique(times)), "time does", "times do")
             message = f"{count} not show a step; three would"
             name = source.file_name(number) or "its rows"
             why[number] = observed.bad_time or f"{name}: {message}"

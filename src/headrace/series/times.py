@@ -26,7 +26,7 @@ import polars as pl
 from headrace.arrays import F64, I64, Bools
 from headrace.errors import InputError
 from headrace.formats.dates import DAY_US, MISSING, moment
-from headrace.report.words import many
+from headrace.report.words import pluralise
 from headrace.series.arrays.axis import occurrences, slots_of
 from headrace.series.reasons import DUPLICATE_TIME, NONEXISTENT_TIME
 from headrace.series.settings import Series
@@ -102,7 +102,7 @@ def _localize(settings: Series, zone: str, observed: Observed) -> Observed:
     rule = settings.ambiguous_times
     if rule == "error" and twice.any():
         raise InputError(
-            f"{many(twice.sum(), 'time comes', 'times come')} twice in {zone}, whose clocks repeat"
+            f"{pluralise(twice.sum(), 'time comes', 'times come')} twice in {zone}, whose clocks repeat"
             f" them, first {moment(int(wall[twice].min()))}; give ambiguous_times='in_order',"
             " 'earlier' or 'later'"
         )
@@ -120,7 +120,7 @@ def _localize(settings: Series, zone: str, observed: Observed) -> Observed:
         count = int(skipped.sum())
         if settings.nonexistent_times == "error":
             raise InputError(
-                f"{many(count, 'time does', 'times do')} not exist in {zone}, whose clocks skip"
+                f"{pluralise(count, 'time does', 'times do')} not exist in {zone}, whose clocks skip"
                 f" them, first {moment(int(wall[skipped].min()))}; give nonexistent_times='drop' or"
                 " 'forward', or leave time_zone out if times are in UTC"
             )

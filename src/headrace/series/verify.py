@@ -21,7 +21,7 @@ from headrace.dataset.verify import Check, read_receipt
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, HeadraceError
 from headrace.folds.settings import Rolling
-from headrace.report.words import many, many_entities
+from headrace.report.words import many_entities, pluralise
 from headrace.series.arrays.axis import DAY_US
 from headrace.series.clean import find_copies, required_targets, series_digest, values_digest
 from headrace.series.division import SPLITS
@@ -127,7 +127,7 @@ def _check_files(run: FinishedRun) -> Check:
         for path in sorted((run.root / directory).glob("[!.]*")):
             if problem is None and path.relative_to(run.root).as_posix() not in digests:
                 problem = f"{path}: is not part of this run"
-    count = many(len(digests), "file is the one", "files are those")
+    count = pluralise(len(digests), "file is the one", "files are those")
     return Check("files", f"{count} that the manifest vouches for", problem)
 
 
@@ -535,7 +535,7 @@ def _check_pipelines(run: FinishedRun, settings: Series) -> Check:
             f" {fitted['run']} by now"
         )
         return Check(name, detail, kind="unchecked")
-    same = many(len(digests), "file is byte for byte the one", "files are byte for byte those")
+    same = pluralise(len(digests), "file is byte for byte the one", "files are byte for byte those")
     problem = None
     if fitted["pipelines"] != digests:
         problem = (

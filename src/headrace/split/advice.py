@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from headrace.errors import InputError, setting
 from headrace.formats.dates import moment
 from headrace.formats.shard import Shard
-from headrace.report.words import many, share
+from headrace.report.words import percentage, pluralise
 from headrace.split.features import Counts, Scans
 from headrace.split.settings import TemporalSplit
 
@@ -76,11 +76,11 @@ def small_splits(settings: TemporalSplit, counts: Counts, scans: Scans) -> Itera
     if tested < _FEW_ROWS or (tested < _MANY_ROWS and tested < total * _FEW_FRACTION):
         problem = "test is empty"
         if tested:
-            problem = f"test has {many(tested, 'row')} of {total:,}"
+            problem = f"test has {pluralise(tested, 'row')} of {total:,}"
         yield f"{problem}: {_why_few_test(settings, counts, scans)}"
     if "val" in rows and rows["val"] < min(_FEW_ROWS, total * _FEW_FRACTION):
         yield (
-            f"val has {many(rows['val'], 'row')} of {total:,}; give a smaller"
+            f"val has {pluralise(rows['val'], 'row')} of {total:,}; give a smaller"
             f" {setting('train_ratio')} (now {settings.train_ratio}) or a later"
             f" {setting('split_date')}"
         )
@@ -95,7 +95,7 @@ def _why_few_test(settings: TemporalSplit, counts: Counts, scans: Scans) -> str:
     late = counts.rows["test"] + trained + validated + repeated
     remedy = f"give an earlier {setting('split_date')}"
     if late > 2 * counts.rows["test"]:
-        why = f"of {many(late, 'row')} from {date} on, {trained:,} belong to entities that train"
+        why = f"of {pluralise(late, 'row')} from {date} on, {trained:,} belong to entities that train"
         if validated:
             why += f" and {validated:,} to entities that validate"
         if repeated:
@@ -103,7 +103,7 @@ def _why_few_test(settings: TemporalSplit, counts: Counts, scans: Scans) -> str:
         if settings.entity is not None:
             remedy += f" or a smaller {setting('train_ratio')}"
     else:
-        why = f"{many(late, 'row')} in all are from {date} on"
+        why = f"{pluralise(late, 'row')} in all are from {date} on"
         if not late:
             why = f"no row that counts is from {date} on"
         last = max(
@@ -113,7 +113,7 @@ def _why_few_test(settings: TemporalSplit, counts: Counts, scans: Scans) -> str:
             why += f", and the last date is {moment(last)}"
     if dropped["duplicate"]:
         why += (
-            f"; of all splits, {many(dropped['duplicate'], 'row')} with the content of an earlier"
+            f"; of all splits, {pluralise(dropped['duplicate'], 'row')} with the content of an earlier"
             " one are left out"
         )
     return f"{why}; {remedy}"
@@ -129,8 +129,8 @@ def cost_of_rules(counts: Counts) -> str | None:
     by_size = sorted(counts.dropped.items(), key=lambda item: (-item[1], item[0]))
     why = "".join(f", {count:,} for {reason}" for reason, count in by_size if count)
     return (
-        f"{lost:,} of {read:,} rows ({share(lost, read)}) are dropped{why};"
-        f" {tested:,} ({share(tested, read)}) test"
+        f"{lost:,} of {read:,} rows ({percentage(lost, read)}) are dropped{why};"
+        f" {tested:,} ({percentage(tested, read)}) test"
     )
 
 
@@ -146,7 +146,7 @@ def odd_values(settings: TemporalSplit, scans: Scans) -> Iterator[str]:
             meaning = "a class"
         for text, count in counts.items():
             yield (
-                f"{name}: {many(count, 'row')} hold the text {text!r}, which is {meaning}; pandas"
+                f"{name}: {pluralise(count, 'row')} hold the text {text!r}, which is {meaning}; pandas"
                 " reads it as missing: "
                 f'if it is, give {setting("null_values")}["{text}"]'
             )

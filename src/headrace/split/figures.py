@@ -18,7 +18,7 @@ from headrace.report import charts, common
 from headrace.report.bins import counted, edges_for
 from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure, Tone
-from headrace.report.words import listed, many, many_entities, moment, share, verb
+from headrace.report.words import listed, many_entities, moment, percentage, pluralise, verb
 
 _TIMELINE = "Is the split clean in time?"
 _SHARED = "Do splits share content?"
@@ -72,7 +72,7 @@ def timeline_figure(data: RunFacts) -> Figure | None:
             lines.append(f"{split} from {moment(first)} to {moment(last)}")
     if late or early:
         answer = (
-            f"No: {many(late + early, 'block')} span the cutoff {moment(cutoff)}; run `headrace"
+            f"No: {pluralise(late + early, 'block')} span the cutoff {moment(cutoff)}; run `headrace"
             " verify`."
         )
     else:
@@ -113,7 +113,7 @@ def _why_empty(data: RunFacts) -> str:
     cure = "val_in_test: keep"
     if late_rows["train_entity_after_cutoff"]:
         cure = "a smaller train_ratio"
-    rows = many(sum(late_rows.values()), "row")
+    rows = pluralise(sum(late_rows.values()), "row")
     return f"of {rows} from the cutoff on, {listed(reasons)}; choose an earlier cutoff, or {cure}"
 
 
@@ -139,12 +139,12 @@ def folds_figure(data: RunFacts) -> Figure:
         parts["dropped"] = left
     tests = parts["test"]
     answer = (
-        f"Each of {many(len(folds), 'fold')} tests {tests.min():,.0f} to {tests.max():,.0f} of"
-        f" {many(every, 'row')}, {tests.sum():,.0f} in all."
+        f"Each of {pluralise(len(folds), 'fold')} tests {tests.min():,.0f} to {tests.max():,.0f} of"
+        f" {pluralise(every, 'row')}, {tests.sum():,.0f} in all."
     )
     lost = {reason: rows for reason, rows in manifest.dropped.items() if rows}
     for reason, rows in sorted(lost.items(), key=lambda totals: (-totals[1], totals[0])):
-        answer += f"\n{many(rows, 'row')} dropped: {data.reason_in_words(reason)}."
+        answer += f"\n{pluralise(rows, 'row')} dropped: {data.reason_in_words(reason)}."
     names = {name: "left out" if name == "dropped" else name for name in parts}
     chart = charts.stacked_bars(labels, parts, unit="rows", names=names)
     return Figure("folds", "What does each fold train and test?", answer, chart)
@@ -172,12 +172,12 @@ def shared_figure(data: RunFacts) -> Figure | None:
     lines = []
     for split, count in shared.items():
         if count:
-            lines.append(f"{many(count, 'row')} of {split} ({share(count, rows[split])})")
+            lines.append(f"{pluralise(count, 'row')} of {split} ({percentage(count, rows[split])})")
     answer = (
         f"{listed(lines)} have the content of an earlier split, {compared}. `headrace leaks` shows"
         " them."
     )
-    texts = [f"{count:,} · {share(count, rows[split])}" for split, count in shared.items()]
+    texts = [f"{count:,} · {percentage(count, rows[split])}" for split, count in shared.items()]
     chart = charts.bars(list(shared), list(shared.values()), list(shared), unit="rows", texts=texts)
     return Figure("shared", _SHARED, answer, chart, "warning")
 
@@ -209,13 +209,13 @@ def label_figures(data: RunFacts) -> list[Figure]:
     widest = int(np.argmax(np.ptp(every, axis=0)))
     common_class = int(order[0])
     answer = (
-        f"{column} has {many(len(names), 'class', 'classes')}. Most frequent is"
-        f" {names[common_class]} with {share(int(total[common_class]), int(total.sum()))} of all"
+        f"{column} has {pluralise(len(names), 'class', 'classes')}. Most frequent is"
+        f" {names[common_class]} with {percentage(int(total[common_class]), int(total.sum()))} of all"
         " rows."
     )
     if len(shares) > 1:
         fractions = [
-            f"{share(int(class_rows[widest]), int(class_rows.sum()))} of {split}"
+            f"{percentage(int(class_rows[widest]), int(class_rows.sum()))} of {split}"
             for split, class_rows in counts.items()
         ]
         answer += f" The share of {names[widest]} differs most between splits: {listed(fractions)}."
@@ -239,7 +239,7 @@ def label_figures(data: RunFacts) -> list[Figure]:
         [100 * count / int(counts[split].sum()) for _, count, split in bars],
         [split for _, _, split in bars],
         unit="of the rows",
-        texts=[f"{share(count, int(counts[split].sum()))} · {count:,}" for _, count, split in bars],
+        texts=[f"{percentage(count, int(counts[split].sum()))} · {count:,}" for _, count, split in bars],
     )
     return [
         Figure(
@@ -284,7 +284,7 @@ def drift_figures(data: RunFacts) -> list[Figure]:
         return []
     drawn = sorted(gaps, key=lambda item: -item[0])[:_MOST_DRIFTS]
     gap, name, split = drawn[0]
-    counted_columns = many(len({column for _, column, _ in gaps}), "numeric column")
+    counted_columns = pluralise(len({column for _, column, _ in gaps}), "numeric column")
     answer = (
         f"{name} differs most of {counted_columns}: the shares of rows up to a value differ by up"
         f" to {100 * gap:.1f} percentage points between train and {split}."
@@ -394,7 +394,7 @@ def entity_figures(data: RunFacts) -> list[Figure]:
         if len(rows):
             lines.append(
                 f"{split}: {many_entities(len(rows))} with a median of {np.median(rows):,.0f} rows"
-                f" and at most {rows.max():,.0f} ({share(float(rows.max()), float(rows.sum()))} of"
+                f" and at most {rows.max():,.0f} ({percentage(float(rows.max()), float(rows.sum()))} of"
                 f" {split})."
             )
     both = 0

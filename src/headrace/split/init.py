@@ -30,7 +30,7 @@ from headrace.errors import SettingsError
 from headrace.formats.dates import MISSING, parse_dates
 from headrace.formats.text_columns import as_text, nulled
 from headrace.formats.types import is_text
-from headrace.report.words import many, size
+from headrace.report.words import pluralise, size
 from headrace.split.settings import TemporalSplit
 
 _TEST_SHARE = 0.2  # share of rows from the proposed cutoff on
@@ -92,9 +92,9 @@ def split_sections(options: AskedSplit) -> tuple[list[Section], str]:
     entity, entity_section = _entity(sample, options, time.name)
     split_date, cut_words = _cutoff(sample, options, time)
     about = (
-        f"{many(len(sample.names), 'file')}, {size(sample.bytes)},"
-        f" {many(len(sample.columns), 'column')}; looked at {many(rows, 'row')} of"
-        f" {many(len(sample.tables), 'file')}"
+        f"{pluralise(len(sample.names), 'file')}, {size(sample.bytes)},"
+        f" {pluralise(len(sample.columns), 'column')}; looked at {pluralise(rows, 'row')} of"
+        f" {pluralise(len(sample.tables), 'file')}"
     )
     sections = [
         Section(

@@ -29,7 +29,7 @@ from headrace.formats.dates import EPOCHS, INSTANTS, MISSING, Dates, look_like_h
 from headrace.formats.shard import Chunk, Shard
 from headrace.formats.source import read_chunks
 from headrace.formats.text_columns import MEANS_MISSING, as_text, nulled
-from headrace.printable import shown
+from headrace.printable import short_repr
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles, read_arrow
 from headrace.split.allocate import Hashes, hash_entities, in_order
 from headrace.split.cutoff import cutoffs
@@ -246,7 +246,7 @@ class _ShardScan:
         value = column[row]
         if value.is_valid and repeated[row]:
             fault = (
-                f"is {shown(to_python(value), 80)}, an hour that happens twice in"
+                f"is {short_repr(to_python(value), 80)}, an hour that happens twice in"
                 f" {settings.time_zone} around the split date; give dates an offset"
             )
         else:
@@ -487,7 +487,7 @@ def fault_of(value: pa.Scalar, time_format: str) -> str | None:
     if not value.is_valid:
         return None
     plain = to_python(value)
-    return f"is {shown(plain, 80)}, {advice(plain, time_format)}"
+    return f"is {short_repr(plain, 80)}, {advice(plain, time_format)}"
 
 
 def _first_padded(texts: pa.Array) -> str | None:

@@ -28,7 +28,7 @@ from headrace.dataset.indexed import ALIASES, Verify
 from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError
-from headrace.report.words import many, many_entities, verb
+from headrace.report.words import many_entities, pluralise, verb
 from headrace.series.arrays.windows import (
     NOTHING,
     Missing,
@@ -191,7 +191,7 @@ class WindowCounts:
     window_rows: int
 
     def __str__(self) -> str:
-        summary = f"{self.split}: {many(self.windows, 'window')} of {many_entities(self.entities)}"
+        summary = f"{self.split}: {pluralise(self.windows, 'window')} of {many_entities(self.entities)}"
         if not self.without:
             return summary
         short = self.longest_without < self.window_rows
@@ -200,7 +200,7 @@ class WindowCounts:
             f" {self.of:,} {verb(len(self.without), 'has', 'have')} none, e.g."
             f" {', '.join(self.without[:_NAMED])}: "
             + (
-                f"at most {many(self.longest_without, 'row')} there, "
+                f"at most {pluralise(self.longest_without, 'row')} there, "
                 if short
                 else "values are missing there, "
             )
@@ -279,7 +279,7 @@ def check_some(windows: Windows, *, remedy: str = "") -> None:
     if remedy:
         remedies += [remedy]
     takes = (
-        f"a window takes {many(options.window_rows, 'row')} (input_length {options.input_length:,}"
+        f"a window takes {pluralise(options.window_rows, 'row')} (input_length {options.input_length:,}"
     )
     if options.horizon_rows:
         takes += f" and output_length {options.output_length:,})"
@@ -311,7 +311,7 @@ def _remedies(
     if options.history == "within" and split in ("val", "test"):
         preceding = count(history="preceding")
         if preceding:
-            remedies.append(f'pass history="preceding" ({many(preceding, "window")})')
+            remedies.append(f'pass history="preceding" ({pluralise(preceding, "window")})')
     return remedies
 
 

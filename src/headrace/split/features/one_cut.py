@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.errors import InputError, setting
-from headrace.report.words import many
+from headrace.report.words import pluralise
 from headrace.run.events import Note
 from headrace.split import advice
 from headrace.split.features import Counts, Feature, Scans
@@ -62,7 +62,7 @@ class OneCutInTime(Feature):
         ):
             if counts.rows[split] == 0:
                 raise InputError(
-                    f"{split} has no rows: {many(entities, 'entity has', 'entities have')} rows"
+                    f"{split} has no rows: {pluralise(entities, 'entity has', 'entities have')} rows"
                     f" before {settings.split_date}, {on_side:,} of them {verb}{joined}; choose a"
                     f" later {setting('split_date')} or another {setting('train_ratio')} (now"
                     f" {settings.train_ratio})"

@@ -24,7 +24,7 @@ from headrace.checks import check_integer, check_word
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.errors import StreamError
-from headrace.sealed import MOST_EPOCHS, shown
+from headrace.sealed import MOST_EPOCHS, short_repr
 from headrace.stream.loader.options import VALID, Memory, StreamOptions, check_options
 from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses
 from headrace.stream.loader.source import StreamSource
@@ -192,9 +192,9 @@ class ItemPasses(RowPasses):
         state = StreamState.from_dict(values)
         if (state.split, state.index) != (self.index.split, self.index.identity):
             raise StreamError(
-                f"stream state: it is of split {shown(state.split)} with index"
-                f" {shown(state.index[:12])}, this stream reads {shown(self.index.split)} with"
-                f" {shown(self.index.identity[:12])}; the run, the options of windows or contexts,"
+                f"stream state: it is of split {short_repr(state.split)} with index"
+                f" {short_repr(state.index[:12])}, this stream reads {short_repr(self.index.split)} with"
+                f" {short_repr(self.index.identity[:12])}; the run, the options of windows or contexts,"
                 " shuffle= or the chunks are others than when it was saved: open them as they"
                 " were, or start the epoch again"
             )

@@ -16,7 +16,7 @@ try:  # before any import that needs torch, as this extra installs both
 except ImportError as error:
     raise MissingExtra("lightning", "lightning") from error
 
-from headrace.sealed import MOST_POSITIONS, seal, shown, unseal
+from headrace.sealed import MOST_POSITIONS, seal, short_repr, unseal
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.ranks.topology import Topology
 
@@ -203,7 +203,7 @@ class ResumedModule(LightningDataModule, Generic[Loader]):
         remedy = f"resume from a checkpoint that was written with {type(self).__name__}"
         if set(values) != set(_SAVED):
             raise StreamError(
-                f"data module state: keys {shown(sorted(values))}, expected {', '.join(_SAVED)};"
+                f"data module state: keys {short_repr(sorted(values))}, expected {', '.join(_SAVED)};"
                 f" {remedy}"
             )
         for name, expected in _SAVED.items():
@@ -212,7 +212,7 @@ class ResumedModule(LightningDataModule, Generic[Loader]):
                 type(value) is int and not 0 <= value <= MOST_POSITIONS
             ):
                 raise StreamError(
-                    f"data module state: {name} is {shown(value)}, expected {_KINDS[expected]};"
+                    f"data module state: {name} is {short_repr(value)}, expected {_KINDS[expected]};"
                     f" {remedy}"
                 )
         self._loaded = dict(state_dict)

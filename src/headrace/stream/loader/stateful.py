@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, cast, get_args
 
 from headrace.errors import StreamError
-from headrace.sealed import is_marked, kind_of, seal, shown, unseal
+from headrace.sealed import is_marked, kind_of, seal, short_repr, unseal
 from headrace.stream.order.remaining import Remainder
 from headrace.stream.order.state import (
     COUNTED,
@@ -62,7 +62,7 @@ class WorkerProgress:
             values["start"], Mapping
         ):
             raise StreamError(
-                f"worker state: {shown(values)} is not what a worker saved; pass it on unchanged"
+                f"worker state: {short_repr(values)} is not what a worker saved; pass it on unchanged"
             )
         return cls(
             **{name: values[name] for name in (*_NUMBERS, "remainder")}, start=dict(values["start"])
@@ -109,7 +109,7 @@ def stream_state(loader_state: Mapping[str, Any]) -> dict[str, Any]:
     )
     if not parts:
         raise StreamError(
-            f"loader state: no state of a headrace stream in {shown(loader_state)};"
+            f"loader state: no state of a headrace stream in {short_repr(loader_state)};"
             " pass what StatefulDataLoader.state_dict() gave during a pass"
         )
     first = parts[0]

@@ -13,7 +13,7 @@ from typing import Any
 
 from headrace.dataset.index import SplitIndex
 from headrace.errors import StreamError
-from headrace.sealed import MOST_EPOCHS, MOST_LANES, MOST_POSITIONS, seal, shown, unseal
+from headrace.sealed import MOST_EPOCHS, MOST_LANES, MOST_POSITIONS, seal, short_repr, unseal
 from headrace.stream.order.balance import MOST_EVEN_TOKENS
 from headrace.stream.order.epoch import OrderSettings, settings_of
 from headrace.stream.order.remaining import Remainder, Remaining, advance, count_steps
@@ -148,7 +148,7 @@ class StreamState:
         unknown = sorted(values.keys() - {*_ALWAYS, *_OPTIONAL})
         if missing or unknown:
             raise StreamError(
-                f"stream state: keys missing {shown(missing)}, keys unknown {shown(unknown)};"
+                f"stream state: keys missing {short_repr(missing)}, keys unknown {short_repr(unknown)};"
                 f" {_REMEDY}"
             )
         names = [name for name in (*_ALWAYS, *_OPTIONAL) if name in values]
@@ -204,8 +204,8 @@ class StreamState:
         """Raise `StreamError` unless this state belongs to exactly this split of this dataset."""
         if self.split != index.split:
             raise StreamError(
-                f"stream state: it is of split {shown(self.split)}, this stream reads"
-                f" {shown(index.split)}; load each state into the stream of its own split"
+                f"stream state: it is of split {short_repr(self.split)}, this stream reads"
+                f" {short_repr(index.split)}; load each state into the stream of its own split"
             )
         if self.samples_per_epoch is None:
             epoch_rows = index.total_rows
@@ -213,8 +213,8 @@ class StreamState:
             epoch_rows = self.samples_per_epoch
         if self.index != index.identity or self.rows != epoch_rows:
             raise StreamError(
-                f"stream state: split {shown(self.split)} had index {shown(self.index[:12])} with"
-                f" {self.rows:,} rows when saved, now it has {shown(index.identity[:12])} with"
+                f"stream state: split {short_repr(self.split)} had index {short_repr(self.index[:12])} with"
+                f" {self.rows:,} rows when saved, now it has {short_repr(index.identity[:12])} with"
                 f" {epoch_rows:,}; shards were added, removed or rewritten, or another filter or"
                 " blend was set up: open the dataset as it was when the state was saved, or start"
                 " the epoch again"
@@ -265,7 +265,7 @@ def check_keys(
         type(number) is int and lowest <= number <= MOST_POSITIONS for number, lowest in bounds
     ):
         raise StreamError(
-            f"{what}: {shown(values)} is not what state_dict() gave; pass it on unchanged"
+            f"{what}: {short_repr(values)} is not what state_dict() gave; pass it on unchanged"
         )
 
 
@@ -403,4 +403,4 @@ def next_border(state: StreamState, cut: Change | None, position: int) -> int:
 
 
 def _bad(name: str, value: Any, expected: str) -> StreamError:
-    return StreamError(f"stream state: {name} is {shown(value)}; {expected}; {_REMEDY}")
+    return StreamError(f"stream state: {name} is {short_repr(value)}; {expected}; {_REMEDY}")

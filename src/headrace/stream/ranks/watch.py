@@ -46,7 +46,7 @@ from weakref import WeakKeyDictionary
 
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import StreamError
-from headrace.printable import shown
+from headrace.printable import short_repr
 from headrace.stream.ranks.group import (
     RUNNING,
     Failure,
@@ -403,7 +403,7 @@ class _Start:
             timeout_s = float(timeout.total_seconds())
         start = (
             f"start epoch {self.contract.get('epoch')} of"
-            f" {shown(self.contract.get('split', 'windows'))}"
+            f" {short_repr(self.contract.get('split', 'windows'))}"
         )
         while not self.group.store.check([f"{self.key}/judged"]):
             check()
@@ -446,7 +446,7 @@ class _Start:
         if not names:
             return
         differences = ", ".join(
-            f"{name} is {shown(values.get(name))} on rank {rank} and {shown(others.get(name))} on"
+            f"{name} is {short_repr(values.get(name))} on rank {rank} and {short_repr(others.get(name))} on"
             f" rank {other_rank}"
             for name in names[:_MOST_FIELDS]
         )
