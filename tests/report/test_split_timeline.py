@@ -10,7 +10,7 @@ import pytest
 from report_cases import histories_run, packed_run, split_run
 
 import headrace
-from headrace.report.facts import RunFacts, read_run
+from headrace.report.facts import read_run
 from headrace.report.figure import Figure
 from headrace.report.page import draw
 from headrace.report.write import page_of, write_report
@@ -69,30 +69,6 @@ def test_verify_counts_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     wrong = [check for check in headrace.verify(out).checks if check.problem is not None]
     assert ["rows by date"] == [check.name for check in wrong]
-
-
-def test_a_run_without_counts_gets_no_picture_but_the_remedy(tmp_path: Path) -> None:
-    facts = read_run(split_run(tmp_path / "run"))
-    del facts.manifest.facts["dates"]
-    found = next(
-        each for each in page_of(RunFacts(facts.run, facts.config, facts.blocks)).figures if each.key == "timeline"
-    )
-
-    assert found.chart is None
-    assert "prepare it again" in found.answer
-
-
-@pytest.mark.parametrize("first", [-5, 0, 10**15])
-@pytest.mark.parametrize("span", [0, 1, 71, 72, 73, 10**12])
-@pytest.mark.parametrize("share", [-0.1, 0.0, 0.3, 1.0, 1.1])
-def test_stretches_hold_all_dates_and_the_cutoff_is_a_border(first: int, span: int, share: float) -> None:
-    cutoff = first + round(share * span)
-    bins = DateBins.over(first, first + span, cutoff)
-
-    assert bins.count <= 73
-    assert 2 == bins.counts(np.array([first, first + span])).sum()
-    if first < cutoff <= first + span:
-        assert 0 == (cutoff - bins.first_us) % bins.width_us
 
 
 def drawn(out: Path) -> list[str]:
