@@ -34,17 +34,23 @@ from headrace.stream.order.balance import CostModel, CountedIndex
 from headrace.stream.order.plan import Plan
 from headrace.stream.ranks.topology import Topology
 
-SCHEMA = pa.schema([(name, pa.list_(pa.int32())) for name in ("input_ids", "loss_mask", "seq_start_id")])
+SCHEMA = pa.schema(
+    [(name, pa.list_(pa.int32())) for name in ("input_ids", "loss_mask", "seq_start_id")]
+)
 
 
 def drawn_lengths(tokens: int, longest: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Lengths of chats, of about so many tokens together."""
     random = np.random.default_rng(1)
-    lengths = np.clip(random.lognormal(np.log(700), 1.6, tokens // 500), 16, longest).astype(np.int64)
+    lengths = np.clip(random.lognormal(np.log(700), 1.6, tokens // 500), 16, longest).astype(
+        np.int64
+    )
     return lengths[: np.searchsorted(np.cumsum(lengths), tokens)]
 
 
-def index_of(bins: Bins, lengths: np.ndarray[Any, np.dtype[np.int64]], *, group: int, pack_size: int) -> CountedIndex:
+def index_of(
+    bins: Bins, lengths: np.ndarray[Any, np.dtype[np.int64]], *, group: int, pack_size: int
+) -> CountedIndex:
     """The index of bins in one file, so many to a row group: 5 bytes a token when decoded."""
     blocks = -(-len(bins) // group)
     rows = np.full(blocks, group)
@@ -71,7 +77,9 @@ def planned(index: CountedIndex, ranks: int, balance: Any) -> Plan:
         raise AssertionError(f"a plan read block {block}: {columns}")
 
     options = StreamOptions(batch_size=1, shuffle=True, batch_format="numpy", balance=balance)
-    plan = RowPasses(index, reads_nothing, options, Topology(rank=0, world_size=ranks)).begin(0).plan()
+    plan = (
+        RowPasses(index, reads_nothing, options, Topology(rank=0, world_size=ranks)).begin(0).plan()
+    )
     return replace(plan, costs=index.costs(CostModel().even_tokens))
 
 

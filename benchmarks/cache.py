@@ -43,7 +43,10 @@ def tables(rows: int, columns: int, passes: int, folder: Path | None) -> Iterato
         dataset = headrace.open(where / "a.parquet", cache_dir=where / "index")
         blocks = range(len(dataset.split_index().rows))
         cached = CachedBlocks(
-            dataset.block_reader(), contents=dataset.contents, directory=where / "decoded", limit_bytes=1 << 40
+            dataset.block_reader(),
+            contents=dataset.contents,
+            directory=where / "decoded",
+            limit_bytes=1 << 40,
         )
         first = cpu_s(lambda: [cached(block, None) for block in blocks])
         checked = cpu_s(lambda: [cached(block, None) for block in blocks])
@@ -61,7 +64,9 @@ def tables(rows: int, columns: int, passes: int, folder: Path | None) -> Iterato
             copied.append(cpu_s(lambda: [copy(table) for table in memory]))
         size = rows * columns * 4
 
-        def line(epoch: str, what: str, seconds: list[float], of_memory: list[float]) -> tuple[Cell, ...]:
+        def line(
+            epoch: str, what: str, seconds: list[float], of_memory: list[float]
+        ) -> tuple[Cell, ...]:
             speed = figure([size / 1e9 / each for each in seconds], 1)
             return epoch, what, figure(seconds, 3), speed, ratio(of_memory, seconds)
 

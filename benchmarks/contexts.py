@@ -60,7 +60,9 @@ def synthetic_row(n: int, family: int) -> RowColumns:
     return RowColumns(
         first_time=1_500_000_000,
         offsets=np.cumsum(generator.poisson(5, n)).astype(np.uint32),
-        codes=np.where(generator.random(n) < 0.03, 0, generator.integers(1, 1 << 16, n)).astype(np.uint16),
+        codes=np.where(generator.random(n) < 0.03, 0, generator.integers(1, 1 << 16, n)).astype(
+            np.uint16
+        ),
         peers=generator.integers(0, 500, n).astype(np.uint16),
         peer_family=np.full(500, family, np.uint8),
         peer_bytes=generator.integers(0, 256, (500, 16), np.uint8),
@@ -110,16 +112,24 @@ def builders(rounds: int) -> Iterator[Table]:
         }
         contexts = Contexts(OneRow(row), ContextOptions(rows="measurements"))
         contexts.batch(range(CALL))
-        tokens, arrays = (partial(headrace_contexts, contexts, CALLS, each) for each in (False, True))
+        tokens, arrays = (
+            partial(headrace_contexts, contexts, CALLS, each) for each in (False, True)
+        )
         ways["headrace"] = tokens, arrays, CALLS * CALL
-        made: dict[tuple[str, int], list[float]] = {(name, goal): [] for name in ways for goal in (0, 1)}
+        made: dict[tuple[str, int], list[float]] = {
+            (name, goal): [] for name in ways for goal in (0, 1)
+        }
         for number in range(rounds):
             for name, (*works, count) in ways.items():
                 for goal, work in enumerate(works):
                     made[name, goal].append(rate(work, count, number))
         for name in ways:
             cells = [
-                (figure(made[name, goal], 0), ratio(made[name, goal], made["a plain loop", goal], 0)) for goal in (0, 1)
+                (
+                    figure(made[name, goal], 0),
+                    ratio(made[name, goal], made["a plain loop", goal], 0),
+                )
+                for goal in (0, 1)
             ]
             rows.append((f"IPv{family}", name, *cells[0], *cells[1]))
     heads = ("addresses", "builder", "tokens", "times the loop's", "six arrays", "times the loop's")
@@ -144,8 +154,12 @@ def pings(path: Path, sizes: np.ndarray, *, families: int = 1) -> None:
             {
                 "src_addr": names.take(pa.array(part)),
                 "dst_addr": peers.take(pa.array(generator.integers(0, 500, len(part)))),
-                "event_time": pa.array(1_500_000_000 + generator.integers(0, 28 * 86400, len(part))),
-                "rtt": np.where(generator.random(len(part)) < 0.03, -1.0, generator.lognormal(3, 1, len(part))),
+                "event_time": pa.array(
+                    1_500_000_000 + generator.integers(0, 28 * 86400, len(part))
+                ),
+                "rtt": np.where(
+                    generator.random(len(part)) < 0.03, -1.0, generator.lognormal(3, 1, len(part))
+                ),
             }
         )
         pq.write_table(table, path / f"part-{number}.parquet")
@@ -153,7 +167,9 @@ def pings(path: Path, sizes: np.ndarray, *, families: int = 1) -> None:
 
 def prepared(source: Path, out: Path, **settings: Any) -> Path:
     """A run of the recipe."""
-    headrace.prepare(headrace.Histories(source=source, time_format="epoch_s", train_ratio=1.0, **settings), out)
+    headrace.prepare(
+        headrace.Histories(source=source, time_format="epoch_s", train_ratio=1.0, **settings), out
+    )
     return out
 
 
@@ -170,16 +186,25 @@ def runs(rounds: int) -> Iterator[Table]:
                 )  # fmt: skip
                 for shuffle in ("rows", "contexts"):
                     contexts = open_contexts(out, shuffle=shuffle, cache_bytes=1 << 20)
-                    few = format_ == "array_record" and shuffle == "contexts" and row_bytes > 1 << 20
+                    few = (
+                        format_ == "array_record" and shuffle == "contexts" and row_bytes > 1 << 20
+                    )
                     count, size = (32, 4) if few else (min(len(contexts), 1024), 64)
                     contexts.batch(range(size))
 
-                    def work(number: int, contexts: Contexts = contexts, count: int = count, size: int = size) -> None:
+                    def work(
+                        number: int,
+                        contexts: Contexts = contexts,
+                        count: int = count,
+                        size: int = size,
+                    ) -> None:
                         for begin in range(number * count, (number + 1) * count, size):
                             contexts.batch(range(begin, begin + size))
 
                     made = figure([rate(work, count, number) for number in range(rounds)], 0)
-                    rows.append((f"at most {row_bytes >> 10:,} KB", f"`{format_}`", f'`"{shuffle}"`', made))
+                    rows.append(
+                        (f"at most {row_bytes >> 10:,} KB", f"`{format_}`", f'`"{shuffle}"`', made)
+                    )
     heads = ("rows", "format", "shuffle", "contexts a CPU second")
     yield Table("runs", "Contexts from prepared runs of 4,000,000 measurements", heads, rows)
 
@@ -187,28 +212,51 @@ def runs(rounds: int) -> Iterator[Table]:
 def ripe(data: Path, path: Path) -> None:
     """RIPE Atlas series: a probe a file."""
     path.mkdir()
-    for source in sorted((data / "job3-ripe-rtt-labelled" / "real_trace_labelled").glob("*.csv.gz")):
-        rows = list(csv.DictReader(io.StringIO(gzip.decompress(source.read_bytes()).decode()), delimiter=";"))
+    for source in sorted(
+        (data / "job3-ripe-rtt-labelled" / "real_trace_labelled").glob("*.csv.gz")
+    ):
+        rows = list(
+            csv.DictReader(
+                io.StringIO(gzip.decompress(source.read_bytes()).decode()), delimiter=";"
+            )
+        )
         form = "%d/%m/%Y %H:%M" if "/" in rows[0]["epoch"] else "%Y-%m-%d %H:%M:%S"
         times = [time.strptime(row["epoch"], form) for row in rows]
-        seconds = [int((np.datetime64(time.strftime("%Y-%m-%dT%H:%M:%S", each))).astype(np.int64)) for each in times]
+        seconds = [
+            int((np.datetime64(time.strftime("%Y-%m-%dT%H:%M:%S", each))).astype(np.int64))
+            for each in times
+        ]
         table = {"src_addr": [source.name.split(".")[0]] * len(rows), "event_time": seconds}
-        pq.write_table(pa.table({**table, "rtt": [float(row["rtt"]) for row in rows]}), path / f"{source.stem}.parquet")
+        pq.write_table(
+            pa.table({**table, "rtt": [float(row["rtt"]) for row in rows]}),
+            path / f"{source.stem}.parquet",
+        )
 
 
 def seattle(data: Path, path: Path) -> None:
     """Seattle matrices: 99 nodes, a slice each minute."""
     path.mkdir()
     with tarfile.open(data / "job3-seattle-latency" / "Seattle.tar.gz") as archive:
-        members = [each for each in archive if each.name.rpartition("_")[2].split(".")[0].isdigit() and each.isfile()]
+        members = [
+            each
+            for each in archive
+            if each.name.rpartition("_")[2].split(".")[0].isdigit() and each.isfile()
+        ]
         for member in members:
             number = int(member.name.rpartition("_")[2].split(".")[0])
             file = archive.extractfile(member)
             assert file is not None
             values = np.loadtxt(file)
             source, peer = np.nonzero(values)
-            columns = {"src_addr": source, "dst_addr": peer, "event_time": np.full(len(source), number * 60)}
-            pq.write_table(pa.table({**columns, "rtt": values[source, peer] * 1000}), path / f"{number}.parquet")
+            columns = {
+                "src_addr": source,
+                "dst_addr": peer,
+                "event_time": np.full(len(source), number * 60),
+            }
+            pq.write_table(
+                pa.table({**columns, "rtt": values[source, peer] * 1000}),
+                path / f"{number}.parquet",
+            )
 
 
 def fill(data: Path) -> Iterator[Table]:
@@ -217,13 +265,19 @@ def fill(data: Path) -> Iterator[Table]:
     missing: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as scratch:
         work = Path(scratch)
-        pings(work / "zipf", np.maximum(1, (2_000_000 / np.arange(1, 20_001) / 10.5)).astype(int), families=2)
+        pings(
+            work / "zipf",
+            np.maximum(1, (2_000_000 / np.arange(1, 20_001) / 10.5)).astype(int),
+            families=2,
+        )
         outs = {"zipf": prepared(work / "zipf", work / "zipf-out", peer="dst_addr", format="arrow")}
         pings(work / "tiny", np.random.default_rng(1).poisson(26, 20_000))
         outs["tiny"] = prepared(work / "tiny", work / "tiny-out", peer="dst_addr", format="arrow")
         if (data / "job3-ripe-rtt-labelled").is_dir():
             ripe(data, work / "ripe")
-            outs["ripe"] = prepared(work / "ripe", work / "ripe-out", entity_kind="number", format="arrow")
+            outs["ripe"] = prepared(
+                work / "ripe", work / "ripe-out", entity_kind="number", format="arrow"
+            )
         else:
             missing["RIPE Atlas"] = "its files are not in --data"
         if (data / "job3-seattle-latency").is_dir():
@@ -243,7 +297,15 @@ def fill(data: Path) -> Iterator[Table]:
                     padding += int((batch["inputs_segmentation"] == 0).sum())
                 plan = contexts.plan()
                 said = (f"{plan.rows:,}", f"{plan.small_rows:,}", f"{len(contexts):,}")
-                lines.append((name, f'`"{rows}"`', *said, f"{padding / count / 1024:.2%}", f"{plan.coverage:.1%}"))
+                lines.append(
+                    (
+                        name,
+                        f'`"{rows}"`',
+                        *said,
+                        f"{padding / count / 1024:.2%}",
+                        f"{plan.coverage:.1%}",
+                    )
+                )
     heads = ("corpus", "`rows=`", "rows", "small ones", "contexts", "padding", "coverage")
     yield Table("fill", "How full the contexts of an epoch are", heads, lines, missing=missing)
 

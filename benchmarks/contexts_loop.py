@@ -25,11 +25,15 @@ def plain_context(row: RowColumns, generator: random.Random, room: int) -> list[
     mode = "full" if chance < 0.4 else "partial" if chance < 0.7 else "none"
     fraction = generator.uniform(0.1, 0.9)
     chosen: list[tuple[int, bool]] = []
-    total = 0 if mode == "none" else 4  # the first timestamp is absolute, and 4 tokens longer than those counted below
+    total = (
+        0 if mode == "none" else 4
+    )  # the first timestamp is absolute, and 4 tokens longer than those counted below
     for index in generator.sample(range(begin, begin + window), min(window, low)):
         stamped = mode == "full" or (mode == "partial" and generator.random() >= fraction)
         destination = 17 if row.peer_family[row.peers[index]] == 6 else 5
-        size = 2 + len(source) + destination + (3 if row.codes[index] else 1) + (5 if stamped else 0)
+        size = (
+            2 + len(source) + destination + (3 if row.codes[index] else 1) + (5 if stamped else 0)
+        )
         if total + size > room:
             break
         chosen.append((index, stamped))

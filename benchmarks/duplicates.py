@@ -75,12 +75,17 @@ def index_of(first: list[str], second: list[str]) -> float:
 def changed(words: list[str], jaccard: float, draw: random.Random) -> list[str]:
     """The same text with other words, down to the least index that is not below `jaccard`."""
     count = len(words) - SHINGLE + 1
-    for lost in range(int(count * (1 - jaccard) / (1 + jaccard)), 0, -1):  # (count - lost) / (count + lost)
+    for lost in range(
+        int(count * (1 - jaccard) / (1 + jaccard)), 0, -1
+    ):  # (count - lost) / (count + lost)
         single = max(0, lost // 3 - 2)
         run = max(1, lost - 3 * single - SHINGLE + 1)
         room = (len(words) - run - 6) // (single + 1)
         made = list(words)
-        for at in [*range(3, 3 + single * room, room), *range(len(words) - run - 3, len(words) - 3)]:
+        for at in [
+            *range(3, 3 + single * room, room),
+            *range(len(words) - run - 3, len(words) - 3),
+        ]:
             made[at] = f"new{draw.randrange(10**9)}"
         if index_of(words, made) >= jaccard:
             return made
@@ -89,7 +94,10 @@ def changed(words: list[str], jaccard: float, draw: random.Random) -> list[str]:
 
 def vocabulary(draw: random.Random) -> tuple[list[str], list[float]]:
     """Words and how often they are drawn: the n-th as 1 / n."""
-    words = ["".join(draw.choice("etaoinshrdlu") for _ in range(draw.randrange(2, 9))) for _ in range(30_000)]
+    words = [
+        "".join(draw.choice("etaoinshrdlu") for _ in range(draw.randrange(2, 9)))
+        for _ in range(30_000)
+    ]
     return words, np.cumsum(1 / np.arange(1, 30_001)).tolist()
 
 
@@ -104,8 +112,14 @@ def make_chats(path: Path, documents: int) -> Truth:
             second = first if jaccard == 1 else changed(first, jaccard, draw)
             if jaccard < 1 and not jaccard <= (index := index_of(first, second)) < jaccard + 0.04:
                 raise SystemExit(f"a pair meant for {kind} has {index:.3f}")
-            texts += [(kind, len(KINDS) * family + list(KINDS).index(kind), each) for each in (first, second)]
-        texts += [("", -1, draw.choices(words, cum_weights=weights, k=draw.randrange(80, 121))) for _ in range(10)]
+            texts += [
+                (kind, len(KINDS) * family + list(KINDS).index(kind), each)
+                for each in (first, second)
+            ]
+        texts += [
+            ("", -1, draw.choices(words, cum_weights=weights, k=draw.randrange(80, 121)))
+            for _ in range(10)
+        ]
     draw.shuffle(texts)
     partner: dict[int, int] = {}
     other = [-1] * len(texts)
@@ -151,12 +165,19 @@ def run_headrace(path: Path) -> Callable[[], dict[str, Any]]:
 
     def work() -> dict[str, Any]:
         options = pyarrow.json.ReadOptions(use_threads=False)
-        texts = pl.Series("text", pl.from_arrow(pyarrow.json.read_json(path, options)["text"].combine_chunks()))
-        parts = [Part(f"from {at}", 0, partial(read, texts[at : at + 65536])) for at in range(0, len(texts), 65536)]
+        texts = pl.Series(
+            "text", pl.from_arrow(pyarrow.json.read_json(path, options)["text"].combine_chunks())
+        )
+        parts = [
+            Part(f"from {at}", 0, partial(read, texts[at : at + 65536]))
+            for at in range(0, len(texts), 65536)
+        ]
         with tempfile.TemporaryDirectory() as folder:
             found = find_near(RunContext(Path(folder), 1, lambda _: None), parts, NEAR)
             kept = [
-                each for each in Path(folder).rglob("near-*.arrow") if "signed" in each.name or "copies" in each.name
+                each
+                for each in Path(folder).rglob("near-*.arrow")
+                if "signed" in each.name or "copies" in each.name
             ]
             state = sum(each.stat().st_size for each in kept) / len(texts)
         return {
@@ -171,9 +192,20 @@ def run_headrace(path: Path) -> Callable[[], dict[str, Any]]:
 
 def measured(way: str, path: Path, python: str) -> dict[str, Any]:
     """One run in a process of its own; what it says on its last line, or why it cannot be."""
-    program = __file__ if way == "headrace" else str(Path(__file__).with_name("duplicates_peers.py"))
-    one = dict.fromkeys(("POLARS_MAX_THREADS", "RAYON_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    command = [sys.executable if way == "headrace" else python, program, "--way", way, "--file", str(path)]
+    program = (
+        __file__ if way == "headrace" else str(Path(__file__).with_name("duplicates_peers.py"))
+    )
+    one = dict.fromkeys(
+        ("POLARS_MAX_THREADS", "RAYON_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"
+    )
+    command = [
+        sys.executable if way == "headrace" else python,
+        program,
+        "--way",
+        way,
+        "--file",
+        str(path),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **one})
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
@@ -211,7 +243,9 @@ def planted(asked: argparse.Namespace, folder: Path, python: str) -> Table:
         rate = figure([count / each["cpu_s"] for each in found], 0)
         peak = figure([each["peak_mb"] for each in found], 0)
         version = found[0]["version"]
-        rows.append((f"{WAYS[way]}, {version}" if version else WAYS[way], *shares, str(alone), rate, peak))
+        rows.append(
+            (f"{WAYS[way]}, {version}" if version else WAYS[way], *shares, str(alone), rate, peak)
+        )
     state = runs["headrace"][0]["state"]
     below = "Pairs below 0.8 that are joined are false merges; so are documents that are alone."
     return Table(
@@ -260,7 +294,9 @@ def hard(asked: argparse.Namespace, folder: Path, python: str) -> Table:
 
 def tables(asked: argparse.Namespace) -> Iterator[Table]:
     """Both."""
-    python = sys.executable if asked.peers is None else str(asked.peers.absolute() / "bin" / "python")
+    python = (
+        sys.executable if asked.peers is None else str(asked.peers.absolute() / "bin" / "python")
+    )
     with tempfile.TemporaryDirectory() as folder:
         yield planted(asked, Path(folder), python)
         yield hard(asked, Path(folder), python)

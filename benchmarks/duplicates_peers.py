@@ -28,7 +28,10 @@ def said(work: Callable[[], dict[str, Any]], version: str) -> dict[str, Any]:
     cpu, wall = sum(os.times()[:4]), time.perf_counter()  # of child processes too
     found = work()
     took = {"cpu_s": sum(os.times()[:4]) - cpu, "wall_s": time.perf_counter() - wall}
-    most = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    most = max(
+        resource.getrusage(who).ru_maxrss
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
     peak = (most - before) / 1024
     return {**found, **took, "peak_mb": peak, "version": version}
 
@@ -51,8 +54,12 @@ def run_rensa(path: Path) -> Callable[[], dict[str, Any]]:
     from rensa import RMinHashDeduplicator
 
     def work() -> dict[str, Any]:
-        index = RMinHashDeduplicator(threshold=NEAR, num_perm=BANDS * ROWS, use_lsh=True, num_bands=BANDS)
-        kept = index.add_pairs((str(number), shingles_of(text)) for number, text in enumerate(texts_of(path)))
+        index = RMinHashDeduplicator(
+            threshold=NEAR, num_perm=BANDS * ROWS, use_lsh=True, num_bands=BANDS
+        )
+        kept = index.add_pairs(
+            (str(number), shingles_of(text)) for number, text in enumerate(texts_of(path))
+        )
         return {"removed": [number for number, own in enumerate(kept) if not own]}
 
     return work
@@ -93,13 +100,19 @@ def run_datatrove(path: Path) -> Callable[[], dict[str, Any]]:
         config = minhash.MinhashConfig(n_grams=SHINGLE, num_buckets=BANDS, hashes_per_bucket=ROWS)
         with tempfile.TemporaryDirectory() as folder:
             signed, pairs, removed = (f"{folder}/{name}" for name in ("signed", "pairs", "removed"))
-            documents = (Document(text=text, id=str(number)) for number, text in enumerate(texts_of(path)))
+            documents = (
+                Document(text=text, id=str(number)) for number, text in enumerate(texts_of(path))
+            )
             minhash.MinhashDedupSignature(signed, config).run(documents, 0, 1)
             for bucket in range(BANDS):
                 minhash.MinhashDedupBuckets(signed, pairs, config=config).run(None, bucket, BANDS)
             minhash.MinhashDedupCluster(pairs, removed, config=config).run(None, 0, 1)
             held = Path(f"{removed}/000000.remove").read_bytes()
-        return {"removed": [int.from_bytes(held[at : at + 4], "little") for at in range(0, len(held), 4)]}
+        return {
+            "removed": [
+                int.from_bytes(held[at : at + 4], "little") for at in range(0, len(held), 4)
+            ]
+        }
 
     return work
 
@@ -114,24 +127,43 @@ def run_text_dedup(path: Path) -> Callable[[], dict[str, Any]]:
     def work() -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
             asked = {
-                **{"--path": "json", "--data_files": str(path), "--split": "train", "--cache_dir": f"{folder}/cache"},
-                **{"--output": f"{folder}/out", "--column": "text", "--batch_size": "10000", "--num_proc": "1"},
+                **{
+                    "--path": "json",
+                    "--data_files": str(path),
+                    "--split": "train",
+                    "--cache_dir": f"{folder}/cache",
+                },
+                **{
+                    "--output": f"{folder}/out",
+                    "--column": "text",
+                    "--batch_size": "10000",
+                    "--num_proc": "1",
+                },
                 **{"--ngram": str(SHINGLE), "--min_length": "1", "--hash_func": "xxh3"},
                 **{"--num_perm": str(BANDS * ROWS), "--b": str(BANDS), "--r": str(ROWS)},
             }
             main.main([each for pair in asked.items() for each in pair], standalone_mode=False)
             kept = set(datasets.load_from_disk(f"{folder}/out")["id"])
-        return {"removed": [number for number, _ in enumerate(texts_of(path)) if number not in kept]}
+        return {
+            "removed": [number for number, _ in enumerate(texts_of(path)) if number not in kept]
+        }
 
     return work
 
 
-WAYS = {"rensa": run_rensa, "datasketch": run_datasketch, "datatrove": run_datatrove, "text_dedup": run_text_dedup}
+WAYS = {
+    "rensa": run_rensa,
+    "datasketch": run_datasketch,
+    "datatrove": run_datatrove,
+    "text_dedup": run_text_dedup,
+}
 
 
 def main() -> None:
     """Import, then measure."""
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     made.add_argument("--way", choices=WAYS, required=True)
     made.add_argument("--file", type=Path, required=True)
     asked = made.parse_args()

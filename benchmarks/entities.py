@@ -57,18 +57,33 @@ def tables(sizes: list[int], rounds: int) -> Iterator[Table]:
     for entities in sizes:
         command = [sys.executable, __file__, "--child", str(entities)]
         found = [
-            json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+            json.loads(
+                subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+            )
             for _ in range(rounds)
         ]
         rows.append(
             (
                 f"{entities:,}",
-                *(figure([each[name] / entities for each in found], 1) for name in ("kept", "peak")),
-                *(figure([each[name] / entities * 1e9 for each in found], 0) for name in ("hashing", "lookup")),
+                *(
+                    figure([each[name] / entities for each in found], 1)
+                    for name in ("kept", "peak")
+                ),
+                *(
+                    figure([each[name] / entities * 1e9 for each in found], 0)
+                    for name in ("hashing", "lookup")
+                ),
                 figure([each["cpu"] for each in found], 1),
             )
         )
-    heads = ("entities", "bytes kept, of each", "peak bytes, of each", "hashing, ns", "look-up, ns", "CPU s in all")
+    heads = (
+        "entities",
+        "bytes kept, of each",
+        "peak bytes, of each",
+        "hashing, ns",
+        "look-up, ns",
+        "CPU s in all",
+    )
     yield Table("allocation", "Entities of a split: distinct, ordered, allocated", heads, rows)
 
 

@@ -24,14 +24,18 @@ class Figure:
     digits: int = 2
 
     def __str__(self) -> str:
-        middle, least, most = (_number(each, self.digits) for each in (self.median, self.least, self.most))
+        middle, least, most = (
+            _number(each, self.digits) for each in (self.median, self.least, self.most)
+        )
         return middle if least == most else f"{middle} [{least}–{most}]"
 
 
 def figure(values: Iterable[float], digits: int = 2) -> Figure:
     """Of one value a round."""
     found = list(values)
-    return Figure(_kept(statistics.median(found)), _kept(min(found)), _kept(max(found)), len(found), digits)
+    return Figure(
+        _kept(statistics.median(found)), _kept(min(found)), _kept(max(found)), len(found), digits
+    )
 
 
 def ratio(values: Sequence[float], to: Sequence[float], digits: int = 2) -> Figure:
@@ -56,7 +60,9 @@ class Table:
     def __post_init__(self) -> None:
         for row in self.rows:
             if len(row) != len(self.heads):
-                raise ValueError(f"table {self.name} has the heads {self.heads} and a row of {len(row)} cells: {row}")
+                raise ValueError(
+                    f"table {self.name} has the heads {self.heads} and a row of {len(row)} cells: {row}"
+                )
 
 
 def markdown(table: Table) -> str:
@@ -83,8 +89,13 @@ def as_json(table: Table) -> dict[str, Any]:
 
 def of_json(value: Mapping[str, Any]) -> Table:
     """What `as_json` gave."""
-    rows = [tuple(Figure(**cell) if isinstance(cell, dict) else str(cell) for cell in row) for row in value["rows"]]
-    return Table(value["name"], value["title"], tuple(value["heads"]), rows, value["note"], value["missing"])
+    rows = [
+        tuple(Figure(**cell) if isinstance(cell, dict) else str(cell) for cell in row)
+        for row in value["rows"]
+    ]
+    return Table(
+        value["name"], value["title"], tuple(value["heads"]), rows, value["note"], value["missing"]
+    )
 
 
 def _cell_as_json(cell: Cell) -> str | dict[str, float]:

@@ -53,7 +53,8 @@ def window_reading(loader: StreamLoader, root: Path) -> Callable[[], int]:
     """Decode the window's row groups, cut its pieces, take its rows."""
     index, pool = loader.index, first_pool(loader)
     places = {
-        block: (root / index.shards[index.shard_of_block[block]], int(index.block[block])) for block in pool.blocks
+        block: (root / index.shards[index.shard_of_block[block]], int(index.block[block]))
+        for block in pool.blocks
     }
     order = None if pool.index is None else pa.array(pool.index)
 
@@ -65,7 +66,9 @@ def window_reading(loader: StreamLoader, root: Path) -> Callable[[], int]:
     def read() -> int:
         with ThreadPoolExecutor(2) as threads:
             decoded = dict(zip(pool.blocks, threads.map(decode, pool.blocks), strict=True))
-        table = pa.concat_tables([decoded[block].slice(start, stop - start) for block, start, stop in pool.spans])
+        table = pa.concat_tables(
+            [decoded[block].slice(start, stop - start) for block, start, stop in pool.spans]
+        )
         table = table if order is None else table.take(order)
         for column in table.columns:
             torch.from_numpy(np.array(column.to_numpy()))
@@ -114,9 +117,21 @@ def make_large(root: Path) -> dict[str, Path]:
             if kind in LARGE:
                 table = pa.table(mixed_columns(numbers, FILE_GROUPS * GROUP_ROWS))
             else:
-                table = pa.table({f"d{place}": numbers.standard_normal(SMALL_ROWS) for place in range(SMALL_COLUMNS)})
-            plain = kind == SMALL  # a dictionary of random numbers would make it larger than what is kept
-            pq.write_table(table, path.with_suffix(".making"), row_group_size=GROUP_ROWS, use_dictionary=not plain)
+                table = pa.table(
+                    {
+                        f"d{place}": numbers.standard_normal(SMALL_ROWS)
+                        for place in range(SMALL_COLUMNS)
+                    }
+                )
+            plain = (
+                kind == SMALL
+            )  # a dictionary of random numbers would make it larger than what is kept
+            pq.write_table(
+                table,
+                path.with_suffix(".making"),
+                row_group_size=GROUP_ROWS,
+                use_dictionary=not plain,
+            )
             path.with_suffix(".making").rename(path)
     return folders
 
@@ -162,7 +177,11 @@ def whole_files(folder: Path) -> dict[str, float]:
         for column in table.slice(0, 1024).columns:
             torch.from_numpy(np.array(column.to_numpy()))
 
-    found = {"first": seconds_of(read), "cpu": time.process_time() - worked, "peak": resident_mb("VmHWM") - before}
+    found = {
+        "first": seconds_of(read),
+        "cpu": time.process_time() - worked,
+        "peak": resident_mb("VmHWM") - before,
+    }
     return found | {"again": seconds_of(read)}
 
 
@@ -187,8 +206,13 @@ def large_table(root: Path, rounds: int) -> Table:
                 found[name].append(in_new_process(*work))
         epoch = in_new_process(beginning, folder, root / "first-batch-index", "epoch")
         for name, measured in found.items():
-            figures = [figure([1e3 * each[what] for each in measured], 0) for what in ("first", "cpu", "again")]
-            peak = figure([epoch["peak"]] if name == "headrace" else [each["peak"] for each in measured], 0)
+            figures = [
+                figure([1e3 * each[what] for each in measured], 0)
+                for what in ("first", "cpu", "again")
+            ]
+            peak = figure(
+                [epoch["peak"]] if name == "headrace" else [each["peak"] for each in measured], 0
+            )
             rows.append((kind, name, *figures, peak))
     heads = ("data", "reader", "first batch, ms", "CPU ms", "of a second pass, ms", "peak MB")
     return Table("large", "The first batch in a new process", heads, rows)
@@ -217,10 +241,15 @@ def tables(root: Path, rounds: int, processes: int) -> Iterator[Table]:
     heads = ("order", "rows of the window", "reading the window, ms", "first batch, ms", "ratio")
     yield Table("beginning", "The first batch of an epoch", heads, rows)
     resumes = [
-        (order, figure([1e3 * each for each in resumed(dataset, shuffle=shuffle, rounds=rounds)], 1))
+        (
+            order,
+            figure([1e3 * each for each in resumed(dataset, shuffle=shuffle, rounds=rounds)], 1),
+        )
         for shuffle, order in ((True, "shuffled"), (False, "in order"))
     ]
-    yield Table("resume", "After a resume in the midst of an epoch", ("order", "first batch, ms"), resumes)
+    yield Table(
+        "resume", "After a resume in the midst of an epoch", ("order", "first batch, ms"), resumes
+    )
     yield large_table(root, processes)
 
 

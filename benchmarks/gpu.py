@@ -77,7 +77,9 @@ def write_numbers(folder: Path, rows: int) -> None:
         count = rows // SHARDS
         table = {f"f{n:02d}": random.standard_normal(count, np.float32) for n in range(COLUMNS)}
         table["y"] = (table["f00"] > 0).astype(np.float32)
-        pq.write_table(pa.table(table), folder / f"part-{shard:02d}.parquet", row_group_size=GROUP_ROWS)
+        pq.write_table(
+            pa.table(table), folder / f"part-{shard:02d}.parquet", row_group_size=GROUP_ROWS
+        )
 
 
 def write_tokens(folder: Path, sequences: int, most: int) -> None:
@@ -121,7 +123,10 @@ class NumberBatches:
         order = np.random.default_rng(0).permutation(table.num_rows)
         columns = {name: table[name].to_numpy()[order] for name in table.column_names}
         for start in range(0, len(order) - self.batch + 1, self.batch):
-            yield {name: torch.from_numpy(column[start : start + self.batch]) for name, column in columns.items()}
+            yield {
+                name: torch.from_numpy(column[start : start + self.batch])
+                for name, column in columns.items()
+            }
 
 
 @dataclass(frozen=True)
@@ -137,9 +142,15 @@ class TokenBatches:
         positions = np.arange(len(values)) - np.repeat(offsets[:-1], np.diff(offsets))
         size = self.bins * self.tokens
         for start in range(0, len(values) - size, size):
-            part = {"input_ids": values[start : start + size], "labels": values[start + 1 : start + size + 1]}
+            part = {
+                "input_ids": values[start : start + size],
+                "labels": values[start + 1 : start + size + 1],
+            }
             part["position_ids"] = positions[start : start + size]
-            yield {name: torch.from_numpy(each.reshape(self.bins, self.tokens)) for name, each in part.items()}
+            yield {
+                name: torch.from_numpy(each.reshape(self.bins, self.tokens))
+                for name, each in part.items()
+            }
 
 
 # --- models ---
@@ -151,7 +162,10 @@ class Classifier(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         sizes = [COLUMNS, width, width, width]
-        layers = [nn.Sequential(nn.Linear(a, b), nn.BatchNorm1d(b), nn.ReLU()) for a, b in itertools.pairwise(sizes)]
+        layers = [
+            nn.Sequential(nn.Linear(a, b), nn.BatchNorm1d(b), nn.ReLU())
+            for a, b in itertools.pairwise(sizes)
+        ]
         self.layers = nn.Sequential(*layers, nn.Linear(width, 1))
 
     def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -168,12 +182,18 @@ class Block(nn.Module):
         self.heads = max(1, width // 64)
         self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
         self.attend, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """The same shape."""
         bins, tokens, width = x.shape
-        parts = self.attend(self.before(x)).view(bins, tokens, 3, self.heads, width // self.heads).unbind(2)
+        parts = (
+            self.attend(self.before(x))
+            .view(bins, tokens, 3, self.heads, width // self.heads)
+            .unbind(2)
+        )
         q, k, v = (part.transpose(1, 2) for part in parts)
         mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2)
         x = x + self.out(mixed.reshape(bins, tokens, width))
@@ -197,7 +217,9 @@ class Decoder(nn.Module):
         x = self.embed(batch["input_ids"]) + self.place(positions)
         for block in self.blocks:
             x = block(x, mask)
-        return functional.cross_entropy(self.head(x).flatten(0, 1), batch["labels"].flatten(), ignore_index=-100)
+        return functional.cross_entropy(
+            self.head(x).flatten(0, 1), batch["labels"].flatten(), ignore_index=-100
+        )
 
 
 # --- one measurement ---
@@ -251,7 +273,9 @@ def copied(batches: Batches, device: torch.device) -> Batches:
 
 def repeated(batches: Batches, device: torch.device) -> Batches:
     """A few batches that stay on the device, again and again."""
-    return itertools.cycle([{name: each.to(device) for name, each in batch.items()} for batch in batches])
+    return itertools.cycle(
+        [{name: each.to(device) for name, each in batch.items()} for batch in batches]
+    )
 
 
 def of_tensors(batch: dict[str, Any]) -> dict[str, torch.Tensor]:
@@ -259,7 +283,9 @@ def of_tensors(batch: dict[str, Any]) -> dict[str, torch.Tensor]:
     return {name: each for name, each in batch.items() if isinstance(each, torch.Tensor)}
 
 
-def sources(kind: str, folder: Path, scale: Scale, device: torch.device) -> dict[str, Callable[[], Batches]]:
+def sources(
+    kind: str, folder: Path, scale: Scale, device: torch.device
+) -> dict[str, Callable[[], Batches]]:
     """The three ways to the batches of a model."""
     opened = headrace.open(folder, cache_dir=folder.parent / "cache")
     options: dict[str, Any] = {"batch_size": scale.mlp_batch, "shuffle": True, "remainder": "drop"}
@@ -309,17 +335,33 @@ def compared(asked: argparse.Namespace, device: torch.device, scale: Scale) -> I
                     name,
                     figure([1e3 * each.seconds / asked.steps for each in rounds]),
                     figure([1e3 * statistics.median(each.waits) for each in rounds], 3),
-                    figure([1e3 * sorted(each.waits)[int(0.95 * asked.steps)] for each in rounds], 3),
+                    figure(
+                        [1e3 * sorted(each.waits)[int(0.95 * asked.steps)] for each in rounds], 3
+                    ),
                     figure([100 * each.share for each in rounds]),
                 )
                 for name, rounds in found.items()
             ]
-            where = torch.cuda.get_device_name(device) if device.type == "cuda" else "a CPU: small model, not compiled"
-            size = f"batches of {scale.mlp_batch:,} rows" if kind == "mlp" else f"{scale.bins} bins of {scale.tokens:,}"
+            where = (
+                torch.cuda.get_device_name(device)
+                if device.type == "cuda"
+                else "a CPU: small model, not compiled"
+            )
+            size = (
+                f"batches of {scale.mlp_batch:,} rows"
+                if kind == "mlp"
+                else f"{scale.bins} bins of {scale.tokens:,}"
+            )
             yield Table(
                 f"gpu-{kind}",
                 f"{kind}, {size}, {asked.steps} steps on {where}",
-                ("batches from", "ms of a step", "ms waited, median", "95th percentile", "% of the time waited"),
+                (
+                    "batches from",
+                    "ms of a step",
+                    "ms waited, median",
+                    "95th percentile",
+                    "% of the time waited",
+                ),
                 rows,
             )
 
@@ -328,7 +370,9 @@ def main() -> int:
     """Measure, print, judge."""
     made = parser(__doc__)
     made.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    made.add_argument("--models", nargs="+", choices=("mlp", "transformer"), default=["mlp", "transformer"])
+    made.add_argument(
+        "--models", nargs="+", choices=("mlp", "transformer"), default=["mlp", "transformer"]
+    )
     made.add_argument("--rows", type=int, default=4_000_000)
     made.add_argument("--sequences", type=int, default=400_000)
     made.add_argument("--steps", type=int, default=400)
@@ -341,7 +385,10 @@ def main() -> int:
         print("no GPU: small models on the CPU; the figures say nothing about a GPU")
     tables = publish(compared(asked, device, ON_GPU if has_gpu else ON_CPU), asked.json, ["torch"])
     shares = [row[-1] for table in tables for row in table.rows if row[0] == "headrace"]
-    return int(has_gpu and any(isinstance(share, Figure) and share.median > 100 * MOST_WAITING for share in shares))
+    return int(
+        has_gpu
+        and any(isinstance(share, Figure) and share.median > 100 * MOST_WAITING for share in shares)
+    )
 
 
 if __name__ == "__main__":

@@ -68,11 +68,17 @@ def make_data(directory: Path, rows: int, shards: int, entities: int, sizes: str
     # From 10^8 rows on the disk is the limit: all texts are in dictionaries, and values are of 4 bytes.
     layout: dict[str, Any] = {"row_group_size": 131_072, "compression": "zstd"}
     if rows >= 100_000_000:
-        layout = {"row_group_size": 1 << 20, "dictionary_pagesize_limit": 16 << 20, "compression": "lz4"}
+        layout = {
+            "row_group_size": 1 << 20,
+            "dictionary_pagesize_limit": 16 << 20,
+            "compression": "lz4",
+        }
         layout |= {"use_dictionary": ["src_addr", "dst_addr"]}
     for shard in range(shards):
         entity = of_slot[rng.integers(0, len(of_slot), per_shard)]
-        peer = peer_of_slot[rng.integers(0, len(peer_of_slot), per_shard)] + np.where(six[entity], 60_000, 0)
+        peer = peer_of_slot[rng.integers(0, len(peer_of_slot), per_shard)] + np.where(
+            six[entity], 60_000, 0
+        )
         micros = 1_750_723_200_000_000 + rng.integers(0, 28 * 86_400_000_000, per_shard)
         rtt = np.exp(rng.standard_normal(per_shard, np.float32) + np.float32(3.9))
         table = pa.table(
@@ -103,14 +109,18 @@ def _texts(texts: Any, place: np.ndarray) -> Any:
 
     used = np.bincount(place, minlength=len(texts)) > 0
     number = np.cumsum(used, dtype=np.int32) - 1
-    return pa.DictionaryArray.from_arrays(pa.array(number[place]), texts.take(pa.array(np.flatnonzero(used))))
+    return pa.DictionaryArray.from_arrays(
+        pa.array(number[place]), texts.take(pa.array(np.flatnonzero(used)))
+    )
 
 
 def _address(rng: np.random.Generator, six: bool) -> str:
     import ipaddress
 
     raw = rng.bytes(16)
-    return str(ipaddress.IPv6Address(b"\x2a\x0e" + raw[2:]) if six else ipaddress.IPv4Address(raw[:4]))
+    return str(
+        ipaddress.IPv6Address(b"\x2a\x0e" + raw[2:]) if six else ipaddress.IPv4Address(raw[:4])
+    )
 
 
 def run_histories(data: Path, out: Path, workers: int) -> None:
@@ -131,14 +141,18 @@ def run_duckdb(data: Path, out: Path, workers: int, *, rows: bool) -> None:
     """Sort by entity and time, or make a row for each entity."""
     import duckdb
 
-    lists = ", ".join(f"list({name} ORDER BY event_time) AS {name}" for name in ("event_time", "dst_addr", "rtt"))
+    lists = ", ".join(
+        f"list({name} ORDER BY event_time) AS {name}" for name in ("event_time", "dst_addr", "rtt")
+    )
     source = f"'{data}/part-*.parquet'"
     query = f"SELECT * FROM {source} ORDER BY src_addr, event_time"
     if rows:
         query = f"SELECT src_addr, {lists} FROM {source} GROUP BY src_addr"
 
     connection = duckdb.connect()
-    connection.execute(f"SET threads={workers}; SET memory_limit='2GB'; SET temp_directory='{out}/spill'")
+    connection.execute(
+        f"SET threads={workers}; SET memory_limit='2GB'; SET temp_directory='{out}/spill'"
+    )
     connection.execute(f"COPY ({query}) TO '{out}/made.parquet'")
 
 
@@ -148,7 +162,9 @@ def run_polars(data: Path, out: Path, workers: int, *, rows: bool) -> None:  # n
 
     lazy = pl.scan_parquet(data / "part-*.parquet")
     made = (
-        lazy.group_by("src_addr").agg(pl.all().sort_by("event_time")) if rows else lazy.sort("src_addr", "event_time")
+        lazy.group_by("src_addr").agg(pl.all().sort_by("event_time"))
+        if rows
+        else lazy.sort("src_addr", "event_time")
     )
     made.sink_parquet(out / "made.parquet")
 
@@ -156,14 +172,21 @@ def run_polars(data: Path, out: Path, workers: int, *, rows: bool) -> None:  # n
 def measure(engine: str, data: Path, workers: int) -> dict[str, float] | None:
     """Run one engine in a child process; None where it is not installed."""
     package = engine.partition("-")[0]
-    if engine != "histories" and subprocess.run([sys.executable, "-c", f"import {package}"], check=False).returncode:
+    if (
+        engine != "histories"
+        and subprocess.run([sys.executable, "-c", f"import {package}"], check=False).returncode
+    ):
         return None
     with tempfile.TemporaryDirectory(dir=data.parent) as out:
         began = time.perf_counter()
         command = [sys.executable, __file__, "--child", engine, "--data", str(data), "--out", out]
         environment = {"POLARS_MAX_THREADS": str(workers)} | os.environ
         done = subprocess.run(
-            [*command, "--workers", str(workers)], env=environment, capture_output=True, text=True, check=False
+            [*command, "--workers", str(workers)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode:
             raise SystemExit(f"{engine} failed:\n{done.stderr}")
@@ -175,7 +198,9 @@ def tables(asked: argparse.Namespace) -> Iterator[Table]:
     data = asked.data or _data(asked.rows, asked.shards, asked.entities, asked.sizes)
     if asked.beside is None:
         plan = {ENGINES[engine]: (engine, data) for engine in asked.engines.split(",")}
-        title = f"{asked.rows:,} measurements of {asked.entities:,} entities in {asked.shards} shards"
+        title = (
+            f"{asked.rows:,} measurements of {asked.entities:,} entities in {asked.shards} shards"
+        )
         yield _compared("engines", title, plan, asked)
         return
     rows, entities = (int(each) for each in asked.beside.split(":"))
@@ -185,7 +210,9 @@ def tables(asked: argparse.Namespace) -> Iterator[Table]:
     yield _compared("growth", "headrace, measurements of entities", plan, asked)
 
 
-def _compared(name: str, title: str, plan: dict[str, tuple[str, Path]], asked: argparse.Namespace) -> Table:
+def _compared(
+    name: str, title: str, plan: dict[str, tuple[str, Path]], asked: argparse.Namespace
+) -> Table:
     """In turns; ratios are to the first of the plan in the same round."""
     found: dict[str, list[dict[str, float]]] = {}
     missing: dict[str, str] = {}
@@ -209,7 +236,13 @@ def _compared(name: str, title: str, plan: dict[str, tuple[str, Path]], asked: a
         )
         for words, runs in found.items()
     ]
-    return Table(name, title, ("what", "CPU s", "times the first's", "wall s", "peak MB"), rows, missing=missing)
+    return Table(
+        name,
+        title,
+        ("what", "CPU s", "times the first's", "wall s", "peak MB"),
+        rows,
+        missing=missing,
+    )
 
 
 def main() -> None:

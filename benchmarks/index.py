@@ -40,8 +40,12 @@ def make(where: Path, files: int, columns: int, rows: int) -> None:
     import pyarrow.parquet as pq
 
     sink = io.BytesIO()
-    schema = pa.schema([pa.field("n", pa.int64()), *((f"c{n:02d}", pa.float32()) for n in range(1, columns))])
-    table = pa.table([pa.array(range(rows), kind).cast(kind) for kind in schema.types], schema=schema)
+    schema = pa.schema(
+        [pa.field("n", pa.int64()), *((f"c{n:02d}", pa.float32()) for n in range(1, columns))]
+    )
+    table = pa.table(
+        [pa.array(range(rows), kind).cast(kind) for kind in schema.types], schema=schema
+    )
     pq.write_table(table, sink)
     where.mkdir(parents=True, exist_ok=True)
     for number in range(files):
@@ -55,11 +59,15 @@ def step(name: str, where: Path) -> dict[str, float]:
 
     headrace.open  # noqa: B018 - imported before the clock starts
     source = where / ("published" if "published" in name else "data")
-    cache = where / ("cache-cold" if name == "build" else "cache-warm" if name in WARM else f"cache-{name}")
+    cache = where / (
+        "cache-cold" if name == "build" else "cache-warm" if name in WARM else f"cache-{name}"
+    )
     wall, cpu = time.perf_counter(), time.process_time()
     dataset = open_dataset(source, cache_dir=cache)
     if name.startswith("batch"):
-        blocks = len(next(iter(dataset.stream(batch_size=256, shuffle=True, batch_format="numpy")))["valid"])
+        blocks = len(
+            next(iter(dataset.stream(batch_size=256, shuffle=True, batch_format="numpy")))["valid"]
+        )
     elif name == "split":
         blocks = len(dataset.split_index().rows)
     else:
@@ -134,10 +142,21 @@ def tables(asked: argparse.Namespace) -> Iterator[Table]:
     heads = ("step", "wall s", "CPU s", "peak MB, imports included", "blocks, or rows of the batch")
     yield Table("footers", f"The index of {title}", heads, rows)
     travels = [
-        (head, *(figure([each[f"{name}_{key}"] for each in found["travel"]]) for key in ("kb", "dump_ms", "load_ms")))
+        (
+            head,
+            *(
+                figure([each[f"{name}_{key}"] for each in found["travel"]])
+                for key in ("kb", "dump_ms", "load_ms")
+            ),
+        )
         for name, head in (("spawned", "to a spawned process"), ("other", "any other"))
     ]
-    yield Table("travel", f"A pickled split of {title}", ("pickle", "kB", "ms to write", "ms to read"), travels)
+    yield Table(
+        "travel",
+        f"A pickled split of {title}",
+        ("pickle", "kB", "ms to write", "ms to read"),
+        travels,
+    )
 
 
 def main() -> None:
@@ -152,7 +171,9 @@ def main() -> None:
     made.add_argument("--step", choices=[*STEPS, "travel"], help=argparse.SUPPRESS)
     asked = made.parse_args()
     if asked.step:
-        print(json.dumps(travel(asked.dir) if asked.step == "travel" else step(asked.step, asked.dir)))
+        print(
+            json.dumps(travel(asked.dir) if asked.step == "travel" else step(asked.step, asked.dir))
+        )
         return
     publish(tables(asked), asked.json)
 

@@ -68,7 +68,13 @@ class Data:
 
 
 DATA = (
-    Data(name="small", words="smaller than a round: one permutation", rows=3007, files=7, block_rows=100),
+    Data(
+        name="small",
+        words="smaller than a round: one permutation",
+        rows=3007,
+        files=7,
+        block_rows=100,
+    ),
     Data(
         name="rounds",
         words="ten rounds, `lanes=48, shuffle_rows=960`",
@@ -92,12 +98,16 @@ def write_files(root: Path, data: Data) -> None:
     """Parquet files; column row counts all rows."""
     weights = 10 + np.arange(data.files) * 7 % 5
     borders = np.concatenate([[0], np.cumsum(weights) * data.rows // weights.sum()])
-    for number, (begin, end) in enumerate(zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True)):
+    for number, (begin, end) in enumerate(
+        zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True)
+    ):
         table = pa.table({"row": np.arange(begin, end)})
         pq.write_table(table, root / f"part-{number:05d}.parquet", row_group_size=data.block_rows)
 
 
-def global_steps(dataset: headrace.Dataset, data: Data, world_size: int, workers: int) -> list[frozenset[int]]:
+def global_steps(
+    dataset: headrace.Dataset, data: Data, world_size: int, workers: int
+) -> list[frozenset[int]]:
     """The rows of each global step, filling rows left out."""
     ranks = []
     for rank in range(world_size):
@@ -111,13 +121,17 @@ def global_steps(dataset: headrace.Dataset, data: Data, world_size: int, workers
         )
         rows.set_epoch(EPOCH)
         loader = DataLoader(rows, batch_size=None, num_workers=workers)
-        ranks.append([batch["row"][batch["valid"]].tolist() for batch in islice(loader, data.steps)])
+        ranks.append(
+            [batch["row"][batch["valid"]].tolist() for batch in islice(loader, data.steps)]
+        )
     return [frozenset(chain.from_iterable(step)) for step in zip_longest(*ranks, fillvalue=[])]
 
 
 def batches_tables(_asked: argparse.Namespace) -> Iterator[Table]:
     """A table for each size of data: how many of one rank's global batches every topology gives."""
-    warnings.filterwarnings("ignore", message="This DataLoader will create")  # counts do not mind few processors
+    warnings.filterwarnings(
+        "ignore", message="This DataLoader will create"
+    )  # counts do not mind few processors
     for data in DATA:
         rows: list[tuple[Cell, ...]] = []
         with tempfile.TemporaryDirectory() as folder:
@@ -172,18 +186,31 @@ def wide_index(block_rows: Sequence[int]) -> SplitIndex:
 
 def cut(rows: int, files: int, most: int) -> list[int]:
     """The rows of the parts that equal files are cut into, none longer than `most`."""
-    return [min(most, rows // files - first) for _ in range(files) for first in range(0, rows // files, most)]
+    return [
+        min(most, rows // files - first)
+        for _ in range(files)
+        for first in range(0, rows // files, most)
+    ]
 
 
-def passes(index: SplitIndex, ranks: int, batch_rows: int, shuffle_rows: int | None = None) -> RowPasses:
+def passes(
+    index: SplitIndex, ranks: int, batch_rows: int, shuffle_rows: int | None = None
+) -> RowPasses:
     """The passes of a stream that reads nothing."""
     options = StreamOptions(
-        batch_size=batch_rows, shuffle=True, shuffle_rows=shuffle_rows, seed=SEED, remainder="pad", batch_format="numpy"
+        batch_size=batch_rows,
+        shuffle=True,
+        shuffle_rows=shuffle_rows,
+        seed=SEED,
+        remainder="pad",
+        batch_format="numpy",
     )
     return RowPasses(index, no_block, options, Topology(rank=0, world_size=ranks))
 
 
-def planned(index: SplitIndex, ranks: int, batch_rows: int, epoch: int, shuffle_rows: int | None = None) -> Plan:
+def planned(
+    index: SplitIndex, ranks: int, batch_rows: int, epoch: int, shuffle_rows: int | None = None
+) -> Plan:
     """The plan of an epoch, as a stream makes it."""
     return passes(index, ranks, batch_rows, shuffle_rows).begin(epoch).plan()
 
@@ -201,7 +228,9 @@ def ours(rows: int, files: int, shuffle_rows: int | None = None) -> Epoch:
         order = planned(index, ranks, batch_rows, EPOCH, shuffle_rows).order
         steps = order.rows // (ranks * batch_rows)
         positions = np.arange(steps * ranks * batch_rows, dtype=np.int64)
-        natural = np.concatenate([natural_rows(index, order, part) for part in np.array_split(positions, 8)])
+        natural = np.concatenate(
+            [natural_rows(index, order, part) for part in np.array_split(positions, 8)]
+        )
         return natural.reshape(steps, batch_rows, ranks).swapaxes(1, 2)
 
     return epoch
@@ -234,15 +263,22 @@ def mixing_of(epoch: Epoch, rows: int) -> tuple[str, ...]:
     def measured(ranks: int, batch_rows: int, *, together: bool) -> Any:
         natural = epoch(ranks, batch_rows)
         return measure(
-            natural.reshape(-1, ranks * batch_rows if together else batch_rows), total_rows=rows, batch_rows=batch_rows
+            natural.reshape(-1, ranks * batch_rows if together else batch_rows),
+            total_rows=rows,
+            batch_rows=batch_rows,
         )
 
-    single = measured(*ALONE, together=True).single_class, measured(*SMALL_BATCHES, together=False).single_class
+    single = (
+        measured(*ALONE, together=True).single_class,
+        measured(*SMALL_BATCHES, together=False).single_class,
+    )
     classes = [measured(*BATCHES, together=together).classes for together in (True, False)]
     return _mixing_cells(single[0], classes[0], single[1], classes[1])
 
 
-def _mixing_cells(of_global: float, met: float, of_rank: float, met_by_rank: float) -> tuple[str, ...]:
+def _mixing_cells(
+    of_global: float, met: float, of_rank: float, met_by_rank: float
+) -> tuple[str, ...]:
     return f"{100 * of_global:.2f} %", f"{met:.1f}", f"{100 * of_rank:.2f} %", f"{met_by_rank:.1f}"
 
 
@@ -272,7 +308,13 @@ def mixing_tables(asked: argparse.Namespace) -> Iterator[Table]:
                 widened = mixing_of(ours(rows, files, MOSAIC_ROWS), rows)
                 lines.append((f"{files:,}", f"headrace, `shuffle_rows={MOSAIC_ROWS:_}`", *widened))
             for algorithm in EPOCHS_OF_PEERS if not missing else ():
-                lines.append((f"{files:,}", f"Mosaic `{algorithm}`", *mixing_of(mosaic(algorithm, rows, files), rows)))
+                lines.append(
+                    (
+                        f"{files:,}",
+                        f"Mosaic `{algorithm}`",
+                        *mixing_of(mosaic(algorithm, rows, files), rows),
+                    )
+                )
         title = f"{rows:,} rows sorted by label, every batch of an epoch; global batches on 1 and {RANKS} ranks"
         yield Table(f"mixing-{number + 1}", title, heads, lines, missing=missing)
 
@@ -302,7 +344,12 @@ class CountedBlocks:
 def stream_of(index: SplitIndex, read: CountedBlocks, rank: int, world_size: int) -> StreamLoader:
     """One rank's stream; the other columns only make rows as wide as the index says."""
     options = StreamOptions(
-        batch_size=BATCH_ROWS, shuffle=True, seed=SEED, columns=("row",), batch_format="numpy", remainder="pad"
+        batch_size=BATCH_ROWS,
+        shuffle=True,
+        seed=SEED,
+        columns=("row",),
+        batch_format="numpy",
+        remainder="pad",
     )
     topology = headrace.Topology(rank=rank, world_size=world_size)
     return StreamLoader(index, read, options, topology=topology)
@@ -339,28 +386,43 @@ def reads_tables(_asked: argparse.Namespace) -> Iterator[Table]:
         for world_size in READERS:
             decoded, delivered = counted_reads(index, path, world_size)
             if delivered != index.total_rows:
-                raise ValueError(f"{world_size} ranks delivered {delivered} rows of {index.total_rows}")
-            plans = [planned(wide_index([rows] * blocks), world_size, BATCH_ROWS, 0) for blocks, rows in PLANNED_BLOCKS]
+                raise ValueError(
+                    f"{world_size} ranks delivered {delivered} rows of {index.total_rows}"
+                )
+            plans = [
+                planned(wide_index([rows] * blocks), world_size, BATCH_ROWS, 0)
+                for blocks, rows in PLANNED_BLOCKS
+            ]
             cells = (f"{plan.read_amplification:.2f} ({plan.order.lanes} lanes)" for plan in plans)
             lines.append((str(world_size), f"{decoded / len(index.rows):.2f}", *cells))
     heads = (
         "ranks",
         f"counted, {READ_BLOCKS:,} blocks",
-        *(f"planned, at most: {blocks:,} blocks of {rows:,} rows" for blocks, rows in PLANNED_BLOCKS),
+        *(
+            f"planned, at most: {blocks:,} blocks of {rows:,} rows"
+            for blocks, rows in PLANNED_BLOCKS
+        ),
     )
-    yield Table("reads", "How often a block is decoded in an epoch, over the whole job", heads, lines)
+    yield Table(
+        "reads", "How often a block is decoded in an epoch, over the whole job", heads, lines
+    )
 
 
 def resume_tables(_asked: argparse.Namespace) -> Iterator[Table]:
     """How often the blocks of the second half of an epoch are decoded by other ranks: counted, and planned for more."""
     lines: list[tuple[Cell, ...]] = []
     with tempfile.TemporaryDirectory() as folder:
-        indexes = [write_wide(Path(folder, f"{rows}.parquet"), RESUMED_BLOCKS, rows) for rows in RESUMED_ROWS]
+        indexes = [
+            write_wide(Path(folder, f"{rows}.parquet"), RESUMED_BLOCKS, rows)
+            for rows in RESUMED_ROWS
+        ]
         for before, after in CHANGES:
             cells = []
             for rows, index in zip(RESUMED_ROWS, indexes, strict=True):
                 path = Path(folder, f"{rows}.parquet")
-                decoded, delivered = counted_reads(index, path, after, state=state_at_half(index, path, before))
+                decoded, delivered = counted_reads(
+                    index, path, after, state=state_at_half(index, path, before)
+                )
                 cells.append(f"{decoded * index.total_rows / (len(index.rows) * delivered):.2f}")
             for blocks, rows in PLANNED_BLOCKS[1:]:
                 cells.append(f"{planned_again(wide_index([rows] * blocks), before, after):.2f}")
@@ -368,7 +430,10 @@ def resume_tables(_asked: argparse.Namespace) -> Iterator[Table]:
     heads = (
         "ranks",
         *(f"counted, {RESUMED_BLOCKS:,} blocks of {rows:,} rows" for rows in RESUMED_ROWS),
-        *(f"planned, at most: {blocks:,} blocks of {rows:,} rows" for blocks, rows in PLANNED_BLOCKS[1:]),
+        *(
+            f"planned, at most: {blocks:,} blocks of {rows:,} rows"
+            for blocks, rows in PLANNED_BLOCKS[1:]
+        ),
     )
     title = "The second half of an epoch on other ranks: decoded blocks, of the blocks that the rows left fill"
     yield Table("resume", title, heads, lines)
@@ -391,7 +456,12 @@ def state_at_half(index: SplitIndex, path: Path, world_size: int) -> dict[str, A
     return stream.state_dict()
 
 
-PARTS = {"batches": batches_tables, "mixing": mixing_tables, "reads": reads_tables, "resume": resume_tables}
+PARTS = {
+    "batches": batches_tables,
+    "mixing": mixing_tables,
+    "reads": reads_tables,
+    "resume": resume_tables,
+}
 
 
 def main() -> None:
@@ -399,11 +469,17 @@ def main() -> None:
     made = parser(__doc__)
     made.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     made.add_argument(
-        "--rows", type=int, nargs="+", default=[2_000_000, 10_000_000], help="of the files that are mixed"
+        "--rows",
+        type=int,
+        nargs="+",
+        default=[2_000_000, 10_000_000],
+        help="of the files that are mixed",
     )
     asked = made.parse_args()
     publish(
-        chain.from_iterable(PARTS[part](asked) for part in asked.parts), asked.json, ["torch", "mosaicml-streaming"]
+        chain.from_iterable(PARTS[part](asked) for part in asked.parts),
+        asked.json,
+        ["torch", "mosaicml-streaming"],
     )
 
 

@@ -68,23 +68,36 @@ def write_shards(root: Path, rows: int, shards: int) -> None:
     borders = np.concatenate([[0], np.cumsum(weights) * rows // weights.sum()])
     for shard in range(shards):
         row = pa.array(np.arange(borders[shard], borders[shard + 1], dtype=np.int64))
-        pq.write_table(pa.table({"row": row, "x": row.cast(pa.float32())}), root / f"part-{shard:05d}.parquet")
+        pq.write_table(
+            pa.table({"row": row, "x": row.cast(pa.float32())}), root / f"part-{shard:05d}.parquet"
+        )
 
 
 def on_rank(rank: int, world_size: int, name: str, folder: str, workers: tuple[int, ...]) -> None:
     """All passes of one loader on one rank; each is kept in a file as soon as it is there."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    multiprocessing.set_start_method("fork", force=True)  # of DataLoader workers, as under torchrun on Linux
-    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+    multiprocessing.set_start_method(
+        "fork", force=True
+    )  # of DataLoader workers, as under torchrun on Linux
+    names = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": world_size,
+        "LOCAL_WORLD_SIZE": world_size,
+    }
     os.environ.update({key: str(value) for key, value in names.items()})
     store = f"file://{folder}/{name}-{world_size}.store"
     patience = timedelta(seconds=PATIENCE_S)
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size, timeout=patience)
+    dist.init_process_group(
+        "gloo", init_method=store, rank=rank, world_size=world_size, timeout=patience
+    )
 
     def run(kind: str, workers: int, *, resumed: bool = False, stop: int | None = None) -> None:
         saved = [_file(folder, name, SMALL, other, workers, "before") for other in range(SMALL)]
-        if resumed and not all(path.exists() for path in saved):  # the two ranks did not get that far
+        if resumed and not all(
+            path.exists() for path in saved
+        ):  # the two ranks did not get that far
             return
         try:
             states = [pickle.loads(path.read_bytes())[1] for path in saved] if resumed else None
@@ -130,12 +143,18 @@ def played(name: str, folder: str, workers: tuple[int, ...]) -> Found:
     found: Found = {}
     for world_size in WORLDS:
         group = torch.multiprocessing.start_processes(
-            on_rank, (world_size, name, folder, workers), nprocs=world_size, join=False, start_method="forkserver"
+            on_rank,
+            (world_size, name, folder, workers),
+            nprocs=world_size,
+            join=False,
+            start_method="forkserver",
         )
         why = ended(group)
         for each in plays(name, world_size, workers):
             for kind in ("whole", "before", "rest"):
-                files = [_file(folder, name, world_size, rank, each, kind) for rank in range(world_size)]
+                files = [
+                    _file(folder, name, world_size, rank, each, kind) for rank in range(world_size)
+                ]
                 if all(path.exists() for path in files):
                     batches = [pickle.loads(path.read_bytes())[0] for path in files]
                     refused = next((one for one in batches if isinstance(one, str)), None)
@@ -154,7 +173,10 @@ def ended(group: Any) -> str | None:
         while time.monotonic() < until:
             if group.join(timeout=5):
                 return None
-    except (torch.multiprocessing.ProcessExitedException, torch.multiprocessing.ProcessRaisedException) as error:
+    except (
+        torch.multiprocessing.ProcessExitedException,
+        torch.multiprocessing.ProcessRaisedException,
+    ) as error:
         return f"{error}".strip().splitlines()[-1]
     for process in group.processes:
         process.kill()
@@ -174,7 +196,11 @@ def steps(ranks: list[Batches]) -> list[frozenset[int]]:
 
 def line(name: str, workers: int, found: Found, rows: int) -> tuple[Cell, ...]:
     """One loader with one number of workers in the table."""
-    whole = {world: found[world, workers, "whole"] for world in WORLDS if (world, workers, "whole") in found}
+    whole = {
+        world: found[world, workers, "whole"]
+        for world in WORLDS
+        if (world, workers, "whole") in found
+    }
     given = {world: ranks for world, ranks in whole.items() if not isinstance(ranks, str)}
     if not given:
         return (name, str(workers), *["refused"] * (len(HEADS) - 2))
@@ -193,7 +219,12 @@ def line(name: str, workers: int, found: Found, rows: int) -> tuple[Cell, ...]:
         cells[-1] = f"all {fewest[1]}"
     if len(given) < len(WORLDS):
         cells[-1] += f", on {len(given)} of {len(WORLDS)} worlds"
-    return (name, str(workers), *cells, *(_resumed(world, workers, found, rows) for world in (SMALL, LARGE)))
+    return (
+        name,
+        str(workers),
+        *cells,
+        *(_resumed(world, workers, found, rows) for world in (SMALL, LARGE)),
+    )
 
 
 def _range(values: Iterable[int]) -> str:
@@ -219,9 +250,13 @@ def refusals(name: str, found: Found) -> str:
     said: dict[str, list[str]] = {}
     for (world_size, workers, kind), answer in found.items():
         if isinstance(answer, str):
-            where = f"{world_size} ranks with {workers} workers{', resumed' if kind == 'rest' else ''}"
+            where = (
+                f"{world_size} ranks with {workers} workers{', resumed' if kind == 'rest' else ''}"
+            )
             said.setdefault(answer.strip().splitlines()[-1][:160], []).append(where)
-    return " ".join(f"{name} on {'; '.join(where)}: {answer.rstrip('.')}." for answer, where in said.items())
+    return " ".join(
+        f"{name} on {'; '.join(where)}: {answer.rstrip('.')}." for answer, where in said.items()
+    )
 
 
 def tables(asked: argparse.Namespace) -> Iterator[Table]:
@@ -239,7 +274,9 @@ def tables(asked: argparse.Namespace) -> Iterator[Table]:
             write_shards(data, asked.rows, asked.shards)
             PEERS[name].prepare(data)
             found = played(name, folder, workers)
-        lines += [line(f"{name} {PEERS[name].version()}", each, found, asked.rows) for each in workers]
+        lines += [
+            line(f"{name} {PEERS[name].version()}", each, found, asked.rows) for each in workers
+        ]
         if said := refusals(name, found):
             notes.append(said)
     title = (
@@ -257,8 +294,12 @@ def main() -> None:
     made.add_argument("--loaders", nargs="+", choices=PEERS, default=list(PEERS))
     made.add_argument("--workers", nargs="+", type=int, default=WORKERS, choices=WORKERS)
     asked = made.parse_args()
-    multiprocessing.set_forkserver_preload(["other_loaders_peers"])  # imported once, not by every rank
-    publish(tables(asked), asked.json, [*dict.fromkeys(PEERS[name].package for name in asked.loaders)])
+    multiprocessing.set_forkserver_preload(
+        ["other_loaders_peers"]
+    )  # imported once, not by every rank
+    publish(
+        tables(asked), asked.json, [*dict.fromkeys(PEERS[name].package for name in asked.loaders)]
+    )
 
 
 if __name__ == "__main__":

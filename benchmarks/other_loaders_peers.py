@@ -85,7 +85,9 @@ def ours(asked: Pass) -> Any:
     """A stream, or a DataLoader over it with workers; what only fills a batch is said by the batch."""
     dataset = headrace.open(str(asked.data / "*.parquet"), cache_dir=asked.data / "cache")
     workers = asked.workers
-    rows = dataset.torch_dataset(batch_size=asked.batch_size, num_workers=workers, shuffle=True, seed=SEED)
+    rows = dataset.torch_dataset(
+        batch_size=asked.batch_size, num_workers=workers, shuffle=True, seed=SEED
+    )
     rows.set_epoch(EPOCH)
     if asked.states is not None:
         rows.load_state_dict(asked.states[0])
@@ -100,7 +102,11 @@ class Rows(Dataset):
     """All rows in memory, by number."""
 
     def __init__(self, data: Path) -> None:
-        self.rows = [row for path in sorted(data.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+        self.rows = [
+            row
+            for path in sorted(data.glob("*.parquet"))
+            for row in pq.read_table(path).to_pylist()
+        ]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -114,7 +120,13 @@ def sampler(asked: Pass, *, drop: bool = False) -> Any:
     rows = Rows(asked.data)
     sampler = DistributedSampler(rows, shuffle=True, seed=SEED, drop_last=drop)
     sampler.set_epoch(EPOCH)
-    loader = DataLoader(rows, batch_size=asked.batch_size, sampler=sampler, drop_last=drop, num_workers=asked.workers)
+    loader = DataLoader(
+        rows,
+        batch_size=asked.batch_size,
+        sampler=sampler,
+        drop_last=drop,
+        num_workers=asked.workers,
+    )
     skip = 0 if asked.states is None else asked.states[0]
     batches = listed(loader, asked.stop)[skip:]
     return batches, len(batches)
@@ -137,7 +149,9 @@ def hugging_face(asked: Pass) -> Any:
         "parquet", data_files=files, split="train", streaming=True, cache_dir=str(asked.work)
     )
     shuffled = streamed.shuffle(seed=SEED, buffer_size=BUFFER)
-    mine = split_dataset_by_node(shuffled, rank=dist.get_rank(), world_size=dist.get_world_size()).with_format("torch")
+    mine = split_dataset_by_node(
+        shuffled, rank=dist.get_rank(), world_size=dist.get_world_size()
+    ).with_format("torch")
     mine.set_epoch(EPOCH)
     loader = StatefulDataLoader(mine, batch_size=asked.batch_size, num_workers=asked.workers)
     if asked.own_state is not None:
@@ -150,8 +164,12 @@ def mosaic_modules() -> Any:
     """Its `streaming.base` without what text and image datasets of the package import."""
     if "streaming" not in sys.modules:
         package = sys.modules["streaming"] = types.ModuleType("streaming")
-        package.__path__ = [str(importlib.metadata.distribution("mosaicml-streaming").locate_file("streaming"))]
-        if importlib.util.find_spec("transformers") is None:  # two types of batches that are not made here
+        package.__path__ = [
+            str(importlib.metadata.distribution("mosaicml-streaming").locate_file("streaming"))
+        ]
+        if (
+            importlib.util.find_spec("transformers") is None
+        ):  # two types of batches that are not made here
             for name, kind in (
                 ("feature_extraction_utils", "BatchFeature"),
                 ("tokenization_utils_base", "BatchEncoding"),
@@ -164,7 +182,9 @@ def mosaic_modules() -> Any:
 
 def write_mds(data: Path) -> None:
     """Its own format, shards of some 100 rows."""
-    with mosaic_modules().MDSWriter(out=str(data / "mds"), columns={"row": "int64"}, size_limit=1500) as writer:
+    with mosaic_modules().MDSWriter(
+        out=str(data / "mds"), columns={"row": "int64"}, size_limit=1500
+    ) as writer:
         for row in Rows(data).rows:
             writer.write({"row": row["row"]})
 
@@ -173,10 +193,16 @@ def mosaic(asked: Pass) -> Any:
     """StreamingDataset in its own loader, which counts what the loop has received."""
     base = mosaic_modules()
     if dist.get_rank() == 0:
-        shutil.copytree(asked.data / "mds", asked.work)  # a folder of its own: it keeps shared memory by folder
+        shutil.copytree(
+            asked.data / "mds", asked.work
+        )  # a folder of its own: it keeps shared memory by folder
     dist.barrier()
-    dataset = base.StreamingDataset(local=str(asked.work), shuffle=True, shuffle_seed=SEED, batch_size=asked.batch_size)
-    loader = base.StreamingDataLoader(dataset, batch_size=asked.batch_size, num_workers=asked.workers)
+    dataset = base.StreamingDataset(
+        local=str(asked.work), shuffle=True, shuffle_seed=SEED, batch_size=asked.batch_size
+    )
+    loader = base.StreamingDataLoader(
+        dataset, batch_size=asked.batch_size, num_workers=asked.workers
+    )
     if asked.states is not None:
         loader.load_state_dict(asked.states[0])
     batches = listed(loader, asked.stop)
@@ -196,7 +222,12 @@ def write_litdata(data: Path) -> None:
     numbers = [row["row"] for row in Rows(data).rows]
     parts = [numbers[first : first + 500] for first in range(0, len(numbers), 500)]
     litdata.optimize(
-        fn=one_by_one, inputs=parts, output_dir=str(data / "litdata"), chunk_size=100, num_workers=1, verbose=False
+        fn=one_by_one,
+        inputs=parts,
+        output_dir=str(data / "litdata"),
+        chunk_size=100,
+        num_workers=1,
+        verbose=False,
     )
 
 
@@ -205,9 +236,14 @@ def lit_data(asked: Pass) -> Any:
     import litdata
 
     dataset = litdata.StreamingDataset(
-        str(asked.data / "litdata"), cache_dir=f"{asked.work}-{dist.get_rank()}", shuffle=True, seed=SEED
+        str(asked.data / "litdata"),
+        cache_dir=f"{asked.work}-{dist.get_rank()}",
+        shuffle=True,
+        seed=SEED,
     )
-    loader = litdata.StreamingDataLoader(dataset, batch_size=asked.batch_size, num_workers=asked.workers)
+    loader = litdata.StreamingDataLoader(
+        dataset, batch_size=asked.batch_size, num_workers=asked.workers
+    )
     if asked.states is not None:
         loader.load_state_dict(asked.states[0])
     batches = listed(loader, asked.stop)
@@ -239,9 +275,14 @@ def lance_db(asked: Pass) -> Any:
     )
     if asked.states is not None:
         dataset.load_state_dict(StreamingDataset.merge_state_dicts(asked.states))
-    context = multiprocessing.get_context("forkserver") if asked.workers else None  # its threads do not survive a fork
+    context = (
+        multiprocessing.get_context("forkserver") if asked.workers else None
+    )  # its threads do not survive a fork
     loader = StreamingDataLoader(
-        dataset, batch_size=asked.batch_size, num_workers=asked.workers, multiprocessing_context=context
+        dataset,
+        batch_size=asked.batch_size,
+        num_workers=asked.workers,
+        multiprocessing_context=context,
     )
     batches = listed(loader, asked.stop)
     return batches, dataset.state_dict() if asked.stop is not None else None
@@ -254,7 +295,11 @@ def grain_dataset(asked: Pass) -> Any:
 
     if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()
-    ranks = grain.MapDataset.source(Rows(asked.data)).seed(SEED).shuffle()[dist.get_rank() :: dist.get_world_size()]
+    ranks = (
+        grain.MapDataset.source(Rows(asked.data))
+        .seed(SEED)
+        .shuffle()[dist.get_rank() :: dist.get_world_size()]
+    )
     batches = ranks.batch(asked.batch_size).to_iter_dataset()
     if asked.workers:
         batches = batches.mp_prefetch(grain.MultiprocessingOptions(num_workers=asked.workers))

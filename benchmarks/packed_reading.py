@@ -42,7 +42,9 @@ IN_ORDER, RANDOM = "lists, in order", "lists, random"
 def write(path: Path, *, bins: int, pack_size: int, group: int, shard_bins: int = 1000) -> None:
     """Shards of packed bins of sequences with a mean of about 600 tokens."""
     random = np.random.default_rng(0)
-    lengths = np.clip(random.lognormal(5.9, 1.0, bins * pack_size // 560).astype(np.int64), 2, pack_size)
+    lengths = np.clip(
+        random.lognormal(5.9, 1.0, bins * pack_size // 560).astype(np.int64), 2, pack_size
+    )
     packed = pack(lengths, pack_size)[:bins]
     for shard, first in enumerate(range(0, bins, shard_bins)):
         part = packed[first : first + shard_bins]
@@ -56,7 +58,9 @@ def write(path: Path, *, bins: int, pack_size: int, group: int, shard_bins: int 
         mask[ends - 1] = 0
         rows = PackedRows(ids, mask, begins.astype(np.int32), offsets, part.offsets)
         said = {"headrace.loss_mask_alignment": "shift_left"}
-        with ParquetShardWriter(path / f"shard_{shard:06d}.parquet", group, metadata=said) as writer:
+        with ParquetShardWriter(
+            path / f"shard_{shard:06d}.parquet", group, metadata=said
+        ) as writer:
             writer.write_bins(rows)
 
 
@@ -128,7 +132,11 @@ def table(path: Path, bins: int, group: int, asked: argparse.Namespace) -> Table
         ("varlen, shuffled, torch", stream(shuffle=True, batch_format="torch"), bins),
         ("varlen, shuffled, kept", lambda: consume(kept), bins),
         ("padded, shuffled", stream(shuffle=True, packed=padded), bins),
-        ("decode alone", lambda: consume(f.read_row_group(g, columns=COLUMNS) for f, g, _ in reader.groups), bins),
+        (
+            "decode alone",
+            lambda: consume(f.read_row_group(g, columns=COLUMNS) for f, g, _ in reader.groups),
+            bins,
+        ),
         ("map, random", lambda: consume(map(one_group.__getitem__, order)), len(order)),
         ("map, random, kept", lambda: consume(map(kept_groups.__getitem__, order)), len(order)),
     ]
@@ -140,7 +148,12 @@ def table(path: Path, bins: int, group: int, asked: argparse.Namespace) -> Table
 
     def line(name: str) -> tuple[str, Figure, Figure, Figure]:
         wall = figure([each for _, each in found[name]], 3)
-        return name, figure(cpu[name], 3), wall, ratio(cpu[RANDOM if "random" in name else IN_ORDER], cpu[name], 1)
+        return (
+            name,
+            figure(cpu[name], 3),
+            wall,
+            ratio(cpu[RANDOM if "random" in name else IN_ORDER], cpu[name], 1),
+        )
 
     title = f"Reading {bins:,} bins of {asked.pack_size:,} tokens, row groups of {group:,}"
     heads = ("way", "CPU ms a bin", "wall ms a bin", "lists take times as much CPU")

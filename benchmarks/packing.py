@@ -36,7 +36,12 @@ from headrace.bins.bins import Bins
 from headrace.bins.pack import pack
 from headrace.bins.rows import PackedRows
 from headrace.packing.storage.legacy import LegacyPickleWriter, read_legacy
-from headrace.packing.storage.packed_parquet import Declared, ParquetShardWriter, read_parquet, rows_of
+from headrace.packing.storage.packed_parquet import (
+    Declared,
+    ParquetShardWriter,
+    read_parquet,
+    rows_of,
+)
 from headrace.packing.storage.spool import Spool, SpoolWriter, gather, materialise_bin_arrays
 from headrace.run.context import TaskFiles
 
@@ -44,7 +49,16 @@ CAPACITY = 4096
 GROUP = 1000
 COUNTS = (2_500, 10_000, 100_000, 1_000_000)
 COMPARED = {"best fit": "headrace best_fit_shuffle", "first fit": "headrace first_fit_decreasing"}
-PACKAGES = ("numba", "trl", "llamafactory", "axolotl", "megatron-bridge", "torchtune", "binpacking", "tokenizers")
+PACKAGES = (
+    "numba",
+    "trl",
+    "llamafactory",
+    "axolotl",
+    "megatron-bridge",
+    "torchtune",
+    "binpacking",
+    "tokenizers",
+)
 
 
 def clocked(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
@@ -53,7 +67,10 @@ def clocked(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
     cpu, wall = time.process_time(), time.perf_counter()
     result = work()
     times = {"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall}
-    return result, {**times, "mb": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024}
+    return result, {
+        **times,
+        "mb": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024,
+    }
 
 
 def one_packer(name: str, count: int, bridge: Path | None) -> dict[str, float]:
@@ -101,7 +118,9 @@ class Made:
 
     def groups(self) -> list[PackedRows]:
         """All bins with their tokens."""
-        return [gather(self.spool, self.bins[at : at + GROUP]) for at in range(0, len(self.bins), GROUP)]
+        return [
+            gather(self.spool, self.bins[at : at + GROUP]) for at in range(0, len(self.bins), GROUP)
+        ]
 
     def written(self, group: int, declared: Declared = "nullable") -> Path:
         """A shard with row groups of this size."""
@@ -118,11 +137,18 @@ def one_gather(name: str, made: Made) -> dict[str, float]:
     ids, mask = np.zeros(CAPACITY, np.int32), np.zeros(CAPACITY, np.uint8)
 
     def grouped() -> int:
-        return sum(len(gather(made.spool, made.bins[at : at + GROUP]).ids) for at in range(0, len(made.bins), GROUP))
+        return sum(
+            len(gather(made.spool, made.bins[at : at + GROUP]).ids)
+            for at in range(0, len(made.bins), GROUP)
+        )
 
     def single() -> int:
         return sum(
-            len(ids[: materialise_bin_arrays(made.spool, made.bins, b, CAPACITY, ids, mask)[0]].copy())
+            len(
+                ids[
+                    : materialise_bin_arrays(made.spool, made.bins, b, CAPACITY, ids, mask)[0]
+                ].copy()
+            )
             for b in range(len(made.bins))
         )
 
@@ -136,7 +162,9 @@ def one_gather(name: str, made: Made) -> dict[str, float]:
 
     gather(made.spool, made.bins[:1])  # what is loaded on first use comes before the clock
     total, times = clocked(
-        {"a row group at a time": grouped, "bin by bin, mapped": single, "specified": specified}[name]
+        {"a row group at a time": grouped, "bin by bin, mapped": single, "specified": specified}[
+            name
+        ]
     )
     assert total == made.tokens
     return {**times, "tokens": total}
@@ -146,7 +174,11 @@ def one_write(name: str, made: Made) -> dict[str, float]:
     """All bins into one file; making the arrays is before the clock."""
     path = made.root / "written"
     groups = made.groups()
-    bins = [rows.bin(number) for rows in groups for number in range(len(rows))] if "flat" not in name else []
+    bins = (
+        [rows.bin(number) for rows in groups for number in range(len(rows))]
+        if "flat" not in name
+        else []
+    )
 
     def flat() -> None:
         with ParquetShardWriter(path) as writer:
@@ -175,7 +207,9 @@ def one_write(name: str, made: Made) -> dict[str, float]:
     if name == "legacy pickle":
         found["read"] = clocked(lambda: sum(len(rows.ids) for rows in read_legacy(path)))[1]["cpu"]
     elif name.startswith("ParquetShardWriter, flat"):
-        found["read"] = clocked(lambda: sum(len(rows_of(t).ids) for t in _row_groups(path)))[1]["cpu"]
+        found["read"] = clocked(lambda: sum(len(rows_of(t).ids) for t in _row_groups(path)))[1][
+            "cpu"
+        ]
     path.unlink()
     return found
 
@@ -263,7 +297,9 @@ def measure(case: list[Any], asked: argparse.Namespace) -> dict[str, float]:
     made = Made(asked.root, asked.data, count)
     if table == "large":
         return one_large(made)
-    found: dict[str, float] = {"gather": one_gather, "write": one_write, "read": one_read}[table](name, made)
+    found: dict[str, float] = {"gather": one_gather, "write": one_write, "read": one_read}[table](
+        name, made
+    )
     return found
 
 
@@ -324,7 +360,8 @@ def pack_table(asked: argparse.Namespace, arguments: list[str]) -> Iterator[Tabl
         cases = {
             name: ["pack", name, count]
             for name, (most, _) in packers.items()
-            if count <= most and (count >= COUNTS[1] or most < COUNTS[1] or name in COMPARED.values())
+            if count <= most
+            and (count >= COUNTS[1] or most < COUNTS[1] or name in COMPARED.values())
         }
         found, missing = in_turns(cases, asked.rounds, arguments)
         firsts = [[each["cpu"] for each in found[name]] for name in COMPARED.values()]
@@ -334,8 +371,16 @@ def pack_table(asked: argparse.Namespace, arguments: list[str]) -> Iterator[Tabl
             against = (ratio(cpu, first, 1) for first in firsts)
             above = f"{last['bins'] - last['bound']:.0f} of {last['bound']:,.0f}"
             rows.append((name, column(runs, "cpu"), *against, f"{last['fill']:.3f}", above))
-        title = f"Packers: {count:,} lengths of lognormal sizes, mean 600, into bins of {CAPACITY:,}"
-        heads = ("packer", "CPU s", *(f"times our {name}" for name in COMPARED), "fill %", "bins over the bound")
+        title = (
+            f"Packers: {count:,} lengths of lognormal sizes, mean 600, into bins of {CAPACITY:,}"
+        )
+        heads = (
+            "packer",
+            "CPU s",
+            *(f"times our {name}" for name in COMPARED),
+            "fill %",
+            "bins over the bound",
+        )
         slow = [name for name, (most, _) in packers.items() if most < count]
         note = f"Only of fewer lengths, as they take too long: {', '.join(slow)}." if slow else ""
         yield Table(f"pack-{count}", title, heads, rows, note, missing)
@@ -351,15 +396,35 @@ def token_table(
     for way, runs in found.items():
         tokens, size = runs[0]["tokens"], runs[0].get("bytes")
         nanoseconds = figure([1e9 * each["cpu"] / tokens for each in runs], 1)
-        sizes = (f"{size / 1e6:.1f}", column(runs, "read") if "read" in runs[0] else "–") if size else ()
-        rows.append((way, column(runs, "cpu"), ratio([each["cpu"] for each in runs], base), nanoseconds, *sizes))
-    heads = ("way", "CPU s", "times the first's", "ns a token", *(("MB", "CPU s to read back") if sizes else ()))
+        sizes = (
+            (f"{size / 1e6:.1f}", column(runs, "read") if "read" in runs[0] else "–")
+            if size
+            else ()
+        )
+        rows.append(
+            (
+                way,
+                column(runs, "cpu"),
+                ratio([each["cpu"] for each in runs], base),
+                nanoseconds,
+                *sizes,
+            )
+        )
+    heads = (
+        "way",
+        "CPU s",
+        "times the first's",
+        "ns a token",
+        *(("MB", "CPU s to read back") if sizes else ()),
+    )
     return Table(name, title, heads, rows)
 
 
 def read_table(asked: argparse.Namespace, arguments: list[str]) -> Table:
     """Bins one at a time."""
-    found, _ = in_turns({name: ["read", name, asked.bins] for name in READS}, asked.rounds, arguments)
+    found, _ = in_turns(
+        {name: ["read", name, asked.bins] for name in READS}, asked.rounds, arguments
+    )
     rows = [
         (
             name,
@@ -378,9 +443,15 @@ def large_table(asked: argparse.Namespace, arguments: list[str]) -> Table:
     Made(asked.root, asked.data, 100_000)
     found, _ = in_turns({"large": ["large", "", 100_000]}, 1, arguments)
     one = found["large"][0]
-    row = (f"{one['tokens']:,}", *(f"{one[key]:.1f}" for key in ("cpu", "wall")), f"{one['total']:.0f}")
+    row = (
+        f"{one['tokens']:,}",
+        *(f"{one[key]:.1f}" for key in ("cpu", "wall")),
+        f"{one['total']:.0f}",
+    )
     heads = ("tokens", "CPU s", "wall s", "MB of memory in all", "MB of file")
-    return Table("large", f"100,000 bins of {CAPACITY:,}", heads, [(*row, f"{one['bytes'] / 1e6:.0f}")])
+    return Table(
+        "large", f"100,000 bins of {CAPACITY:,}", heads, [(*row, f"{one['bytes'] / 1e6:.0f}")]
+    )
 
 
 def blend_table(found: tuple[Path, list[Path]], asked: argparse.Namespace) -> Table:
@@ -395,16 +466,33 @@ def blend_table(found: tuple[Path, list[Path]], asked: argparse.Namespace) -> Ta
     rows: list[tuple[Cell, ...]] = []
     for name, (blend, more) in cases.items():
         tokenizer = asked.data / "job5-tokenizer-qwen3"
-        recipe = headrace.PackedSequences(blend=blend, tokenizer=tokenizer, pack_size=CAPACITY, **more)
+        recipe = headrace.PackedSequences(
+            blend=blend, tokenizer=tokenizer, pack_size=CAPACITY, **more
+        )
         groups = headrace.prepare(recipe, asked.root / "blend" / "out").manifest.facts["groups"]
         row: list[Cell] = [name]
         for split in ("train", "valid", "test"):
             own = [group for group in groups if group["split"] == split]
             bins = sum(group["bins"] for group in own)
-            row += [f"{bins:,}", f"{100 * sum(group['metrics']['tokens'] for group in own) / bins / CAPACITY:.2f}"]
+            row += [
+                f"{bins:,}",
+                f"{100 * sum(group['metrics']['tokens'] for group in own) / bins / CAPACITY:.2f}",
+            ]
         rows.append(tuple(row))
-    heads = ("chats", *(f"{split}: {what}" for split in ("train", "valid", "test") for what in ("bins", "fill %")))
-    return Table("blend", f"3,710 chats of GSM8K in bins of {CAPACITY:,}, as one source and as many", heads, rows)
+    heads = (
+        "chats",
+        *(
+            f"{split}: {what}"
+            for split in ("train", "valid", "test")
+            for what in ("bins", "fill %")
+        ),
+    )
+    return Table(
+        "blend",
+        f"3,710 chats of GSM8K in bins of {CAPACITY:,}, as one source and as many",
+        heads,
+        rows,
+    )
 
 
 def agent_table(chats: Path, asked: argparse.Namespace) -> Table:
@@ -426,7 +514,11 @@ def agent_table(chats: Path, asked: argparse.Namespace) -> Table:
             out = asked.root / "agents" / "out"
             facts = headrace.prepare(recipe, out).manifest.facts
             shards = sorted((out / "splits" / "train").iterdir())
-            trained = sum(int(np.sum(bins.mask, dtype=np.int64)) for path in shards for bins in read_parquet(path))
+            trained = sum(
+                int(np.sum(bins.mask, dtype=np.int64))
+                for path in shards
+                for bins in read_parquet(path)
+            )
             labels, cut = facts["encoded"]["encoded_labels"], facts["too_long"]
             lost = f"{facts['lost'].get('too_long', {}).get('labels', 0):,}"
             again = facts.get("repeated", {}).get("too_long", {}).get("tokens", 0)
@@ -447,7 +539,10 @@ def agent_table(chats: Path, asked: argparse.Namespace) -> Table:
     labels_in = ("labels in the chats", "labels in the bins", "labels lost")
     heads = ("bin", "too_long", "chats too long", *labels_in, "% of tokens repeated", "fill %")
     return Table(
-        "agents", "200 chats of agents, joined from real tool calls, in bins that many of them do not fit", heads, rows
+        "agents",
+        "200 chats of agents, joined from real tool calls, in bins that many of them do not fit",
+        heads,
+        rows,
     )
 
 
@@ -471,7 +566,9 @@ def tables(asked: argparse.Namespace) -> Iterator[Table]:
     if "gather" in names:
         yield token_table("gather", f"Gathering the tokens of {said}", GATHERS, asked, arguments)
     if "write" in names:
-        yield token_table("write", "Writing all these bins: zstd, row groups of 1,000", WRITES, asked, arguments)
+        yield token_table(
+            "write", "Writing all these bins: zstd, row groups of 1,000", WRITES, asked, arguments
+        )
     if "read" in names:
         yield read_table(asked, arguments)
     if asked.large:
@@ -486,7 +583,9 @@ def main() -> None:
     made.add_argument("--rounds", type=int, default=3)
     made.add_argument("--bins", type=int, default=4000)
     made.add_argument("--tables", default="pack,blend,agents,gather,write,read")
-    made.add_argument("--most", type=int, default=COUNTS[-1], help="no packer is asked for more lengths than this")
+    made.add_argument(
+        "--most", type=int, default=COUNTS[-1], help="no packer is asked for more lengths than this"
+    )
     made.add_argument("--bridge", type=Path)
     made.add_argument("--large", action="store_true")
     made.add_argument("--one", help="measure one case in this process")

@@ -48,7 +48,9 @@ def plain_first_fit(decreasing: str) -> Packer:
 
     def run(lengths: np.ndarray, capacity: int) -> Callable[[], Sizes]:
         order = (
-            np.argsort(-lengths, kind="stable") if decreasing == "decreasing" else np.random.permutation(len(lengths))
+            np.argsort(-lengths, kind="stable")
+            if decreasing == "decreasing"
+            else np.random.permutation(len(lengths))
         )
         room: list[int] = []
         bins: list[list[int]] = []
@@ -129,10 +131,14 @@ def _trl(batch: int | None) -> Packer:
 
     def run(lengths: np.ndarray, capacity: int) -> Callable[[], Sizes]:
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        column = pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(np.zeros(offsets[-1], np.int8)))
+        column = pa.LargeListArray.from_arrays(
+            pa.array(offsets), pa.array(np.zeros(offsets[-1], np.int8))
+        )
         step = batch or len(lengths)
         parts = [
-            module._pack_bfd(pa.table({"input_ids": column.slice(at, step)}), capacity)["seq_lengths"]
+            module._pack_bfd(pa.table({"input_ids": column.slice(at, step)}), capacity)[
+                "seq_lengths"
+            ]
             for at in range(0, len(lengths), step)
         ]
         return lambda: _of_lengths([each for part in parts for each in part.to_pylist()])
@@ -158,11 +164,15 @@ def _axolotl() -> Packer:
         axolotl__utils__distributed={"reduce_and_broadcast": None},
         axolotl__utils__logging={"get_logger": logging.getLogger},
     )
-    module.pack_group(np.array([3, 2, 1], np.int32), 0, 4, 3, 200, True)  # compiled before the clock
+    module.pack_group(
+        np.array([3, 2, 1], np.int32), 0, 4, 3, 200, True
+    )  # compiled before the clock
 
     def run(lengths: np.ndarray, capacity: int) -> Callable[[], Sizes]:
         order = np.random.default_rng(0).permutation(len(lengths))
-        bins = module.pack_parallel(lengths[order].astype(np.int32), capacity, 100_000, 200, 1, True, "fork")
+        bins = module.pack_parallel(
+            lengths[order].astype(np.int32), capacity, 100_000, 200, 1, True, "fork"
+        )
         return lambda: _of_lengths([lengths[order[np.asarray(each)]].tolist() for each in bins])
 
     return run
@@ -195,7 +205,10 @@ def packers(bridge: Path | None) -> dict[str, tuple[int, Callable[[], Packer]]]:
         "headrace first_fit_decreasing": (10**6, lambda: _ours("first_fit_decreasing")),
         "headrace concatenative": (10**6, lambda: _ours("concatenative")),
         "headrace online, 1,000 waiting": (10**6, lambda: _online),
-        "plain first fit decreasing, every bin looked at": (10**4, lambda: plain_first_fit("decreasing")),
+        "plain first fit decreasing, every bin looked at": (
+            10**4,
+            lambda: plain_first_fit("decreasing"),
+        ),
         "plain first fit, every bin looked at": (10**4, lambda: plain_first_fit("shuffled")),
         "Megatron-Bridge from the registry": (10**4 // 4, lambda: _bridge(None)),
         "Megatron-Bridge of a checkout": (10**5, lambda: _bridge(_given(bridge))),
@@ -229,7 +242,9 @@ class PerSequenceSpool:
         at, size = int(self.offsets[number]), int(self.lengths[number])
         self.tokens.seek(4 * at, io.SEEK_SET)
         self.masks.seek(at, io.SEEK_SET)
-        return np.frombuffer(self.tokens.read(4 * size), np.int32), np.frombuffer(self.masks.read(size), np.uint8)
+        return np.frombuffer(self.tokens.read(4 * size), np.int32), np.frombuffer(
+            self.masks.read(size), np.uint8
+        )
 
 
 def specified_bin(
@@ -275,7 +290,9 @@ class SpecifiedWriter:
     def write_bin(self, bin_id: int, ids: np.ndarray, mask: np.ndarray, starts: np.ndarray) -> None:
         """Keep a bin; write when a row group is full."""
         del bin_id
-        for kept, values, kind in zip(self.lists, (ids, mask, starts), (np.int32, np.uint8, np.int32), strict=True):
+        for kept, values, kind in zip(
+            self.lists, (ids, mask, starts), (np.int32, np.uint8, np.int32), strict=True
+        ):
             kept.append(values.astype(kind, copy=False))
         if len(self.lists[0]) >= self.size:
             self.flush()
@@ -283,7 +300,10 @@ class SpecifiedWriter:
     def flush(self) -> None:
         """Write a row group."""
         if self.lists[0]:
-            arrays = [pa.array(kept, type=field.type) for kept, field in zip(self.lists, self.SCHEMA, strict=True)]
+            arrays = [
+                pa.array(kept, type=field.type)
+                for kept, field in zip(self.lists, self.SCHEMA, strict=True)
+            ]
             self.writer.write_table(pa.Table.from_arrays(arrays, schema=self.SCHEMA))
             for kept in self.lists:
                 kept.clear()

@@ -21,29 +21,76 @@ from typing import Any
 from figures import Cell, Table, markdown, of_json
 
 ROOT = Path(__file__).parents[1]
-SPEED, BEST_FIT, PEER = "speed, of the first's", "times our best fit", "headrace makes times as many"
+SPEED, BEST_FIT, PEER = (
+    "speed, of the first's",
+    "times our best fit",
+    "headrace makes times as many",
+)
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = (ROOT / "docs" / "performance.md", ROOT / "docs" / "measurements.md")  # the summary, and every table
+PAGES = (
+    ROOT / "docs" / "performance.md",
+    ROOT / "docs" / "measurements.md",
+)  # the summary, and every table
 MARKED = re.compile(
     r"(?P<begin><!-- (?:table: (?P<name>[\w/-]+)|(?P<part>runs|headline)) -->\n)(?P<kept>.*?)(?P<end><!-- end -->)",
     re.S,
 )
 HEADLINE = (  # (what is compared, PROGRAM/TABLE, the row that begins so, its column)
-    ("Streaming ordinary Parquet, compared with pyarrow on 2 threads", "streaming/numbers", "headrace", SPEED),
+    (
+        "Streaming ordinary Parquet, compared with pyarrow on 2 threads",
+        "streaming/numbers",
+        "headrace",
+        SPEED,
+    ),
     (
         "The same from rewritten files, each shard checked",
         "streaming/numbers",
         "headrace, rewritten files, e",
         SPEED,
     ),
-    ("Streaming lists of tokens, padded, compared with pyarrow", "streaming/tokens", "headrace", SPEED),
-    ('A later epoch of `cache="decoded"`, compared with copying memory', "cache/epochs", "later", "speed, of memory's"),
-    ("Splitting CSV by time and entity, compared with pandas", "split/csv", "the pandas", "times headrace's"),
-    ("Packing 100,000 lengths, compared with trl", "packing/pack-100000", "trl bfd, whole", BEST_FIT),
-    ("Tokenizing chats, compared with a loop (CPU)", "tokenising/chats", "headrace", "the loop takes times the CPU"),
-    ("Building histories, compared with a DuckDB sort (CPU)", "histories/engines", "DuckDB", "times the first's"),
+    (
+        "Streaming lists of tokens, padded, compared with pyarrow",
+        "streaming/tokens",
+        "headrace",
+        SPEED,
+    ),
+    (
+        'A later epoch of `cache="decoded"`, compared with copying memory',
+        "cache/epochs",
+        "later",
+        "speed, of memory's",
+    ),
+    (
+        "Splitting CSV by time and entity, compared with pandas",
+        "split/csv",
+        "the pandas",
+        "times headrace's",
+    ),
+    (
+        "Packing 100,000 lengths, compared with trl",
+        "packing/pack-100000",
+        "trl bfd, whole",
+        BEST_FIT,
+    ),
+    (
+        "Tokenizing chats, compared with a loop (CPU)",
+        "tokenising/chats",
+        "headrace",
+        "the loop takes times the CPU",
+    ),
+    (
+        "Building histories, compared with a DuckDB sort (CPU)",
+        "histories/engines",
+        "DuckDB",
+        "times the first's",
+    ),
     ("Windows of series, compared with neuralhydrology", "series/peers", "neuralhydrology", PEER),
-    ("Preparing basins, compared with the usual design (CPU)", "series_prep/basins", "usual", "times headrace"),
+    (
+        "Preparing basins, compared with the usual design (CPU)",
+        "series_prep/basins",
+        "usual",
+        "times headrace",
+    ),
 )
 MOST_BUSY = 0.1
 SHOWN = ("Python", "numpy", "pyarrow")
@@ -55,7 +102,11 @@ def compose(page: str, results: Results) -> str:
     """The page with the tables of these results, by program. Raises `ValueError` for a table that no program makes."""
     if not results:
         return page
-    found = {f"{name}/{each['name']}": of_json(each) for name, kept in results.items() for each in kept["tables"]}
+    found = {
+        f"{name}/{each['name']}": of_json(each)
+        for name, kept in results.items()
+        for each in kept["tables"]
+    }
 
     def put(match: re.Match[str]) -> str:
         name = match["name"]
@@ -80,11 +131,20 @@ def runs(results: Results) -> Table:
     """A row for each program: what was run, when, how long, and with which versions."""
     rows: list[tuple[Cell, ...]] = []
     for _, kept in sorted(results.items()):
-        others = [f"{name} {version}" for name, version in kept["versions"].items() if name not in (*SHOWN, "headrace")]
+        others = [
+            f"{name} {version}"
+            for name, version in kept["versions"].items()
+            if name not in (*SHOWN, "headrace")
+        ]
         took = f"{kept['wall_s'] / 60:.1f}"
         rows.append((f"`{kept['command']}`", kept["date"], took, ", ".join(others) or "–"))
     machines = sorted({kept["machine"] for kept in results.values()})
-    versions = sorted({", ".join(f"{name} {kept['versions'][name]}" for name in SHOWN) for kept in results.values()})
+    versions = sorted(
+        {
+            ", ".join(f"{name} {kept['versions'][name]}" for name in SHOWN)
+            for kept in results.values()
+        }
+    )
     minutes = sum(kept["wall_s"] for kept in results.values()) / 60
     note = f"Machine: {'; '.join(machines)}. Everywhere: {'; '.join(versions)}. Together: {minutes:.0f} minutes."
     return Table("runs", "What was run", ("command", "date", "minutes", "versions"), rows, note)
@@ -99,7 +159,9 @@ def headline(found: Mapping[str, Table]) -> Table:
             continue
         lines = [row for row in table.rows if str(row[0]).startswith(begins)]
         if head not in table.heads or not (lines or table.missing):
-            raise ValueError(f"the headline asks {name} for the row {begins!r} and the column {head!r}")
+            raise ValueError(
+                f"the headline asks {name} for the row {begins!r} and the column {head!r}"
+            )
         cell = lines[0][table.heads.index(head)] if lines else "not measured"
         rows.append((words, cell, f"`{name.partition('/')[0]}`"))
     return Table("headline", "Ratios", ("what", "times as fast", "`make bench-…`"), rows)
@@ -127,26 +189,35 @@ def too_busy(results: Results) -> list[str]:
 
 def read_results(folder: Path) -> dict[str, dict[str, Any]]:
     """What was kept, by program."""
-    return {path.stem: json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))}
+    return {
+        path.stem: json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))
+    }
 
 
 def main() -> int:
     """Take, compose, write; 1 if a table of the page was never measured, or one does not go with the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--take", type=Path, help="copy the results of this folder first")
     asked = parser.parse_args()
     pages = read_pages()
     programs = {name.partition("/")[0] for text in pages.values() for name in asked_for(text)}
     taken = (
-        {} if asked.take is None else {path.stem: path for path in asked.take.glob("*.json") if path.stem in programs}
+        {}
+        if asked.take is None
+        else {path.stem: path for path in asked.take.glob("*.json") if path.stem in programs}
     )
     busy = too_busy({name: json.loads(path.read_text("utf-8")) for name, path in taken.items()})
     if busy:
         print(
-            f"measured while other processes kept the machine busy, measure again: {'; '.join(busy)}", file=sys.stderr
+            f"measured while other processes kept the machine busy, measure again: {'; '.join(busy)}",
+            file=sys.stderr,
         )
         return 1
-    results = read_results(RESULTS) | {name: json.loads(path.read_text("utf-8")) for name, path in taken.items()}
+    results = read_results(RESULTS) | {
+        name: json.loads(path.read_text("utf-8")) for name, path in taken.items()
+    }
     try:
         composed = {path: compose(text, results) for path, text in pages.items()}
     except ValueError as error:

@@ -66,9 +66,15 @@ def planned(blocks: int, ranks: int, distribution: Any) -> dict[str, Any]:
     before = peak_bytes()
     begin = time.process_time()
     options = StreamOptions(
-        batch_size=64, shuffle=True, batch_format="numpy", remainder="pad", distribution=distribution
+        batch_size=64,
+        shuffle=True,
+        batch_format="numpy",
+        remainder="pad",
+        distribution=distribution,
     )
-    plan = RowPasses(index, reads_nothing, options, Topology(rank=0, world_size=ranks)).begin(0).plan()
+    plan = (
+        RowPasses(index, reads_nothing, options, Topology(rank=0, world_size=ranks)).begin(0).plan()
+    )
     plan_s = time.process_time() - begin
     steps, rows, read = plan.steps_per_rank, plan.rows_per_rank, plan.bytes_per_rank
     amplified = plan.read_amplification
@@ -87,10 +93,19 @@ def tables(asked: argparse.Namespace) -> Iterator[Table]:
     """A row for each distribution."""
     rows = []
     for distribution in asked.distributions:
-        command = [sys.executable, __file__, "--blocks", str(asked.blocks), "--ranks", str(asked.ranks)]
+        command = [
+            sys.executable,
+            __file__,
+            "--blocks",
+            str(asked.blocks),
+            "--ranks",
+            str(asked.ranks),
+        ]
         command += ["--one", distribution]
         found = [
-            json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+            json.loads(
+                subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+            )
             for _ in range(asked.rounds)
         ]
         least, most = found[0]["rows"]

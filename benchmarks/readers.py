@@ -55,13 +55,25 @@ def files(root: Path, folder: str) -> list[Path]:
 # headrace
 
 
-def ours(folder: str, columns: list[str], *, workers: int = 0, **options: Any) -> Callable[[Path], Iterable[Any]]:
+def ours(
+    folder: str, columns: list[str], *, workers: int = 0, **options: Any
+) -> Callable[[Path], Iterable[Any]]:
     def batches(root: Path) -> Iterator[Any]:
         size = 8 if columns is TOKENS else 1024
-        settings = {"batch_size": size, "columns": columns, "shuffle": True, "seed": SEED, **options}
+        settings = {
+            "batch_size": size,
+            "columns": columns,
+            "shuffle": True,
+            "seed": SEED,
+            **options,
+        }
         if columns is TOKENS:
             settings["lists"] = "padded"
-        types = {name: "int64" if name in ("id", "ts") else "float32" for name in NUMBERS} if folder == "csv" else None
+        types = (
+            {name: "int64" if name in ("id", "ts") else "float32" for name in NUMBERS}
+            if folder == "csv"
+            else None
+        )
         dataset = headrace.open(root / folder, cache_dir=root / "index", types=types)
         if not workers:
             return map(Sized, dataset.stream(**settings))
@@ -94,8 +106,15 @@ def decoded(folder: str) -> Callable[[Path], None]:
     def prepare(root: Path) -> None:
         if (root / "decoded").exists():
             return
-        options = {"cache": "decoded", "cache_dir": root, "columns": NUMBERS, "batch_format": "numpy"}
-        for _ in headrace.open(root / folder, cache_dir=root / "index").stream(batch_size=1024, **options):
+        options = {
+            "cache": "decoded",
+            "cache_dir": root,
+            "columns": NUMBERS,
+            "batch_format": "numpy",
+        }
+        for _ in headrace.open(root / folder, cache_dir=root / "index").stream(
+            batch_size=1024, **options
+        ):
             pass
 
     return prepare
@@ -115,7 +134,9 @@ def read(path: Path, columns: list[str]) -> pa.Table:
     return pq.read_table(path, columns=columns, use_threads=False)
 
 
-def cut_table(table: pa.Table, columns: list[str], order: np.ndarray[Any, Any] | None, size: int) -> Iterator[Sized]:
+def cut_table(
+    table: pa.Table, columns: list[str], order: np.ndarray[Any, Any] | None, size: int
+) -> Iterator[Sized]:
     """A file's rows as batches: one gather a column, then slices. Each file ends in a short batch."""
     if columns is TOKENS:
         yield from cut_tokens(table.combine_chunks(), order, size)
@@ -137,7 +158,10 @@ def cut_tokens(table: pa.Table, order: np.ndarray[Any, Any] | None, size: int) -
     ids = table["id"].to_numpy()
     order = np.arange(len(ids)) if order is None else order
     lists = {name: table[name].chunk(0) for name in TOKENS[1:]}
-    flat = {name: (column.values.to_numpy(), column.offsets.to_numpy()) for name, column in lists.items()}
+    flat = {
+        name: (column.values.to_numpy(), column.offsets.to_numpy())
+        for name, column in lists.items()
+    }
     for start in range(0, len(ids), size):
         rows = order[start : start + size]
         batch = Sized(id=torch.from_numpy(ids[rows]))
@@ -152,16 +176,27 @@ def cut_tokens(table: pa.Table, order: np.ndarray[Any, Any] | None, size: int) -
 
 def in_order(root: Path, folder: str, *, shuffle: bool) -> list[Path]:
     found = files(root, folder)
-    return [found[at] for at in np.random.default_rng(SEED).permutation(len(found))] if shuffle else found
+    return (
+        [found[at] for at in np.random.default_rng(SEED).permutation(len(found))]
+        if shuffle
+        else found
+    )
 
 
 def raw(
-    folder: str, columns: list[str], *, threads: int, shuffle: bool = True, reads: Callable[..., pa.Table] = read
+    folder: str,
+    columns: list[str],
+    *,
+    threads: int,
+    shuffle: bool = True,
+    reads: Callable[..., pa.Table] = read,
 ) -> Callable[[Path], Iterable[Any]]:
     def batches(root: Path) -> Iterator[Any]:
         size = 8 if columns is TOKENS else 1024
         random = np.random.default_rng(SEED)
-        for table in ahead(in_order(root, folder, shuffle=shuffle), lambda path: reads(path, columns), threads):
+        for table in ahead(
+            in_order(root, folder, shuffle=shuffle), lambda path: reads(path, columns), threads
+        ):
             order = random.permutation(table.num_rows) if shuffle else None
             yield from cut_table(table, columns, order, size)
 
@@ -197,11 +232,19 @@ class InWorkers(IterableDataset[Any]):
         for path in in_order(self.root, "numbers", shuffle=True)[info.id :: info.num_workers]:
             table = read(path, NUMBERS)
             for batch in cut_table(table, NUMBERS, random.permutation(table.num_rows), 1024):
-                yield self._packed(batch) if self.packed else {name: part.clone() for name, part in batch.items()}
+                yield (
+                    self._packed(batch)
+                    if self.packed
+                    else {name: part.clone() for name, part in batch.items()}
+                )
 
     def _packed(self, batch: Sized) -> Any:
-        wide_first = sorted(batch, key=lambda name: -batch[name].element_size())  # so that all are aligned
-        parts = [(name, batch[name].dtype, batch[name].numpy().view(np.uint8)) for name in wide_first]
+        wide_first = sorted(
+            batch, key=lambda name: -batch[name].element_size()
+        )  # so that all are aligned
+        parts = [
+            (name, batch[name].dtype, batch[name].numpy().view(np.uint8)) for name in wide_first
+        ]
         return torch.from_numpy(np.concatenate([part for _, _, part in parts])), [
             (name, dtype, part.size) for name, dtype, part in parts
         ]
@@ -209,7 +252,9 @@ class InWorkers(IterableDataset[Any]):
 
 def workers(*, packed: bool) -> Callable[[Path], Iterable[Any]]:
     def batches(root: Path) -> Iterator[Any]:
-        loader = DataLoader(InWorkers(root, packed=packed), batch_size=None, num_workers=2, prefetch_factor=8)
+        loader = DataLoader(
+            InWorkers(root, packed=packed), batch_size=None, num_workers=2, prefetch_factor=8
+        )
         return map(_unpacked if packed else Sized, loader)
 
     return batches
@@ -220,7 +265,9 @@ def _unpacked(sent: Any) -> Sized:
     batch, place = Sized(), 0
     for name, dtype, size in parts:
         batch[name] = (
-            flat[place : place + size].clone().view(dtype) if place % 8 else flat[place : place + size].view(dtype)
+            flat[place : place + size].clone().view(dtype)
+            if place % 8
+            else flat[place : place + size].view(dtype)
         )
         place += size
     return batch
@@ -253,7 +300,9 @@ def to_lance(source: str, folder: str) -> Callable[[Path], None]:
 
         if not (root / folder).exists():
             for number, path in enumerate(files(root, source)):
-                lance.write_dataset(pq.read_table(path), str(root / folder), mode="append" if number else "create")
+                lance.write_dataset(
+                    pq.read_table(path), str(root / folder), mode="append" if number else "create"
+                )
 
     return prepare
 
@@ -266,7 +315,9 @@ def lance_batches(folder: str, columns: list[str]) -> Callable[[Path], Iterable[
         dataset = lance.dataset(str(root / folder))
         fragments = dataset.get_fragments()
         order = np.random.default_rng(SEED).permutation(len(fragments))
-        scan = dataset.scanner(columns=columns, batch_size=size, fragments=[fragments[at] for at in order])
+        scan = dataset.scanner(
+            columns=columns, batch_size=size, fragments=[fragments[at] for at in order]
+        )
         for batch in scan.to_batches():
             yield from cut_table(pa.Table.from_batches([batch]), columns, None, size)
 
@@ -279,7 +330,12 @@ def hf(folder: str, columns: list[str]) -> Callable[[Path], Iterable[Any]]:
 
         paths = [str(path) for path in files(root, folder)]
         stream = datasets.load_dataset(
-            "parquet", data_files=paths, split="train", streaming=True, columns=columns, cache_dir=str(root / "hf")
+            "parquet",
+            data_files=paths,
+            split="train",
+            streaming=True,
+            columns=columns,
+            cache_dir=str(root / "hf"),
         )
         stream = stream.with_format("arrow").shuffle(seed=SEED, buffer_size=10_000)
         for table in stream.iter(8 if columns is TOKENS else 1024):
@@ -329,16 +385,22 @@ CONTESTANTS = {
     "raw_1_thread_ahead": Contestant(raw("numbers", NUMBERS, threads=1)),
     "raw": Contestant(raw("numbers", NUMBERS, threads=0)),
     "headrace": Contestant(ours("numbers", NUMBERS), index_first("numbers"), warm_headrace),
-    "headrace_rewritten": Contestant(ours("rewritten", NUMBERS), rewrite("numbers", "rewritten"), warm_headrace),
+    "headrace_rewritten": Contestant(
+        ours("rewritten", NUMBERS), rewrite("numbers", "rewritten"), warm_headrace
+    ),
     "headrace_rewritten_page_checks": Contestant(
         ours("rewritten", NUMBERS, verify="never"), rewrite("numbers", "rewritten"), warm_headrace
     ),
-    "headrace_decoded": Contestant(ours("numbers", NUMBERS, cache="decoded"), decoded("numbers"), warm_headrace),
+    "headrace_decoded": Contestant(
+        ours("numbers", NUMBERS, cache="decoded"), decoded("numbers"), warm_headrace
+    ),
     "nodes": Contestant(nodes("numbers", NUMBERS)),
     "lance": Contestant(lance_batches("lance", NUMBERS), to_lance("numbers", "lance")),
     "hf": Contestant(hf("numbers", NUMBERS)),
     "raw_2_threads_in_order": Contestant(raw("numbers", NUMBERS, threads=2, shuffle=False)),
-    "headrace_in_order": Contestant(ours("numbers", NUMBERS, shuffle=False), index_first("numbers"), warm_headrace),
+    "headrace_in_order": Contestant(
+        ours("numbers", NUMBERS, shuffle=False), index_first("numbers"), warm_headrace
+    ),
     "headrace_rewritten_in_order": Contestant(
         ours("rewritten", NUMBERS, shuffle=False), rewrite("numbers", "rewritten"), warm_headrace
     ),
@@ -347,16 +409,22 @@ CONTESTANTS = {
     ),
     "packed_workers": Contestant(workers(packed=True)),
     "plain_workers": Contestant(workers(packed=False)),
-    "headrace_2_workers": Contestant(ours("numbers", NUMBERS, workers=2), index_first("numbers"), warm_headrace),
+    "headrace_2_workers": Contestant(
+        ours("numbers", NUMBERS, workers=2), index_first("numbers"), warm_headrace
+    ),
     "raw_text": Contestant(raw("numbers", TEXT, threads=0)),
     "mapped": Contestant(mapped, to_arrow),
     "headrace_text": Contestant(ours("numbers", TEXT), index_first("numbers"), warm_headrace),
     "raw_tokens_2_threads": Contestant(raw("tokens", TOKENS, threads=2)),
     "nodes_tokens": Contestant(nodes("tokens", TOKENS)),
-    "lance_tokens": Contestant(lance_batches("lance_tokens", TOKENS), to_lance("tokens", "lance_tokens")),
+    "lance_tokens": Contestant(
+        lance_batches("lance_tokens", TOKENS), to_lance("tokens", "lance_tokens")
+    ),
     "headrace_tokens": Contestant(ours("tokens", TOKENS), index_first("tokens"), warm_headrace),
     "polars_csv": Contestant(polars_csv),
-    "headrace_csv": Contestant(ours("csv", NUMBERS, shuffle=False), index_first("csv"), warm_headrace),
+    "headrace_csv": Contestant(
+        ours("csv", NUMBERS, shuffle=False), index_first("csv"), warm_headrace
+    ),
 }
 WORKLOADS = {
     "numbers": (
@@ -376,7 +444,12 @@ WORKLOADS = {
     ),
     "in_order": (
         "28 numeric columns, files in order",
-        ["raw_2_threads_in_order", "headrace_in_order", "headrace_rewritten_in_order", "headrace_decoded_in_order"],
+        [
+            "raw_2_threads_in_order",
+            "headrace_in_order",
+            "headrace_rewritten_in_order",
+            "headrace_decoded_in_order",
+        ],
     ),
     "workers": (
         "28 numeric columns, shuffled, two DataLoader workers",

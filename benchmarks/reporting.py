@@ -21,12 +21,16 @@ from typing import Any
 
 from figures import Table, as_json, markdown
 
-PATHS = re.compile(r"(?<![\w.])/[\w.\-/]*/")  # what lies before a file's name says nothing elsewhere
+PATHS = re.compile(
+    r"(?<![\w.])/[\w.\-/]*/"
+)  # what lies before a file's name says nothing elsewhere
 
 
 def parser(about: str | None) -> argparse.ArgumentParser:
     """For the docstring of a program; with the option to keep its tables."""
-    made = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     made.add_argument("--json", type=Path, help="keep the tables in this file too")
     return made
 
@@ -48,10 +52,15 @@ def publish(
     began, worked = time.perf_counter(), _cpu_s()
     facts: dict[str, Any] = {
         "program": Path(sys.argv[0]).stem,
-        "command": without_paths(" ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *_options()])),
+        "command": without_paths(
+            " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *_options()])
+        ),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "machine": machine(),
-        "versions": {"Python": platform.python_version(), **versions(["headrace", "numpy", "pyarrow", *packages])},
+        "versions": {
+            "Python": platform.python_version(),
+            **versions(["headrace", "numpy", "pyarrow", *packages]),
+        },
     }
     print(f"{facts['command']}, {facts['date']}\n{facts['machine']}")
     print(", ".join(f"{name} {version}" for name, version in facts["versions"].items()), flush=True)
@@ -67,7 +76,10 @@ def publish(
     print(f"\ntook {took['wall_s']:.0f} s, {took['cpu_s']:.0f} s of processors", flush=True)
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(as_text({**facts, **took, "busy": busy, "tables": [as_json(each) for each in made]}), "utf-8")
+        kept.write_text(
+            as_text({**facts, **took, "busy": busy, "tables": [as_json(each) for each in made]}),
+            "utf-8",
+        )
     return made
 
 
@@ -79,7 +91,9 @@ def as_text(result: dict[str, Any]) -> str:
 
 def machine() -> str:
     """Processors, memory and system, in words."""
-    found = f"{_cores()} cores of {_processor()}, {_memory_gb():.0f} GB of memory, {platform.system()}"
+    found = (
+        f"{_cores()} cores of {_processor()}, {_memory_gb():.0f} GB of memory, {platform.system()}"
+    )
     return f"{found} {platform.machine()}"
 
 
@@ -103,7 +117,9 @@ def seconds_of_others() -> float:
         return 0.0
     if not told.exists():
         return 0.0
-    user, nice, system, _idle, _wait, irq, softirq, steal, *_ = map(int, told.read_text().split("\n")[0].split()[1:])
+    user, nice, system, _idle, _wait, irq, softirq, steal, *_ = map(
+        int, told.read_text().split("\n")[0].split()[1:]
+    )
     ours = _cpu_s()
     for child in psutil.Process().children(recursive=True):  # that live
         with suppress(psutil.Error):

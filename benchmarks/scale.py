@@ -66,7 +66,9 @@ def plan(shards: int, ranks: int) -> dict[str, Any]:
     )
     held, began = peak_bytes(), time.process_time()
     options = StreamOptions(batch_size=64, shuffle=True, batch_format="numpy", remainder="pad")
-    made = RowPasses(index, reads_nothing, options, Topology(rank=0, world_size=ranks)).begin(0).plan()
+    made = (
+        RowPasses(index, reads_nothing, options, Topology(rank=0, world_size=ranks)).begin(0).plan()
+    )
     planned = time.process_time() - began
     rows = made.rows_per_rank
     return {
@@ -100,7 +102,8 @@ def entities(count: int) -> dict[str, Any]:
     allocation = allocate(seen.ordered(), 0.9)
     spent += time.process_time() - began
     asked = Hashes(
-        allocation.entities.high[:: max(1, count // 200_000)], allocation.entities.low[:: max(1, count // 200_000)]
+        allocation.entities.high[:: max(1, count // 200_000)],
+        allocation.entities.low[:: max(1, count // 200_000)],
     )
     began = time.process_time()
     allocation.side_of(asked)
@@ -165,7 +168,9 @@ def extrapolated(small: dict[str, Any], large: dict[str, Any], count: int) -> st
     # All that is distinct is sorted anew whenever as much again has come: n log n in all, as the sizes double. What is
     # beyond the caches costs more, so the growth between the measured sizes, carried on, is the other bound.
     unit = large["seconds"] / term(large["count"])
-    power = math.log(large["seconds"] / small["seconds"]) / math.log(large["count"] / small["count"])
+    power = math.log(large["seconds"] / small["seconds"]) / math.log(
+        large["count"] / small["count"]
+    )
     bytes_each = large["peak"] / large["count"]
     sorts, grows = unit * term(count), large["seconds"] * (count / large["count"]) ** power
     low, high = sorted((sorts / 60, grows / 60))
@@ -188,7 +193,13 @@ def plan_table(asked: argparse.Namespace, found: list[dict[str, Any]]) -> Table:
     return Table(
         "plan",
         f"A plan of {asked.shards:,} shards of {BLOCKS_PER_SHARD} blocks for {asked.ranks:,} ranks",
-        ("CPU s to the plan", "with the rows of all ranks", "MB over the index", "rows of a rank", "steps"),
+        (
+            "CPU s to the plan",
+            "with the rows of all ranks",
+            "MB over the index",
+            "rows of a rank",
+            "steps",
+        ),
         [
             (
                 figure([each["plan_s"] for each in found]),
@@ -245,9 +256,19 @@ def tables(asked: argparse.Namespace) -> Iterator[Table]:
     """Every part, each in its own process, round after round."""
 
     def children(name: str) -> list[dict[str, Any]]:
-        command = [sys.executable, __file__, "--shards", str(asked.shards), "--ranks", str(asked.ranks)]
+        command = [
+            sys.executable,
+            __file__,
+            "--shards",
+            str(asked.shards),
+            "--ranks",
+            str(asked.ranks),
+        ]
         command += ["--entities", *map(str, asked.entities), "--part", name]
-        runs = (subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True) for _ in range(asked.rounds))
+        runs = (
+            subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+            for _ in range(asked.rounds)
+        )
         return [json.loads(run.stdout) for run in runs]
 
     yield plan_table(asked, children("plan"))
@@ -260,7 +281,9 @@ def main() -> None:
     made = parser(__doc__)
     made.add_argument("--shards", type=int, default=1_000_000)
     made.add_argument("--ranks", type=int, default=131_072)
-    made.add_argument("--entities", type=int, nargs=2, default=[1_000_000, 10_000_000], help="measured sizes")
+    made.add_argument(
+        "--entities", type=int, nargs=2, default=[1_000_000, 10_000_000], help="measured sizes"
+    )
     made.add_argument("--extrapolate", type=int, default=1_000_000_000)
     made.add_argument("--rounds", type=int, default=3)
     made.add_argument("--part", help=argparse.SUPPRESS)

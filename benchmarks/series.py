@@ -105,12 +105,19 @@ def reference(rows: Rows, *, contiguous: bool = False) -> Iterator[dict[str, tor
     matrix = torch.from_numpy(rows.values)
     width = matrix.shape[1]
     view = matrix.as_strided((len(matrix) - window + 1, window * width), (width, 1))
-    starts, ends = torch.from_numpy(rows.starts), torch.from_numpy(np.append(rows.starts[1:], len(matrix)))
+    starts, ends = (
+        torch.from_numpy(rows.starts),
+        torch.from_numpy(np.append(rows.starts[1:], len(matrix))),
+    )
     for chosen in torch.randperm(len(starts)).split(BATCH):
         first = starts[chosen]
         block = view.index_select(0, first).view(-1, window, width)
         entity = torch.searchsorted(ends, first, right=True)
-        batch = {"X": block[:, :INPUT, 1:], "y": block[:, INPUT:, 0], "future": block[:, INPUT:, 1:]}
+        batch = {
+            "X": block[:, :INPUT, 1:],
+            "y": block[:, INPUT:, 0],
+            "future": block[:, INPUT:, 1:],
+        }
         if contiguous:
             batch = {name: value.contiguous() for name, value in batch.items()}
         yield {**batch, "static": rows.static[entity]}
@@ -132,7 +139,8 @@ class ByBasin(Dataset[dict[str, torch.Tensor]]):
         self.static = dict(zip(rows.names, rows.static, strict=True))
         last = rows.starts - rows.starts[rows.entity] + INPUT + HORIZON - 1
         self.lookup = {
-            i: (rows.names[e], int(r)) for i, (e, r) in enumerate(zip(rows.entity.tolist(), last, strict=True))
+            i: (rows.names[e], int(r))
+            for i, (e, r) in enumerate(zip(rows.entity.tolist(), last, strict=True))
         }
 
     def __len__(self) -> int:
@@ -154,7 +162,9 @@ class ByColumn(Dataset[dict[str, Any]]):
 
     def __init__(self, rows: Rows) -> None:
         names = ("streamflow", *FEATURES)
-        self.columns = {name: torch.from_numpy(rows.values[:, at].copy()) for at, name in enumerate(names)}
+        self.columns = {
+            name: torch.from_numpy(rows.values[:, at].copy()) for at, name in enumerate(names)
+        }
         self.row_map = dict(zip(rows.names, rows.starts.tolist(), strict=True))
         first = rows.starts - rows.starts[rows.entity]
         self.entries = [
@@ -253,7 +263,12 @@ def table_index(out: Path, rounds: int) -> Table:
     took["convolutions and tuples"].append(time.process_time() - begun)
     assert len(tuples) == len(starts)
     title = f"The index of {len(starts):,} windows over {windows.matrices.rows:,} rows"
-    return Table("index", title, ("what", "CPU s"), [(name, figure(seconds, 3)) for name, seconds in took.items()])
+    return Table(
+        "index",
+        title,
+        ("what", "CPU s"),
+        [(name, figure(seconds, 3)) for name, seconds in took.items()],
+    )
 
 
 def convolutions(rows: Rows) -> list[tuple[str, int, int]]:
@@ -266,7 +281,9 @@ def convolutions(rows: Rows) -> list[tuple[str, int, int]]:
         if end - begin < INPUT + HORIZON:
             continue
         past = np.convolve(inputs[begin:end].astype(int), np.ones(INPUT, int), "valid") == INPUT
-        coming = np.convolve(complete[begin:end].astype(int), np.ones(HORIZON, int), "valid") == HORIZON
+        coming = (
+            np.convolve(complete[begin:end].astype(int), np.ones(HORIZON, int), "valid") == HORIZON
+        )
         count = end - begin - INPUT - HORIZON + 1
         found += [
             (name, int(s), int(s) + INPUT + HORIZON)
@@ -291,7 +308,8 @@ def table_ranks(out: Path, rounds: int, seconds: float) -> Table:
         for world in (1, 2):
             results = spawn.Queue()
             ranks = [
-                spawn.Process(target=one_rank, args=(str(out), rank, world, seconds, results)) for rank in range(world)
+                spawn.Process(target=one_rank, args=(str(out), rank, world, seconds, results))
+                for rank in range(world)
             ]
             for each in ranks:
                 each.start()
@@ -299,10 +317,17 @@ def table_ranks(out: Path, rounds: int, seconds: float) -> Table:
             for each in ranks:
                 each.join()
     heads = ("ranks at a time", "windows a CPU second, of a rank")
-    return Table("ranks", "Ranks at a time", heads, [(str(world), figure(found, 0)) for world, found in paces.items()])
+    return Table(
+        "ranks",
+        "Ranks at a time",
+        heads,
+        [(str(world), figure(found, 0)) for world, found in paces.items()],
+    )
 
 
-def table_peers(out: Path, folder: Path, environments: Path | None, rounds: int, seconds: float) -> Table:
+def table_peers(
+    out: Path, folder: Path, environments: Path | None, rounds: int, seconds: float
+) -> Table:
     """The packages themselves, on rows that lie in `folder`."""
     windows = open_windows(out, "train", **RULE)
     rows = Rows(windows)
@@ -344,7 +369,14 @@ def one_memory(out: str, options: dict[str, Any], results: Any) -> None:
             touch(batch)
             if step % 20 == 0:
                 most = max(most, own_memory())
-    results.put((before, most, len(train.windows), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
+    results.put(
+        (
+            before,
+            most,
+            len(train.windows),
+            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        )
+    )
 
 
 def table_memory(folder: Path, small: int, large: int) -> Table:
@@ -358,7 +390,9 @@ def table_memory(folder: Path, small: int, large: int) -> Table:
     ):
         for basins in (small, large):
             results = spawn.Queue()
-            process = spawn.Process(target=one_memory, args=(str(folder / str(basins) / "out"), options, results))
+            process = spawn.Process(
+                target=one_memory, args=(str(folder / str(basins) / "out"), options, results)
+            )
             process.start()
             before, most, windows, _ = results.get()
             process.join()
@@ -387,7 +421,13 @@ def tables(asked: argparse.Namespace) -> Iterator[Table]:
             yield table_ranks(runs[asked.basins], asked.rounds, asked.seconds)
         if "peers" in names:
             environments = None if asked.peers is None else asked.peers.absolute()
-            yield table_peers(runs[asked.basins], Path(folder) / "given", environments, asked.rounds, asked.seconds)
+            yield table_peers(
+                runs[asked.basins],
+                Path(folder) / "given",
+                environments,
+                asked.rounds,
+                asked.seconds,
+            )
         if "memory" in names:
             yield table_memory(Path(folder), asked.basins, asked.index_basins)
 
@@ -400,7 +440,9 @@ def main() -> None:
     made.add_argument("--index-basins", type=int, default=500)
     made.add_argument("--rounds", type=int, default=5)
     made.add_argument("--seconds", type=float, default=1.0)
-    made.add_argument("--peers", type=Path, help="directory of environments, one named as each package")
+    made.add_argument(
+        "--peers", type=Path, help="directory of environments, one named as each package"
+    )
     asked = made.parse_args()
     publish(tables(asked), asked.json, ["torch"])
 

@@ -29,7 +29,9 @@ def write_basins(folder: Path, basins: int) -> None:
         warm = 12 - 10 * season + random.normal(0, 3, DAYS)
         pet = np.clip(0.2 * warm, 0.1, None)
         recession = np.exp(-np.arange(60) * random.uniform(0.02, 0.4))
-        flow = np.convolve(np.clip(precip - 0.4 * pet, 0, None), recession)[:DAYS] + random.gamma(1, 0.02, DAYS)
+        flow = np.convolve(np.clip(precip - 0.4 * pet, 0, None), recession)[:DAYS] + random.gamma(
+            1, 0.02, DAYS
+        )
         columns = dict(
             zip(
                 ("streamflow", *FEATURES),
@@ -48,13 +50,19 @@ def write_basins(folder: Path, basins: int) -> None:
         for name, values in columns.items():
             columns[name] = _punched(values.astype(np.float32), random)
         pq.write_table(
-            pa.table({"date": dates, **{name: pa.array(each, from_pandas=True) for name, each in columns.items()}}),
+            pa.table(
+                {
+                    "date": dates,
+                    **{name: pa.array(each, from_pandas=True) for name, each in columns.items()},
+                }
+            ),
             folder / "raw" / f"basin_{basin:05d}.parquet",
         )
     attributes = random.normal(size=(basins, len(ATTRIBUTES)))
     names = [f"basin_{basin:05d}" for basin in range(basins)]
     pq.write_table(
-        pa.table({"gauge": names, **dict(zip(ATTRIBUTES, attributes.T, strict=True))}), folder / "attributes.parquet"
+        pa.table({"gauge": names, **dict(zip(ATTRIBUTES, attributes.T, strict=True))}),
+        folder / "attributes.parquet",
     )
 
 

@@ -43,7 +43,9 @@ def make_data(directory: Path, basins: int, years: int) -> None:
 
     directory.mkdir(parents=True, exist_ok=True)
     days = round(years * 365.25)
-    dates = pa.array(np.datetime64("1985-01-01") + np.arange(days).astype("timedelta64[D]")).cast(pa.timestamp("ms"))
+    dates = pa.array(np.datetime64("1985-01-01") + np.arange(days).astype("timedelta64[D]")).cast(
+        pa.timestamp("ms")
+    )
     for basin in range(basins):
         path = directory / f"basin_{basin:05d}.parquet"
         if path.exists():
@@ -64,7 +66,13 @@ def run_headrace(data: Path, out: Path) -> None:
     from headrace.run.prepare import prepare
     from headrace.series.settings import Series
 
-    series = Series(source=data, target="streamflow", features=FEATURES, max_imputation_gap_size=GAP, batch_size=BATCH)
+    series = Series(
+        source=data,
+        target="streamflow",
+        features=FEATURES,
+        max_imputation_gap_size=GAP,
+        batch_size=BATCH,
+    )
     prepare(series, out, workers=1)
 
 
@@ -81,10 +89,16 @@ def run_usual(data: Path, out: Path) -> None:
         (out / name).mkdir(parents=True)
 
     def cleaned(paths: list[Path]) -> pl.DataFrame:
-        frames = [pl.scan_parquet(path).with_columns(pl.lit(path.stem).alias("basin")) for path in paths]
-        values = pl.concat(frames).with_columns(pl.col(COLUMNS).fill_nan(None)).sort("basin", "date")
+        frames = [
+            pl.scan_parquet(path).with_columns(pl.lit(path.stem).alias("basin")) for path in paths
+        ]
+        values = (
+            pl.concat(frames).with_columns(pl.col(COLUMNS).fill_nan(None)).sort("basin", "date")
+        )
         begun = [pl.col(name).is_not_null().cum_sum().over("basin") > 0 for name in COLUMNS]
-        going = [pl.col(name).is_not_null().cum_sum(reverse=True).over("basin") > 0 for name in COLUMNS]
+        going = [
+            pl.col(name).is_not_null().cum_sum(reverse=True).over("basin") > 0 for name in COLUMNS
+        ]
         kept = values.filter(pl.all_horizontal(begun + going))
         return kept.with_columns(pl.col(COLUMNS).forward_fill(limit=GAP).over("basin")).collect()
 
@@ -93,16 +107,22 @@ def run_usual(data: Path, out: Path) -> None:
     for first in range(0, len(paths), 2 * BATCH):
         for (name,), frame in cleaned(paths[first : first + 2 * BATCH]).group_by("basin"):
             missing = {column: int(frame[column].null_count()) for column in COLUMNS}
-            (out / "quality" / f"{name}.json").write_text(json.dumps({"rows": frame.height, "missing": missing}))
+            (out / "quality" / f"{name}.json").write_text(
+                json.dumps({"rows": frame.height, "missing": missing})
+            )
             if 0.6 * frame["streamflow"].count() >= 5 * 365.25:
                 passed.append(data / f"{name}.parquet")
     scalers = {}
     for first in range(0, len(passed), BATCH):
         parts: dict[str, list[pl.DataFrame]] = {split: [] for split in splits}
-        for (_,), frame in cleaned(sorted(passed)[first : first + BATCH]).group_by("basin", maintain_order=True):
+        for (_,), frame in cleaned(sorted(passed)[first : first + BATCH]).group_by(
+            "basin", maintain_order=True
+        ):
             seen = frame["streamflow"].is_not_null().cum_sum()
             val, test = int((seen <= 0.6 * seen[-1]).sum()), int((seen <= 0.8 * seen[-1]).sum())
-            for split, part in zip(splits, (frame[:val], frame[val:test], frame[test:]), strict=True):
+            for split, part in zip(
+                splits, (frame[:val], frame[val:test], frame[test:]), strict=True
+            ):
                 parts[split].append(part)
         frames = {split: pl.concat(each).to_pandas() for split, each in parts.items()}
         for name, frame in frames["train"].groupby("basin"):
@@ -136,7 +156,8 @@ def child(engine: str, data: str, out: str, small: str) -> None:
         "cpu": time.process_time() - cpu,
         "wall": time.perf_counter() - wall,
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - peak_before,
-        "store_mib": sum(path.stat().st_size for path in Path(out).glob("whole/runs/*/store/*")) / 2**20,
+        "store_mib": sum(path.stat().st_size for path in Path(out).glob("whole/runs/*/store/*"))
+        / 2**20,
     }
     print(json.dumps(record))
 
@@ -152,7 +173,11 @@ def measure(engine: str, data: Path, small: Path) -> dict[str, float]:
     """One run in a process of its own."""
     with tempfile.TemporaryDirectory() as out:
         command = [sys.executable, __file__, "--child", engine, str(data), out, str(small)]
-        environment = os.environ | {"POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1", "ARROW_NUM_THREADS": "1"}
+        environment = os.environ | {
+            "POLARS_MAX_THREADS": "1",
+            "OMP_NUM_THREADS": "1",
+            "ARROW_NUM_THREADS": "1",
+        }
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
             raise SystemExit(done.stderr)
@@ -169,7 +194,9 @@ def tables(asked: argparse.Namespace) -> Iterator[Table]:
         for _ in range(asked.rounds):
             for basins in asked.basins:
                 for engine in asked.engines:
-                    found.setdefault((engine, basins), []).append(measure(engine, root / str(basins), root / "2"))
+                    found.setdefault((engine, basins), []).append(
+                        measure(engine, root / str(basins), root / "2")
+                    )
     finally:
         if asked.data is None:
             shutil.rmtree(root)
@@ -181,7 +208,9 @@ def tables(asked: argparse.Namespace) -> Iterator[Table]:
             figure([1e3 * each / basins for each in cpu[engine, basins]], 1),
             ratio(cpu[engine, basins], cpu[asked.engines[0], basins]),
             figure([each["peak_mib"] for each in found[engine, basins]], 0),
-            figure([each["store_mib"] for each in found[engine, basins]], 1) if engine == "headrace" else "–",
+            figure([each["store_mib"] for each in found[engine, basins]], 1)
+            if engine == "headrace"
+            else "–",
         )
         for basins in asked.basins
         for engine in asked.engines

@@ -104,7 +104,13 @@ def run_rewrite(source: Path, out: Path, workers: int, format_: str) -> dict[str
             frame.write_csv(out / path.name)
             return frame.height
         table = pq.read_table(path, use_threads=False)
-        pq.write_table(table, out / path.name, compression="lz4", write_page_checksum=True, row_group_size=65_536)
+        pq.write_table(
+            table,
+            out / path.name,
+            compression="lz4",
+            write_page_checksum=True,
+            row_group_size=65_536,
+        )
         return int(table.num_rows)
 
     started = time.perf_counter()
@@ -150,16 +156,25 @@ def run_pandas(source: Path, out: Path, workers: int, format_: str) -> dict[str,
     seen: set[str] = set()
     for path in shards:
         columns = ["transaction_date", "customer_id"]
-        frame = pd.read_csv(path)[columns] if format_ == "csv" else pd.read_parquet(path, columns=columns)
+        frame = (
+            pd.read_csv(path)[columns]
+            if format_ == "csv"
+            else pd.read_parquet(path, columns=columns)
+        )
         frame["transaction_date"] = pd.to_datetime(frame["transaction_date"])
         seen.update(frame[frame["transaction_date"] < SPLIT_DATE]["customer_id"].unique())
     customers = sorted(seen)
     random.Random(42).shuffle(customers)
     trains = int(len(customers) * 0.9)
-    split_of = {customer: ("train" if place < trains else "val") for place, customer in enumerate(customers)}
+    split_of = {
+        customer: ("train" if place < trains else "val") for place, customer in enumerate(customers)
+    }
     with Pool(workers) as pool:
         counts = pool.map(pandas_shard, [(path, out, format_, split_of) for path in shards])
-    return {"seconds": time.perf_counter() - started, "rows": [sum(column) for column in zip(*counts, strict=True)]}
+    return {
+        "seconds": time.perf_counter() - started,
+        "rows": [sum(column) for column in zip(*counts, strict=True)],
+    }
 
 
 RUN: dict[str, Callable[[Path, Path, int, str], dict[str, object]]] = {
@@ -174,11 +189,14 @@ def contestant(name: str, source: Path, out: Path, workers: int, format_: str) -
     """The child process: run one contestant once, print its figures as JSON."""
     # pyarrow imports pandas at its first conversion from numpy, where it is installed.
     libraries = {"pandas": ("pandas",), "rewrite": ("polars", "pyarrow.parquet")}
-    for module in libraries.get(name, ("headrace.run.execute", "headrace.split.recipe", "polars", "pandas")):
+    for module in libraries.get(
+        name, ("headrace.run.execute", "headrace.split.recipe", "polars", "pandas")
+    ):
         __import__(module)
     figures = RUN[name](source, out, workers, format_)
     own, children = (
-        resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        resource.getrusage(who).ru_maxrss / 1024
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     )
     figures["peak_mb"] = own + (workers * children if name == "pandas" else 0)
     if name not in ("pandas", "rewrite"):
@@ -254,7 +272,9 @@ def main() -> None:
     made.add_argument("--shards", type=int, default=20)
     made.add_argument("--rows", type=int, default=250_000)
     made.add_argument("--numbers", type=int, default=8)
-    made.add_argument("--duplicates", help="compare headrace's own words for duplicates=, by commas")
+    made.add_argument(
+        "--duplicates", help="compare headrace's own words for duplicates=, by commas"
+    )
     made.add_argument("--customers", type=int, default=200_000)
     made.add_argument("--rounds", type=int, default=3)
     made.add_argument("--workers", type=int, default=2)

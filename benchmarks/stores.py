@@ -46,7 +46,9 @@ def write_shards(directory: Path, shards: int, groups: int, rows: int) -> None:
     random = np.random.default_rng(0)
     directory.mkdir()
     for shard in range(shards):
-        table = pa.table({f"x{place}": random.random(groups * rows, np.float32) for place in range(COLUMNS)})
+        table = pa.table(
+            {f"x{place}": random.random(groups * rows, np.float32) for place in range(COLUMNS)}
+        )
         path = directory / f"part-{shard:05d}.parquet"
         pq.write_table(table, path, row_group_size=rows, compression="none", use_dictionary=False)
 
@@ -55,7 +57,9 @@ def read(dataset: Any, **options: Any) -> tuple[int, float, float]:
     """Rows of an epoch, its seconds, and the seconds of processors that this process took."""
     began, worked, rows = time.perf_counter(), time.process_time(), 0
     wanted = [f"x{place}" for place in range(COLUMNS // 2)]
-    for batch in dataset.stream(None, batch_size=1024, columns=wanted, shuffle=True, batch_format="numpy", **options):
+    for batch in dataset.stream(
+        None, batch_size=1024, columns=wanted, shuffle=True, batch_format="numpy", **options
+    ):
         rows += len(batch["x0"])
     return rows, time.perf_counter() - began, time.process_time() - worked
 
@@ -66,7 +70,10 @@ def tables(asked: argparse.Namespace) -> Iterator[Table]:
         base = Path(directory)
         write_shards(base / "raw", asked.shards, asked.groups, asked.rows)
         child = subprocess.Popen(
-            [sys.executable, str(TESTS / "s3_child.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, str(TESTS / "s3_child.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert child.stdin is not None
         assert child.stdout is not None
@@ -115,7 +122,10 @@ def compared(asked: argparse.Namespace, base: Path, place: str, proxy: Any) -> T
         "store, read_threads=4": (there, {"read_threads": 4}),
         "store, read_threads=16": (there, {"read_threads": 16}),
         "store, as it comes": (there, {}),
-        'store, cache="files", second epoch': (there, {"cache": "files", "cache_dir": base / "shards"}),
+        'store, cache="files", second epoch': (
+            there,
+            {"cache": "files", "cache_dir": base / "shards"},
+        ),
     }
     read(there, **contestants['store, cache="files", second epoch'][1])
     speeds: dict[str, list[float]] = {name: [] for name in contestants}
@@ -125,7 +135,9 @@ def compared(asked: argparse.Namespace, base: Path, place: str, proxy: Any) -> T
         for name, (dataset, options) in contestants.items():
             near = name == "store, 0 ms away"
             forget_buckets()
-            proxy.begin(Faults() if near else Faults("slow_start", 1.0, delay_s=asked.latency_ms / 1000))
+            proxy.begin(
+                Faults() if near else Faults("slow_start", 1.0, delay_s=asked.latency_ms / 1000)
+            )
             rows, seconds, busy = read(dataset, **options)
             assert rows == total
             speeds[name].append(rows / seconds)
@@ -168,7 +180,13 @@ def compared(asked: argparse.Namespace, base: Path, place: str, proxy: Any) -> T
 
 def main() -> None:
     made = parser(__doc__)
-    for name, value in (("latency-ms", 50), ("rounds", 3), ("shards", 16), ("groups", 16), ("rows", 20_000)):
+    for name, value in (
+        ("latency-ms", 50),
+        ("rounds", 3),
+        ("shards", 16),
+        ("groups", 16),
+        ("rows", 20_000),
+    ):
         made.add_argument(f"--{name}", type=int, default=value)
     asked = made.parse_args()
     publish(tables(asked), asked.json, ["obstore", "moto"])

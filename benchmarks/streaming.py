@@ -106,7 +106,10 @@ def tables(asked: argparse.Namespace) -> Iterator[Table]:
 
 
 def of_workload(
-    workload: str, names: list[str], found: dict[str, list[dict[str, float]]], failed: dict[str, str]
+    workload: str,
+    names: list[str],
+    found: dict[str, list[dict[str, float]]],
+    failed: dict[str, str],
 ) -> Table:
     """One workload; ratios are to its first contestant that was measured."""
     measured = [name for name in names if name not in failed]
@@ -119,8 +122,17 @@ def of_workload(
         cpu = figure([each["cpu"] / each["rows"] * 1e6 for each in runs])
         first = figure([each["first"] for each in runs])
         memory = figure([each["mb"] for each in runs], 0)
-        rows.append((readers.words(name), figure(rates, digits), ratio(rates, base), cpu, first, memory))
-    heads = ("reader", "M rows/s", "speed, of the first's", "CPU s per M rows", "first batch, s", "peak MB")
+        rows.append(
+            (readers.words(name), figure(rates, digits), ratio(rates, base), cpu, first, memory)
+        )
+    heads = (
+        "reader",
+        "M rows/s",
+        "speed, of the first's",
+        "CPU s per M rows",
+        "first batch, s",
+        "peak MB",
+    )
     missing = {readers.words(name): without_paths(failed[name]) for name in names if name in failed}
     return Table(workload, readers.WORKLOADS[workload][0], heads, rows, missing=missing)
 

@@ -10,7 +10,13 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 FLOATS, CATEGORIES = 20, 5
-NUMBERS = ["id", "ts", *(f"f{i:02d}" for i in range(FLOATS)), *(f"c{i}" for i in range(CATEGORIES)), "label"]
+NUMBERS = [
+    "id",
+    "ts",
+    *(f"f{i:02d}" for i in range(FLOATS)),
+    *(f"c{i}" for i in range(CATEGORIES)),
+    "label",
+]
 TOKENS = ["id", "input_ids", "loss_mask"]
 SHARDS, SHARD_ROWS = 64, 50_000
 TOKEN_SHARDS, TOKEN_ROWS = 16, 8_500
@@ -41,7 +47,10 @@ def numbers(shard: int) -> pa.Table:
     """28 numeric columns and a text of about 20 characters."""
     random = np.random.default_rng([1, shard])
     ids = np.arange(shard * SHARD_ROWS, (shard + 1) * SHARD_ROWS)
-    columns: dict[str, object] = {"id": ids, "ts": 1_700_000_000_000 + ids * 40 + random.integers(0, 40, SHARD_ROWS)}
+    columns: dict[str, object] = {
+        "id": ids,
+        "ts": 1_700_000_000_000 + ids * 40 + random.integers(0, 40, SHARD_ROWS),
+    }
     for name in NUMBERS[2 : 2 + FLOATS]:
         columns[name] = random.standard_normal(SHARD_ROWS, dtype=np.float32)
     for power in range(CATEGORIES):
@@ -49,7 +58,12 @@ def numbers(shard: int) -> pa.Table:
     columns["label"] = (random.random(SHARD_ROWS) < 0.1).astype(np.int8)
     towns = np.array(["Ghent", "Lyon", "Porto", "Turin", "Basel", "Graz", "Brno", "Cork"])
     streets = np.array(["mill", "weir", "sluice", "race"])
-    kinds = zip(towns[random.integers(0, 8, SHARD_ROWS)], streets[random.integers(0, 4, SHARD_ROWS)], ids, strict=True)
+    kinds = zip(
+        towns[random.integers(0, 8, SHARD_ROWS)],
+        streets[random.integers(0, 4, SHARD_ROWS)],
+        ids,
+        strict=True,
+    )
     columns["name"] = [f"{town} {street} {number:08d}" for town, street, number in kinds]
     return pa.table(columns)
 
@@ -57,7 +71,9 @@ def numbers(shard: int) -> pa.Table:
 def tokens(shard: int) -> pa.Table:
     """Sequences of 8 to 4,096 tokens, log-normal lengths of about 620 on average, and which of them are trained on."""
     random = np.random.default_rng([2, shard])
-    lengths = np.clip(random.lognormal(np.log(620) - 0.245, 0.7, TOKEN_ROWS).astype(np.int64), 8, 4096)
+    lengths = np.clip(
+        random.lognormal(np.log(620) - 0.245, 0.7, TOKEN_ROWS).astype(np.int64), 8, 4096
+    )
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     values = (random.random(offsets[-1]) ** 4 * 50_000).astype(np.int32)
     inside = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)

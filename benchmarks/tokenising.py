@@ -68,7 +68,9 @@ def digest_of(ids: list[np.ndarray], masks: list[np.ndarray]) -> str:
     """Of every conversation's tokens and mask, in order."""
     digest = hashlib.sha256()
     for each, mask in zip(ids, masks, strict=True):
-        digest.update(each.astype(np.int32).tobytes() + b"|" + mask.astype(np.uint8).tobytes() + b"\n")
+        digest.update(
+            each.astype(np.int32).tobytes() + b"|" + mask.astype(np.uint8).tobytes() + b"\n"
+        )
     return digest.hexdigest()
 
 
@@ -97,12 +99,16 @@ def run_encode(tokenizer: str, chats: list[str]) -> dict[str, Any]:
     for batch in batches_of(chats):
         for begin in range(0, len(batch.rows), 128):
             chats = [
-                chat for row in batch.rows[begin : begin + 128] if isinstance(chat := sample_of(row), Conversation)
+                chat
+                for row in batch.rows[begin : begin + 128]
+                if isinstance(chat := sample_of(row), Conversation)
             ]
             outcomes = [each for each in encoder.renderer.render(chats) if isinstance(each, list)]
             texts.append([rendered.text for outcome in outcomes for rendered in outcome])
     encodings, spent = timed(
-        lambda: [len(encoder.tokenizer.encode_batch(each, add_special_tokens=False)) for each in texts]
+        lambda: [
+            len(encoder.tokenizer.encode_batch(each, add_special_tokens=False)) for each in texts
+        ]
     )
     return {**spent, "conversations": sum(encodings)}
 
@@ -136,7 +142,11 @@ def run_loop(tokenizer: str, chats: list[str]) -> dict[str, Any]:
         return found
 
     found, spent = timed(work)
-    return {**spent, "render_s": render_s, "digest": digest_of([ids for ids, _ in found], [mask for _, mask in found])}
+    return {
+        **spent,
+        "render_s": render_s,
+        "digest": digest_of([ids for ids, _ in found], [mask for _, mask in found]),
+    }
 
 
 WORDS = {
@@ -195,7 +205,15 @@ def tables(asked: argparse.Namespace) -> Iterator[Table]:
     yield Table(
         "chats",
         f"{whole['conversations']:,} conversations, {whole['tokens']:,} tokens, {whole['trained']:,} of them trained",
-        ("way", "threads", "CPU s", "wall s", "M tokens/s", "the loop takes times the CPU", "and times the wall"),
+        (
+            "way",
+            "threads",
+            "CPU s",
+            "wall s",
+            "M tokens/s",
+            "the loop takes times the CPU",
+            "and times the wall",
+        ),
         rows,
         "Ids and masks of all ways are those of the loop.",
     )

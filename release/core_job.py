@@ -62,7 +62,9 @@ def with_library() -> None:
     assert headrace.verify("out").problems == []
 
     def stream() -> headrace.StreamLoader:
-        return headrace.open("out").stream("train", batch_size=64, shuffle=True, seed=7, batch_format="numpy")
+        return headrace.open("out").stream(
+            "train", batch_size=64, shuffle=True, seed=7, batch_format="numpy"
+        )
 
     def events(batches: Any) -> list[int]:
         return [number for batch in batches for number in batch["event"].tolist()]
@@ -77,8 +79,14 @@ def with_library() -> None:
 def with_commands(command: str) -> None:
     """The same by the command line, which finds the library's rows again in a run of its own."""
     asked = ["--time", "time", "--entity", "customer", "--split-date", CUTOFF]
-    for arguments in (["split", "raw", "--out", "out2", *asked], ["verify", "out2"], ["inspect", "out2"]):
-        done = subprocess.run([command, *arguments, "--json"], capture_output=True, text=True, check=False)
+    for arguments in (
+        ["split", "raw", "--out", "out2", *asked],
+        ["verify", "out2"],
+        ["inspect", "out2"],
+    ):
+        done = subprocess.run(
+            [command, *arguments, "--json"], capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done
         json.loads(done.stdout.splitlines()[-1] if arguments[0] == "split" else done.stdout)
     streamed = [command, "stream", "out2", "--split", "train", "--ranks", "2", "--json"]

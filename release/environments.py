@@ -52,7 +52,10 @@ def fresh(name: str) -> Path:
 
 
 def install(
-    python: Path, *what: str, constraints: Sequence[Path] = (CONSTRAINTS,), how: Sequence[str] = ("--quiet",)
+    python: Path,
+    *what: str,
+    constraints: Sequence[Path] = (CONSTRAINTS,),
+    how: Sequence[str] = ("--quiet",),
 ) -> None:
     """Installs into the environment of an interpreter, the newest releases that the constraints allow."""
     limits = [part for each in constraints for part in ("--constraints", each)]

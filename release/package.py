@@ -38,7 +38,12 @@ def main() -> None:
         install(python, f"headrace[{extra}] @ {wheel.as_uri()}", how=["--dry-run"])
     print("extras that resolve alone:", *extras)
     with tempfile.TemporaryDirectory() as where:
-        run(python, ROOT / "release" / "core_job.py", python.with_name("headrace"), where=Path(where))
+        run(
+            python,
+            ROOT / "release" / "core_job.py",
+            python.with_name("headrace"),
+            where=Path(where),
+        )
     install(python, "hypothesis>=6.100", "pytest>=8.2", "pytest-timeout>=2.3")
     run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/packaging")
 
@@ -67,13 +72,18 @@ def whole_wheel(wheel: Path, project: dict[str, object]) -> None:
     }
     code = {name for name in held if ".dist-info/" not in name}
     if wanted != code or "headrace/py.typed" not in code:
-        sys.exit(f"the wheel and src/ differ: {', '.join(sorted(wanted ^ code)) or 'headrace/py.typed is not there'}")
+        sys.exit(
+            f"the wheel and src/ differ: {', '.join(sorted(wanted ^ code)) or 'headrace/py.typed is not there'}"
+        )
     info = f"headrace-{project['version']}.dist-info"
     with zipfile.ZipFile(wheel) as archive:
         said = Parser().parsestr(archive.read(f"{info}/METADATA").decode())
     if f"{info}/licenses/LICENSE" not in held or said["License-Expression"] != project["license"]:
         sys.exit("the wheel lacks its licence")
-    if said["Requires-Python"] != project["requires-python"] or said["Version"] != project["version"]:
+    if (
+        said["Requires-Python"] != project["requires-python"]
+        or said["Version"] != project["version"]
+    ):
         sys.exit("the wheel's metadata is not that of pyproject.toml")
 
 
@@ -85,7 +95,12 @@ def core_alone(wheel: Path, project: dict[str, object]) -> Path:
     names = {canonical(line) for line in listed}
     extras = project["optional-dependencies"]
     assert isinstance(extras, dict)
-    optional = {canonical(each) for name, group in extras.items() if name not in DEVELOPERS for each in group}
+    optional = {
+        canonical(each)
+        for name, group in extras.items()
+        if name not in DEVELOPERS
+        for each in group
+    }
     if unwanted := names & (optional - {"headrace"}):
         sys.exit(f"the core alone brings packages of extras: {', '.join(sorted(unwanted))}")
     print(f"the core alone: {len(names)} packages:", *sorted(names))

@@ -56,21 +56,39 @@ def main(which: str) -> None:
         print("lowest:", *pins, flush=True)
     python = fresh(which)
     if which == "attacks":
-        install(python, "-e", f"{ROOT}[chat,series]", "pytest", "pytest-timeout", "hypothesis", constraints=limits)
+        install(
+            python,
+            "-e",
+            f"{ROOT}[chat,series]",
+            "pytest",
+            "pytest-timeout",
+            "hypothesis",
+            constraints=limits,
+        )
         run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not faults", *ATTACKS)
         return
     install(python, "-e", f"{ROOT}[test]", constraints=limits)
     # Old releases use what new ones of others call deprecated; that is theirs to mend, and theirs are mended.
-    lenient = ["-W", "ignore::DeprecationWarning", "-W", "ignore::FutureWarning"] if which == "lowest" else []
-    run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not faults", *lenient, *TESTS)
+    lenient = (
+        ["-W", "ignore::DeprecationWarning", "-W", "ignore::FutureWarning"]
+        if which == "lowest"
+        else []
+    )
+    run(
+        python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not faults", *lenient, *TESTS
+    )
 
 
 def lower_bounds() -> list[str]:
     """A pin for each bound of the core and of the extras for users."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    groups = [group for name, group in project["optional-dependencies"].items() if name not in DEVELOPERS]
+    groups = [
+        group for name, group in project["optional-dependencies"].items() if name not in DEVELOPERS
+    ]
     asked = {each for group in (project["dependencies"], *groups) for each in group}
-    bounds = (re.match(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?>=([0-9.]+)", each) for each in sorted(asked))
+    bounds = (
+        re.match(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?>=([0-9.]+)", each) for each in sorted(asked)
+    )
     return [f"{found[1]}=={found[2]}" for found in bounds if found]
 
 

@@ -19,7 +19,10 @@ def _without_waiting(descriptor: int) -> None:
 os.fsync = _without_waiting
 
 settings.register_profile(
-    "headrace", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    "headrace",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 settings.register_profile(
     "headrace-no-shrink", settings.get_profile("headrace"), phases=[Phase.explicit, Phase.generate]
@@ -28,7 +31,9 @@ settings.register_profile(
 settings.register_profile("headrace-fast", settings.get_profile("headrace"), max_examples=20)
 settings.load_profile("headrace")
 
-os.environ.setdefault("HEADRACE_REPORT", "never")  # pages are what tests/report asks for; drawing takes a second a run
+os.environ.setdefault(
+    "HEADRACE_REPORT", "never"
+)  # pages are what tests/report asks for; drawing takes a second a run
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses among the tests
@@ -47,7 +52,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             cases[name] += 1
     wrong = {name: cases for name, cases in unseen.items() if cases}
     if wrong and not any("::" in argument for argument in config.args):
-        raise pytest.UsageError(f"smoke markers name cases that do not exist: {wrong}; correct the ids")
+        raise pytest.UsageError(
+            f"smoke markers name cases that do not exist: {wrong}; correct the ids"
+        )
 
 
 def pytest_collection_finish() -> None:

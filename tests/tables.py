@@ -52,7 +52,9 @@ def kind(name: str) -> FileType:
     return found
 
 
-def csv_bytes(header: Row | None, rows: Iterable[Row], *, separator: str = ",", newline: str = "\n") -> bytes:
+def csv_bytes(
+    header: Row | None, rows: Iterable[Row], *, separator: str = ",", newline: str = "\n"
+) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, delimiter=separator, lineterminator=newline)
     if header is not None:
@@ -90,13 +92,17 @@ def read_rows(path: Path) -> tuple[list[str], list[tuple[Any, ...]]]:
     what = kind(path.name)
     if what.format.name == "parquet":
         table = pq.read_table(path, page_checksum_verification=True)
-        return table.column_names, list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+        return table.column_names, list(
+            zip(*(column.to_pylist() for column in table.columns), strict=True)
+        )
     text = decompressed(path.read_bytes(), what).decode("utf-8-sig")
     if what.format.name == "jsonl":
         objects = [json.loads(line) for line in text.splitlines()]
         names = list(objects[0]) if objects else []
         return names, [tuple(each.get(name) for name in names) for each in objects]
-    lines = csv.reader(io.StringIO(text, newline=""), delimiter="\t" if what.format.name == "tsv" else ",")
+    lines = csv.reader(
+        io.StringIO(text, newline=""), delimiter="\t" if what.format.name == "tsv" else ","
+    )
     header, *rows = [tuple(line) for line in lines]
     return list(header), rows
 
@@ -131,15 +137,24 @@ def split(
     **settings: Any,
 ) -> Prepared:
     """`prepare` of a temporal split with the columns these tests use: id, date."""
-    asked = {"time": "date", "entity": "id", "split_date": "2025-01-01", "train_ratio": 0.5} | settings
+    asked = {
+        "time": "date",
+        "entity": "id",
+        "split_date": "2025-01-01",
+        "train_ratio": 0.5,
+    } | settings
     recipe = TemporalSplit(source=source, **asked)
     return prepare(recipe, out, workers=workers, on_event=on_event, fingerprint_by=fingerprint_by)
 
 
 def digests(run: Path) -> dict[str, str]:
     """Digest of every visible file of a run."""
-    files = sorted(each for each in run.rglob("*") if each.is_file() and not each.name.startswith("."))
-    return {path.relative_to(run).as_posix(): sha256(path.read_bytes()).hexdigest() for path in files}
+    files = sorted(
+        each for each in run.rglob("*") if each.is_file() and not each.name.startswith(".")
+    )
+    return {
+        path.relative_to(run).as_posix(): sha256(path.read_bytes()).hexdigest() for path in files
+    }
 
 
 HEADER = ("id", "date", "row")
@@ -152,7 +167,11 @@ def small_rows(count: int, *, entities: int = 40, first: int = 0) -> list[tuple[
         month = 1 + (number * 7) % 13
         year, month = (2025, 1) if month == 13 else (2024, month)
         rows.append(
-            (f"{(number * 31 + number // 11) % entities:03d}", f"{year}-{month:02d}-{1 + number % 28:02d}", str(number))
+            (
+                f"{(number * 31 + number // 11) % entities:03d}",
+                f"{year}-{month:02d}-{1 + number % 28:02d}",
+                str(number),
+            )
         )
     return rows
 

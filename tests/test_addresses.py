@@ -83,7 +83,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def told(name: str, address: str, root: Path) -> str:
     """What a command says that fails."""
-    words = {"X": address, "SOURCE": str(root / "in"), "OUT": str(root / "out"), "source=X": f"source={address}"}
+    words = {
+        "X": address,
+        "SOURCE": str(root / "in"),
+        "OUT": str(root / "out"),
+        "source=X": f"source={address}",
+    }
     result = CliRunner().invoke(app, [words.get(each, each) for each in COMMANDS[name]])
     assert result.exit_code != 0, (name, address, result.output)
     assert result.exception is not None
@@ -92,7 +97,9 @@ def told(name: str, address: str, root: Path) -> str:
 
 @pytest.mark.smoke(every=3)
 @pytest.mark.parametrize("name", COMMANDS)
-def test_no_command_tells_a_secret_or_makes_a_directory_of_an_address(here: Path, name: str) -> None:
+def test_no_command_tells_a_secret_or_makes_a_directory_of_an_address(
+    here: Path, name: str
+) -> None:
     before = set(os.listdir(here))
     for address in SECRETS:
         assert CANARY not in told(name, address, here.parent), address
@@ -107,14 +114,17 @@ def test_a_scheme_that_is_not_known_is_refused_by_name(here: Path, name: str) ->
         split(here.parent / "in", here.parent / "out")
     before = set(os.listdir(here))
     for address in ELSEWHERE:
-        assert "headrace reads or writes" in (said := told(name, address, here.parent)) or "may name a host" in said, (
-            said
-        )
+        assert (
+            "headrace reads or writes" in (said := told(name, address, here.parent))
+            or "may name a host" in said
+        ), said
 
     assert before == set(os.listdir(here))
 
 
-@pytest.mark.parametrize("address", [*ELSEWHERE, *SECRETS, "s3://bucket/x.parquet", "S3://bucket/x.parquet"])
+@pytest.mark.parametrize(
+    "address", [*ELSEWHERE, *SECRETS, "s3://bucket/x.parquet", "S3://bucket/x.parquet"]
+)
 def test_no_function_that_writes_makes_a_directory_of_an_address(here: Path, address: str) -> None:
     before = set(os.listdir(here))
     prepared = split(here.parent / "in", here.parent / "out")
@@ -125,7 +135,9 @@ def test_no_function_that_writes_makes_a_directory_of_an_address(here: Path, add
         lambda: write_report(prepared.out, to=address),
         lambda: headrace.open(here.parent / "in", cache_dir=address),
         lambda: headrace.collect("s3://bucket/out", work_dir=address),
-        lambda: local.make_directory(Path(address).parent) if "://" in address else path_of(address),
+        lambda: (
+            local.make_directory(Path(address).parent) if "://" in address else path_of(address)
+        ),
     ):
         with pytest.raises((SettingsError, StoreError)) as raised:
             write()

@@ -10,11 +10,20 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_the_picture_has_every_layer_on_a_line_of_its_own_in_their_order() -> None:
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    layers = [each.split(" | ") for each in next(each for each in contracts if each["type"] == "layers")["layers"]]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
+        "contracts"
+    ]
+    layers = [
+        each.split(" | ")
+        for each in next(each for each in contracts if each["type"] == "layers")["layers"]
+    ]
     lines = (ROOT / "docs/architecture.md").read_text().split("```")[1].splitlines()
     places = [
-        [number for number, line in enumerate(lines) if {shown(name) for name in layer} <= set(line.split())][:1]
+        [
+            number
+            for number, line in enumerate(lines)
+            if {shown(name) for name in layer} <= set(line.split())
+        ][:1]
         for layer in layers
     ]
 

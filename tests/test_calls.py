@@ -17,9 +17,18 @@ SPLIT: dict[str, Any] = {"source": "in", "time": "when", "split_date": "2024-01-
     ("call", "message"),
     [
         (lambda: headrace.prepare("in", "out"), "recipe is 'in'; give the settings of one"),
-        (lambda: headrace.prepare({"source": "in"}, out="out"), "recipe is .*; give the settings of one"),
-        (lambda: headrace.prepare(headrace.TemporalSplit(**SPLIT), out=5), "5 is not a path; give a text"),
-        (lambda: headrace.prepare(headrace.TemporalSplit(**SPLIT), out="o", workers="2"), "workers is '2'"),
+        (
+            lambda: headrace.prepare({"source": "in"}, out="out"),
+            "recipe is .*; give the settings of one",
+        ),
+        (
+            lambda: headrace.prepare(headrace.TemporalSplit(**SPLIT), out=5),
+            "5 is not a path; give a text",
+        ),
+        (
+            lambda: headrace.prepare(headrace.TemporalSplit(**SPLIT), out="o", workers="2"),
+            "workers is '2'",
+        ),
         (lambda: headrace.TemporalSplit("in"), "TemporalSplit: 'in' is given without a name"),
         (lambda: headrace.verify(5), "5 is not a path"),
         (lambda: headrace.verify("run", workers="2"), "workers is '2'"),

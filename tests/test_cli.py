@@ -39,9 +39,18 @@ def rows_of(directory: Path) -> int:
 
 def test_split_inspect_verify_gc_end_well(raw: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    for arguments in (("split", raw, "--out", out, *NEEDED), ("inspect", out), ("verify", out), ("gc", out)):
+    for arguments in (
+        ("split", raw, "--out", out, *NEEDED),
+        ("inspect", out),
+        ("verify", out),
+        ("gc", out),
+    ):
         done = subprocess.run(
-            [HEADRACE, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=250
+            [HEADRACE, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=250,
         )
         assert done.returncode == 0, done.stderr
         assert "Traceback" not in done.stderr
@@ -66,7 +75,9 @@ def test_json_of_split_says_what_is_on_disk(raw: Path, tmp_path: Path) -> None:
     assert record["how"] == "computed"
     for split, totals in record["splits"].items():
         assert rows_of(run / "training_data" / split) == totals["rows"]
-    assert sum(t["rows"] for t in record["splits"].values()) + sum(record["dropped"].values()) == 180
+    assert (
+        sum(t["rows"] for t in record["splits"].values()) + sum(record["dropped"].values()) == 180
+    )
 
 
 def test_a_second_run_reuses_the_first_and_says_so(raw: Path, tmp_path: Path) -> None:
@@ -84,7 +95,9 @@ def test_a_configuration_file_and_flags_are_the_same_run(raw: Path, tmp_path: Pa
         "time: time\nentity: customer\nsplit_date: 2025-01-01\nworkers: 1\n"
     )
     by_file = json.loads(headrace("run", config, "--json").stdout)
-    by_flags = json.loads(headrace("split", raw, "--out", tmp_path / "out", *NEEDED, "--json").stdout)
+    by_flags = json.loads(
+        headrace("split", raw, "--out", tmp_path / "out", *NEEDED, "--json").stdout
+    )
 
     assert by_file["run_id"] == by_flags["run_id"]
     assert by_flags["how"] == "reused"
@@ -96,7 +109,10 @@ def test_a_configuration_file_and_flags_are_the_same_run(raw: Path, tmp_path: Pa
         (("split",), "SOURCE, --out, --time"),
         (("split", "raw"), "--out"),
         (("split", "raw", "--out", "out"), "--time, --split-date"),
-        (("split", "raw", "--out", "out", *NEEDED[:4], "--split-date", "soon"), "--split-date is 'soon'"),
+        (
+            ("split", "raw", "--out", "out", *NEEDED[:4], "--split-date", "soon"),
+            "--split-date is 'soon'",
+        ),
         (("split", "raw", "--out", "out", *NEEDED, "--train-ratio", "1.5"), "--train-ratio is 1.5"),
         (("split", "raw", "--out", "out", *NEEDED, "--layout", "flat"), "layout"),
         (("split", "raw", "--out", "out", *NEEDED, "--types", "x"), "--types"),
@@ -105,7 +121,9 @@ def test_a_configuration_file_and_flags_are_the_same_run(raw: Path, tmp_path: Pa
         (("nonsense",), "nonsense"),
     ],
 )
-def test_a_wrong_command_exits_2_and_says_what_is_wrong(arguments: tuple[str, ...], says: str, raw: Path) -> None:
+def test_a_wrong_command_exits_2_and_says_what_is_wrong(
+    arguments: tuple[str, ...], says: str, raw: Path
+) -> None:
     done = headrace(*arguments, cwd=raw.parent)
 
     assert done.returncode == 2
@@ -115,7 +133,9 @@ def test_a_wrong_command_exits_2_and_says_what_is_wrong(arguments: tuple[str, ..
 
 def test_an_unknown_setting_is_answered_with_the_nearest_one(raw: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
-    config.write_text(f"recipe: temporal_split\nsource: {raw}\nout: o\ntme: time\nentity: c\nsplit_date: 2025-01-01\n")
+    config.write_text(
+        f"recipe: temporal_split\nsource: {raw}\nout: o\ntme: time\nentity: c\nsplit_date: 2025-01-01\n"
+    )
     done = headrace("run", config)
 
     assert done.returncode == 2
@@ -127,13 +147,18 @@ def test_an_unknown_setting_is_answered_with_the_nearest_one(raw: Path, tmp_path
     [
         (("split", "nowhere", "--out", "out", *NEEDED), "nowhere"),
         (("split", "raw", "--out", "out", "--time", "when", *NEEDED[2:]), "no column 'when'"),
-        (("split", "raw", "--out", "out", *NEEDED[:4], "--split-date", "2020-01-01"), "train has no rows"),
+        (
+            ("split", "raw", "--out", "out", *NEEDED[:4], "--split-date", "2020-01-01"),
+            "train has no rows",
+        ),
         (("verify", "raw"), "no finished run"),
         (("inspect", "nowhere"), "no such directory"),
         (("gc", "raw"), "not a dataset directory"),
     ],
 )
-def test_wrong_data_exits_1_and_says_what_is_wrong(arguments: tuple[str, ...], says: str, raw: Path) -> None:
+def test_wrong_data_exits_1_and_says_what_is_wrong(
+    arguments: tuple[str, ...], says: str, raw: Path
+) -> None:
     done = headrace(*arguments, cwd=raw.parent)
 
     assert done.returncode == 1
@@ -184,19 +209,38 @@ def test_the_old_jobs_environment_gives_its_directories(raw: Path, tmp_path: Pat
 
 
 def test_the_old_jobs_default_is_one_csv_a_split(raw: Path, tmp_path: Path) -> None:
-    environment = {**OLD_JOB, "ENABLE_TRUE_STREAMING": "None", "OUTPUT_FORMAT": "", "MAX_WORKERS": "None"}
+    environment = {
+        **OLD_JOB,
+        "ENABLE_TRUE_STREAMING": "None",
+        "OUTPUT_FORMAT": "",
+        "MAX_WORKERS": "None",
+    }
     done = headrace("split", raw, "--out", tmp_path / "out", "--from-env", env=environment)
     assert done.returncode == 0, done.stderr
 
-    names = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*_data.csv")}
-    expected = {f"training_data/{split}/{split}_processed_data.csv" for split in ("train", "val", "test")}
-    assert expected | {"oot_data/oot_data.csv"} <= {name for name in names if not name.startswith("runs/")}
+    names = {
+        path.relative_to(tmp_path / "out").as_posix()
+        for path in (tmp_path / "out").rglob("*_data.csv")
+    }
+    expected = {
+        f"training_data/{split}/{split}_processed_data.csv" for split in ("train", "val", "test")
+    }
+    assert expected | {"oot_data/oot_data.csv"} <= {
+        name for name in names if not name.startswith("runs/")
+    }
 
 
 def test_targets_and_label_come_from_the_environment(raw: Path, tmp_path: Path) -> None:
-    environment = {**OLD_JOB, "TARGETS": "['kind', 'x', 'y']", "MAIN_TASK_INDEX": "0", "LABEL_FIELD": "kind"}
+    environment = {
+        **OLD_JOB,
+        "TARGETS": "['kind', 'x', 'y']",
+        "MAIN_TASK_INDEX": "0",
+        "LABEL_FIELD": "kind",
+    }
     record = json.loads(
-        headrace("split", raw, "--out", tmp_path / "out", "--from-env", "--json", env=environment).stdout
+        headrace(
+            "split", raw, "--out", tmp_path / "out", "--from-env", "--json", env=environment
+        ).stdout
     )
 
     assert record["facts"]["label_map"] == {str(n): n for n in range(5)}
@@ -219,7 +263,15 @@ def test_the_old_jobs_names_do_not_follow_the_compression_of_its_input(
         "ENABLE_TRUE_STREAMING": streaming,
         "OUTPUT_FORMAT": output,
     }
-    done = headrace("split", tmp_path / "raw", "--out", tmp_path / "out", "--from-env", "--json", env=environment)
+    done = headrace(
+        "split",
+        tmp_path / "raw",
+        "--out",
+        tmp_path / "out",
+        "--from-env",
+        "--json",
+        env=environment,
+    )
     assert done.returncode == 0, done.stderr
 
     end = output.lower()
@@ -228,7 +280,9 @@ def test_the_old_jobs_names_do_not_follow_the_compression_of_its_input(
         own = {path.name for path in (tmp_path / "out" / "training_data" / split).iterdir()}
         assert own == parts if streaming == "true" else own == {f"{split}_processed_data.{end}"}
         for path in (tmp_path / "out" / "training_data" / split).iterdir():
-            assert path.read_bytes().startswith(b"id,date,row" if end == "csv" else b"id\tdate\trow")
+            assert path.read_bytes().startswith(
+                b"id,date,row" if end == "csv" else b"id\tdate\trow"
+            )
     oot = {path.name for path in (tmp_path / "out" / "oot_data").iterdir()}
     assert oot == parts if streaming == "true" else oot == {f"oot_data.{end}"}
 
@@ -240,8 +294,12 @@ def test_the_old_jobs_names_do_not_follow_the_compression_of_its_input(
 def test_half_a_main_target_exits_2_and_names_the_other_half(
     raw: Path, tmp_path: Path, name: str, value: str, missing: str
 ) -> None:
-    environment = {each: word for each, word in OLD_JOB.items() if each not in ("TARGETS", "MAIN_TASK_INDEX")}
-    done = headrace("split", raw, "--out", tmp_path / "out", "--from-env", env={**environment, name: value})
+    environment = {
+        each: word for each, word in OLD_JOB.items() if each not in ("TARGETS", "MAIN_TASK_INDEX")
+    }
+    done = headrace(
+        "split", raw, "--out", tmp_path / "out", "--from-env", env={**environment, name: value}
+    )
 
     assert done.returncode == 2
     assert f"{missing} is not set" in " ".join(done.stderr.split())
@@ -250,8 +308,12 @@ def test_half_a_main_target_exits_2_and_names_the_other_half(
 @pytest.mark.parametrize(
     ("name", "value"), [("TRAIN_RATIO", "most"), ("OUTPUT_FORMAT", "xlsx"), ("MAX_WORKERS", "few")]
 )
-def test_a_wrong_variable_exits_2_and_is_named(name: str, value: str, raw: Path, tmp_path: Path) -> None:
-    done = headrace("split", raw, "--out", tmp_path / "out", "--from-env", env={**OLD_JOB, name: value})
+def test_a_wrong_variable_exits_2_and_is_named(
+    name: str, value: str, raw: Path, tmp_path: Path
+) -> None:
+    done = headrace(
+        "split", raw, "--out", tmp_path / "out", "--from-env", env={**OLD_JOB, name: value}
+    )
 
     assert done.returncode == 2
     assert name in done.stderr
@@ -267,10 +329,16 @@ def test_an_export_never_mixes_with_the_files_of_another_run(raw: Path, tmp_path
     assert "part-00099.csv" in done.stderr
 
 
-def test_an_export_never_replaces_files_of_another_run_one_by_one(raw: Path, tmp_path: Path) -> None:
+def test_an_export_never_replaces_files_of_another_run_one_by_one(
+    raw: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     assert headrace("split", raw, "--out", out, "--from-env", env=OLD_JOB).returncode == 0
-    before = {path: path.read_bytes() for path in sorted((out / "training_data").rglob("*.*")) if path.is_file()}
+    before = {
+        path: path.read_bytes()
+        for path in sorted((out / "training_data").rglob("*.*"))
+        if path.is_file()
+    }
     assert headrace("split", raw, "--out", out, "--from-env", env=OLD_JOB).returncode == 0
     done = headrace("split", raw, "--out", out, "--from-env", env={**OLD_JOB, "TRAIN_RATIO": "0.3"})
 

@@ -46,7 +46,9 @@ class Block:
 def blocks_of(page: Path) -> list[Block]:
     found = []
     for match in FENCE.finditer(page.read_text("utf-8")):
-        found.append(Block(match["language"], match["text"], match["before"].startswith("<!-- not run: ")))
+        found.append(
+            Block(match["language"], match["text"], match["before"].startswith("<!-- not run: "))
+        )
     return found
 
 
@@ -55,14 +57,23 @@ def same_text(text: str) -> str:
 
 
 def run_console(text: str, where: Path) -> None:
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "120"}
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "COLUMNS": "120",
+    }
     for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         command, _, expected = part.partition("\n")
         if ranks := TORCHRUN.match(command):
             printed = run_script(where, int(ranks[1]), shlex.split(command[ranks.end() :]))
         else:
             done = subprocess.run(
-                shlex.split(command), cwd=where, env=environment, capture_output=True, text=True, check=False
+                shlex.split(command),
+                cwd=where,
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
             )
             assert done.returncode == 0, f"{command}\n{done.stderr}"
             printed = done.stdout
@@ -123,15 +134,23 @@ def test_the_guarantees_name_tests_that_exist() -> None:
 
 def test_every_public_name_is_in_the_reference() -> None:
     reference = "".join(page.read_text("utf-8") for page in (ROOT / "docs/api").glob("*.md"))
-    shown = set(re.findall(r"^::: headrace\.(\w+|types\.\w+|tabular\.\w+)$", reference, re.MULTILINE))
+    shown = set(
+        re.findall(r"^::: headrace\.(\w+|types\.\w+|tabular\.\w+)$", reference, re.MULTILINE)
+    )
     public = set(headrace.__all__) - set(dir(headrace.errors))
-    public |= {f"{module.__name__.rpartition('.')[2]}.{name}" for module in (headrace.types, headrace.tabular) for name in module.__all__}
+    public |= {
+        f"{module.__name__.rpartition('.')[2]}.{name}"
+        for module in (headrace.types, headrace.tabular)
+        for name in module.__all__
+    }
 
     assert public - shown == set()
 
 
 def test_the_page_of_the_format_names_its_version() -> None:
-    said = re.findall(r"the format version, now (\d+)", (ROOT / "docs/format.md").read_text("utf-8"))
+    said = re.findall(
+        r"the format version, now (\d+)", (ROOT / "docs/format.md").read_text("utf-8")
+    )
 
     assert [str(FORMAT_VERSION)] == said
 
@@ -144,7 +163,12 @@ def commands_named_on(page: Path) -> list[list[str]]:
 
 def test_commands_and_flags_between_backticks_exist() -> None:
     top, unknown, named = get_command(app), [], 0
-    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *(ROOT / "examples").rglob("*.md")]:
+    for page in [
+        *PAGES,
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "SECURITY.md",
+        *(ROOT / "examples").rglob("*.md"),
+    ]:
         for words in commands_named_on(page):
             command, options = top, set()
             for word in words:
@@ -159,7 +183,9 @@ def test_commands_and_flags_between_backticks_exist() -> None:
                     unknown.append(f"{page.name}: {' '.join(words)}")
                 elif below:  # `init RECIPE`, `histories SOURCE`
                     command = below.get("prepare", below.get("split"))
-                options = {flag for each in command.params for flag in (*each.opts, *each.secondary_opts)}
+                options = {
+                    flag for each in command.params for flag in (*each.opts, *each.secondary_opts)
+                }
 
     assert unknown == []
     assert named > 100
@@ -172,7 +198,9 @@ def test_words_that_the_page_of_errors_explains_are_words_of_messages() -> None:
             if isinstance(call, ast.Call | ast.Return | ast.Assign):
                 parts = (part.value for part in ast.walk(call) if isinstance(part, ast.Constant))
                 said.append("".join(part for part in parts if isinstance(part, str)))
-    _, _, tables = (ROOT / "docs/errors.md").read_text("utf-8").partition("## By the words of the message")
+    _, _, tables = (
+        (ROOT / "docs/errors.md").read_text("utf-8").partition("## By the words of the message")
+    )
     firsts = [line.split(" | ")[0] for line in tables.splitlines() if line.startswith("| `")]
     words = [word for first in firsts for word in re.findall(r"`([^`]+)`", first)]
 

@@ -58,7 +58,9 @@ def test_given_fields_are_in_the_message(error: HeadraceError, message: str) -> 
         ("a \ufdee b \ufdef", "a \\ufdee b \\ufdef", "a \\ufdee b \\ufdef"),
     ],
 )  # fmt: skip
-def test_marked_settings_are_written_for_their_reader(text: str, in_python: str, on_the_command_line: str) -> None:
+def test_marked_settings_are_written_for_their_reader(
+    text: str, in_python: str, on_the_command_line: str
+) -> None:
     assert in_python == str(SettingsError(text))
     assert on_the_command_line == SettingsError(text).words(in_flags)
 
@@ -71,11 +73,15 @@ def test_a_field_is_written_for_its_reader() -> None:
 
 
 def test_the_first_marked_name_of_a_problem_is_the_setting() -> None:
-    error = SettingsError(f"{setting_name('seed')} has no effect without {setting('shuffle')}", value=3)
+    error = SettingsError(
+        f"{setting_name('seed')} has no effect without {setting('shuffle')}", value=3
+    )
 
     assert error.setting == "seed"
     assert str(error) == "seed has no effect without shuffle="
-    assert SettingsError(f"leave {setting('seed')} out", setting="seed").words() == "leave seed= out"
+    assert (
+        SettingsError(f"leave {setting('seed')} out", setting="seed").words() == "leave seed= out"
+    )
 
 
 def test_a_quoted_error_keeps_its_marks() -> None:

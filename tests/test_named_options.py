@@ -44,8 +44,14 @@ def sentences(file: Path) -> Iterator[str]:
     inside = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in nodes:
         if isinstance(node, ast.JoinedStr):
-            yield "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told_of | inside:
+            yield "".join(
+                part.value if isinstance(part, ast.Constant) else "…" for part in node.values
+            )
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in told_of | inside
+        ):
             yield node.value
 
 
@@ -68,11 +74,19 @@ def flags_of(command: Any) -> set[str]:
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_recipe_names_settings_of_its_own(recipe: str) -> None:
     others = set().union(*map(settings_of, RECIPES)) - settings_of(recipe) - RUN
-    inner = {SOURCE / folder_of(each) for each in RECIPES if folder_of(each).startswith(f"{folder_of(recipe)}/")}
+    inner = {
+        SOURCE / folder_of(each)
+        for each in RECIPES
+        if folder_of(each).startswith(f"{folder_of(recipe)}/")
+    }
     files = [
-        file for file in modules(folder_of(recipe)) if file.parent.name not in READERS and file.parent not in inner
+        file
+        for file in modules(folder_of(recipe))
+        if file.parent.name not in READERS and file.parent not in inner
     ]
-    said = {(file.name, name) for file in files for text in sentences(file) for name in options_in(text)}
+    said = {
+        (file.name, name) for file in files for text in sentences(file) for name in options_in(text)
+    }
 
     assert [] == sorted((file, name) for file, name in said if name in others)
     assert said or recipe == "rewrite"
@@ -81,7 +95,12 @@ def test_a_recipe_names_settings_of_its_own(recipe: str) -> None:
 @pytest.mark.slow
 def test_what_recipes_share_names_no_setting_of_one_of_them() -> None:
     own = {name for recipe in RECIPES for name in settings_of(recipe)} - FOR_PREPARING - RUN
-    said = {(file.name, name) for file in modules(*SHARED) for text in sentences(file) for name in options_in(text)}
+    said = {
+        (file.name, name)
+        for file in modules(*SHARED)
+        for text in sentences(file)
+        for name in options_in(text)
+    }
 
     assert {name for _, name in said} >= {"cache", "engine", "multiprocessing_context"}
     assert [] == sorted((file, name) for file, name in said if name in own)
@@ -97,7 +116,9 @@ def test_flags_in_texts_exist() -> None:
         "--revision",
         "--exclude",
     }  # of `ray start`, torchrun, docker, `hf download`
-    proof = set(re.findall(r'"(--[a-z][a-z-]*)"', (SOURCE / "validate_sharding.py").read_text("utf-8")))
+    proof = set(
+        re.findall(r'"(--[a-z][a-z-]*)"', (SOURCE / "validate_sharding.py").read_text("utf-8"))
+    )
     said = {
         (file.name, flag)
         for file in modules(".")

@@ -23,10 +23,12 @@ COMPARED = re.compile(
 )
 
 needs_package = pytest.mark.skipif(
-    importlib.util.find_spec("chatterbot_corpus") is None, reason="chatterbot-corpus is not installed"
+    importlib.util.find_spec("chatterbot_corpus") is None,
+    reason="chatterbot-corpus is not installed",
 )
 needs_data = pytest.mark.skipif(
-    not (GSM8K.is_file() and QWEN.is_dir()), reason="GSM8K and the Qwen3 tokenizer are not beside the project"
+    not (GSM8K.is_file() and QWEN.is_dir()),
+    reason="GSM8K and the Qwen3 tokenizer are not beside the project",
 )
 
 
@@ -102,11 +104,18 @@ def test_what_is_not_there_is_named_with_what_to_do(tmp_path):
     no_tokenizer = run("--tokenizer", tmp_path / "nowhere", "--out", tmp_path)
 
     assert 1 == no_data.returncode == no_tokenizer.returncode
-    assert "nothing.jsonl does not exist; say where JSON lines of question and answer are with --data" in no_data.stderr
-    assert "nowhere does not exist; say where a tokenizer is with --tokenizer" in no_tokenizer.stderr
+    assert (
+        "nothing.jsonl does not exist; say where JSON lines of question and answer are with --data"
+        in no_data.stderr
+    )
+    assert (
+        "nowhere does not exist; say where a tokenizer is with --tokenizer" in no_tokenizer.stderr
+    )
 
 
-def test_the_package_is_read_and_never_imported_and_named_where_it_is_missing(tmp_path, monkeypatch):
+def test_the_package_is_read_and_never_imported_and_named_where_it_is_missing(
+    tmp_path, monkeypatch
+):
     rows_of = runpy.run_path(str(EXAMPLE / "corpus.py"))["rows_of"]
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.delitem(sys.modules, "chatterbot_corpus", raising=False)

@@ -25,10 +25,21 @@ def shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_peek_shows_the_declared_types(shard: Path, tmp_path: Path) -> None:
-    flags = ["--types", "n=int16", "--types", "x=float32,t=int8", "--null-values", "NA", "--cache-dir", tmp_path / "c"]
+    flags = [
+        "--types",
+        "n=int16",
+        "--types",
+        "x=float32,t=int8",
+        "--null-values",
+        "NA",
+        "--cache-dir",
+        tmp_path / "c",
+    ]
     record = json_of("peek", shard, "--rows", 1, *flags)
 
-    assert {"n": "int16", "x": "float32", "t": "int8"} == {each["name"]: each["type"] for each in record["schema"]}
+    assert {"n": "int16", "x": "float32", "t": "int8"} == {
+        each["name"]: each["type"] for each in record["schema"]
+    }
     assert [{"n": 0, "x": 0.5, "t": None}] == record["rows"]
     assert list((tmp_path / "c").glob("index-*.arrows"))
     assert not (tmp_path / "home").exists()

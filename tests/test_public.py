@@ -40,7 +40,13 @@ def test_preparing_needs_no_torch() -> None:
     assert done.stdout.strip() == "False"
 
 
-SPOKEN = ("__call__", "__getitem__", "__iter__", "__len__", "__rshift__")  # what users write without a name
+SPOKEN = (
+    "__call__",
+    "__getitem__",
+    "__iter__",
+    "__len__",
+    "__rshift__",
+)  # what users write without a name
 
 
 def said_of(value: object, where: str) -> Iterator[tuple[str, str | None]]:
@@ -51,8 +57,12 @@ def said_of(value: object, where: str) -> Iterator[tuple[str, str | None]]:
             continue
         for name, member in vars(owner).items():
             function = member.fget if isinstance(member, property) else member
-            function = function.func if isinstance(function, functools.cached_property) else function
-            function = function.__func__ if isinstance(function, classmethod | staticmethod) else function
+            function = (
+                function.func if isinstance(function, functools.cached_property) else function
+            )
+            function = (
+                function.__func__ if isinstance(function, classmethod | staticmethod) else function
+            )
             if inspect.isfunction(function) and (name in SPOKEN or not name.startswith("_")):
                 yield f"{where}.{name}", function.__doc__
 
@@ -73,7 +83,9 @@ def test_every_public_name_and_method_says_what_it_promises(module: str, needs: 
     pytest.importorskip(needs)
     face = import_module(module)
 
-    said = [each for name in face.__all__ for each in said_of(getattr(face, name), f"{module}.{name}")]
+    said = [
+        each for name in face.__all__ for each in said_of(getattr(face, name), f"{module}.{name}")
+    ]
 
     assert len(said) > len(face.__all__)
     assert [] == [where for where, words in said if not (words or "").strip()]
@@ -86,5 +98,7 @@ def test_opening_imports_nothing_that_only_filters_need(tmp_path: Path) -> None:
         "import sys, headrace; list(headrace.open(sys.argv[1]).stream(batch_size=1, batch_format='numpy'));"
         " print(*{'pyarrow.acero', 'pyarrow.dataset', 'polars', 'pydantic', 'torch'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "\n"

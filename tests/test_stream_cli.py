@@ -83,13 +83,29 @@ def test_the_plan_of_plain_shards_reads_only_the_index(tmp_path, home, monkeypat
 
 
 def test_the_plan_of_a_state_is_of_what_it_leaves_on_these_ranks(out, tmp_path):
-    settings = {"batch_size": 4, "shuffle": True, "seed": 7, "lanes": 4, "shuffle_rows": 40, "batch_format": "numpy"}
+    settings = {
+        "batch_size": 4,
+        "shuffle": True,
+        "seed": 7,
+        "lanes": 4,
+        "shuffle_rows": 40,
+        "batch_format": "numpy",
+    }
     loader = library.open(out).stream("train", **settings, topology=Topology(rank=0, world_size=4))
     batches = iter(loader)
     next(batches)
     (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
     batches.close()
-    asked = ("plan", out, "--split", "train", "--batch-size", "4", "--state", tmp_path / "state.json")
+    asked = (
+        "plan",
+        out,
+        "--split",
+        "train",
+        "--batch-size",
+        "4",
+        "--state",
+        tmp_path / "state.json",
+    )
     record = json_of(*asked, "--ranks", "3")  # seed and order are those of the state
     resumed = library.open(out).stream("train", **settings, topology=Topology(rank=0, world_size=3))
     resumed.load_state_dict(loader.state_dict())
@@ -141,26 +157,48 @@ def test_seen_counts_what_a_checkpoint_received(out, tmp_path):
 def test_where_and_seen_answer_for_entities(out, tmp_path, home):
     dataset = library.open(out)
     entity = dataset.manifest.facts["entity"]
-    names = [row[entity] for batch in dataset.stream("train", batch_size=99, batch_format="rows") for row in batch]
+    names = [
+        row[entity]
+        for batch in dataset.stream("train", batch_size=99, batch_format="rows")
+        for row in batch
+    ]
     (tmp_path / "names.txt").write_text(f"{names[3]}\nnobody\n\n{names[0]}\n")
     topology = Topology(rank=1, world_size=2)
-    loader = dataset.stream("train", batch_size=8, seed=3, shuffle=True, batch_format="rows", topology=topology)
+    loader = dataset.stream(
+        "train", batch_size=8, seed=3, shuffle=True, batch_format="rows", topology=topology
+    )
     loader.set_epoch(2)
     batches = [[row[entity] if row["valid"] else None for row in batch] for batch in loader]
     (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
 
-    where = json_of("where", out, "--entities", tmp_path / "names.txt", "--epoch", "2", *SPLIT)["entities"]
+    where = json_of("where", out, "--entities", tmp_path / "names.txt", "--epoch", "2", *SPLIT)[
+        "entities"
+    ]
     seen = json_of(
-        "where", out, "--seen", tmp_path / "state.json", "--entity", names[3], "--ranks", "2", "--batch-size", "8"
+        "where",
+        out,
+        "--seen",
+        tmp_path / "state.json",
+        "--entity",
+        names[3],
+        "--ranks",
+        "2",
+        "--batch-size",
+        "8",
     )
     assert [names[3], "nobody", names[0]] == list(where)
     assert names.count(names[3]) == where[names[3]]["rows"] == where[names[3]]["delivered"]
     assert 0 == where["nobody"]["rows"]
     for name, told in where.items():
         places = {
-            (step, place) for step, batch in enumerate(batches) for place, each in enumerate(batch) if each == name
+            (step, place)
+            for step, batch in enumerate(batches)
+            for place, each in enumerate(batch)
+            if each == name
         }
-        assert places == {(each["step"], each["place"]) for each in told["deliveries"] if each["rank"] == 1}
+        assert places == {
+            (each["step"], each["place"]) for each in told["deliveries"] if each["rank"] == 1
+        }
     assert seen["entities"][names[3]]["deliveries"] == where[names[3]]["deliveries"]
 
 
@@ -168,7 +206,10 @@ def test_where_and_seen_answer_for_entities(out, tmp_path, home):
     ("words", "message"),
     [
         (("where", "OUT", *SPLIT), "give one of --row SHARD:ROW, --entity"),
-        (("where", "OUT", *SPLIT, "--entity", "a", "--row", "b:1"), "give one of --row SHARD:ROW, --entity"),
+        (
+            ("where", "OUT", *SPLIT, "--entity", "a", "--row", "b:1"),
+            "give one of --row SHARD:ROW, --entity",
+        ),
         (("where", "OUT", *SPLIT, "--entities", "none.txt"), "cannot be read as UTF-8 text"),
         (("where", "OUT", *SPLIT, "--entity-column", "row"), "no entity was given"),
         (("index", "OUT", "--entity", "--place", "beside"), "kept in the cache"),
@@ -180,7 +221,11 @@ def test_wrong_questions_about_entities_end_in_one_message(words, message, out, 
     monkeypatch.chdir(out.parent)
     done = headrace(*(out if word == "OUT" else word for word in words))
 
-    assert (done.returncode in (1, 2), message in done.stderr, "Traceback" in done.stderr) == (True, True, False)
+    assert (done.returncode in (1, 2), message in done.stderr, "Traceback" in done.stderr) == (
+        True,
+        True,
+        False,
+    )
 
 
 def test_peek_shows_the_first_rows_with_types(tmp_path, home):
@@ -196,7 +241,18 @@ def test_peek_shows_the_first_rows_with_types(tmp_path, home):
 @pytest.mark.smoke("1-0")
 @pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (2, 0), (1, 1)])
 def test_stream_delivers_every_row_in_real_processes(ranks, workers, out):
-    record = json_of("stream", out, "--split", "train", "--ranks", ranks, "--workers", workers, "--batch-size", "16")
+    record = json_of(
+        "stream",
+        out,
+        "--split",
+        "train",
+        "--ranks",
+        ranks,
+        "--workers",
+        workers,
+        "--batch-size",
+        "16",
+    )
 
     assert library.open(out).split_rows["train"] == record["rows"]
     assert list(range(ranks)) == [each["rank"] for each in record["ranks"]]
@@ -204,7 +260,9 @@ def test_stream_delivers_every_row_in_real_processes(ranks, workers, out):
     for speed in (record, *record["ranks"]):
         assert speed["rows_per_s"] > 0
         assert speed["first_batch_s"] <= speed["seconds"]
-        assert speed["rows"] / speed["seconds"] == pytest.approx(speed["rows_per_s"], rel=0.01, abs=1)
+        assert speed["rows"] / speed["seconds"] == pytest.approx(
+            speed["rows_per_s"], rel=0.01, abs=1
+        )
         assert speed["steady_rows_per_s"] is None or speed["steady_rows_per_s"] > 0
     assert all(each["bytes_per_s"] > 0 for each in record["ranks"])
     assert record["mb_per_s"] >= 0
@@ -213,7 +271,9 @@ def test_stream_delivers_every_row_in_real_processes(ranks, workers, out):
 @pytest.mark.smoke("arrow")
 @pytest.mark.parametrize("batch_format", ["torch", "numpy", "arrow", "rows"])
 def test_stream_counts_rows_of_every_batch_format(batch_format, out):
-    record = json_of("stream", out, "--split", "train", "--batch-size", "16", "--batch-format", batch_format)
+    record = json_of(
+        "stream", out, "--split", "train", "--batch-size", "16", "--batch-format", batch_format
+    )
 
     assert library.open(out).split_rows["train"] == record["rows"]
 
@@ -221,7 +281,11 @@ def test_stream_counts_rows_of_every_batch_format(batch_format, out):
 @pytest.mark.parametrize("batch_format", ["torch", "numpy", "arrow", "rows"])
 def test_stream_does_not_count_filling_rows_of_any_batch_format(batch_format, out):
     loader = library.open(out).stream(
-        "train", batch_size=16, batch_format=batch_format, topology=Topology(rank=0, world_size=1), remainder="pad"
+        "train",
+        batch_size=16,
+        batch_format=batch_format,
+        topology=Topology(rank=0, world_size=1),
+        remainder="pad",
     )
 
     assert library.open(out).split_rows["train"] == sum(real_rows(batch) for batch in loader)
@@ -229,11 +293,18 @@ def test_stream_does_not_count_filling_rows_of_any_batch_format(batch_format, ou
 
 
 def test_stream_stops_at_its_limit(out):
-    assert 1 == json_of("stream", out, "--split", "train", "--batch-size", "1", "--limit-s", "0")["ranks"][0]["batches"]
+    assert (
+        1
+        == json_of("stream", out, "--split", "train", "--batch-size", "1", "--limit-s", "0")[
+            "ranks"
+        ][0]["batches"]
+    )
 
 
 def test_every_command_prints_a_table_too(out, tmp_path):
-    (tmp_path / "state.json").write_text(json.dumps(library.open(out).stream("val", batch_size=1).state_dict()))
+    (tmp_path / "state.json").write_text(
+        json.dumps(library.open(out).stream("val", batch_size=1).state_dict())
+    )
     shard = library.open(out).split_index("train").shards[0]
     for arguments, text in [
         (("plan", out, *SPLIT, "--detail"), "steps per rank"),
@@ -292,11 +363,15 @@ def test_validation_under_torchrun_with_workers(out):
     assert 2 == len(verdict["batches_per_rank"])
 
 
-def validate(folder: Path, ranks: int, *arguments: object) -> list[subprocess.CompletedProcess[str]]:
+def validate(
+    folder: Path, ranks: int, *arguments: object
+) -> list[subprocess.CompletedProcess[str]]:
     """What each of several ranks says of the same command, started as a launcher starts them."""
     run_ranks(validate_on_rank, ranks, ranks, str(folder), [str(each) for each in arguments])
     records = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(ranks)]
-    return [subprocess.CompletedProcess([], each["code"], each["out"], each["err"]) for each in records]
+    return [
+        subprocess.CompletedProcess([], each["code"], each["out"], each["err"]) for each in records
+    ]
 
 
 @pytest.mark.slow
@@ -331,9 +406,15 @@ def test_validation_fails_on_every_rank_without_hanging_when_one_meets_damage(tm
 def test_validation_alone_and_its_wrong_commands(out, monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    alone = ended(lambda: validate_sharding.main(["--data", str(out), "--split", "train"]), "validate")
-    as_specified = ended(lambda: validate_sharding.main(["--data_dir", str(out), "--split", "train"]), "validate")
-    wrong = ended(lambda: validate_sharding.main(["--data", str(out), "--batch-size", "0"]), "validate")
+    alone = ended(
+        lambda: validate_sharding.main(["--data", str(out), "--split", "train"]), "validate"
+    )
+    as_specified = ended(
+        lambda: validate_sharding.main(["--data_dir", str(out), "--split", "train"]), "validate"
+    )
+    wrong = ended(
+        lambda: validate_sharding.main(["--data", str(out), "--batch-size", "0"]), "validate"
+    )
     nothing = ended(lambda: validate_sharding.main(["--data", str(out / "none")]), "validate")
 
     assert (0, True) == (alone.returncode, verdict_of(alone)["ok"])
@@ -376,11 +457,15 @@ def test_plans_of_whole_shards_and_of_parts_of_epochs(out):
 
 
 def test_a_saved_state_is_streamed_on(out, tmp_path):
-    loader = library.open(out).stream("train", batch_size=8, seed=3, shuffle=True, batch_format="numpy", lanes=4)
+    loader = library.open(out).stream(
+        "train", batch_size=8, seed=3, shuffle=True, batch_format="numpy", lanes=4
+    )
     batches = iter(loader)
     next(batches)
     (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
     options = ("--state", tmp_path / "state.json")
-    record = json_of("stream", out, "--split", "train", "--batch-size", "8", "--seed", "3", *options)
+    record = json_of(
+        "stream", out, "--split", "train", "--batch-size", "8", "--seed", "3", *options
+    )
 
     assert record["rows"] == loader.index.total_rows - 8

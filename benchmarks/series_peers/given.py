@@ -65,7 +65,9 @@ class Given:
     def runs(self) -> Iterator[Run]:
         """All that are long enough for a window, in order: for loaders that do not look for what is missing."""
         bad = np.isnan(self.rows).any(axis=1)
-        for entity, (begin, end) in enumerate(zip(self.begins.tolist(), self.ends.tolist(), strict=True)):
+        for entity, (begin, end) in enumerate(
+            zip(self.begins.tolist(), self.ends.tolist(), strict=True)
+        ):
             edges = [begin - 1, *(np.flatnonzero(bad[begin:end]) + begin).tolist(), end]
             for before, after in pairwise(edges):
                 if after - before - 1 >= self.window:
@@ -86,7 +88,11 @@ class Given:
         for start in starts[first].tolist():
             ours = self.rows[start : start + self.window]
             here = told & ~np.isnan(ours)
-            if (np.abs(ours - window)[here] < _CLOSE).all() and here[:, 1:].all() and here[self.input :, 0].any():
+            if (
+                (np.abs(ours - window)[here] < _CLOSE).all()
+                and here[:, 1:].all()
+                and here[self.input :, 0].any()
+            ):
                 return int(start)
         return None
 
@@ -99,10 +105,14 @@ def save(given: Given) -> None:
     for name in _ARRAYS:
         np.save(given.folder / f"{name}.npy", getattr(given, name))
     words = ("run", "names", "features", "attributes", "input", "horizon", "batch")
-    (given.folder / "given.json").write_text(json.dumps({name: getattr(given, name) for name in words}))
+    (given.folder / "given.json").write_text(
+        json.dumps({name: getattr(given, name) for name in words})
+    )
 
 
 def load(folder: Path) -> Given:
     """What `save` wrote."""
     words = json.loads((folder / "given.json").read_text())
-    return Given(folder=folder, **words, **{name: np.load(folder / f"{name}.npy") for name in _ARRAYS})
+    return Given(
+        folder=folder, **words, **{name: np.load(folder / f"{name}.npy") for name in _ARRAYS}
+    )

@@ -29,9 +29,13 @@ PACKAGES = {"neuralforecast_batches": "neuralforecast"}
 def python_of(peer: str, environments: Path | None) -> str | None:
     """The Python that has this peer; None if there is none."""
     package = PACKAGES.get(peer, peer)
-    python = sys.executable if environments is None else str(environments / package / "bin" / "python")
+    python = (
+        sys.executable if environments is None else str(environments / package / "bin" / "python")
+    )
     looks = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
-    found = Path(python).exists() and subprocess.run([python, "-c", looks], check=False).returncode == 0
+    found = (
+        Path(python).exists() and subprocess.run([python, "-c", looks], check=False).returncode == 0
+    )
     return python if found else None
 
 
@@ -47,7 +51,8 @@ class Served:
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+            env=os.environ
+            | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
         )
         self.facts: dict[str, Any] = self._answer()
 
@@ -76,7 +81,10 @@ class Served:
 def table(folder: Path, environments: Path | None, rounds: int, seconds: float) -> Table:
     """Measure in turns. folder: what `given.save` wrote."""
     pythons = {name: python_of(name, environments) for name in PEERS}
-    there = {**dict.fromkeys(OURS, sys.executable), **{name: each for name, each in pythons.items() if each}}
+    there = {
+        **dict.fromkeys(OURS, sys.executable),
+        **{name: each for name, each in pythons.items() if each},
+    }
     served: dict[str, Served] = {}
     try:
         for name, python in there.items():
@@ -98,13 +106,28 @@ def table(folder: Path, environments: Path | None, rounds: int, seconds: float) 
         "are ours",
         "numbers",
     )
-    lines = [_line(words[name], each.facts, paces[name], paces["headrace"]) for name, each in served.items()]
+    lines = [
+        _line(words[name], each.facts, paces[name], paces["headrace"])
+        for name, each in served.items()
+    ]
     missing = {words[name]: "not installed" for name in PEERS if name not in served}
-    return Table("peers", "The packages themselves, each in a process", heads, lines, missing=missing)
+    return Table(
+        "peers", "The packages themselves, each in a process", heads, lines, missing=missing
+    )
 
 
-def _line(words: str, facts: dict[str, Any], paces: list[float], ours: list[float]) -> tuple[Cell, ...]:
+def _line(
+    words: str, facts: dict[str, Any], paces: list[float], ours: list[float]
+) -> tuple[Cell, ...]:
     windows = "drawn" if facts["windows"] is None else f"{facts['windows']:,} of {facts['of']:,}"
     recognised = f"{facts['recognised']}/{facts['looked_at']}"
     version = facts["version"].split("+")[0]
-    return words, version, figure(paces, 0), ratio(ours, paces, 1), windows, recognised, f"{facts['numbers']:,.0f}"
+    return (
+        words,
+        version,
+        figure(paces, 0),
+        ratio(ours, paces, 1),
+        windows,
+        recognised,
+        f"{facts['numbers']:,.0f}",
+    )

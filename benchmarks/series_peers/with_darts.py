@@ -25,17 +25,33 @@ def loader(given: Given) -> Loader:
     for run in given.runs():
         rows, days = given.rows[run.begin : run.end], pd.RangeIndex(run.end - run.begin)
         attributes = pd.Series(given.static[run.entity], index=given.attributes)
-        targets.append(TimeSeries.from_times_and_values(days, rows[:, :1], static_covariates=attributes))
+        targets.append(
+            TimeSeries.from_times_and_values(days, rows[:, :1], static_covariates=attributes)
+        )
         forcing.append(TimeSeries.from_times_and_values(days, rows[:, 1:]))
         windows += len(rows) - given.window + 1
     dataset = SequentialTorchTrainingDataset(
-        targets, future_covariates=forcing, input_chunk_length=given.input, output_chunk_length=given.horizon
+        targets,
+        future_covariates=forcing,
+        input_chunk_length=given.input,
+        output_chunk_length=given.horizon,
     )
-    batches = DataLoader(dataset, batch_size=given.batch, shuffle=True, collate_fn=_batch_collate_fn_train)
+    batches = DataLoader(
+        dataset, batch_size=given.batch, shuffle=True, collate_fn=_batch_collate_fn_train
+    )
 
     def seen(batch: Any) -> Any:
         target = np.concatenate([batch.past_target.numpy(), batch.future_target.numpy()], axis=1)
-        forced = np.concatenate([batch.historic_future_covariates.numpy(), batch.future_covariates.numpy()], axis=1)
+        forced = np.concatenate(
+            [batch.historic_future_covariates.numpy(), batch.future_covariates.numpy()], axis=1
+        )
         return np.concatenate([target, forced], axis=2)
 
-    return Loader(version("darts"), lambda: iter(batches), lambda batch: len(batch.past_target), seen, windows, "whole")
+    return Loader(
+        version("darts"),
+        lambda: iter(batches),
+        lambda batch: len(batch.past_target),
+        seen,
+        windows,
+        "whole",
+    )

@@ -43,12 +43,18 @@ def loader(given: Given) -> Loader:
         "is_pad",
         "start",
         "forecast_start",
-        ExpectedNumInstanceSampler(num_instances=DRAWN, min_past=given.input, min_future=given.horizon),
+        ExpectedNumInstanceSampler(
+            num_instances=DRAWN, min_past=given.input, min_future=given.horizon
+        ),
         given.input,
         given.horizon,
         time_series_fields=["feat_dynamic_real", "observed"],
     )
-    sides = [f"{side}_{name}" for side in ("past", "future") for name in ("target", "feat_dynamic_real", "observed")]
+    sides = [
+        f"{side}_{name}"
+        for side in ("past", "future")
+        for name in ("target", "feat_dynamic_real", "observed")
+    ]
     names = [*sides, "feat_static_real"]
     steps = Chain([AddObservedValuesIndicator("target", "observed"), cut, SelectFields(names)])
     batches = as_stacked_batches(
@@ -66,5 +72,10 @@ def loader(given: Given) -> Loader:
         return np.concatenate([target[:, :, None], forcing], axis=2)
 
     return Loader(
-        version("gluonts"), lambda: iter(batches), lambda batch: len(batch["past_target"]), seen, None, "whole"
+        version("gluonts"),
+        lambda: iter(batches),
+        lambda batch: len(batch["past_target"]),
+        seen,
+        None,
+        "whole",
     )

@@ -16,4 +16,10 @@ def loader(given: Given) -> Loader:
         given.run, "train", input_length=given.input, output_length=given.horizon, verify="never"
     )
     stream = train.stream(batch_size=given.batch)
-    return Loader(headrace.__version__, lambda: iter(stream), lambda batch: len(batch["y"]), whole, len(train.windows))
+    return Loader(
+        headrace.__version__,
+        lambda: iter(stream),
+        lambda batch: len(batch["y"]),
+        whole,
+        len(train.windows),
+    )

@@ -41,15 +41,29 @@ def loader(given: Given, series: int = 1, windows: int | None = None) -> Loader:
 
     def batches() -> Iterator[dict[str, Any]]:
         for batch in module.train_dataloader():
-            temporal, static, static_names, there, weights, names = model._create_windows(batch, step="train")
+            temporal, static, static_names, there, weights, names = model._create_windows(
+                batch, step="train"
+            )
             picked = torch.randperm(len(there))[: model.windows_batch_size]
-            yield model._sample_windows(temporal, static, static_names, names, picked, there, weights)
+            yield model._sample_windows(
+                temporal, static, static_names, names, picked, there, weights
+            )
 
     def seen(batch: dict[str, Any]) -> Any:
         return batch["temporal"][:, :, : 1 + len(given.features), 0].numpy()
 
-    whole = sum(_windows(model, batch) for batch in TimeSeriesDataModule(dataset, batch_size=1).train_dataloader())
-    return Loader(version("neuralforecast"), batches, lambda batch: len(batch["temporal"]), seen, whole, "whole")
+    whole = sum(
+        _windows(model, batch)
+        for batch in TimeSeriesDataModule(dataset, batch_size=1).train_dataloader()
+    )
+    return Loader(
+        version("neuralforecast"),
+        batches,
+        lambda batch: len(batch["temporal"]),
+        seen,
+        whole,
+        "whole",
+    )
 
 
 def _windows(model: Any, batch: Any) -> int:

@@ -29,7 +29,10 @@ def loader(given: Given) -> Loader:
         "experiment_name": "series",
         "dataset": "generic",
         "data_dir": str(root),
-        **{f"{each}_basin_file": str(root / "basins.txt") for each in ("train", "validation", "test")},
+        **{
+            f"{each}_basin_file": str(root / "basins.txt")
+            for each in ("train", "validation", "test")
+        },
         "per_basin_train_periods_file": str(root / "periods.p"),
         "run_dir": str(root / "run"),
         "train_dir": str(root / "run" / "train_data"),
@@ -45,7 +48,9 @@ def loader(given: Given) -> Loader:
         "verbose": 0,
     }
     dataset = GenericDataset(cfg=Config(settings), is_train=True, period="train")
-    batches = DataLoader(dataset, batch_size=given.batch, shuffle=True, collate_fn=dataset.collate_fn)
+    batches = DataLoader(
+        dataset, batch_size=given.batch, shuffle=True, collate_fn=dataset.collate_fn
+    )
 
     def seen(batch: dict[str, Any]) -> Any:
         names = [TARGET, *given.features]
@@ -57,7 +62,12 @@ def loader(given: Given) -> Loader:
         return np.stack([each.numpy() for each in own], axis=-1) * scale + center
 
     return Loader(
-        version("neuralhydrology"), lambda: iter(batches), lambda batch: len(batch["y"]), seen, len(dataset), "any"
+        version("neuralhydrology"),
+        lambda: iter(batches),
+        lambda batch: len(batch["y"]),
+        seen,
+        len(dataset),
+        "any",
     )
 
 
@@ -66,12 +76,19 @@ def _write(given: Given, root: Path) -> None:
     for name in ("time_series", "attributes", "run/train_data"):
         (root / name).mkdir(parents=True, exist_ok=True)
     periods = {}
-    for name, begin, end in zip(given.names, given.begins.tolist(), given.ends.tolist(), strict=True):
+    for name, begin, end in zip(
+        given.names, given.begins.tolist(), given.ends.tolist(), strict=True
+    ):
         days = pd.date_range("1985-01-01", periods=end - begin, freq="D", name="date")
         frame = pd.DataFrame(given.rows[begin:end], index=days, columns=[TARGET, *given.features])
         frame.to_xarray().to_netcdf(root / "time_series" / f"{name}.nc")
-        periods[name] = {"start_dates": [days[min(given.input, len(days) - 1)]], "end_dates": [days[-1]]}
-    static = pd.DataFrame(given.static, index=pd.Index(given.names, name="gauge_id"), columns=given.attributes)
+        periods[name] = {
+            "start_dates": [days[min(given.input, len(days) - 1)]],
+            "end_dates": [days[-1]],
+        }
+    static = pd.DataFrame(
+        given.static, index=pd.Index(given.names, name="gauge_id"), columns=given.attributes
+    )
     static.to_csv(root / "attributes" / "attributes.csv")
     (root / "basins.txt").write_text("".join(f"{name}\n" for name in given.names))
     (root / "periods.p").write_bytes(pickle.dumps(periods))

@@ -44,7 +44,9 @@ def loader(given: Given) -> Loader:
     def seen(batch: Any) -> Any:
         x = batch[0]
         target = np.concatenate([x["encoder_target"].numpy(), x["decoder_target"].numpy()], axis=1)
-        forcing = np.concatenate([x["encoder_cont"].numpy(), x["decoder_cont"].numpy()], axis=1)[:, :, places]
+        forcing = np.concatenate([x["encoder_cont"].numpy(), x["decoder_cont"].numpy()], axis=1)[
+            :, :, places
+        ]
         return np.concatenate([target[:, :, None], forcing], axis=2)
 
     return Loader(

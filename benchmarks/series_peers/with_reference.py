@@ -30,7 +30,9 @@ def loader(given: Given) -> Loader:
                 "static": static[entity],
             }
 
-    return Loader(f"torch {torch.__version__}", batches, lambda batch: len(batch["y"]), whole, len(starts))
+    return Loader(
+        f"torch {torch.__version__}", batches, lambda batch: len(batch["y"]), whole, len(starts)
+    )
 
 
 def whole(batch: dict[str, torch.Tensor]) -> Any:

@@ -11,12 +11,19 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PICTURE = ROOT / "docs/pictures/badges.svg"
-PER_LETTER, PADDING, GAP, HEIGHT = 6.6, 12, 8, 20  # of 11 px DejaVu Sans; textLength makes other fonts as wide
+PER_LETTER, PADDING, GAP, HEIGHT = (
+    6.6,
+    12,
+    8,
+    20,
+)  # of 11 px DejaVu Sans; textLength makes other fonts as wide
 
 
 def badges(settings: dict[str, Any]) -> list[tuple[str, str]]:
     """List label and value of each badge."""
-    versions = [each.rpartition(" ")[2] for each in settings["project"]["classifiers"] if ":: 3." in each]
+    versions = [
+        each.rpartition(" ")[2] for each in settings["project"]["classifiers"] if ":: 3." in each
+    ]
     strict = settings["tool"]["mypy"]["strict"]
     return [
         ("licence", settings["project"]["license"]),
@@ -46,4 +53,6 @@ def drawn(found: list[tuple[str, str]]) -> str:
 
 
 if __name__ == "__main__":
-    PICTURE.write_text(drawn(badges(tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8")))), "utf-8")
+    PICTURE.write_text(
+        drawn(badges(tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8")))), "utf-8"
+    )

@@ -13,7 +13,9 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 _ROOT = Path(__file__).parents[2]
-_EXAMPLES = sorted(page.relative_to(_ROOT).as_posix() for page in _ROOT.glob("examples/*/README.md"))
+_EXAMPLES = sorted(
+    page.relative_to(_ROOT).as_posix() for page in _ROOT.glob("examples/*/README.md")
+)
 _OUTSIDE = ["CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", *_EXAMPLES]
 _CONSOLE = re.compile(r'<div class="language-console highlight">.*?</div>', re.DOTALL)
 _FLAG = re.compile(r"(?<=[\s>])--[a-z][\w-]*(?=[\s<=])")
@@ -24,7 +26,11 @@ _WAY_OUT = re.compile(r"\]\((\.\./)+(?=(?:CHANGELOG|CONTRIBUTING|LICENSE|example
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages from outside."""
     for name in _OUTSIDE:
-        files.append(File.generated(config, name, content=_with_links_inside((_ROOT / name).read_text("utf-8"))))
+        files.append(
+            File.generated(
+                config, name, content=_with_links_inside((_ROOT / name).read_text("utf-8"))
+            )
+        )
     return files
 
 
@@ -52,5 +58,8 @@ def _settings_of(found: re.Match[str]) -> str:
     from headrace.recipe import find_recipe
 
     fields = find_recipe(found[1]).settings().model_fields
-    rows = [f"| `{name}` | {describe(field).replace('|', chr(92) + '|')} |" for name, field in fields.items()]
+    rows = [
+        f"| `{name}` | {describe(field).replace('|', chr(92) + '|')} |"
+        for name, field in fields.items()
+    ]
     return "\n".join(["", "| setting | |", "|---|---|", *rows, ""])

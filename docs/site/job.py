@@ -19,7 +19,10 @@ if CHECKPOINT.exists():
     stream.load_state_dict(saved["stream"])
     trained = saved["trained"]
 if rank == 0:
-    print(f"{ranks} ranks, {len(trained):,} rows trained before, {len(stream)} steps to go", flush=True)
+    print(
+        f"{ranks} ranks, {len(trained):,} rows trained before, {len(stream)} steps to go",
+        flush=True,
+    )
 
 for step, batch in enumerate(stream, start=1):
     rows = batch["id"][batch["valid"]].tolist()

@@ -27,10 +27,15 @@ def picture(out: str, figure: str) -> str:
     if found.chart is None:
         sys.exit(f"{figure} has no picture")
     # narrower than in a report, so that its words can be read where a phone shrinks the whole picture
-    drawn = draw(replace(found.chart, spec={**found.chart.spec, "width": _WIDTH}), figure, found.question)
+    drawn = draw(
+        replace(found.chart, spec={**found.chart.spec, "width": _WIDTH}), figure, found.question
+    )
     css = files("headrace.report").joinpath("page.css").read_text("utf-8")
     colours = "".join(
-        each[0] for each in re.finditer(r":root \{.*?\}|@media \(prefers[^{]*\{\s*:root \{.*?\}\s*\}", css, re.DOTALL)
+        each[0]
+        for each in re.finditer(
+            r":root \{.*?\}|@media \(prefers[^{]*\{\s*:root \{.*?\}\s*\}", css, re.DOTALL
+        )
     )
     size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', drawn)
     assert size is not None

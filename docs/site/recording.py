@@ -33,7 +33,13 @@ Line = tuple[float, str, str]  # second, class, text
 
 def run(directory: Path, ranks: int, killed_after: str | None) -> list[tuple[float, str]]:
     """Run the job, and kill it after a line that begins so. Returns (second, line)."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={ranks}",
+    ]
     job = subprocess.Popen(
         [*command, str(JOB)],
         cwd=directory,
@@ -47,7 +53,9 @@ def run(directory: Path, ranks: int, killed_after: str | None) -> list[tuple[flo
     for line in job.stdout:
         printed.append((time.monotonic() - begun, line.rstrip()))
         if killed_after is not None and line.startswith(killed_after):
-            subprocess.run(["pkill", "-KILL", "-f", str(JOB)], check=True)  # the launcher and all ranks
+            subprocess.run(
+                ["pkill", "-KILL", "-f", str(JOB)], check=True
+            )  # the launcher and all ranks
             break
     job.wait()
     if killed_after is None and job.returncode:
@@ -98,12 +106,19 @@ def drawn(lines: list[Line]) -> str:
         elif kind == "killed":
             spans = f'<tspan class="killed">✗ {escape(text)}</tspan>'
         else:
-            spans = f'<tspan class="end">{escape(text)}</tspan>' if text.startswith("end of") else escape(text)
+            spans = (
+                f'<tspan class="end">{escape(text)}</tspan>'
+                if text.startswith("end of")
+                else escape(text)
+            )
         rows.append(f'<text class="l{number}" x="{LEFT}" y="{y}">{spans}</text>')
     css.append("@media (prefers-reduced-motion: reduce) { text { animation: none !important } }")
     told = "; ".join(text for _, _, text in lines if not text.startswith("step "))
     colours = ("#ff6159", "#febc2e", "#28c840")
-    dots = "".join(f'<circle cx="{22 + 18 * n}" cy="20" r="5.5" fill="{colour}"/>' for n, colour in enumerate(colours))
+    dots = "".join(
+        f'<circle cx="{22 + 18 * n}" cy="20" r="5.5" fill="{colour}"/>'
+        for n, colour in enumerate(colours)
+    )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
         f' role="img"><title>{escape(told)}</title><style>{" ".join(css)}</style>'

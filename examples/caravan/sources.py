@@ -38,7 +38,10 @@ def catchments(raw: Path) -> headrace.Series:
     for number, area_km2 in attributes.select("catchment", "area").iter_rows():
         days = pl.read_csv(source / f"example{number}.csv").rename(str.lower)
         streamflow = (pl.col("qt") * (86.4 / area_km2)).alias("streamflow")
-        write(days.select("date", "prec", "tmean", streamflow), raw / "timeseries" / f"catchment_{number}.csv")
+        write(
+            days.select("date", "prec", "tmean", streamflow),
+            raw / "timeseries" / f"catchment_{number}.csv",
+        )
     named = attributes.with_columns(pl.format("catchment_{}", "catchment").alias("catchment"))
     write(named, raw / "attributes.csv")
     return headrace.Series(
@@ -66,12 +69,16 @@ def write(table: pl.DataFrame, path: Path) -> None:
 def caravan(data: Path) -> headrace.Series:
     """Basins of Caravan, a file each, and attributes of several countries joined on the basin's name."""
     if not sorted((data / "timeseries").glob("*.csv.gz")):
-        sys.exit(f"{data}/timeseries has no *.csv.gz; say where the basins of Caravan are with --data DIR")
+        sys.exit(
+            f"{data}/timeseries has no *.csv.gz; say where the basins of Caravan are with --data DIR"
+        )
     return headrace.Series(
         source=str(data / "timeseries" / "*.csv.gz"),
         target="streamflow",
         features=FORCING,
-        static=[str(each) for each in sorted((data / "attributes").glob("attributes_caravan_*.csv.gz"))],
+        static=[
+            str(each) for each in sorted((data / "attributes").glob("attributes_caravan_*.csv.gz"))
+        ],
         static_entity="gauge_id",
         static_features=ATTRIBUTES,
         frequency="1d",

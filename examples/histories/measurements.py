@@ -16,7 +16,9 @@ import polars as pl
 
 import headrace
 
-AIR_TIME = pl.col("air_time").cast(pl.Int64, strict=False) * 60  # of minutes; null where a flight was cancelled
+AIR_TIME = (
+    pl.col("air_time").cast(pl.Int64, strict=False) * 60
+)  # of minutes; null where a flight was cancelled
 
 
 def recipe_of(data: Path | None, raw: Path) -> headrace.Histories:
@@ -61,7 +63,9 @@ def read_flights() -> pl.DataFrame:
 
 def write_flights(raw: Path) -> None:
     """One CSV a month. Histories know who measures by number: a tail number, or an airport's code, read in base 36."""
-    flights = read_flights().drop_nulls("tailnum")  # some were cancelled before they had an aircraft
+    flights = read_flights().drop_nulls(
+        "tailnum"
+    )  # some were cancelled before they had an aircraft
     flights = flights.select(
         "month",
         number_of("tailnum", flights).alias("aircraft"),
@@ -70,7 +74,9 @@ def write_flights(raw: Path) -> None:
         AIR_TIME.alias("air_time_s"),
     )
     raw.mkdir(parents=True, exist_ok=True)
-    for (month,), part in sorted(flights.partition_by("month", as_dict=True, include_key=False).items()):
+    for (month,), part in sorted(
+        flights.partition_by("month", as_dict=True, include_key=False).items()
+    ):
         path = raw / f"part-{int(month):05d}.csv"
         if not path.exists():
             part.write_csv(path.with_name(f".{path.name}"))
@@ -80,14 +86,18 @@ def write_flights(raw: Path) -> None:
 def number_of(column: str, flights: pl.DataFrame) -> pl.Expr:
     """A column's texts of up to six letters and digits as numbers below 2³²; `numpy.base_repr` gives them back."""
     texts = flights[column].unique(maintain_order=True)
-    return pl.col(column).replace_strict(texts, [int(text, 36) for text in texts], return_dtype=pl.UInt32)
+    return pl.col(column).replace_strict(
+        texts, [int(text, 36) for text in texts], return_dtype=pl.UInt32
+    )
 
 
 def write_pings(data: Path, raw: Path) -> None:
     """The series of round-trip times as CSV files, named by their probe."""
     sources = sorted((data / "real_trace_labelled").glob("*.csv.gz"))
     if not sources:
-        sys.exit(f"the pings are not there: {data}/real_trace_labelled has no *.csv.gz; say where with --data DIR")
+        sys.exit(
+            f"the pings are not there: {data}/real_trace_labelled has no *.csv.gz; say where with --data DIR"
+        )
     raw.mkdir(parents=True, exist_ok=True)
     for source in sources:
         target = raw / source.name.removesuffix(".gz")

@@ -37,7 +37,9 @@ class Model(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(VOCABULARY, WIDTH)
         self.places = nn.Embedding(TOKENS, WIDTH)
-        layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, dropout=0.0, batch_first=True, norm_first=True)
+        layer = nn.TransformerEncoderLayer(
+            WIDTH, HEADS, 4 * WIDTH, dropout=0.0, batch_first=True, norm_first=True
+        )
         self.layers = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
         self.out = nn.Linear(WIDTH, VOCABULARY)
 
@@ -53,7 +55,9 @@ class Model(nn.Module):
 
 def loss_of(model: Model, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """Mean over the places that have a target; never by the value of a token."""
-    losses = nn.functional.cross_entropy(model(batch).transpose(1, 2), batch["targets"].long(), reduction="none")
+    losses = nn.functional.cross_entropy(
+        model(batch).transpose(1, 2), batch["targets"].long(), reduction="none"
+    )
     weights = (batch["targets_segmentation"] > 0).float()
     return (losses * weights).sum() / weights.sum().clamp(min=1)
 
@@ -76,8 +80,14 @@ def grain_batches(out: Path, size: int, position: int) -> Iterator[dict[str, tor
 
 def main() -> None:
     """Prepare, plan, train."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="the directory that holds real_trace_labelled/, instead of flights")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        help="the directory that holds real_trace_labelled/, instead of flights",
+    )
     parser.add_argument("--out", type=Path, default=Path("out/histories"))
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--batch-size", type=int, default=8)
@@ -95,7 +105,10 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     losses: list[float] = []
     state = None
-    for first in (0, asked.steps // 2):  # the second loader knows nothing but a state, or the position that Grain's has
+    for first in (
+        0,
+        asked.steps // 2,
+    ):  # the second loader knows nothing but a state, or the position that Grain's has
         stream = contexts.stream(batch_size=asked.batch_size)
         if state is not None:
             stream.load_state_dict(state)
@@ -113,7 +126,9 @@ def main() -> None:
             if step % 10 == 0 or step == asked.steps - 1:
                 print(f"step {step:>3}: loss {losses[-1]:.3f}")
         state = stream.state_dict()
-    print(f"loss {losses[0]:.3f} at first, {sum(losses[-5:]) / 5:.3f} at last; by chance {math.log(VOCABULARY):.3f}")
+    print(
+        f"loss {losses[0]:.3f} at first, {sum(losses[-5:]) / 5:.3f} at last; by chance {math.log(VOCABULARY):.3f}"
+    )
     try:
         print(f"report: {write_report(prepared.run)}")
     except MissingExtra as error:

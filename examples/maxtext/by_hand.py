@@ -19,15 +19,22 @@ def alone(batch: Batch) -> tuple[Batch, np.ndarray, np.ndarray]:
     """Each segment as the first and only one of a context; and the places, in contexts and in them, it came from."""
     pieces = []
     for context, segments_L in enumerate(batch["inputs_segmentation"]):
-        pieces += [(context, np.flatnonzero(segments_L == number)) for number in range(1, segments_L.max() + 1)]
-    result = {name: np.zeros((len(pieces), array.shape[1]), np.int32) for name, array in batch.items()}
+        pieces += [
+            (context, np.flatnonzero(segments_L == number))
+            for number in range(1, segments_L.max() + 1)
+        ]
+    result = {
+        name: np.zeros((len(pieces), array.shape[1]), np.int32) for name, array in batch.items()
+    }
     for row, (context, places) in enumerate(pieces):
         for name in ("inputs", "targets"):
             result[name][row, : len(places)] = batch[name][context, places]
         for name in ("inputs_position", "targets_position"):
             result[name][row, : len(places)] = np.arange(len(places))
         result["inputs_segmentation"][row, : len(places)] = 1
-        result["targets_segmentation"][row, : len(places)] = batch["targets_segmentation"][context, places] > 0
+        result["targets_segmentation"][row, : len(places)] = (
+            batch["targets_segmentation"][context, places] > 0
+        )
     return (
         result,
         np.concatenate([np.full(len(places), context) for context, places in pieces]),

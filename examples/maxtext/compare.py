@@ -38,7 +38,9 @@ class Program:
         input_pipeline_interface.make_grain_train_iterator = headrace_input.train_iterator
         with contextlib.redirect_stdout(io.StringIO()):
             self.config, recorder = initialize(["", *arguments, "enable_checkpointing=false"])
-            _, _, _, self.model, self.mesh, _, self.input, *_ = setup_train_loop(self.config, recorder)
+            _, _, _, self.model, self.mesh, _, self.input, *_ = setup_train_loop(
+                self.config, recorder
+            )
 
     def logits(self, batch: Batch) -> np.ndarray:
         """[B, L, V] of this batch, as MaxText's loss calls its model."""
@@ -53,7 +55,9 @@ class Program:
             )
 
         with jax.set_mesh(self.mesh), logical_axis_rules(self.config.logical_axis_rules):
-            return np.asarray(forward(self.model, {name: jax.numpy.asarray(each) for name, each in batch.items()}))
+            return np.asarray(
+                forward(self.model, {name: jax.numpy.asarray(each) for name, each in batch.items()})
+            )
 
 
 def main() -> None:
@@ -66,23 +70,33 @@ def main() -> None:
     taken = {name: np.asarray(array) for name, array in next(program.input).items()}
     batch = contexts.batch(range(size))
     assert taken.keys() == batch.keys()
-    assert all((taken[name] == batch[name]).all() and taken[name].dtype == np.int32 for name in batch)
+    assert all(
+        (taken[name] == batch[name]).all() and taken[name].dtype == np.int32 for name in batch
+    )
     weights_BL = batch["targets_segmentation"] > 0
     by_hand = losses(program.logits(batch), batch["targets"])[weights_BL].sum() / weights_BL.sum()
     logged = json.loads(Path(config.metrics_file).read_text().splitlines()[0])
-    print(f"step 0: loss {logged['learning/loss']:.6f} by MaxText, {by_hand:.6f} by hand of its logits")
+    print(
+        f"step 0: loss {logged['learning/loss']:.6f} by MaxText, {by_hand:.6f} by hand of its logits"
+    )
     assert logged["learning/total_weights"] == weights_BL.sum()
     assert abs(logged["learning/loss"] - by_hand) < SAME
 
-    ordered = open_contexts(config.grain_train_files, config.train_split, **{**options, "shuffle": "none"})
+    ordered = open_contexts(
+        config.grain_train_files, config.train_split, **{**options, "shuffle": "none"}
+    )
     batch = ordered.batch(range(size))  # the contexts of short histories come first
     single, context, place = alone(batch)
     weights_BL = batch["targets_segmentation"] > 0
     unmasked = {**batch, "inputs_segmentation": np.ones_like(batch["inputs_segmentation"])}
     apart = losses(program.logits(single), single["targets"])[single["inputs_segmentation"] > 0]
-    packed, leaking = (losses(program.logits(each), batch["targets"])[context, place] for each in (batch, unmasked))
+    packed, leaking = (
+        losses(program.logits(each), batch["targets"])[context, place] for each in (batch, unmasked)
+    )
     counted = weights_BL[context, place]
-    differs, would_differ = (float(np.abs(each - apart)[counted].max()) for each in (packed, leaking))
+    differs, would_differ = (
+        float(np.abs(each - apart)[counted].max()) for each in (packed, leaking)
+    )
     segments = len(single["inputs"])
     print(
         f"{counted.sum():,} tokens of {segments} segments in {size} contexts: largest difference of a token's loss"

@@ -20,7 +20,9 @@ VOCABULARY = 268
 def options_of(config: Any) -> dict[str, Any]:
     """What contexts have to be like for this configuration of MaxText. Raises `ValueError` where none would do."""
     if config.vocab_size < VOCABULARY:
-        raise ValueError(f"vocab_size is {config.vocab_size}; contexts have tokens up to {VOCABULARY - 1}: give more")
+        raise ValueError(
+            f"vocab_size is {config.vocab_size}; contexts have tokens up to {VOCABULARY - 1}: give more"
+        )
     if not config.packing:
         raise ValueError("packing is false; several segments share a context, and Transformer Engine's attention keeps"
                          " them apart only with packing: true")  # fmt: skip
@@ -51,8 +53,12 @@ def train_iterator(config: Any, mesh: Any, process_indices: list[int]) -> Any:
 
     batches = batches_of(config, process_indices.index(jax.process_index()), len(process_indices))
     iterator = MultiHostDataLoadIterator(batches, mesh, config.generate_padding_batch_train)
-    iterator.local_iterator = batches  # not its iter(): by the type checkpoints see that any number of hosts may resume
-    iterator.close = batches.close  # MaxText's own would also end orphaned worker processes of other programs
+    iterator.local_iterator = (
+        batches  # not its iter(): by the type checkpoints see that any number of hosts may resume
+    )
+    iterator.close = (
+        batches.close
+    )  # MaxText's own would also end orphaned worker processes of other programs
     return iterator
 
 

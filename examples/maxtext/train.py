@@ -99,8 +99,12 @@ def start(out: Path, name: str, hosts: int) -> list[subprocess.Popen[bytes]]:
     running = []
     with (out / f"{name}.log").open("ab") as log:
         for host in range(hosts):
-            asked = command("headrace_input.py", out, name, *more, f"metrics_file={out / name}-{host}.jsonl")
-            running.append(subprocess.Popen(asked, env=environment(host, hosts), stdout=log, stderr=log))
+            asked = command(
+                "headrace_input.py", out, name, *more, f"metrics_file={out / name}-{host}.jsonl"
+            )
+            running.append(
+                subprocess.Popen(asked, env=environment(host, hosts), stdout=log, stderr=log)
+            )
     return running
 
 
@@ -115,7 +119,9 @@ def train_until_killed(out: Path, name: str, hosts: int) -> None:
     """Until the checkpoint of step PERIOD is whole; then SIGKILL to all."""
     checkpoint = out / "runs" / name / "checkpoints" / str(PERIOD)
     running = start(out, name, hosts)
-    while all(each.poll() is None for each in running) and not checkpoint.is_dir():  # named when it is whole
+    while (
+        all(each.poll() is None for each in running) and not checkpoint.is_dir()
+    ):  # named when it is whole
         time.sleep(0.01)
     for each in running:
         each.kill()
@@ -132,17 +138,25 @@ def metrics(out: Path, name: str) -> list[dict[str, float]]:
 
 def main() -> None:
     """Prepare, train, kill, resume, compare."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("out/maxtext"))
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--hosts", type=int, choices=[1, 2], default=1, help="hosts of the job that is killed")
+    parser.add_argument(
+        "--hosts", type=int, choices=[1, 2], default=1, help="hosts of the job that is killed"
+    )
     asked = parser.parse_args()
     if importlib.util.find_spec("maxtext") is None:
-        sys.exit(f"maxtext is not installed; it needs Python 3.12 and pip install -r {HERE / 'requirements.txt'}")
+        sys.exit(
+            f"maxtext is not installed; it needs Python 3.12 and pip install -r {HERE / 'requirements.txt'}"
+        )
     out = asked.out.resolve()
 
     headrace.prepare(recipe_of(None, out / "raw"), out / "prepared")
-    contexts = open_contexts(out / "prepared", "train", context_tokens=TOKENS, seed=SEED, max_segments=32)
+    contexts = open_contexts(
+        out / "prepared", "train", context_tokens=TOKENS, seed=SEED, max_segments=32
+    )
     print(contexts.plan())
     (out / "config.yml").write_text(yaml.safe_dump(settings_of(out, asked.steps), sort_keys=False))
 
@@ -155,13 +169,18 @@ def main() -> None:
         weighed = np.count_nonzero(batch["targets_segmentation"])
         counts = [int(run["learning/total_weights"]) for run in (each, other)]
         if counts != [weighed, weighed]:
-            sys.exit(f"step {step}: MaxText weighed {counts[0]} and {counts[1]} tokens, the contexts have {weighed}")
+            sys.exit(
+                f"step {step}: MaxText weighed {counts[0]} and {counts[1]} tokens, the contexts have {weighed}"
+            )
         if step % 10 == 0 or step == asked.steps - 1:
             print(f"step {step:>3}: loss {each['learning/loss']:.3f} of {weighed:,} tokens")
     differs = max(
-        abs(each["learning/loss"] - other["learning/loss"]) for each, other in zip(whole, killed, strict=True)
+        abs(each["learning/loss"] - other["learning/loss"])
+        for each, other in zip(whole, killed, strict=True)
     )
-    print(f"killed on {asked.hosts} host(s) after step {PERIOD}, resumed on 1: losses differ by {differs:.0e} at most")
+    print(
+        f"killed on {asked.hosts} host(s) after step {PERIOD}, resumed on 1: losses differ by {differs:.0e} at most"
+    )
     if differs > (0 if asked.hosts == 1 else 1e-3):  # two hosts add up in another order
         sys.exit("the killed run did not learn what the whole one did")
 

@@ -47,7 +47,9 @@ def rows_of(data: Path | None) -> list[str]:
     if data is None:
         return packaged_rows()
     if not data.exists():
-        sys.exit(f"{data} does not exist; say where JSON lines of question and answer are with --data")
+        sys.exit(
+            f"{data} does not exist; say where JSON lines of question and answer are with --data"
+        )
     text = gzip.decompress(data.read_bytes()) if data.suffix == ".gz" else data.read_bytes()
     return [line for line in text.decode().split("\n") if line.strip()]
 
@@ -84,9 +86,12 @@ def train_tokenizer(rows: list[str], directory: Path) -> Path:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator((text for row in rows for text in texts(json.loads(row))), trainer)
+    tokenizer.train_from_iterator(
+        (text for row in rows for text in texts(json.loads(row))), trainer
+    )
     write_if_new(directory / "tokenizer.json", tokenizer.to_str())
     write_if_new(
-        directory / "tokenizer_config.json", json.dumps({"chat_template": TEMPLATE, "eos_token": TURNS[1]}, indent=2)
+        directory / "tokenizer_config.json",
+        json.dumps({"chat_template": TEMPLATE, "eos_token": TURNS[1]}, indent=2),
     )
     return directory

@@ -39,13 +39,17 @@ class Block(nn.Module):
         self.norms = nn.ModuleList([nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)])
         self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
         self.out = nn.Linear(WIDTH, WIDTH)
-        self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+        self.mlp = nn.Sequential(
+            nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
+        )
 
     def forward(self, x_BTD: torch.Tensor, allowed_B1TT: torch.Tensor | None) -> torch.Tensor:
         """allowed: which token attends to which; None: all before it."""
         B, T, _ = x_BTD.shape
         heads = self.qkv(self.norms[0](x_BTD)).view(B, T, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(*heads, attn_mask=allowed_B1TT, is_causal=allowed_B1TT is None)
+        mixed = F.scaled_dot_product_attention(
+            *heads, attn_mask=allowed_B1TT, is_causal=allowed_B1TT is None
+        )
         x_BTD = x_BTD + self.out(mixed.transpose(1, 2).reshape(B, T, WIDTH))
         return x_BTD + self.mlp(self.norms[1](x_BTD))
 
@@ -55,7 +59,9 @@ class Transformer(nn.Module):
 
     def __init__(self, used: torch.Tensor, positions: int) -> None:
         super().__init__()
-        self.register_buffer("used", used)  # the ids that the data has, sorted; the model numbers those alone
+        self.register_buffer(
+            "used", used
+        )  # the ids that the data has, sorted; the model numbers those alone
         self.words = nn.Embedding(len(used), WIDTH)
         self.positions = nn.Embedding(positions, WIDTH)
         self.blocks = nn.ModuleList([Block() for _ in range(LAYERS)])
@@ -64,7 +70,11 @@ class Transformer(nn.Module):
             nn.init.normal_(table.weight, std=0.02)
 
     def losses(
-        self, ids: torch.Tensor, labels: torch.Tensor, positions: torch.Tensor, allowed: torch.Tensor | None
+        self,
+        ids: torch.Tensor,
+        labels: torch.Tensor,
+        positions: torch.Tensor,
+        allowed: torch.Tensor | None,
     ) -> torch.Tensor:
         """The loss of every label, 0 where there is none: like `labels`, [B, T]."""
         x = self.words(torch.searchsorted(self.used, ids)) + self.positions(positions)
@@ -72,7 +82,9 @@ class Transformer(nn.Module):
             x = block(x, allowed)
         logits = self.norm(x) @ self.words.weight.T
         known = torch.where(labels < 0, labels, torch.searchsorted(self.used, labels.clamp(min=0)))
-        return F.cross_entropy(logits.flatten(0, 1), known.flatten(), reduction="none").view(labels.shape)
+        return F.cross_entropy(logits.flatten(0, 1), known.flatten(), reduction="none").view(
+            labels.shape
+        )
 
 
 def packed_losses(model: Transformer, batch: dict) -> torch.Tensor:
@@ -88,7 +100,9 @@ def single_losses(model: Transformer, batch: dict) -> torch.Tensor:
     for begin, end in pairwise(batch["cu_seqlens"].tolist()):
         row = slice(begin, end)
         positions = torch.arange(end - begin)[None]
-        found.append(model.losses(ids[None, row], labels[None, row], positions, None)[0][mask[row] == 1])
+        found.append(
+            model.losses(ids[None, row], labels[None, row], positions, None)[0][mask[row] == 1]
+        )
     return torch.cat(found)
 
 
@@ -128,7 +142,9 @@ def train(model: Transformer, out: Path, *, steps: int, bins: int) -> None:
     """Some steps of Adam over shuffled batches of bins, epochs following one another."""
     stream = headrace.open(out).stream("train", batch_size=bins, shuffle=True, packed=PADDED)
     optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
-    for step, batch in enumerate(islice((each for _ in cycle([0]) for each in stream), steps), start=1):
+    for step, batch in enumerate(
+        islice((each for _ in cycle([0]) for each in stream), steps), start=1
+    ):
         loss = packed_losses(model, batch).sum() / (batch["loss_mask"] == 1).sum().clamp(min=1)
         optimiser.zero_grad()
         loss.backward()
@@ -137,20 +153,31 @@ def train(model: Transformer, out: Path, *, steps: int, bins: int) -> None:
             print(f"step {step}: loss {loss.item():.4f}", flush=True)
 
 
-def prepare(data: Path | None, tokenizer: Path | None, base: Path, *, limit: int | None, pack_size: int) -> Path:
+def prepare(
+    data: Path | None, tokenizer: Path | None, base: Path, *, limit: int | None, pack_size: int
+) -> Path:
     """Chats to bins; what was prepared before is used again."""
     if tokenizer is not None and not tokenizer.exists():
-        sys.exit(f"{tokenizer} does not exist; say where a tokenizer is with --tokenizer, or leave it out to train one")
+        sys.exit(
+            f"{tokenizer} does not exist; say where a tokenizer is with --tokenizer, or leave it out to train one"
+        )
     rows = rows_of(data)[:limit]
     chats = write_if_new(base / "chats.jsonl", "".join(f"{row}\n" for row in rows))
     tokenizer = tokenizer or train_tokenizer(rows, base / "tokenizer")
     recipe = headrace.PackedSequences(
-        blend=str(chats), tokenizer=tokenizer, pack_size=pack_size, train_ratio=0.9, val_ratio=0.1, test_ratio=0
+        blend=str(chats),
+        tokenizer=tokenizer,
+        pack_size=pack_size,
+        train_ratio=0.9,
+        val_ratio=0.1,
+        test_ratio=0,
     )
     out = base / f"bins-{pack_size}"
     packed = headrace.prepare(recipe, out).manifest.facts["packed"]
     fill = packed["tokens"] / (packed["bins"] * pack_size)
-    print(f"{packed['sequences']:,} chats, {packed['tokens']:,} tokens in {packed['bins']:,} bins, {fill:.1%} full")
+    print(
+        f"{packed['sequences']:,} chats, {packed['tokens']:,} tokens in {packed['bins']:,} bins, {fill:.1%} full"
+    )
     return out
 
 
@@ -158,7 +185,9 @@ def used_ids(out: Path) -> torch.Tensor:
     """The ids that the bins hold, and 0, which fills rows up: sorted, int64."""
     found = [np.zeros(1, np.int32)]
     for split in ("train", "valid"):
-        rows = headrace.open(out).stream(split, batch_size=64, columns=["input_ids"], batch_format="numpy")
+        rows = headrace.open(out).stream(
+            split, batch_size=64, columns=["input_ids"], batch_format="numpy"
+        )
         found += [np.unique(np.concatenate(batch["input_ids"])) for batch in rows]
     return torch.from_numpy(np.unique(np.concatenate(found)).astype(np.int64))
 
@@ -166,8 +195,12 @@ def used_ids(out: Path) -> torch.Tensor:
 def main() -> None:
     """Prepare, compare, train, compare."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, help="JSON lines of question and answer, or .gz; else a package's")
-    parser.add_argument("--tokenizer", type=Path, help="a directory or file; else one is trained on the data")
+    parser.add_argument(
+        "--data", type=Path, help="JSON lines of question and answer, or .gz; else a package's"
+    )
+    parser.add_argument(
+        "--tokenizer", type=Path, help="a directory or file; else one is trained on the data"
+    )
     parser.add_argument("--out", type=Path, default=Path("out/packed_chats"))
     parser.add_argument("--limit", type=int, help="use so many questions at most")
     parser.add_argument("--pack-size", type=int, default=1024)
@@ -178,7 +211,13 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
 
-    out = prepare(asked.data, asked.tokenizer, asked.out.resolve(), limit=asked.limit, pack_size=asked.pack_size)
+    out = prepare(
+        asked.data,
+        asked.tokenizer,
+        asked.out.resolve(),
+        limit=asked.limit,
+        pack_size=asked.pack_size,
+    )
     model = Transformer(used_ids(out), asked.pack_size)
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(model.used):,} words")
     before = compare(model, out, min(2, asked.bins))

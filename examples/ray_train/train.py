@@ -46,7 +46,9 @@ def purchases_in(data: Path | None) -> str:
             "the purchases are not installed: pip install --no-deps lifetimes; or say where CDNOW_master.txt.gz is with"
             " --data DIR"
         )
-    return (Path(package.submodule_search_locations[0]) / "datasets" / "CDNOW_master.txt").read_text()
+    return (
+        Path(package.submodule_search_locations[0]) / "datasets" / "CDNOW_master.txt"
+    ).read_text()
 
 
 def write_raw(data: Path | None, raw: Path, limit: int | None) -> int:
@@ -98,20 +100,29 @@ def train_on_worker(config: dict[str, Any]) -> None:
             if step == steps:
                 counts = len(seen), len(seen.unique()), dataset.manifest.splits["train"].rows
                 if len(set(counts)) != 1:
-                    raise RuntimeError("epoch {}: {} rows came, {} different, {} expected".format(epoch, *counts))
+                    raise RuntimeError(
+                        "epoch {}: {} rows came, {} different, {} expected".format(epoch, *counts)
+                    )
                 losses, seen = [*losses, loss], seen[:0]
             if step % CHECKPOINT_STEPS == 0 or step == steps:
                 at = epoch + (step == steps)
                 state = {"model": model.state_dict(), "optimiser": optimiser.state_dict()}
                 state |= {"stream": json.dumps(stream.state_dict()), "epoch": at, "seen": seen}
                 save(state | {"losses": losses, "resumed": resumed})
-            if checkpoint is None and epoch == 1 and step == CHECKPOINT_STEPS + 2 and dist.get_rank() == 1:
+            if (
+                checkpoint is None
+                and epoch == 1
+                and step == CHECKPOINT_STEPS + 2
+                and dist.get_rank() == 1
+            ):
                 time.sleep(5)  # until Ray Train has taken note of the checkpoint
                 os._exit(1)  # a machine that goes away
     dist.barrier()
 
 
-def one_step(model: nn.Module, optimiser: torch.optim.Optimizer, batch: dict[str, torch.Tensor]) -> float:
+def one_step(
+    model: nn.Module, optimiser: torch.optim.Optimizer, batch: dict[str, torch.Tensor]
+) -> float:
     """Train on one batch. Rows that only fill it are masked; returns the mean loss."""
     features_BF = torch.stack([batch["discs"], batch["discs"].log1p()], 1)
     loss_B = (model(features_BF)[:, 0] - batch["dollars"].log1p()).square()
@@ -131,15 +142,21 @@ def save(state: dict[str, Any]) -> None:
         return
     with tempfile.TemporaryDirectory() as directory:
         torch.save(state, f"{directory}/job.pt")
-        train.report({"losses": state["losses"]}, checkpoint=train.Checkpoint.from_directory(directory))
+        train.report(
+            {"losses": state["losses"]}, checkpoint=train.Checkpoint.from_directory(directory)
+        )
 
 
 def main() -> None:
     """Split and train on the cluster."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, help="where CDNOW_master.txt.gz is; else it is the lifetimes package's")
+    parser.add_argument(
+        "--data", type=Path, help="where CDNOW_master.txt.gz is; else it is the lifetimes package's"
+    )
     parser.add_argument("--out", type=Path, default=Path("out/ray_train"))
-    parser.add_argument("--address", default="local", help="of the cluster; local: a Ray of this machine's own")
+    parser.add_argument(
+        "--address", default="local", help="of the cluster; local: a Ray of this machine's own"
+    )
     parser.add_argument("--limit", type=int, help="take only so many purchases")
     asked = parser.parse_args()
     out = asked.out.resolve()

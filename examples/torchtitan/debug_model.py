@@ -25,7 +25,9 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.attention.flex_attention import create_mask
 from torch.nn.functional import scaled_dot_product_attention
 
-_utils._get_available_device_type = lambda: "cpu"  # before torchtitan is imported, which else assumes CUDA
+_utils._get_available_device_type = lambda: (
+    "cpu"
+)  # before torchtitan is imported, which else assumes CUDA
 
 from torchtitan.components import metrics  # noqa: E402
 from torchtitan.components.loss import IGNORE_INDEX  # noqa: E402
@@ -58,8 +60,12 @@ def packed() -> Trainer.Config:
         mixed_precision_param="float32",
         disable_cuda_graphs=True,
     )
-    config.dataloader = HeadraceDataLoader.Config(infinite=False, global_batch_size=STEP_ROWS, seed=1)
-    config.validator = Validator.Config(steps=-1, dataloader=HeadraceDataLoader.Config(dataset="valid", shuffle=False))
+    config.dataloader = HeadraceDataLoader.Config(
+        infinite=False, global_batch_size=STEP_ROWS, seed=1
+    )
+    config.validator = Validator.Config(
+        steps=-1, dataloader=HeadraceDataLoader.Config(dataset="valid", shuffle=False)
+    )
     config.parallelism.spmd_backend = "partial_dtensor"  # the others need a newer torch
     config.debug.seed = 1
     return config
@@ -99,16 +105,26 @@ class Bytes(BaseTokenizer):
 def on_cpus() -> None:
     """Replace what asks for an accelerator."""
     none = metrics.DeviceMemStats(0, 0, 0, 0, 0, 0)
-    monitor = SimpleNamespace(device_name="CPU", get_peak_stats=lambda: none, reset_peak_stats=lambda: None)
+    monitor = SimpleNamespace(
+        device_name="CPU", get_peak_stats=lambda: none, reset_peak_stats=lambda: None
+    )
     metrics.build_device_memory_monitor = lambda: monitor
-    distributed.set_pg_timeouts = lambda **_: None  # names a device to the barrier, which gloo refuses
+    distributed.set_pg_timeouts = lambda **_: (
+        None
+    )  # names a device to the barrier, which gloo refuses
 
-    def attention(q: Any, k: Any, v: Any, *, block_mask: Any, scale: Any, enable_gqa: bool, **_: Any) -> Any:
+    def attention(
+        q: Any, k: Any, v: Any, *, block_mask: Any, scale: Any, enable_gqa: bool, **_: Any
+    ) -> Any:
         allowed = create_mask(block_mask.mask_mod, len(q), None, q.shape[2], k.shape[2], q.device)
-        out = scaled_dot_product_attention(q, k, v, attn_mask=allowed, scale=scale, enable_gqa=enable_gqa)
+        out = scaled_dot_product_attention(
+            q, k, v, attn_mask=allowed, scale=scale, enable_gqa=enable_gqa
+        )
         return out, SimpleNamespace(lse=None)
 
-    FlexAttention._compiled_flex_attn = staticmethod(attention)  # the compiled one has no backward pass on CPUs
+    FlexAttention._compiled_flex_attn = staticmethod(
+        attention
+    )  # the compiled one has no backward pass on CPUs
     torch._dynamo.config.disable = True
     divide = FSDPModule.set_gradient_divide_factor
 
@@ -138,7 +154,10 @@ def record(path: Path) -> None:
     def drawn(self: HeadraceDataLoader) -> Iterator[Any]:
         for inputs, labels in batches(self):
             rows = inputs["input"][(labels != IGNORE_INDEX).any(1)]
-            write(split=self.config.dataset, rows=[hashlib.sha256(row.numpy().tobytes()).hexdigest() for row in rows])
+            write(
+                split=self.config.dataset,
+                rows=[hashlib.sha256(row.numpy().tobytes()).hexdigest() for row in rows],
+            )
             yield inputs, labels
 
     write(pid=os.getpid())

@@ -65,7 +65,9 @@ def prepare(out: Path, chats: int) -> Path:
         borders = np.cumsum([0, *shares]) * bins.num_rows // sum(shares)
         (out / "bins" / split).mkdir(parents=True)
         for number, (first, end) in enumerate(pairwise(borders.tolist())):
-            pq.write_table(bins.slice(first, end - first), out / "bins" / split / f"shard-{number}.parquet")
+            pq.write_table(
+                bins.slice(first, end - first), out / "bins" / split / f"shard-{number}.parquet"
+            )
     return out / "bins"
 
 
@@ -73,7 +75,9 @@ def bins_of(dataset: Path, split: str) -> pa.Table:
     """Return all bins of a split."""
     opened = headrace.open(dataset)
     read = opened.block_reader(split)
-    return pa.concat_tables(read(block, None) for block in range(len(opened.split_index(split).rows)))
+    return pa.concat_tables(
+        read(block, None) for block in range(len(opened.split_index(split).rows))
+    )
 
 
 def digests(bins: pa.Table) -> Counter[str]:
@@ -84,18 +88,38 @@ def digests(bins: pa.Table) -> Counter[str]:
     return Counter(hashlib.sha256(row.tobytes()).hexdigest() for row in rows)
 
 
-def start(out: Path, name: str, ranks: int, steps: int, *more: str, config: str = "packed") -> subprocess.Popen[str]:
+def start(
+    out: Path, name: str, ranks: int, steps: int, *more: str, config: str = "packed"
+) -> subprocess.Popen[str]:
     """Start torchtitan on so many ranks. What it says goes to NAME-RANKS.log."""
     data = [f"--{part}dataloader.dataset_path={out / 'bins'}" for part in ("", "validator.")]
     if config == "own":
         data[0] = f"--dataloader.dataset_path={out / 'texts'}"
     command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"),
+        *(
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc-per-node={ranks}",
+        ),
         *(str(HERE / "debug_model.py"), "--module", "debug_model", "--config", config),
-        *("--dump_folder", str(out / name), "--training.steps", str(steps), "--validator.freq", str(steps), *data),
+        *(
+            "--dump_folder",
+            str(out / name),
+            "--training.steps",
+            str(steps),
+            "--validator.freq",
+            str(steps),
+            *data,
+        ),
         *("--checkpoint.enable", "--checkpoint.interval", str(INTERVAL), *more),
     ]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HOME": str(out / "hf"), "PYTHONPATH": str(HERE)}
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "HF_HOME": str(out / "hf"),
+        "PYTHONPATH": str(HERE),
+    }
     with (out / f"{name}-{ranks}.log").open("w") as log:
         return subprocess.Popen(command, env=environment, stdout=log, stderr=log, text=True)
 
@@ -123,7 +147,11 @@ def kill_after_checkpoint(run: subprocess.Popen[str], folder: Path) -> int:
 
 def records(folder: Path, key: str) -> list[dict]:
     """Return the recorded lines of all ranks that have this key; a line that a kill cut off is none."""
-    lines = [line for path in sorted((folder / "record").glob("*.jsonl")) for line in path.read_text().splitlines()]
+    lines = [
+        line
+        for path in sorted((folder / "record").glob("*.jsonl"))
+        for line in path.read_text().splitlines()
+    ]
     return [json.loads(line) for line in lines if f'"{key}"' in line and line.endswith("}")]
 
 
@@ -155,24 +183,35 @@ def differ(name: str, first: dict[int, float], second: dict[int, float]) -> floa
 def same_bins(name: str, expected: Counter[str], found: Counter[str]) -> None:
     """Stop if bins are missing or came again."""
     if expected != found:
-        sys.exit(f"{name}: {(expected - found).total()} bins are missing, {(found - expected).total()} came again")
+        sys.exit(
+            f"{name}: {(expected - found).total()} bins are missing, {(found - expected).total()} came again"
+        )
 
 
 def own_batches(out: Path) -> list[int]:
     """Count the batches that torchtitan's own loader has for each of three ranks in one pass over the texts."""
     os.environ["HF_HOME"] = str(out / "hf")
-    from debug_model import Bytes, own  # after the variable is set, and after the trainings, as it takes seconds
+    from debug_model import (  # after the variable is set, and after the trainings, as it takes seconds
+        Bytes,
+        own,
+    )
 
     config, tokenizer = own().dataloader, Bytes(Bytes.Config(), tokenizer_path="")
     config.dataset_path, config.infinite = str(out / "texts"), False
     sizes = {"seq_len": SEQ_LEN, "local_batch_size": 2, "tokenizer": tokenizer}
-    return [sum(1 for _ in config.build(dp_world_size=3, dp_rank=rank, **sizes)) for rank in range(3)]
+    return [
+        sum(1 for _ in config.build(dp_world_size=3, dp_rank=rank, **sizes)) for rank in range(3)
+    ]
 
 
 def main() -> None:
     """Train, kill, resume, compare; then ask torchtitan's own loader."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("out/torchtitan"), help="replaced (default: %(default)s)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("out/torchtitan"), help="replaced (default: %(default)s)"
+    )
     parser.add_argument("--chats", type=int, default=500, help="(default: %(default)s)")
     options = parser.parse_args()
     if importlib.util.find_spec("torchtitan") is None:
@@ -190,24 +229,35 @@ def main() -> None:
     finish(start(out, "whole", 3, steps, "--validator.enable"), out / "whole-3.log")
     whole = losses(out / "whole")
     same_bins("3 ranks", train, drawn(out / "whole", "train"))
-    print(f"3 ranks: each bin once; loss {whole[1]:.4f} in step 1, {whole[steps]:.4f} in step {steps}")
+    print(
+        f"3 ranks: each bin once; loss {whole[1]:.4f} in step 1, {whole[steps]:.4f} in step {steps}"
+    )
 
     run = start(out, "killed", 3, steps)
     step = kill_after_checkpoint(run, out / "killed")
-    before, seen = losses(out / "killed"), drawn(out / "killed", "train", slice(0, STEP_BATCHES * step))
+    before, seen = (
+        losses(out / "killed"),
+        drawn(out / "killed", "train", slice(0, STEP_BATCHES * step)),
+    )
     shutil.move(out / "killed" / "record", out / "killed" / "record-3")
     finish(start(out, "killed", 2, steps, "--validator.enable"), out / "killed-2.log")
     after = losses(out / "killed")
     if min(after) != step + 1:
         sys.exit(f"resumed in step {min(after)} from the checkpoint of step {step}")
     same_bins("killed and resumed", train, seen + drawn(out / "killed", "train"))
-    largest = differ("killed and resumed", whole, {at: before[at] for at in range(1, step + 1)} | after)
-    print(f"3 ranks killed after step {step}, resumed on 2: each bin once; losses differ by {largest:.0e} at most")
+    largest = differ(
+        "killed and resumed", whole, {at: before[at] for at in range(1, step + 1)} | after
+    )
+    print(
+        f"3 ranks killed after step {step}, resumed on 2: each bin once; losses differ by {largest:.0e} at most"
+    )
 
     for name, ranks in (("whole", 3), ("killed", 2)):
         passes = len(losses(out / name, "validation"))
         same_bins(
-            f"validation on {ranks} ranks", Counter(sorted(valid.elements()) * passes), drawn(out / name, "valid")
+            f"validation on {ranks} ranks",
+            Counter(sorted(valid.elements()) * passes),
+            drawn(out / name, "valid"),
         )
     ends = [{steps: losses(out / name, "validation")[steps]} for name in ("whole", "killed")]
     largest = differ("validation", *ends)

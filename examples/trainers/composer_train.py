@@ -57,7 +57,9 @@ def main() -> None:
     position = Position(stream)
     trainer = Trainer(
         model=model,
-        train_dataloader=DataSpec(stream, get_num_samples_in_batch=lambda batch: int(batch["valid"].sum())),
+        train_dataloader=DataSpec(
+            stream, get_num_samples_in_batch=lambda batch: int(batch["valid"].sum())
+        ),
         optimizers=torch.optim.SGD(model.parameters(), lr=0.01),
         device_train_microbatch_size=asked.batch_size,  # streams have no batch_size to be read
         spin_dataloaders=False,  # a resumed stream goes on at once: there is nothing to skip

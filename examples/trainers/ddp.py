@@ -21,7 +21,9 @@ def main() -> None:
         saved = torch.load(asked.checkpoint)
         model.module.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
-        stream.load_state_dict(saved["stream"])  # of any number of ranks, workers and rows in a batch
+        stream.load_state_dict(
+            saved["stream"]
+        )  # of any number of ranks, workers and rows in a batch
         seen.load_state_dict(saved["seen"])
 
     for step, batch in enumerate(stream, start=1):

@@ -14,9 +14,19 @@ import torch.distributed as dist
 
 def make_universal(checkpoint: Path) -> None:
     """Convert what was saved: as it is, ZeRO's optimizer states are for the same number of ranks."""
-    convert = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]
+    convert = [
+        sys.executable,
+        "-m",
+        "deepspeed.checkpoint.ds_to_universal",
+        "--inject_missing_state",
+    ]
     tag = (checkpoint / "latest").read_text()
-    folders = ["--input_folder", str(checkpoint / tag), "--output_folder", str(checkpoint / f"{tag}_universal")]
+    folders = [
+        "--input_folder",
+        str(checkpoint / tag),
+        "--output_folder",
+        str(checkpoint / f"{tag}_universal"),
+    ]
     subprocess.run([*convert, *folders], check=True, stdout=subprocess.DEVNULL)
     (checkpoint / "latest_universal").write_text(f"{tag}_universal")
 

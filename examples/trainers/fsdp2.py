@@ -24,7 +24,9 @@ def main() -> None:
         weights, moments = get_state_dict(model, optimizer)
         saved = {"model": weights, "optimizer": moments, "stream": "", "seen": ""}
         dcp.load(saved, checkpoint_id=asked.checkpoint)  # shards of any number of ranks
-        set_state_dict(model, optimizer, model_state_dict=saved["model"], optim_state_dict=saved["optimizer"])
+        set_state_dict(
+            model, optimizer, model_state_dict=saved["model"], optim_state_dict=saved["optimizer"]
+        )
         stream.load_state_dict(json.loads(saved["stream"]))
         seen.load_state_dict(json.loads(saved["seen"]))
 

@@ -21,7 +21,12 @@ class Cost(torch.nn.Module):
         super().__init__()
         self.layers = rows.model()
 
-    def forward(self, row: torch.Tensor, features: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:  # noqa: ARG002 - counted
+    def forward(
+        self,
+        row: torch.Tensor,  # noqa: ARG002 - counted
+        features: torch.Tensor,
+        y: torch.Tensor,
+    ) -> dict[str, torch.Tensor]:
         return {"loss": (self.layers(features)[:, 0] - y).square().mean()}
 
 
@@ -30,7 +35,9 @@ class StreamTrainer(HeadraceTrainerMixin, Trainer):
 
     seen = rows.Seen()
 
-    def training_step(self, model: torch.nn.Module, inputs: Any, *arguments: Any, **settings: Any) -> torch.Tensor:
+    def training_step(
+        self, model: torch.nn.Module, inputs: Any, *arguments: Any, **settings: Any
+    ) -> torch.Tensor:
         self.seen.add({"row": inputs["row"], "valid": inputs.valid[: len(inputs["row"])]})
         return super().training_step(model, inputs, *arguments, **settings)
 

@@ -78,7 +78,9 @@ def main() -> None:
         enable_model_summary=False,
     )
     trainer.fit(
-        model, datamodule=data, ckpt_path=asked.checkpoint if asked.checkpoint and asked.checkpoint.exists() else None
+        model,
+        datamodule=data,
+        ckpt_path=asked.checkpoint if asked.checkpoint and asked.checkpoint.exists() else None,
     )
     line = model.seen.report(asked)
     if trainer.is_global_zero:

@@ -19,10 +19,18 @@ class StreamTrainer(HeadraceTrainerMixin, workflow.CustomSeq2SeqTrainer):
     """LLaMA-Factory's trainer on streams."""
 
 
-def streams(template: Any, model_args: Any, data_args: Any, training_args: Any, **more: Any) -> dict[str, Any]:  # noqa: ARG001 - its signature
+def streams(  # with the signature of `get_dataset`
+    template: Any,  # noqa: ARG001
+    model_args: Any,  # noqa: ARG001
+    data_args: Any,
+    training_args: Any,
+    **more: Any,  # noqa: ARG001
+) -> dict[str, Any]:
     """Open both splits with the batch sizes of the config, in place of `get_dataset`."""
     bins = headrace.open(data_args.tokenized_path)
-    train = bins.stream("train", batch_size=training_args.train_batch_size, shuffle=True, seed=training_args.seed)
+    train = bins.stream(
+        "train", batch_size=training_args.train_batch_size, shuffle=True, seed=training_args.seed
+    )
     made = {"train_dataset": train}
     if training_args.eval_strategy != "no" or training_args.do_eval:
         made["eval_dataset"] = bins.stream("val", batch_size=training_args.eval_batch_size)

@@ -43,7 +43,11 @@ def train_on_worker(config: dict[str, Any]) -> None:
         if step == asked.stop_after:
             break
 
-    saved = {"model": model.module.state_dict(), "stream": stream.state_dict(), "seen": seen.state_dict()}
+    saved = {
+        "model": model.module.state_dict(),
+        "stream": stream.state_dict(),
+        "seen": seen.state_dict(),
+    }
     line = {"line": seen.report(asked)}
     if dist.get_rank() > 0:
         train.report(line)
@@ -58,8 +62,12 @@ def main() -> None:
     parser = rows.flags(__doc__)
     parser.add_argument("--ranks", type=int, default=2, help="workers of Ray Train")
     asked = rows.asked(parser)
-    asked.checkpoint = asked.checkpoint and asked.checkpoint.resolve()  # workers run in directories of their own
-    environment = {"env_vars": {"PYTHONPATH": os.path.dirname(os.path.abspath(__file__))}}  # where rows.py is
+    asked.checkpoint = (
+        asked.checkpoint and asked.checkpoint.resolve()
+    )  # workers run in directories of their own
+    environment = {
+        "env_vars": {"PYTHONPATH": os.path.dirname(os.path.abspath(__file__))}
+    }  # where rows.py is
     ray.init(
         num_cpus=asked.ranks + 1,
         include_dashboard=False,

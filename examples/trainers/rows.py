@@ -30,12 +30,22 @@ REAL_BATCH_SIZE = 512
 def flags(description: str | None) -> argparse.ArgumentParser:
     """Declare the flags that every script has."""
     parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, help="where CDNOW_master.txt.gz is; else 49 rows are made")
-    parser.add_argument("--out", type=Path, default=Path("out/trainers"), help="where the shards are written")
-    parser.add_argument("--workers", type=int, default=0, help="processes that make the features; 0: a thread")
-    parser.add_argument("--batch-size", type=int, help=f"rows of a rank; {REAL_BATCH_SIZE}, or {BATCH_SIZE} of 49")
+    parser.add_argument(
+        "--data", type=Path, help="where CDNOW_master.txt.gz is; else 49 rows are made"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("out/trainers"), help="where the shards are written"
+    )
+    parser.add_argument(
+        "--workers", type=int, default=0, help="processes that make the features; 0: a thread"
+    )
+    parser.add_argument(
+        "--batch-size", type=int, help=f"rows of a rank; {REAL_BATCH_SIZE}, or {BATCH_SIZE} of 49"
+    )
     parser.add_argument("--stop-after", type=int, metavar="STEP", help="stop after so many steps")
-    parser.add_argument("--checkpoint", type=Path, help="written at the end; read first if it is there")
+    parser.add_argument(
+        "--checkpoint", type=Path, help="written at the end; read first if it is there"
+    )
     return parser
 
 
@@ -43,7 +53,9 @@ def asked(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """Read the flags and write the shards. Every process of a job may do this at once."""
     options = parser.parse_args()
     options.shards = write_shards(options.data, options.out.resolve())
-    options.batch_size = options.batch_size or (BATCH_SIZE if options.data is None else REAL_BATCH_SIZE)
+    options.batch_size = options.batch_size or (
+        BATCH_SIZE if options.data is None else REAL_BATCH_SIZE
+    )
     return options
 
 
@@ -78,7 +90,9 @@ def write_shards(data: Path | None, out: Path) -> Path:
 def made_rows(sizes: tuple[int, ...]) -> list[pa.Table]:
     """Rows in shards of these sizes, numbered from 0."""
     numbers = torch.arange(sum(sizes)).split(list(sizes))
-    return [as_table(shard.tolist(), (shard % 7).tolist(), (shard % 2).tolist()) for shard in numbers]
+    return [
+        as_table(shard.tolist(), (shard % 7).tolist(), (shard % 2).tolist()) for shard in numbers
+    ]
 
 
 def purchases(text: str) -> dict[str, list[pa.Table]]:
@@ -97,7 +111,9 @@ def purchases(text: str) -> dict[str, list[pa.Table]]:
 
 def as_table(row: Any, x: Any, y: Any) -> pa.Table:
     """Columns of the types that the model takes."""
-    return pa.table({"row": pa.array(row, "int64"), "x": pa.array(x, "float32"), "y": pa.array(y, "float32")})
+    return pa.table(
+        {"row": pa.array(row, "int64"), "x": pa.array(x, "float32"), "y": pa.array(y, "float32")}
+    )
 
 
 def features(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -108,7 +124,11 @@ def features(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def stream_of(options: argparse.Namespace) -> Any:
     """Open the training split. Every rank reads its own share."""
     return headrace.open(options.shards).stream(
-        "train", batch_size=options.batch_size, shuffle=True, transform=features, workers=options.workers
+        "train",
+        batch_size=options.batch_size,
+        shuffle=True,
+        transform=features,
+        workers=options.workers,
     )
 
 
@@ -118,7 +138,9 @@ def model() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
 
 
-def loss_of(predicted_B1: torch.Tensor, batch: dict[str, torch.Tensor], rows: torch.Tensor, ranks: int) -> torch.Tensor:
+def loss_of(
+    predicted_B1: torch.Tensor, batch: dict[str, torch.Tensor], rows: torch.Tensor, ranks: int
+) -> torch.Tensor:
     """Squared errors of this rank's real rows, over the real rows of all ranks.
 
     rows: how many these are. ranks: what trainers divide the sum of the ranks' gradients by, so it is multiplied here.
@@ -173,5 +195,7 @@ def leave_group() -> None:
     gc.collect()  # models are in cycles
     if dist.is_initialized():
         dist.barrier()  # gloo's threads may abort a rank that leaves while others still talk to it
-        time.sleep(0.1)  # in which they drop what was gathered before the barrier; they need the interpreter for it
+        time.sleep(
+            0.1
+        )  # in which they drop what was gathered before the barrier; they need the interpreter for it
         dist.destroy_process_group()

@@ -19,7 +19,11 @@ def main() -> None:
     dist.init_process_group("gloo")  # "nccl" on GPUs
     seen = rows.Seen()
     dataset = headrace.open(asked.shards).torch_dataset(
-        "train", batch_size=asked.batch_size, shuffle=True, transform=rows.features, num_workers=asked.workers
+        "train",
+        batch_size=asked.batch_size,
+        shuffle=True,
+        transform=rows.features,
+        num_workers=asked.workers,
     )
     loader = StatefulDataLoader(dataset, batch_size=None, num_workers=asked.workers)
     model = DistributedDataParallel(rows.model())
@@ -27,7 +31,9 @@ def main() -> None:
     if asked.checkpoint and asked.checkpoint.exists():
         saved = torch.load(asked.checkpoint)
         model.module.load_state_dict(saved["model"])
-        dataset.load_state_dict(saved["stream"])  # before the loader is iterated, hence before workers start
+        dataset.load_state_dict(
+            saved["stream"]
+        )  # before the loader is iterated, hence before workers start
         seen.load_state_dict(saved["seen"])
 
     for step, batch in enumerate(loader, start=1):
@@ -41,7 +47,10 @@ def main() -> None:
             break
 
     # The loader's own state is for the same ranks and workers; the stream's part of it for any.
-    saved = {"model": model.module.state_dict(), "stream": headrace.stream_state(loader.state_dict())}
+    saved = {
+        "model": model.module.state_dict(),
+        "stream": headrace.stream_state(loader.state_dict()),
+    }
     saved |= {"seen": seen.state_dict()}
     if asked.checkpoint and dist.get_rank() == 0:
         torch.save(saved, f"{asked.checkpoint}.tmp")

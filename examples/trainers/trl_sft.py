@@ -32,7 +32,9 @@ class StreamTrainer(HeadraceTrainerMixin, SFTTrainer):
 
     tokens = 0
 
-    def training_step(self, model: torch.nn.Module, inputs: Any, *arguments: Any, **settings: Any) -> torch.Tensor:
+    def training_step(
+        self, model: torch.nn.Module, inputs: Any, *arguments: Any, **settings: Any
+    ) -> torch.Tensor:
         self.tokens += inputs.weight
         return super().training_step(model, inputs, *arguments, **settings)
 
@@ -57,12 +59,17 @@ def prepared(options: argparse.Namespace) -> Path:
             packed = source.with_name(name + ".gz")
             whole = source.read_bytes() if source.exists() else gzip.decompress(packed.read_bytes())
             (tokenizer / name).write_bytes(whole)
-        lines = gzip.decompress((options.data / "train.jsonl.gz").read_bytes()).decode().splitlines()
+        lines = (
+            gzip.decompress((options.data / "train.jsonl.gz").read_bytes()).decode().splitlines()
+        )
         chats = options.out / "chats.jsonl"
         chats.write_text("\n".join(lines[: options.limit]) + "\n")
         headrace.prepare(
             headrace.PackedSequences(
-                blend=str(chats), tokenizer=str(tokenizer), pack_size=options.pack_size, too_long="drop"
+                blend=str(chats),
+                tokenizer=str(tokenizer),
+                pack_size=options.pack_size,
+                too_long="drop",
             ),
             out,
         )
@@ -75,7 +82,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="where GSM8K's train.jsonl.gz is")
     parser.add_argument("--tokenizer", type=Path, required=True, help="where tokenizer.json is")
-    parser.add_argument("--out", type=Path, default=Path("out/trl_sft"), help="for bins and checkpoints")
+    parser.add_argument(
+        "--out", type=Path, default=Path("out/trl_sft"), help="for bins and checkpoints"
+    )
     parser.add_argument("--limit", type=int, default=40, help="chats to take")
     parser.add_argument("--pack-size", type=int, default=512, help="tokens of a bin")
     parser.add_argument("--stop-after", type=int, metavar="STEP", help="stop after so many steps")
@@ -100,7 +109,12 @@ def main() -> None:
         bins = headrace.open(prepared(options))
     tokenizer = AutoTokenizer.from_pretrained(options.out / "tokenizer")
     torch.manual_seed(0)
-    small = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    small = {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
     model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), num_key_value_heads=2, **small))
     trainer = StreamTrainer(
         model,
@@ -122,7 +136,10 @@ def main() -> None:
     loss = trainer.evaluate()["eval_loss"]
     tokens, split = before + int(seen), trained_tokens(bins)
     if trainer.is_world_process_zero():
-        print(f"{config.world_size} ranks, step {trainer.state.global_step} of {trainer.state.max_steps}", end=": ")
+        print(
+            f"{config.world_size} ranks, step {trainer.state.global_step} of {trainer.state.max_steps}",
+            end=": ",
+        )
         print(f"trained tokens {tokens:,} of the split's {split:,}, evaluation loss {loss:.4f}")
         if options.stop_after is not None:
             (Path(get_last_checkpoint(checkpoints)) / "tokens").write_text(str(tokens))
@@ -133,7 +150,10 @@ def main() -> None:
 def trained_tokens(bins: headrace.Dataset) -> int:
     """Count the labels of the training split in one pass, in the order of the files."""
     alone = headrace.Topology(rank=0, world_size=1)
-    return sum(int((batch["labels"] != -100).sum()) for batch in bins.stream("train", batch_size=8, topology=alone))
+    return sum(
+        int((batch["labels"] != -100).sum())
+        for batch in bins.stream("train", batch_size=8, topology=alone)
+    )
 
 
 if __name__ == "__main__":

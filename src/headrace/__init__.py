@@ -1,14 +1,15 @@
-"""headrace: raw tables, logs and chats into leak-free training shards, and every row exactly once to every rank.
+"""headrace: raw tables, logs and chats into leak-free training shards, and every row exactly once
+to every rank.
 
     import headrace
 
-    split = headrace.TemporalSplit(source="raw", time="time", entity="customer", split_date="2025-01-01")
-    headrace.prepare(split, "out")
+    split = headrace.TemporalSplit(source="raw", time="time", entity="customer",
+    split_date="2025-01-01") headrace.prepare(split, "out")
     for batch in headrace.open("out").stream("train", batch_size=1024, shuffle=True, seed=0):
         ...
 
-Names are imported when first used, so that `import headrace` is quick. Other public names are in `headrace.errors`,
-`types`, `tabular`, `windows`, `contexts`, `frames`, `grain` and `lightning`.
+Names are imported when first used, so that `import headrace` is quick. Other public names are in
+`headrace.errors`, `types`, `tabular`, `windows`, `contexts`, `frames`, `grain` and `lightning`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from headrace.stream.audit.rows import audit
     from headrace.stream.loader.blend import blend
     from headrace.stream.loader.dataset import Dataset
-    from headrace.stream.loader.dataset import open_dataset as open  # noqa: A004 - headrace.open is the name users expect
+    from headrace.stream.loader.dataset import open_dataset as open  # noqa: A004  # noqa: A004 - headrace.open is the name users expect
     from headrace.stream.loader.stateful import stream_state
     from headrace.stream.ranks.topology import Topology
     from headrace.tabular.dataset import PipelineIterableDataset

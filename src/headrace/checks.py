@@ -77,7 +77,9 @@ def duration_us(name: str, value: str) -> int:
 
 
 def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Suggest the most similar known name ("did you mean …?"); return `otherwise` if none is close."""
+    """Suggest the most similar known name ("did you mean …?"); return `otherwise` if none
+    is close.
+    """
     near = difflib.get_close_matches(name, known, n=1)
     if near:
         return f"did you mean {near[0]!r}?"

@@ -1,4 +1,5 @@
-"""Define every error headrace raises, and put its fields into words: for Python or for the command line.
+"""Define every error headrace raises, and put its fields into words: for Python or for the command
+line.
 
     HeadraceError
     ├── SettingsError     the request is wrong: a setting, a flag, a configuration key        exit 2
@@ -12,23 +13,27 @@
 
 An error has a problem in words, and fields that say where it is and what to do:
 
-    error = InputError("not a number", path="part.csv", row=17, column="age", value="x", remedy="correct it")
-    str(error)     part.csv: row 17, column 'age' is 'x': not a number; correct it
+    error = InputError("not a number", path="part.csv", row=17, column="age", value="x",
+    remedy="correct it") str(error)     part.csv: row 17, column 'age' is 'x': not a number; correct
+    it
 
-    error = SettingsError(setting="cutoff", value="now", remedy="give an ISO date such as 2025-01-01")
-    str(error)     cutoff is 'now'; give an ISO date such as 2025-01-01
+    error = SettingsError(setting="cutoff", value="now", remedy="give an ISO date such as
+    2025-01-01") str(error)     cutoff is 'now'; give an ISO date such as 2025-01-01
     command line   --cutoff is 'now'; give an ISO date such as 2025-01-01
     in a test      assert error.setting == "cutoff"
 
-Every given field is put into words, so the problem does not repeat it. Within a problem or a remedy, `setting("time")`
-writes an argument (`time=`, --time), `setting("remainder", "pad", "exact")` one with values (`remainder="pad" or
-"exact"`, --remainder pad or exact), and `setting_name("time")` its bare name (time, --time). A problem that names its
-setting in this way needs no `setting=`, and if it has one, the words of `setting` and `value` are left to it:
+Every given field is put into words, so the problem does not repeat it. Within a problem or a
+remedy, `setting("time")` writes an argument (`time=`, --time), `setting("remainder", "pad",
+"exact")` one with values (`remainder="pad" or "exact"`, --remainder pad or exact), and
+`setting_name("time")` its bare name (time, --time). A problem that names its setting in this way
+needs no `setting=`, and if it has one, the words of `setting` and `value` are left to it:
 
-    SettingsError(f"{setting_name('seed')} has no effect without {setting('shuffle', True)}", remedy="leave it out")
+    SettingsError(f"{setting_name('seed')} has no effect without {setting('shuffle', True)}",
+    remedy="leave it out")
 
-`setting` of this error is "seed". Names that are marked so must pass `spell` before they are printed in any other way
-than as an error or a note of a run. To quote an error in another, write `error.marked`, which keeps the marks.
+`setting` of this error is "seed". Names that are marked so must pass `spell` before they are
+printed in any other way than as an error or a note of a run. To quote an error in another, write
+`error.marked`, which keeps the marks.
 """
 
 from __future__ import annotations
@@ -42,17 +47,20 @@ from typing import Any
 from headrace.printable import printable, short_repr
 
 _MOST = 3_500  # characters of a message of many lines
-# torch wraps an error of a loader worker in one argument: the whole traceback, ending with the message.
+# torch wraps an error of a loader worker in one argument: the whole traceback, ending with the
+# message.
 _TRACEBACK = "Traceback (most recent call last):\n"
 _OF_WORKER = re.compile(r"\ACaught \S+ in \S.*\nOriginal " + re.escape(_TRACEBACK))
 
-# Noncharacters, which Unicode reserves for use within a program, enclose the name of a setting. `printable` escapes
-# those that enclose none.
+# Noncharacters, which Unicode reserves for use within a program, enclose the name of a setting.
+# `printable` escapes those that enclose none.
 _MARKED = re.compile("\ufdee(\\w+)(=?)([^\ufdee\ufdef]*)\ufdef")
 
 
 def setting(name: str, *values: object) -> str:
-    """Mark a setting in a text: `name=` in Python, --name on the command line, with values that it may have."""
+    """Mark a setting in a text: `name=` in Python, --name on the command line, with values that it
+    may have.
+    """
     words = [f'"{value}"' if isinstance(value, str) else repr(value) for value in values]
     alternatives = " or ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
     return f"\ufdee{name}={alternatives}\ufdef"
@@ -64,9 +72,11 @@ def setting_name(name: str) -> str:
 
 
 def spell(text: str, flags: Mapping[str, str] | None = None) -> str:
-    """Write the marked settings of a text as arguments of Python or, with the flags of a command, as those.
+    """Write the marked settings of a text as arguments of Python or, with the flags of a command,
+    as those.
 
-    flags: by setting. A setting without a flag, such as one in the file of `headrace run`, keeps its bare name.
+    flags: by setting. A setting without a flag, such as one in the file of `headrace run`, keeps
+    its bare name.
     """
 
     def spelled(match: re.Match[str]) -> str:
@@ -83,11 +93,14 @@ def spell(text: str, flags: Mapping[str, str] | None = None) -> str:
 
 
 class HeadraceError(Exception):
-    """Base of everything headrace raises on purpose. Survives pickling, whatever its class is built from.
+    """Base of everything headrace raises on purpose.
+
+    Survives pickling, whatever its class is built from.
 
     problems: lines of the message. `str` escapes and shortens text from data, names and paths (see
-    `headrace.printable`), so a message cannot control a terminal and stays within a few kilobytes. The traceback of a
-    DataLoader worker keeps its line breaks and loses its middle. `args` is exact.
+    `headrace.printable`), so a message cannot control a terminal and stays within a few kilobytes.
+    The traceback of a DataLoader worker keeps its line breaks and loses its middle. `args` is
+    exact.
     row: counted from 1, or in words, such as "line 17".
     """
 
@@ -122,7 +135,9 @@ class HeadraceError(Exception):
     def marked_lines(self) -> list[str]:
         """Put the fields and the problems into words, with settings marked and nothing escaped."""
         problems = [str(problem) for problem in self.args]
-        names_setting = any(match[1] == self.setting for text in problems for match in _MARKED.finditer(text))
+        names_setting = any(
+            match[1] == self.setting for text in problems for match in _MARKED.finditer(text)
+        )
         parts = []
         if self.row is not None:
             parts.append(f"row {self.row:,}" if isinstance(self.row, int) else self.row)
@@ -171,7 +186,9 @@ def _restore(error_type: type[HeadraceError], args: tuple[Any, ...]) -> Headrace
 
 
 def _lines(text: str) -> list[str]:
-    """Split a problem into lines: one, or a worker's traceback with its first frames and the error."""
+    """Split a problem into lines: one, or a worker's traceback with its first frames and
+    the error.
+    """
     if not _OF_WORKER.match(text):
         return [text]
     lines = text.rstrip().splitlines()
@@ -194,12 +211,16 @@ def first_line(error: BaseException) -> str:
 
 
 def message_of_worker(text: str) -> list[str]:
-    """Return the message of an error raised in a DataLoader worker, without torch's preamble and traceback."""
+    """Return the message of an error raised in a DataLoader worker, without torch's preamble and
+    traceback.
+    """
     if not _OF_WORKER.match(text):
         return [text]
     lines = text.rstrip().rpartition(_TRACEBACK)[2].splitlines()
     # Frames are indented; the error follows them.
-    first = next((number for number, line in enumerate(lines) if not line.startswith(" ")), len(lines) - 1)
+    first = next(
+        (number for number, line in enumerate(lines) if not line.startswith(" ")), len(lines) - 1
+    )
     name, _, message = lines[first].partition(": ")
     return [message or name, *lines[first + 1 :]]
 
@@ -214,7 +235,9 @@ class MissingExtra(SettingsError):
     """An optional dependency is not installed; the remedy names the extra."""
 
     def __init__(self, module: str, extra: str) -> None:
-        super().__init__(f"{module} is not installed", remedy=f"install it with: pip install 'headrace[{extra}]'")
+        super().__init__(
+            f"{module} is not installed", remedy=f"install it with: pip install 'headrace[{extra}]'"
+        )
 
 
 class InputError(HeadraceError):

@@ -103,9 +103,7 @@ def windows_of_frame(frame: Any, settings: Series, **options: Any) -> Windows:
 class _FrameStore(SeriesStore):
     """A store of series whose rows are a table in memory."""
 
-    def __init__(
-        self, columns: Columns, axes: Mapping[str, Axis], matrices: Sequence[F32]
-    ) -> None:
+    def __init__(self, columns: Columns, axes: Mapping[str, Axis], matrices: Sequence[F32]) -> None:
         rows = np.array([len(matrix) for matrix in matrices], np.int64)
         zeros = np.zeros(len(rows), np.int64)
         self.root = Path("the table")

@@ -77,7 +77,9 @@ class ContextMapDataset(_MapDataset):  # type: ignore[misc]  # Grain has no type
         return self.source.batch(range(index * self.batch_size, (index + 1) * self.batch_size))
 
     def _getitems(self, indices: Sequence[int]) -> list[dict[str, I32]]:
-        """Return elements for Grain's own batches, opening rows that several contexts share once."""
+        """Return elements for Grain's own batches, opening rows that several contexts share
+        once.
+        """
         if self.batch_size is not None:
             return [self[index] for index in indices]
         arrays = self.source.batch(indices)

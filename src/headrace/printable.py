@@ -11,7 +11,9 @@ _MOST_BITS = 4096  # of an integer that is written as digits
 # Controls (C0 with DEL, C1), line and paragraph separators, marks that turn the direction of text,
 # invisible marks that hide text, and halves of surrogate pairs, which stand for bytes that are not
 # UTF-8.
-_UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufdee\ufdef\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]")  # fmt: skip  # noqa: E501 - one class of characters
+_UNFIT = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufdee\ufdef\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
 _UNFIT_IN_LINES = re.compile(_UNFIT.pattern.replace("\x00-\x1f", "\x00-\x09\x0b-\x1f"))
 _WORDS = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 

@@ -83,8 +83,8 @@ class Recipe:
     stages: for each stage, what it does and what its tasks are.
     row: what a row of a split is.
     unproved: sentences of a certificate on what was not proved.
-    row_options: options of streams that it reads, because its rows are more than their columns; see `row_option`.
-    readers: shard formats that cannot be streamed as tables, and how they are read.
+    row_options: options of streams that it reads, because its rows are more than their columns; see
+    `row_option`. readers: shard formats that cannot be streamed as tables, and how they are read.
     content_unit: what `contents` compares; None: rows hold no more than their columns.
     """
 
@@ -183,8 +183,12 @@ class Recipe:
         """Return the `RowForm` or `RowSource` for the value of an option of `row_options`."""
         raise NotImplementedError(f"recipe {self.name!r} has no option {option} of streams")
 
-    def detect_form(self, splits: Sequence[tuple[Path, SplitIndex]], options: StreamOptions) -> RowForm | None:
-        """Return the form of the rows of these splits, by root and index, if they are this recipe's; else None."""
+    def detect_form(
+        self, splits: Sequence[tuple[Path, SplitIndex]], options: StreamOptions
+    ) -> RowForm | None:
+        """Return the form of the rows of these splits, by root and index, if they are this
+        recipe's; else None.
+        """
         return None
 
 

@@ -56,14 +56,14 @@ def unseal(state: Any, *, subject: str, version: int) -> dict[str, Any]:
     stored = state.get(_KIND)
     if stored is not None and stored != subject:
         raise StreamError(
-            f"{what}: it is a state of kind {short_repr(stored)}; load each state into the kind of loader"
-            " that gave it"
+            f"{what}: it is a state of kind {short_repr(stored)}; load each state into the kind of"
+            " loader that gave it"
         )
     stored_version = state.get(_VERSION)
     if type(stored_version) is not int or stored_version != version:
         raise StreamError(
-            f"{what}: format_version is {short_repr(stored_version)}, this headrace reads {version};"
-            " resume with the version that saved it, or start the epoch again"
+            f"{what}: format_version is {short_repr(stored_version)}, this headrace reads"
+            f" {version}; resume with the version that saved it, or start the epoch again"
         )
     digest = state.get(_DIGEST)
     try:
@@ -76,8 +76,8 @@ def unseal(state: Any, *, subject: str, version: int) -> dict[str, Any]:
         ) from error
     if stored is None or digest != expected:
         raise StreamError(
-            f"{what}: its digest is {short_repr(digest)}, its contents have {expected[:12]}…; it was"
-            " damaged or changed after it was saved: load an undamaged copy, or the state of"
+            f"{what}: its digest is {short_repr(digest)}, its contents have {expected[:12]}…; it"
+            " was damaged or changed after it was saved: load an undamaged copy, or the state of"
             " another checkpoint"
         )
     return {name: value for name, value in state.items() if name not in _OWN}
@@ -138,6 +138,6 @@ def check_bounds(state: Any, what: str) -> None:
                 )
         elif value is not None:
             raise StreamError(
-                f"{what}: {short_repr(value)} in it is neither text, an integer, true, false nor null;"
-                " pass what state_dict() gave, unchanged"
+                f"{what}: {short_repr(value)} in it is neither text, an integer, true, false nor"
+                " null; pass what state_dict() gave, unchanged"
             )

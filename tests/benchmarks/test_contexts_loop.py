@@ -29,7 +29,9 @@ def loop():
 def test_the_loop_makes_contexts_of_whole_measurements(loop, family):
     row = row_of(3000, family=family, peer_families=(4, 6), gap=90)
     generator = random.Random(1)
-    known = {measurement_of(row, place, stamped) for place in range(row.n) for stamped in (True, False)}
+    known = {
+        measurement_of(row, place, stamped) for place in range(row.n) for stamped in (True, False)
+    }
 
     texts = [loop.plain_context(row, generator, 1025) for _ in range(40)]
     for text in texts:
@@ -40,7 +42,9 @@ def test_the_loop_makes_contexts_of_whole_measurements(loop, family):
 
     tokens = np.array(texts, np.int32)
     lengths = (tokens > 0).sum(axis=1)
-    expected = to_arrays(Tokens(tokens, lengths, lengths), segments_of([row] * 40, [0] * 40), "maxtext")
+    expected = to_arrays(
+        Tokens(tokens, lengths, lengths), segments_of([row] * 40, [0] * 40), "maxtext"
+    )
     made = loop.plain_arrays(texts)
     assert list(expected) == list(made)
     for name, array in made.items():

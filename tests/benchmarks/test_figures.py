@@ -44,7 +44,9 @@ def figures() -> Any:
 
 
 VALUES = st.floats(1e-9, 1e9)
-WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), min_size=1, max_size=12)
+WORDS = st.text(
+    st.characters(codec="utf-8", exclude_categories=("C", "Z")), min_size=1, max_size=12
+)
 
 
 @given(st.lists(VALUES, min_size=1, max_size=7), st.integers(0, 4))
@@ -90,11 +92,16 @@ def test_what_a_cell_says(figures: Any, values: list[float], digits: int, said: 
 
 def test_whoever_is_missing_is_named_below_the_table(figures: Any) -> None:
     table = figures.Table(
-        "one", "One", ("who", "CPU s"), [("a|b", figures.figure([1.0]))], missing={"lance": "no wheel"}
+        "one",
+        "One",
+        ("who", "CPU s"),
+        [("a|b", figures.figure([1.0]))],
+        missing={"lance": "no wheel"},
     )
 
-    assert "| who | CPU s |\n| --- | --: |\n| a\\|b | 1.00 |\n\nNot measured: lance (no wheel)." == figures.markdown(
-        table
+    assert (
+        "| who | CPU s |\n| --- | --: |\n| a\\|b | 1.00 |\n\nNot measured: lance (no wheel)."
+        == figures.markdown(table)
     )
 
 
@@ -104,15 +111,27 @@ def test_a_row_has_as_many_cells_as_there_are_heads(figures: Any) -> None:
 
 
 def result(figures: Any, *values: float) -> dict[str, Any]:
-    rows = [("headrace", figures.figure(values)), ("the pandas design", "9"), ("a bare rewrite", "0.8")]
+    rows = [
+        ("headrace", figures.figure(values)),
+        ("the pandas design", "9"),
+        ("a bare rewrite", "0.8"),
+    ]
     return {
         "command": "python benchmarks/split.py --rounds 5",
         "date": "2026-11-22",
         "machine": "2 cores",
-        "versions": {"Python": "3.11.7", "headrace": "1", "numpy": "2", "pyarrow": "26", "polars": "2.1.0"},
+        "versions": {
+            "Python": "3.11.7",
+            "headrace": "1",
+            "numpy": "2",
+            "pyarrow": "26",
+            "polars": "2.1.0",
+        },
         "wall_s": 90.0,
         "cpu_s": 80.0,
-        "tables": [figures.as_json(figures.Table("csv", "CSV", ("what", "times headrace's"), rows))],
+        "tables": [
+            figures.as_json(figures.Table("csv", "CSV", ("what", "times headrace's"), rows))
+        ],
     }
 
 
@@ -141,23 +160,36 @@ def test_another_figure_makes_another_page(page: Any, figures: Any) -> None:
 
 
 def test_the_headline_takes_the_ratios_of_the_tables(page: Any, figures: Any) -> None:
-    rows = [("headrace", figures.figure([1.0])), ("the pandas design it replaces", figures.figure([9.0, 8.0, 9.5], 1))]
-    table = figures.Table("csv", "CSV", ("what", "times headrace's"), rows, missing={"a bare rewrite": "no polars"})
+    rows = [
+        ("headrace", figures.figure([1.0])),
+        ("the pandas design it replaces", figures.figure([9.0, 8.0, 9.5], 1)),
+    ]
+    table = figures.Table(
+        "csv", "CSV", ("what", "times headrace's"), rows, missing={"a bare rewrite": "no polars"}
+    )
     made = page.headline({"split/csv": table})
 
-    assert [("9.0 [8.0–9.5]", "`split`")] == [(str(ratio), section) for _, ratio, section in made.rows]
+    assert [("9.0 [8.0–9.5]", "`split`")] == [
+        (str(ratio), section) for _, ratio, section in made.rows
+    ]
 
 
 def test_a_headline_of_no_such_column_is_refused(page: Any, figures: Any) -> None:
-    table = figures.Table("csv", "CSV", ("what", "seconds"), [("the pandas design", figures.figure([1.0]))])
+    table = figures.Table(
+        "csv", "CSV", ("what", "seconds"), [("the pandas design", figures.figure([1.0]))]
+    )
 
     with pytest.raises(ValueError, match="the headline asks split/csv for the row 'the pandas'"):
         page.headline({"split/csv": table})
 
 
 def test_a_table_that_its_program_does_not_make_is_refused(page: Any, figures: Any) -> None:
-    with pytest.raises(ValueError, match="asks for the table split/parquet, which .* make bench-split"):
-        page.compose("<!-- table: split/parquet -->\n<!-- end -->\n", {"split": result(figures, 1.0)})
+    with pytest.raises(
+        ValueError, match="asks for the table split/parquet, which .* make bench-split"
+    ):
+        page.compose(
+            "<!-- table: split/parquet -->\n<!-- end -->\n", {"split": result(figures, 1.0)}
+        )
 
 
 def test_the_pages_say_what_the_kept_results_say(page: Any) -> None:
@@ -171,7 +203,9 @@ def tables_of_all_pages(page: Any) -> set[str]:
 
 
 def test_every_program_that_make_runs_is_on_the_page_and_no_other(page: Any) -> None:
-    listed = re.search(r"^BENCHES := ((?:.*\\\n)*.*)$", (ROOT / "Makefile").read_text("utf-8"), re.M)
+    listed = re.search(
+        r"^BENCHES := ((?:.*\\\n)*.*)$", (ROOT / "Makefile").read_text("utf-8"), re.M
+    )
     assert listed is not None
     programs = set(listed[1].replace("\\\n", " ").split())
 
@@ -208,15 +242,30 @@ def test_a_table_of_a_busy_machine_is_told_and_not_published(
 @pytest.mark.slow
 def test_a_program_prints_and_keeps_the_same_tables(tmp_path: Path, figures: Any) -> None:
     kept = tmp_path / "kept" / "plan.json"
-    command = [sys.executable, str(BENCHMARKS / "plan.py"), "--blocks", "100", "--ranks", "4", "--rounds", "1"]
+    command = [
+        sys.executable,
+        str(BENCHMARKS / "plan.py"),
+        "--blocks",
+        "100",
+        "--ranks",
+        "4",
+        "--rounds",
+        "1",
+    ]
     done = subprocess.run(
-        [*command, "--distributions", "balanced", "--json", str(kept)], capture_output=True, text=True, check=False
+        [*command, "--distributions", "balanced", "--json", str(kept)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     assert done.returncode == 0, done.stderr
     result = json.loads(kept.read_text("utf-8"))
     assert str(tmp_path) not in kept.read_text("utf-8")
-    assert "python benchmarks/plan.py --blocks 100 --ranks 4 --rounds 1 --distributions balanced" == result["command"]
+    assert (
+        "python benchmarks/plan.py --blocks 100 --ranks 4 --rounds 1 --distributions balanced"
+        == result["command"]
+    )
     assert all(figures.markdown(figures.of_json(each)) in done.stdout for each in result["tables"])
     assert "Python" in result["versions"]
     assert result["machine"] in done.stdout

@@ -54,7 +54,9 @@ def test_extras_are_those_of_the_package_with_the_extras_they_include() -> None:
         ({"WORLD_SIZE": "8"}, "unknown", "problem"),
     ],
 )
-def test_ranks_are_found_as_streams_find_them(environ: dict[str, str], words: str, verdict: str) -> None:
+def test_ranks_are_found_as_streams_find_them(
+    environ: dict[str, str], words: str, verdict: str
+) -> None:
     found = rank(environ)
 
     assert words in found.value

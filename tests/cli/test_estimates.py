@@ -22,7 +22,10 @@ def table(rows: int) -> pl.DataFrame:
     return pl.DataFrame(
         {
             "customer": [f"c{draw.randrange(500)}" for _ in range(rows)],
-            "time": [f"2024-{draw.randrange(12) + 1:02d}-{draw.randrange(28) + 1:02d}" for _ in range(rows)],
+            "time": [
+                f"2024-{draw.randrange(12) + 1:02d}-{draw.randrange(28) + 1:02d}"
+                for _ in range(rows)
+            ],
             "amount": [f"{draw.uniform(0, 99):.2f}" for _ in range(rows)],
             "note": ['"a", b' if n % 9 == 0 else f"n {draw.randrange(9999)}" for n in range(rows)],
         }
@@ -39,7 +42,9 @@ def splits(root: Path, kind: str) -> headrace.TemporalSplit:
                 file.write(frame.write_csv().encode())
         else:
             frame.write_csv(path)
-    return headrace.TemporalSplit(source=root, time="time", entity="customer", split_date="2024-09-01")
+    return headrace.TemporalSplit(
+        source=root, time="time", entity="customer", split_date="2024-09-01"
+    )
 
 
 def histories(root: Path, kind: str) -> headrace.Histories:
@@ -47,11 +52,20 @@ def histories(root: Path, kind: str) -> headrace.Histories:
     for probe in range(30):
         rows = 400 + 20 * probe
         frame = pl.DataFrame(
-            {"epoch": [1_700_000_000 + 240 * n for n in range(rows)], "rtt": [draw.uniform(1, 99) for _ in range(rows)]}
+            {
+                "epoch": [1_700_000_000 + 240 * n for n in range(rows)],
+                "rtt": [draw.uniform(1, 99) for _ in range(rows)],
+            }
         )
         frame.write_csv(root / f"{probe}.{kind}")
-    asked: dict[str, Any] = {"entity_from": "file_name", "entity_kind": "number", "time_format": "epoch_s"}
-    return headrace.Histories(source=root, time="epoch", value="rtt", partitions=3, format="arrow", **asked)
+    asked: dict[str, Any] = {
+        "entity_from": "file_name",
+        "entity_kind": "number",
+        "time_format": "epoch_s",
+    }
+    return headrace.Histories(
+        source=root, time="epoch", value="rtt", partitions=3, format="arrow", **asked
+    )
 
 
 def chats(root: Path, kind: str) -> headrace.PackedSequences:
@@ -75,8 +89,14 @@ def basins(root: Path, kind: str) -> headrace.Series:
         columns = {name: [draw.uniform(0, 9) for _ in days] for name in ("rain", "flow")}
         pl.DataFrame({"date": days, **columns}).write_csv(root / f"b{basin}.{kind}")
     pipelines: dict[str, Any] = {name: {"strategy": "per_group", "pipeline": [{"step": "StandardScaler"}]} for name in ("features", "target")}  # fmt: skip
-    asked: dict[str, Any] = {"preprocessing_configs": pipelines, "min_train_years": 1, "batch_size": 5}
-    return headrace.Series(source=root, time="date", target="flow", features=["rain"], frequency="1d", **asked)
+    asked: dict[str, Any] = {
+        "preprocessing_configs": pipelines,
+        "min_train_years": 1,
+        "batch_size": 5,
+    }
+    return headrace.Series(
+        source=root, time="date", target="flow", features=["rain"], frequency="1d", **asked
+    )
 
 
 def gauges(root: Path, kind: str) -> headrace.Series:
@@ -91,7 +111,9 @@ def gauges(root: Path, kind: str) -> headrace.Series:
         half.write_parquet(path, row_group_size=3000) if kind == "parquet" else half.write_csv(path)
     pipelines: dict[str, Any] = {name: {"strategy": "per_group", "pipeline": [{"step": "StandardScaler"}]} for name in ("features", "target")}  # fmt: skip
     asked: dict[str, Any] = {"preprocessing_configs": pipelines, "min_train_years": 1, "batch_size": 8, "entity": "gauge"}  # fmt: skip
-    return headrace.Series(source=root, time="date", target="flow", features=["rain"], frequency="1d", **asked)
+    return headrace.Series(
+        source=root, time="date", target="flow", features=["rain"], frequency="1d", **asked
+    )
 
 
 CASES = [(splits, "csv"), (splits, "csv.gz"), (splits, "parquet"), (histories, "csv"), (chats, "jsonl"), (shards, "csv"), (shards, "parquet"), (basins, "csv"), (gauges, "parquet")]  # fmt: skip
@@ -103,7 +125,9 @@ def test_the_output_is_no_larger_than_estimated(made_by: Any, kind: str, tmp_pat
     (tmp_path / "raw").mkdir()
     (tmp_path / "tokenizer").mkdir()
     recipe = made_by(tmp_path / "raw", kind)
-    found = estimate(recipe, {path: path.stat().st_size for path, _ in recipe.source_files()}, workers=2)
+    found = estimate(
+        recipe, {path: path.stat().st_size for path, _ in recipe.source_files()}, workers=2
+    )
     run = headrace.prepare(recipe, tmp_path / "out")
 
     real = sum(each.bytes for each in run.manifest.splits.values())

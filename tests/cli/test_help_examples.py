@@ -16,7 +16,11 @@ from headrace.cli.application import flowing
 
 EXAMPLE = re.compile(r"^Example:  (headrace .*)$", re.MULTILINE)
 OF_A_SPLIT = ("split", "run", "inspect", "verify", "gc", "rewrite", "peek", "plan", "stream", "where", "init split", "init rewrite")  # fmt: skip
-EXAMPLES = [(words, example) for words, each in COMMANDS.items() for example in EXAMPLE.findall(each.help or "")]
+EXAMPLES = [
+    (words, example)
+    for words, each in COMMANDS.items()
+    for example in EXAMPLE.findall(each.help or "")
+]
 
 
 def arguments_of(example: str) -> list[str]:
@@ -30,10 +34,14 @@ def test_every_command_has_an_example() -> None:
     assert set(COMMANDS) == {words for words, _ in EXAMPLES}
 
 
-@pytest.mark.parametrize(("words", "example"), EXAMPLES, ids=[example[9:50] for _, example in EXAMPLES])
+@pytest.mark.parametrize(
+    ("words", "example"), EXAMPLES, ids=[example[9:50] for _, example in EXAMPLES]
+)
 def test_an_example_parses(words: tuple[str, ...], example: str) -> None:
     given = arguments_of(example)
-    known = [*words, *given[1:]] if words[0] == given[0] and words[1:2] == ("prepare",) else given  # the default one
+    known = (
+        [*words, *given[1:]] if words[0] == given[0] and words[1:2] == ("prepare",) else given
+    )  # the default one
     assert tuple(known[: len(words)]) == words
     context = COMMANDS[words].make_context(words[-1], known[len(words) :])
 
@@ -47,7 +55,10 @@ def test_examples_about_a_split_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("HEADRACE_REPORT", "never")
     (tmp_path / "raw").mkdir()
     for shard in range(4):
-        rows = [{"customer": f"c{row % 40}", "time": f"202{3 + row % 3}-03-01", "amount": row} for row in range(60)]
+        rows = [
+            {"customer": f"c{row % 40}", "time": f"202{3 + row % 3}-03-01", "amount": row}
+            for row in range(60)
+        ]
         pl.DataFrame(rows).write_parquet(tmp_path / f"raw/part-{shard:05d}.parquet")
     (tmp_path / "config.yaml").write_text(
         "recipe: temporal_split\nsource: raw\nout: out\ntime: time\nentity: customer\nsplit_date: 2025-01-01\n"
@@ -75,7 +86,9 @@ def test_paragraphs_of_help_flow() -> None:
     assert "One line, gone on.\n\nAnother paragraph." == flowing(
         "One line,\n    gone on.\n\n    Another\n    paragraph."
     )
-    assert [] == [words for words, each in COMMANDS.items() if re.search(r"[^\n]\n[^\n]", each.help or "")]
+    assert [] == [
+        words for words, each in COMMANDS.items() if re.search(r"[^\n]\n[^\n]", each.help or "")
+    ]
 
 
 def test_every_command_stands_under_what_it_is_for() -> None:

@@ -17,7 +17,9 @@ def after(code: str, *arguments: str | Path) -> str:
 
 
 @pytest.mark.smoke("split --help")
-@pytest.mark.parametrize("arguments", [["--help"], ["split", "--help"], ["inspect", "-h"], ["--version"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["split", "--help"], ["inspect", "-h"], ["--version"]], ids=" ".join
+)
 def test_help_needs_no_library_of_data(arguments: list[str]) -> None:
     heavy = "{'numpy', 'pandas', 'polars', 'pyarrow', 'torch'}"
 
@@ -28,7 +30,9 @@ def test_help_needs_no_library_of_data(arguments: list[str]) -> None:
 def test_a_question_about_entities_does_not_wait_for_pandas(tmp_path: Path) -> None:
     shard = tmp_path / "rows" / "part-00000.csv"
     shard.parent.mkdir()
-    shard.write_text("customer,amount\n" + "".join(f"c{number % 7},{number}\n" for number in range(100)))
+    shard.write_text(
+        "customer,amount\n" + "".join(f"c{number % 7},{number}\n" for number in range(100))
+    )
     where = [
         "where",
         shard.parent,
@@ -50,10 +54,13 @@ def test_a_split_and_its_reuse_do_not_load_streams(tmp_path: Path) -> None:
     (tmp_path / "rows").mkdir()
     shard = tmp_path / "rows" / "part-00000.csv"
     shard.write_text(
-        "time,customer\n" + "".join(f"2025-01-{1 + number % 28:02},c{number % 7}\n" for number in range(99))
+        "time,customer\n"
+        + "".join(f"2025-01-{1 + number % 28:02},c{number % 7}\n" for number in range(99))
     )
     split = ["split", tmp_path / "rows", "--out", tmp_path / "out", "--time", "time", "--entity", "customer", "--split-date", "2025-01-15", "--report", "never"]  # fmt: skip
     loaded = "print(sorted({'pyarrow.compute', 'headrace.stream.loader.dataset', 'rich.progress', 'headrace.cli.doctor'} & set(sys.modules)))"  # fmt: skip
 
     assert "['pyarrow.compute']" == after(loaded, *split)
-    assert "['pyarrow.compute']" == after(loaded, *split), "the sentences of a split are with its rules"
+    assert "['pyarrow.compute']" == after(loaded, *split), (
+        "the sentences of a split are with its rules"
+    )

@@ -29,7 +29,10 @@ class Command:
         ('give format="parquet"', "give --format parquet"),
         ("give format='parquet'; or leave it", "give --format parquet; or leave it"),
         ("format='csv' left out 3 rows", "--format csv left out 3 rows"),
-        ("choose format='csv', 'tsv' or 'jsonl', or time=", "choose --format csv, tsv or jsonl, or --time"),
+        (
+            "choose format='csv', 'tsv' or 'jsonl', or time=",
+            "choose --format csv, tsv or jsonl, or --time",
+        ),
         ('choose format="csv" or "tsv"', "choose --format csv or tsv"),
         (
             "Split: train_ratio is 2: too large\nSplit: time is required",
@@ -43,7 +46,10 @@ class Command:
         ("time=2024-01-01/part-0.csv: is damaged", "time=2024-01-01/part-0.csv: is damaged"),
         ("leave label= out", "leave label out"),
         ("set lanes=4 there", "set lanes=4 there"),
-        ("Split: train_ratio is 2; it should be less than 1", "--train-ratio is 2; it should be less than 1"),
+        (
+            "Split: train_ratio is 2; it should be less than 1",
+            "--train-ratio is 2; it should be less than 1",
+        ),
         ("Split: lanes is 2; it should be 1", "Split: lanes is 2; it should be 1"),
         ("Split: time and format are both 'a'", "--time and format are both 'a'"),
     ],
@@ -55,7 +61,9 @@ def test_options_are_written_as_flags_of_the_command(message: str, told: str) ->
 
 
 def said(*arguments: str | Path) -> str:
-    done = subprocess.run([HEADRACE, *map(str, arguments), "--json"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [HEADRACE, *map(str, arguments), "--json"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 2
     return str(json.loads(done.stdout)["error"]["message"])
 
@@ -71,10 +79,21 @@ def test_a_command_line_names_all_that_is_missing(tmp_path: Path) -> None:
 def test_settings_of_a_recipe_are_flags_in_its_command_and_names_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("who,when,bought\n1,2024-01-01,1\n")
     told = "leave it out of types, or leave {} out for values as they are"
-    flags = ("--time", "when", "--split-date", "2024-01-02", "--label", "bought", "--types", "bought=int8")
+    flags = (
+        "--time",
+        "when",
+        "--split-date",
+        "2024-01-02",
+        "--label",
+        "bought",
+        "--types",
+        "bought=int8",
+    )
     (tmp_path / "a.yaml").write_text(
         "{recipe: temporal_split, source: a.csv, time: when, split_date: 2024-01-02, label: bought, types: {bought: int8}}"
     )
 
-    assert told.format("--label") in said("split", tmp_path / "a.csv", "--out", tmp_path / "out", *flags)
+    assert told.format("--label") in said(
+        "split", tmp_path / "a.csv", "--out", tmp_path / "out", *flags
+    )
     assert told.format("label") in said("run", tmp_path / "a.yaml", "--out", tmp_path / "out")

@@ -23,7 +23,10 @@ def pings(rows: int = 900) -> pl.DataFrame:
             "dst_addr": [f"192.0.2.{n % 5}" for n in range(rows)],
             "src_addr": [f"10.0.0.{n * 7 % 31}" if n % 31 else "2001:db8::1" for n in range(rows)],
             "event_time": [DAY + n * 37 for n in range(rows)],
-            "rtt": [None if n % 50 == 3 else -3.0 if n % 40 == 1 else 20 + n % 17 / 8 for n in range(rows)],
+            "rtt": [
+                None if n % 50 == 3 else -3.0 if n % 40 == 1 else 20 + n % 17 / 8
+                for n in range(rows)
+            ],
             "hops": [n % 20 for n in range(rows)],
         }
     )
@@ -50,14 +53,21 @@ def test_the_configuration_runs_and_keeps_every_measurement(kind: str, tmp_path:
     roles = {"entity": "src_addr", "time": "event_time", "peer": "dst_addr", "value": "rtt"}
     assert roles == {name: record[name] for name in roles}
     assert 900 == sum(run.manifest.facts["source_rows"].values())
-    assert len(pings().filter((pl.col("rtt") < 0) | pl.col("rtt").is_null())) == run.manifest.facts["failed"]
+    assert (
+        len(pings().filter((pl.col("rtt") < 0) | pl.col("rtt").is_null()))
+        == run.manifest.facts["failed"]
+    )
     assert f"{(pings()['rtt'] < 0).sum()} are below 0 (-3)" in text
     assert f"{pings()['rtt'].null_count()} are missing" in text
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-@pytest.mark.parametrize(("unit", "of_a_second"), [("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)])
-def test_times_since_1970_are_read_in_their_unit(kind: str, unit: str, of_a_second: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("unit", "of_a_second"), [("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)]
+)
+def test_times_since_1970_are_read_in_their_unit(
+    kind: str, unit: str, of_a_second: int, tmp_path: Path
+) -> None:
     card = 4_111_111_111_111_111 + pl.int_range(900)  # as many digits as microseconds have
     when = pl.col("event_time") * of_a_second
     frame = pings().select(card.alias("card"), pl.exclude("event_time"), timestamp=when)
@@ -68,7 +78,9 @@ def test_times_since_1970_are_read_in_their_unit(kind: str, unit: str, of_a_seco
     assert (DAY, DAY + 899 * 37) == (rows["first_time"].min(), rows["last_time"].max())
 
 
-def test_of_columns_whose_names_say_nothing_written_times_come_before_numbers(tmp_path: Path) -> None:
+def test_of_columns_whose_names_say_nothing_written_times_come_before_numbers(
+    tmp_path: Path,
+) -> None:
     card = 4_111_111_111_111_111 + pl.int_range(900)
     when = pl.from_epoch("event_time").dt.to_string("iso")
     frame = pings().select(card.alias("card"), pl.exclude("event_time"), paid=when)
@@ -82,7 +94,9 @@ def test_forms_of_time_that_differ_between_files_are_all_declared(tmp_path: Path
     root.mkdir()
     times = pl.from_epoch(pl.Series(range(DAY, DAY + 9_000_000, 30_000)))
     for name, form in ((1, "%Y-%m-%d %H:%M:%S"), (2, "%d/%m/%Y %H:%M"), (3, "%d/%m/%Y %H:%M")):
-        frame = pl.DataFrame({"epoch": times.dt.strftime(form), "rtt": [12.5] * len(times), "cp": [0] * len(times)})
+        frame = pl.DataFrame(
+            {"epoch": times.dt.strftime(form), "rtt": [12.5] * len(times), "cp": [0] * len(times)}
+        )
         frame.write_csv(root / f"{name}.csv", separator=";")
     record, text = configured(root, tmp_path / "out")
 
@@ -105,7 +119,11 @@ def test_days_that_could_be_months_are_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("swapped", [False, True])
 def test_one_value_tells_day_from_month(swapped: bool, tmp_path: Path) -> None:
     days = ["3/4/2024", "11/12/2024", "25/12/2024"]
-    days = ["/".join([day.split("/")[1], day.split("/")[0], "2024"]) for day in days] if swapped else days
+    days = (
+        ["/".join([day.split("/")[1], day.split("/")[0], "2024"]) for day in days]
+        if swapped
+        else days
+    )
     frame = pings(3).with_columns(event_time=pl.Series(days))
     record, text = configured(write_parts(tmp_path / "raw", frame, shards=1), tmp_path / "out")
 
@@ -115,7 +133,9 @@ def test_one_value_tells_day_from_month(swapped: bool, tmp_path: Path) -> None:
 
 def test_rows_that_are_no_measurements_are_dropped_and_told(tmp_path: Path) -> None:
     entity = pl.when(pl.int_range(900) == 7).then(pl.lit("unknown")).otherwise(pl.col("src_addr"))
-    record, text = configured(write_parts(tmp_path / "raw", pings().with_columns(src_addr=entity)), tmp_path / "out")
+    record, text = configured(
+        write_parts(tmp_path / "raw", pings().with_columns(src_addr=entity)), tmp_path / "out"
+    )
     run = prepare(record)
 
     assert "drop" == record["bad_rows"]
@@ -162,12 +182,20 @@ def test_what_is_asked_for_is_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_days_written_as_whole_numbers_are_times(kind: str, tmp_path: Path) -> None:
     """As in CDNOW, a log of purchases."""
-    days = pl.date_range(pl.date(1997, 1, 1), pl.date(1998, 6, 30), "1d", eager=True).dt.strftime("%Y%m%d")
-    bought = pl.DataFrame({"customer": [f"c{n % 7}" for n in range(len(days))], "date": days.cast(pl.Int64)})
+    days = pl.date_range(pl.date(1997, 1, 1), pl.date(1998, 6, 30), "1d", eager=True).dt.strftime(
+        "%Y%m%d"
+    )
+    bought = pl.DataFrame(
+        {"customer": [f"c{n % 7}" for n in range(len(days))], "date": days.cast(pl.Int64)}
+    )
     raw = write_parts(tmp_path / "raw", bought.with_columns(cds=pl.int_range(pl.len()) % 4), kind)
     record, _ = configured(raw, tmp_path / "out")
 
-    assert ("customer", "date", ["yyyymmdd"]) == (record["entity"], record["time"], record["time_format"])
+    assert ("customer", "date", ["yyyymmdd"]) == (
+        record["entity"],
+        record["time"],
+        record["time_format"],
+    )
     assert len(days) == sum(prepare(record).manifest.facts["source_rows"].values())
 
 
@@ -185,7 +213,12 @@ def test_events_of_texts_run_as_they_are(tmp_path: Path) -> None:
     record, text = configured(write_parts(tmp_path / "raw", flights), tmp_path / "out")
     run = prepare(record)
 
-    assert {"entity": "tailnum", "entity_kind": "text", "peer": "dest", "peer_kind": "text"}.items() <= record.items()
+    assert {
+        "entity": "tailnum",
+        "entity_kind": "text",
+        "peer": "dest",
+        "peer_kind": "text",
+    }.items() <= record.items()
     assert {"dep_delay": "int32", "hours": "float32", "carrier": "category"} == record["values"]
     assert ["NA"] == record["null_values"]
     assert "null entity: 1" in text
@@ -208,14 +241,18 @@ def test_the_command_writes_a_file_once(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.slow
 @pytest.mark.skipif(not DATA.exists(), reason="the real data is not beside this checkout")
 def test_real_pings_run_as_they_are(tmp_path: Path) -> None:
-    record, text = configured(DATA / "job3-ripe-rtt-labelled" / "real_trace_labelled", tmp_path / "out")
+    record, text = configured(
+        DATA / "job3-ripe-rtt-labelled" / "real_trace_labelled", tmp_path / "out"
+    )
 
     assert ["iso", "%d/%m/%Y %H:%M"] == record["time_format"]
     assert "692 are below 0 (-4, -3)" in text
     assert {"source_rows", "entities"} <= set(prepare(record).manifest.facts)
 
 
-def test_an_output_inside_the_source_is_refused_before_a_configuration_is_written(tmp_path: Path) -> None:
+def test_an_output_inside_the_source_is_refused_before_a_configuration_is_written(
+    tmp_path: Path,
+) -> None:
     pings().write_parquet(tmp_path / "part-0.parquet")
     config = tmp_path.parent / f"{tmp_path.name}.yaml"
 

@@ -21,7 +21,9 @@ ASKED = [f"what is {n} plus {n % 7} ?" for n in range(120)]
 SAID = [f"it is {n + n % 7}" for n in range(120)]
 
 
-def talk(asked: str, said: str, role: str = "role", content: str = "content") -> list[dict[str, str]]:
+def talk(
+    asked: str, said: str, role: str = "role", content: str = "content"
+) -> list[dict[str, str]]:
     return [{role: "user", content: asked}, {role: "assistant", content: said}]
 
 
@@ -33,12 +35,16 @@ def written(path: Path, rows: list[Any]) -> Path:
 
 
 def configured(source: Path, out: Path, tokenizer: Path | None) -> tuple[dict[str, Any], str]:
-    sections, _ = pack_sections(AskedPack([str(source)], str(out), None if tokenizer is None else str(tokenizer)))
+    sections, _ = pack_sections(
+        AskedPack([str(source)], str(out), None if tokenizer is None else str(tokenizer))
+    )
     return read_again(sections)
 
 
 def prepare(record: dict[str, Any], **more: Any) -> headrace.types.Prepared:
-    settings = {name: value for name, value in record.items() if name not in ("recipe", "out")} | more
+    settings = {
+        name: value for name, value in record.items() if name not in ("recipe", "out")
+    } | more
     run = headrace.prepare(headrace.PackedSequences(**settings), str(record["out"]))
 
     assert headrace.verify(run.run).problems == []
@@ -81,15 +87,22 @@ def test_any_layout_runs(
 
 
 def test_columns_that_are_not_read_are_named(tokenizer: Path, tmp_path: Path) -> None:
-    rows = [{"problem": a, "solution": b, "hint": "none", "tools": []} for a, b in zip(ASKED, SAID, strict=True)]
+    rows = [
+        {"problem": a, "solution": b, "hint": "none", "tools": []}
+        for a, b in zip(ASKED, SAID, strict=True)
+    ]
     _, text = configured(written(tmp_path / "a.jsonl", rows), tmp_path / "out", tokenizer)
 
-    assert "mapping says which column is which; not read: hint, with tools beside." in text.replace("\n# ", " ")
+    assert "mapping says which column is which; not read: hint, with tools beside." in text.replace(
+        "\n# ", " "
+    )
 
 
 @pytest.mark.slow
 def test_bins_are_as_large_as_almost_all_chats_need(tokenizer: Path, tmp_path: Path) -> None:
-    rows = [{"text": f"{n} " + "word " * 6000} for n in range(10)] + [{"text": f"{n} few words"} for n in range(90)]
+    rows = [{"text": f"{n} " + "word " * 6000} for n in range(10)] + [
+        {"text": f"{n} few words"} for n in range(90)
+    ]
     record, text = configured(written(tmp_path / "a.jsonl", rows), tmp_path / "out", tokenizer)
     run = prepare(record)
 
@@ -98,8 +111,13 @@ def test_bins_are_as_large_as_almost_all_chats_need(tokenizer: Path, tmp_path: P
     assert 100 == rows_in(run)
 
 
-def test_without_a_tokenizer_lengths_are_estimated_and_one_is_asked_for(tokenizer: Path, tmp_path: Path) -> None:
-    source = written(tmp_path / "a.jsonl", [{"question": a, "answer": b} for a, b in zip(ASKED, SAID, strict=True)])
+def test_without_a_tokenizer_lengths_are_estimated_and_one_is_asked_for(
+    tokenizer: Path, tmp_path: Path
+) -> None:
+    source = written(
+        tmp_path / "a.jsonl",
+        [{"question": a, "answer": b} for a, b in zip(ASKED, SAID, strict=True)],
+    )
     record, text = configured(source, tmp_path / "out", None)
 
     assert "tokenizer" not in record
@@ -121,7 +139,9 @@ def test_files_and_columns_that_name_splits_are_kept_apart(tokenizer: Path, tmp_
     assert {"train": 90, "test": 30} == prepare(by_column).manifest.facts["source_rows"]
 
 
-def test_splits_of_names_that_cannot_be_kept_apart_are_refused(tokenizer: Path, tmp_path: Path) -> None:
+def test_splits_of_names_that_cannot_be_kept_apart_are_refused(
+    tokenizer: Path, tmp_path: Path
+) -> None:
     rows = [{"question": a, "answer": b} for a, b in zip(ASKED, SAID, strict=True)]
     written(tmp_path / "raw" / "val.jsonl", rows[:60])
     written(tmp_path / "raw" / "test.jsonl", rows[60:])
@@ -133,10 +153,16 @@ def test_splits_of_names_that_cannot_be_kept_apart_are_refused(tokenizer: Path, 
 @pytest.mark.slow
 def test_bad_rows_are_told_and_do_not_end_the_run(tokenizer: Path, tmp_path: Path) -> None:
     rows = [{"question": a, "answer": b} for a, b in zip(ASKED, SAID, strict=True)]
-    source = written(tmp_path / "a.jsonl", [*rows[:60], "{broken", *rows[60:], {"question": "and this one?"}, "[]"])
+    source = written(
+        tmp_path / "a.jsonl",
+        [*rows[:60], "{broken", *rows[60:], {"question": "and this one?"}, "[]"],
+    )
     record, text = configured(source, tmp_path / "out", tokenizer)
 
-    assert "3 of the 123 rows looked at give no sequence: broken_json 1; not_an_object 1; unknown_layout 1" in text
+    assert (
+        "3 of the 123 rows looked at give no sequence: broken_json 1; not_an_object 1; unknown_layout 1"
+        in text
+    )
     assert "a.jsonl: line 61" in text
     assert 120 == rows_in(prepare(record))
 
@@ -147,13 +173,18 @@ def test_an_empty_file_does_not_matter_and_two_rows_train(tokenizer: Path, tmp_p
     written(tmp_path / "raw" / "b.jsonl", [])
     record, _ = configured(tmp_path / "raw", tmp_path / "out", tokenizer)
 
-    assert {"train": 2} == {name: rows for name, rows in prepare(record).manifest.facts["source_rows"].items() if rows}
+    assert {"train": 2} == {
+        name: rows for name, rows in prepare(record).manifest.facts["source_rows"].items() if rows
+    }
 
 
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ([{"a": "x", "b": "y", "c": "z"}] * 3, "none of the columns is known to hold chats; there are .*write a blend"),
+        (
+            [{"a": "x", "b": "y", "c": "z"}] * 3,
+            "none of the columns is known to hold chats; there are .*write a blend",
+        ),
         ([{"n": 1}] * 3, "none of the columns is known"),
         ([], "holds no rows; give data"),
         (["nothing", "of it"], "no row is a JSON object"),
@@ -164,9 +195,14 @@ def test_what_cannot_be_told_is_asked_for(rows: list[Any], words: str, tmp_path:
         configured(written(tmp_path / "a.jsonl", rows), tmp_path / "out", None)
 
 
-def test_the_command_says_how_to_go_on(tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_says_how_to_go_on(
+    tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    written(tmp_path / "a.jsonl", [{"question": a, "answer": b} for a, b in zip(ASKED, SAID, strict=True)])
+    written(
+        tmp_path / "a.jsonl",
+        [{"question": a, "answer": b} for a, b in zip(ASKED, SAID, strict=True)],
+    )
     Path("blend.json").write_text(json.dumps({"datasets": [{"name": "a", "path": "a.jsonl"}]}))
     runner = CliRunner()
     made = runner.invoke(app, ["init", "pack", "a.jsonl", "--out", "out", "--config", "p.yaml"])
@@ -174,7 +210,9 @@ def test_the_command_says_how_to_go_on(tokenizer: Path, tmp_path: Path, monkeypa
 
     assert "headrace run p.yaml --set tokenizer=DIRECTORY" in made.output
     assert 0 == done.exit_code
-    refused = runner.invoke(app, ["init", "pack", "blend.json", "--out", "out", "--config", "q.yaml"])
+    refused = runner.invoke(
+        app, ["init", "pack", "blend.json", "--out", "out", "--config", "q.yaml"]
+    )
     assert "is a blend file already" in str(refused.exception)
 
 
@@ -191,7 +229,9 @@ def test_real_chats_of_several_layouts_are_told(tmp_path: Path) -> None:
 @pytest.mark.skipif(not DATA.exists(), reason="the real data is not beside this checkout")
 def test_real_questions_run_as_they_are(tokenizer: Path, tmp_path: Path) -> None:
     for name in ("train", "test"):
-        lines = gzip.decompress((DATA / "job5-gsm8k" / f"{name}.jsonl.gz").read_bytes()).splitlines()[:150]
+        lines = gzip.decompress(
+            (DATA / "job5-gsm8k" / f"{name}.jsonl.gz").read_bytes()
+        ).splitlines()[:150]
         written(tmp_path / "raw" / f"{name}.jsonl", [json.loads(line) for line in lines])
     record, _ = configured(tmp_path / "raw", tmp_path / "out", tokenizer)
 

@@ -22,15 +22,24 @@ def turn(role: str, text: str) -> list[dict[str, str]]:
 
 
 PAIRS = [
-    {"prompt": turn("user", asked), "chosen": turn("assistant", good), "rejected": turn("assistant", BAD), "score": 1}
+    {
+        "prompt": turn("user", asked),
+        "chosen": turn("assistant", good),
+        "rejected": turn("assistant", BAD),
+        "score": 1,
+    }
     for asked, good in zip(ASKED, GOOD, strict=True)
 ]
 WHOLE = [{name: [*row["prompt"], *row[name]] for name in ("chosen", "rejected")} for row in PAIRS]
 NAMED = [
-    {"input": asked, "answer_chosen": good, "answer_rejected": BAD} for asked, good in zip(ASKED, GOOD, strict=True)
+    {"input": asked, "answer_chosen": good, "answer_rejected": BAD}
+    for asked, good in zip(ASKED, GOOD, strict=True)
 ]
 JUDGED = [{"prompt": row["prompt"], "completion": row["chosen"], "label": True} for row in PAIRS]
-LIKED = [{"query": a, "answer": b, "liked": n % 3 > 0} for n, (a, b) in enumerate(zip(ASKED, GOOD, strict=True))]
+LIKED = [
+    {"query": a, "answer": b, "liked": n % 3 > 0}
+    for n, (a, b) in enumerate(zip(ASKED, GOOD, strict=True))
+]
 PROMPTS = [
     {"data_source": "sums", "prompt": turn("user", asked), "truth": good}
     for asked, good in zip(ASKED, GOOD, strict=True)
@@ -44,17 +53,25 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def written(path: Path, rows: list[Any]) -> Path:
-    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    path.write_text(
+        "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
+    )
     return path
 
 
-def configured(source: Path, out: Path, tokenizer: Path | None, **asked: Any) -> tuple[dict[str, Any], str]:
+def configured(
+    source: Path, out: Path, tokenizer: Path | None, **asked: Any
+) -> tuple[dict[str, Any], str]:
     given = None if tokenizer is None else str(tokenizer)
-    return read_again(preference_sections(AskedPreferences([str(source)], str(out), given, **asked))[0])
+    return read_again(
+        preference_sections(AskedPreferences([str(source)], str(out), given, **asked))[0]
+    )
 
 
 def prepare(record: dict[str, Any], **more: Any) -> headrace.types.Prepared:
-    settings = {name: value for name, value in record.items() if name not in ("recipe", "out")} | more
+    settings = {
+        name: value for name, value in record.items() if name not in ("recipe", "out")
+    } | more
     run = headrace.prepare(headrace.Preferences(**settings), str(record["out"]))
 
     assert headrace.verify(run.run).problems == []
@@ -68,7 +85,11 @@ def prepare(record: dict[str, Any], **more: Any) -> headrace.types.Prepared:
     [
         (PAIRS, "pairs", {}),
         (WHOLE, "pairs", {}),
-        (NAMED, "pairs", {"prompt": "input", "chosen": "answer_chosen", "rejected": "answer_rejected"}),
+        (
+            NAMED,
+            "pairs",
+            {"prompt": "input", "chosen": "answer_chosen", "rejected": "answer_rejected"},
+        ),
         (JUDGED, "judged", {}),
         (LIKED, "judged", {"prompt": "query", "completion": "answer", "label": "liked"}),
         (PROMPTS, "prompts", {}),
@@ -76,7 +97,9 @@ def prepare(record: dict[str, Any], **more: Any) -> headrace.types.Prepared:
     ],
     ids=["pairs", "whole", "named", "judged", "liked", "prompts", "questions"],
 )
-def test_every_kind_runs(rows: list[Any], kind: str, mapping: dict[str, str], tokenizer: Path, tmp_path: Path) -> None:
+def test_every_kind_runs(
+    rows: list[Any], kind: str, mapping: dict[str, str], tokenizer: Path, tmp_path: Path
+) -> None:
     record, text = configured(written(tmp_path / "rows.jsonl", rows), tmp_path / "out", tokenizer)
     run = prepare(record)
 
@@ -86,7 +109,9 @@ def test_every_kind_runs(rows: list[Any], kind: str, mapping: dict[str, str], to
 
 
 def test_the_kind_that_is_asked_for_is_written(tokenizer: Path, tmp_path: Path) -> None:
-    record, text = configured(written(tmp_path / "a.jsonl", PAIRS), tmp_path / "out", tokenizer, kind="prompts")
+    record, text = configured(
+        written(tmp_path / "a.jsonl", PAIRS), tmp_path / "out", tokenizer, kind="prompts"
+    )
 
     assert "as asked" in text
     assert "prompts" == record["kind"]
@@ -103,7 +128,9 @@ def test_columns_that_are_not_read_are_proposed(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_bad_rows_are_counted_and_allowed(tokenizer: Path, tmp_path: Path) -> None:
     bad = {**PAIRS[0], "chosen": None}
-    record, text = configured(written(tmp_path / "a.jsonl", [*PAIRS, bad, "{"]), tmp_path / "out", tokenizer)
+    record, text = configured(
+        written(tmp_path / "a.jsonl", [*PAIRS, bad, "{"]), tmp_path / "out", tokenizer
+    )
     run = prepare(record)
 
     assert "2 of the 102 rows" in text

@@ -78,7 +78,11 @@ def test_where_not_all_rows_were_looked_at_types_are_proposed_only(
 def test_a_prepared_dataset_keeps_its_splits(tmp_path: Path) -> None:
     write_parts(tmp_path / "raw", FRAME)
     split = headrace.TemporalSplit(
-        source=tmp_path / "raw", time="day", entity="code", split_date="2024-02-20", format="parquet"
+        source=tmp_path / "raw",
+        time="day",
+        entity="code",
+        split_date="2024-02-20",
+        format="parquet",
     )
     whole = headrace.prepare(split, tmp_path / "split").manifest
     record, text = configured(tmp_path / "split", tmp_path / "out")
@@ -136,7 +140,12 @@ def test_the_command_writes_what_run_takes(tmp_path: Path, monkeypatch: pytest.M
     asked = ["init", "rewrite", "raw", "--out", "out", "--config", "r.yaml"]
 
     assert 0 == runner.invoke(app, asked).exit_code
-    assert 0 == runner.invoke(app, ["run", "r.yaml", "--set", "cache_dir=cache", "--report", "never"]).exit_code
+    assert (
+        0
+        == runner.invoke(
+            app, ["run", "r.yaml", "--set", "cache_dir=cache", "--report", "never"]
+        ).exit_code
+    )
     assert "already exists" in str(runner.invoke(app, asked).exception)
 
 

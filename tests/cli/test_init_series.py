@@ -43,7 +43,9 @@ def headrace(*arguments: object) -> tuple[int, str, str]:
 def init(source: Path, tmp_path: Path, *flags: object) -> tuple[str, dict]:
     """The text and the settings that it wrote."""
     config = tmp_path / "series.yaml"
-    code, _, err = headrace("init", "series", source, "--out", tmp_path / "out", "--config", config, *flags)
+    code, _, err = headrace(
+        "init", "series", source, "--out", tmp_path / "out", "--config", config, *flags
+    )
     assert code == 0, err
     return config.read_text("utf-8"), yaml.safe_load(config.read_text("utf-8"))
 
@@ -64,7 +66,15 @@ def test_days_of_a_month_are_no_times(tmp_path: Path) -> None:
     _, asked = init(tmp_path / "raw", tmp_path, "--target", "q")
     frame.drop("date").write_csv(tmp_path / "raw/a.csv")
     code, _, told = headrace(
-        "init", "series", tmp_path / "raw", "--target", "q", "--out", "o", "--config", tmp_path / "n.yaml"
+        "init",
+        "series",
+        tmp_path / "raw",
+        "--target",
+        "q",
+        "--out",
+        "o",
+        "--config",
+        tmp_path / "n.yaml",
     )
 
     assert "measured" == asked["time"]
@@ -80,7 +90,11 @@ NUMBERED = {
     "index": (STEPS[::-1] * -1, "epoch_s", "1s"),
     "time": (STEPS + 1, "epoch_s", "1s"),
     "year": (STEPS + 1930, "%Y", "12mo"),
-    "date": ([year * 100 + month for year in range(1990, 1998) for month in range(1, 13)][:90], "%Y%m", "1mo"),
+    "date": (
+        [year * 100 + month for year in range(1990, 1998) for month in range(1, 13)][:90],
+        "%Y%m",
+        "1mo",
+    ),
     "ts": (HOURS, "epoch_s", "1h"),
     "event_time": (HOURS * 10**3, "epoch_ms", "1h"),
     "timestamp": (HOURS * 10**6, "epoch_us", "1h"),
@@ -94,7 +108,10 @@ def test_whole_numbers_that_grow_in_every_entity_are_times_by_their_name(
 ) -> None:
     values, form, frequency = NUMBERED[name]
     (tmp_path / "raw").mkdir()
-    tables = [frame_of(each, days=90).drop("date").insert_column(2, pl.Series(name, values)) for each in ("a", "b")]
+    tables = [
+        frame_of(each, days=90).drop("date").insert_column(2, pl.Series(name, values))
+        for each in ("a", "b")
+    ]
     tables = [pl.concat(each.with_columns(station=pl.lit(str(at))) for at, each in enumerate(tables))] if long else tables  # fmt: skip
     for at, table in enumerate(tables):
         getattr(table, f"write_{kind}")(tmp_path / f"raw/{at}.{kind}")
@@ -102,16 +119,23 @@ def test_whole_numbers_that_grow_in_every_entity_are_times_by_their_name(
     made = run(tmp_path)
 
     expected = (name, form, frequency, "station" if long else "file_name", ["rain", "warm"])
-    assert expected == tuple(asked[key] for key in ("time", "time_format", "frequency", "entity", "features"))
+    assert expected == tuple(
+        asked[key] for key in ("time", "time_format", "frequency", "entity", "features")
+    )
     assert made["facts"]["entities"] == {"original": 2, "passed": 2, "failed": 0}
-    assert (values[0] < 1000) == ("Steps are counted, so years mean nothing." in text.replace("\n# ", " "))
+    assert (values[0] < 1000) == (
+        "Steps are counted, so years mean nothing." in text.replace("\n# ", " ")
+    )
 
 
 @pytest.mark.parametrize(
     "columns",
     [
         {"step": STEPS % 30},  # repeats, and no column is named like an entity
-        {"index": np.arange(90), "station": np.arange(90) // 45},  # numbers the rows of all entities
+        {
+            "index": np.arange(90),
+            "station": np.arange(90) // 45,
+        },  # numbers the rows of all entities
         {"t": STEPS * 0.1},  # a temperature
         {"level": STEPS, "machine_id": STEPS + 5},
         {"lifetime": STEPS},
@@ -119,7 +143,11 @@ def test_whole_numbers_that_grow_in_every_entity_are_times_by_their_name(
     ],
 )
 def test_whole_numbers_are_no_times_for_being_whole(tmp_path: Path, columns: dict) -> None:
-    table = frame_of("a", days=90).drop("date").with_columns(**{key: pl.Series(own) for key, own in columns.items()})
+    table = (
+        frame_of("a", days=90)
+        .drop("date")
+        .with_columns(**{key: pl.Series(own) for key, own in columns.items()})
+    )
     table.write_parquet(tmp_path / "a.parquet")
     flags = ("--target", "q", "--out", tmp_path / "out", "--config", tmp_path / "n.yaml")
     code, _, told = headrace("init", "series", tmp_path / "a.parquet", *flags)
@@ -129,18 +157,24 @@ def test_whole_numbers_are_no_times_for_being_whole(tmp_path: Path, columns: dic
 
 def test_the_target_is_no_time_and_steps_that_are_uneven_stay_steps(tmp_path: Path) -> None:
     uneven = np.cumsum(np.random.default_rng(3).integers(1, 9, 90))
-    frame_of("a", days=90).with_columns(step=STEPS, index=uneven).drop("date").write_parquet(tmp_path / "a.parquet")
+    frame_of("a", days=90).with_columns(step=STEPS, index=uneven).drop("date").write_parquet(
+        tmp_path / "a.parquet"
+    )
     _, asked = init(tmp_path / "a.parquet", tmp_path, "--target", "step")
 
     assert ("index", "1s", False) == (asked["time"], asked["frequency"], "resample" in asked)
     assert run(tmp_path)["facts"]["entities"]["passed"] == 1
 
 
-def test_of_frequencies_that_are_equally_common_the_longest_is_named_as_runs_infer_it(tmp_path: Path) -> None:
+def test_of_frequencies_that_are_equally_common_the_longest_is_named_as_runs_infer_it(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "raw").mkdir()
     for name, every in (("a", "15m"), ("b", "1d")):
         times = pl.datetime_range(datetime(2000, 1, 1), datetime(2000, 1, 20), every, eager=True)
-        pl.DataFrame({"date": times, "q": np.arange(len(times)) % 7 + 0.5}).write_csv(tmp_path / f"raw/{name}.csv")
+        pl.DataFrame({"date": times, "q": np.arange(len(times)) % 7 + 0.5}).write_csv(
+            tmp_path / f"raw/{name}.csv"
+        )
     _, asked = init(tmp_path / "raw", tmp_path, "--target", "q")
 
     assert "1d" == asked["frequency"]
@@ -148,11 +182,22 @@ def test_of_frequencies_that_are_equally_common_the_longest_is_named_as_runs_inf
 
 def test_a_repeated_flag_adds_to_the_names_before_it(tmp_path: Path) -> None:
     source = write_source(tmp_path / "raw", ["a", "b"])
-    pl.DataFrame({"station": ["a", "b"], "area": [1.0, 2.0], "height": [3.0, 4.0], "width": [5.0, 6.0]}).write_csv(
-        tmp_path / "static.csv"
+    pl.DataFrame(
+        {"station": ["a", "b"], "area": [1.0, 2.0], "height": [3.0, 4.0], "width": [5.0, 6.0]}
+    ).write_csv(tmp_path / "static.csv")
+    flags = [
+        "--target",
+        "q",
+        "--features",
+        "warm",
+        "--features",
+        "rain",
+        "--static",
+        tmp_path / "static.csv",
+    ]
+    _, asked = init(
+        source, tmp_path, *flags, "--static-features", "area,width", "--static-features", "height"
     )
-    flags = ["--target", "q", "--features", "warm", "--features", "rain", "--static", tmp_path / "static.csv"]
-    _, asked = init(source, tmp_path, *flags, "--static-features", "area,width", "--static-features", "height")
 
     assert ["warm", "rain"] == asked["features"]
     assert ["area", "width", "height"] == asked["static_features"]
@@ -160,9 +205,9 @@ def test_a_repeated_flag_adds_to_the_names_before_it(tmp_path: Path) -> None:
 
 def test_files_of_entities_run_as_they_are(tmp_path: Path) -> None:
     source = write_source(tmp_path / "raw", ["a", "b", "007"])
-    pl.DataFrame({"station": ["a", "b", "007", "z"], "area": [1.0, 2.0, 3.0, 4.0], "name": ["x"] * 4}).write_csv(
-        tmp_path / "static.csv"
-    )
+    pl.DataFrame(
+        {"station": ["a", "b", "007", "z"], "area": [1.0, 2.0, 3.0, 4.0], "name": ["x"] * 4}
+    ).write_csv(tmp_path / "static.csv")
 
     text, config = init(source, tmp_path, "--target", "q", "--static", tmp_path / "static.csv")
     made = run(tmp_path)
@@ -182,7 +227,15 @@ def test_static_texts_that_are_asked_for_are_encoded(tmp_path: Path) -> None:
 
     text, _ = init(source, tmp_path, "--target", "q", "--static", static)
     _, config = init(
-        source, tmp_path, "--target", "q", "--static", static, "--static-features", "area,rock", "--overwrite"
+        source,
+        tmp_path,
+        "--target",
+        "q",
+        "--static",
+        static,
+        "--static-features",
+        "area,rock",
+        "--overwrite",
     )
     made = run(tmp_path)
 
@@ -204,7 +257,11 @@ def test_long_tables_with_their_own_dates_and_words_for_missing(tmp_path: Path) 
     text, config = init(tmp_path / "raw", tmp_path, "--target", "q", "--features", "warm")
     made = run(tmp_path)
 
-    assert (config["entity"], config["time"], config["time_format"]) == ("station", "when", "%d/%m/%Y")
+    assert (config["entity"], config["time"], config["time_format"]) == (
+        "station",
+        "when",
+        "%d/%m/%Y",
+    )
     assert config["missing_numbers"] == [-9999.0]
     assert "-9999 in warm" in text
     assert made["facts"]["entities"]["passed"] == 2
@@ -226,7 +283,9 @@ def test_ids_are_no_features(tmp_path: Path) -> None:
     (tmp_path / "raw").mkdir()
     for entity in ("a", "b"):
         ids = {name: pl.int_range(pl.len()) for name in ("CustomerID", "user_id", "id")}
-        frame_of(entity).with_columns(**ids, humid=pl.col("rain") + 1).write_csv(tmp_path / f"raw/{entity}.csv")
+        frame_of(entity).with_columns(**ids, humid=pl.col("rain") + 1).write_csv(
+            tmp_path / f"raw/{entity}.csv"
+        )
 
     text, config = init(tmp_path / "raw", tmp_path, "--target", "q")
 
@@ -240,14 +299,20 @@ def test_what_first_rows_do_not_tell_is_said(tmp_path: Path) -> None:
     days, stations = 600, 500
     dates = np.datetime64("2001-01-01") + np.arange(days).astype("timedelta64[D]").repeat(stations)
     names = np.tile([f"s{each:03d}" for each in range(stations)], days)
-    table = pl.DataFrame({"date": dates, "station": names, "q": np.arange(days * stations) % 97.0, "rain": 1.0})
+    table = pl.DataFrame(
+        {"date": dates, "station": names, "q": np.arange(days * stations) % 97.0, "rain": 1.0}
+    )
     (tmp_path / "raw").mkdir()
     table.write_parquet(tmp_path / "raw/all.parquet")
 
     text, config = init(tmp_path / "raw", tmp_path, "--target", "q")
 
     words = text.replace("\n# ", " ")
-    assert (5.0, "station", ["rain"]) == (config["min_train_years"], config["entity"], config["features"])
+    assert (5.0, "station", ["rain"]) == (
+        config["min_train_years"],
+        config["entity"],
+        config["features"],
+    )
     assert "How many entities have is not known: only first rows were looked at." in words
     assert "500 entities in the first rows, e.g. s000" in words
 
@@ -262,7 +327,9 @@ def test_short_series_ask_for_fewer_years_and_comments_are_the_descriptions(tmp_
     words = text.replace("\n# ", " ")
 
     assert ["rain", "warm"] == config["features"]
-    assert "file_name" == config["entity"]  # a time that comes twice by mistake does not make many entities
+    assert (
+        "file_name" == config["entity"]
+    )  # a time that comes twice by mistake does not make many entities
     assert 0.5 < config["min_train_years"] < 0.7
     for name in ("train_ratio", "min_train_years", "seed", "batch_size"):
         assert Series.model_fields[name].description in words
@@ -273,7 +340,11 @@ def test_short_series_ask_for_fewer_years_and_comments_are_the_descriptions(tmp_
 @pytest.mark.parametrize(
     ("flags", "code", "says"),
     [
-        ([], 2, "target is not given; add --target with the column to be predicted, one of rain, warm, q"),
+        (
+            [],
+            2,
+            "target is not given; add --target with the column to be predicted, one of rain, warm, q",
+        ),
         (["--target", "qq"], 2, "target 'qq' is not a column of the source; did you mean 'q'"),
         (
             ["--target", "q", "--features", "rains"],
@@ -289,11 +360,20 @@ def test_short_series_ask_for_fewer_years_and_comments_are_the_descriptions(tmp_
         (["--target", "q", "--static", "nothing.csv"], 1, "nothing.csv: no such file"),
     ],
 )
-def test_what_is_wrong_is_said_and_nothing_is_written(tmp_path: Path, flags: list, code: int, says: str) -> None:
+def test_what_is_wrong_is_said_and_nothing_is_written(
+    tmp_path: Path, flags: list, code: int, says: str
+) -> None:
     source = write_source(tmp_path / "raw", ["a", "b"], days=100)
 
     found, _, err = headrace(
-        "init", "series", source, "--out", tmp_path / "out", "--config", tmp_path / "series.yaml", *flags
+        "init",
+        "series",
+        source,
+        "--out",
+        tmp_path / "out",
+        "--config",
+        tmp_path / "series.yaml",
+        *flags,
     )
 
     assert (found, says in err) == (code, True), err
@@ -305,7 +385,15 @@ def test_a_configuration_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "series.yaml").write_text("mine")
 
     code, _, err = headrace(
-        "init", "series", source, "--target", "q", "--out", "o", "--config", tmp_path / "series.yaml"
+        "init",
+        "series",
+        source,
+        "--target",
+        "q",
+        "--out",
+        "o",
+        "--config",
+        tmp_path / "series.yaml",
     )
 
     assert code == 2
@@ -316,7 +404,11 @@ def test_a_configuration_is_not_overwritten(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not CARAVAN.is_dir(), reason="needs the Caravan basins in ../shared/data")
 def test_caravan_runs_as_it_is(tmp_path: Path) -> None:
-    forcing = ["total_precipitation_sum", "temperature_2m_mean", "surface_net_thermal_radiation_mean"]
+    forcing = [
+        "total_precipitation_sum",
+        "temperature_2m_mean",
+        "surface_net_thermal_radiation_mean",
+    ]
 
     _, config = init(
         CARAVAN / "timeseries",
@@ -336,7 +428,9 @@ def test_files_of_attributes_among_the_series_are_named(tmp_path: Path) -> None:
     frame_of("a").write_csv(tmp_path / "raw/a.csv")
     (tmp_path / "raw/attributes.csv").write_text("gauge,area\na,1.5\n")
     source, config = tmp_path / "raw", tmp_path / "series.yaml"
-    code, _, err = headrace("init", "series", source, "--out", tmp_path / "out", "--config", config, "--target", "q")
+    code, _, err = headrace(
+        "init", "series", source, "--out", tmp_path / "out", "--config", config, "--target", "q"
+    )
 
     assert code == 2
     assert "attributes.csv: has no column 'date'" in err
@@ -345,7 +439,9 @@ def test_files_of_attributes_among_the_series_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not CAMELS.is_dir(), reason="needs the CAMELS-US basins in ../shared/data")
 def test_camels_us_is_known(tmp_path: Path) -> None:
-    text, config = init(CAMELS, tmp_path, "--static", CAMELS / "camels_attributes_v2.0/camels_*.txt.gz")
+    text, config = init(
+        CAMELS, tmp_path, "--static", CAMELS / "camels_attributes_v2.0/camels_*.txt.gz"
+    )
     made = run(tmp_path)
 
     assert (config["reader"], config["target"]) == ("camels_us", "qobs")
@@ -366,11 +462,15 @@ def test_camels_us_is_known(tmp_path: Path) -> None:
         ([-999.0], []),
     ],
 )
-def test_numbers_that_stand_for_missing_are_far_below_all_others(values: list, expected: list) -> None:
+def test_numbers_that_stand_for_missing_are_far_below_all_others(
+    values: list, expected: list
+) -> None:
     assert sentinels_of(np.array(values)) == expected
 
 
-plain = st.one_of(st.none(), st.booleans(), st.integers(-5, 5), st.floats(-1e6, 1e6), st.text(max_size=30))
+plain = st.one_of(
+    st.none(), st.booleans(), st.integers(-5, 5), st.floats(-1e6, 1e6), st.text(max_size=30)
+)
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -402,10 +502,18 @@ def test_features_that_go_on_behind_the_target_are_known_ahead(tmp_path: Path) -
     text, written = init(tmp_path / "sales.csv", tmp_path, "--target", "sold")
 
     assert (written["future_features"], written["trim"]) == (["promotion"], "none")
-    assert "only these have values in the 28 rows after the last target." in text.replace("\n# ", " ")
+    assert "only these have values in the 28 rows after the last target." in text.replace(
+        "\n# ", " "
+    )
     made = run(tmp_path)
-    assert made["source"]["rows"] == sum(each["rows"] for each in made["splits"].values()) == 2 * (days + ahead)
-    _, usual = init(write_source(tmp_path / "plain", ["a"]), tmp_path, "--target", "q", "--overwrite")
+    assert (
+        made["source"]["rows"]
+        == sum(each["rows"] for each in made["splits"].values())
+        == 2 * (days + ahead)
+    )
+    _, usual = init(
+        write_source(tmp_path / "plain", ["a"]), tmp_path, "--target", "q", "--overwrite"
+    )
     assert not {"future_features", "trim"} & usual.keys()
 
 
@@ -415,15 +523,24 @@ def test_events_become_totals_of_days_with_zeros_between(tmp_path: Path) -> None
     (tmp_path / "raw").mkdir()
     minutes = np.sort(draw.choice(60 * 24 * 400, 900, replace=False)) * np.timedelta64(1, "m")
     sold = draw.integers(1, 9, 900)
-    rows = {"item": draw.choice(["cup", "lid"], 900), "time": np.datetime64("2020-01-01T00:00", "us") + minutes}
+    rows = {
+        "item": draw.choice(["cup", "lid"], 900),
+        "time": np.datetime64("2020-01-01T00:00", "us") + minutes,
+    }
     table = pl.DataFrame({**rows, "sold": sold, "price": draw.random(900)})
     table.write_csv(tmp_path / "raw/sales.csv")
     text, config = init(tmp_path / "raw", tmp_path, "--target", "sold", "--entity", "item")
     manifest = run(tmp_path, "--set", "max_imputation_gap_size=30", "--set", "trim=none")
-    stored = pl.concat([pl.read_parquet(path) for path in Path(manifest["run"]).glob("processed_time_series/*/*")])
+    stored = pl.concat(
+        [pl.read_parquet(path) for path in Path(manifest["run"]).glob("processed_time_series/*/*")]
+    )
     expected = table.group_by("item", pl.col("time").dt.truncate("1d")).agg(pl.col("sold").sum())
-    scaled = stored.join(expected, ["item", "time"], "left").with_columns(pl.col("sold_right").fill_null(0))
-    per_item = scaled.group_by("item").agg(pl.corr("sold", "sold_right"), zeros=(pl.col("sold_right") == 0).sum())
+    scaled = stored.join(expected, ["item", "time"], "left").with_columns(
+        pl.col("sold_right").fill_null(0)
+    )
+    per_item = scaled.group_by("item").agg(
+        pl.corr("sold", "sold_right"), zeros=(pl.col("sold_right") == 0).sum()
+    )
 
     assert {"*": "mean", "sold": "total"} == config["resample"]
     assert "1d" == config["frequency"]
@@ -435,7 +552,9 @@ def test_events_become_totals_of_days_with_zeros_between(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not CARAVAN.is_dir(), reason=f"{CARAVAN} is not there: it is not in the repository")
+@pytest.mark.skipif(
+    not CARAVAN.is_dir(), reason=f"{CARAVAN} is not there: it is not in the repository"
+)
 def test_a_benchmark_with_common_dates_takes_three_commands(tmp_path: Path) -> None:
     flags = ("--target", "streamflow", "--features", "total_precipitation_sum,temperature_2m_mean")
     attributes = CARAVAN / "attributes/attributes_caravan_*.csv.gz"
@@ -443,7 +562,9 @@ def test_a_benchmark_with_common_dates_takes_three_commands(tmp_path: Path) -> N
     manifest = run(tmp_path, "--set", "train_end=2012-10-01", "--set", "val_end=2015-10-01")
     code, told, _ = headrace("verify", tmp_path / "out", "--json")
     times = {
-        split: pl.concat([pl.read_parquet(each, columns=["date"]) for each in path.glob("*")])["date"]
+        split: pl.concat([pl.read_parquet(each, columns=["date"]) for each in path.glob("*")])[
+            "date"
+        ]
         for path in Path(manifest["run"]).glob("processed_time_series/*")
         for split in [path.name]
     }

@@ -49,7 +49,9 @@ def write(root: Path, frame: pl.DataFrame, kind: str, shards: int = 3) -> Path:
         if kind == "csv":
             part.write_csv(root / f"part-{shard}.csv")
         else:
-            part.with_columns(pl.col("booked").str.to_date()).write_parquet(root / f"part-{shard}.parquet")
+            part.with_columns(pl.col("booked").str.to_date()).write_parquet(
+                root / f"part-{shard}.parquet"
+            )
     return root
 
 
@@ -59,8 +61,12 @@ def test_the_configuration_runs_and_splits_by_what_it_found(kind: str, tmp_path:
     run = prepare(record)
 
     assert ("booked", "customer") == (record["time"], record["entity"])
-    assert 400 == sum(each.rows for each in run.manifest.splits.values()) + sum(run.manifest.dropped.values())
-    assert run.manifest.splits["test"].rows + run.manifest.dropped["train_entity_after_cutoff"] < 200
+    assert 400 == sum(each.rows for each in run.manifest.splits.values()) + sum(
+        run.manifest.dropped.values()
+    )
+    assert (
+        run.manifest.splits["test"].rows + run.manifest.dropped["train_entity_after_cutoff"] < 200
+    )
     assert "customer (37 values, 10.8 rows each)" in text
     assert "shop (4 values" in text
     assert "order_no" not in text.split("Others that could be")[1].split("\n\n")[0]
@@ -77,7 +83,11 @@ def test_missing_dates_and_entities_and_other_forms_of_dates_run_too(tmp_path: P
     record, _ = configured(write(tmp_path / "raw", frame, "csv"), tmp_path / "out")
     run = prepare(record)
 
-    assert ("%d/%m/%Y", "drop", "drop") == (record["time_format"], record["bad_rows"], record["null_entity"])
+    assert ("%d/%m/%Y", "drop", "drop") == (
+        record["time_format"],
+        record["bad_rows"],
+        record["null_entity"],
+    )
     assert run.manifest.dropped["null_entity"] > 0 < run.manifest.dropped["null_time"]
 
 
@@ -94,7 +104,9 @@ def test_days_that_could_be_months_are_told_and_one_value_settles_it(tmp_path: P
 
 def test_what_is_asked_for_is_taken(tmp_path: Path) -> None:
     raw = write(tmp_path / "raw", table(), "csv")
-    record, _ = configured(raw, tmp_path / "out", entity="shop", time="booked", split_date="2024-06-01")
+    record, _ = configured(
+        raw, tmp_path / "out", entity="shop", time="booked", split_date="2024-06-01"
+    )
 
     assert ("shop", "2024-06-01") == (record["entity"], record["split_date"])
     with pytest.raises(SettingsError, match="did you mean 'customer'"):
@@ -122,7 +134,9 @@ def test_numbers_that_a_split_reads_as_times_are_times(
 
 
 def test_counts_and_keys_are_no_times(tmp_path: Path) -> None:
-    frame = table(order_id=[1_700_000_000 + n for n in range(400)], event=[*range(400)]).drop("booked")
+    frame = table(order_id=[1_700_000_000 + n for n in range(400)], event=[*range(400)]).drop(
+        "booked"
+    )
     (tmp_path / "raw").mkdir()
     frame.write_csv(tmp_path / "raw" / "part-0.csv")
 
@@ -131,7 +145,9 @@ def test_counts_and_keys_are_no_times(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("drop", "words"), [("booked", "--time"), ("customer", "--entity")])
-def test_without_a_date_or_an_entity_it_says_what_to_give(drop: str, words: str, tmp_path: Path) -> None:
+def test_without_a_date_or_an_entity_it_says_what_to_give(
+    drop: str, words: str, tmp_path: Path
+) -> None:
     frame = table().drop(drop, "shop") if drop == "customer" else table().drop(drop)
     root = tmp_path / "raw"
     root.mkdir()
@@ -142,9 +158,16 @@ def test_without_a_date_or_an_entity_it_says_what_to_give(drop: str, words: str,
 
 def test_a_flag_is_no_entity_and_one_day_is_no_time(tmp_path: Path) -> None:
     rows = 400
-    scraped = {"scraped_date": ["2024-06-29"] * rows, "identity_verified": ["tf"[n % 2] for n in range(rows)]}
-    frame = table(rows, **scraped, empty=[""] * rows).rename({"booked": "since", "customer": "host_id"})
-    record, text = configured(write(tmp_path / "raw", frame.drop("shop"), "csv", shards=1), tmp_path / "out")
+    scraped = {
+        "scraped_date": ["2024-06-29"] * rows,
+        "identity_verified": ["tf"[n % 2] for n in range(rows)],
+    }
+    frame = table(rows, **scraped, empty=[""] * rows).rename(
+        {"booked": "since", "customer": "host_id"}
+    )
+    record, text = configured(
+        write(tmp_path / "raw", frame.drop("shop"), "csv", shards=1), tmp_path / "out"
+    )
 
     assert ("since", "host_id") == (record["time"], record["entity"])
     assert "identity_verified (" not in text

@@ -65,28 +65,41 @@ except KeyboardInterrupt:
 
 @pytest.mark.slow
 def test_nobody_is_reminded_after_the_end_of_a_reminder_that_was_under_way():
-    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=250, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", LATE], capture_output=True, text=True, timeout=250, check=False
+    )
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")
 
 
 def test_an_interrupt_that_is_lost_in_a_weak_reference_comes_again():
-    done = subprocess.run([sys.executable, "-c", LOST], capture_output=True, text=True, timeout=250, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", LOST], capture_output=True, text=True, timeout=250, check=False
+    )
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "heard\n", "")
 
 
 @pytest.mark.slow
 def test_other_errors_that_are_ignored_are_still_reported():
-    code = LOST.replace("signal.raise_signal(signal.SIGINT)", "1 / 0").replace("time.sleep(240)", "print('on')")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=250, check=False)
+    code = LOST.replace("signal.raise_signal(signal.SIGINT)", "1 / 0").replace(
+        "time.sleep(240)", "print('on')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=250, check=False
+    )
 
     assert done.stdout == "on\n"
     assert "ZeroDivisionError" in done.stderr
 
 
 def test_an_interrupted_command_says_that_it_can_go_on() -> None:
-    ended = subprocess.run([sys.executable, "-c", COMMAND], capture_output=True, text=True, timeout=250)
+    ended = subprocess.run(
+        [sys.executable, "-c", COMMAND], capture_output=True, text=True, timeout=250
+    )
 
     assert (130, "") == (ended.returncode, ended.stdout)
-    assert "error: interrupted; finished shards are kept, run the same command again to continue\n" == ended.stderr
+    assert (
+        "error: interrupted; finished shards are kept, run the same command again to continue\n"
+        == ended.stderr
+    )

@@ -36,14 +36,24 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("json")
     (root / "raw").mkdir()
     for shard in range(2):
-        rows = [{"customer": f"c{n % 20}", "time": f"202{3 + n % 3}-03-01", "x": n / 2} for n in range(60)]
+        rows = [
+            {"customer": f"c{n % 20}", "time": f"202{3 + n % 3}-03-01", "x": n / 2}
+            for n in range(60)
+        ]
         pl.DataFrame(rows).write_parquet(root / f"raw/part-{shard}.parquet")
     pl.DataFrame({"x": [1.0, float("nan"), float("inf")]}).write_parquet(root / "nan.parquet")
-    pings = [{"src_addr": f"10.0.0.{n % 7}", "event_time": 1_700_000_000 + n, "rtt": 20.0} for n in range(200)]
+    pings = [
+        {"src_addr": f"10.0.0.{n % 7}", "event_time": 1_700_000_000 + n, "rtt": 20.0}
+        for n in range(200)
+    ]
     pl.DataFrame(pings).write_csv(root / "pings.csv")
     talks = [[{"role": "user", "content": f"what is {n}"}, {"role": "assistant", "content": "it is"}] for n in range(40)]  # fmt: skip
-    (root / "chats.jsonl").write_text("".join(json.dumps({"messages": each}) + "\n" for each in talks))
-    (root / "asked.jsonl").write_text("".join(json.dumps({"messages": each[:1]}) + "\n" for each in talks))
+    (root / "chats.jsonl").write_text(
+        "".join(json.dumps({"messages": each}) + "\n" for each in talks)
+    )
+    (root / "asked.jsonl").write_text(
+        "".join(json.dumps({"messages": each[:1]}) + "\n" for each in talks)
+    )
     days = pl.datetime_range(pl.datetime(2001, 1, 1), pl.datetime(2008, 12, 31), "1d", eager=True)
     for basin in ("a", "b"):
         path = root / f"gauges/{basin}.csv"
@@ -55,7 +65,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run_main(place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+def run_main(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., Any]:
     """The command in this process, with what it leaves on the descriptors 1 and 2: (exit code, stdout, stderr)."""
     monkeypatch.chdir(place)
     monkeypatch.setenv("HOME", str(place / "home"))
@@ -116,7 +128,11 @@ WORDS: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
 
 
 def test_every_command_takes_json() -> None:
-    assert [] == [words for words, each in COMMANDS.items() if not any("--json" in param.opts for param in each.params)]
+    assert [] == [
+        words
+        for words, each in COMMANDS.items()
+        if not any("--json" in param.opts for param in each.params)
+    ]
     assert set(COMMANDS) == {words for words, _ in WORDS}, "a new command: give it a line in WORDS"
 
 
@@ -127,7 +143,9 @@ def test_with_json_stdout_is_one_object(place: Path, run_main: Callable[..., Any
         if "--seen" in rest:
             state = headrace.open("split").stream("train", batch_size=8).state_dict()
             (place / "state.json").write_text(json.dumps(state))
-        given = [str(next(place.glob(each[1:-1]))) if each.startswith("{") else each for each in rest]
+        given = [
+            str(next(place.glob(each[1:-1]))) if each.startswith("{") else each for each in rest
+        ]
         code, out, err = run_main(*words, *given, "--json")
 
         assert code == 0, (words, err)
@@ -170,15 +188,26 @@ def test_an_error_is_an_object_too(words: tuple[str, ...], run_main: Callable[..
 
 
 def test_a_command_line_that_is_wrong_is_told_as_an_object(run_main: Callable[..., Any]) -> None:
-    for words in (["split", "--nonsense"], ["nonsense"], ["histories", "plan"], ["stream", "raw", "--batch-size", "x"]):
+    for words in (
+        ["split", "--nonsense"],
+        ["nonsense"],
+        ["histories", "plan"],
+        ["stream", "raw", "--batch-size", "x"],
+    ):
         code, out, err = run_main(*words, "--json")
 
-        assert (2, 2, "UsageError") == (code, parsed(out)["exit_code"], parsed(out)["error"]["kind"])
+        assert (2, 2, "UsageError") == (
+            code,
+            parsed(out)["exit_code"],
+            parsed(out)["error"]["kind"],
+        )
         assert "nonsense" in parsed(out)["error"]["message"] or "nonsense" not in words
         assert "Usage" in err
 
 
-def test_a_verdict_is_one_object_and_its_exit_code_one(place: Path, run_main: Callable[..., Any]) -> None:
+def test_a_verdict_is_one_object_and_its_exit_code_one(
+    place: Path, run_main: Callable[..., Any]
+) -> None:
     run_main("rewrite", "raw", "--out", "bent", "--json")
     shard = next(place.glob("bent/splits/all/*.parquet"))
     data = bytearray(shard.read_bytes())
@@ -213,12 +242,20 @@ def test_progress_on_a_terminal_stays_off_stdout(place: Path) -> None:
 
 
 def test_what_json_has_no_word_for_is_null_or_text() -> None:
-    record = {"a": [1.5, float("nan"), (float("inf"), {"b": -float("inf")})], "path": Path("x"), "n": None}
+    record = {
+        "a": [1.5, float("nan"), (float("inf"), {"b": -float("inf")})],
+        "path": Path("x"),
+        "n": None,
+    }
 
-    assert {"a": [1.5, None, [None, {"b": None}]], "path": "x", "n": None} == parsed(json_text(record))
+    assert {"a": [1.5, None, [None, {"b": None}]], "path": "x", "n": None} == parsed(
+        json_text(record)
+    )
 
 
-def test_the_kind_of_an_error_is_one_of_the_documented_classes(run_main: Callable[..., Any]) -> None:
+def test_the_kind_of_an_error_is_one_of_the_documented_classes(
+    run_main: Callable[..., Any],
+) -> None:
     _, out, _ = run_main("split", *WRONG[("split",)], "--json")  # raises a subclass of InputError
 
     assert "InputError" == parsed(out)["error"]["kind"]

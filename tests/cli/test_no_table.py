@@ -15,7 +15,11 @@ from headrace.errors import InputError
 def test_histories_are_planned_where_they_can_be_streamed(form: str, tmp_path: Path) -> None:
     if form == "array_record":
         pytest.importorskip("array_record")
-    rows = {"src_addr": [f"10.0.0.{n % 9}" for n in range(90)], "event_time": range(90), "rtt": [20.0] * 90}
+    rows = {
+        "src_addr": [f"10.0.0.{n % 9}" for n in range(90)],
+        "event_time": range(90),
+        "rtt": [20.0] * 90,
+    }
     pl.DataFrame(rows).write_csv(tmp_path / "pings.csv")
     headrace.prepare(headrace.Histories(source=tmp_path / "pings.csv", time_format="epoch_s", partitions=1, format=form), tmp_path / "out")  # fmt: skip
     epoch = ["--split", "train", "--ranks", "1", "--batch-size", "2"]

@@ -69,7 +69,9 @@ def ended(code: str, *arguments: str, **environment: str) -> subprocess.Complete
     ],
 )
 @pytest.mark.parametrize("flags", [(), ("--json",)])
-def test_any_error_ends_in_a_message_with_a_hint_for_a_report(error: str, said: str, flags: tuple[str, ...]) -> None:
+def test_any_error_ends_in_a_message_with_a_hint_for_a_report(
+    error: str, said: str, flags: tuple[str, ...]
+) -> None:
     done = ended(FAILING.format(error=error), "run", "config.yaml", "--out", "secret-place", *flags)
 
     assert 1 == done.returncode
@@ -89,7 +91,12 @@ def test_any_error_ends_in_a_message_with_a_hint_for_a_report(error: str, said: 
 
 @pytest.mark.slow
 def test_the_traceback_is_shown_on_request_without_secrets() -> None:
-    done = ended(FAILING.format(error="ValueError('s3://me:PASSWORD@x')"), "run", "a.yaml", HEADRACE_TRACEBACK="1")
+    done = ended(
+        FAILING.format(error="ValueError('s3://me:PASSWORD@x')"),
+        "run",
+        "a.yaml",
+        HEADRACE_TRACEBACK="1",
+    )
 
     assert 1 == done.returncode
     assert "Traceback" in done.stderr
@@ -101,7 +108,10 @@ def test_the_traceback_is_shown_on_request_without_secrets() -> None:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        ("FileNotFoundError(2, 'No such file or directory', 'gone.csv')", "gone.csv: No such file or directory"),
+        (
+            "FileNotFoundError(2, 'No such file or directory', 'gone.csv')",
+            "gone.csv: No such file or directory",
+        ),
         ("OSError(28, 'No space left on device')", "No space left on device"),
         ("MemoryError", "memory"),
     ],
@@ -116,8 +126,12 @@ def test_what_the_machine_refuses_is_no_bug(error: str, said: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.smoke("polars")
-@pytest.mark.parametrize("module", ["typer", "rich", "headrace.cli.commands", "pydantic", "polars", "pyarrow", "numpy"])
-def test_an_interrupt_while_libraries_are_imported_ends_in_a_message(module: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "module", ["typer", "rich", "headrace.cli.commands", "pydantic", "polars", "pyarrow", "numpy"]
+)
+def test_an_interrupt_while_libraries_are_imported_ends_in_a_message(
+    module: str, tmp_path: Path
+) -> None:
     (tmp_path / "a.csv").write_text("id\n1\n")
     asked = ["peek", str(tmp_path / "a.csv"), "--cache-dir", str(tmp_path / "cache")]
     done = ended(INTERRUPTED.format(module=module) + COMMAND, *asked)
@@ -134,11 +148,16 @@ def test_an_interrupt_while_libraries_are_imported_is_told_as_json() -> None:
     done = ended(INTERRUPTED.format(module="typer") + COMMAND, "peek", "x.csv", "--json")
 
     assert 130 == done.returncode
-    assert {"error": {"kind": "Interrupted", "message": "interrupted"}, "exit_code": 130} == json.loads(done.stdout)
+    assert {
+        "error": {"kind": "Interrupted", "message": "interrupted"},
+        "exit_code": 130,
+    } == json.loads(done.stdout)
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",)])
-def test_a_warning_is_one_line_without_secrets_and_not_part_of_the_record(flags: tuple[str, ...]) -> None:
+def test_a_warning_is_one_line_without_secrets_and_not_part_of_the_record(
+    flags: tuple[str, ...],
+) -> None:
     warning = "__import__('warnings').warn('two\\nlines https://me:PASSWORD@host/x', FutureWarning) or SystemExit(0)"
     done = ended(FAILING.format(error=warning), "run", "config.yaml", *flags)
 

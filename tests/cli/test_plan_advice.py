@@ -17,7 +17,11 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("advice")
     (root / "shards").mkdir()
     for shard in range(5):
-        pq.write_table(pa.table({"a": np.arange(20_000)}), root / f"shards/{shard}.parquet", row_group_size=5_000)
+        pq.write_table(
+            pa.table({"a": np.arange(20_000)}),
+            root / f"shards/{shard}.parquet",
+            row_group_size=5_000,
+        )
     return root
 
 
@@ -28,7 +32,9 @@ def _lines(shards: Path, *asked: object) -> list[str]:
 
 
 def _record(shards: Path, *asked: object) -> dict[str, object]:
-    record: dict[str, object] = json.loads(headrace("plan", "shards", *asked, "--json", cwd=shards).stdout)
+    record: dict[str, object] = json.loads(
+        headrace("plan", "shards", *asked, "--json", cwd=shards).stdout
+    )
     return record
 
 

@@ -16,7 +16,9 @@ NASTY = "a\x1b[31mb\x07\x9bc\u202ed[bold]e:smile:\rf"
 SHOWN = r"a\x1b[31mb\x07\x9bc\u202ed[bold]e:smile:\rf"
 
 
-def said(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *arguments: object) -> str:
+def said(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *arguments: object
+) -> str:
     monkeypatch.setattr(sys, "argv", ["headrace", *map(str, arguments)])
     monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(SystemExit):
@@ -81,7 +83,9 @@ def test_peek_shows_nasty_names_and_values(
     assert len(shown) < 100_000
 
 
-def test_json_is_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_json_is_exact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     path = nasty_csv(tmp_path / "raw")
     shown = said(monkeypatch, capfd, "peek", path, "--cache-dir", tmp_path / "cache", "--json")
 
@@ -93,7 +97,12 @@ def test_a_run_over_nasty_names_prints_and_draws_them_safely(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     nasty_csv(tmp_path / "raw")
-    more = {"id": list("abcdefgh"), NASTY: ["v"] * 8, "<script>alert(1)</script>": ["1"] * 8, "day": ["2024-01-01"] * 8}
+    more = {
+        "id": list("abcdefgh"),
+        NASTY: ["v"] * 8,
+        "<script>alert(1)</script>": ["1"] * 8,
+        "day": ["2024-01-01"] * 8,
+    }
     pl.DataFrame(more).write_csv(tmp_path / "raw" / "more.csv")
     out = tmp_path / NASTY
     asked = ("--time", "day", "--entity", "id", "--split-date", "2024-06-01", "--out", out)

@@ -36,14 +36,23 @@ def config(tmp_path: Path) -> Path:
 def test_a_setting_is_named_by_a_text(tmp_path: Path, key: str) -> None:
     (tmp_path / "config.yaml").write_text(f"source: raw\n{key}: dst_addr\n")
 
-    with pytest.raises(SettingsError, match=r"config.yaml: .* is not a valid name of a setting; write names as text"):
+    with pytest.raises(
+        SettingsError,
+        match=r"config.yaml: .* is not a valid name of a setting; write names as text",
+    ):
         read_config(tmp_path / "config.yaml")
 
 
 def test_set_replaces_and_nests() -> None:
     record = {"seed": 1, "scaling": {"target": {"strategy": "unified"}}}
     changed = with_settings(
-        record, ["seed=7", "null_values=[NA, '']", "scaling.target.strategy=per_group", "scaling.features=null"]
+        record,
+        [
+            "seed=7",
+            "null_values=[NA, '']",
+            "scaling.target.strategy=per_group",
+            "scaling.features=null",
+        ],
     )
 
     assert {
@@ -77,7 +86,9 @@ def test_unknown_names_are_answered_with_the_nearest_of_all() -> None:
     assert "'seed'" not in str(caught.value)
 
 
-def test_a_dry_run_names_the_run_that_follows_and_writes_nothing(config: Path, tmp_path: Path) -> None:
+def test_a_dry_run_names_the_run_that_follows_and_writes_nothing(
+    config: Path, tmp_path: Path
+) -> None:
     asked = ("run", config, "--set", "train_ratio=0.7", "--json")
     dry = json.loads(headrace(*asked, "--dry-run").stdout)
     nothing = not (tmp_path / "out").exists()
@@ -92,7 +103,9 @@ def test_a_dry_run_names_the_run_that_follows_and_writes_nothing(config: Path, t
     assert 0.7 == dry["settings"]["train_ratio"]
 
 
-def test_files_that_were_copied_are_the_same_source_by_their_content(config: Path, tmp_path: Path) -> None:
+def test_files_that_were_copied_are_the_same_source_by_their_content(
+    config: Path, tmp_path: Path
+) -> None:
     raw = tmp_path / "raw" / "part-0.csv"
     by_content = json.loads(headrace("run", config, "--fingerprint-by", "content", "--json").stdout)
     raw.write_bytes(raw.read_bytes())
@@ -100,18 +113,25 @@ def test_files_that_were_copied_are_the_same_source_by_their_content(config: Pat
     config.write_text(config.read_text() + "fingerprint_by: content\n")
     again = json.loads(headrace("run", config, "--json").stdout)
     dry = json.loads(headrace("run", config, "--dry-run", "--json").stdout)
-    by_time = json.loads(headrace("run", config, "--fingerprint-by", "stat", "--dry-run", "--json").stdout)
+    by_time = json.loads(
+        headrace("run", config, "--fingerprint-by", "stat", "--dry-run", "--json").stdout
+    )
     wrong = headrace("run", config, "--set", "fingerprint_by=bytes")
 
     assert by_content["run_id"] == again["run_id"] == dry["run_id"] != by_time["run_id"]
     assert "reused" == again["how"]
-    assert (2, True) == (wrong.returncode, "fingerprint_by is 'bytes'; it should be 'stat' or 'content'" in wrong.stderr)
+    assert (2, True) == (
+        wrong.returncode,
+        "fingerprint_by is 'bytes'; it should be 'stat' or 'content'" in wrong.stderr,
+    )
 
 
 def test_wrong_names_in_the_file_end_with_the_nearest(config: Path) -> None:
     config.write_text(config.read_text().replace("temporal_split", "temporal_splitt"))
     recipe = headrace("run", config)
-    config.write_text(config.read_text().replace("temporal_splitt", "temporal_split").replace("out:", "oput:"))
+    config.write_text(
+        config.read_text().replace("temporal_splitt", "temporal_split").replace("out:", "oput:")
+    )
     name = headrace("run", config)
 
     assert (2, 2) == (recipe.returncode, name.returncode)
@@ -121,6 +141,7 @@ def test_wrong_names_in_the_file_end_with_the_nearest(config: Path) -> None:
 
 def test_a_directory_in_place_of_a_configuration_is_told_what_writes_one(tmp_path: Path) -> None:
     with pytest.raises(
-        SettingsError, match=r"is a directory, not a file of settings; write one with `headrace init RECIPE "
+        SettingsError,
+        match=r"is a directory, not a file of settings; write one with `headrace init RECIPE ",
     ):
         read_config(tmp_path)

@@ -24,9 +24,29 @@ SPLIT = {
 }
 SOUND: list[dict[str, Any]] = [
     SPLIT,
-    {**SPLIT, "source": ["a", "b"], "null_values": "NA", "targets": ["x"], "types": {"x": "float32"}, "workers": 2},
-    {"recipe": "rewrite", "source": "raw", "columns": None, "compression": "zstd", "engine": "ray", "address": "auto"},
-    {"recipe": "histories", "source": "pings", "max_row_bytes": "8MiB", "time_format": "iso", "memory_limit": 1 << 30},
+    {
+        **SPLIT,
+        "source": ["a", "b"],
+        "null_values": "NA",
+        "targets": ["x"],
+        "types": {"x": "float32"},
+        "workers": 2,
+    },
+    {
+        "recipe": "rewrite",
+        "source": "raw",
+        "columns": None,
+        "compression": "zstd",
+        "engine": "ray",
+        "address": "auto",
+    },
+    {
+        "recipe": "histories",
+        "source": "pings",
+        "max_row_bytes": "8MiB",
+        "time_format": "iso",
+        "memory_limit": 1 << 30,
+    },
     {"recipe": "packed_sequences", "blend": "chats.jsonl", "pack_size": 4096},
     {"recipe": "packed_sequences", "blend": [{"name": "a", "path": "a.jsonl", "weight": 2}]},
     {"recipe": "packed_sequences", "blend": {"train": ["a.jsonl"], "test": ["b.jsonl"]}},
@@ -36,7 +56,9 @@ SOUND: list[dict[str, Any]] = [
         "target": "flow",
         "features": "rain",
         "missing_numbers": -999,
-        "preprocessing_configs": {"target": {"strategy": "unified", "pipeline": [{"step": "StandardScaler"}]}},
+        "preprocessing_configs": {
+            "target": {"strategy": "unified", "pipeline": [{"step": "StandardScaler"}]}
+        },
     },
 ]
 
@@ -45,7 +67,9 @@ def yaml_blocks() -> list[dict[str, Any]]:
     """Every configuration that the documentation shows."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     blocks = [
-        yaml.safe_load(each) for page in pages for each in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
+        yaml.safe_load(each)
+        for page in pages
+        for each in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
     ]
     found = [each for each in blocks if isinstance(each, dict) and "recipe" in each]
     return json.loads(json.dumps(found, default=str))  # dates are text to editors
@@ -60,7 +84,10 @@ def test_it_is_a_schema_that_refers_to_nothing_outside() -> None:
     references = set(re.findall(r'"\$ref": "([^"]+)"', json.dumps(SCHEMA)))
 
     assert references
-    assert all(each.startswith("#/$defs/") and each.removeprefix("#/$defs/") in SCHEMA["$defs"] for each in references)
+    assert all(
+        each.startswith("#/$defs/") and each.removeprefix("#/$defs/") in SCHEMA["$defs"]
+        for each in references
+    )
 
 
 @pytest.mark.parametrize("record", SOUND, ids=lambda record: record["recipe"])
@@ -92,4 +119,6 @@ def test_what_a_run_refuses_is_refused(change: dict[str, Any], words: str) -> No
 
 def test_every_setting_of_every_recipe_and_of_the_run_is_known() -> None:
     for name, recipe in recipes().items():
-        assert {*recipe.settings().model_fields, "recipe", *RUN_KEYS} == set(SCHEMA["$defs"][name]["properties"])
+        assert {*recipe.settings().model_fields, "recipe", *RUN_KEYS} == set(
+            SCHEMA["$defs"][name]["properties"]
+        )

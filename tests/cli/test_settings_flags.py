@@ -26,7 +26,9 @@ def test_every_setting_is_a_parameter_and_says_what_it_is(words: tuple[str, ...]
     told = {str(each.name): getattr(each, "help", None) for each in COMMANDS[words].params}
 
     assert [] == [name for name in fields if not told.get(name)]
-    assert [] == [name for name, field in fields.items() if not (field.description or "").endswith(".")]
+    assert [] == [
+        name for name, field in fields.items() if not (field.description or "").endswith(".")
+    ]
 
 
 class Every(RecipeSettings):

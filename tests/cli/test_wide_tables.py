@@ -14,9 +14,12 @@ from headrace.cli.output import fitting_tables, in_words
 
 @pytest.fixture
 def wide(tmp_path: Path) -> Path:
-    columns = {f"measured_value_{n}": pa.array([n / 10, n + 0.3, None], pa.float32()) for n in range(12)}
+    columns = {
+        f"measured_value_{n}": pa.array([n / 10, n + 0.3, None], pa.float32()) for n in range(12)
+    }
     pq.write_table(
-        pa.table({**columns, "list": pa.array([[0.1], [], None], pa.list_(pa.float32()))}), tmp_path / "a.parquet"
+        pa.table({**columns, "list": pa.array([[0.1], [], None], pa.list_(pa.float32()))}),
+        tmp_path / "a.parquet",
     )
     return tmp_path / "a.parquet"
 
@@ -50,7 +53,9 @@ def test_a_list_of_many_numbers_is_cut(tmp_path: Path) -> None:
     asked = ["peek", str(tmp_path / "a.parquet"), "--cache-dir", str(tmp_path / "cache")]
     record = CliRunner().invoke(app, [*asked, "--json"]).stdout
 
-    assert "11, … 4,084 more]" in CliRunner().invoke(app, asked, env={"COLUMNS": "80"}).stdout.replace("\n", " ")
+    assert "11, … 4,084 more]" in CliRunner().invoke(
+        app, asked, env={"COLUMNS": "80"}
+    ).stdout.replace("\n", " ")
     assert "4095]" in record
 
 
@@ -65,7 +70,16 @@ def test_facts_are_told_in_words() -> None:
 
 @pytest.mark.slow
 def test_many_ranks_fit_the_terminal(wide: Path, tmp_path: Path) -> None:
-    asked = ["stream", str(wide), "--batch-size", "1", "--ranks", "2", "--cache-dir", str(tmp_path / "cache")]
+    asked = [
+        "stream",
+        str(wide),
+        "--batch-size",
+        "1",
+        "--ranks",
+        "2",
+        "--cache-dir",
+        str(tmp_path / "cache"),
+    ]
     shown = CliRunner().invoke(app, asked, env={"COLUMNS": "40"}).stdout.splitlines()
 
     assert 2 == sum("rank " in line for line in shown)

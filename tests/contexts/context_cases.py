@@ -11,7 +11,17 @@ from headrace.histories.contexts import vocabulary
 from headrace.histories.contexts.sample import FULL, NONE, PARTIAL, Segments
 
 
-def row_of(n, *, seed=0, family=4, peers=20, peer_families=(4,), gap=240, failed=0.03, first_time=1_500_000_000):
+def row_of(
+    n,
+    *,
+    seed=0,
+    family=4,
+    peers=20,
+    peer_families=(4,),
+    gap=240,
+    failed=0.03,
+    first_time=1_500_000_000,
+):
     """A row of n measurements; peers=0: none; gap: mean seconds between measurements."""
     random = np.random.default_rng(seed)
     table = np.sort(random.choice(peer_families, peers).astype(np.uint8))
@@ -21,8 +31,12 @@ def row_of(n, *, seed=0, family=4, peers=20, peer_families=(4,), gap=240, failed
     entity[4 if family == 4 else 16 :] = 0
     return RowColumns(
         first_time=first_time,
-        offsets=np.cumsum(random.poisson(gap, n)).astype(np.uint32) if n else np.empty(0, np.uint32),
-        codes=np.where(random.random(n) < failed, 0, random.integers(1, 1 << 16, n)).astype(np.uint16),
+        offsets=np.cumsum(random.poisson(gap, n)).astype(np.uint32)
+        if n
+        else np.empty(0, np.uint32),
+        codes=np.where(random.random(n) < failed, 0, random.integers(1, 1 << 16, n)).astype(
+            np.uint16
+        ),
         peers=random.integers(0, peers, n).astype(np.uint16) if peers else None,
         peer_family=table,
         peer_bytes=peer_bytes,
@@ -69,7 +83,11 @@ def plain_loop(segments, rows, room, contexts):
     """Tokens and taken measurements, [(row's place, stamped?)] in the order written, one by one in Python."""
     texts, taken = [[] for _ in range(contexts)], []
     for s, row in enumerate(rows):
-        key, mode, fraction = segments.key[s : s + 1], int(segments.mode[s]), int(segments.fraction[s])
+        key, mode, fraction = (
+            segments.key[s : s + 1],
+            int(segments.mode[s]),
+            int(segments.fraction[s]),
+        )
         out = texts[segments.context[s]]
         begin, window = int(segments.start[s]), int(segments.count[s])
         if segments.sampled[s]:
@@ -78,7 +96,11 @@ def plain_loop(segments, rows, room, contexts):
         places = draws.permuted(key, np.int64(window), np.arange(min(window, room))).tolist()
         for place, inside in enumerate(places):
             index = begin + inside
-            lost = -(-(place + 1) * fraction >> 32) > -(-place * fraction >> 32) if mode == PARTIAL else mode == NONE
+            lost = (
+                -(-(place + 1) * fraction >> 32) > -(-place * fraction >> 32)
+                if mode == PARTIAL
+                else mode == NONE
+            )
             trial = [*chosen, (index, not lost)]
             if len(out) + length_of(row, trial) > room:
                 break
@@ -123,7 +145,10 @@ def length_of(row, chosen):
 
 
 def order_of(key, chosen):
-    timed, untimed = sorted(each for each in chosen if each[1]), [each for each in chosen if not each[1]]
+    timed, untimed = (
+        sorted(each for each in chosen if each[1]),
+        [each for each in chosen if not each[1]],
+    )
     written = []
     for place in range(len(chosen)):
         chance = int(below(draws.draw(key, draws.POSITIONS + place), len(chosen) - place)[0])
@@ -146,7 +171,9 @@ def fields_of(row, index, measurement, previous):
     source = spelled(2 if len(measurement.source) == 4 else 3, measurement.source)
     destination = []
     if measurement.destination is not None:
-        destination = spelled(4 if len(measurement.destination) == 4 else 5, measurement.destination)
+        destination = spelled(
+            4 if len(measurement.destination) == 4 else 5, measurement.destination
+        )
     result = spelled(9, measurement.code.to_bytes(2, "big")) if measurement.code else [11]
     time = []
     if measurement.time is not None:

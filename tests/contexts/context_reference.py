@@ -7,12 +7,22 @@ import numpy as np
 from headrace.arrays import ranges
 from headrace.draws import FRACTION, MODE, OFFSET, WINDOW, draw, permuted, segment_keys, unit
 from headrace.histories.contexts.options import ARRAYS
-from headrace.histories.contexts.sample import FULL, FULL_BELOW, LN2, NONE, PARTIAL, PARTIAL_BELOW, TENTH
+from headrace.histories.contexts.sample import (
+    FULL,
+    FULL_BELOW,
+    LN2,
+    NONE,
+    PARTIAL,
+    PARTIAL_BELOW,
+    TENTH,
+)
 
 
 def below(words, n):
     """Map random words to integers 0..n-1."""
-    return (((words >> np.uint64(32)) * np.asarray(n).astype(np.uint64)) >> np.uint64(32)).astype(np.int64)
+    return (((words >> np.uint64(32)) * np.asarray(n).astype(np.uint64)) >> np.uint64(32)).astype(
+        np.int64
+    )
 
 
 def log_uniform(words, low, high):
@@ -51,7 +61,9 @@ def draw_modes(keys):
     """Mode, fraction and key of the one segment of each sampled context."""
     own = segment_keys(keys, np.zeros(len(keys), np.int64))
     chance = unit(draw(own, MODE))
-    mode = np.where(chance < FULL_BELOW, FULL, np.where(chance < PARTIAL_BELOW, PARTIAL, NONE)).astype(np.uint8)
+    mode = np.where(
+        chance < FULL_BELOW, FULL, np.where(chance < PARTIAL_BELOW, PARTIAL, NONE)
+    ).astype(np.uint8)
     word = draw(own, FRACTION) >> np.uint64(32)
     return mode, TENTH + ((word * (np.uint64(8) * TENTH)) >> np.uint64(32)), own
 
@@ -74,14 +86,23 @@ def to_arrays(tokens, segments, keys):
     targets = np.where(has_target, drawn[:, 1:], np.int32(0))
     arrays = (inputs, targets, segment, position)
     if keys == "maxtext":
-        arrays = (inputs, position, segment, targets, position, np.where(has_target, segment, np.int32(0)))
+        arrays = (
+            inputs,
+            position,
+            segment,
+            targets,
+            position,
+            np.where(has_target, segment, np.int32(0)),
+        )
     return dict(zip(ARRAYS[keys], arrays, strict=True))
 
 
 def numbered(tokens, segments):
     """The segment number (0 in padding) of every token and its position in the segment; int32 [B, T]."""
     contexts, room = tokens.tokens_BT.shape
-    begin = np.cumsum(tokens.lengths) - tokens.lengths  # offsets in the tokens of all contexts, without padding
+    begin = (
+        np.cumsum(tokens.lengths) - tokens.lengths
+    )  # offsets in the tokens of all contexts, without padding
     first = np.searchsorted(segments.context, segments.context)
     number = np.arange(len(first)) - first + 1
     used = np.bincount(segments.context, tokens.lengths, contexts).astype(np.int64)

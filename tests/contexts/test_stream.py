@@ -29,7 +29,9 @@ def contexts(out):
 
 
 def stream(contexts, **options):
-    return contexts.stream(**{"batch_size": 16, "topology": ALONE, "batch_format": "numpy", **options})
+    return contexts.stream(
+        **{"batch_size": 16, "topology": ALONE, "batch_format": "numpy", **options}
+    )
 
 
 def test_an_epoch_has_the_contexts_of_its_positions_in_their_order(contexts):
@@ -80,7 +82,9 @@ def test_a_transform_is_told_the_positions(contexts):
         seen.append(context.positions.tolist())
         return batch
 
-    for loader in [stream(contexts, topology=each, transform=noted, remainder="drop") for each in ranks(2)]:
+    for loader in [
+        stream(contexts, topology=each, transform=noted, remainder="drop") for each in ranks(2)
+    ]:
         list(loader)
 
     assert list(range(len(contexts) // 32 * 32)) == sorted(sum(seen, []))
@@ -146,7 +150,11 @@ def test_no_thread_outlives_a_stream_that_was_left(contexts):
     before = set(threading.enumerate())
     batches = iter(stream(contexts, read_threads=3))
     next(batches)
-    begun = [each for each in set(threading.enumerate()) - before if each.name.startswith("headrace-contexts")]
+    begun = [
+        each
+        for each in set(threading.enumerate()) - before
+        if each.name.startswith("headrace-contexts")
+    ]
     batches.close()
     gc.collect()
 

@@ -33,7 +33,10 @@ def built(rows, modes, **settings_of):
 
 
 @settings(max_examples=examples(25))
-@given(st.lists(st.tuples(KINDS, st.sampled_from([FULL, PARTIAL, NONE])), min_size=1, max_size=4), st.integers(0, 99))
+@given(
+    st.lists(st.tuples(KINDS, st.sampled_from([FULL, PARTIAL, NONE])), min_size=1, max_size=4),
+    st.integers(0, 99),
+)
 def test_tokens_are_what_a_plain_loop_writes(kinds, seed):
     rows = [row_of(**kind, seed=seed + number) for number, (kind, _) in enumerate(kinds)]
     modes = [mode for _, mode in kinds]
@@ -45,7 +48,10 @@ def test_tokens_are_what_a_plain_loop_writes(kinds, seed):
 
 
 def test_tokens_decode_to_the_measurements_that_were_taken():
-    rows = [row_of(9 + 70 * number, seed=number, family=4 + 2 * (number % 2), gap=200) for number in range(30)]
+    rows = [
+        row_of(9 + 70 * number, seed=number, family=4 + 2 * (number % 2), gap=200)
+        for number in range(30)
+    ]
     modes = [number % 3 for number in range(30)]
     segments, found, made, contexts = built(rows, modes)
     _, taken = plain_loop(segments, rows, ROOM, contexts)
@@ -62,7 +68,9 @@ def test_tokens_decode_to_the_measurements_that_were_taken():
 
 def test_several_segments_share_a_context_in_order():
     rows = [row_of(5, seed=number) for number in range(12)]
-    segments, _, made, contexts = built(rows, [0, 1, 2] * 4, sampled=False, context=np.arange(12) // 4)
+    segments, _, made, contexts = built(
+        rows, [0, 1, 2] * 4, sampled=False, context=np.arange(12) // 4
+    )
     tokens, _ = plain_loop(segments, rows, ROOM, contexts)
 
     assert (made.tokens_BT == tokens).all()
@@ -86,8 +94,12 @@ def test_every_field_order_and_every_place_are_as_likely():
         [measured] = vocabulary.decode(line)
         places[: len(measured)] += [each.time is None for each in measured]
         for measurement in np.split(line, np.flatnonzero(line == vocabulary.START))[1:]:
-            ids = [each for each in measurement.tolist() if vocabulary.START < each < vocabulary.BYTE]
-            roles = tuple({vocabulary.TIME_LONG_DELTA: vocabulary.TIME_DELTA}.get(each, each) for each in ids)
+            ids = [
+                each for each in measurement.tolist() if vocabulary.START < each < vocabulary.BYTE
+            ]
+            roles = tuple(
+                {vocabulary.TIME_LONG_DELTA: vocabulary.TIME_DELTA}.get(each, each) for each in ids
+            )
             if len(roles) == 4 and vocabulary.TIME_ABSOLUTE not in roles:
                 orders[roles] = orders.get(roles, 0) + 1
 
@@ -109,7 +121,13 @@ def test_damaged_tokens_are_refused_with_their_place():
         vocabulary.decode(tokens[:6])
 
 
-@given(st.lists(st.tuples(st.integers(0, 2**62), st.integers(1, 2**40), st.integers(0, 50)), min_size=1, max_size=9))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2**62), st.integers(1, 2**40), st.integers(0, 50)),
+        min_size=1,
+        max_size=9,
+    )
+)
 def test_compiled_permutations_are_the_same(asked):
     keys = np.array([key for key, _, _ in asked], np.uint64)
     sizes = np.array([size for _, size, _ in asked])

@@ -48,7 +48,9 @@ def test_ranks_share_an_epoch(contexts):
     dataset = ContextDataset(contexts)
     seen = []
     for rank in range(2):
-        sampler = DistributedSampler(dataset, num_replicas=2, rank=rank, shuffle=False, drop_last=True)
+        sampler = DistributedSampler(
+            dataset, num_replicas=2, rank=rank, shuffle=False, drop_last=True
+        )
         seen += list(sampler)
 
     assert len(set(seen)) == len(seen) >= len(dataset) - 1

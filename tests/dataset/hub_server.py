@@ -63,15 +63,27 @@ class Handler(http.server.BaseHTTPRequestHandler):
         else:
             name, verb = "/".join(parts[1:3]), "/".join(parts[3:4])
         repository = self.repositories.get(name)
-        if repository is None or (repository.private and self.headers.get("Authorization") != f"Bearer {self.token}"):
-            return 401, {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"}, b""
+        if repository is None or (
+            repository.private and self.headers.get("Authorization") != f"Bearer {self.token}"
+        ):
+            return (
+                401,
+                {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"},
+                b"",
+            )
         at, rest = (
-            ("main", "") if verb == "" else self.revision(repository, "/".join(parts[5 if parts[0] == "api" else 4 :]))
+            ("main", "")
+            if verb == ""
+            else self.revision(repository, "/".join(parts[5 if parts[0] == "api" else 4 :]))
         )
         commit = repository.branches.get(at, at)
         files = repository.commits.get(commit)
         if files is None:
-            return 404, {"X-Error-Code": "RevisionNotFound", "X-Error-Message": "Invalid rev id"}, b""
+            return (
+                404,
+                {"X-Error-Code": "RevisionNotFound", "X-Error-Message": "Invalid rev id"},
+                b"",
+            )
         if verb in ("", "revision"):
             told = {"id": name, "sha": commit, "siblings": [{"rfilename": each} for each in files], "private": repository.private, "tags": [], "downloads": 0, "likes": 0}  # fmt: skip
             return 200, {"Content-Type": "application/json"}, json.dumps(told).encode()
@@ -82,7 +94,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             below = f"{rest}/" if rest and verb == "tree" else ""
             tree = [self.entry(each, files[each]) for each in wanted if each.startswith(below)]
             if verb == "tree":
-                above = {str(each) for name in files for each in PurePosixPath(name).parents} - {"."}
+                above = {str(each) for name in files for each in PurePosixPath(name).parents} - {
+                    "."
+                }
                 tree += [
                     {"type": "directory", "path": each, "oid": "0" * 40, "size": 0}
                     for each in sorted(above)
@@ -99,18 +113,34 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 assert isinstance(large, dict)
                 elsewhere = f"http://localhost:{self.headers['Host'].rpartition(':')[2]}"  # as large files are
                 return 302, {**told_headers, "Location": f"{elsewhere}/lfs/{large['oid']}", "X-Linked-Etag": f'"{large["oid"]}"', "X-Linked-Size": str(large["size"])}, b""  # fmt: skip
-            return 200, {**told_headers, "ETag": f'"{entry["oid"]}"'}, repository.bodies.get(rest, files[rest])
+            return (
+                200,
+                {**told_headers, "ETag": f'"{entry["oid"]}"'},
+                repository.bodies.get(rest, files[rest]),
+            )
         return 404, {"X-Error-Code": "EntryNotFound", "X-Error-Message": "Entry not found"}, b""
 
     def revision(self, repository: Repository, text: str) -> tuple[str, str]:
         known = sorted([*repository.branches, *repository.commits], key=len, reverse=True)
-        found = next((each for each in known if text == each or text.startswith(f"{each}/")), text.partition("/")[0])
+        found = next(
+            (each for each in known if text == each or text.startswith(f"{each}/")),
+            text.partition("/")[0],
+        )
         return found, text[len(found) + 1 :]
 
     def entry(self, name: str, data: bytes) -> dict[str, object]:
-        entry: dict[str, object] = {"type": "file", "path": name, "size": len(data), "oid": git_digest(data)}
+        entry: dict[str, object] = {
+            "type": "file",
+            "path": name,
+            "size": len(data),
+            "oid": git_digest(data),
+        }
         if name.endswith(LARGE):
-            entry["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 128}
+            entry["lfs"] = {
+                "oid": hashlib.sha256(data).hexdigest(),
+                "size": len(data),
+                "pointerSize": 128,
+            }
         return entry
 
     def body_of_large(self, digest: str) -> bytes:
@@ -133,7 +163,9 @@ class _Server(http.server.ThreadingHTTPServer):
 def serving(repositories: dict[str, Repository]) -> Iterator[tuple[str, list[str]]]:
     """Give the address of a hub with these repositories, and the list of what it is asked."""
     asked: list[str] = []
-    server = _Server(("127.0.0.1", 0), type("Served", (Handler,), {"repositories": repositories, "asked": asked}))
+    server = _Server(
+        ("127.0.0.1", 0), type("Served", (Handler,), {"repositories": repositories, "asked": asked})
+    )
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:

@@ -38,14 +38,20 @@ def test_any_recipe_gives_the_same_bytes_wherever_its_run_is(recipe: str, tmp_pa
 
     assert canonical_json(first) == canonical_json(again)
     assert str(tmp_path) not in json.dumps(first)
-    assert first["digest"] == sha256_hex(canonical_json({k: v for k, v in first.items() if k != "digest"}))
+    assert first["digest"] == sha256_hex(
+        canonical_json({k: v for k, v in first.items() if k != "digest"})
+    )
     verdict = headrace.verify(out)
-    assert [each["check"] for each in first["proved"]] == [each.name for each in verdict.checks if each.kind == "law"]
+    assert [each["check"] for each in first["proved"]] == [
+        each.name for each in verdict.checks if each.kind == "law"
+    ]
     assert [each["check"] for each in first["counted"]] == [
         each.name for each in verdict.checks if each.kind == "count"
     ]
     rows = first["rows"]
-    assert rows["splits"] == {name: each.rows for name, each in headrace.open(out).manifest.splits.items()}
+    assert rows["splits"] == {
+        name: each.rows for name, each in headrace.open(out).manifest.splits.items()
+    }
     (tmp_path / "certificate.json").write_bytes(canonical_json(first))
     assert headrace.verify(moved, against=tmp_path / "certificate.json").problems == []
 
@@ -56,14 +62,21 @@ def test_what_nobody_kept_apart_is_not_proved(tmp_path: Path, split: Path) -> No
     assert any("val is from the time of train" in each for each in unproved)
 
     for duplicates, proved in (("group", True), ("count", False)):
-        certificate = headrace.certify(RUNS["packed_sequences"](tmp_path / duplicates, duplicates=duplicates))
+        certificate = headrace.certify(
+            RUNS["packed_sequences"](tmp_path / duplicates, duplicates=duplicates)
+        )
         assert ("content apart" in [each["check"] for each in certificate["proved"]]) is proved
         assert ("content apart" in [each["check"] for each in certificate["counted"]]) is not proved
-        assert any("exactly the same content" in each for each in certificate["not_proved"]) is not proved
+        assert (
+            any("exactly the same content" in each for each in certificate["not_proved"])
+            is not proved
+        )
         assert certificate["settings"]["duplicates"] == duplicates
 
 
-def test_a_source_that_is_gone_leaves_a_check_unchecked_and_the_certificate_true(tmp_path: Path) -> None:
+def test_a_source_that_is_gone_leaves_a_check_unchecked_and_the_certificate_true(
+    tmp_path: Path,
+) -> None:
     out = RUNS["series"](tmp_path / "run")
     certificate = headrace.certify(out)
     (tmp_path / "certificate.json").write_bytes(canonical_json(certificate))
@@ -80,11 +93,17 @@ CHANGES: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
     ("index", lambda c: c["digests"].update(index="0" * 64), "digests.index was"),
     ("setting", lambda c: c["settings"].update(seed=7), "settings.seed was 7 and is 42"),
     ("rows", lambda c: c["rows"]["splits"].update(train=1), "rows.splits.train was 1 and is"),
-    ("check", lambda c: c["proved"].append({"check": "more", "found": ""}), "check 'more' was proved then"),
+    (
+        "check",
+        lambda c: c["proved"].append({"check": "more", "found": ""}),
+        "check 'more' was proved then",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("change", "told"), [each[1:] for each in CHANGES], ids=[each[0] for each in CHANGES])
+@pytest.mark.parametrize(
+    ("change", "told"), [each[1:] for each in CHANGES], ids=[each[0] for each in CHANGES]
+)
 def test_the_first_difference_is_named(
     split: Path, tmp_path: Path, change: Callable[[dict[str, Any]], None], told: str
 ) -> None:
@@ -100,7 +119,9 @@ def test_the_first_difference_is_named(
 def test_words_of_another_version_are_no_difference(split: Path, tmp_path: Path) -> None:
     certificate = headrace.certify(split)
     certificate |= {"made_by": "headrace 0.0.1", "counted": [], "not_proved": []}
-    certificate["proved"] = [{"check": each["check"], "found": "said otherwise"} for each in certificate["proved"][1:]]
+    certificate["proved"] = [
+        {"check": each["check"], "found": "said otherwise"} for each in certificate["proved"][1:]
+    ]
     path = tmp_path / "certificate.json"
     path.write_bytes(sealed(certificate))
 
@@ -113,12 +134,23 @@ def test_words_of_another_version_are_no_difference(split: Path, tmp_path: Path)
         (b"no JSON", "cannot be read as a certificate"),
         (b"[1]", "is not a certificate"),
         (b'{"kind": "headrace.certificate", "format_version": 9}', "has version 9"),
-        (b'{"kind": "headrace.certificate", "format_version": 1, "digest": "0"}', "was changed after it was written"),
-        (b'{"kind": "headrace.certificate", "format_version": 1, "rows": NaN}', "was changed after it was written"),
-        (b'{"kind": "headrace.certificate", "format_version": 1, "rows": "\\ud800"}', "was changed after it was"),
+        (
+            b'{"kind": "headrace.certificate", "format_version": 1, "digest": "0"}',
+            "was changed after it was written",
+        ),
+        (
+            b'{"kind": "headrace.certificate", "format_version": 1, "rows": NaN}',
+            "was changed after it was written",
+        ),
+        (
+            b'{"kind": "headrace.certificate", "format_version": 1, "rows": "\\ud800"}',
+            "was changed after it was",
+        ),
     ],
 )
-def test_other_files_are_no_certificates(split: Path, tmp_path: Path, data: bytes, told: str) -> None:
+def test_other_files_are_no_certificates(
+    split: Path, tmp_path: Path, data: bytes, told: str
+) -> None:
     path = tmp_path / "certificate.json"
     path.write_bytes(data)
     with pytest.raises(InputError, match=told):
@@ -160,15 +192,26 @@ def test_entities_with_the_same_series_are_counted(tmp_path: Path) -> None:
     lines = ["who,date,target,x"]
     for name, seed in (("a", 1), ("b", 2), ("same as a", 1)):
         for day in range(40):
-            lines.append(f"{name},2024-0{1 + day // 28}-{day % 28 + 1:02d},{(day * seed * 7) % 11},{day * seed % 5}")
+            lines.append(
+                f"{name},2024-0{1 + day // 28}-{day % 28 + 1:02d},{(day * seed * 7) % 11},{day * seed % 5}"
+            )
     (tmp_path / "raw.csv").write_text("\n".join(lines) + "\n")
     series = headrace.Series(
-        source=tmp_path / "raw.csv", entity="who", target="target", features=["x"], min_train_years=0
+        source=tmp_path / "raw.csv",
+        entity="who",
+        target="target",
+        features=["x"],
+        min_train_years=0,
     )
     headrace.prepare(series, tmp_path / "out")
-    (check,) = [each for each in headrace.verify(tmp_path / "out").checks if each.name == "same values"]
+    (check,) = [
+        each for each in headrace.verify(tmp_path / "out").checks if each.name == "same values"
+    ]
 
-    assert check.detail == "1 of 3 entities have the values of an earlier one, such as 'same as a' those of 'a'"
+    assert (
+        check.detail
+        == "1 of 3 entities have the values of an earlier one, such as 'same as a' those of 'a'"
+    )
     report = headrace.find_leaks(headrace.open(tmp_path / "out"))
     assert report.near_ids is not None  # the columns of the output are found without naming them
     assert [each.split for each in report.periods] == ["train", "val", "test"]

@@ -10,14 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace
-from headrace.dataset.entities import _RECORD, _grouped, _Part, entity_column, entity_index, find_entities, map_entities
+from headrace.dataset.entities import (
+    _RECORD,
+    _grouped,
+    _Part,
+    entity_column,
+    entity_index,
+    find_entities,
+    map_entities,
+)
 from headrace.errors import CorruptShard, InputError, SettingsError
 
 
 def write(root: Path, parts: list[pa.Array], group_rows: int = 7) -> None:
     root.mkdir()
     for number, values in enumerate(parts):
-        pq.write_table(pa.table({"who": values}), root / f"part-{number}.parquet", row_group_size=group_rows)
+        pq.write_table(
+            pa.table({"who": values}), root / f"part-{number}.parquet", row_group_size=group_rows
+        )
 
 
 def found(index, names, split="all"):
@@ -27,21 +37,35 @@ def found(index, names, split="all"):
 
 @pytest.mark.slow
 @given(
-    names=st.lists(st.one_of(st.none(), st.sampled_from(["a", "b", "Ä", "a ", "", "17"])), min_size=1, max_size=60),
+    names=st.lists(
+        st.one_of(st.none(), st.sampled_from(["a", "b", "Ä", "a ", "", "17"])),
+        min_size=1,
+        max_size=60,
+    ),
     part_rows=st.sampled_from([1, 5, 1000]),
 )
 def test_every_entity_has_the_rows_that_name_it(tmp_path_factory, names, part_rows):
     root = tmp_path_factory.mktemp("entities")
     half = len(names) // 2
-    write(root / "data", [pa.array(part, pa.string()) for part in (names[:half], names[half:]) if part])
+    write(
+        root / "data",
+        [pa.array(part, pa.string()) for part in (names[:half], names[half:]) if part],
+    )
 
-    index = entity_index(headrace.open(root / "data", cache_dir=root), "who", cache_dir=root, part_rows=part_rows)
+    index = entity_index(
+        headrace.open(root / "data", cache_dir=root), "who", cache_dir=root, part_rows=part_rows
+    )
     asked = ["b", "a", "Ä", "a ", "17", "other"]
-    assert {name: [row for row, each in enumerate(names) if each == name] for name in asked} == found(index, asked)
+    assert {
+        name: [row for row, each in enumerate(names) if each == name] for name in asked
+    } == found(index, asked)
     dataset = headrace.open(root / "data", cache_dir=root)
     for cache in (root, root / "none"):  # by the index, and by reading the column
         which, rows = find_entities(dataset, "who", asked, cache_dir=cache)["all"]
-        assert [each.tolist() for each in index.rows_of("all", asked)] == [which.tolist(), rows.tolist()]
+        assert [each.tolist() for each in index.rows_of("all", asked)] == [
+            which.tolist(),
+            rows.tolist(),
+        ]
     named = [each for each in names if each]
     assert (len(set(named)), len(named)) == index.count("all")
 
@@ -90,7 +114,9 @@ def test_an_index_is_made_once_and_again_when_it_is_damaged_or_the_rows_are_othe
 def test_entities_whose_hashes_begin_alike_stay_apart():
     records = np.array([(5, 9, 0), (5, 2, 1), (5, 9, 2), (1, 7, 3), (5, 2, 4), (8, 0, 5)], _RECORD)
     part = _Part(*_grouped(records))
-    places = part.find(np.array([5, 5, 5, 1, 8, 9], np.uint64), np.array([9, 2, 3, 7, 0, 0], np.uint64))
+    places = part.find(
+        np.array([5, 5, 5, 1, 8, 9], np.uint64), np.array([9, 2, 3, 7, 0, 0], np.uint64)
+    )
 
     rows = [
         part.rows[int(part.ends[place - 1]) if place else 0 : int(part.ends[place])].tolist()

@@ -7,7 +7,13 @@ import pytest
 
 import headrace
 
-KINDS = [("csv", "none"), ("csv", "zst"), ("jsonl", "none"), ("parquet", "lz4"), ("parquet", "none")]
+KINDS = [
+    ("csv", "none"),
+    ("csv", "zst"),
+    ("jsonl", "none"),
+    ("parquet", "lz4"),
+    ("parquet", "none"),
+]
 
 
 def prepared(tmp_path: Path, kind: str, compression: str) -> Path:
@@ -29,7 +35,9 @@ def prepared(tmp_path: Path, kind: str, compression: str) -> Path:
 
 
 def delivered(tmp_path: Path) -> list[str]:
-    loader = headrace.open(tmp_path / "out").stream("train", batch_size=64, shuffle=True, batch_format="numpy")
+    loader = headrace.open(tmp_path / "out").stream(
+        "train", batch_size=64, shuffle=True, batch_format="numpy"
+    )
     return sorted(str(x) for batch in loader for x in batch["id"])
 
 

@@ -55,7 +55,9 @@ def repository() -> Repository:
 
 
 @pytest.fixture
-def asked(repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def asked(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[list[str]]:
     """What a hub with one repository is asked."""
     with serving({NAME: repository}) as (url, requests):
         monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -74,7 +76,9 @@ def asked(repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def set_up(monkeypatch: pytest.MonkeyPatch, **constants: object) -> None:
     """Give the client constants, which it reads of the environment when it is imported, wherever it keeps them."""
     importlib.import_module("huggingface_hub.hf_api")
-    for module in [each for name, each in sys.modules.items() if name.startswith("huggingface_hub")]:
+    for module in [
+        each for name, each in sys.modules.items() if name.startswith("huggingface_hub")
+    ]:
         for name, value in constants.items():
             if name in vars(module):
                 monkeypatch.setattr(module, name, value)
@@ -133,10 +137,15 @@ def test_a_commit_is_listed_once_and_asked_for_nothing_when_it_is_named(asked: l
 def test_a_path_is_a_file_a_pattern_or_a_directory(
     repository: Repository, asked: list[str], path: str, expected: range
 ) -> None:
-    repository.commits[FIRST] = {**SHARDS, "extra/deep/rows.jsonl": ROWS[:7].write_ndjson().encode()}
+    repository.commits[FIRST] = {
+        **SHARDS,
+        "extra/deep/rows.jsonl": ROWS[:7].write_ndjson().encode(),
+    }
 
     assert list(expected) == numbers(f"hf://datasets/{NAME}@main/{path}")
-    assert not any("test" in each for each in told(asked) if "resolve" in each and "test" not in path)
+    assert not any(
+        "test" in each for each in told(asked) if "resolve" in each and "test" not in path
+    )
 
 
 def test_a_path_may_be_a_path_object(asked: list[str]) -> None:
@@ -145,7 +154,9 @@ def test_a_path_may_be_a_path_object(asked: list[str]) -> None:
     )
 
 
-def test_revisions_are_branches_and_references_with_slashes(repository: Repository, asked: list[str]) -> None:
+def test_revisions_are_branches_and_references_with_slashes(
+    repository: Repository, asked: list[str]
+) -> None:
     repository.commits[SECOND] = {"default/train/0000.parquet": parquet(ROWS[:5])}
     repository.branches["refs/convert/parquet"] = repository.branches["v2"] = SECOND
 
@@ -153,8 +164,13 @@ def test_revisions_are_branches_and_references_with_slashes(repository: Reposito
         assert list(range(5)) == numbers(f"hf://datasets/{NAME}@{revision}/default", "train")
 
 
-def test_configurations_name_their_splits_and_files(repository: Repository, asked: list[str]) -> None:
-    splits = [{"split": "sft_a", "path": "data/train-*"}, {"split": "sft_b", "path": ["data/test-*"]}]
+def test_configurations_name_their_splits_and_files(
+    repository: Repository, asked: list[str]
+) -> None:
+    splits = [
+        {"split": "sft_a", "path": "data/train-*"},
+        {"split": "sft_b", "path": ["data/test-*"]},
+    ]
     repository.commits[FIRST] = {
         **SHARDS,
         "README.md": readme({"config_name": "default", "data_files": splits}),
@@ -171,7 +187,9 @@ def test_several_configurations_without_a_default_are_refused_and_chosen_by_path
     two = [{"config_name": name, "data_files": f"data/{name}-*"} for name in ("train", "test")]
     repository.commits[FIRST] = {**SHARDS, "README.md": readme(*two)}
 
-    with pytest.raises(InputError, match=r"configurations train, test.*such as /data/train-\* of train"):
+    with pytest.raises(
+        InputError, match=r"configurations train, test.*such as /data/train-\* of train"
+    ):
         headrace.open(f"hf://datasets/{NAME}")
 
     assert list(range(80)) == numbers(f"hf://datasets/{NAME}/data/train-*")
@@ -182,9 +200,9 @@ def test_a_saved_dataset_on_the_hub_has_the_splits_that_it_lists(
 ) -> None:
     datasets = pytest.importorskip("datasets", reason="datasets is not installed")
     parts = {"first": ROWS[:30], "second": ROWS[30:]}
-    datasets.DatasetDict({name: datasets.Dataset.from_polars(each) for name, each in parts.items()}).save_to_disk(
-        tmp_path / "saved"
-    )
+    datasets.DatasetDict(
+        {name: datasets.Dataset.from_polars(each) for name, each in parts.items()}
+    ).save_to_disk(tmp_path / "saved")
     files = {
         f"saved/{path.relative_to(tmp_path / 'saved').as_posix()}": path.read_bytes()
         for path in sorted((tmp_path / "saved").rglob("*"))
@@ -192,7 +210,9 @@ def test_a_saved_dataset_on_the_hub_has_the_splits_that_it_lists(
     }
     repository.commits[FIRST] = {**files, "saved/first/cache-0123.arrow": b"not rows"}
 
-    assert {"first": 30, "second": 70} == dict(headrace.open(f"hf://datasets/{NAME}/saved").split_rows)
+    assert {"first": 30, "second": 70} == dict(
+        headrace.open(f"hf://datasets/{NAME}/saved").split_rows
+    )
 
 
 def test_files_of_equal_bytes_are_read_both(repository: Repository, asked: list[str]) -> None:
@@ -214,7 +234,9 @@ def test_a_branch_that_moved_is_another_run_and_its_commit_is_recorded(
     assert "reused" == again.how == pinned.how
     assert before.manifest.run_id == pinned.manifest.run_id != after.manifest.run_id
     assert [source.replace("main", SECOND)] == after.manifest.source["hub"]
-    assert [source.replace("main", SECOND)] == json.loads((after.run / "config.json").read_bytes())["source"]
+    assert [source.replace("main", SECOND)] == json.loads((after.run / "config.json").read_bytes())[
+        "source"
+    ]
 
 
 def test_a_commit_is_the_same_run_and_the_same_order_on_any_machine(
@@ -231,7 +253,9 @@ def test_a_commit_is_the_same_run_and_the_same_order_on_any_machine(
     assert (one.run / "manifest.json").read_bytes() == (other.run / "manifest.json").read_bytes()
 
 
-def test_ranks_that_saw_different_commits_do_not_agree(repository: Repository, asked: list[str]) -> None:
+def test_ranks_that_saw_different_commits_do_not_agree(
+    repository: Repository, asked: list[str]
+) -> None:
     before = headrace.open(f"hf://datasets/{NAME}").split_index("train").identity
     repository.commits[SECOND] = dict(SHARDS)
     repository.branches["main"] = SECOND
@@ -247,13 +271,20 @@ def test_ranks_resolve_and_list_a_branch_once_together(
     ranks = [Group(store, process=number, processes=3) for number in range(3)]
     for number, rank in enumerate(ranks):  # with caches of their own, as on three machines
         monkeypatch.setattr("headrace.stream.ranks.group.default_group", lambda rank=rank: rank)
-        found.append(headrace.open(f"hf://datasets/{NAME}", cache_dir=tmp_path / str(number)).split_index("train"))
+        found.append(
+            headrace.open(f"hf://datasets/{NAME}", cache_dir=tmp_path / str(number)).split_index(
+                "train"
+            )
+        )
         repository.commits[SECOND] = {"other.csv": b"number\n1\n"}
         repository.branches["main"] = SECOND
 
     assert 1 == len({each.identity for each in found})
     about = [each for each in told(asked) if "/revision/" in each or "/tree/" in each]
-    assert [f"GET /api/datasets/{NAME}/revision/main", f"GET /api/datasets/{NAME}/tree/{FIRST}"] == about
+    assert [
+        f"GET /api/datasets/{NAME}/revision/main",
+        f"GET /api/datasets/{NAME}/tree/{FIRST}",
+    ] == about
 
 
 def test_what_one_process_asks_for_is_asked_by_another_where_it_fails() -> None:
@@ -288,7 +319,9 @@ def test_bytes_that_are_not_those_of_the_listing_are_refused(
     repository.commits[FIRST] = files
     repository.bodies[name] = files[name][:-1] + b"?"
 
-    with pytest.raises(CorruptShard, match="is not the file of mill/visits at 1111.*delete .*blobs"):
+    with pytest.raises(
+        CorruptShard, match="is not the file of mill/visits at 1111.*delete .*blobs"
+    ):
         headrace.open(f"hf://datasets/{NAME}/{name}")
 
 
@@ -329,10 +362,15 @@ def test_offline_the_last_commit_is_read_from_the_cache(
         headrace.open(f"hf://datasets/{NAME}")
 
 
-def test_offline_what_was_never_seen_is_refused(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_what_was_never_seen_is_refused(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     set_up(monkeypatch, HF_HUB_OFFLINE=True)
 
-    with pytest.raises(InputError, match="did not give the commit of main.*HF_HUB_OFFLINE is set.*give the directory"):
+    with pytest.raises(
+        InputError,
+        match="did not give the commit of main.*HF_HUB_OFFLINE is set.*give the directory",
+    ):
         headrace.open(f"hf://datasets/{NAME}")
 
 
@@ -347,7 +385,11 @@ def test_a_private_repository_needs_the_token_of_the_client(
     prepared = rewritten(f"hf://datasets/{NAME}", tmp_path / "out")
 
     assert "wrongwrong" not in str(raised.value)
-    kept = [path for path in [*prepared.out.rglob("*"), *(tmp_path / "home").rglob("*")] if path.is_file()]
+    kept = [
+        path
+        for path in [*prepared.out.rglob("*"), *(tmp_path / "home").rglob("*")]
+        if path.is_file()
+    ]
     assert not any(Handler.token.encode() in path.read_bytes() for path in kept)
 
 
@@ -358,7 +400,10 @@ def test_a_private_repository_needs_the_token_of_the_client(
         ("hf://mill/visits", "give hf://datasets/OWNER/NAME"),
         ("hf://datasets/mill/other", "did not give the commit of main"),
         (f"hf://datasets/{NAME}@v9", "did not give the commit of v9"),
-        (f"hf://datasets/{NAME}/nowhere", "holds no data file 'nowhere'; it has README.md, data/test"),
+        (
+            f"hf://datasets/{NAME}/nowhere",
+            "holds no data file 'nowhere'; it has README.md, data/test",
+        ),
         (f"hf://datasets/{NAME}/*.csv", "holds no data file '\\*.csv'"),
         ("hf://user:secret@datasets/mill/visits", "holds credentials"),
     ],
@@ -370,7 +415,9 @@ def test_what_is_not_there_is_said(asked: list[str], address: str, words: str) -
 
 def test_a_recipe_takes_one_split_and_says_how(asked: list[str]) -> None:
     settings = {"time": "number", "entity": "text", "split_date": "2024-01-01"}
-    with pytest.raises(InputError, match=rf"hf://datasets/{NAME}@{FIRST}: holds several splits, train, test") as raised:
+    with pytest.raises(
+        InputError, match=rf"hf://datasets/{NAME}@{FIRST}: holds several splits, train, test"
+    ) as raised:
         headrace.TemporalSplit(source=f"hf://datasets/{NAME}", **settings).source_files()
 
     assert f"{FIRST}/data/train-00000-of-00002.parquet" in str(raised.value)
@@ -396,7 +443,9 @@ def test_a_blend_and_a_look_at_columns_take_addresses(asked: list[str], tmp_path
 
 
 @pytest.mark.parametrize("text", ["---\nconfigs: [\n---\n", "---\n"])
-def test_a_head_that_is_not_yaml_is_refused_and_one_without_configurations_is_not(text: str) -> None:
+def test_a_head_that_is_not_yaml_is_refused_and_one_without_configurations_is_not(
+    text: str,
+) -> None:
     if "configs" in text:
         with pytest.raises(InputError, match=r"the head of README.md is not YAML"):
             choose("hf://a/b", ["a.csv"], "", text)
@@ -416,9 +465,18 @@ for name in sys.argv[1:]:
 def test_rows_and_splits_are_those_of_load_dataset(tmp_path: Path) -> None:
     pytest.importorskip("datasets", reason="datasets is not installed")
     rows = ROWS.with_columns(share=pl.col("number") / 7, even=pl.col("number") % 2 == 0)
-    lines = {name: rows[start::2].write_ndjson().encode() for start, name in enumerate(("train.jsonl", "test.jsonl"))}
-    splits = [{"split": "first", "path": "a/*.parquet"}, {"split": "second", "path": ["b/**", "c.parquet"]}]
-    shards = {f"{name}.parquet": parquet(rows[at::4]) for at, name in enumerate(("a/0", "a/1", "b/deep/0", "c"))}
+    lines = {
+        name: rows[start::2].write_ndjson().encode()
+        for start, name in enumerate(("train.jsonl", "test.jsonl"))
+    }
+    splits = [
+        {"split": "first", "path": "a/*.parquet"},
+        {"split": "second", "path": ["b/**", "c.parquet"]},
+    ]
+    shards = {
+        f"{name}.parquet": parquet(rows[at::4])
+        for at, name in enumerate(("a/0", "a/1", "b/deep/0", "c"))
+    }
     repositories = {
         "mill/sharded": {
             f"data/{split}-0000{n}-of-00002.parquet": parquet(rows[n::2])
@@ -426,15 +484,24 @@ def test_rows_and_splits_are_those_of_load_dataset(tmp_path: Path) -> None:
             for n in (0, 1)
         },
         "mill/lines": {**lines, "README.md": b"# Rows\n"},
-        "mill/directories": {f"{split}/part.parquet": parquet(rows[:9]) for split in ("train", "test")},
-        "mill/configured": {**shards, "README.md": readme({"config_name": "all", "data_files": splits})},
+        "mill/directories": {
+            f"{split}/part.parquet": parquet(rows[:9]) for split in ("train", "test")
+        },
+        "mill/configured": {
+            **shards,
+            "README.md": readme({"config_name": "all", "data_files": splits}),
+        },
     }
-    with serving({name: Repository({FIRST: files}, {"main": FIRST}) for name, files in repositories.items()}) as (
+    with serving(
+        {name: Repository({FIRST: files}, {"main": FIRST}) for name, files in repositories.items()}
+    ) as (
         url,
         _,
     ):
         env = {**os.environ, "HF_ENDPOINT": url, "HF_HOME": str(tmp_path / "hf"), "HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}  # fmt: skip
-        done = subprocess.run([sys.executable, "-c", THEIRS, *repositories], env=env, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", THEIRS, *repositories], env=env, capture_output=True, text=True
+        )
         assert 0 == done.returncode, done.stderr
         ours = "\n".join(
             [
@@ -445,13 +512,17 @@ def test_rows_and_splits_are_those_of_load_dataset(tmp_path: Path) -> None:
                 "    print(json.dumps(rows, default=str))",
             ]
         )
-        own = subprocess.run([sys.executable, "-c", ours, *repositories], env=env, capture_output=True, text=True)
+        own = subprocess.run(
+            [sys.executable, "-c", ours, *repositories], env=env, capture_output=True, text=True
+        )
         assert 0 == own.returncode, own.stderr
 
     assert "" == own.stderr
     expected = [json.loads(line) for line in done.stdout.splitlines()]
     assert expected == [json.loads(line) for line in own.stdout.splitlines()]
-    assert [{"train_sft", "gen"}, {"train", "test"}, {"train", "test"}, {"first", "second"}] == [*map(set, expected)]
+    assert [{"train_sft", "gen"}, {"train", "test"}, {"train", "test"}, {"first", "second"}] == [
+        *map(set, expected)
+    ]
 
 
 FEATURES = """
@@ -474,20 +545,31 @@ def test_features_of_the_readme_are_those_of_load_dataset(tmp_path: Path) -> Non
     pytest.importorskip("datasets", reason="datasets is not installed")
     label = {"name": "label", "dtype": {"class_label": {"names": {"0": "bad", "1": "good"}}}}
     images = [{"bytes": bytes([at]), "path": f"{at}.png"} for at in range(3)]
-    nested = pl.DataFrame({"label": [1, 0, None], "words": [["a"], [], None], "image": images, "more": [1, 2, 3]})
+    nested = pl.DataFrame(
+        {"label": [1, 0, None], "words": [["a"], [], None], "image": images, "more": [1, 2, 3]}
+    )
     parts = [label, {"name": "words", "sequence": "string"}, {"name": "image", "dtype": "image"}]
     repositories = {
         "mill/texts": {
             "train.csv": b"label,zip,share\ngood,a9,1\nbad,99,2.5\n",
-            "README.md": about(label, {"name": "zip", "dtype": "string"}, {"name": "share", "dtype": "float32"}),
+            "README.md": about(
+                label, {"name": "zip", "dtype": "string"}, {"name": "share", "dtype": "float32"}
+            ),
         },
         "mill/nested": {
             "data/train-00000-of-00001.parquet": parquet(nested),
-            "README.md": about(*parts, {"name": "more", "dtype": "int64"}, config_name="all", configs="data/train-*"),
+            "README.md": about(
+                *parts,
+                {"name": "more", "dtype": "int64"},
+                config_name="all",
+                configs="data/train-*",
+            ),
         },
     }
     found = {}
-    with serving({name: Repository({FIRST: files}, {"main": FIRST}) for name, files in repositories.items()}) as (
+    with serving(
+        {name: Repository({FIRST: files}, {"main": FIRST}) for name, files in repositories.items()}
+    ) as (
         url,
         _,
     ):
@@ -509,5 +591,7 @@ def test_values_that_do_not_fit_the_features_of_the_readme_are_refused(
     readme = about({"name": "text", "dtype": "int64"})
     repository.commits[FIRST] = {"train.csv": b"text\nseven\n", "README.md": readme}
 
-    with pytest.raises(InputError, match=r"do not fit the features in README\.md: .*seven.*to_arrow\(\)"):
+    with pytest.raises(
+        InputError, match=r"do not fit the features in README\.md: .*seven.*to_arrow\(\)"
+    ):
         headrace.open(f"hf://datasets/{NAME}")["train"].to_datasets()

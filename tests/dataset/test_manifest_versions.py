@@ -14,14 +14,19 @@ from tables import small_source
 @pytest.mark.parametrize(
     ("version", "remedy"), [(1, "made by an older one: prepare the run again$"), (9, "upgrade headrace$"), (None, "upgrade headrace$")]
 )  # fmt: skip
-def test_a_run_of_another_format_says_what_to_do(tmp_path: Path, version: int | None, remedy: str) -> None:
+def test_a_run_of_another_format_says_what_to_do(
+    tmp_path: Path, version: int | None, remedy: str
+) -> None:
     recipe = headrace.TemporalSplit(
         source=small_source(tmp_path / "raw"), time="date", entity="id", split_date="2025-01-01"
     )
     path = headrace.prepare(recipe, tmp_path / "out", workers=1).run / manifest.MANIFEST
     path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": version}))
 
-    with pytest.raises(headrace.InputError, match=f"format version {version}, this headrace reads {manifest.FORMAT_VERSION}; .*{remedy}"):
+    with pytest.raises(
+        headrace.InputError,
+        match=f"format version {version}, this headrace reads {manifest.FORMAT_VERSION}; .*{remedy}",
+    ):
         headrace.open(tmp_path / "out")
 
 

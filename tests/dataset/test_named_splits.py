@@ -34,10 +34,16 @@ def opened(given: object, tmp_path: Path) -> headrace.Dataset:
     ("names", "splits"),
     [
         (["train/a.csv", "val/a.csv"], {"train": 2, "val": 2}),
-        (["train/a.csv", "train/b.csv", "validation/a.csv", "test/a.csv"], {"train": 4, "validation": 2, "test": 2}),
+        (
+            ["train/a.csv", "train/b.csv", "validation/a.csv", "test/a.csv"],
+            {"train": 4, "validation": 2, "test": 2},
+        ),
         (["Train/a.csv", "oot/a.csv"], {"train": 2, "oot": 2}),
         (["train/a.csv"], {"train": 2}),
-        (["train-00000-of-00002.csv", "train-00001-of-00002.csv", "test-00000-of-00001.csv"], {"train": 4, "test": 2}),
+        (
+            ["train-00000-of-00002.csv", "train-00001-of-00002.csv", "test-00000-of-00001.csv"],
+            {"train": 4, "test": 2},
+        ),
         (["train.csv", "valid.csv"], {"train": 2, "valid": 2}),
         (["mnist_train.csv", "mnist_test.csv"], {"train": 2, "test": 2}),
         (["a.csv", "b.csv"], {"all": 4}),
@@ -45,7 +51,9 @@ def opened(given: object, tmp_path: Path) -> headrace.Dataset:
         (["test-1.csv", "other.csv"], {"all": 4}),
     ],
 )
-def test_names_decide_the_splits_of_a_directory(tmp_path: Path, names: list[str], splits: dict[str, int]) -> None:
+def test_names_decide_the_splits_of_a_directory(
+    tmp_path: Path, names: list[str], splits: dict[str, int]
+) -> None:
     dataset = opened(write(tmp_path / "own", *names), tmp_path)
 
     assert splits == dict(dataset.split_rows)
@@ -80,12 +88,20 @@ def test_one_split_given_by_its_own_name_is_plain(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["train/a.csv", "val/a.csv", "more.csv"], r"train, val are splits.* more\.csv belongs to none"),
-        (["train/a.csv", "val/a.csv", "train2/b.csv"], r"train, val are splits.* train2/b\.csv belongs to none"),
+        (
+            ["train/a.csv", "val/a.csv", "more.csv"],
+            r"train, val are splits.* more\.csv belongs to none",
+        ),
+        (
+            ["train/a.csv", "val/a.csv", "train2/b.csv"],
+            r"train, val are splits.* train2/b\.csv belongs to none",
+        ),
         (["train.csv", "test.csv", "sample_submission.csv"], "sample_submission.csv to none"),
     ],
 )
-def test_data_that_belongs_to_no_split_is_not_left_out_silently(tmp_path: Path, names: list[str], message: str) -> None:
+def test_data_that_belongs_to_no_split_is_not_left_out_silently(
+    tmp_path: Path, names: list[str], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         opened(write(tmp_path / "own", *names), tmp_path)
 
@@ -99,10 +115,16 @@ def test_a_pattern_over_splits_and_other_data_is_refused(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("names", [["train/a.csv", "val/a.csv"], ["train.csv", "test.csv"]])
 @pytest.mark.parametrize("pattern", ["", "**/*.csv"])
-def test_recipes_never_merge_splits_by_accident(tmp_path: Path, names: list[str], pattern: str) -> None:
+def test_recipes_never_merge_splits_by_accident(
+    tmp_path: Path, names: list[str], pattern: str
+) -> None:
     own = write(tmp_path / "own", *names)
-    recipe = headrace.TemporalSplit(source=own / pattern, time="t", entity="id", split_date="2024-01-01")
-    with pytest.raises(InputError, match="holds several splits, train, (val|test).* are not merged"):
+    recipe = headrace.TemporalSplit(
+        source=own / pattern, time="t", entity="id", split_date="2024-01-01"
+    )
+    with pytest.raises(
+        InputError, match="holds several splits, train, (val|test).* are not merged"
+    ):
         headrace.prepare(recipe, tmp_path / "out")
 
 
@@ -110,14 +132,20 @@ def test_splits_given_one_by_one_are_used_together(tmp_path: Path) -> None:
     own = write(tmp_path / "own", "train/a.csv", "val/a.csv")
 
     assert ["train/a.csv", "val/a.csv"] == list_files([own / "train", own / "val"]).names
-    assert ["train/a.csv", "val/a.csv"] == list_files([own / "t*" / "*.csv", own / "v*" / "*.csv"]).names
+    assert ["train/a.csv", "val/a.csv"] == list_files(
+        [own / "t*" / "*.csv", own / "v*" / "*.csv"]
+    ).names
 
 
 def test_rewrite_keeps_the_splits(tmp_path: Path) -> None:
     own = write(tmp_path / "own", "train/a.csv", "val/a.csv")
-    made = headrace.prepare(headrace.Rewrite(source=own, cache_dir=tmp_path / "cache"), tmp_path / "out")
+    made = headrace.prepare(
+        headrace.Rewrite(source=own, cache_dir=tmp_path / "cache"), tmp_path / "out"
+    )
 
-    assert {"train": 2, "val": 2} == {name: each.rows for name, each in made.manifest.splits.items()}
+    assert {"train": 2, "val": 2} == {
+        name: each.rows for name, each in made.manifest.splits.items()
+    }
     assert [] == headrace.verify(tmp_path / "out").problems
     assert ["00", "01"] == rows_of(headrace.open(tmp_path / "out"), "train")
 
@@ -135,7 +163,18 @@ def command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
         ("peek", "{own}", "--split", "val"),
         ("plan", "{own}", "--split", "val", "--batch-size", "1", "--ranks", "1"),
         ("stream", "{own}", "--split", "val", "--batch-size", "1"),
-        ("where", "{own}", "--split", "val", "--row", "a.csv:1", "--batch-size", "1", "--ranks", "1"),
+        (
+            "where",
+            "{own}",
+            "--split",
+            "val",
+            "--row",
+            "a.csv:1",
+            "--batch-size",
+            "1",
+            "--ranks",
+            "1",
+        ),
     ],
 )
 def test_commands_take_the_splits(

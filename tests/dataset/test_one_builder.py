@@ -75,7 +75,8 @@ def openers(tmp_path: Path, *, stop: str = "") -> Iterator[list[subprocess.Popen
     words = [many_shards(tmp_path / "raw"), tmp_path / "cache", tmp_path / "notes", stop]
     command = [sys.executable, "-c", _CHILD, *map(str, words)]
     children = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(PROCESSES)
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(PROCESSES)
     ]
     try:
         for child in children:
@@ -115,7 +116,9 @@ def test_where_the_builder_is_killed_another_one_finishes(tmp_path: Path) -> Non
         while not (stopped := list(tmp_path.glob("stop-*"))):
             time.sleep(0.01)
         victim = int(stopped[0].name.partition("-")[2])
-        assert [None] * PROCESSES == [child.poll() for child in children]  # all wait for the one that stands still
+        assert [None] * PROCESSES == [
+            child.poll() for child in children
+        ]  # all wait for the one that stands still
         os.kill(victim, signal.SIGKILL)
         said = {child.stdout.readline() for child in children if child.pid != victim}
         ends = {child.pid: child.wait() for child in children}
@@ -131,7 +134,9 @@ def test_where_the_builder_is_killed_another_one_finishes(tmp_path: Path) -> Non
     assert [".arrows"] == [path.suffix for path in (tmp_path / "cache").iterdir()]
 
 
-def test_threads_of_a_process_make_one_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_of_a_process_make_one_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     raw, made, build = many_shards(tmp_path / "raw", 20), [], plain.build
     monkeypatch.setattr(plain, "build", lambda *words: made.append(1) or build(*words))
     threads = [threading.Thread(target=headrace.open, args=(raw,), kwargs={"cache_dir": tmp_path / "cache"}) for _ in range(8)]  # fmt: skip
@@ -143,7 +148,9 @@ def test_threads_of_a_process_make_one_index(tmp_path: Path, monkeypatch: pytest
     assert [1] == made
 
 
-def test_who_waits_long_says_so_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog) -> None:
+def test_who_waits_long_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog
+) -> None:
     raw = many_shards(tmp_path / "raw", 3)
     headrace.open(raw, cache_dir=tmp_path / "cache")
     (cached,) = (tmp_path / "cache").iterdir()
@@ -155,7 +162,9 @@ def test_who_waits_long_says_so_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     logging.getLogger("headrace").addHandler(handler)
     try:
         with alone(cached.with_suffix(".lock")):
-            thread = threading.Thread(target=headrace.open, args=(raw,), kwargs={"cache_dir": tmp_path / "cache"})
+            thread = threading.Thread(
+                target=headrace.open, args=(raw,), kwargs={"cache_dir": tmp_path / "cache"}
+            )
             thread.start()
             assert said.wait(60)
         thread.join()
@@ -163,7 +172,9 @@ def test_who_waits_long_says_so_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
         logging.getLogger("headrace").removeHandler(handler)
 
     waits = [text for text in caplog.messages if "waiting" in text]
-    assert [f"{raw}: waiting for another process of this machine, which is making the index"] == waits
+    assert [
+        f"{raw}: waiting for another process of this machine, which is making the index"
+    ] == waits
     assert cached.exists()
 
 
@@ -177,8 +188,23 @@ def as_spawned(value: Any) -> bytes:
 
 
 def values_of(index: SplitIndex) -> list[Any]:
-    names = ("shards", "formats", "checksums", "shard_of_block", "block", "rows", "offset", "length", "stamps")
-    return [index.split, index.schema, index.identity, *(np.asarray(getattr(index, name)).tolist() for name in names)]
+    names = (
+        "shards",
+        "formats",
+        "checksums",
+        "shard_of_block",
+        "block",
+        "rows",
+        "offset",
+        "length",
+        "stamps",
+    )
+    return [
+        index.split,
+        index.schema,
+        index.identity,
+        *(np.asarray(getattr(index, name)).tolist() for name in names),
+    ]
 
 
 def test_a_spawned_process_gets_the_place_of_the_index(tmp_path: Path) -> None:

@@ -13,12 +13,16 @@ from headrace.formats import delimited, jsonl, text_blocks
 from headrace.stream.ranks.topology import Topology
 from tables import HEADER, small_rows, small_source, split, split_rows, write_bytes, write_rows
 
-EXTENSIONS = [f".{word}{packed}" for word in ("csv", "tsv", "jsonl") for packed in ("", ".gz", ".zst")]
+EXTENSIONS = [
+    f".{word}{packed}" for word in ("csv", "tsv", "jsonl") for packed in ("", ".gz", ".zst")
+]
 
 
 def rows_of(dataset, *, batch_size=7, **options):
     loader = dataset.stream(batch_size=batch_size, batch_format="arrow", **options)
-    return [tuple(row.values()) for batch in loader for row in batch.drop_columns("valid").to_pylist()]
+    return [
+        tuple(row.values()) for batch in loader for row in batch.drop_columns("valid").to_pylist()
+    ]
 
 
 @pytest.mark.parametrize("extension", [*EXTENSIONS, ".parquet", ".json"])
@@ -40,7 +44,10 @@ def test_shuffled_ranks_see_every_row_once(extension, tmp_path):
     delivered = Counter()
     for rank in range(3):
         loader = dataset.stream(
-            batch_size=4, batch_format="numpy", shuffle=True, topology=Topology(rank=rank, world_size=3)
+            batch_size=4,
+            batch_format="numpy",
+            shuffle=True,
+            topology=Topology(rank=rank, world_size=3),
         )
         for batch in loader:
             delivered.update(batch["row"][batch["valid"]].tolist())
@@ -68,7 +75,10 @@ def test_text_is_cut_into_blocks_on_record_borders(extension, tmp_path, monkeypa
     monkeypatch.setattr(text_blocks, "BLOCK_ROWS", 7)
     for module in (delimited, jsonl):
         monkeypatch.setattr(module, "BLOCK_BYTES", 300)
-    rows = [(f"{number:03d}", "a\nb" if extension == ".csv" else "é", 'say "x"') for number in range(100)]
+    rows = [
+        (f"{number:03d}", "a\nb" if extension == ".csv" else "é", 'say "x"')
+        for number in range(100)
+    ]
     write_rows(tmp_path / f"a{extension}", HEADER, rows)
     dataset = headrace.open(tmp_path / f"a{extension}", cache_dir=tmp_path / "cache")
     index = dataset.split_index()
@@ -84,7 +94,9 @@ def test_blank_lines_byte_order_mark_and_line_ends_are_no_rows(name, tmp_path):
     separator = b"\t" if "tsv" in name else b","
     write_bytes(tmp_path / name, b"\xef\xbb\xbfx,y\r\n\r\n1,2\r\n\r\n3,4".replace(b",", separator))
 
-    assert [("1", "2"), ("3", "4")] == rows_of(headrace.open(tmp_path / name, cache_dir=tmp_path / "cache"))
+    assert [("1", "2"), ("3", "4")] == rows_of(
+        headrace.open(tmp_path / name, cache_dir=tmp_path / "cache")
+    )
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
@@ -107,10 +119,16 @@ def test_shards_without_rows_are_empty_and_named(name, tmp_path, caplog):
 def test_declared_types_and_nulls_reach_the_batch(tmp_path):
     write_rows(tmp_path / "a.csv", ("id", "x", "n"), [("007", "1.5", "3"), ("008", "?", "4")])
     dataset = headrace.open(
-        tmp_path / "a.csv", types={"x": "float32", "n": "int64"}, null_values=["?"], cache_dir=tmp_path / "cache"
+        tmp_path / "a.csv",
+        types={"x": "float32", "n": "int64"},
+        null_values=["?"],
+        cache_dir=tmp_path / "cache",
     )
     again = headrace.open(
-        tmp_path / "a.csv", types={"x": "float32", "n": "int64"}, null_values=["?"], cache_dir=tmp_path / "cache"
+        tmp_path / "a.csv",
+        types={"x": "float32", "n": "int64"},
+        null_values=["?"],
+        cache_dir=tmp_path / "cache",
     )
 
     assert [("007", 1.5, 3), ("008", None, 4)] == rows_of(dataset) == rows_of(again)
@@ -127,9 +145,13 @@ def test_types_of_unknown_columns_or_words_are_refused(tmp_path):
 
 def test_a_value_that_is_not_of_its_declared_type_is_an_error_of_the_input_and_no_damage(tmp_path):
     write_bytes(tmp_path / "a.csv", b"x,y\n1,a\nmany,b\n")
-    dataset = headrace.open(tmp_path / "a.csv", types={"x": "float32"}, cache_dir=tmp_path / "cache")
+    dataset = headrace.open(
+        tmp_path / "a.csv", types={"x": "float32"}, cache_dir=tmp_path / "cache"
+    )
 
-    with pytest.raises(InputError, match=r"a\.csv: block 0 .*row 2: x is 'many', declared float; correct the value"):
+    with pytest.raises(
+        InputError, match=r"a\.csv: block 0 .*row 2: x is 'many', declared float; correct the value"
+    ):
         list(dataset.stream(batch_size=2))
 
 
@@ -137,7 +159,10 @@ def test_a_glob_a_list_and_a_directory_are_the_same_rows(tmp_path):
     raw = small_source(tmp_path / "raw", extension=".csv", count=3, rows=10)
     sources = [raw, str(raw / "part-*.csv"), sorted(raw.iterdir())]
 
-    assert all(small_rows(30) == rows_of(headrace.open(each, cache_dir=tmp_path / "cache")) for each in sources)
+    assert all(
+        small_rows(30) == rows_of(headrace.open(each, cache_dir=tmp_path / "cache"))
+        for each in sources
+    )
 
 
 def test_the_index_is_kept_until_a_file_changes(tmp_path):
@@ -216,14 +241,18 @@ def test_a_file_that_shrank_after_it_was_opened_is_an_error(tmp_path):
 
 def test_a_state_of_plain_shards_resumes(tmp_path):
     raw = small_source(tmp_path / "raw", extension=".jsonl", count=3, rows=20)
-    loader = headrace.open(raw, cache_dir=tmp_path / "cache").stream(batch_size=7, shuffle=True, batch_format="numpy")
+    loader = headrace.open(raw, cache_dir=tmp_path / "cache").stream(
+        batch_size=7, shuffle=True, batch_format="numpy"
+    )
     whole = [row for batch in loader for row in batch["row"].tolist()]
     loader.set_epoch(0)
     part = iter(loader)
     head = [row for _ in range(3) for row in next(part)["row"].tolist()]
     state = json.loads(json.dumps(loader.state_dict()))
     part.close()
-    fresh = headrace.open(raw, cache_dir=tmp_path / "cache").stream(batch_size=5, shuffle=True, batch_format="numpy")
+    fresh = headrace.open(raw, cache_dir=tmp_path / "cache").stream(
+        batch_size=5, shuffle=True, batch_format="numpy"
+    )
     fresh.load_state_dict(state)
 
     assert whole == head + [row for batch in fresh for row in batch["row"].tolist()]

@@ -20,7 +20,9 @@ from tables import fresh, write_rows
 def write(directory: Path, sizes: list[list[int]]) -> Path:
     """A Parquet file for each list, a row group for each size."""
     for number, groups in enumerate(sizes):
-        with pq.ParquetWriter(directory / f"part-{number:04d}.parquet", pa.schema([("n", pa.int64())])) as writer:
+        with pq.ParquetWriter(
+            directory / f"part-{number:04d}.parquet", pa.schema([("n", pa.int64())])
+        ) as writer:
             for rows in groups:
                 writer.write_table(pa.table({"n": np.arange(rows)}))
     return directory
@@ -38,7 +40,9 @@ def test_blocks_are_the_row_groups_that_hold_rows(tmp_path_factory, sizes: list[
     assert {"all": sum(map(sum, sizes))} == dataset.split_rows
     assert ("parquet",) * len(index.shards) == index.formats
     assert list(index.shards) == sorted({name for name, _, _ in expected})
-    assert [sum(index.rows[:block].tolist()) for block in range(len(expected))] == index.first_row.tolist()
+    assert [
+        sum(index.rows[:block].tolist()) for block in range(len(expected))
+    ] == index.first_row.tolist()
 
 
 @pytest.mark.slow
@@ -53,9 +57,13 @@ def test_files_of_all_kinds_are_indexed_together(tmp_path: Path) -> None:
             with pa.ipc.new_file(str(path), table.schema) as writer:
                 writer.write_table(table)
         else:
-            path.write_text(f"n\n{number}\n{number}\n" if kind == "csv" else f'{{"n": "{number}"}}\n' * 2)
+            path.write_text(
+                f"n\n{number}\n{number}\n" if kind == "csv" else f'{{"n": "{number}"}}\n' * 2
+            )
     calls: list[tuple[int, int]] = []
-    dataset = headrace.open(tmp_path, cache_dir=tmp_path / "cache", on_progress=lambda *call: calls.append(call))
+    dataset = headrace.open(
+        tmp_path, cache_dir=tmp_path / "cache", on_progress=lambda *call: calls.append(call)
+    )
     rows = [n for b in dataset.stream(batch_size=50, batch_format="arrow", remainder="exact") for n in b["n"].to_pylist()]  # fmt: skip
 
     assert [str(number) for number in range(150) for _ in range(2)] == rows
@@ -75,7 +83,9 @@ def test_an_index_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.slow
 def test_the_index_is_the_same_for_any_number_of_threads(tmp_path: Path) -> None:
     write(tmp_path, [[n % 5 + 1] for n in range(300)])
-    indexes = [plain.open_plain(tmp_path, workers=n, cache_dir=tmp_path / f"c{n}") for n in (1, 2, 7)]
+    indexes = [
+        plain.open_plain(tmp_path, workers=n, cache_dir=tmp_path / f"c{n}") for n in (1, 2, 7)
+    ]
 
     assert 1 == len({each.contents for each in indexes})
     assert all(indexes[0].index.data.equals(each.index.data) for each in indexes)
@@ -87,13 +97,19 @@ def test_a_file_that_differs_or_is_damaged_is_named_among_many(odd: int, tmp_pat
     path = tmp_path / f"part-{odd:04d}.parquet"
     pq.write_table(pa.table({"n": ["text"]}), path)
 
-    with pytest.raises(InputError, match=r"part-\d{4}\.parquet: column n is .*, in .*part-\d{4}\.parquet"):
+    with pytest.raises(
+        InputError, match=r"part-\d{4}\.parquet: column n is .*, in .*part-\d{4}\.parquet"
+    ):
         headrace.open(tmp_path, cache_dir=tmp_path / "cache")
     path.write_bytes(b"PAR1\x00\x15 cut short")
-    with pytest.raises(InputError, match=rf"part-{odd:04d}\.parquet: is not a complete Parquet file"):
+    with pytest.raises(
+        InputError, match=rf"part-{odd:04d}\.parquet: is not a complete Parquet file"
+    ):
         headrace.open(tmp_path, cache_dir=tmp_path / "cache")
     path.write_bytes(b"n\n1\n")
-    with pytest.raises(InputError, match=rf"part-{odd:04d}\.parquet: the name says parquet, the content is text"):
+    with pytest.raises(
+        InputError, match=rf"part-{odd:04d}\.parquet: the name says parquet, the content is text"
+    ):
         headrace.open(tmp_path, cache_dir=tmp_path / "cache")
 
 
@@ -105,18 +121,29 @@ def test_nulls_in_one_file_of_many_make_the_column_nullable(tmp_path: Path) -> N
     assert headrace.open(tmp_path, cache_dir=tmp_path / "cache").schema.field("n").nullable
 
 
-def test_a_shard_that_changes_after_it_was_indexed_is_not_read_by_the_old_index(tmp_path: Path) -> None:
+def test_a_shard_that_changes_after_it_was_indexed_is_not_read_by_the_old_index(
+    tmp_path: Path,
+) -> None:
     for extension in ("csv", "parquet", "jsonl"):
-        path = write_rows(tmp_path / extension / f"a.{extension}", ("x",), [(str(n),) for n in range(100)])
+        path = write_rows(
+            tmp_path / extension / f"a.{extension}", ("x",), [(str(n),) for n in range(100)]
+        )
         dataset = headrace.open(path, cache_dir=tmp_path / "cache")
         write_rows(path, ("x",), [(str(n),) for n in range(1000, 1100)])
 
         with pytest.raises(
-            CorruptShard, match=rf"a\.{extension}: changed after it was indexed; open the dataset again"
+            CorruptShard,
+            match=rf"a\.{extension}: changed after it was indexed; open the dataset again",
         ):
             list(dataset.stream(batch_size=10))
         assert 1000 == int(
-            next(iter(headrace.open(path, cache_dir=tmp_path / "cache").stream(batch_size=100, shuffle=False)))["x"][0]
+            next(
+                iter(
+                    headrace.open(path, cache_dir=tmp_path / "cache").stream(
+                        batch_size=100, shuffle=False
+                    )
+                )
+            )["x"][0]
         )
 
 

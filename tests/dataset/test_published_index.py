@@ -30,7 +30,17 @@ from headrace.errors import CorruptShard, InputError, SettingsError, StoreError
 from laws import examples
 from tables import fresh, write_rows
 
-FIELDS = ("shards", "formats", "checksums", "shard_of_block", "block", "rows", "offset", "length", "stamps")
+FIELDS = (
+    "shards",
+    "formats",
+    "checksums",
+    "shard_of_block",
+    "block",
+    "rows",
+    "offset",
+    "length",
+    "stamps",
+)
 
 
 def shards(directory: Path, sizes: list[list[int]] | None = None) -> Path:
@@ -38,7 +48,9 @@ def shards(directory: Path, sizes: list[list[int]] | None = None) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     first = 0
     for number, groups in enumerate([[3, 2], [4], [1]] if sizes is None else sizes):
-        with pq.ParquetWriter(directory / f"part-{number:04d}.parquet", pa.schema([("n", pa.int64())])) as writer:
+        with pq.ParquetWriter(
+            directory / f"part-{number:04d}.parquet", pa.schema([("n", pa.int64())])
+        ) as writer:
             for rows in groups:
                 writer.write_table(pa.table({"n": np.arange(first, first + rows)}))
                 first += rows
@@ -51,7 +63,9 @@ def rows_of(dataset, **options) -> list[int]:
 
 
 def as_values(index: SplitIndex) -> dict[str, object]:
-    return {name: np.asarray(getattr(index, name)).tolist() for name in FIELDS} | {"identity": index.identity}
+    return {name: np.asarray(getattr(index, name)).tolist() for name in FIELDS} | {
+        "identity": index.identity
+    }
 
 
 def no_reading(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +78,9 @@ def no_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4), min_size=1, max_size=8),
     named=st.sampled_from(["", "files", "directories"]),
 )
-def test_a_published_index_is_that_of_the_shards(tmp_path_factory, sizes: list[list[int]], named: str) -> None:
+def test_a_published_index_is_that_of_the_shards(
+    tmp_path_factory, sizes: list[list[int]], named: str
+) -> None:
     where = fresh(tmp_path_factory.getbasetemp())
     raw = shards(where / "raw", sizes)
     for number, path in enumerate(sorted(raw.iterdir())) if named else ():
@@ -92,11 +108,16 @@ def test_the_identity_that_is_kept_is_that_of_the_blocks(tmp_path: Path) -> None
     index = headrace.open(shards(tmp_path / "raw"), cache_dir=tmp_path / "cache").split_index()
 
     assert replace(index).identity == index.identity
-    assert replace(index, shards=tuple(index.shards), checksums=tuple(index.checksums)).identity == index.identity
+    assert (
+        replace(index, shards=tuple(index.shards), checksums=tuple(index.checksums)).identity
+        == index.identity
+    )
 
 
 @pytest.mark.parametrize("extension", [".csv", ".jsonl.gz", ".arrow"])
-def test_shards_of_every_kind_are_published(extension: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_of_every_kind_are_published(
+    extension: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "raw").mkdir()
     for number in range(3):
         path = tmp_path / "raw" / f"a{number}{extension}"
@@ -113,7 +134,9 @@ def test_shards_of_every_kind_are_published(extension: str, tmp_path: Path, monk
     assert ["0", "1", "2"] == [str(value) for value in rows_of(dataset)]
 
 
-def test_an_index_is_for_the_types_and_the_pattern_that_it_was_published_with(tmp_path: Path, caplog) -> None:
+def test_an_index_is_for_the_types_and_the_pattern_that_it_was_published_with(
+    tmp_path: Path, caplog
+) -> None:
     write_rows(tmp_path / "raw" / "a.csv", ("n",), [("1",)])
     publish_index(tmp_path / "raw", cache_dir=tmp_path / "one", types={"n": "int64"})
     publish_index(tmp_path / "raw" / "*.csv", cache_dir=tmp_path / "one")
@@ -123,16 +146,28 @@ def test_an_index_is_for_the_types_and_the_pattern_that_it_was_published_with(tm
     for number, source in enumerate(["raw", "raw/*.csv", "raw/a.csv"]):
         dataset = headrace.open(tmp_path / source, cache_dir=tmp_path / str(number))
         assert pa.string() == dataset.schema.field("n").type
-    assert pa.int64() == headrace.open(tmp_path / "raw", cache_dir=tmp_path / "t", types={"n": "int64"}).schema.types[0]
+    assert (
+        pa.int64()
+        == headrace.open(
+            tmp_path / "raw", cache_dir=tmp_path / "t", types={"n": "int64"}
+        ).schema.types[0]
+    )
     assert [] == caplog.messages
 
     text, typed = (publish_index(tmp_path / "raw", cache_dir=tmp_path / "one", **each).path for each in ({}, {"types": {"n": "int64"}}))  # fmt: skip
     typed.write_bytes(text.read_bytes())
-    assert pa.int64() == headrace.open(tmp_path / "raw", cache_dir=tmp_path / "u", types={"n": "int64"}).schema.types[0]
+    assert (
+        pa.int64()
+        == headrace.open(
+            tmp_path / "raw", cache_dir=tmp_path / "u", types={"n": "int64"}
+        ).schema.types[0]
+    )
     assert "it was made with other types or null values" in caplog.messages[0]
 
 
-def test_a_directory_that_moves_takes_its_index_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_moves_takes_its_index_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     raw = shards(tmp_path / "raw")
     publish_index(raw, cache_dir=tmp_path / "one")
     moved = raw.rename(tmp_path / "moved")
@@ -153,7 +188,9 @@ def _rewrite(raw: Path) -> None:
     path = raw / "part-0001.parquet"
     stat = path.stat()
     pq.write_table(pa.table({"n": [9, 8, 7, 6]}), path)
-    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # only the time of change tells, if the size is the same
+    os.utime(
+        path, ns=(stat.st_atime_ns, stat.st_mtime_ns)
+    )  # only the time of change tells, if the size is the same
 
 
 def _rename(raw: Path) -> None:
@@ -161,18 +198,24 @@ def _rename(raw: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [_append, _remove, _rewrite, _rename])
-def test_an_index_that_is_out_of_date_is_not_used(change: Callable[[Path], None], tmp_path: Path, caplog) -> None:
+def test_an_index_that_is_out_of_date_is_not_used(
+    change: Callable[[Path], None], tmp_path: Path, caplog
+) -> None:
     raw = shards(tmp_path / "raw")
     publish_index(raw, cache_dir=tmp_path / "one")
     change(raw)
-    expected = [n for path in sorted(raw.glob("*.parquet")) for n in pq.read_table(path)["n"].to_pylist()]
+    expected = [
+        n for path in sorted(raw.glob("*.parquet")) for n in pq.read_table(path)["n"].to_pylist()
+    ]
 
     assert expected == rows_of(headrace.open(raw, cache_dir=tmp_path / "two"))
     assert 1 == len(caplog.messages)
     assert "is out of date: files came, went or changed after it was made" in caplog.messages[0]
     assert "the shards are indexed again" in caplog.messages[0]
     caplog.clear()
-    assert ("written", "kept") == tuple(publish_index(raw, cache_dir=tmp_path / "one").how for _ in range(2))
+    assert ("written", "kept") == tuple(
+        publish_index(raw, cache_dir=tmp_path / "one").how for _ in range(2)
+    )
     assert expected == rows_of(headrace.open(raw, cache_dir=tmp_path / "three"))
     assert [] == caplog.messages
 
@@ -211,7 +254,9 @@ def test_an_index_that_was_made_to_harm_ends_in_an_error_or_is_an_index(tmp_path
         taken += 1
         for each in index.splits.values():
             assert each.total_rows < 1 << 48
-            assert all(isinstance(name, str) for name in (*each.shards, *each.formats, *each.checksums))
+            assert all(
+                isinstance(name, str) for name in (*each.shards, *each.formats, *each.checksums)
+            )
             assert (each.rows > 0).all()
 
     assert refused > taken > 0
@@ -220,10 +265,19 @@ def test_an_index_that_was_made_to_harm_ends_in_an_error_or_is_an_index(tmp_path
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"shards": ("../a.parquet", "/etc/passwd", "part-0002.parquet")}, "it has files outside|not in their order"),
+        (
+            {"shards": ("../a.parquet", "/etc/passwd", "part-0002.parquet")},
+            "it has files outside|not in their order",
+        ),
         ({"shards": ("/etc/a", "/etc/b", "/etc/passwd")}, "it has files outside"),
-        ({"shards": ("part-0000.parquet", "part-0001.parquet", "part-0007.parquet")}, "it has 'part-0007.parquet'"),
-        ({"shards": ("part-0001.parquet", "part-0000.parquet", "part-0002.parquet")}, "not in their order"),
+        (
+            {"shards": ("part-0000.parquet", "part-0001.parquet", "part-0007.parquet")},
+            "it has 'part-0007.parquet'",
+        ),
+        (
+            {"shards": ("part-0001.parquet", "part-0000.parquet", "part-0002.parquet")},
+            "not in their order",
+        ),
         ({"rows": np.array([3, 2, 1 << 50, 1])}, "rows holds what is not a place or a count"),
         ({"rows": np.array([3, 2, 0, 1])}, "rows holds what is not a place or a count"),
         ({"offset": np.array([0, 0, -8, 0])}, "offset holds what is not a place or a count"),
@@ -238,7 +292,9 @@ def test_an_index_that_was_made_to_harm_ends_in_an_error_or_is_an_index(tmp_path
     ],
     ids=str,
 )
-def test_an_index_of_other_blocks_is_not_used(change: dict, reason: str, tmp_path: Path, caplog) -> None:
+def test_an_index_of_other_blocks_is_not_used(
+    change: dict, reason: str, tmp_path: Path, caplog
+) -> None:
     raw = shards(tmp_path / "raw")
     path = publish_index(raw, cache_dir=tmp_path / "one").path
     index = map_index(path)
@@ -257,7 +313,9 @@ def test_an_index_of_other_blocks_is_not_used(change: dict, reason: str, tmp_pat
     assert list(range(10)) == rows_of(headrace.open(raw, cache_dir=tmp_path / "three"))
 
 
-def test_a_published_index_with_the_identity_of_other_blocks_is_not_used(tmp_path: Path, caplog) -> None:
+def test_a_published_index_with_the_identity_of_other_blocks_is_not_used(
+    tmp_path: Path, caplog
+) -> None:
     raw = shards(tmp_path / "raw")
     path = publish_index(raw, cache_dir=tmp_path / "one").path
     index = map_index(path)
@@ -324,7 +382,9 @@ publish_index(sys.argv[1], cache_dir=sys.argv[2])
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_killed_publication_leaves_no_index_or_a_whole_one(moment: str, tmp_path: Path, caplog) -> None:
+def test_a_killed_publication_leaves_no_index_or_a_whole_one(
+    moment: str, tmp_path: Path, caplog
+) -> None:
     raw = shards(tmp_path / "raw")
     done = subprocess.run([sys.executable, "-c", _KILLED, raw, tmp_path / "one", moment])
     assert -signal.SIGKILL == done.returncode
@@ -334,7 +394,9 @@ def test_a_killed_publication_leaves_no_index_or_a_whole_one(moment: str, tmp_pa
     assert [] == caplog.messages
     for each in left:
         os.utime(each, (0, 0))
-    assert ("written" if moment == "before" else "kept") == publish_index(raw, cache_dir=tmp_path / "one").how
+    assert ("written" if moment == "before" else "kept") == publish_index(
+        raw, cache_dir=tmp_path / "one"
+    ).how
     if moment == "before":
         assert 1 == len(list((raw / ".headrace").iterdir()))
 
@@ -348,8 +410,17 @@ def test_the_command_publishes_and_says_so(tmp_path: Path, monkeypatch: pytest.M
         assert done.exit_code == 0, done.output
         return json.loads(done.stdout)
 
-    first, again, cached = run(raw), run(raw), run(raw, "--place", "cache", "--cache-dir", tmp_path / "c")
-    assert {"all": {"shards": 3, "blocks": 4, "rows": 10}} == first["splits"] == again["splits"] == cached["splits"]
+    first, again, cached = (
+        run(raw),
+        run(raw),
+        run(raw, "--place", "cache", "--cache-dir", tmp_path / "c"),
+    )
+    assert (
+        {"all": {"shards": 3, "blocks": 4, "rows": 10}}
+        == first["splits"]
+        == again["splits"]
+        == cached["splits"]
+    )
     assert ("written", "kept", "written") == (first["how"], again["how"], cached["how"])
     assert ("beside", "cache") == (first["place"], cached["place"])
     assert first["bytes"] == Path(first["path"]).stat().st_size
@@ -358,7 +429,9 @@ def test_the_command_publishes_and_says_so(tmp_path: Path, monkeypatch: pytest.M
     assert str(raw / ".headrace") in text.replace("\n", "")
 
 
-def test_the_command_refuses_what_is_no_plain_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_refuses_what_is_no_plain_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "out" / "runs").mkdir(parents=True)
     (tmp_path / "empty").mkdir()
@@ -366,14 +439,20 @@ def test_the_command_refuses_what_is_no_plain_shards(tmp_path: Path, monkeypatch
         ([tmp_path / "out"], InputError, "is a prepared dataset, whose runs already have an index"),
         ([tmp_path / "none"], InputError, "no such file, directory or match"),
         ([tmp_path / "empty"], InputError, "holds no .csv"),
-        ([shards(tmp_path / "raw"), "--place", "here"], SettingsError, "expected one of beside, cache"),
+        (
+            [shards(tmp_path / "raw"), "--place", "here"],
+            SettingsError,
+            "expected one of beside, cache",
+        ),
     ):
         done = CliRunner().invoke(app, ["index", *map(str, words)])
         assert isinstance(done.exception, kind), done.output
         assert message in str(done.exception)
 
 
-def test_a_copy_of_the_shards_does_not_use_the_index_of_the_originals(tmp_path: Path, caplog) -> None:
+def test_a_copy_of_the_shards_does_not_use_the_index_of_the_originals(
+    tmp_path: Path, caplog
+) -> None:
     raw = shards(tmp_path / "raw")
     publish_index(raw, cache_dir=tmp_path / "one")
     shutil.copytree(raw, tmp_path / "copy")

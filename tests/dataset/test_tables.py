@@ -40,19 +40,31 @@ def library(name: str) -> Any:
 def frame() -> pl.DataFrame:
     if not LISTINGS.is_file():
         pytest.skip(f"{LISTINGS} is not there: the data set is not in the repository")
-    names = ["id", "host_id", "first_review", "price", "latitude", "review_scores_rating", "description"]
+    names = [
+        "id",
+        "host_id",
+        "first_review",
+        "price",
+        "latitude",
+        "review_scores_rating",
+        "description",
+    ]
     read = pl.read_csv(gzip.decompress(LISTINGS.read_bytes()), infer_schema_length=None)
     return read.select(names).with_columns(first_review=pl.col("first_review").cast(pl.String))
 
 
 OF_LIBRARY: dict[str, Callable[[pa.Table], Any]] = {
     "pyarrow table": lambda table: table,
-    "pyarrow chunks": lambda table: pa.concat_tables([table.slice(0, 7), table.slice(7, 0), table.slice(7)]),
+    "pyarrow chunks": lambda table: pa.concat_tables(
+        [table.slice(0, 7), table.slice(7, 0), table.slice(7)]
+    ),
     "pyarrow reader": lambda table: table.to_reader(max_chunksize=100),
     "pyarrow dataset": pyarrow.dataset.dataset,
     "polars": pl.DataFrame,
     "polars lazy": lambda table: pl.DataFrame(table).lazy(),
-    "polars series of structs": lambda table: pl.DataFrame(table).to_arrow(compat_level=pl.CompatLevel.newest()),
+    "polars series of structs": lambda table: pl.DataFrame(table).to_arrow(
+        compat_level=pl.CompatLevel.newest()
+    ),
     "categories": lambda table: table.set_column(3, "price", table["price"].dictionary_encode()),
     "pandas": lambda table: (library("pandas"), table.to_pandas())[1],
     "duckdb": lambda table: library("duckdb").from_arrow(table),
@@ -62,7 +74,9 @@ OF_LIBRARY: dict[str, Callable[[pa.Table], Any]] = {
 
 
 @pytest.mark.parametrize("made", OF_LIBRARY.values(), ids=OF_LIBRARY.keys())
-def test_the_same_content_of_any_library_is_the_same_source(made: Callable[[pa.Table], Any]) -> None:
+def test_the_same_content_of_any_library_is_the_same_source(
+    made: Callable[[pa.Table], Any],
+) -> None:
     table = frame().to_arrow()
     given = made(table)
 
@@ -85,11 +99,19 @@ def test_a_split_of_a_table_is_that_of_its_file_and_is_reused(tmp_path: Path) ->
     rows = frame().filter(pl.col("first_review").is_not_null())
     (tmp_path / "raw").mkdir()
     rows.write_parquet(tmp_path / "raw" / "part-00000.parquet")
-    columns: dict[str, Any] = {"time": "first_review", "entity": "host_id", "split_date": "2022-01-01"}
+    columns: dict[str, Any] = {
+        "time": "first_review",
+        "entity": "host_id",
+        "split_date": "2022-01-01",
+    }
     headrace.prepare(headrace.TemporalSplit(source=tmp_path / "raw", **columns), tmp_path / "a")
     of_table = headrace.prepare(headrace.TemporalSplit(source=rows, **columns), tmp_path / "b")
-    again = headrace.prepare(headrace.TemporalSplit(source=[rows.to_arrow().to_reader(10)], **columns), tmp_path / "b")
-    other = headrace.prepare(headrace.TemporalSplit(source=rows.reverse(), **columns), tmp_path / "b")
+    again = headrace.prepare(
+        headrace.TemporalSplit(source=[rows.to_arrow().to_reader(10)], **columns), tmp_path / "b"
+    )
+    other = headrace.prepare(
+        headrace.TemporalSplit(source=rows.reverse(), **columns), tmp_path / "b"
+    )
 
     assert "reused" == again.how
     assert of_table.run != other.run
@@ -104,7 +126,9 @@ def test_splits_of_hugging_face_are_splits_and_come_back() -> None:
     if not GSM8K.is_file():
         pytest.skip(f"{GSM8K} is not there: the data set is not in the repository")
     whole = pl.read_ndjson(io.BytesIO(gzip.decompress(GSM8K.read_bytes()))).to_arrow()
-    parts = datasets.Dataset(whole).train_test_split(0.25, seed=1)  # a view: rows are chosen by number
+    parts = datasets.Dataset(whole).train_test_split(
+        0.25, seed=1
+    )  # a view: rows are chosen by number
     opened = headrace.open(parts)
 
     assert {name: len(part) for name, part in parts.items()} == opened.split_rows
@@ -153,9 +177,14 @@ VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.decimal128(9, 2): st.decimals(-9, 9, places=2),
     pa.list_(pa.string()): st.lists(st.sampled_from([None, "", "a"]), max_size=3),
     pa.list_(pa.int8(), 2): st.lists(st.integers(0, 3), min_size=2, max_size=2),
-    pa.map_(pa.string(), pa.int8()): st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2)), max_size=2),
+    pa.map_(pa.string(), pa.int8()): st.lists(
+        st.tuples(st.sampled_from("ab"), st.integers(0, 2)), max_size=2
+    ),
     pa.struct([("x", pa.int8()), ("y", pa.list_(pa.string()))]): st.fixed_dictionaries(
-        {"x": st.integers(0, 2) | st.none(), "y": st.lists(st.sampled_from(["", "a"]), max_size=2) | st.none()}
+        {
+            "x": st.integers(0, 2) | st.none(),
+            "y": st.lists(st.sampled_from(["", "a"]), max_size=2) | st.none(),
+        }
     ),
 }
 
@@ -169,7 +198,11 @@ def tables(draw: st.DrawFn) -> tuple[pa.Table, pa.Table, list[int]]:
         rows = draw(st.lists(st.tuples(*(VALUES[kind] | st.none() for kind in kinds)), max_size=5))
         columns = [pa.array([row[place] for row in rows], kind) for place, kind in enumerate(kinds)]
         made.append(pa.table(columns, names=[f"c{place}" for place in range(len(kinds))]))
-    return made[0], draw(st.sampled_from([made[0], made[1]])), draw(st.lists(st.integers(0, 5), max_size=3))
+    return (
+        made[0],
+        draw(st.sampled_from([made[0], made[1]])),
+        draw(st.lists(st.integers(0, 5), max_size=3)),
+    )
 
 
 @pytest.mark.slow
@@ -182,7 +215,9 @@ def test_the_digest_tells_contents_apart_and_no_cuts(
     cache = tmp_path_factory.mktemp("cache")
     bounds = [0, *sorted(cuts), other.num_rows]
     parts = [other.slice(begin, max(0, end - begin)) for begin, end in itertools.pairwise(bounds)]
-    texts = [[list(map(repr, column.to_pylist())) for column in table.columns] for table in (one, other)]
+    texts = [
+        [list(map(repr, column.to_pylist())) for column in table.columns] for table in (one, other)
+    ]
 
     found = keep(one, cache), keep(pa.concat_tables(parts), cache)
     assert (found[0] == found[1]) == (texts[0] == texts[1])
@@ -217,7 +252,10 @@ def test_what_is_no_source_is_refused_by_name() -> None:
     with pytest.raises(InputError, match="several splits"):
         headrace.prepare(
             headrace.TemporalSplit(
-                source={"train": pa.table({"x": [1], "y": [1]}), "test": pa.table({"x": [1], "y": [1]})},
+                source={
+                    "train": pa.table({"x": [1], "y": [1]}),
+                    "test": pa.table({"x": [1], "y": [1]}),
+                },
                 time="x",
                 entity="y",
                 split_date="2025-01-01",
@@ -227,13 +265,18 @@ def test_what_is_no_source_is_refused_by_name() -> None:
 
 
 def test_no_library_is_imported_to_tell_paths_from_tables() -> None:
-    assert not any(map(is_table, ["raw", Path("raw"), ["a", "b"], {}, {"a": "b"}, 3, None, importlib]))
+    assert not any(
+        map(is_table, ["raw", Path("raw"), ["a", "b"], {}, {"a": "b"}, 3, None, importlib])
+    )
 
 
 def test_other_recipes_take_tables_wherever_they_take_paths(tmp_path: Path) -> None:
     rows = pl.DataFrame({"who": ["a", "b"] * 40, "n": range(80)})
     headrace.rewrite(rows.lazy(), tmp_path / "out")
-    blend = {"train": [{"name": "d", "path": rows}], "valid": [{"name": "d", "path": [rows.head(3)]}]}
+    blend = {
+        "train": [{"name": "d", "path": rows}],
+        "valid": [{"name": "d", "path": [rows.head(3)]}],
+    }
     packed = headrace.PackedSequences(blend=blend, tokenizer=tmp_path)
 
     assert rows.equals(pl.DataFrame(headrace.open(tmp_path / "out")["all"]))
@@ -242,8 +285,16 @@ def test_other_recipes_take_tables_wherever_they_take_paths(tmp_path: Path) -> N
 
 MIXED = {"text": ["a", 1.5]}
 NO_TABLES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
-    "rows": (lambda: [{"text": "a"}, {"text": "b"}], SettingsError, "list of dict is neither paths nor a table"),
-    "array": (lambda: np.zeros((2, 2)), SettingsError, "ndarray of ndarray is neither paths nor a table"),
+    "rows": (
+        lambda: [{"text": "a"}, {"text": "b"}],
+        SettingsError,
+        "list of dict is neither paths nor a table",
+    ),
+    "array": (
+        lambda: np.zeros((2, 2)),
+        SettingsError,
+        "ndarray of ndarray is neither paths nor a table",
+    ),
     "series": (lambda: pl.Series([1, 2]), InputError, "a Series is not a table"),
     "mixed": (
         lambda: library("pandas").DataFrame(MIXED),
@@ -264,5 +315,7 @@ def test_what_is_no_table_is_refused_with_what_to_give(name: str):
 def test_a_list_of_rows_as_a_source_is_refused_once():
     rows = [{"text": "a"}, {"text": "b"}]
 
-    with pytest.raises(SettingsError, match=r"source\.0 is .* neither a path nor a table.*DataFrame\(…\)$"):
+    with pytest.raises(
+        SettingsError, match=r"source\.0 is .* neither a path nor a table.*DataFrame\(…\)$"
+    ):
         headrace.TemporalSplit(source=rows, time="when", split_date="2025-01-01")

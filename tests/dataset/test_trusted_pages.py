@@ -13,7 +13,9 @@ import headrace
 
 def rewritten(tmp_path: Path) -> tuple[Path, headrace.Dataset]:
     pq.write_table(pa.table({"n": np.arange(5000)}), tmp_path / "a.parquet")
-    run = headrace.rewrite(tmp_path / "a.parquet", tmp_path / "out", cache_dir=tmp_path / "cache").run
+    run = headrace.rewrite(
+        tmp_path / "a.parquet", tmp_path / "out", cache_dir=tmp_path / "cache"
+    ).run
     return run / "data" / "a.parquet", headrace.open(tmp_path / "out")
 
 
@@ -28,7 +30,9 @@ def flip(path: Path) -> None:
 @pytest.mark.parametrize("how", ["written over", "replaced"])
 def test_damage_between_two_epochs_of_one_stream_is_not_delivered(how: str, tmp_path: Path) -> None:
     shard, dataset = rewritten(tmp_path)
-    loader = dataset.stream(batch_size=1000, batch_format="numpy", shuffle=True, shuffle_rows=2000)  # from disk
+    loader = dataset.stream(
+        batch_size=1000, batch_format="numpy", shuffle=True, shuffle_rows=2000
+    )  # from disk
     assert list(range(5000)) == sorted(int(n) for batch in loader for n in batch["n"])
     before = shard.stat()
     if how == "replaced":
@@ -41,7 +45,10 @@ def test_damage_between_two_epochs_of_one_stream_is_not_delivered(how: str, tmp_
         flip(shard)
         os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
 
-    with pytest.raises(headrace.errors.CorruptShard, match=r"a\.parquet: its bytes are not those that were published"):
+    with pytest.raises(
+        headrace.errors.CorruptShard,
+        match=r"a\.parquet: its bytes are not those that were published",
+    ):
         list(loader)
 
 

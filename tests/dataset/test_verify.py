@@ -21,9 +21,13 @@ def prepared(tmp_path: Path, **settings: object) -> headrace.types.Prepared:
         rows = ["id,date,x"]
         for n in range(50):
             number = shard * 50 + n
-            rows.append(f"e{number % 60:02d},{2025 if number % 60 >= 40 else 2024}-05-{n % 28 + 1:02d},{number}")
+            rows.append(
+                f"e{number % 60:02d},{2025 if number % 60 >= 40 else 2024}-05-{n % 28 + 1:02d},{number}"
+            )
         (source / f"part-{shard}.csv").write_text("\n".join(rows) + "\n")
-    recipe = headrace.TemporalSplit(source=source, time="date", entity="id", split_date="2025-01-01", **settings)
+    recipe = headrace.TemporalSplit(
+        source=source, time="date", entity="id", split_date="2025-01-01", **settings
+    )
     return headrace.prepare(recipe, tmp_path / "out", workers=1)
 
 
@@ -40,7 +44,9 @@ def rewrite(run: Path, shard: Path, text: str) -> None:
     )
     from headrace.dataset.index import IndexRow, index_bytes
 
-    data = index_bytes([IndexRow(**row) for row in table.to_dicts()], metadata.schema, metadata.null_values)
+    data = index_bytes(
+        [IndexRow(**row) for row in table.to_dicts()], metadata.schema, metadata.null_values
+    )
     (run / INDEX).write_bytes(data)
     manifest = json.loads((run / MANIFEST).read_text())
     manifest["index_digest"] = sha256_hex(data)
@@ -58,7 +64,13 @@ def problems(tmp_path: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"layout": "single"}, {"format": "parquet"}, {"format": "jsonl", "compression": "gz"}, {"lineage": "columns"}],
+    [
+        {},
+        {"layout": "single"},
+        {"format": "parquet"},
+        {"format": "jsonl", "compression": "gz"},
+        {"lineage": "columns"},
+    ],
     ids=str,
 )
 def test_an_untouched_run_has_no_problem(tmp_path: Path, settings: dict[str, object]) -> None:
@@ -71,7 +83,9 @@ def test_a_run_with_rows_of_no_entity_has_no_problem(tmp_path: Path) -> None:
     source = tmp_path / "raw.csv"
     rows = [f"{'' if n % 3 == 0 else f'e{n % 20}'},{2024 + n % 2}-02-03,{n}" for n in range(200)]
     source.write_text("id,date,x\n" + "\n".join(rows) + "\n")
-    recipe = headrace.TemporalSplit(source=source, time="date", entity="id", split_date="2025-01-01", null_entity="own")
+    recipe = headrace.TemporalSplit(
+        source=source, time="date", entity="id", split_date="2025-01-01", null_entity="own"
+    )
     headrace.prepare(recipe, tmp_path / "out")
 
     assert problems(tmp_path) == []
@@ -146,7 +160,9 @@ def late_date(run: Path) -> tuple[Path, str, int]:
     return shard, "\n".join(lines) + "\n", 3
 
 
-@pytest.mark.parametrize(("harm", "says"), [(leaked_entity, "another split"), (late_date, "wrong side")])
+@pytest.mark.parametrize(
+    ("harm", "says"), [(leaked_entity, "another split"), (late_date, "wrong side")]
+)
 def test_a_broken_law_is_found_even_if_all_digests_fit(
     tmp_path: Path, harm: Callable[[Path], tuple[Path, str, int]], says: str
 ) -> None:
@@ -161,7 +177,9 @@ def test_a_broken_law_is_found_even_if_all_digests_fit(
 
 
 @pytest.mark.parametrize("layout", ["sharded", "single"])
-def test_a_shard_of_test_among_those_of_train_is_not_of_the_run_whatever_its_name(tmp_path: Path, layout: str) -> None:
+def test_a_shard_of_test_among_those_of_train_is_not_of_the_run_whatever_its_name(
+    tmp_path: Path, layout: str
+) -> None:
     run = prepared(tmp_path, layout=layout).run
     assert [] == problems(tmp_path)
     copy = run / "training_data/train/test_processed_data_extra.csv"
@@ -170,12 +188,16 @@ def test_a_shard_of_test_among_those_of_train_is_not_of_the_run_whatever_its_nam
     assert [f"{copy}: is not part of this run"] == problems(tmp_path)
 
 
-def test_the_file_of_an_empty_test_split_is_of_the_run_and_of_one_without_some_entities(tmp_path: Path) -> None:
+def test_the_file_of_an_empty_test_split_is_of_the_run_and_of_one_without_some_entities(
+    tmp_path: Path,
+) -> None:
     source = tmp_path / "raw"
     source.mkdir()
     rows = [f"e{n % 20:02d},2024-05-{n % 28 + 1:02d},{n}" for n in range(200)]
     (source / "part-0.csv").write_text("\n".join(["id,date,x", *rows]) + "\n")
-    recipe = headrace.TemporalSplit(source=source, time="date", entity="id", split_date="2025-01-01", layout="single")
+    recipe = headrace.TemporalSplit(
+        source=source, time="date", entity="id", split_date="2025-01-01", layout="single"
+    )
     run = headrace.prepare(recipe, tmp_path / "out").run
     assert (run / "training_data/test/test_processed_data.csv").is_file()
     assert [] == problems(tmp_path)

@@ -32,12 +32,18 @@ def series_source(directory: Path, *, entities: int, days: int) -> Path:
     dates = pa.array(np.datetime64("2000-01-01") + np.arange(days).astype("timedelta64[D]"))
     for number in range(entities):
         holes = random.random(days) < 0.02
-        columns = {name: pa.array(random.gamma(2, 3, days), mask=holes) for name in ("flow", "warmth")}
-        pa.csv.write_csv(pa.table({"date": dates, **columns}), directory / f"basin_{number:03d}.csv")
+        columns = {
+            name: pa.array(random.gamma(2, 3, days), mask=holes) for name in ("flow", "warmth")
+        }
+        pa.csv.write_csv(
+            pa.table({"date": dates, **columns}), directory / f"basin_{number:03d}.csv"
+        )
     return directory
 
 
-def recipes_over(directory: Path, *, rows: int = 1500, shards: int = 6) -> Mapping[str, Callable[[], Any]]:
+def recipes_over(
+    directory: Path, *, rows: int = 1500, shards: int = 6
+) -> Mapping[str, Callable[[], Any]]:
     """Recipes by name, each with `shards` tasks or more in a stage. The source is made once."""
     table = small_source(directory / "table", count=shards, rows=rows, entities=300)
     tokens = token_sources(directory / "tokens", files=3, rows=max(30, rows // 30))

@@ -33,7 +33,9 @@ class Piece:
 
 def plan_of(rows: int) -> Plan:
     values = np.arange(rows, dtype=np.int64)
-    return Plan("a plan", values, pa.table({"x": values + 1}), [f"file {n}" for n in range(rows // 100)])
+    return Plan(
+        "a plan", values, pa.table({"x": values + 1}), [f"file {n}" for n in range(rows // 100)]
+    )
 
 
 def tasks_over(plan: Plan, count: int) -> list[Callable[[int], Any]]:
@@ -95,7 +97,9 @@ def test_arrays_that_travel_are_read_only_views_of_what_is_kept() -> None:
 def test_partials_share_their_arguments_too() -> None:
     values = np.arange(50_000)
     tasks = [functools.partial(int.__add__, number) for number in range(3)]
-    wrapped = [functools.partial(lambda task, array: task(int(array[-1])), task, values) for task in tasks]
+    wrapped = [
+        functools.partial(lambda task, array: task(int(array[-1])), task, values) for task in tasks
+    ]
     packed = Packed(wrapped, cloudpickle.Pickler)
 
     assert [49_999, 50_000, 50_001] == [task() for task in elsewhere(wrapped)]

@@ -38,7 +38,9 @@ class Nodes:
         import ray
         from ray.cluster_utils import Cluster
 
-        self.cluster = Cluster(initialize_head=True, head_node_args=NODE | {"include_dashboard": False})
+        self.cluster = Cluster(
+            initialize_head=True, head_node_args=NODE | {"include_dashboard": False}
+        )
         # Connected while there is no other node: of several on one machine Ray may take any as ours, and one that we kill
         # would take this process with it. One connection for all tests: each new one starts worker processes of its own.
         ray.init(address=self.address, log_to_driver=False, logging_level="ERROR")
@@ -54,7 +56,9 @@ class Nodes:
 
     def mend(self) -> None:
         """Nodes that were killed are replaced."""
-        self.others = [self.cluster.add_node(**NODE) if node is None else node for node in self.others]
+        self.others = [
+            self.cluster.add_node(**NODE) if node is None else node for node in self.others
+        ]
         self.cluster.wait_for_nodes()
 
 
@@ -103,16 +107,24 @@ def test_a_cluster_writes_the_bytes_that_threads_write(
     found = on_ray(recipes[name](), tmp_path / "ray", cluster, on_event=spread.append)
 
     assert digests(expected.run) == digests(found.run)
-    assert Counter(map(repr, alone)) == Counter(repr(each).replace("/ray/", "/local/") for each in spread)
+    assert Counter(map(repr, alone)) == Counter(
+        repr(each).replace("/ray/", "/local/") for each in spread
+    )
     assert [] == strays(tmp_path / "ray")
 
 
 @pytest.mark.slow
-def test_the_error_of_the_first_failing_task_comes_back_as_it_was_raised(tmp_path: Path, cluster: Nodes) -> None:
+def test_the_error_of_the_first_failing_task_comes_back_as_it_was_raised(
+    tmp_path: Path, cluster: Nodes
+) -> None:
     source = small_source(tmp_path / "in", count=5)
     for number in (3, 1):
-        write_rows(source / f"part-{number:05d}.csv", ("id", "date", "row"), [("1", "no date", "1")])
-    recipe = headrace.TemporalSplit(source=source, time="date", entity="id", split_date="2025-01-01")
+        write_rows(
+            source / f"part-{number:05d}.csv", ("id", "date", "row"), [("1", "no date", "1")]
+        )
+    recipe = headrace.TemporalSplit(
+        source=source, time="date", entity="id", split_date="2025-01-01"
+    )
     with pytest.raises(InputError) as alone:
         prepare(recipe, tmp_path / "local")
     with pytest.raises(InputError) as spread:
@@ -171,13 +183,17 @@ with ray_engine(address) as engine:
 @pytest.mark.slow
 def test_an_interrupt_ends_the_tasks_and_lets_them_clean_up(tmp_path: Path, cluster: Nodes) -> None:
     command = [sys.executable, "-c", INTERRUPTED, cluster.address, str(tmp_path)]
-    child = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": PATHS}, stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        command, env=os.environ | {"PYTHONPATH": PATHS}, stdout=subprocess.PIPE, text=True
+    )
     wait_until(lambda: len(list(tmp_path.glob("began-*"))) == 3)
     child.send_signal(signal.SIGINT)
     out, _ = child.communicate(timeout=PATIENCE_S)
 
     assert "interrupted" in out
-    assert {f"ended-{place}" for place in range(3)} == {path.name for path in tmp_path.glob("ended-*")}
+    assert {f"ended-{place}" for place in range(3)} == {
+        path.name for path in tmp_path.glob("ended-*")
+    }
 
 
 CONNECTION_LOST = """
@@ -213,14 +229,21 @@ def test_an_interrupt_without_the_connection_of_its_tasks_goes_on_and_connects_t
 ) -> None:
     command = [sys.executable, "-c", CONNECTION_LOST, cluster.address, connected_again]
     done = subprocess.run(
-        command, env=os.environ | {"PYTHONPATH": PATHS}, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        command,
+        env=os.environ | {"PYTHONPATH": PATHS},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
 
     assert f"interrupted, connected again: {connected_again}\n" == done.stdout, done.stderr
 
 
 @pytest.mark.slow
-def test_a_process_that_ray_keeps_lets_go_of_what_tasks_shared(cluster: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_ray_keeps_lets_go_of_what_tasks_shared(
+    cluster: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import numpy as np
     import ray
 
@@ -258,7 +281,9 @@ def test_an_error_that_is_not_ours_keeps_the_traceback_of_its_worker(cluster: No
     assert "in breaks" in str(caught.value.__cause__)
 
 
-def test_other_versions_on_a_node_are_refused(cluster: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_versions_on_a_node_are_refused(
+    cluster: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from headrace.engine import ray as engine_ray
 
     own = engine_ray.library_versions()
@@ -278,13 +303,21 @@ def test_a_connection_that_was_there_before_is_used_and_kept(cluster: Nodes) -> 
         assert isinstance(engine, RayEngine)
         assert 3 == engine.default_workers()
     assert ray.is_initialized()
-    with pytest.raises(SettingsError, match="connected to the Ray cluster"), ray_engine("10.0.0.1:1"):
+    with (
+        pytest.raises(SettingsError, match="connected to the Ray cluster"),
+        ray_engine("10.0.0.1:1"),
+    ):
         pass
-    with pytest.raises(SettingsError, match="run this on a machine of the cluster"), ray_engine("ray://10.0.0.1:1"):
+    with (
+        pytest.raises(SettingsError, match="run this on a machine of the cluster"),
+        ray_engine("ray://10.0.0.1:1"),
+    ):
         pass
 
 
-def test_an_address_without_ray_is_refused_before_any_work(tmp_path: Path, recipes: Mapping[str, Any]) -> None:
+def test_an_address_without_ray_is_refused_before_any_work(
+    tmp_path: Path, recipes: Mapping[str, Any]
+) -> None:
     with pytest.raises(SettingsError, match='give engine="ray" with it'):
         prepare(recipes["temporal_split"](), tmp_path / "out", address="auto")
     with pytest.raises(SettingsError, match="engine is 'dask'; give one of local, ray"):
@@ -313,7 +346,9 @@ def test_a_node_that_dies_in_the_middle_changes_nothing(
     tmp_path: Path, cluster: Nodes, recipes: Mapping[str, Any]
 ) -> None:
     expected = prepare(recipes["temporal_split"](), tmp_path / "local", workers=2)
-    found = kill_in_the_middle(tmp_path / "ray", cluster, recipes["temporal_split"](), MIDDLE["temporal_split"], 0)
+    found = kill_in_the_middle(
+        tmp_path / "ray", cluster, recipes["temporal_split"](), MIDDLE["temporal_split"], 0
+    )
 
     assert digests(expected.run) == digests(found.run)
 
@@ -332,7 +367,9 @@ def test_a_task_whose_node_dies_is_done_again_elsewhere(tmp_path: Path, cluster:
             node = ray.get_runtime_context().get_node_id()
             (Path(directory) / f"{place}-{node}").touch()
             while node == victim or not any(Path(directory).glob(f"*-{victim}")):
-                time.sleep(0.05)  # until the node dies with us; on other nodes, until it has a task that can die
+                time.sleep(
+                    0.05
+                )  # until the node dies with us; on other nodes, until it has a task that can die
             tell(place)
             return place
 
@@ -347,7 +384,9 @@ def test_a_task_whose_node_dies_is_done_again_elsewhere(tmp_path: Path, cluster:
             cluster.kill(1)
 
     with ray_engine(cluster.address) as engine:
-        results = engine.run([task(place) for place in range(9)], engine.default_workers(), on_event=done)
+        results = engine.run(
+            [task(place) for place in range(9)], engine.default_workers(), on_event=done
+        )
 
     assert list(range(9)) == results
     assert sorted(finished) == results

@@ -34,7 +34,9 @@ def harmed(data: bytes, harm: Harm, random_: random.Random) -> bytes:
     return data[:at] + bytes([data[at] ^ (1 << random_.randrange(8))]) + data[at + 1 :]
 
 
-def child(name: str, whole: str, copy: str, expected: dict[str, str], harm: Harm, first: int, trials: int) -> None:
+def child(
+    name: str, whole: str, copy: str, expected: dict[str, str], harm: Harm, first: int, trials: int
+) -> None:
     """Trials first, first + 1, … on a copy of a whole dataset directory. Prints one line of JSON for each."""
     out = Path(copy)
     shutil.copytree(whole, out, symlinks=True)

@@ -50,7 +50,9 @@ def read_batches(out: Path) -> dict[str, str]:
     dataset = headrace.open(out)
     for split in dataset.splits:
         digest = sha256()
-        loader = dataset.stream(split, batch_size=256, batch_format="arrow", read_threads=1, verify="first_touch")
+        loader = dataset.stream(
+            split, batch_size=256, batch_format="arrow", read_threads=1, verify="first_touch"
+        )
         for batch in loader:
             digest.update(repr(batch.to_pydict()).encode())
         found[split] = digest.hexdigest()
@@ -64,7 +66,9 @@ def read_contexts(out: Path) -> dict[str, str]:
         contexts = open_contexts(out, split, context_tokens=64, verify="first_touch")
         digest = sha256()
         for start in range(0, len(contexts), 256):
-            for name, array in sorted(contexts.batch(range(start, min(start + 256, len(contexts)))).items()):
+            for name, array in sorted(
+                contexts.batch(range(start, min(start + 256, len(contexts)))).items()
+            ):
                 digest.update(name.encode() + np.ascontiguousarray(array).tobytes())
         found[split] = digest.hexdigest()
     return found
@@ -92,16 +96,29 @@ def _rewrite(directory: Path) -> Settings:
     for number in range(6):
         values = [random_.choice([None, number * 1000 + row]) for row in range(900)]
         table = pa.table(
-            {"row": range(number * 900, number * 900 + 900), "x": values, "text": [f"é{v}" for v in values]}
+            {
+                "row": range(number * 900, number * 900 + 900),
+                "x": values,
+                "text": [f"é{v}" for v in values],
+            }
         )
         pq.write_table(table, directory / "in" / f"part-{number:05d}.parquet", row_group_size=300)
-    return {"source": str(directory / "in"), "compression": "lz4", "cache_dir": str(directory / "cache")}
+    return {
+        "source": str(directory / "in"),
+        "compression": "lz4",
+        "cache_dir": str(directory / "cache"),
+    }
 
 
 def _packed(directory: Path) -> Settings:
     one, *others = (str(path) for path in sources(directory, files=3, rows=60))
     return {
-        "blend": {"datasets": [{"name": "one", "path": one}, {"name": "two", "path": others, "weight": 0.5}]},
+        "blend": {
+            "datasets": [
+                {"name": "one", "path": one},
+                {"name": "two", "path": others, "weight": 0.5},
+            ]
+        },
         "pack_size": 256,
         "train_ratio": 0.8,
         "val_ratio": 0.1,
@@ -126,7 +143,12 @@ def _histories(directory: Path) -> Settings:
 
 def _large(**settings: Any) -> Callable[[Path], Settings]:
     """Settings over one source for all that are large."""
-    return lambda _: {"source": str(_large_source()), "peer": "dst_addr", "max_row_bytes": 3000, **settings}
+    return lambda _: {
+        "source": str(_large_source()),
+        "peer": "dst_addr",
+        "max_row_bytes": 3000,
+        **settings,
+    }
 
 
 def _for_anybody(source: Path) -> Path:
@@ -150,7 +172,11 @@ def _series(directory: Path) -> Settings:
         "min_train_years": 0.5,
         "batch_size": 2,
         "preprocessing_configs": {
-            "features": {"strategy": "unified", "pipeline": ["StandardScaler"], "fit_on_n_basins": 3}
+            "features": {
+                "strategy": "unified",
+                "pipeline": ["StandardScaler"],
+                "fit_on_n_basins": 3,
+            }
         },
     }
 
@@ -165,11 +191,15 @@ RECIPES = {
 }
 # Killed in each of their passes.
 LARGE = {
-    "histories in memory": FaultRecipe(headrace.Histories, _large(**IN_MEMORY, train_ratio=0.6), read_contexts),
+    "histories in memory": FaultRecipe(
+        headrace.Histories, _large(**IN_MEMORY, train_ratio=0.6), read_contexts
+    ),
     "histories merged": FaultRecipe(
         headrace.Histories, _large(**MERGED, train_ratio=0.6, format="arrow"), read_contexts
     ),
-    "histories alone": FaultRecipe(headrace.Histories, _large(**MERGED_ALONE, train_ratio=0.6), read_contexts),
+    "histories alone": FaultRecipe(
+        headrace.Histories, _large(**MERGED_ALONE, train_ratio=0.6), read_contexts
+    ),
 }
 _EVERY = RECIPES | LARGE
 
@@ -190,7 +220,9 @@ def settings_of(name: str) -> Settings:
     return settings
 
 
-def make(name: str, settings: Settings, out: Path, *, workers: int = WORKERS, on_event: OnEvent = silent) -> Prepared:
+def make(
+    name: str, settings: Settings, out: Path, *, workers: int = WORKERS, on_event: OnEvent = silent
+) -> Prepared:
     """The run of a recipe with these settings."""
     return prepare(_EVERY[name].make(**settings), out, workers=workers, on_event=on_event)
 

@@ -37,7 +37,13 @@ IMPORTED = (
 )
 PATHS = [str(Path(headrace.__file__).parents[1]), *(str(TESTS.parent / each) for each in IMPORTED)]
 # What the work of a child would import, each time anew: pyarrow looks for pandas, polars for numpy's generators.
-PRELOADED = ("fault_recipes", "killed_runs", "pandas", "numpy.random", "array_record.python.array_record_module")
+PRELOADED = (
+    "fault_recipes",
+    "killed_runs",
+    "pandas",
+    "numpy.random",
+    "array_record.python.array_record_module",
+)
 PRELOADED += (
     "headrace.stream.loader.stream_loader",
     "headrace.stream.loader.dataset",
@@ -85,7 +91,11 @@ class Server:
         self._process = subprocess.Popen(
             [sys.executable, "-W", "ignore", str(Path(__file__)), first],
             env=os.environ
-            | {"PYTHONPATH": os.pathsep.join(PATHS), "OPENBLAS_NUM_THREADS": "1", INSIDE: str(new_place())},
+            | {
+                "PYTHONPATH": os.pathsep.join(PATHS),
+                "OPENBLAS_NUM_THREADS": "1",
+                INSIDE: str(new_place()),
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -105,7 +115,9 @@ class Server:
         """A child that does this."""
         output.parent.mkdir(parents=True, exist_ok=True)
         output.touch()  # a child may be killed before it opens it
-        return Child(self, self.ask({"call": call, "arguments": arguments, "output": str(output)}), output)
+        return Child(
+            self, self.ask({"call": call, "arguments": arguments, "output": str(output)}), output
+        )
 
     def close(self) -> None:
         assert self._process.stdin is not None

@@ -61,7 +61,11 @@ def row(data: bytes, directory: Path) -> object:
 def blend(data: bytes, directory: Path) -> object:
     (directory / "blend.json").write_bytes(data)
     made = blend_of(directory / "blend.json")
-    return SourceBlend(**made) if isinstance(made, dict) and all(isinstance(key, str) for key in made) else made
+    return (
+        SourceBlend(**made)
+        if isinstance(made, dict) and all(isinstance(key, str) for key in made)
+        else made
+    )
 
 
 def config(data: bytes, directory: Path) -> object:
@@ -105,7 +109,10 @@ def good(name: str) -> list[bytes]:
     """What the parser is made for."""
     run = undisturbed("split csv.gz").run
     if name.startswith("manifest"):
-        return [(run / "manifest.json").read_bytes(), (undisturbed("packed").run / "manifest.json").read_bytes()]
+        return [
+            (run / "manifest.json").read_bytes(),
+            (undisturbed("packed").run / "manifest.json").read_bytes(),
+        ]
     if name == "index":
         return [(run / "index.parquet").read_bytes()]
     if name == "histories row":
@@ -117,7 +124,9 @@ def good(name: str) -> list[bytes]:
             b'{"train": [{"name": "a", "path": ["b"], "weight": 2}]}',
         ]
     if name == "config":
-        return ["\n".join(f"{key}: {value}" for key, value in settings_of("histories").items()).encode()]
+        return [
+            "\n".join(f"{key}: {value}" for key, value in settings_of("histories").items()).encode()
+        ]
     chats: list[Any] = [
         {
             "messages": [
@@ -162,7 +171,9 @@ def mutated(data: bytes, random_: random.Random) -> bytes:
     return bytes(out)
 
 
-def child(name: str, samples: list[str], directory: str, seed: int, inputs: int, seconds: float) -> None:
+def child(
+    name: str, samples: list[str], directory: str, seed: int, inputs: int, seconds: float
+) -> None:
     """Parse up to `inputs` mutated inputs for up to `seconds`, and print how many; the first that is not met well ends it."""
     parse, where = PARSERS[name], Path(directory)
     where.mkdir()

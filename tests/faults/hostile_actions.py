@@ -32,12 +32,16 @@ def prepare_again(path: Path) -> None:
 
 
 def split(source: Path) -> None:
-    recipe = headrace.TemporalSplit(source=source, time="date", entity="id", split_date="2025-01-01")
+    recipe = headrace.TemporalSplit(
+        source=source, time="date", entity="id", split_date="2025-01-01"
+    )
     headrace.prepare(recipe, source.parent / "made", workers=2)
 
 
 def pack(blend: Path) -> None:
-    headrace.prepare(headrace.PackedSequences(blend=blend, pack_size=128), blend.parent / "made", workers=1)
+    headrace.prepare(
+        headrace.PackedSequences(blend=blend, pack_size=128), blend.parent / "made", workers=1
+    )
 
 
 def command(arguments: list[str]) -> None:

@@ -109,16 +109,23 @@ def cases() -> dict[str, dict[str, Any]]:
         for path in PATHS:
             if path == "pipe.csv" and name in ("run", "seen", "series"):
                 continue  # a pipe may be meant, as in `headrace run <(…)`, and is waited for as any command does
-            found[f"{name} {path[:20]!r}"] = {"arguments": [word.replace("{}", path) for word in words]}
+            found[f"{name} {path[:20]!r}"] = {
+                "arguments": [word.replace("{}", path) for word in words]
+            }
     for words in NUMERIC:
         for number in NUMBERS:
             flag = words[words.index(next(word for word in words if "{}" in word)) - 1]
-            found[f"{words[0]} {flag} {number[:10]!r}"] = {"arguments": [word.replace("{}", number) for word in words]}
+            found[f"{words[0]} {flag} {number[:10]!r}"] = {
+                "arguments": [word.replace("{}", number) for word in words]
+            }
     for words in WORDS:
         found[f"words {' '.join(words)[:40]!r}"] = {"arguments": list(words)}
     for name, environment in SURROUNDINGS.items():
         for words in SURROUNDED:
-            found[f"{name}: {' '.join(words[:2])}"] = {"arguments": list(words), "environment": environment}
+            found[f"{name}: {' '.join(words[:2])}"] = {
+                "arguments": list(words),
+                "environment": environment,
+            }
     return found
 
 
@@ -139,7 +146,9 @@ def lay_out(place: Path) -> None:
     (place / "nul.jsonl").write_text('{"\\u0000": 1, "id": "a"}\n')
     (place / "deep.json").write_text("[" * 100_000)
     (place / "utf16.csv").write_bytes("id,day\n1,2\n".encode("utf-16"))
-    (place / "pointer.csv").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n")
+    (place / "pointer.csv").write_text(
+        "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n"
+    )
     (place / "config.yaml").write_text("recipe: temporal_split\nsource: raw\ntime: day\nentity: id\nsplit_date: 2024-06-01\n")  # fmt: skip
     (place / "bomb.yaml").write_text("a: &a [1,1,1,1,1,1,1,1,1]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b]\nrecipe: [*c,*c,*c,*c,*c,*c]\n")  # fmt: skip
     (place / "state.json").write_text('{"chain": [' * 3_000 + "0" + "]}" * 3_000)

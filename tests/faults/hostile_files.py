@@ -44,7 +44,9 @@ class Hostile:
 CASES: dict[str, Hostile] = {}
 
 
-def case(name: str, action: str, says: str = "") -> Callable[[Callable[[Path], Any]], Callable[[Path], Any]]:
+def case(
+    name: str, action: str, says: str = ""
+) -> Callable[[Callable[[Path], Any]], Callable[[Path], Any]]:
     def add(write: Callable[[Path], Any]) -> Callable[[Path], Any]:
         assert name not in CASES
         CASES[name] = Hostile(action, write, says)
@@ -67,7 +69,11 @@ def child(name: str, directory: str, whole: dict[str, str]) -> None:
         told = {"ended": "ACCEPTED", "message": ""}
     except HeadraceError as error:
         told = {"ended": type(error).__name__, "message": str(error)}
-    new = [str(path) for path in sorted(place.parent.rglob("*")) if path not in before and place not in path.parents]
+    new = [
+        str(path)
+        for path in sorted(place.parent.rglob("*"))
+        if path not in before and place not in path.parents
+    ]
     print(json.dumps({**told, "outside": new}), flush=True)
 
 
@@ -117,7 +123,11 @@ UNSOUND = {
 }
 for _word, _name in UNSOUND.items():
     CASES[f"index: shard {_word}"] = Hostile(
-        "stream", functools.partial(lambda value, place: reindexed(copy_of_run(place), "shard", value), _name), "shard"
+        "stream",
+        functools.partial(
+            lambda value, place: reindexed(copy_of_run(place), "shard", value), _name
+        ),
+        "shard",
     )
 for _column, _value in {
     "rows": -1,
@@ -129,7 +139,9 @@ for _column, _value in {
     "digest": "none",
 }.items():
     CASES[f"index: {_column} {_value!r}"] = Hostile(
-        "stream", functools.partial(lambda c, v, place: reindexed(copy_of_run(place), c, v), _column, _value), _column
+        "stream",
+        functools.partial(lambda c, v, place: reindexed(copy_of_run(place), c, v), _column, _value),
+        _column,
     )
 for _column, _value in {
     "rows": 1 << 40,
@@ -142,12 +154,17 @@ for _column, _value in {
         CASES[f"index: {_column} of {_value!r}"] = Hostile(
             "stream",
             functools.partial(
-                lambda c, v, place: reindexed(copy_of_run(place, "split single parquet"), c, v), _column, _value
+                lambda c, v, place: reindexed(copy_of_run(place, "split single parquet"), c, v),
+                _column,
+                _value,
             ),
         )
     if _column != "block":  # where a block of text lies is said by offset and length
         CASES[f"index of text: {_column} of {_value!r}"] = Hostile(
-            "stream", functools.partial(lambda c, v, place: reindexed(copy_of_run(place), c, v), _column, _value)
+            "stream",
+            functools.partial(
+                lambda c, v, place: reindexed(copy_of_run(place), c, v), _column, _value
+            ),
         )
 
 
@@ -158,7 +175,9 @@ def of_manifest(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], 
 MANIFESTS: dict[str, Callable[[dict[str, Any]], object]] = {
     "directory up": lambda r: r["facts"]["directories"].update(train="../../../.."),
     "directory absolute": lambda r: r["facts"]["directories"].update(train="/tmp"),
-    "split named up": lambda r: r["facts"]["directories"].update({"../../x": "training_data/train"}),
+    "split named up": lambda r: r["facts"]["directories"].update(
+        {"../../x": "training_data/train"}
+    ),
     "published up": lambda r: r["facts"].update(published={"../link": "training_data"}),
     "published absolute": lambda r: r["facts"].update(published={"link": "/etc"}),
     "no directories": lambda r: r["facts"].update(directories={}),
@@ -179,7 +198,9 @@ MANIFESTS: dict[str, Callable[[dict[str, Any]], object]] = {
 }
 for _word, _change in MANIFESTS.items():
     CASES[f"manifest: {_word}"] = Hostile(
-        "stream" if "published" not in _word else "prepare_again", of_manifest(_change), "manifest.json"
+        "stream" if "published" not in _word else "prepare_again",
+        of_manifest(_change),
+        "manifest.json",
     )
 
 RAW = {
@@ -199,7 +220,9 @@ RAW = {
 }
 for _word, _data in RAW.items():
     CASES[f"manifest: {_word}"] = Hostile(
-        "stream", functools.partial(lambda data, place: _raw_manifest(place, data), _data), "manifest.json"
+        "stream",
+        functools.partial(lambda data, place: _raw_manifest(place, data), _data),
+        "manifest.json",
     )
 
 
@@ -256,7 +279,9 @@ BOMBS: dict[str, tuple[str, bytes]] = {
 for _word, (_name, _opening) in BOMBS.items():
     CASES[f"bomb: {_word}"] = Hostile(
         "split",
-        functools.partial(lambda name, opening, place: source(place, name, bomb(opening, b"a")), _name, _opening),
+        functools.partial(
+            lambda name, opening, place: source(place, name, bomb(opening, b"a")), _name, _opening
+        ),
         "part-0",
     )
 
@@ -279,7 +304,13 @@ def varint(number: int) -> bytes:
 
 def claiming(place: Path, old: int, new: int, *, rows: int = 12_345) -> Path:
     """A Parquet file whose footer has a number where another was."""
-    table = pa.table({"id": [f"{n % 50:03d}" for n in range(rows)], "date": ["2024-01-01"] * rows, "row": range(rows)})
+    table = pa.table(
+        {
+            "id": [f"{n % 50:03d}" for n in range(rows)],
+            "date": ["2024-01-01"] * rows,
+            "row": range(rows),
+        }
+    )
     (place / "in").mkdir()
     path = place / "in" / "part-0.parquet"
     pq.write_table(table, path, compression="none", use_dictionary=False)
@@ -309,7 +340,9 @@ def _(place: Path) -> Path:
 
 @case("footer: longer than the file", "split", "part-0.parquet")
 def _(place: Path) -> Path:
-    return source(place, "part-0.parquet", b"PAR1" + b"\x15\x02" * 50 + struct.pack("<I", 2**31 - 1) + b"PAR1")
+    return source(
+        place, "part-0.parquet", b"PAR1" + b"\x15\x02" * 50 + struct.pack("<I", 2**31 - 1) + b"PAR1"
+    )
 
 
 @case("footer: noise", "split", "part-0.parquet")
@@ -320,12 +353,18 @@ def _(place: Path) -> Path:
 
 @case("arrow: a message longer than the file", "split", "part-0.arrow")
 def _(place: Path) -> Path:
-    return source(place, "part-0.arrow", b"\xff\xff\xff\xff" + struct.pack("<i", 2**31 - 1) + b"\x00" * 64)
+    return source(
+        place, "part-0.arrow", b"\xff\xff\xff\xff" + struct.pack("<i", 2**31 - 1) + b"\x00" * 64
+    )
 
 
 @case("arrow: a footer longer than the file", "split", "part-0.arrow")
 def _(place: Path) -> Path:
-    return source(place, "part-0.arrow", b"ARROW1\x00\x00" + b"\x00" * 64 + struct.pack("<i", 2**31 - 1) + b"ARROW1")
+    return source(
+        place,
+        "part-0.arrow",
+        b"ARROW1\x00\x00" + b"\x00" * 64 + struct.pack("<i", 2**31 - 1) + b"ARROW1",
+    )
 
 
 @case("arrow: a batch of more rows than bytes", "split", "part-0.arrow")
@@ -336,17 +375,23 @@ def _(place: Path) -> Path:
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     data = sink.getvalue().to_pybytes()
-    return source(place, "part-0.arrow", data.replace(struct.pack("<q", rows), struct.pack("<q", 1 << 60)))
+    return source(
+        place, "part-0.arrow", data.replace(struct.pack("<q", rows), struct.pack("<q", 1 << 60))
+    )
 
 
 @case("csv: 300,000 columns, then one", "split", "part-0.csv")
 def _(place: Path) -> Path:
-    return source(place, "part-0.csv", ",".join(f"c{n}" for n in range(300_000)).encode() + b"\n1\n")
+    return source(
+        place, "part-0.csv", ",".join(f"c{n}" for n in range(300_000)).encode() + b"\n1\n"
+    )
 
 
 @case("csv: a quote that never ends", "split", "part-0.csv")
 def _(place: Path) -> Path:
-    return source(place, "part-0.csv", TEXT_HEADER + b'1,2024-01-01,"x\n' + b"1,2024-01-01,2\n" * 1000)
+    return source(
+        place, "part-0.csv", TEXT_HEADER + b'1,2024-01-01,"x\n' + b"1,2024-01-01,2\n" * 1000
+    )
 
 
 @case("csv: a row with fewer fields", "split", "part-0.csv")
@@ -362,7 +407,9 @@ def _(place: Path) -> Path:
 @case("json: deep", "split", "part-0.jsonl")
 def _(place: Path) -> Path:
     return source(
-        place, "part-0.jsonl", b'{"id": "1", "date": "2024-01-01", "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n"
+        place,
+        "part-0.jsonl",
+        b'{"id": "1", "date": "2024-01-01", "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n",
     )
 
 
@@ -371,7 +418,11 @@ def _(place: Path) -> Path:
     return source(
         place,
         "part-0.jsonl",
-        b'{"id": "1", "date": "2024-01-01", "x": ' + b'{"a":' * 50_000 + b"1" + b"}" * 50_000 + b"}\n",
+        b'{"id": "1", "date": "2024-01-01", "x": '
+        + b'{"a":' * 50_000
+        + b"1"
+        + b"}" * 50_000
+        + b"}\n",
     )
 
 
@@ -382,7 +433,9 @@ def _(place: Path) -> Path:
 
 @case("json: a number of 100,000 digits", "split", "part-0.jsonl")
 def _(place: Path) -> Path:
-    return source(place, "part-0.jsonl", b'{"id": "1", "date": "2024-01-01", "x": ' + b"9" * 100_000 + b"}\n")
+    return source(
+        place, "part-0.jsonl", b'{"id": "1", "date": "2024-01-01", "x": ' + b"9" * 100_000 + b"}\n"
+    )
 
 
 UTF8 = {
@@ -401,7 +454,9 @@ for _word, (_name, _data) in UTF8.items():
     )
 
 
-def drifting(change: Callable[[dict[str, pa.Array]], dict[str, pa.Array]]) -> Callable[[Path], Path]:
+def drifting(
+    change: Callable[[dict[str, pa.Array]], dict[str, pa.Array]],
+) -> Callable[[Path], Path]:
     """Two Parquet files, the second changed."""
 
     def write(place: Path) -> Path:
@@ -473,7 +528,9 @@ BLENDS: dict[str, Any] = {
     "paths of numbers": {"datasets": [{"name": "a", "path": [5]}]},
     "a path of a number": {"datasets": [{"name": "a", "path": 5}]},
     "mapping of a list": {"datasets": [{"name": "a", "path": "a.jsonl", "mapping": [1]}]},
-    "a mapping without end": {"datasets": [{"name": "a", "path": "a.jsonl", "text_field": [1], "mapping": 7}]},
+    "a mapping without end": {
+        "datasets": [{"name": "a", "path": "a.jsonl", "text_field": [1], "mapping": 7}]
+    },
     "datasets a text": {"datasets": "a.jsonl"},
     "a zero byte in the path": {"datasets": [{"name": "a", "path": "a\x00.jsonl"}]},
 }
@@ -481,7 +538,10 @@ for _word, _record in BLENDS.items():
     CASES[f"blend: {_word}"] = Hostile(
         "pack", functools.partial(lambda r, place: _blend(place, json.dumps(r).encode()), _record)
     )
-for _word, _data in {"deep": b'{"datasets":' + b"[" * 100_000, "not UTF-8": b'{"datasets": "\xff"}'}.items():
+for _word, _data in {
+    "deep": b'{"datasets":' + b"[" * 100_000,
+    "not UTF-8": b'{"datasets": "\xff"}',
+}.items():
     CASES[f"blend: {_word}"] = Hostile(
         "pack", functools.partial(lambda d, place: _blend(place, d), _data), "blend.json"
     )
@@ -517,7 +577,9 @@ CONFIGS = {
     "workers text": "recipe: temporal_split\nout: x\nworkers: many\nsource: a\ntime: d\nentity: g\nsplit_date: 2025-01-01\n",
 }
 for _word, _text in CONFIGS.items():
-    CASES[f"config: {_word}"] = Hostile("command", functools.partial(lambda t, place: _config(place, t), _text))
+    CASES[f"config: {_word}"] = Hostile(
+        "command", functools.partial(lambda t, place: _config(place, t), _text)
+    )
 
 
 def _config(place: Path, text: str | bytes) -> list[str]:
@@ -538,7 +600,9 @@ def _npy(place: Path, payload: bytes) -> list[str]:
     place.mkdir(exist_ok=True)
     header = b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }"
     header += b" " * (64 - (10 + len(header) + 1) % 64) + b"\n"
-    (place / "legacy.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + payload)
+    (place / "legacy.npy").write_bytes(
+        b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + payload
+    )
     return ["pack", str(place / "legacy.npy"), "--pack-size", "8", "--out", str(place / "bins")]
 
 

@@ -91,13 +91,23 @@ class Said:
         """How long each pass of a child that has ended took."""
         assert self.ended is not None
         times = [at for _, _, at in self.began.values()]
-        return dict(zip(self.began, (b - a for a, b in zip(times, [*times[1:], self.ended], strict=True)), strict=True))
+        return dict(
+            zip(
+                self.began,
+                (b - a for a, b in zip(times, [*times[1:], self.ended], strict=True)),
+                strict=True,
+            )
+        )
 
 
 def said(out: Path) -> Said:
     """From its files; a last line that is still being written is left out."""
     lines = [line.split() for line in _lines(Path(f"{out}.log"))]
-    began = {line[1]: (int(line[2]), int(line[3]), float(line[4])) for line in lines if line[0] == "began"}
+    began = {
+        line[1]: (int(line[2]), int(line[3]), float(line[4]))
+        for line in lines
+        if line[0] == "began"
+    }
     ended = next((float(line[1]) for line in lines if line[0] == "ended"), None)
     done = Counter(line[0] for line in lines if len(line) == 1)
     return Said(began, done, ended)
@@ -126,7 +136,12 @@ def alone(name: str, workers: int) -> Said:
 
 
 def stop_in_pass(
-    name: str, out: Path, workers: int, of_pass: str, share: float, number: signal.Signals = signal.SIGKILL
+    name: str,
+    out: Path,
+    workers: int,
+    of_pass: str,
+    share: float,
+    number: signal.Signals = signal.SIGKILL,
 ) -> str | None:
     """Send a child the signal when this share of a pass, or of what is left of it, should be done.
 
@@ -158,7 +173,9 @@ def _wait_for(out: Path, of_pass: str) -> Said:
         time.sleep(0.0005)
 
 
-def kill_again_and_again(name: str, out: Path, workers: int, of_pass: str, random_: random.Random) -> list[str]:
+def kill_again_and_again(
+    name: str, out: Path, workers: int, of_pass: str, random_: random.Random
+) -> list[str]:
     """Kill a child in a pass, and then up to two that go on, each in that pass or the next. Where each was."""
     ends = []
     for number in range(random_.randint(1, 3)):

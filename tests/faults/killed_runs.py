@@ -54,10 +54,21 @@ def child(name: str, settings: Settings, out: str, step: str, count: int, worker
     make(name, settings, Path(out), workers=workers, on_event=on_event)
 
 
-def start(name: str, out: Path, step: str = "none", count: int = 1, *, workers: int = WORKERS) -> Child:
-    Path(f"{out}.log").unlink(missing_ok=True)  # an earlier attempt's, if this one dies before it has its own
+def start(
+    name: str, out: Path, step: str = "none", count: int = 1, *, workers: int = WORKERS
+) -> Child:
+    Path(f"{out}.log").unlink(
+        missing_ok=True
+    )  # an earlier attempt's, if this one dies before it has its own
     return server().start(
-        "killed_runs:child", name, settings_of(name), str(out), step, count, workers, output=Path(f"{out}.out")
+        "killed_runs:child",
+        name,
+        settings_of(name),
+        str(out),
+        step,
+        count,
+        workers,
+        output=Path(f"{out}.out"),
     )
 
 
@@ -89,7 +100,9 @@ def expected(name: str) -> Undisturbed:
                 (run,) = (out / "runs").iterdir()
                 before.update(digests(run))
                 for record in records(run):
-                    task_of.update(dict.fromkeys((each["path"] for each in record["files"]), task(record)))
+                    task_of.update(
+                        dict.fromkeys((each["path"] for each in record["files"]), task(record))
+                    )
 
     make(name, settings_of(name), out, on_event=listen)
     ended = start(name, place() / name / "timed").wait()
@@ -123,7 +136,9 @@ def kill_at_random(name: str, out: Path, random_: random.Random) -> None:
         if ended.code == -signal.SIGKILL:
             return
         assert ended.code == 0, ended.output
-        for path in out.glob("runs/*/*"):  # a finished run tells nothing: the next child begins anew
+        for path in out.glob(
+            "runs/*/*"
+        ):  # a finished run tells nothing: the next child begins anew
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
@@ -170,7 +185,9 @@ def check_and_resume(name: str, out: Path, workers: int = WORKERS, *, lives: int
                 begun.add(whole.task_of[target])
     log = Path(f"{out}.log")
     announced = Counter(log.read_text().splitlines()) if log.exists() else Counter()
-    assert len(begun - kept) <= lives * workers, f"more than a shard per worker to do again: {begun - kept}"
+    assert len(begun - kept) <= lives * workers, (
+        f"more than a shard per worker to do again: {begun - kept}"
+    )
 
     events: list[Event] = []
     prepared = make(name, settings_of(name), out, workers=workers, on_event=events.append)
@@ -180,9 +197,13 @@ def check_and_resume(name: str, out: Path, workers: int = WORKERS, *, lives: int
     assert not list(out.glob("runs/*/stage"))
     if prepared.how == "computed":
         for stage, count in done.items():
-            assert count == sum(each[0] == stage for each in kept), f"{stage}: a finished task was done again"
+            assert count == sum(each[0] == stage for each in kept), (
+                f"{stage}: a finished task was done again"
+            )
             assert count >= announced[stage], f"{stage}: an announced task was done again"
     headrace.collect(out)
     assert not strays(out)
     assert digests(prepared.run) == whole.files
-    return Resumed(prepared.how, len(kept), len(begun - kept) if prepared.how == "computed" else 0, len(left))
+    return Resumed(
+        prepared.how, len(kept), len(begun - kept) if prepared.how == "computed" else 0, len(left)
+    )

@@ -36,7 +36,9 @@ _SEEN: list[tuple[float, str]] = []  # when a death was told, and how
 
 class _Said(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        if "started again" in record.getMessage():  # and no word of who waits, which a busy machine makes them say
+        if (
+            "started again" in record.getMessage()
+        ):  # and no word of who waits, which a busy machine makes them say
             _SEEN.append((time.monotonic(), record.getMessage()))
 
 
@@ -64,14 +66,18 @@ class Deadly:
         for row in sorted({*self.rows} & {*batch["row"].tolist()}):
             for number in range(self.times):
                 try:
-                    os.close(os.open(self.directory / f"killed {row} {number}", os.O_CREAT | os.O_EXCL))
+                    os.close(
+                        os.open(self.directory / f"killed {row} {number}", os.O_CREAT | os.O_EXCL)
+                    )
                 except FileExistsError:
                     continue
                 os.kill(os.getpid(), signal.SIGKILL)
         return batch
 
 
-def deadly(directory: Path, times: int, rows: Iterable[int] = (SHARDS * BLOCKS * ROWS // 2,)) -> Any:
+def deadly(
+    directory: Path, times: int, rows: Iterable[int] = (SHARDS * BLOCKS * ROWS // 2,)
+) -> Any:
     """A dataset over shards, of which some rows kill the worker that transforms them."""
     return headrace.open(shards(directory)).torch_dataset(
         batch_size=4,
@@ -152,7 +158,9 @@ def at_random(directory: str, first: int, trials: int, method: str) -> None:
 
 def at_a_row(directory: str, times: int, method: str) -> None:
     """A row that kills whoever transforms it."""
-    alone = headrace.open(shards(Path(directory) / "same")).stream(batch_size=4, shuffle=True, seed=3)
+    alone = headrace.open(shards(Path(directory) / "same")).stream(
+        batch_size=4, shuffle=True, seed=3
+    )
     dataset = deadly(Path(directory), times)
     try:
         got = rows_of(dataset.data_loader(method=method))
@@ -174,7 +182,9 @@ def at_every_row(directory: str) -> None:
 
 def at_the_end(directory: str) -> None:
     """A worker is killed when the loop has every batch, and has not asked whether there are more."""
-    dataset = headrace.open(shards(Path(directory))).torch_dataset(batch_size=4, num_workers=WORKERS)
+    dataset = headrace.open(shards(Path(directory))).torch_dataset(
+        batch_size=4, num_workers=WORKERS
+    )
     whole = rows_of(dataset.data_loader(method="fork"))
     batches, (made,) = workers_of(dataset.data_loader(method="fork"))
     assert rows_of(itertools.islice(batches, len(whole))) == whole
@@ -191,12 +201,16 @@ def in_a_message(directory: str) -> None:
     """A worker is killed in the middle of a batch that it sends; other processes hold the pipe open."""
     place = shards(Path(directory), text=9000)
     # With a transform batches travel; without any they never leave this process.
-    dataset = headrace.open(place).torch_dataset(batch_size=20, num_workers=1, shuffle=True, transform=as_it_is)
+    dataset = headrace.open(place).torch_dataset(
+        batch_size=20, num_workers=1, shuffle=True, transform=as_it_is
+    )
     whole = rows_of(dataset.data_loader(method="fork"))
     dataset.set_epoch(0)
     batches, (made,) = workers_of(dataset.data_loader(method="fork"))
     got = rows_of(itertools.islice(batches, 1))
-    other = iter(headrace.open(place).torch_dataset(batch_size=20, num_workers=1).data_loader(method="fork"))
+    other = iter(
+        headrace.open(place).torch_dataset(batch_size=20, num_workers=1).data_loader(method="fork")
+    )
     next(other)
     pipe = made._worker_result_queue._reader.fileno()
     # A batch has 180,000 bytes, a pipe 65,536: whatever is in it is a part of a batch.
@@ -225,7 +239,9 @@ def in_quarantine(directory: str) -> None:
     from headrace.stream.loader.torch_dataset import StreamingDataset
 
     place, bad = shards(Path(directory)), (1, 4, 5, 10)
-    whole = headrace.open(place).torch_dataset(batch_size=4, shuffle=True, seed=5, on_bad_block="quarantine")
+    whole = headrace.open(place).torch_dataset(
+        batch_size=4, shuffle=True, seed=5, on_bad_block="quarantine"
+    )
 
     def begun(limit: float) -> tuple[Any, Any]:
         options = dataclasses.replace(whole.options, quarantine_limit=limit)
@@ -252,7 +268,9 @@ def between_passes(directory: str) -> None:
     place = shards(Path(directory))
 
     def begun() -> Any:
-        dataset = headrace.open(place).torch_dataset(batch_size=4, shuffle=True, num_workers=WORKERS)
+        dataset = headrace.open(place).torch_dataset(
+            batch_size=4, shuffle=True, num_workers=WORKERS
+        )
         context = {"multiprocessing_context": "fork", "persistent_workers": True}
         return dataset, WatchedLoader(dataset, batch_size=None, num_workers=WORKERS, **context)
 
@@ -288,8 +306,13 @@ def other_datasets(directory: str) -> None:
     random_ = random.Random(2)
     for number in range(3):
         ids = [list(range(random_.randrange(1, 30))) for _ in range(60)]
-        pq.write_table(pa.table({"input_ids": pa.array(ids, pa.list_(pa.int32()))}), place / f"{number}.parquet")
-    packing = headrace.open(place).torch_dataset(batch_size=2, shuffle=True, pack=64, num_workers=WORKERS)
+        pq.write_table(
+            pa.table({"input_ids": pa.array(ids, pa.list_(pa.int32()))}),
+            place / f"{number}.parquet",
+        )
+    packing = headrace.open(place).torch_dataset(
+        batch_size=2, shuffle=True, pack=64, num_workers=WORKERS
+    )
     fields = {"full_field_list": ["row", "text"], "tab_field_list": ["row"], "text_name": "text"}
     tabular = PipelineIterableDataset(
         fields,
@@ -333,7 +356,12 @@ def of_another_loader(directory: str) -> None:
 
 
 def texts(batch: Any) -> str:
-    return repr({name: value.tolist() if hasattr(value, "tolist") else value for name, value in batch.items()})
+    return repr(
+        {
+            name: value.tolist() if hasattr(value, "tolist") else value
+            for name, value in batch.items()
+        }
+    )
 
 
 def wait_until(true: Callable[[], bool]) -> None:

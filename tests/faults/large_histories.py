@@ -12,7 +12,10 @@ import pyarrow.parquet as pq
 
 ROWS, SHARDS, ENTITIES, PEERS = 300_000, 10, 500, 64
 IN_MEMORY: dict[str, Any] = {"partitions": 6, "memory_limit": 2 << 30}
-MERGED: dict[str, Any] = {"partitions": 3, "memory_limit": 128 << 20}  # two shards at a time, slices of 32,768
+MERGED: dict[str, Any] = {
+    "partitions": 3,
+    "memory_limit": 128 << 20,
+}  # two shards at a time, slices of 32,768
 MERGED_ALONE: dict[str, Any] = {"partitions": 4, "memory_limit": 64 << 20}
 
 
@@ -28,7 +31,9 @@ def write_large(directory: Path, rows: int = ROWS) -> Path:
         {
             "rtt": np.where(random.random(rows) < 0.1, np.nan, random.lognormal(3, 1.5, rows)),
             "src_addr": _addresses(random, ENTITIES)[entity],
-            "event_time": pa.array(second * 1_000_000 + random.choice([0, 5], size=rows), pa.timestamp("us", "UTC")),
+            "event_time": pa.array(
+                second * 1_000_000 + random.choice([0, 5], size=rows), pa.timestamp("us", "UTC")
+            ),
             "dst_addr": _addresses(random, PEERS)[random.integers(PEERS, size=rows)],
         }
     )

@@ -64,9 +64,13 @@ def look(out: Path) -> dict[str, str] | None:
     try:
         before = _pointer(out)
         names = [f"splits/{each}" for each in sorted(os.listdir(out / "splits"))]
-        shown = {each: _run_of(out / each) for each in (*names, *BESIDE) if os.path.lexists(out / each)}
+        shown = {
+            each: _run_of(out / each) for each in (*names, *BESIDE) if os.path.lexists(out / each)
+        }
         return shown if before == _pointer(out) else None
-    except FileNotFoundError:  # links beside splits/ lead nowhere until it does, and not any more when it has moved on
+    except (
+        FileNotFoundError
+    ):  # links beside splits/ lead nowhere until it does, and not any more when it has moved on
         return None
 
 

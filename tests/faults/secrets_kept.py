@@ -69,7 +69,11 @@ def _fail(number: int, name: str, settings: dict, out: Path, random_: random.Ran
     elif how == 2:  # credentials in the place of a source
         key = "blend" if "blend" in settings else "source"
         word = random_.choice(
-            ["https://user:{}@host/x.parquet", "s3://b/x.parquet?X-Amz-Signature={}", "https://h/x.csv?sig={}&a=1"]
+            [
+                "https://user:{}@host/x.parquet",
+                "s3://b/x.parquet?X-Amz-Signature={}",
+                "https://h/x.csv?sig={}&a=1",
+            ]
         )
         make(name, {**settings, key: word.format(CANARY)}, out)
     elif how == 3:
@@ -77,7 +81,9 @@ def _fail(number: int, name: str, settings: dict, out: Path, random_: random.Ran
         make(name, settings, out)
     elif how == 4:
         made = make(name, settings, out)
-        path = random_.choice([each for each in sorted(made.run.rglob("*")) if each.is_file() and each.stat().st_size])
+        path = random_.choice(
+            [each for each in sorted(made.run.rglob("*")) if each.is_file() and each.stat().st_size]
+        )
         path.write_bytes(path.read_bytes()[:-1] + b"\x00")
         problems = headrace.verify(out).problems
         raise RuntimeError(problems[0])

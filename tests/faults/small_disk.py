@@ -26,12 +26,16 @@ NOBODY = 65534
 def mount(place: Path, size: int, flags: int = 0) -> bool:
     """A tmpfs of so many bytes for this process alone. False where this is not permitted."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if not flags and (libc.unshare(_NEW_NAMESPACE) or libc.mount(b"none", b"/", None, _PRIVATE, None)):
+    if not flags and (
+        libc.unshare(_NEW_NAMESPACE) or libc.mount(b"none", b"/", None, _PRIVATE, None)
+    ):
         return False
     return not libc.mount(b"tmpfs", os.fsencode(place), b"tmpfs", flags, f"size={size}".encode())
 
 
-def child(name: str, settings: Settings, directory: str, size: int, expected: dict[str, str]) -> None:
+def child(
+    name: str, settings: Settings, directory: str, size: int, expected: dict[str, str]
+) -> None:
     """Prepare on a disk of so many bytes; then with room, on the same files. Prints which kind of disk it was."""
     place = Path(directory)
     out = place / "out"
@@ -80,6 +84,10 @@ def unwritable(name: str, settings: Settings, directory: str, why: str) -> None:
         assert isinstance(error, StoreError), error  # noqa: PT017 - a child has no pytest
         assert str(error).startswith(str(place)), error  # noqa: PT017 - a child has no pytest
         print(
-            "read-only" if "read-only" in str(error) else "permission" if "permission denied" in str(error) else error
+            "read-only"
+            if "read-only" in str(error)
+            else "permission"
+            if "permission denied" in str(error)
+            else error
         )
     assert not list(place.iterdir())

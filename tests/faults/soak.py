@@ -31,7 +31,9 @@ def child(out: str, epochs: int) -> None:
     before = 0
     rows = sum(dataset.split_rows[each] for each in ("train",))
     for epoch in range(epochs):
-        loader = dataset.stream("train", batch_size=64, shuffle=True, seed=3, batch_format="numpy", read_threads=2)
+        loader = dataset.stream(
+            "train", batch_size=64, shuffle=True, seed=3, batch_format="numpy", read_threads=2
+        )
         loader.set_epoch(epoch)
         steps = len(loader)
         seen = 0
@@ -40,7 +42,9 @@ def child(out: str, epochs: int) -> None:
             seen += len(next(batches)["id"])
         state = json.loads(json.dumps(loader.state_dict()))
         del batches, loader
-        resumed = dataset.stream("train", batch_size=64, shuffle=True, seed=3, batch_format="numpy", read_threads=2)
+        resumed = dataset.stream(
+            "train", batch_size=64, shuffle=True, seed=3, batch_format="numpy", read_threads=2
+        )
         resumed.load_state_dict(state)
         seen += sum(len(batch["id"]) for batch in resumed)
         assert seen == rows, (seen, rows)

@@ -45,7 +45,9 @@ def appended(path: Path) -> None:
         file.write(b"\n")
 
 
-CHANGES = {each.__name__: each for each in (rewritten, replaced, repointed, appended)} | {"deleted": Path.unlink}
+CHANGES = {each.__name__: each for each in (rewritten, replaced, repointed, appended)} | {
+    "deleted": Path.unlink
+}
 
 
 def stages_of(directory: Path, name: str) -> list[str]:
@@ -77,7 +79,9 @@ def change_during(directory: Path, name: str, stage: str, change: Callable[[Path
             if not left[0] and begun[-1] == LAST[name]:
                 change(files[-1])
 
-    with pytest.raises(InputError, match=r"(changed|was deleted) while it was read; run again once") as raised:
+    with pytest.raises(
+        InputError, match=r"(changed|was deleted) while it was read; run again once"
+    ) as raised:
         make(name, settings, directory / "out", on_event=listen)
 
     assert files[-1].name in str(raised.value)
@@ -97,7 +101,9 @@ LAST = {
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_file_rewritten_in_place_behind_its_last_task_is_noticed(tmp_path: Path, name: str) -> None:
+def test_a_file_rewritten_in_place_behind_its_last_task_is_noticed(
+    tmp_path: Path, name: str
+) -> None:
     change_during(tmp_path, name, "receipts", rewritten)
 
 
@@ -135,7 +141,9 @@ def test_a_source_rewritten_between_two_attempts_is_not_mixed(tmp_path: Path) ->
         split(source, tmp_path / "out", workers=1, on_event=stop)
     rewritten(source / "part-00002.csv")
 
-    with pytest.raises(InputError, match=r"part-00002.csv: was written.* after this run began.*gc OUT --incomplete"):
+    with pytest.raises(
+        InputError, match=r"part-00002.csv: was written.* after this run began.*gc OUT --incomplete"
+    ):
         split(source, tmp_path / "out", workers=1)
     headrace.collect(tmp_path / "out", incomplete="remove")
     assert "computed" == split(source, tmp_path / "out", workers=1).how
@@ -155,13 +163,18 @@ def test_a_file_that_comes_into_the_source_is_told_of(tmp_path: Path) -> None:
     prepared = split(source, tmp_path / "out", on_event=listen)
 
     assert 3 == prepared.manifest.source["files"]
-    assert any("part-00009.csv was added to the source during the run and is not part of it" in each for each in notes)
+    assert any(
+        "part-00009.csv was added to the source during the run and is not part of it" in each
+        for each in notes
+    )
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", RECIPES)
-def test_any_change_at_any_stage_of_any_recipe_is_noticed(tmp_path: Path, name: str, change: str) -> None:
+def test_any_change_at_any_stage_of_any_recipe_is_noticed(
+    tmp_path: Path, name: str, change: str
+) -> None:
     for number, stage in enumerate(stages_of(tmp_path / "stages", name)):
         change_during(tmp_path / str(number), name, stage, CHANGES[change])

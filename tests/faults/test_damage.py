@@ -47,7 +47,9 @@ def test_damage_is_an_error_and_never_another_row(tmp_path: Path, name: str, har
 @pytest.mark.smoke("packed-flip", "series-cut")
 @pytest.mark.parametrize("harm", HARMS)
 @pytest.mark.parametrize("name", RECIPES)
-def test_damage_of_the_manifest_and_the_index_is_an_error(tmp_path: Path, name: str, harm: str) -> None:
+def test_damage_of_the_manifest_and_the_index_is_an_error(
+    tmp_path: Path, name: str, harm: str
+) -> None:
     files = [path.name for path in files_of(undisturbed(name).run)]
     for number, which in enumerate(("manifest.json", "index.parquet")):
         place = files.index(which)

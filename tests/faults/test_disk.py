@@ -45,7 +45,9 @@ def fill(directory: Path, name: str, size: int) -> str:
 
 @pytest.mark.smoke("rewrite")
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_full_disk_is_named_and_the_run_completes_once_there_is_room(tmp_path: Path, name: str) -> None:
+def test_a_full_disk_is_named_and_the_run_completes_once_there_is_room(
+    tmp_path: Path, name: str
+) -> None:
     assert "full" == fill(tmp_path / "tiny", name, 4 * PAGE)
 
     fill(tmp_path / "half", name, need(name) // 2)
@@ -55,13 +57,22 @@ def test_a_full_disk_is_named_and_the_run_completes_once_there_is_room(tmp_path:
 @pytest.mark.smoke("split csv.gz-read-only", "series-permission")
 @pytest.mark.parametrize("why", ["read-only", "permission"])
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_place_that_cannot_be_written_is_named_and_stays_empty(tmp_path: Path, name: str, why: str) -> None:
+def test_a_place_that_cannot_be_written_is_named_and_stays_empty(
+    tmp_path: Path, name: str, why: str
+) -> None:
     expected(name)
     for private in (place(), place() / name):
         private.chmod(0o755)
     where = place() / name / why
     where.mkdir()
-    ended = run_child("small_disk:unwritable", name, settings_of(name), str(where), why, output=tmp_path / "told.txt")
+    ended = run_child(
+        "small_disk:unwritable",
+        name,
+        settings_of(name),
+        str(where),
+        why,
+        output=tmp_path / "told.txt",
+    )
 
     assert 0 == ended.code, ended.output
     if "cannot mount" in ended.output:
@@ -74,6 +85,9 @@ def test_a_place_that_cannot_be_written_is_named_and_stays_empty(tmp_path: Path,
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_disk_of_40_sizes(tmp_path: Path, name: str) -> None:
-    found = [fill(tmp_path / str(number), name, max(4 * PAGE, need(name) * number // SIZES)) for number in range(SIZES)]
+    found = [
+        fill(tmp_path / str(number), name, max(4 * PAGE, need(name) * number // SIZES))
+        for number in range(SIZES)
+    ]
 
     assert {"full", "fits"} >= set(found) >= {"full"}

@@ -55,7 +55,9 @@ def test_the_undisturbed_run_is_what_it_is_compared_for(name: str) -> None:
     prepared = undisturbed(name)
     asked = settings_of(name)
     source = pq.read_table(asked["source"], columns=["src_addr"])["src_addr"].to_pylist()
-    rows = pq.read_table(prepared.run / "rows.parquet", columns=["src_id", "n_measurements", "part"]).to_pydict()
+    rows = pq.read_table(
+        prepared.run / "rows.parquet", columns=["src_id", "n_measurements", "part"]
+    ).to_pydict()
     found: Counter[str] = Counter()
     for entity, count in zip(rows["src_id"], rows["n_measurements"], strict=True):
         found[entity] += count
@@ -86,7 +88,9 @@ def test_runs_that_are_told_to_stop_go_on(tmp_path: Path, number: signal.Signals
             break
         random_ = random.Random(f"{number.name} {trial}")
         out = tmp_path / str(trial)
-        end = stop_in_pass(name, out, WORKERS[name], random_.choice(short), random_.random(), number)
+        end = stop_in_pass(
+            name, out, WORKERS[name], random_.choice(short), random_.random(), number
+        )
         if end is not None:
             counts[end] += 1
             check(name, out, 1)

@@ -20,7 +20,11 @@ def test_a_hostile_file_is_refused(tmp_path: Path, name: str) -> None:
     whole["settings"] = json.dumps(settings_of("split csv.gz"))
     (tmp_path / "place").mkdir()
     ended = run_child(
-        "hostile_files:child", name, str(tmp_path / "place" / "inner"), whole, output=tmp_path / "told.txt"
+        "hostile_files:child",
+        name,
+        str(tmp_path / "place" / "inner"),
+        whole,
+        output=tmp_path / "told.txt",
     )
 
     assert 0 == ended.code, ended.output[-3000:]
@@ -32,7 +36,12 @@ def test_a_hostile_file_is_refused(tmp_path: Path, name: str) -> None:
     assert [] == told["outside"]
     assert ended.cpu_s < LIMIT_S
     assert ended.peak_bytes < GIB
-    note("hostile file", name.partition(":")[0], cpu_s=round(ended.cpu_s, 2), peak_mb=ended.peak_bytes >> 20)
+    note(
+        "hostile file",
+        name.partition(":")[0],
+        cpu_s=round(ended.cpu_s, 2),
+        peak_mb=ended.peak_bytes >> 20,
+    )
 
 
 def test_there_are_enough_of_them() -> None:

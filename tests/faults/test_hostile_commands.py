@@ -21,12 +21,20 @@ PARTS = 24
 def ended(place: Path, names: list[str]) -> dict[str, Any]:
     """How the cases of these names ended, in a directory of their own."""
     hostile_commands.lay_out(place / "inner")
-    split = headrace.TemporalSplit(source=place / "inner" / "raw", time="day", entity="id", split_date="2024-06-01")
+    split = headrace.TemporalSplit(
+        source=place / "inner" / "raw", time="day", entity="id", split_date="2024-06-01"
+    )
     headrace.prepare(split, place / "inner" / "out")
     wanted, results = place / "wanted.json", place / "results.json"
     wanted.write_text(json.dumps({name: CASES[name] for name in names}))
     subprocess.run(
-        [sys.executable, hostile_commands.__file__, str(place / "inner"), str(wanted), str(results)],
+        [
+            sys.executable,
+            hostile_commands.__file__,
+            str(place / "inner"),
+            str(wanted),
+            str(results),
+        ],
         check=True,
         env={**os.environ, "HOME": str(place)},
     )
@@ -39,7 +47,9 @@ def test_a_few_hostile_command_lines_end_in_a_message(tmp_path: Path) -> None:
     found = ended(tmp_path, FEW)
 
     assert set(FEW) == set(found)
-    assert [] == [said for name, each in found.items() if (said := hostile_commands.problem(name, each))]
+    assert [] == [
+        said for name, each in found.items() if (said := hostile_commands.problem(name, each))
+    ]
 
 
 @pytest.mark.faults
@@ -48,7 +58,9 @@ def test_a_few_hostile_command_lines_end_in_a_message(tmp_path: Path) -> None:
 def test_every_hostile_command_line_ends_in_a_message(tmp_path: Path, part: int) -> None:
     names = list(CASES)[part::PARTS]
     found = ended(tmp_path, names)
-    problems = [said for name, each in found.items() if (said := hostile_commands.problem(name, each))]
+    problems = [
+        said for name, each in found.items() if (said := hostile_commands.problem(name, each))
+    ]
     for name, each in found.items():
         note("hostile command line", name.partition(" ")[0], code=each["code"])
 

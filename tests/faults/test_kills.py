@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 from fault_recipes import RECIPES, make, settings_of
 from fault_table import note
-from killed_runs import LAST_STEPS, check_and_resume, expected, kill_at_random, kill_at_step, records
+from killed_runs import (
+    LAST_STEPS,
+    check_and_resume,
+    expected,
+    kill_at_random,
+    kill_at_step,
+    records,
+)
 
 import headrace
 from tables import digests
@@ -31,7 +38,11 @@ def kill_at_random_and_resume(directory: Path, name: str, numbers: range) -> Non
 def named_kills(name: str) -> list[tuple[str, int]]:
     """Every step, at every file and every receipt of a run."""
     steps = expected(name).steps
-    kills = [(step, count) for step in (*FILE_STEPS, "receipt.linked") for count in range(1, steps[step] + 1)]
+    kills = [
+        (step, count)
+        for step in (*FILE_STEPS, "receipt.linked")
+        for count in range(1, steps[step] + 1)
+    ]
     return kills + [(step, 1) for step in LAST_STEPS if steps[step]]
 
 
@@ -70,7 +81,9 @@ def test_one_run_killed_again_and_again_comes_to_its_end(tmp_path: Path, name: s
 
 
 def test_a_spool_that_lost_its_receipt_or_a_byte_is_made_again(tmp_path: Path) -> None:
-    kill_at_step("packed", tmp_path / "out", "receipt.linked", expected("packed").steps["receipt.linked"] - 1)
+    kill_at_step(
+        "packed", tmp_path / "out", "receipt.linked", expected("packed").steps["receipt.linked"] - 1
+    )
     (run,) = (tmp_path / "out" / "runs").iterdir()
     lost, harmed = [each for each in records(run) if each["stage"] == "tokenise"][:2]
     (run / "receipts" / f"tokenise-{lost['number']:05d}.json").unlink()
@@ -95,5 +108,7 @@ def test_200_kills_of_every_recipe_tear_lose_and_double_nothing(tmp_path: Path, 
 @pytest.mark.faults
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_kill_at_every_named_step_tears_loses_and_doubles_nothing(tmp_path: Path, name: str) -> None:
+def test_a_kill_at_every_named_step_tears_loses_and_doubles_nothing(
+    tmp_path: Path, name: str
+) -> None:
     kill_at_steps_and_resume(tmp_path, name, named_kills(name))

@@ -19,11 +19,15 @@ def test_other_rows_behind_a_cut_change_nothing_before_it(tmp_path: Path, name: 
             "seed": draw.randrange(2**32),
             "values": draw.random() < 0.5,
             "missing": draw.choice([None, 0.0, 0.2, 0.9]),
-            "lengths": [(draw.randint(0, 12), draw.randint(1, 20)) for _ in range(draw.randint(0, 3))],
+            "lengths": [
+                (draw.randint(0, 12), draw.randint(1, 20)) for _ in range(draw.randint(0, 3))
+            ],
             "beginning": draw.randint(0, 8),
             "rows": draw.random() < 0.5,
         }
         where = draw.choice(["val", "test"]), draw.randint(0, 4)
 
-        assert [] == differences(tmp_path / str(trial), CONFIGS[name], trial, *where, how), f"trial {trial}: {how}"
+        assert [] == differences(tmp_path / str(trial), CONFIGS[name], trial, *where, how), (
+            f"trial {trial}: {how}"
+        )
         note("other rows behind a cut", f"series, {name}", silent=0)

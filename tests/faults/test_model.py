@@ -105,7 +105,9 @@ class Life(RuleBasedStateMachine):
         path = random_.choice(named)
         path.write_bytes(harmed(path.read_bytes(), harm, random_))  # type: ignore[arg-type]
 
-    @precondition(lambda self: self.begun and not any(each.name == "manifest.json" for each in self.damaged))
+    @precondition(
+        lambda self: self.begun and not any(each.name == "manifest.json" for each in self.damaged)
+    )
     @rule()
     def sweep(self) -> None:
         headrace.collect(self.out)
@@ -134,7 +136,12 @@ class Life(RuleBasedStateMachine):
             assert self.damaged
             return
 
-        assert RECIPES[self.name].read(make(self.name, settings_of(self.name), self.place / "good").out) == found
+        assert (
+            RECIPES[self.name].read(
+                make(self.name, settings_of(self.name), self.place / "good").out
+            )
+            == found
+        )
 
     @invariant()
     def done_is_the_manifest(self) -> None:
@@ -149,7 +156,10 @@ def live(examples: int, steps: int) -> None:
     for name in ("split csv.gz", "rewrite"):
         expected(name)
     run_state_machine_as_test(
-        Life, settings=settings(settings.get_profile("headrace"), max_examples=examples, stateful_step_count=steps)
+        Life,
+        settings=settings(
+            settings.get_profile("headrace"), max_examples=examples, stateful_step_count=steps
+        ),
     )
 
 

@@ -51,7 +51,9 @@ def test_a_process_removes_what_it_made(tmp_path: Path) -> None:
     assert [] == list(tmp_path.iterdir())
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next_and_nothing_of_a_living_one(tmp_path: Path) -> None:
+def test_what_a_killed_process_left_is_removed_by_the_next_and_nothing_of_a_living_one(
+    tmp_path: Path,
+) -> None:
     living, kept = start(tmp_path, "wait")
     killed, left = start(tmp_path, "wait")
     killed.send_signal(signal.SIGKILL)

@@ -16,7 +16,12 @@ from moved_pointers import look, settle
 import headrace
 
 FEW, MANY = 4, 300
-PAIRS = [("split csv.gz", "packed"), ("packed", "split csv.gz"), ("series", "histories"), ("rewrite", "packed")]
+PAIRS = [
+    ("split csv.gz", "packed"),
+    ("packed", "split csv.gz"),
+    ("series", "histories"),
+    ("rewrite", "packed"),
+]
 EVERY = [(one, other) for one in RECIPES for other in RECIPES if one != other]
 
 
@@ -63,11 +68,15 @@ def kill_at_random(directory: Path, now: str, then: str, trials: int) -> None:
     runs = both(out, now, then)
     steps = [(name, settings_of(name)) for name in (now, then)]
     stop = directory / "stop"
-    reader = server().start("moved_pointers:watch", str(out), str(stop), output=directory / "seen.txt")
+    reader = server().start(
+        "moved_pointers:watch", str(out), str(stop), output=directory / "seen.txt"
+    )
     random_ = random.Random(f"{now} {then}")
     try:
         for trial in range(trials):
-            mover = server().start("moved_pointers:move_on", steps, str(out), trial, output=directory / "moved.txt")
+            mover = server().start(
+                "moved_pointers:move_on", steps, str(out), trial, output=directory / "moved.txt"
+            )
             settle(random_.random() * 0.3)
             mover.kill()
             mover.wait()
@@ -81,7 +90,12 @@ def kill_at_random(directory: Path, now: str, then: str, trials: int) -> None:
 
     assert [] == told["mixes"]
     assert told["looks"] > told["missing"]
-    note("SIGKILL while the pointer moves, a reader beside", f"{now}, {then}", trials=trials, looks=told["looks"])
+    note(
+        "SIGKILL while the pointer moves, a reader beside",
+        f"{now}, {then}",
+        trials=trials,
+        looks=told["looks"],
+    )
 
 
 def test_a_kill_at_any_call_shows_one_run(tmp_path: Path) -> None:
@@ -95,7 +109,9 @@ def test_a_reader_of_paths_never_sees_two_runs(tmp_path: Path) -> None:
 @pytest.mark.faults
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("now", "then"), EVERY)
-def test_a_kill_at_any_call_shows_one_run_of_any_two_recipes(tmp_path: Path, now: str, then: str) -> None:
+def test_a_kill_at_any_call_shows_one_run_of_any_two_recipes(
+    tmp_path: Path, now: str, then: str
+) -> None:
     kill_at_every_call(tmp_path, now, then)
 
 

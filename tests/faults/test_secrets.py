@@ -28,7 +28,9 @@ def force(directory: Path, errors: int) -> None:
         undisturbed(name)
         settings_of(name)
     (directory / "runs").mkdir()
-    ended = run_child("secrets_kept:child", str(directory / "runs"), errors, output=directory / "told.txt")
+    ended = run_child(
+        "secrets_kept:child", str(directory / "runs"), errors, output=directory / "told.txt"
+    )
 
     assert 0 == ended.code, ended.output
     told = json.loads(ended.output.splitlines()[-1])
@@ -60,7 +62,9 @@ def test_no_error_of_200_tells_a_secret(tmp_path: Path) -> None:
 )
 def test_credentials_in_a_source_are_refused_and_not_repeated(source: str) -> None:
     for make in (
-        lambda: headrace.TemporalSplit(source=source, time="d", entity="g", split_date="2025-01-01"),
+        lambda: headrace.TemporalSplit(
+            source=source, time="d", entity="g", split_date="2025-01-01"
+        ),
         lambda: headrace.Histories(source=[source]),
         lambda: headrace.Rewrite(source=source),
         lambda: headrace.PackedSequences(blend=source),

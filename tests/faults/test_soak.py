@@ -12,7 +12,13 @@ EPOCHS, FEW = 500, 20
 
 
 def soak(directory: Path, name: str, epochs: int) -> None:
-    ended = run_child("soak:child", str(undisturbed(name).out), epochs, output=directory / "told.txt", limit_s=3000)
+    ended = run_child(
+        "soak:child",
+        str(undisturbed(name).out),
+        epochs,
+        output=directory / "told.txt",
+        limit_s=3000,
+    )
 
     assert 0 == ended.code, ended.output
     told = json.loads(ended.output.splitlines()[-1])

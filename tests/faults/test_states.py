@@ -23,7 +23,10 @@ def test_every_flip_and_change_of_a_state_is_refused_or_changes_nothing(group, t
     make = GROUPS[group]
     for name, (state, load) in (make(tmp_path) if make is of_others else make()).items():
         expected = load(state)
-        for fault, states in (("bit of a state", flips(json.dumps(state))), ("structure of a state", mutations(state))):
+        for fault, states in (
+            ("bit of a state", flips(json.dumps(state))),
+            ("structure of a state", mutations(state)),
+        ):
             found = verdicts(states, load, expected)
 
             assert found["refused"] + found["the same"] == found["tried"]

@@ -61,7 +61,19 @@ def parsed(log: Path) -> Seen:
             continue
         call, arguments = match[1], match[2]
         path = PATH_OF.match(arguments)
-        if call in ("write", "pwrite64", "writev", "pwritev", "sendfile", "copy_file_range", "ftruncate") and path:
+        if (
+            call
+            in (
+                "write",
+                "pwrite64",
+                "writev",
+                "pwritev",
+                "sendfile",
+                "copy_file_range",
+                "ftruncate",
+            )
+            and path
+        ):
             seen.written[path[1]] = number
         elif call in ("fsync", "fdatasync") and path:
             seen.synced[path[1]] = number
@@ -75,7 +87,9 @@ def parsed(log: Path) -> Seen:
 @pytest.mark.smoke("series")
 @pytest.mark.skipif(STRACE is None, reason="there is no strace here")
 @pytest.mark.parametrize("name", RECIPES)
-def test_every_published_name_is_durable_before_anything_names_it(tmp_path: Path, name: str) -> None:
+def test_every_published_name_is_durable_before_anything_names_it(
+    tmp_path: Path, name: str
+) -> None:
     seen = traced(name, tmp_path / "out", tmp_path / "log")
     (run,) = (tmp_path / "out" / "runs").iterdir()
     target_of = {target: (temporary, when) for temporary, (target, when) in seen.linked.items()}
@@ -96,6 +110,8 @@ def test_every_published_name_is_durable_before_anything_names_it(tmp_path: Path
         after = [at for at in seen.directory.get(str(path.parent), []) if at > linked_at]
         assert after, f"{path.parent} was not synced after {path.name} got its name"
         if path.name != "manifest.json":
-            assert any(at < manifest_at for at in after), f"{path} may be named by a manifest before it is durable"
+            assert any(at < manifest_at for at in after), (
+                f"{path} may be named by a manifest before it is durable"
+            )
     assert checked >= 4
     note("order of fsync", name, files=checked)

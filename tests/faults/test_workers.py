@@ -21,7 +21,9 @@ METHODS = ("fork", "spawn", "forkserver")
 def loop(directory: Path, call: str, *arguments: object, limit_s: float = 240) -> list[dict]:
     """A loop in a child process: the lines of JSON that it said."""
     output = directory / f"{call}.out"
-    ended = run_child(f"killed_workers:{call}", str(directory / call), *arguments, output=output, limit_s=limit_s)
+    ended = run_child(
+        f"killed_workers:{call}", str(directory / call), *arguments, output=output, limit_s=limit_s
+    )
 
     assert 0 == ended.code, ended.output[-6000:]
     return [json.loads(line) for line in ended.output.splitlines() if line.startswith("{")]
@@ -37,7 +39,9 @@ def kills(directory: Path, first: int, trials: int, method: str) -> None:
 
 
 @pytest.mark.slow
-def test_killed_workers_are_begun_anew_and_every_batch_is_as_if_they_had_lived(tmp_path: Path) -> None:
+def test_killed_workers_are_begun_anew_and_every_batch_is_as_if_they_had_lived(
+    tmp_path: Path,
+) -> None:
     kills(tmp_path, TRIALS, FEW, "fork")
 
 
@@ -48,7 +52,10 @@ def test_a_row_over_which_a_transform_dies_is_transformed_again(tmp_path: Path, 
 
     assert "" == told["error"]
     assert times == len(told["said"])
-    assert "was killed by SIGKILL, as when memory ends; all workers are started again after" in told["said"][0]
+    assert (
+        "was killed by SIGKILL, as when memory ends; all workers are started again after"
+        in told["said"][0]
+    )
 
 
 @pytest.mark.slow
@@ -58,7 +65,9 @@ def test_a_row_over_which_workers_die_each_time_is_an_error(tmp_path: Path) -> N
     assert "worker " in told["error"]
     assert "workers died 3 times, and no batch came in between" in told["error"]
     received = [int(re.search(r"after (\d+) batches", line)[1]) for line in told["said"]]
-    assert received == sorted(received)  # a worker that is ahead may die while batches before its row are on their way
+    assert received == sorted(
+        received
+    )  # a worker that is ahead may die while batches before its row are on their way
     assert 2 == received.count(received[-1])  # twice begun anew where no batch came in between
     assert "run the transform with num_workers=0" in told["error"]
 
@@ -109,7 +118,9 @@ def test_rows_given_up_are_counted_once_whoever_dies(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_loader_of_another_make_says_what_to_do(tmp_path: Path) -> None:
-    assert ["DataLoader", "StatefulDataLoader"] == [each["named"] for each in loop(tmp_path, "of_another_loader")]
+    assert ["DataLoader", "StatefulDataLoader"] == [
+        each["named"] for each in loop(tmp_path, "of_another_loader")
+    ]
 
 
 @pytest.mark.faults
@@ -153,7 +164,9 @@ def test_a_pass_goes_on_until_workers_die_three_times_with_nothing_between(came:
 
         assert (why is not None) == (earlier[-2:] == [received] * 2)
         if why is not None:
-            assert why.startswith("worker 0: process 7 died; workers died 3 times, and no batch came")
+            assert why.startswith(
+                "worker 0: process 7 died; workers died 3 times, and no batch came"
+            )
             return
         earlier.append(received)
 
@@ -167,5 +180,7 @@ def test_a_pass_goes_on_until_workers_die_three_times_with_nothing_between(came:
         (OSError("DataLoader worker (pid 12) is killed by signal: Killed. "), []),
     ],
 )
-def test_a_torch_error_that_names_processes_is_known(error: Exception, processes: list[int]) -> None:
+def test_a_torch_error_that_names_processes_is_known(
+    error: Exception, processes: list[int]
+) -> None:
     assert processes == told_by_torch(error)

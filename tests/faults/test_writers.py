@@ -49,7 +49,9 @@ def race(directory: Path, name: str, rounds: int) -> None:
         assert 1 == len(list(out.glob("runs/*/manifest.json")))
         assert expected(name).files == digests(next((out / "runs").iterdir()))
         assert [] == strays(out)
-        note("8 writers of one run", name, busy=sum(each.output.strip() == "busy" for each in ended))
+        note(
+            "8 writers of one run", name, busy=sum(each.output.strip() == "busy" for each in ended)
+        )
         shutil.rmtree(out)
 
 

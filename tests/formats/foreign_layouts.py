@@ -83,7 +83,10 @@ def mosaic_csv(root: Path) -> None:
 
 
 def litdata(root: Path) -> None:
-    text(root / "index.json", {"chunks": [{"chunk_size": 3, "filename": "chunk-0-0.bin"}], "config": {}})
+    text(
+        root / "index.json",
+        {"chunks": [{"chunk_size": 3, "filename": "chunk-0-0.bin"}], "config": {}},
+    )
     text(root / "chunk-0-0.bin")
 
 

@@ -20,7 +20,9 @@ from tables import fresh
 WRITERS = {"file": pa.ipc.new_file, "stream": pa.ipc.new_stream}
 
 
-def write(path: Path, batches: list[pa.RecordBatch], how: str = "file", compression: str | None = None) -> Path:
+def write(
+    path: Path, batches: list[pa.RecordBatch], how: str = "file", compression: str | None = None
+) -> Path:
     options = pa.ipc.IpcWriteOptions(compression=compression)
     with WRITERS[how](str(path), batches[0].schema, options=options) as writer:
         for batch in batches:
@@ -72,14 +74,20 @@ def test_other_names_of_arrow_files(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("compression", ["uncompressed", "lz4", "zstd"])
 @pytest.mark.parametrize("rows", [0, 1, 5000])
-def test_files_whose_messages_stand_apart_are_read(tmp_path: Path, compression: str, rows: int) -> None:
+def test_files_whose_messages_stand_apart_are_read(
+    tmp_path: Path, compression: str, rows: int
+) -> None:
     frame = pl.DataFrame({"a": [f"x{n}" for n in range(rows)], "b": list(range(rows))}, schema={"a": pl.String, "b": pl.Int64})  # fmt: skip
-    frame.write_ipc(tmp_path / "x.arrow", compression=compression, compat_level=pl.CompatLevel.oldest())
+    frame.write_ipc(
+        tmp_path / "x.arrow", compression=compression, compat_level=pl.CompatLevel.oldest()
+    )
     shard = survey(tmp_path / "x.arrow", "x.arrow")
     tables = [chunk.table(["b", "a"]) for chunk in read_chunks(shard)]
 
     assert list(range(rows)) == [each for table in tables for each in table["b"].to_pylist()]
-    assert [f"x{n}" for n in range(rows)] == [each for table in tables for each in table["a"].to_pylist()]
+    assert [f"x{n}" for n in range(rows)] == [
+        each for table in tables for each in table["a"].to_pylist()
+    ]
 
 
 @pytest.mark.slow
@@ -94,7 +102,9 @@ def test_an_uncompressed_column_is_not_copied(tmp_path: Path) -> None:
 
 
 def test_of_a_compressed_file_only_the_columns_asked_for_are_decompressed(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.arrow", table(100_000).combine_chunks().to_batches(), compression="zstd")
+    path = write(
+        tmp_path / "a.arrow", table(100_000).combine_chunks().to_batches(), compression="zstd"
+    )
     read = headrace.open(path, cache_dir=tmp_path / "cache").block_reader()
     path_bytes = path.stat().st_size
     before = pa.total_allocated_bytes()
@@ -105,32 +115,43 @@ def test_of_a_compressed_file_only_the_columns_asked_for_are_decompressed(tmp_pa
 
 
 @settings(max_examples=examples(30))
-@given(sizes=st.lists(st.integers(0, 50), min_size=1, max_size=6), how=st.sampled_from(sorted(WRITERS)))
+@given(
+    sizes=st.lists(st.integers(0, 50), min_size=1, max_size=6), how=st.sampled_from(sorted(WRITERS))
+)
 def test_batches_of_any_size_keep_their_rows(tmp_path_factory, sizes: list[int], how: str) -> None:
     whole = table(sum(sizes))
     starts = [sum(sizes[:place]) for place in range(len(sizes))]
     batches = [
         pa.RecordBatch.from_arrays(
-            [whole[name].combine_chunks().slice(start, size) for name in whole.column_names], schema=whole.schema
+            [whole[name].combine_chunks().slice(start, size) for name in whole.column_names],
+            schema=whole.schema,
         )
         for start, size in zip(starts, sizes, strict=True)
     ]
     path = write(fresh(tmp_path_factory.getbasetemp()) / "a.arrow", batches, how)
     shard = survey(path, path.name)
 
-    assert whole.equals(pa.concat_tables([chunk.table() for chunk in read_chunks(shard)]).cast(whole.schema))
+    assert whole.equals(
+        pa.concat_tables([chunk.table() for chunk in read_chunks(shard)]).cast(whole.schema)
+    )
     assert [size for size in sizes if size] == (
-        headrace.open(path, cache_dir=path.parent / "cache").split_index().rows.tolist() if sum(sizes) else []
+        headrace.open(path, cache_dir=path.parent / "cache").split_index().rows.tolist()
+        if sum(sizes)
+        else []
     )
 
 
-def test_dictionaries_become_their_values_in_files_and_are_refused_in_streams(tmp_path: Path) -> None:
+def test_dictionaries_become_their_values_in_files_and_are_refused_in_streams(
+    tmp_path: Path,
+) -> None:
     words = pa.table({"word": pa.array(["b", "a", None, "b"]).dictionary_encode()})
     file = write(tmp_path / "a.arrow", words.to_batches())
     stream = write(tmp_path / "b.arrow", words.to_batches(), "stream")
 
     assert ["b", "a", None, "b"] == streamed(file)["word"].to_pylist()
-    with pytest.raises(InputError, match=r"b\.arrow: is an Arrow stream with dictionaries.*; save it as"):
+    with pytest.raises(
+        InputError, match=r"b\.arrow: is an Arrow stream with dictionaries.*; save it as"
+    ):
         streamed(stream)
 
 
@@ -150,16 +171,25 @@ def test_categories_and_nested_texts_of_polars_are_read(tmp_path: Path) -> None:
     (chunk,) = read_chunks(survey(path, "a.arrow"))
 
     assert frame.to_dicts() == chunk.table().to_pylist() == streamed(path).to_pylist()
-    assert words[::-1] == headrace.open(path, cache_dir=tmp_path).map_dataset().batch([3, 2, 1, 0])["word"]
+    assert (
+        words[::-1]
+        == headrace.open(path, cache_dir=tmp_path).map_dataset().batch([3, 2, 1, 0])["word"]
+    )
 
 
 def test_a_type_that_cannot_be_read_is_no_damage(tmp_path: Path) -> None:
     path = tmp_path / "a.arrow"
-    pl.DataFrame({"x": [{"word": "a"}] * 3}, schema={"x": pl.Struct({"word": pl.Categorical})}).write_ipc(path)
+    pl.DataFrame(
+        {"x": [{"word": "a"}] * 3}, schema={"x": pl.Struct({"word": pl.Categorical})}
+    ).write_ipc(path)
 
-    with pytest.raises(InputError, match=r"a\.arrow: has a column of a type that this pyarrow cannot read \("):
+    with pytest.raises(
+        InputError, match=r"a\.arrow: has a column of a type that this pyarrow cannot read \("
+    ):
         list(read_chunks(survey(path, "a.arrow")))
-    with pytest.raises(InputError, match=r"a\.arrow: has a column of a type that this pyarrow cannot read \("):
+    with pytest.raises(
+        InputError, match=r"a\.arrow: has a column of a type that this pyarrow cannot read \("
+    ):
         streamed(path)
 
 
@@ -177,7 +207,9 @@ def test_a_cut_file_is_an_error(tmp_path: Path, how: str, keep: float) -> None:
 @pytest.mark.slow
 @pytest.mark.smoke("stream")
 @pytest.mark.parametrize("how", WRITERS)
-def test_damage_is_an_error_or_another_value_never_a_crash_or_another_shape(tmp_path: Path, how: str) -> None:
+def test_damage_is_an_error_or_another_value_never_a_crash_or_another_shape(
+    tmp_path: Path, how: str
+) -> None:
     path = write(tmp_path / "a.arrow", table(200).to_batches(), how)
     whole = path.read_bytes()
     choose = random.Random(5)
@@ -201,7 +233,9 @@ def test_damage_is_an_error_or_another_value_never_a_crash_or_another_shape(tmp_
 
 
 def test_a_block_whose_offsets_are_damaged_is_a_corrupt_shard(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.arrow", [pa.record_batch({"text": [f"{n:06d}" for n in range(100)]})])
+    path = write(
+        tmp_path / "a.arrow", [pa.record_batch({"text": [f"{n:06d}" for n in range(100)]})]
+    )
     dataset = headrace.open(path, cache_dir=tmp_path / "cache")
     data = bytearray(path.read_bytes())
     at = data.find((6 * 50).to_bytes(4, "little") + (6 * 51).to_bytes(4, "little"))

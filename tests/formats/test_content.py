@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from headrace.dataset.contents import KeptDigests
 from headrace.formats import content
-from headrace.formats.content import NOTHING, content_columns, count_repeats, count_sorted, row_digests, tagged
+from headrace.formats.content import (
+    NOTHING,
+    content_columns,
+    count_repeats,
+    count_sorted,
+    row_digests,
+    tagged,
+)
 from headrace.formats.source import read_chunks, survey
 from laws import examples
 from tables import csv_bytes, fresh
@@ -35,7 +42,9 @@ KINDS = {
     pa.struct([("x", pa.int64()), ("y", pa.list_(pa.string()))]): st.fixed_dictionaries(
         {"x": st.sampled_from([None, 1]), "y": st.sampled_from([None, [], ["a"], ["", "a"]])}
     ),
-    pa.map_(pa.string(), pa.int64()): st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 1)), max_size=2),
+    pa.map_(pa.string(), pa.int64()): st.lists(
+        st.tuples(st.sampled_from("ab"), st.integers(0, 1)), max_size=2
+    ),
 }
 
 
@@ -44,7 +53,8 @@ def tables(draw: Any) -> pa.Table:
     count = draw(st.integers(0, 12))
     kinds = draw(st.lists(st.sampled_from(list(KINDS)), min_size=1, max_size=3))
     columns = [
-        pa.array(draw(st.lists(st.none() | KINDS[kind], min_size=count, max_size=count)), kind) for kind in kinds
+        pa.array(draw(st.lists(st.none() | KINDS[kind], min_size=count, max_size=count)), kind)
+        for kind in kinds
     ]
     return pa.table(columns, [f"c{number}" for number in range(len(kinds))])
 
@@ -54,7 +64,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return None if value != value else value + 0.0
     if isinstance(value, str | list):
-        return tuple(plain(each) for each in value) or None if isinstance(value, list) else value or None
+        return (
+            tuple(plain(each) for each in value) or None
+            if isinstance(value, list)
+            else value or None
+        )
     if isinstance(value, tuple):
         return tuple(plain(each) for each in value)
     if isinstance(value, dict):
@@ -99,7 +113,9 @@ def test_widened_values_are_the_same(narrow: pa.DataType, wide: pa.DataType) -> 
 
 
 def test_digests_are_pinned() -> None:
-    table = pa.table({"n": [1, 2, None], "x": [0.5, NAN, None], "t": ["a text of some length", "", None]})
+    table = pa.table(
+        {"n": [1, 2, None], "x": [0.5, NAN, None], "t": ["a text of some length", "", None]}
+    )
 
     assert ["844780352931bcb3", "dc4845e014ad17fb", "0000000000000000"] == [
         f"{digest:016x}" for digest in row_digests(table).tolist()
@@ -112,13 +128,22 @@ def test_many_rows_and_long_texts_have_digests_of_their_own() -> None:
     table = pa.table({"text": texts, "same": [1] * len(texts)})
 
     assert len(texts) == len(np.unique(row_digests(table)))
-    assert row_digests(table).tolist()[::-1] == row_digests(table.take(np.arange(len(texts))[::-1])).tolist()
+    assert (
+        row_digests(table).tolist()[::-1]
+        == row_digests(table.take(np.arange(len(texts))[::-1])).tolist()
+    )
     assert row_digests(table.slice(7, 3)).tolist() == row_digests(table).tolist()[7:10]
-    assert 100_000 == len(np.unique(row_digests(pa.table({"x": np.arange(100_000) / 4, "y": np.arange(100_000) % 7}))))
+    assert 100_000 == len(
+        np.unique(row_digests(pa.table({"x": np.arange(100_000) / 4, "y": np.arange(100_000) % 7})))
+    )
 
 
-def test_texts_of_more_bytes_than_views_reach_have_the_same_digests(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = pa.table({"text": pa.array(["", None, *("x" * n for n in range(700))], pa.large_string())})
+def test_texts_of_more_bytes_than_views_reach_have_the_same_digests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = pa.table(
+        {"text": pa.array(["", None, *("x" * n for n in range(700))], pa.large_string())}
+    )
     digests = row_digests(table).tolist()
     monkeypatch.setattr(content, "_VIEWED", 1 << 15)  # what is short of these texts is less
 
@@ -129,16 +154,25 @@ def test_texts_of_more_bytes_than_views_reach_have_the_same_digests(monkeypatch:
 @settings(max_examples=examples(100))
 def test_repeats_are_counted_as_sets_count_them(splits: list[list[int]]) -> None:
     names = ("train", "val", "test")
-    hashed = [row_digests(pa.table({"x": pa.array([value or None for value in rows], pa.int64())})) for rows in splits]
-    found = count_repeats(np.concatenate([tagged(own, number) for number, own in enumerate(hashed)]), names)
-    held = [[value for value in rows if value] for rows in splits]  # 0 stands for a row without content
+    hashed = [
+        row_digests(pa.table({"x": pa.array([value or None for value in rows], pa.int64())}))
+        for rows in splits
+    ]
+    found = count_repeats(
+        np.concatenate([tagged(own, number) for number, own in enumerate(hashed)]), names
+    )
+    held = [
+        [value for value in rows if value] for rows in splits
+    ]  # 0 stands for a row without content
 
-    assert {"val": sum(v in held[0] for v in held[1]), "test": sum(v in held[0] + held[1] for v in held[2])} == dict(
-        found.earlier
-    )
-    assert {name: sum(n - 1 for n in Counter(rows).values()) for name, rows in zip(names, held, strict=True)} == dict(
-        found.same_split
-    )
+    assert {
+        "val": sum(v in held[0] for v in held[1]),
+        "test": sum(v in held[0] + held[1] for v in held[2]),
+    } == dict(found.earlier)
+    assert {
+        name: sum(n - 1 for n in Counter(rows).values())
+        for name, rows in zip(names, held, strict=True)
+    } == dict(found.same_split)
     parts = [np.sort(tagged(own, number)) for number, own in enumerate(hashed)]
     assert all(found == count_sorted(parts, names, most) for most in (1, 3, 1000))
     with KeptDigests(names) as kept:

@@ -27,7 +27,20 @@ def rows(path: Path, signature: list[str] | None = None) -> list[dict[str, str |
 
 
 def test_values_that_look_like_numbers_or_nulls_stay_text(tmp_path: Path) -> None:
-    values = ["007", "17850.0", "1234567890123456789", "NA", "null", "None", "nan", "1e5", "TRUE", " a ", "é", "\x00b"]
+    values = [
+        "007",
+        "17850.0",
+        "1234567890123456789",
+        "NA",
+        "null",
+        "None",
+        "nan",
+        "1e5",
+        "TRUE",
+        " a ",
+        "é",
+        "\x00b",
+    ]
     path = written(tmp_path, csv_bytes(("id", "x"), [(value, "1") for value in values]))
 
     assert values == [row["id"] for row in rows(path)]
@@ -36,7 +49,9 @@ def test_values_that_look_like_numbers_or_nulls_stay_text(tmp_path: Path) -> Non
 def test_an_empty_field_is_null_and_a_quoted_one_is_empty_text(tmp_path: Path) -> None:
     path = written(tmp_path, b'a,b\n,x\n"",y\n"",""\n,\n')
 
-    assert [(None, "x"), ("", "y"), ("", ""), (None, None)] == [(row["a"], row["b"]) for row in rows(path)]
+    assert [(None, "x"), ("", "y"), ("", ""), (None, None)] == [
+        (row["a"], row["b"]) for row in rows(path)
+    ]
 
 
 def test_a_quoted_newline_and_doubled_quotes_are_part_of_a_value(tmp_path: Path) -> None:
@@ -59,7 +74,9 @@ def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path: Path) -> None:
     assert [{"a": "1", "b": "2"}] == rows(path)
 
 
-def test_a_byte_order_mark_of_a_headerless_file_is_no_part_of_the_first_value(tmp_path: Path) -> None:
+def test_a_byte_order_mark_of_a_headerless_file_is_no_part_of_the_first_value(
+    tmp_path: Path,
+) -> None:
     path = written(tmp_path, b"\xef\xbb\xbf1,2\n")
 
     assert [{"a": "1", "b": "2"}] == rows(path, ["a", "b"])
@@ -70,7 +87,8 @@ def test_a_short_or_long_row_is_an_error_with_its_number(tmp_path: Path, row: by
     path = written(tmp_path, b"a,b,c\n1,2,3\n4,5,6\n" + row + b"\n7,8,9\n")
 
     with pytest.raises(
-        InputError, match=rf"part-0\.csv: row 3 has {row.count(b',') + 1} fields, the header 3: '{row.decode()}'"
+        InputError,
+        match=rf"part-0\.csv: row 3 has {row.count(b',') + 1} fields, the header 3: '{row.decode()}'",
     ):
         rows(path)
 
@@ -93,12 +111,18 @@ def test_a_row_is_also_measured_when_only_some_columns_are_read(tmp_path: Path) 
 def test_a_quote_that_is_never_closed_is_an_error(tmp_path: Path) -> None:
     path = written(tmp_path, b'a,b\n1,2\n3,"oops\n5,6\n')
 
-    with pytest.raises(InputError, match=r"part-0\.csv: a quote opened near .*oops.* is never closed"):
+    with pytest.raises(
+        InputError, match=r"part-0\.csv: a quote opened near .*oops.* is never closed"
+    ):
         rows(path)
 
 
-@pytest.mark.parametrize("line", [b'a,5" x, 3",b', b'"a"b,c,d', b'a,"b"c,d', b'a,b"\nc",d', b'"a" ,b,c'])
-def test_a_stray_quote_that_could_move_a_boundary_is_an_error_with_its_row(tmp_path: Path, line: bytes) -> None:
+@pytest.mark.parametrize(
+    "line", [b'a,5" x, 3",b', b'"a"b,c,d', b'a,"b"c,d', b'a,b"\nc",d', b'"a" ,b,c']
+)
+def test_a_stray_quote_that_could_move_a_boundary_is_an_error_with_its_row(
+    tmp_path: Path, line: bytes
+) -> None:
     path = written(tmp_path, b"a,b,c\n1,2,3\n" + line + b"\n")
 
     with pytest.raises(InputError, match=r"part-0\.csv: row 2: a quote"):
@@ -106,7 +130,9 @@ def test_a_stray_quote_that_could_move_a_boundary_is_an_error_with_its_row(tmp_p
 
 
 @pytest.mark.parametrize("line", [b'a,b"\nc",d', b'"a" ,b,c', b'a,"b"c,d'])
-def test_a_stray_quote_is_an_error_also_in_a_column_that_is_not_read(tmp_path: Path, line: bytes) -> None:
+def test_a_stray_quote_is_an_error_also_in_a_column_that_is_not_read(
+    tmp_path: Path, line: bytes
+) -> None:
     path = written(tmp_path, b"z,a,b,c\n0,1,2,3\n0," + line + b"\n")
     shard = survey(path, path.name)
 
@@ -114,7 +140,9 @@ def test_a_stray_quote_is_an_error_also_in_a_column_that_is_not_read(tmp_path: P
         [chunk.table(["z"]) for chunk in read_chunks(shard)]
 
 
-def test_quotes_inside_an_unquoted_field_are_plain_text_where_they_move_no_boundary(tmp_path: Path) -> None:
+def test_quotes_inside_an_unquoted_field_are_plain_text_where_they_move_no_boundary(
+    tmp_path: Path,
+) -> None:
     path = written(tmp_path, b'a,b\n5" x 3",1\n')
 
     assert [{"a": '5" x 3"', "b": "1"}] == rows(path)
@@ -122,11 +150,15 @@ def test_quotes_inside_an_unquoted_field_are_plain_text_where_they_move_no_bound
 
 @pytest.mark.parametrize("width", [3, 6])
 @pytest.mark.parametrize("column", [0, 1, 2])
-def test_bytes_that_are_not_utf8_are_an_error_with_row_and_byte(tmp_path: Path, column: int, width: int) -> None:
+def test_bytes_that_are_not_utf8_are_an_error_with_row_and_byte(
+    tmp_path: Path, column: int, width: int
+) -> None:
     fields = [b"x"] * width
     fields[column] = b"caf\xe9"
     header = b",".join(b"abcdef"[place : place + 1] for place in range(width))
-    path = written(tmp_path, header + b"\n" + b",".join([b"1"] * width) + b"\n" + b",".join(fields) + b"\n")
+    path = written(
+        tmp_path, header + b"\n" + b",".join([b"1"] * width) + b"\n" + b",".join(fields) + b"\n"
+    )
     shard = survey(path, path.name)
 
     with pytest.raises(InputError, match=r"part-0\.csv: row 2: byte 0xe9 is not UTF-8"):
@@ -169,8 +201,15 @@ def test_an_empty_file_is_an_empty_shard_whose_columns_a_signature_may_name(
 ) -> None:
     path = written(tmp_path, data, name)
 
-    assert ("nothing", [], []) == (survey(path, "x").content, survey(path, "x").schema.names, rows(path))
-    assert ("table", ["a", "b"]) == (survey(path, "x", ["a", "b"]).content, survey(path, "x", ["a", "b"]).schema.names)
+    assert ("nothing", [], []) == (
+        survey(path, "x").content,
+        survey(path, "x").schema.names,
+        rows(path),
+    )
+    assert ("table", ["a", "b"]) == (
+        survey(path, "x", ["a", "b"]).content,
+        survey(path, "x", ["a", "b"]).schema.names,
+    )
     assert [] == rows(path, ["a", "b"])
 
 
@@ -227,8 +266,12 @@ def test_a_last_line_without_newline_is_a_row_and_its_record_gets_one(tmp_path: 
 
 @pytest.mark.parametrize("name", ["part-0.csv.gz", "part-0.csv.zst"])
 @pytest.mark.parametrize("cut", [1, 9, 300, 0.5])
-def test_a_truncated_file_is_an_error_and_never_a_short_table(tmp_path: Path, name: str, cut: float) -> None:
-    path = written(tmp_path, csv_bytes(("a", "b"), [(n * 7919 % 10007, n) for n in range(20_000)]), name)
+def test_a_truncated_file_is_an_error_and_never_a_short_table(
+    tmp_path: Path, name: str, cut: float
+) -> None:
+    path = written(
+        tmp_path, csv_bytes(("a", "b"), [(n * 7919 % 10007, n) for n in range(20_000)]), name
+    )
     data = path.read_bytes()
     path.write_bytes(data[: -int(cut)] if cut >= 1 else data[: len(data) // 2])
 
@@ -238,7 +281,9 @@ def test_a_truncated_file_is_an_error_and_never_a_short_table(tmp_path: Path, na
 
 def test_a_gzip_file_of_several_members_is_read_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "part-0.csv.gz"
-    path.write_bytes(b"".join(gzip.compress(part) for part in (b"", b"a,b\n", b"1,", b"2\n3,4\n", b"", b"5,6")))
+    path.write_bytes(
+        b"".join(gzip.compress(part) for part in (b"", b"a,b\n", b"1,", b"2\n3,4\n", b"", b"5,6"))
+    )
 
     assert [("1", "2"), ("3", "4"), ("5", "6")] == [tuple(row.values()) for row in rows(path)]
 
@@ -266,7 +311,10 @@ def test_what_is_rendered_is_read_back(
 ) -> None:
     dialect = Dialect("," if extension == ".csv" else "\t", newline)
     table = pa.table(
-        {"a": pa.array([a for a, _ in values], pa.string()), "b": pa.array([b for _, b in values], pa.string())}
+        {
+            "a": pa.array([a for a, _ in values], pa.string()),
+            "b": pa.array([b for _, b in values], pa.string()),
+        }
     )
     data = delimited.header_bytes(["a", "b"], dialect) + delimited.render(table, dialect)
     path = written(fresh(tmp_path), data, f"p{extension}")
@@ -284,7 +332,13 @@ def test_one_column_that_is_rendered_is_read_back(tmp_path: Path, values: list[s
 
 
 @pytest.mark.parametrize(
-    "header", [b"a,b\n", b"a," + b"b" * 65_531 + b"\r\n", b'"a\n",' + b"b" * 70_000 + b"\n", b'"' + b"\n" * 300_000]
+    "header",
+    [
+        b"a,b\n",
+        b"a," + b"b" * 65_531 + b"\r\n",
+        b'"a\n",' + b"b" * 70_000 + b"\n",
+        b'"' + b"\n" * 300_000,
+    ],
 )
 @pytest.mark.parametrize("rest", [b"", b"1,2\n", b'1,"2\n3"\n' * 20_000])
 def test_what_stands_behind_a_header_of_any_length_is_found(header: bytes, rest: bytes) -> None:

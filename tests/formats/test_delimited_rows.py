@@ -110,8 +110,24 @@ EDGES = [
 ]
 TEXTS = [*INTEGERS, *BEYOND, *DECIMALS, *LONG, *WORDS, *EDGES]
 
-KINDS = [pa.int8(), pa.uint8(), pa.int16(), pa.int32(), pa.int64(), pa.uint64(), pa.float32(), pa.float64()]
-OTHERS = [pa.string(), pa.large_string(), pa.bool_(), pa.date32(), pa.float16(), pa.decimal128(20, 3)]
+KINDS = [
+    pa.int8(),
+    pa.uint8(),
+    pa.int16(),
+    pa.int32(),
+    pa.int64(),
+    pa.uint64(),
+    pa.float32(),
+    pa.float64(),
+]
+OTHERS = [
+    pa.string(),
+    pa.large_string(),
+    pa.bool_(),
+    pa.date32(),
+    pa.float16(),
+    pa.decimal128(20, 3),
+]
 SEPARATORS = {",": "csv", ";": "csv-semicolon", "\t": "tsv"}
 
 
@@ -138,10 +154,18 @@ def shard_of(names: list[str], separator: str) -> Shard:
     )
 
 
-def by_way_of_text(data: bytes, names: list[str], separator: str, wanted: pa.Schema, absent: list[str]) -> pa.Table:
+def by_way_of_text(
+    data: bytes, names: list[str], separator: str, wanted: pa.Schema, absent: list[str]
+) -> pa.Table:
     """The declared columns, or why they cannot be read."""
     table = parse_block(data, shard_of(names, separator), wanted.names)
-    return typed(table, {field.name: field.type for field in wanted if field.type in KINDS}, absent, "part-0.csv", 0)
+    return typed(
+        table,
+        {field.name: field.type for field in wanted if field.type in KINDS},
+        absent,
+        "part-0.csv",
+        0,
+    )
 
 
 def bits(table: pa.Table) -> dict[str, object]:
@@ -156,7 +180,9 @@ def bits(table: pa.Table) -> dict[str, object]:
     return found
 
 
-def agree(data: bytes, names: list[str], separator: str, wanted: pa.Schema, absent: list[str]) -> bool:
+def agree(
+    data: bytes, names: list[str], separator: str, wanted: pa.Schema, absent: list[str]
+) -> bool:
     """Whether numbers were made straight; if so they are those made by way of text."""
     found = parse_numbers(data, separator=separator, names=names, schema=wanted, null_values=absent)
     if found is None:
@@ -170,13 +196,21 @@ def blocks(draw: st.DrawFn) -> tuple[bytes, list[str], str, pa.Schema, list[str]
     separator = draw(st.sampled_from(sorted(SEPARATORS)))
     width = draw(st.integers(1, 6))
     odd = draw(st.sampled_from(["none", "quoted", "any"]))
-    texts = st.sampled_from(TEXTS) if odd != "none" else st.sampled_from([*INTEGERS, *DECIMALS, *LONG, ""])
+    texts = (
+        st.sampled_from(TEXTS)
+        if odd != "none"
+        else st.sampled_from([*INTEGERS, *DECIMALS, *LONG, ""])
+    )
     if odd == "any":
         texts |= st.text('1.-e+ ,;\t\r\n"x', max_size=4)
     dress = st.just(strange) if odd == "none" else st.sampled_from([strange, in_quotes])
     field = st.builds(lambda make, text: make(text), dress, texts)
     ends = st.just("\n") if odd == "none" else st.sampled_from(["\n", "\n", "\r\n", "\n\n"])
-    rows = draw(st.lists(st.tuples(st.lists(field, min_size=width, max_size=width), ends), min_size=1, max_size=6))
+    rows = draw(
+        st.lists(
+            st.tuples(st.lists(field, min_size=width, max_size=width), ends), min_size=1, max_size=6
+        )
+    )
     data = "".join(separator.join(fields) + end for fields, end in rows).encode()
     if draw(st.booleans()):
         data = data.removesuffix(b"\n")
@@ -184,7 +218,9 @@ def blocks(draw: st.DrawFn) -> tuple[bytes, list[str], str, pa.Schema, list[str]
     chosen = draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
     kinds = st.sampled_from([*KINDS, *KINDS, *OTHERS])
     wanted = pa.schema([(name, draw(kinds)) for name in chosen])
-    absent = draw(st.lists(st.sampled_from(["NA", "-1", " ", '""', "", "x", "null", "1 "]), max_size=2))
+    absent = draw(
+        st.lists(st.sampled_from(["NA", "-1", " ", '""', "", "x", "null", "1 "]), max_size=2)
+    )
     return data, names, separator, wanted, absent
 
 
@@ -196,7 +232,9 @@ def test_numbers_made_straight_are_those_made_by_way_of_text(block):
 
 
 @pytest.mark.smoke(every=7)
-@pytest.mark.parametrize("kind", [pa.int8(), pa.int64(), pa.uint64(), pa.float32(), pa.float64()], ids=str)
+@pytest.mark.parametrize(
+    "kind", [pa.int8(), pa.int64(), pa.uint64(), pa.float32(), pa.float64()], ids=str
+)
 @pytest.mark.parametrize("text", TEXTS, ids=ascii)
 def test_each_odd_text_is_read_as_by_way_of_text_or_left_to_it(text, kind):
     wanted = pa.schema([("a", kind), ("b", pa.float64())])
@@ -207,10 +245,15 @@ def test_each_odd_text_is_read_as_by_way_of_text_or_left_to_it(text, kind):
 
 
 @settings(deadline=None)
-@given(st.lists(st.floats(width=32) | st.none(), min_size=1), st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1))
+@given(
+    st.lists(st.floats(width=32) | st.none(), min_size=1),
+    st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1),
+)
 def test_plain_numbers_are_made_straight(floats, integers):
     rows = list(zip(floats, integers * len(floats), strict=False))
-    data = "".join(f"{'' if number is None else repr(number)},{whole}\n" for number, whole in rows).encode()
+    data = "".join(
+        f"{'' if number is None else repr(number)},{whole}\n" for number, whole in rows
+    ).encode()
     wanted = pa.schema([("b", pa.int64()), ("a", pa.float32())])
 
     assert agree(data, ["a", "b"], ",", wanted, [])
@@ -225,10 +268,14 @@ def test_plain_numbers_are_made_straight(floats, integers):
         b'1,"two\n\nlines",2.5\n\n4,a,NA',
     ],
 )
-@pytest.mark.parametrize("kinds", [[pa.int16(), pa.large_string(), pa.float32()], [pa.int16(), None, pa.float64()]])
+@pytest.mark.parametrize(
+    "kinds", [[pa.int16(), pa.large_string(), pa.float32()], [pa.int16(), None, pa.float64()]]
+)
 @pytest.mark.parametrize("absent", [["NA", "x"], ["x", "2.5"]])
 def test_text_quotes_and_absent_values_beside_numbers_are_made_straight(data, kinds, absent):
-    wanted = pa.schema([(name, kind) for name, kind in zip("abc", kinds, strict=True) if kind is not None])
+    wanted = pa.schema(
+        [(name, kind) for name, kind in zip("abc", kinds, strict=True) if kind is not None]
+    )
     straight = b"NA" not in data or "NA" in absent
 
     assert straight == agree(data, ["a", "b", "c"], ",", wanted, absent)
@@ -241,7 +288,9 @@ def test_a_number_with_space_at_an_edge_is_left_to_the_other_path(separator, tex
     rows = [f"{text}{separator}2", f"1{separator}{text}"]
 
     assert [None] * 4 == [
-        parse_numbers(row.encode() + end, separator=separator, names=["a", "b"], schema=wanted, null_values=())
+        parse_numbers(
+            row.encode() + end, separator=separator, names=["a", "b"], schema=wanted, null_values=()
+        )
         for row in rows
         for end in (b"", b"\n")
     ]
@@ -249,13 +298,25 @@ def test_a_number_with_space_at_an_edge_is_left_to_the_other_path(separator, tex
 
 @pytest.mark.parametrize(
     "damage",
-    [b"1,2,3\n", b"1\n", b'1,"2\n', b"1,\xff\n", b"1,2\r3,4\n", b'1,2"\n', b"x,1\n", b"300,1\n", b'"1"2,3\n'],
+    [
+        b"1,2,3\n",
+        b"1\n",
+        b'1,"2\n',
+        b"1,\xff\n",
+        b"1,2\r3,4\n",
+        b'1,2"\n',
+        b"x,1\n",
+        b"300,1\n",
+        b'"1"2,3\n',
+    ],
 )
 def test_a_damaged_block_is_left_to_the_path_that_names_the_row(damage):
     wanted = pa.schema([("a", pa.int8())])
     data = b"1,2\n" + damage + b"5,6\n"
 
-    assert parse_numbers(data, separator=",", names=["a", "b"], schema=wanted, null_values=()) is None
+    assert (
+        parse_numbers(data, separator=",", names=["a", "b"], schema=wanted, null_values=()) is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -271,7 +332,9 @@ def test_a_stream_tells_the_row_the_column_and_the_value(tmp_path, line, told):
 
     with pytest.raises(HeadraceError) as error:
         types = {"a": "float64", "b": "int64"}
-        for _ in headrace.open(tmp_path, types=types, cache_dir=tmp_path / "index").stream(batch_size=2):
+        for _ in headrace.open(tmp_path, types=types, cache_dir=tmp_path / "index").stream(
+            batch_size=2
+        ):
             pass
 
     assert told in str(error.value)
@@ -283,8 +346,12 @@ def test_a_stream_of_many_blocks_is_the_numbers_that_were_written(tmp_path):
     b = random.integers(-(2**62), 2**62, 70_000)
     lines = [f"{x!r},{y},t" for x, y in zip(a.tolist(), b.tolist(), strict=True)]
     (tmp_path / "part-0.csv").write_text("a,b,c\n" + "\n".join(lines))
-    dataset = headrace.open(tmp_path, types={"a": "float32", "b": "int64"}, cache_dir=tmp_path / "index")
-    batches = list(dataset.stream(batch_size=1000, batch_format="numpy", shuffle=False, columns=["b", "a"]))
+    dataset = headrace.open(
+        tmp_path, types={"a": "float32", "b": "int64"}, cache_dir=tmp_path / "index"
+    )
+    batches = list(
+        dataset.stream(batch_size=1000, batch_format="numpy", shuffle=False, columns=["b", "a"])
+    )
 
     assert len(dataset.split_index().block) > 1
     assert np.array_equal(a, np.concatenate([batch["a"] for batch in batches]))
@@ -295,7 +362,9 @@ def test_a_stream_of_many_blocks_is_the_numbers_that_were_written(tmp_path):
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 @pytest.mark.parametrize("text", ["t", '"two\nlines, ""and"" more"', '"x\r\n\r\ny"'])
 def test_blocks_that_are_parsed_in_several_goes_lose_no_row(newline, text):
-    rows = [f"{row},{row / 7},{text}{'x' * (row % 3) if text == 't' else ''}" for row in range(60_000)]
+    rows = [
+        f"{row},{row / 7},{text}{'x' * (row % 3) if text == 't' else ''}" for row in range(60_000)
+    ]
     data = newline.join(rows).encode()
     wanted = pa.schema([("c", pa.large_string()), ("a", pa.int32()), ("b", pa.float64())])
 
@@ -308,7 +377,9 @@ def test_a_row_longer_than_what_is_parsed_at_once_is_left_to_the_other_path():
     wanted = pa.schema([("a", pa.int32())])
     data = f"1,{'x' * (3 << 20)}\n2,y\n".encode()
 
-    assert parse_numbers(data, separator=",", names=["a", "b"], schema=wanted, null_values=()) is None
+    assert (
+        parse_numbers(data, separator=",", names=["a", "b"], schema=wanted, null_values=()) is None
+    )
     assert [1, 2] == by_way_of_text(data, ["a", "b"], ",", wanted, [])["a"].to_pylist()
 
 
@@ -341,6 +412,8 @@ os._exit(0)
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are sent as on POSIX")
 def test_a_signal_that_a_program_handles_does_not_end_reading_in_its_main_thread():
-    ended = subprocess.run([sys.executable, "-c", SIGNALLED], capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", SIGNALLED], capture_output=True, text=True, check=False
+    )
 
     assert (0, "signals were handled\n") == (ended.returncode, ended.stdout), ended.stderr

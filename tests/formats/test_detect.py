@@ -41,14 +41,20 @@ CODECS = {
     "zip": zip_bytes,
 }
 CONTENTS = {"csv": TEXT, "jsonl": LINES, "parquet": parquet_bytes()}
-NAMES = [f"part-0.{format_}{tail}" for format_ in ("csv", "tsv", "jsonl", "parquet") for tail in ("", ".gz", ".zst")]
+NAMES = [
+    f"part-0.{format_}{tail}"
+    for format_ in ("csv", "tsv", "jsonl", "parquet")
+    for tail in ("", ".gz", ".zst")
+]
 
 
 @pytest.mark.smoke(every=5)
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("content", CONTENTS)
 @pytest.mark.parametrize("name", NAMES)
-def test_content_is_believed_only_under_its_own_name(tmp_path: Path, name: str, content: str, codec: str) -> None:
+def test_content_is_believed_only_under_its_own_name(
+    tmp_path: Path, name: str, content: str, codec: str
+) -> None:
     path = tmp_path / name
     path.write_bytes(CODECS[codec](CONTENTS[content]))
     promised = file_type_of_name(name)
@@ -109,7 +115,8 @@ def test_an_unknown_name_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     path.write_bytes(TEXT)
 
     with pytest.raises(
-        InputError, match=r"cannot tell the format.*\.csv, \.tsv, \.jsonl, \.json, \.parquet or \.arrow"
+        InputError,
+        match=r"cannot tell the format.*\.csv, \.tsv, \.jsonl, \.json, \.parquet or \.arrow",
     ):
         detect(path)
 
@@ -136,7 +143,9 @@ REPLY = b'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>AccessDenied</Cod
         (b"/annex/objects/SHA256E-s1--a.csv\n", "git-annex.*git annex get"),
     ],
 )
-def test_what_stands_in_place_of_data_is_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_what_stands_in_place_of_data_is_named(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
     path = tmp_path / name
     path.write_bytes(content)
 
@@ -158,7 +167,9 @@ def test_what_stands_in_place_of_data_is_named(tmp_path: Path, name: str, conten
         ("a.csv", b"ORC\x0a\x03", "ORC"),
     ],
 )
-def test_other_formats_under_our_names_are_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_other_formats_under_our_names_are_named(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
     path = tmp_path / name
     path.write_bytes(content)
 

@@ -101,7 +101,9 @@ def test_a_split_skips_and_counts_it(
 
     assert [name] == manifest.source["empty_shards"]
     assert (3, 120) == (manifest.source["files"], manifest.source["rows"])
-    assert 120 == sum(manifest.dropped.values()) + sum(totals.rows for totals in manifest.splits.values())
+    assert 120 == sum(manifest.dropped.values()) + sum(
+        totals.rows for totals in manifest.splits.values()
+    )
     assert [f"1 of 3 source files has no rows and is skipped: {name}"] == warnings_in(events)
     assert headrace.verify(tmp_path / "out").problems == []
 
@@ -126,14 +128,21 @@ def test_a_rewrite_skips_and_counts_it(tmp_path: Path, extension: str, data: byt
     recipe = headrace.Rewrite(source=tmp_path / "in", cache_dir=tmp_path / "cache")
     prepared = headrace.prepare(recipe, tmp_path / "out")
 
-    assert ([name], 3, 120) == tuple(prepared.manifest.source[key] for key in ("empty_shards", "files", "rows"))
+    assert ([name], 3, 120) == tuple(
+        prepared.manifest.source[key] for key in ("empty_shards", "files", "rows")
+    )
 
 
 @pytest.mark.parametrize("case", range(len(EMPTY)), ids=NAMES)
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_source_of_nothing_else_is_an_error(tmp_path: Path, case: int, count: int) -> None:
     extension, data = EMPTY[case]
-    if data in (b"id,date,row\n", gzip.compress(b"id,date,row\n", mtime=0), parquet_bytes(TYPED), arrow_bytes(TYPED)):
+    if data in (
+        b"id,date,row\n",
+        gzip.compress(b"id,date,row\n", mtime=0),
+        parquet_bytes(TYPED),
+        arrow_bytes(TYPED),
+    ):
         pytest.skip("a table of no rows has columns")
     for number in range(count):
         (tmp_path / "in").mkdir(exist_ok=True)
@@ -176,22 +185,33 @@ def test_many_empty_shards_are_counted_and_the_first_are_named(tmp_path: Path) -
     (told,) = warnings_in(events)
 
     assert 12 == len(prepared.manifest.source["empty_shards"])
-    assert told.startswith("12 of 13 source files have no rows and are skipped: part-0.csv, part-1.csv, ")
+    assert told.startswith(
+        "12 of 13 source files have no rows and are skipped: part-0.csv, part-1.csv, "
+    )
     assert told.endswith(", … (12 in all)")
 
 
 @pytest.mark.parametrize("extension", [".csv", ".jsonl", ".parquet", ".csv.gz"])
 @pytest.mark.parametrize("partitions", [None, 2])
-def test_histories_skip_and_count_it(tmp_path: Path, extension: str, partitions: int | None) -> None:
+def test_histories_skip_and_count_it(
+    tmp_path: Path, extension: str, partitions: int | None
+) -> None:
     header = ("src_addr", "event_time", "rtt")
     for number in (1, 2):
-        write_rows(tmp_path / "in" / f"a{number}{extension}", header, [("1.2.3.4", "2024-01-01T00:00:00", 1.5)])
+        write_rows(
+            tmp_path / "in" / f"a{number}{extension}",
+            header,
+            [("1.2.3.4", "2024-01-01T00:00:00", 1.5)],
+        )
     (tmp_path / "in" / f"a0{extension}").touch()
     recipe = headrace.Histories(source=tmp_path / "in", format="arrow", partitions=partitions)
     events: list[Any] = []
     prepared = headrace.prepare(recipe, tmp_path / "out", on_event=events.append)
 
-    assert ([f"a0{extension}"], 2) == (prepared.manifest.source["empty_shards"], prepared.manifest.source["rows"])
+    assert ([f"a0{extension}"], 2) == (
+        prepared.manifest.source["empty_shards"],
+        prepared.manifest.source["rows"],
+    )
     assert [f"1 of 3 source files has no rows and is skipped: a0{extension}"] == warnings_in(events)
 
 
@@ -200,30 +220,49 @@ def test_histories_of_nothing_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "in" / "a.csv").touch()
 
     with pytest.raises(InputError, match=r"a\.csv: is empty"):
-        headrace.prepare(headrace.Histories(source=tmp_path / "in", format="arrow"), tmp_path / "out")
+        headrace.prepare(
+            headrace.Histories(source=tmp_path / "in", format="arrow"), tmp_path / "out"
+        )
 
 
 def series_frame(entity: str, days: int = 900) -> pl.DataFrame:
-    dates = pl.date_range(pl.date(2000, 1, 1), pl.date(2000, 1, 1) + pl.duration(days=days - 1), eager=True)
-    return pl.DataFrame({"entity": [entity] * days, "date": dates, "flow": [float(day % 17) for day in range(days)]})
+    dates = pl.date_range(
+        pl.date(2000, 1, 1), pl.date(2000, 1, 1) + pl.duration(days=days - 1), eager=True
+    )
+    return pl.DataFrame(
+        {"entity": [entity] * days, "date": dates, "flow": [float(day % 17) for day in range(days)]}
+    )
 
 
 @pytest.mark.parametrize("extension", [".csv", ".parquet", ".arrow", ".jsonl"])
 @pytest.mark.parametrize("entity", ["file_name", "entity"])
 def test_series_skip_and_count_it(tmp_path: Path, extension: str, entity: str) -> None:
     (tmp_path / "in").mkdir()
-    writers = {".csv": "write_csv", ".parquet": "write_parquet", ".arrow": "write_ipc", ".jsonl": "write_ndjson"}
+    writers = {
+        ".csv": "write_csv",
+        ".parquet": "write_parquet",
+        ".arrow": "write_ipc",
+        ".jsonl": "write_ndjson",
+    }
     for name in ("b", "c"):
         getattr(series_frame(name), writers[extension])(tmp_path / "in" / f"{name}{extension}")
     (tmp_path / "in" / f"a{extension}").touch()
     recipe = headrace.Series(
-        source=tmp_path / "in", entity=entity, time="date", target="flow", frequency="1d", min_train_years=0.5
+        source=tmp_path / "in",
+        entity=entity,
+        time="date",
+        target="flow",
+        frequency="1d",
+        min_train_years=0.5,
     )
     events: list[Any] = []
     prepared = headrace.prepare(recipe, tmp_path / "out", on_event=events.append)
 
     assert [f"a{extension}"] == prepared.manifest.source["empty_shards"]
-    assert any(f"1 of 3 source files has no rows and is skipped: a{extension}" in text for text in warnings_in(events))
+    assert any(
+        f"1 of 3 source files has no rows and is skipped: a{extension}" in text
+        for text in warnings_in(events)
+    )
     assert 2 == prepared.manifest.facts["entities"]["passed"]
 
 

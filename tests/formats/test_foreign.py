@@ -16,7 +16,9 @@ from headrace.formats.listing import list_files
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_foreign_directory_is_refused_by_name_with_its_export(tmp_path: Path, layout: str) -> None:
+def test_a_foreign_directory_is_refused_by_name_with_its_export(
+    tmp_path: Path, layout: str
+) -> None:
     name, export, write = LAYOUTS[layout]
     root = tmp_path / "lake" / "given"
     write(root)
@@ -32,7 +34,9 @@ def test_a_foreign_directory_is_refused_by_name_with_its_export(tmp_path: Path, 
 
 @pytest.mark.parametrize("layout", ["delta", "partitioned delta", "iceberg", "hudi", "mosaic csv", "zarr"])  # fmt: skip
 @pytest.mark.parametrize("pattern", ["**/*.*", "given/*.*", "given/**/*.parquet"])
-def test_a_pattern_into_a_foreign_directory_is_refused(tmp_path: Path, layout: str, pattern: str) -> None:
+def test_a_pattern_into_a_foreign_directory_is_refused(
+    tmp_path: Path, layout: str, pattern: str
+) -> None:
     name, _, write = LAYOUTS[layout]
     write(tmp_path / "given")
     if not any(path.is_file() for path in tmp_path.glob(pattern)):
@@ -46,7 +50,9 @@ def test_a_pattern_into_a_foreign_directory_is_refused(tmp_path: Path, layout: s
     ("write", "inside"),
     [(delta, "."), (iceberg, "data"), (hudi, "2024")],
 )
-def test_a_directory_inside_a_table_is_refused(tmp_path: Path, write: Callable[[Path], None], inside: str) -> None:
+def test_a_directory_inside_a_table_is_refused(
+    tmp_path: Path, write: Callable[[Path], None], inside: str
+) -> None:
     write(tmp_path / "given")
 
     with pytest.raises(InputError, match="table"):
@@ -63,7 +69,9 @@ def test_single_files_of_a_table_are_read_with_a_warning(tmp_path: Path) -> None
 def test_every_recipe_refuses_a_delta_table(tmp_path: Path) -> None:
     delta(tmp_path / "raw")
     recipes = [
-        headrace.TemporalSplit(source=tmp_path / "raw", time="t", entity="id", split_date="2024-01-01"),
+        headrace.TemporalSplit(
+            source=tmp_path / "raw", time="t", entity="id", split_date="2024-01-01"
+        ),
         headrace.Rewrite(source=tmp_path / "raw"),
         headrace.PackedSequences(blend=str(tmp_path / "raw"), pack_size=8),
         headrace.Histories(source=tmp_path / "raw", entity="id", time="t"),
@@ -123,7 +131,9 @@ def test_rows_of_an_index_file_that_is_not_foreign_are_read(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("suffix", ["crdownload", "part", "partial", "incomplete", "download", "aria2", "bz2", "xz", "zip", "lz4", "CRDOWNLOAD"])  # fmt: skip
-def test_a_file_that_would_be_data_once_it_is_whole_is_not_left_out_silently(tmp_path: Path, suffix: str) -> None:
+def test_a_file_that_would_be_data_once_it_is_whole_is_not_left_out_silently(
+    tmp_path: Path, suffix: str
+) -> None:
     parquet(tmp_path / "a.parquet")
     text(tmp_path / f"b.parquet.{suffix}", "x")
 
@@ -151,4 +161,6 @@ def test_the_line_of_a_refusal_hands_the_rows_of_a_delta_table_over(
     names = {"deltalake": deltalake}
     exec(str(caught.value).split("`")[1], names)  # the line is what a user copies
 
-    assert [*range(40, 200)] == headrace.open(names["source"])["all"].to_arrow()["number"].to_pylist()
+    assert [*range(40, 200)] == headrace.open(names["source"])["all"].to_arrow()[
+        "number"
+    ].to_pylist()

@@ -22,10 +22,18 @@ FIELD = st.text('ab" ,;\n\r7é', max_size=4) | st.none()
 def quoted(value):
     if value is None:
         return ""
-    return '"' + value.replace('"', '""') + '"' if value == "" or set(value) & set('",;\n\r ') else value
+    return (
+        '"' + value.replace('"', '""') + '"'
+        if value == "" or set(value) & set('",;\n\r ')
+        else value
+    )
 
 
-@given(st.integers(1, 4).flatmap(lambda width: st.lists(st.lists(FIELD, min_size=width, max_size=width), min_size=1)))
+@given(
+    st.integers(1, 4).flatmap(
+        lambda width: st.lists(st.lists(FIELD, min_size=width, max_size=width), min_size=1)
+    )
+)
 def test_the_parser_finds_what_polars_finds(rows):
     width = len(rows[0])
     data = "".join(",".join(map(quoted, row)) + "\n" for row in rows).encode()
@@ -61,7 +69,9 @@ def forked(path: Path, folder: Path):
 
 def test_forked_processes_read_csv_after_their_parent_did(tmp_path):
     rows = [{"a": str(n), "b": None if n % 3 else "", "c": f"x, {n}"} for n in range(10)]
-    text = "a,b,c\n" + "".join(f"{row['a']},{quoted(row['b'])},{quoted(row['c'])}\n" for row in rows)
+    text = "a,b,c\n" + "".join(
+        f"{row['a']},{quoted(row['b'])},{quoted(row['c'])}\n" for row in rows
+    )
     (tmp_path / "part-0.csv").write_text(text)
     read_all(tmp_path / "part-0.csv", tmp_path)
     own = json.loads((tmp_path / "answer.json").read_text())
@@ -72,7 +82,9 @@ def test_forked_processes_read_csv_after_their_parent_did(tmp_path):
 
 def test_forked_processes_refuse_json_lines_and_say_what_to_do(tmp_path):
     (tmp_path / "part-0.jsonl").write_text('{"a": "1"}\n{"a": "2"}\n')
-    read_all(tmp_path / "part-0.jsonl", tmp_path)  # and keeps the index: indexing needs polars as well
+    read_all(
+        tmp_path / "part-0.jsonl", tmp_path
+    )  # and keeps the index: indexing needs polars as well
     lost, answer = forked(tmp_path / "part-0.jsonl", tmp_path)
 
     assert lost

@@ -45,19 +45,28 @@ def test_recipes_say_how_to_name_columns(raw: Path, tmp_path: Path) -> None:
     for recipe, advice in (
         (headrace.TemporalSplit(**split), "name its columns in a file, signature="),
         (headrace.Histories(source=raw), "write a line of names"),
-        (headrace.Series(source=[raw], target="x", features=["y"], frequency="1d"), "write a line of names"),
+        (
+            headrace.Series(source=[raw], target="x", features=["y"], frequency="1d"),
+            "write a line of names",
+        ),
     ):
         with pytest.raises(InputError, match=f"has no column .* the file has no header: {advice}"):
             headrace.prepare(recipe, tmp_path / "out")
 
     (tmp_path / "names").write_text("id,time,x\n")
-    run = headrace.prepare(headrace.TemporalSplit(**split, signature=tmp_path / "names"), tmp_path / "out")
-    assert 3 == sum(each.rows for each in run.manifest.splits.values()) + sum(run.manifest.dropped.values())
+    run = headrace.prepare(
+        headrace.TemporalSplit(**split, signature=tmp_path / "names"), tmp_path / "out"
+    )
+    assert 3 == sum(each.rows for each in run.manifest.splits.values()) + sum(
+        run.manifest.dropped.values()
+    )
 
 
 def test_files_that_differ_by_their_first_rows_are_told(raw: Path) -> None:
     (raw / "b.csv").write_text("9,2024-01-01,3.5\n")
-    with pytest.raises(InputError, match=r"lacks 1; adds 9, .* if '1' is data, the file has no header"):
+    with pytest.raises(
+        InputError, match=r"lacks 1; adds 9, .* if '1' is data, the file has no header"
+    ):
         headrace.open(raw)
     (raw / "b.csv").unlink()
     (raw / "a.csv").write_text("1,1,2024-01-01\n")

@@ -39,7 +39,9 @@ def holds(word: str, text: str) -> bool:
         return known and Decimal(repr(float(text))) == Decimal(text)
     try:
         if word == "date":
-            return re.fullmatch(r"\d{4}-\d\d-\d\d", text, re.ASCII) is not None and bool(date.fromisoformat(text))
+            return re.fullmatch(r"\d{4}-\d\d-\d\d", text, re.ASCII) is not None and bool(
+                date.fromisoformat(text)
+            )
         return MOMENT.fullmatch(text) is not None and bool(datetime.fromisoformat(text))
     except ValueError:
         return False
@@ -48,7 +50,9 @@ def holds(word: str, text: str) -> bool:
 def expected(values: list[str]) -> str:
     texts = [each for each in values if each not in ("", *NULLS)]
     words = ("bool", "int64", "uint64", "float64", "date", "datetime")
-    return next((word for word in words if texts and all(holds(word, each) for each in texts)), "text")
+    return next(
+        (word for word in words if texts and all(holds(word, each) for each in texts)), "text"
+    )
 
 
 def shards_of(directory: Path, parts: list[list[str]]) -> list[tuple[Path, str]]:
@@ -56,7 +60,9 @@ def shards_of(directory: Path, parts: list[list[str]]) -> list[tuple[Path, str]]
     files = []
     for number, values in enumerate(parts):
         path = directory / f"part-{number}.csv"
-        path.write_text("row,value\n" + "".join(f'{row},"{value}"\n' for row, value in enumerate(values)))
+        path.write_text(
+            "row,value\n" + "".join(f'{row},"{value}"\n' for row, value in enumerate(values))
+        )
         files.append((path, path.name))
     return files
 
@@ -75,7 +81,12 @@ FLOATS = st.one_of(
 DATES = st.dates(min_value=date(1, 1, 1)).map(date.isoformat)
 TIMES = st.datetimes().flatmap(
     lambda each: st.sampled_from(
-        [each.isoformat(), each.isoformat(" "), each.isoformat(" ", "minutes"), each.isoformat("T", "milliseconds")]
+        [
+            each.isoformat(),
+            each.isoformat(" "),
+            each.isoformat(" ", "minutes"),
+            each.isoformat("T", "milliseconds"),
+        ]
     )
 )
 ODD = st.sampled_from(["007", "-0", "+5", "1.50", ".5", "5.", "1e5", "0x1", "True", "2024-02-30", "2024-1-1", "x", "NaN", "inf", "", "NA", "2024-01-01T10:00Z", "1,5", " 1", "1_0"])  # fmt: skip
@@ -86,7 +97,9 @@ ODD = st.sampled_from(["007", "-0", "+5", "1.50", ".5", "5.", "1e5", "0x1", "Tru
 @given(
     st.sampled_from([INTEGERS, FLOATS, DATES, TIMES, st.sampled_from(["true", "false"])]).flatmap(
         lambda kind: st.lists(
-            st.lists(st.one_of(kind, kind, kind, st.sampled_from(["", "NA"]), kind), max_size=6), min_size=1, max_size=3
+            st.lists(st.one_of(kind, kind, kind, st.sampled_from(["", "NA"]), kind), max_size=6),
+            min_size=1,
+            max_size=3,
         )
     ),
     st.one_of(st.none(), ODD, INTEGERS, FLOATS, DATES, TIMES),
@@ -128,7 +141,9 @@ def test_the_type_is_the_first_that_holds_all_values(
         ("2024-01-01 10:00", "2024-01-01 10:00Z", "text"),
     ],
 )
-def test_one_value_in_the_last_row_of_the_last_shard_decides(tmp_path: Path, column: str, odd: str, word: str) -> None:
+def test_one_value_in_the_last_row_of_the_last_shard_decides(
+    tmp_path: Path, column: str, odd: str, word: str
+) -> None:
     parts = [[column] * 20_000 for _ in range(3)]
 
     assert expected([column]) == inferred(tmp_path, parts)
@@ -167,7 +182,9 @@ def test_a_run_of_inferred_types_is_the_run_of_the_types_written_out(tmp_path: P
     shards_of(tmp_path / "raw", [["1", "NA"], ["2.5"]])
     asked = settings(tmp_path / "raw", types="infer")
     first = headrace.prepare(asked, tmp_path / "out")
-    written = headrace.prepare(settings(tmp_path / "raw", types={"row": "int64", "value": "float64"}), tmp_path / "out")
+    written = headrace.prepare(
+        settings(tmp_path / "raw", types={"row": "int64", "value": "float64"}), tmp_path / "out"
+    )
     rows = headrace.open(tmp_path / "out")["all"].to_arrow()
 
     assert {"row": "int64", "value": "float64"} == dict(asked.types) == asked.inferred_types
@@ -195,11 +212,21 @@ def test_a_later_value_that_does_not_fit_is_refused(tmp_path: Path) -> None:
 
 def test_columns_of_a_role_stay_text(tmp_path: Path) -> None:
     rows = pl.DataFrame(
-        {"who": range(40), "when": [f"2024-01-{1 + n % 28:02}" for n in range(40)], "n": range(40), "y": [0, 1] * 20}
+        {
+            "who": range(40),
+            "when": [f"2024-01-{1 + n % 28:02}" for n in range(40)],
+            "n": range(40),
+            "y": [0, 1] * 20,
+        }
     )
     rows.write_csv(tmp_path / "rows.csv")
     split = headrace.TemporalSplit(
-        source=tmp_path / "rows.csv", time="when", entity="who", label="y", split_date="2024-01-20", types="infer"
+        source=tmp_path / "rows.csv",
+        time="when",
+        entity="who",
+        label="y",
+        split_date="2024-01-20",
+        types="infer",
     )
 
     assert {"n": "int64"} == dict(split.types)
@@ -209,7 +236,9 @@ def test_columns_of_other_formats_have_their_own_types(tmp_path: Path) -> None:
     pl.DataFrame({"a": [1], "b": ["1"]}).write_parquet(tmp_path / "a.parquet")
     (tmp_path / "b.csv").write_text("a,b,c\n1,2,3\n")
 
-    assert {"c": "int64"} == infer_types([(tmp_path / name, name) for name in ("a.parquet", "b.csv")])
+    assert {"c": "int64"} == infer_types(
+        [(tmp_path / name, name) for name in ("a.parquet", "b.csv")]
+    )
 
 
 def test_opening_refuses_it_and_says_what_to_do(tmp_path: Path) -> None:

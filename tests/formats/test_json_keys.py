@@ -43,10 +43,16 @@ REPEATED = {
 
 @pytest.mark.parametrize("name", REPEATED)
 @pytest.mark.parametrize("form", ["jsonl", "jsonl.gz", "json"])
-def test_a_key_that_stands_twice_is_refused_with_line_and_key(tmp_path: Path, name: str, form: str) -> None:
+def test_a_key_that_stands_twice_is_refused_with_line_and_key(
+    tmp_path: Path, name: str, form: str
+) -> None:
     row, key = REPEATED[name]
     lines = [GOOD, b"  \n", GOOD, row + b"\n", GOOD]
-    data = b"".join(lines) if form != "json" else b"[" + b",".join(each for each in lines if each.strip()) + b"]"
+    data = (
+        b"".join(lines)
+        if form != "json"
+        else b"[" + b",".join(each for each in lines if each.strip()) + b"]"
+    )
     path = write_bytes(tmp_path / "in" / f"part-0.{form}", data)
     where = "row 3" if form == "json" else "line 4"
 
@@ -56,12 +62,17 @@ def test_a_key_that_stands_twice_is_refused_with_line_and_key(tmp_path: Path, na
         lambda: headrace.open(path.parent),
         lambda: headrace.prepare(headrace.Rewrite(source=path.parent), tmp_path / "rewritten"),
     ):
-        with pytest.raises(InputError, match=rf"part-0\.{form}: {where}: key '{key}' appears twice"):
+        with pytest.raises(
+            InputError, match=rf"part-0\.{form}: {where}: key '{key}' appears twice"
+        ):
             read()
 
 
 def test_equal_keys_of_different_objects_are_no_repeats(tmp_path: Path) -> None:
-    data = b'{"id":"1","x":{"id":1,"y":{"id":2}},"l":[{"id":1},{"id":2}],"t":"\\"id\\":1,\\"id\\":2"}\n' * 3
+    data = (
+        b'{"id":"1","x":{"id":1,"y":{"id":2}},"l":[{"id":1},{"id":2}],"t":"\\"id\\":1,\\"id\\":2"}\n'
+        * 3
+    )
     path = write_bytes(tmp_path / "part-0.jsonl", data)
 
     assert ["id", "x", "l", "t"] == survey(path, path.name).schema.names
@@ -82,7 +93,9 @@ def written(value: Any, random_: random.Random) -> str:
     """JSON text of a value, where tuples of pairs are objects; keys are escaped and spaced at random."""
     space = random_.choice(["", " ", "\t"])
     if isinstance(value, tuple):
-        pairs = (f"{key(name, random_)}{space}:{space}{written(inner, random_)}" for name, inner in value)
+        pairs = (
+            f"{key(name, random_)}{space}:{space}{written(inner, random_)}" for name, inner in value
+        )
         return "{" + ",".join(pairs) + "}"
     if isinstance(value, list):
         return "[" + f",{space}".join(written(each, random_) for each in value) + "]"
@@ -117,7 +130,9 @@ def test_full_rows_need_no_exact_check() -> None:
     data = "".join(json.dumps(row) + "\n" for row in rows).encode()
 
     assert key_bound(as_bytes(data)) == values_found(pa.Table.from_pylist(rows))
-    assert key_bound(as_bytes(data.replace(b'"n": 3', b'"n": 3, "n": 3'))) > values_found(pa.Table.from_pylist(rows))
+    assert key_bound(as_bytes(data.replace(b'"n": 3', b'"n": 3, "n": 3'))) > values_found(
+        pa.Table.from_pylist(rows)
+    )
 
 
 @pytest.mark.parametrize("text", ['{"a": NaN}', '{"a": 1, "a": 1}', '{"a": [-Infinity]}', '{"b": {"a": 1, "\\u0061": 2}}'])  # fmt: skip
@@ -172,7 +187,9 @@ def test_large_fractions_and_exact_whole_numbers_are_read(tmp_path: Path) -> Non
     assert ["x", "y", "z"] == survey(path, path.name).schema.names
 
 
-@pytest.mark.parametrize("data", [b'[{"a": "x\ny"}]', b'\x0b[{"a": 1}]', b'[{"a": 1}\x0c]', b'[{"a": "x\r"}]'])
+@pytest.mark.parametrize(
+    "data", [b'[{"a": "x\ny"}]', b'\x0b[{"a": 1}]', b'[{"a": 1}\x0c]', b'[{"a": "x\r"}]']
+)
 def test_an_array_that_json_refuses_is_refused(tmp_path: Path, data: bytes) -> None:
     path = write_bytes(tmp_path / "part-0.json", data)
 
@@ -189,7 +206,10 @@ def test_a_line_is_one_object(tmp_path: Path, line: bytes) -> None:
 
 
 def test_columns_of_parquet_and_arrow_files_have_whole_names(tmp_path: Path) -> None:
-    for name, table in {"top": pa.table({"a\0b": [1]}), "inner": pa.table({"x": [[{"a\0": 1}]]})}.items():
+    for name, table in {
+        "top": pa.table({"a\0b": [1]}),
+        "inner": pa.table({"x": [[{"a\0": 1}]]}),
+    }.items():
         path = tmp_path / f"{name}.parquet"
         pq.write_table(table, path)
         with pytest.raises(InputError, match=r"holds a zero byte|cannot be read"):

@@ -45,7 +45,9 @@ def test_19_digit_integers_keep_every_digit(tmp_path: Path) -> None:
     assert [1234567890123456789, -(2**63)] == [row["id"] for row in rows(path)]
 
 
-@pytest.mark.parametrize("digits", ["12345678901234567890", "9223372036854775808", "123456789012345678901234567890"])
+@pytest.mark.parametrize(
+    "digits", ["12345678901234567890", "9223372036854775808", "123456789012345678901234567890"]
+)
 def test_an_integer_that_fits_no_64_bits_is_an_error(tmp_path: Path, digits: str) -> None:
     path = written(tmp_path, f'{{"id": {digits}}}\n')
 
@@ -59,16 +61,24 @@ def test_an_integer_that_fits_no_64_bits_is_an_error(tmp_path: Path, digits: str
      ('{"a": "x"}', '{"a": 1}'), ('"x"', "0.5"), ('"x"', "[]")],
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["part-0.jsonl", "part-0.json"])
-def test_two_types_under_one_key_are_an_error(tmp_path: Path, one: str, other: str, name: str) -> None:
+def test_two_types_under_one_key_are_an_error(
+    tmp_path: Path, one: str, other: str, name: str
+) -> None:
     objects = [f'{{"k": {one}}}', f'{{"k": {other}}}']
-    path = written(tmp_path, "\n".join(objects) + "\n" if name.endswith("l") else f"[{','.join(objects)}]", name)
+    path = written(
+        tmp_path,
+        "\n".join(objects) + "\n" if name.endswith("l") else f"[{','.join(objects)}]",
+        name,
+    )
 
     with pytest.raises(InputError, match=r"part-0\.json.*: .*(type|JSON)"):
         survey(path, path.name)
 
 
 def test_two_types_are_an_error_also_when_far_apart(tmp_path: Path) -> None:
-    path = written(tmp_path, '{"k": 1, "pad": "%s"}\n' % ("x" * 1000) * 20_000 + '{"k": "x", "pad": ""}\n')
+    path = written(
+        tmp_path, '{"k": 1, "pad": "%s"}\n' % ("x" * 1000) * 20_000 + '{"k": "x", "pad": ""}\n'
+    )
 
     with pytest.raises(InputError, match="key 'k'"):
         survey(path, path.name)
@@ -82,15 +92,22 @@ def test_whole_numbers_and_fractions_are_fractions_where_that_is_exact(tmp_path:
 
 @pytest.mark.slow
 def test_whole_numbers_and_fractions_are_fractions_also_when_far_apart(tmp_path: Path) -> None:
-    path = written(tmp_path, '{"k": 1, "pad": "%s"}\n' % ("x" * 1000) * 20_000 + '{"k": 0.5, "pad": ""}\n')
+    path = written(
+        tmp_path, '{"k": 1, "pad": "%s"}\n' % ("x" * 1000) * 20_000 + '{"k": 0.5, "pad": ""}\n'
+    )
 
     assert pa.float64() == types(path)["k"]
     assert [1.0] * 20_000 + [0.5] == [row["k"] for row in rows(path)]
 
 
 @pytest.mark.parametrize("gap", [0, 20_000])
-def test_whole_numbers_that_no_fraction_type_holds_are_an_error_beside_fractions(tmp_path: Path, gap: int) -> None:
-    path = written(tmp_path, '{"k": 9007199254740993}\n' + '{"pad": "%s"}\n' % ("x" * 1000) * gap + '{"k": 2.5}\n')
+def test_whole_numbers_that_no_fraction_type_holds_are_an_error_beside_fractions(
+    tmp_path: Path, gap: int
+) -> None:
+    path = written(
+        tmp_path,
+        '{"k": 9007199254740993}\n' + '{"pad": "%s"}\n' % ("x" * 1000) * gap + '{"k": 2.5}\n',
+    )
 
     with pytest.raises(InputError, match="key 'k'"):
         survey(path, path.name)
@@ -112,7 +129,11 @@ def test_a_key_that_every_row_has_is_not_null(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["part-0.json", "part-0.json.gz", "part-0.json.zst"])
 @pytest.mark.parametrize(
     "text",
-    ['[{"a": 1}, {"a": 2, "b": "x"}]', '[\n {"a": 1},\n {"a": 2,\n "b": "x"}\n]\n', '{"a": 1}\n{"a": 2, "b": "x"}\n'],
+    [
+        '[{"a": 1}, {"a": 2, "b": "x"}]',
+        '[\n {"a": 1},\n {"a": 2,\n "b": "x"}\n]\n',
+        '{"a": 1}\n{"a": 2, "b": "x"}\n',
+    ],
 )
 def test_a_json_file_is_an_array_or_lines(tmp_path: Path, name: str, text: str) -> None:
     path = written(tmp_path, text, name)
@@ -201,7 +222,9 @@ def test_what_is_no_object_a_line_is_an_error(tmp_path: Path, text: str) -> None
 
 @pytest.mark.parametrize("name", ["part-0.jsonl.gz", "part-0.jsonl.zst"])
 def test_a_truncated_file_is_an_error(tmp_path: Path, name: str) -> None:
-    path = written(tmp_path, "".join(json.dumps({"a": n * 7919 % 10007}) + "\n" for n in range(20_000)), name)
+    path = written(
+        tmp_path, "".join(json.dumps({"a": n * 7919 % 10007}) + "\n" for n in range(20_000)), name
+    )
     path.write_bytes(path.read_bytes()[:-20])
 
     with pytest.raises(InputError, match="cut or damaged"):
@@ -236,13 +259,17 @@ json_rows = st.lists(st.fixed_dictionaries({"i": st.none() | st.integers(-(2**63
 def test_any_chunk_size_gives_the_rows_that_the_json_module_reads(
     tmp_path: Path, objects: list[dict[str, object]], chunk_bytes: int
 ) -> None:
-    path = written(fresh(tmp_path), "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in objects))
+    path = written(
+        fresh(tmp_path), "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in objects)
+    )
     shard = survey(path, path.name)
     chunks = list(jsonl.chunks(shard, chunk_bytes))
 
     assert objects == [row for chunk in chunks for row in chunk.table().to_pylist()]
     sizes = np.concatenate([chunk.sizes() for chunk in chunks])
-    copied = [record for part in copied_records(shard, sizes, chunk_bytes) for record in part.to_pylist()]
+    copied = [
+        record for part in copied_records(shard, sizes, chunk_bytes) for record in part.to_pylist()
+    ]
     assert path.read_bytes() == b"".join(copied)
     assert len(objects) == len(copied)
 
@@ -252,20 +279,28 @@ def test_any_chunk_size_gives_the_rows_that_the_json_module_reads(
 def test_what_is_rendered_the_json_module_reads(objects: list[dict[str, object]]) -> None:
     table = pa.Table.from_pylist(objects, pa.schema([("i", pa.int64()), ("t", pa.string())]))
 
-    assert objects == [json.loads(line) for line in jsonl.render(table).decode().split("\n") if line]
+    assert objects == [
+        json.loads(line) for line in jsonl.render(table).decode().split("\n") if line
+    ]
 
 
 nested = st.recursive(
-    st.none() | st.booleans() | st.integers(-5, 5) | st.text(alphabet=st.sampled_from('a"\\{}[],:\n é'), max_size=6),
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 5)
+    | st.text(alphabet=st.sampled_from('a"\\{}[],:\n é'), max_size=6),
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["x", "}", '"', "\\"]), inner, max_size=3)
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["x", "}", '"', "\\"]), inner, max_size=3)
     ),
     max_leaves=6,
 )
 
 
 @given(
-    st.lists(st.dictionaries(st.sampled_from(["a", "{", '"', "\\"]), nested, max_size=3), max_size=6),
+    st.lists(
+        st.dictionaries(st.sampled_from(["a", "{", '"', "\\"]), nested, max_size=3), max_size=6
+    ),
     st.sampled_from([None, 1]),
     st.booleans(),
 )

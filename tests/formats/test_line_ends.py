@@ -65,8 +65,14 @@ def test_a_lone_carriage_return_is_refused_under_a_signature(tmp_path: Path, nam
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
 def test_a_carriage_return_in_quotes_is_text(tmp_path: Path, newline: bytes) -> None:
     texts = ["a\rb", "\r", "\r\n\r", "\r\r\n"]
-    rows = [f'{n},{date},"{text}"'.encode() for n, text in enumerate(texts) for date in ("2024-01-01", "2025-02-01")]
-    path = write_bytes(tmp_path / "in" / "part-0.csv", newline.join([b'"i\rd",date,"x\r\ny"', *rows]) + newline)
+    rows = [
+        f'{n},{date},"{text}"'.encode()
+        for n, text in enumerate(texts)
+        for date in ("2024-01-01", "2025-02-01")
+    ]
+    path = write_bytes(
+        tmp_path / "in" / "part-0.csv", newline.join([b'"i\rd",date,"x\r\ny"', *rows]) + newline
+    )
 
     assert ["i\rd", "date", "x\r\ny"] == survey(path, "x").schema.names
     assert [text for text in texts for _ in range(2)] == [row["x\r\ny"] for row in read(path)]
@@ -90,7 +96,9 @@ OTHER_BREAKS = {"VT": "\x0b", "FF": "\x0c", "FS": "\x1c", "GS": "\x1d", "RS": "\
 def test_what_unicode_calls_a_line_break_is_text(tmp_path: Path, name: str, extension: str) -> None:
     mark = OTHER_BREAKS[name]
     if extension == "jsonl":
-        data = f'{{"id{mark}": "a{mark}b", "x": 1}}\n'.replace(mark, f"\\u{ord(mark):04x}" if mark < " " else mark)
+        data = f'{{"id{mark}": "a{mark}b", "x": 1}}\n'.replace(
+            mark, f"\\u{ord(mark):04x}" if mark < " " else mark
+        )
     else:
         data = f"id{mark},x\na{mark}b,1\n".replace(",", "," if extension == "csv" else "\t")
     path = write_bytes(tmp_path / f"part-0.{extension}", data.encode())
@@ -123,12 +131,16 @@ def test_a_header_is_cut_into_names_like_a_row_into_fields(tmp_path: Path) -> No
     names = b'"a,b","c""d","e\nf",g"h"i,"",k'
     path = write_bytes(tmp_path / "part-0.csv", names + b"\n" + names + b"\n")
 
-    assert [{"a,b": "a,b", 'c"d': 'c"d', "e\nf": "e\nf", 'g"h"i': 'g"h"i', "": "", "k": "k"}] == read(path)
+    assert [
+        {"a,b": "a,b", 'c"d': 'c"d', "e\nf": "e\nf", 'g"h"i': 'g"h"i', "": "", "k": "k"}
+    ] == read(path)
 
 
 def test_a_header_longer_than_what_is_read_first(tmp_path: Path) -> None:
     names = [f"column_{place:06d}" for place in range(9000)]
-    path = write_bytes(tmp_path / "part-0.csv", (",".join(names) + "\n" + ",".join("1" * 9000) + "\n").encode())
+    path = write_bytes(
+        tmp_path / "part-0.csv", (",".join(names) + "\n" + ",".join("1" * 9000) + "\n").encode()
+    )
 
     assert [dict.fromkeys(names, "1")] == read(path)
     path.write_bytes(path.read_bytes().replace(b"\n", b"\r"))
@@ -136,7 +148,9 @@ def test_a_header_longer_than_what_is_read_first(tmp_path: Path) -> None:
         read(path)
 
 
-def test_static_attributes_of_a_text_table_with_old_mac_line_ends_are_refused(tmp_path: Path) -> None:
+def test_static_attributes_of_a_text_table_with_old_mac_line_ends_are_refused(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "attributes.txt"
     path.write_bytes(b"id;area\r1;2.5\r")
     settings = headrace.Series(source=tmp_path, target="flow", features=["rain"])
@@ -159,12 +173,16 @@ def test_streamed_rows_of_crlf_files_without_a_last_line_end(tmp_path: Path) -> 
 
 
 def test_a_byte_order_mark_in_a_value_is_kept_wherever_chunks_begin(tmp_path: Path) -> None:
-    path = write_bytes(tmp_path / "part-0.csv", "a,b\n\ufeff,1\n\ufeff2,1\n".encode() + b'"\xef\xbb\xbf",3\n')
+    path = write_bytes(
+        tmp_path / "part-0.csv", "a,b\n\ufeff,1\n\ufeff2,1\n".encode() + b'"\xef\xbb\xbf",3\n'
+    )
     shard = survey(path, path.name)
 
     for chunk_bytes in (1, 5, 7, 1000):
         chunks = list(delimited.chunks(shard, chunk_bytes))
-        assert ["\ufeff", "\ufeff2", "\ufeff"] == [row["a"] for chunk in chunks for row in chunk.table().to_pylist()]
+        assert ["\ufeff", "\ufeff2", "\ufeff"] == [
+            row["a"] for chunk in chunks for row in chunk.table().to_pylist()
+        ]
 
 
 def test_a_carriage_return_between_quotes_inside_a_field_is_refused(tmp_path: Path) -> None:
@@ -174,10 +192,14 @@ def test_a_carriage_return_between_quotes_inside_a_field_is_refused(tmp_path: Pa
             read(path)
 
 
-def test_an_empty_field_behind_a_quoted_one_is_null_at_the_end_of_a_file_too(tmp_path: Path) -> None:
+def test_an_empty_field_behind_a_quoted_one_is_null_at_the_end_of_a_file_too(
+    tmp_path: Path,
+) -> None:
     table = parse(b'x,1,x\n2,"",', ",", 3, dict.fromkeys(range(3), pa.large_string()))
     schema = pa.schema([("a", pa.string()), ("n", pa.int64()), ("b", pa.string())])
-    numbers = parse_numbers(b'"x",1,x\nb,"2",', separator=",", names=["a", "n", "b"], schema=schema, null_values=())
+    numbers = parse_numbers(
+        b'"x",1,x\nb,"2",', separator=",", names=["a", "n", "b"], schema=schema, null_values=()
+    )
 
     assert ["1", ""] == table["1"].to_pylist()
     assert ["x", None] == table["2"].to_pylist()

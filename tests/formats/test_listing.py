@@ -26,17 +26,23 @@ def test_names_are_relative_sorted_and_data_only(tmp_path: Path) -> None:
     assert ["a.CSV", "b.csv", "c.parquet.gz"] == listing.names
     assert tmp_path / "raw" / "b.csv" == listing.path(1)
     assert [4, 4, 4] == listing.sizes.tolist()
-    assert [listing.path(n).stat().st_mtime_ns for n in range(3)] == listing.stat_array[:, 1].tolist()
+    assert [listing.path(n).stat().st_mtime_ns for n in range(3)] == listing.stat_array[
+        :, 1
+    ].tolist()
 
 
 @pytest.mark.parametrize("name", ["a.csv", "A.Json.GZ", "x.snappy.parquet", "a.ndjson.zst", "a.feather", ".csv", "_a.csv", "a.txt", "acsv", "a.csv.bz2", "a.parquet.gz.gz", "a.arrow"])  # fmt: skip
 def test_a_name_is_data_as_elsewhere(name: str) -> None:
-    assert (file_type_of_name(name) is not None) == (name[0] not in "._" and name.lower().endswith(FORMATS.endings))
+    assert (file_type_of_name(name) is not None) == (
+        name[0] not in "._" and name.lower().endswith(FORMATS.endings)
+    )
 
 
 def test_files_of_several_places_are_named_below_what_they_share(tmp_path: Path) -> None:
     touch(tmp_path / "x" / "a.csv", tmp_path / "y" / "z" / "a.csv")
-    listing = list_files([tmp_path / "y" / "z", str(tmp_path / "*" / "*.csv"), tmp_path / "x" / "a.csv"])
+    listing = list_files(
+        [tmp_path / "y" / "z", str(tmp_path / "*" / "*.csv"), tmp_path / "x" / "a.csv"]
+    )
 
     assert tmp_path == listing.root
     assert ["x/a.csv", "y/z/a.csv"] == listing.names
@@ -49,7 +55,9 @@ def test_links_are_listed_once_under_the_first_name(tmp_path: Path) -> None:
     (tmp_path / "again").symlink_to("raw", target_is_directory=True)
 
     assert ["a.csv", "d.csv"] == list_files([tmp_path / "raw"]).names
-    assert ["again/a.csv", "again/d.csv"] == list_files([tmp_path / "raw", tmp_path / "again"]).names
+    assert ["again/a.csv", "again/d.csv"] == list_files(
+        [tmp_path / "raw", tmp_path / "again"]
+    ).names
 
 
 def test_the_digest_follows_names_sizes_and_times(tmp_path: Path) -> None:
@@ -87,7 +95,9 @@ def test_an_entry_without_files_is_an_error(entry: str, tmp_path: Path) -> None:
         ([".hidden/a.csv", "_SUCCESS"], "arrow file; give the directory of the shards"),
     ],
 )
-def test_a_directory_without_data_says_what_it_has(files: list[str], message: str, tmp_path: Path) -> None:
+def test_a_directory_without_data_says_what_it_has(
+    files: list[str], message: str, tmp_path: Path
+) -> None:
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()

@@ -9,7 +9,14 @@ import headrace
 from headrace.errors import InputError
 from tables import small_rows, split, split_rows
 
-LEGAL = ["part\n0.csv", "\npart-0.csv", "part-0\r.csv", "part-0\x1b[31m.csv", "part-0\t\n.csv", "part-0\u2028.csv"]
+LEGAL = [
+    "part\n0.csv",
+    "\npart-0.csv",
+    "part-0\r.csv",
+    "part-0\x1b[31m.csv",
+    "part-0\t\n.csv",
+    "part-0\u2028.csv",
+]
 
 
 def written(path: Path) -> Path:
@@ -23,7 +30,9 @@ def test_a_name_may_hold_line_ends_and_escapes(tmp_path: Path, name: str) -> Non
     path = written(tmp_path / "in" / name)
     run = split(path.parent, tmp_path / "out").run
 
-    assert 60 == headrace.open(path).split_rows["all"] == headrace.open(path.parent).split_rows["all"]
+    assert (
+        60 == headrace.open(path).split_rows["all"] == headrace.open(path.parent).split_rows["all"]
+    )
     assert split_rows(run, "train")
     assert [] == headrace.verify(tmp_path / "out").problems
 

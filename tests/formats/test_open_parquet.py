@@ -23,14 +23,25 @@ def nothing_open() -> None:
 
 
 def write(path: Path, first: int = 0, rows: int = 400) -> pa.Table:
-    table = pa.table({"a": list(range(first, first + rows)), "b": [str(n) for n in range(first, first + rows)]})
+    table = pa.table(
+        {"a": list(range(first, first + rows)), "b": [str(n) for n in range(first, first + rows)]}
+    )
     pq.write_table(table, path, row_group_size=40, write_page_checksum=True, compression="none")
     return table
 
 
 def read(path: Path, block: int, columns: list[str], schema: pa.Schema, **options) -> pa.Table:
     target = Target.of(pa.schema([schema.field(name) for name in columns]))
-    return read_block(path, "parquet", block=block, offset=0, length=0, target=target, names=schema.names, **options)
+    return read_block(
+        path,
+        "parquet",
+        block=block,
+        offset=0,
+        length=0,
+        target=target,
+        names=schema.names,
+        **options,
+    )
 
 
 @pytest.mark.parametrize("columns", [["a", "b"], ["b", "a"], ["b"]])
@@ -73,7 +84,9 @@ def test_a_file_that_changed_is_opened_again(how: str, tmp_path: Path) -> None:
     assert other.slice(0, 40).select(["a"]).equals(read(path, 0, ["a"], table.schema))
 
 
-def test_more_files_than_footers_are_kept_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_files_than_footers_are_kept_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(open_parquet, "_MOST_FOOTER_BYTES", 20_000)
     tables = [write(tmp_path / f"{n}.parquet", n * 1000) for n in range(9)]
     for turn in range(3):
@@ -96,7 +109,10 @@ def test_a_file_that_failed_is_looked_at_anew(tmp_path: Path) -> None:
     with pytest.raises(CorruptShard, match=r"row group 1: .*CRC"):
         read(path, 1, ["a"], table.schema)
     assert table.slice(0, 40).select(["a"]).equals(read(path, 0, ["a"], table.schema))
-    assert table.slice(40, 40)["a"].to_pylist() != read(path, 1, ["a"], table.schema, pages="trust")["a"].to_pylist()
+    assert (
+        table.slice(40, 40)["a"].to_pylist()
+        != read(path, 1, ["a"], table.schema, pages="trust")["a"].to_pylist()
+    )
     path.write_bytes(clean)
     os.utime(path, ns=(1, 1))
     assert table.slice(40, 40).select(["a"]).equals(read(path, 1, ["a"], table.schema))

@@ -18,9 +18,15 @@ from tables import write_bytes
 PARQUET = FileType.named("parquet")
 
 
-def written(path: Path, table: pa.Table, schema: pa.Schema | None = None, compression: str = "lz4") -> Path:
+def written(
+    path: Path, table: pa.Table, schema: pa.Schema | None = None, compression: str = "lz4"
+) -> Path:
     with ShardWriter(
-        path, file_type=PARQUET, schema=schema or table.schema, dialect=None, parquet_compression=compression
+        path,
+        file_type=PARQUET,
+        schema=schema or table.schema,
+        dialect=None,
+        parquet_compression=compression,
     ) as writer:
         writer.append(table)
         writer.finish()
@@ -58,13 +64,17 @@ def test_a_column_declared_without_nulls_is_required_in_the_file(tmp_path: Path)
 
 def test_row_groups_are_full_whatever_pieces_the_rows_come_in(tmp_path: Path) -> None:
     table = pa.table({"a": list(range(3 * BLOCK_ROWS // 2))})
-    with ShardWriter(tmp_path / "p.parquet", file_type=PARQUET, schema=table.schema, dialect=None) as writer:
+    with ShardWriter(
+        tmp_path / "p.parquet", file_type=PARQUET, schema=table.schema, dialect=None
+    ) as writer:
         for start in range(0, len(table), 999):
             writer.append(table.slice(start, 999))
         writer.finish()
     metadata = pq.read_metadata(tmp_path / "p.parquet")
 
-    assert [BLOCK_ROWS, BLOCK_ROWS // 2] == [metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)]
+    assert [BLOCK_ROWS, BLOCK_ROWS // 2] == [
+        metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)
+    ]
 
 
 def test_a_row_group_holds_at_most_8_mebibytes(tmp_path: Path) -> None:
@@ -72,7 +82,9 @@ def test_a_row_group_holds_at_most_8_mebibytes(tmp_path: Path) -> None:
     path = written(tmp_path / "p.parquet", table, compression="none")
     metadata = pq.read_metadata(path)
 
-    assert 8 << 20 >= max(1004 * metadata.row_group(g).num_rows for g in range(metadata.num_row_groups))
+    assert 8 << 20 >= max(
+        1004 * metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)
+    )
 
 
 def test_dictionaries_are_used_where_values_repeat_and_only_there(tmp_path: Path) -> None:
@@ -90,7 +102,9 @@ def test_dictionaries_are_used_where_values_repeat_and_only_there(tmp_path: Path
 
 def test_a_file_without_rows_has_its_schema(tmp_path: Path) -> None:
     schema = pa.schema([pa.field("a", pa.int64(), nullable=False)])
-    with ShardWriter(tmp_path / "p.parquet", file_type=PARQUET, schema=schema, dialect=None) as writer:
+    with ShardWriter(
+        tmp_path / "p.parquet", file_type=PARQUET, schema=schema, dialect=None
+    ) as writer:
         written_ = writer.finish()
 
     assert 0 == written_.rows
@@ -99,7 +113,9 @@ def test_a_file_without_rows_has_its_schema(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
 def test_a_flipped_byte_is_an_error_or_changes_nothing(tmp_path: Path, compression: str) -> None:
-    table = pa.table({"a": [str(n * 7919 % 10007) for n in range(5000)], "b": [n * 0.5 for n in range(5000)]})
+    table = pa.table(
+        {"a": [str(n * 7919 % 10007) for n in range(5000)], "b": [n * 0.5 for n in range(5000)]}
+    )
     path = written(tmp_path / "p.parquet", table, compression=compression)
     clean = path.read_bytes()
     footer = int.from_bytes(clean[-8:-4], "little") + 8
@@ -127,7 +143,15 @@ def test_a_damaged_block_is_a_corrupt_shard(tmp_path: Path) -> None:
     path.write_bytes(bytes(data))
 
     with pytest.raises(CorruptShard, match=r"p\.parquet: row group 0: .*; restore the file"):
-        read_block(path, "parquet", block=0, offset=0, length=0, target=Target.of(table.schema), names=["a"])
+        read_block(
+            path,
+            "parquet",
+            block=0,
+            offset=0,
+            length=0,
+            target=Target.of(table.schema),
+            names=["a"],
+        )
 
 
 @pytest.mark.parametrize("size", [3, 8, 200, -1, -8, -100])
@@ -144,7 +168,9 @@ def test_a_parquet_file_may_be_compressed_as_a_whole(tmp_path: Path, name: str) 
     plain = written(tmp_path / "plain", pa.table({"a": ["007"]}))
     path = write_bytes(tmp_path / name, plain.read_bytes())
 
-    assert [{"a": "007"}] == [row for chunk in read_chunks(survey(path, name)) for row in chunk.table().to_pylist()]
+    assert [{"a": "007"}] == [
+        row for chunk in read_chunks(survey(path, name)) for row in chunk.table().to_pylist()
+    ]
 
 
 def test_a_snappy_parquet_file_is_found_once(tmp_path: Path) -> None:
@@ -162,7 +188,9 @@ def test_columns_are_read_by_name_in_any_order_also_with_dots(tmp_path: Path) ->
     for names in (["a"], ["a.b", "a"], ["c.d", "a"], ["s", "a.b"], None):
         (chunk,) = read_chunks(shard, names)
         expected = {"a": 1, "a.b": "x", "c.d": 2.5, "s": {"f": 1}}
-        assert {name: expected[name] for name in names or expected} == chunk.table(names).to_pylist()[0]
+        assert {name: expected[name] for name in names or expected} == chunk.table(
+            names
+        ).to_pylist()[0]
 
 
 def test_columns_that_hold_no_null_are_known_from_the_footer(tmp_path: Path) -> None:
@@ -185,7 +213,9 @@ def test_dictionary_columns_are_read_as_their_values(tmp_path: Path) -> None:
     shard = survey(path, path.name)
 
     assert pa.schema([("a", pa.string())]) == shard.schema
-    assert ["x", "y", "x"] == [row["a"] for chunk in read_chunks(shard) for row in chunk.table().to_pylist()]
+    assert ["x", "y", "x"] == [
+        row["a"] for chunk in read_chunks(shard) for row in chunk.table().to_pylist()
+    ]
 
 
 def test_a_name_that_stands_twice_is_an_error(tmp_path: Path) -> None:
@@ -200,7 +230,9 @@ def test_an_error_while_writing_leaves_no_file_and_no_noise(tmp_path: Path) -> N
     table = pa.table({"a": [1, 2]})
 
     def write() -> None:
-        with ShardWriter(tmp_path / "p.parquet", file_type=PARQUET, schema=table.schema, dialect=None) as writer:
+        with ShardWriter(
+            tmp_path / "p.parquet", file_type=PARQUET, schema=table.schema, dialect=None
+        ) as writer:
             writer.append(pa.table({"a": list(range(BLOCK_ROWS))}))
             raise HeadraceError("stop")
 
@@ -218,12 +250,20 @@ def test_coded_columns_hold_the_same_texts(tmp_path: Path, group: int, *, dictio
     path = tmp_path / "part-0.parquet"
     pq.write_table(table, path, row_group_size=group, use_dictionary=dictionary)
     shard = survey(path, path.name)
-    chunks = [chunk.table(["a.b", "n", "c"]) for chunk in read_chunks(shard, ["a.b", "n", "c"], coded=["a.b", "n"])]
+    chunks = [
+        chunk.table(["a.b", "n", "c"])
+        for chunk in read_chunks(shard, ["a.b", "n", "c"], coded=["a.b", "n"])
+    ]
 
-    stored = dictionary and group > 100  # of 100 rows each text is there once, so that codes would spare nothing
+    stored = (
+        dictionary and group > 100
+    )  # of 100 rows each text is there once, so that codes would spare nothing
     assert all(stored == pa.types.is_dictionary(chunk.schema.field("a.b").type) for chunk in chunks)
     assert max(chunk.num_rows for chunk in chunks) <= 4 * parquet.CHUNK_ROWS
     whole = pa.concat_tables(
-        [chunk.cast(pa.schema([shard.schema.field(name) for name in chunk.column_names])) for chunk in chunks]
+        [
+            chunk.cast(pa.schema([shard.schema.field(name) for name in chunk.column_names]))
+            for chunk in chunks
+        ]
     )
     assert table.select(["a.b", "n", "c"]).equals(whole)

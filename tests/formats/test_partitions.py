@@ -46,7 +46,12 @@ def rows() -> pl.DataFrame:
 def lake(root: Path, frame: pl.DataFrame, keys: list[str] = KEYS) -> Path:
     """Write a directory per value, by Arrow."""
     pyarrow.dataset.write_dataset(
-        frame.to_arrow(), root, format="parquet", partitioning=keys, partitioning_flavor="hive", max_partitions=4096
+        frame.to_arrow(),
+        root,
+        format="parquet",
+        partitioning=keys,
+        partitioning_flavor="hive",
+        max_partitions=4096,
     )
     return root
 
@@ -66,7 +71,9 @@ def polars_reads(root: Path) -> pl.DataFrame:
 
 def duckdb_reads(root: Path) -> pl.DataFrame:
     duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
-    table = duckdb.sql(f"select * from read_parquet('{root}/**/*.parquet', hive_partitioning=true)").to_arrow_table()
+    table = duckdb.sql(
+        f"select * from read_parquet('{root}/**/*.parquet', hive_partitioning=true)"
+    ).to_arrow_table()
     read = pl.from_arrow(table)
     assert isinstance(read, pl.DataFrame)
     return read
@@ -96,9 +103,13 @@ def test_a_directory_and_patterns_are_one_source(tmp_path: Path) -> None:
     one = lake(tmp_path / "one", rows().filter(year=2020, month=-1, place="a b"))
 
     assert 1 == len({tuple(list_files(entry).names) for entry in entries})
-    assert ["year=2020/month=-1/place=a%20b/part-0.parquet"] == list_files([one / "*" / "*" / "*" / "*.parquet"]).names
+    assert ["year=2020/month=-1/place=a%20b/part-0.parquet"] == list_files(
+        [one / "*" / "*" / "*" / "*.parquet"]
+    ).names
     assert ["month=-1/place=a%20b/part-0.parquet"] == list_files([one / "year=2020"]).names
-    assert ["place=a%20b/part-0.parquet"] == list_files([one / "year=2020" / "month=-1" / "*" / "*"]).names
+    assert ["place=a%20b/part-0.parquet"] == list_files(
+        [one / "year=2020" / "month=-1" / "*" / "*"]
+    ).names
 
 
 @pytest.mark.parametrize(
@@ -117,7 +128,9 @@ def test_a_directory_and_patterns_are_one_source(tmp_path: Path) -> None:
         (["١"], pa.string()),
     ],
 )
-def test_a_column_is_of_whole_numbers_where_all_values_are(values: list[str], kind: pa.DataType) -> None:
+def test_a_column_is_of_whole_numbers_where_all_values_are(
+    values: list[str], kind: pa.DataType
+) -> None:
     assert {"key": kind} == partition_types([f"key={value}/a.parquet" for value in values])
 
 
@@ -125,7 +138,12 @@ def test_a_column_is_of_whole_numbers_where_all_values_are(values: list[str], ki
 @given(st.dictionaries(st.text(min_size=1), st.text(), min_size=1, max_size=4))
 def test_names_come_back_from_their_percent_encoding(told: dict[str, str]) -> None:
     encodable = {key: value for key, value in told.items() if (key + value).isprintable()}
-    name = "/".join([*(f"{quote(key, safe='')}={quote(value, safe='')}" for key, value in encodable.items()), "a.csv"])
+    name = "/".join(
+        [
+            *(f"{quote(key, safe='')}={quote(value, safe='')}" for key, value in encodable.items()),
+            "a.csv",
+        ]
+    )
     hidden = any(quote(key, safe="")[0] in "._" for key in encodable)
 
     assert hidden or encodable == partition_of(name)
@@ -151,7 +169,8 @@ def test_files_beside_directories_of_columns_are_refused(tmp_path: Path, below: 
     rows().write_parquet(tmp_path / "lake" / below / "more.parquet")
 
     with pytest.raises(
-        InputError, match=r"year=2020: says what year is, and \S+ does not; give files that have the same"
+        InputError,
+        match=r"year=2020: says what year is, and \S+ does not; give files that have the same",
     ):
         headrace.open(tmp_path / "lake")
 
@@ -169,11 +188,15 @@ def test_a_column_of_some_files_only_is_refused(tmp_path: Path) -> None:
         (tmp_path / f"year={year}").mkdir()
         pq.write_table(pa.table(table), tmp_path / f"year={year}" / "a.parquet")
 
-    with pytest.raises(InputError, match="column year comes from its name, and that of .* from the file"):
+    with pytest.raises(
+        InputError, match="column year comes from its name, and that of .* from the file"
+    ):
         headrace.open(tmp_path)
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".tsv", ".jsonl", ".json", ".parquet", ".arrow"])
+@pytest.mark.parametrize(
+    "suffix", [".csv", ".csv.gz", ".tsv", ".jsonl", ".json", ".parquet", ".arrow"]
+)
 def test_files_of_every_format_have_the_columns(tmp_path: Path, suffix: str) -> None:
     frame = pl.DataFrame({"a": ["x", "y"], "b": ["1", "2"]})
     for year in ("2024", "__HIVE_DEFAULT_PARTITION__"):
@@ -181,7 +204,9 @@ def test_files_of_every_format_have_the_columns(tmp_path: Path, suffix: str) -> 
         path.parent.mkdir()
         writers: dict[str, Callable[[], Any]] = {
             ".csv": lambda path=path: frame.write_csv(path),
-            ".csv.gz": lambda path=path: path.write_bytes(__import__("gzip").compress(frame.write_csv().encode())),
+            ".csv.gz": lambda path=path: path.write_bytes(
+                __import__("gzip").compress(frame.write_csv().encode())
+            ),
             ".tsv": lambda path=path: frame.write_csv(path, separator="\t"),
             ".jsonl": lambda path=path: frame.write_ndjson(path),
             ".json": lambda path=path: frame.write_json(path),
@@ -226,7 +251,9 @@ def test_a_split_by_a_column_of_the_names_has_each_row_once(tmp_path: Path, suff
             "jsonl": own.write_ndjson,
         }
         writers[suffix](path)
-    split = headrace.TemporalSplit(source=tmp_path / "lake", time="when", entity="who", split_date="2024-01-01")
+    split = headrace.TemporalSplit(
+        source=tmp_path / "lake", time="when", entity="who", split_date="2024-01-01"
+    )
     headrace.prepare(split, tmp_path / "out")
     found = headrace.open(tmp_path / "out")
     read = [found[each].to_polars().collect() for each in found.splits if found.split_rows[each]]
@@ -239,8 +266,16 @@ def test_a_split_by_a_column_of_the_names_has_each_row_once(tmp_path: Path, suff
 
 def test_a_stream_has_the_columns(tmp_path: Path) -> None:
     root = lake(tmp_path / "lake", rows(), ["year"])
-    batches = list(headrace.open(root).stream("all", batch_size=64, columns=["amount", "year"], batch_format="numpy"))
-    pairs = {(amount, year) for batch in batches for amount, year in zip(batch["amount"], batch["year"], strict=True)}
+    batches = list(
+        headrace.open(root).stream(
+            "all", batch_size=64, columns=["amount", "year"], batch_format="numpy"
+        )
+    )
+    pairs = {
+        (amount, year)
+        for batch in batches
+        for amount, year in zip(batch["amount"], batch["year"], strict=True)
+    }
 
     assert set(rows().select("amount", "year").rows()) == pairs
 
@@ -252,7 +287,9 @@ def test_series_take_entities_from_names_of_directories(tmp_path: Path) -> None:
         days = pl.date_range(pl.date(2020, 1, 1), pl.date(2022, 12, 31), eager=True).cast(pl.String)
         pl.DataFrame({"day": days, "flow": range(len(days))}).write_parquet(path)
     found = headrace.prepare(
-        headrace.Series(source=tmp_path / "lake", time="day", entity="station", target="flow", min_train_years=1),
+        headrace.Series(
+            source=tmp_path / "lake", time="day", entity="station", target="flow", min_train_years=1
+        ),
         tmp_path / "out",
     )
 

@@ -19,10 +19,21 @@ from headrace.formats.shard import FormatCode, Shard, TableChunk
 class Columns(FormatCode):
     """Reads a JSON object of columns after a line of magic."""
 
-    def survey(self, path: Path, name: str, file_type: FileType, signature: Sequence[str] | None = None) -> Shard:  # noqa: ARG002  # of CSV
+    def survey(
+        self,
+        path: Path,
+        name: str,
+        file_type: FileType,
+        signature: Sequence[str] | None = None,  # noqa: ARG002 - of CSV
+    ) -> Shard:
         return Shard.unread(path, name, file_type).with_columns(self.table(path).schema, [])
 
-    def read(self, shard: Shard, columns: Sequence[str] | None = None, **options: object) -> Iterator[TableChunk]:  # noqa: ARG002  # of Parquet
+    def read(
+        self,
+        shard: Shard,
+        columns: Sequence[str] | None = None,
+        **options: object,  # noqa: ARG002 - of Parquet
+    ) -> Iterator[TableChunk]:
         table = self.table(shard.path)
         yield TableChunk(table if columns is None else table.select(list(columns)), 0)
 
@@ -31,7 +42,10 @@ class Columns(FormatCode):
 
 
 CODE = Columns()
-ROWS = {"who": [f"customer {n % 30}" for n in range(90)], "when": [f"2024-0{1 + n // 10}-01" for n in range(90)]}
+ROWS = {
+    "who": [f"customer {n % 30}" for n in range(90)],
+    "when": [f"2024-0{1 + n // 10}-01" for n in range(90)],
+}
 
 
 @pytest.fixture
@@ -66,14 +80,20 @@ def test_a_toy_format_is_listed_and_detected(source: Path) -> None:
 
 def test_a_toy_format_is_opened_and_streamed(source: Path) -> None:
     opened = headrace.open(source)
-    rows = [row for batch in opened.stream(batch_size=7, shuffle=False, batch_format="arrow") for row in batch["who"]]
+    rows = [
+        row
+        for batch in opened.stream(batch_size=7, shuffle=False, batch_format="arrow")
+        for row in batch["who"]
+    ]
 
     assert {"all": 90} == opened.split_rows
     assert ROWS["who"] == [row.as_py() for row in rows][:90]
 
 
 def test_a_toy_format_is_split_and_rewritten(source: Path, tmp_path: Path) -> None:
-    split = headrace.TemporalSplit(source=source, time="when", entity="who", split_date="2024-07-01")
+    split = headrace.TemporalSplit(
+        source=source, time="when", entity="who", split_date="2024-07-01"
+    )
     headrace.prepare(split, tmp_path / "split")
     headrace.prepare(headrace.Rewrite(source=source), tmp_path / "rewritten")
 
@@ -86,4 +106,6 @@ def test_a_toy_format_holds_chats(source: Path, tmp_path: Path) -> None:
 
     rows = [row for batch in read_rows(source / "part-0.toy") for row in batch.rows]
 
-    assert [dict(zip(ROWS, values, strict=True)) for values in zip(*ROWS.values(), strict=True)] == rows
+    assert [
+        dict(zip(ROWS, values, strict=True)) for values in zip(*ROWS.values(), strict=True)
+    ] == rows

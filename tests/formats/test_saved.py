@@ -42,7 +42,8 @@ def questions(datasets: Any) -> Any:
         }
     )
     more = [
-        {**row, "row": at, "length": int(len(row["answer"]) > 300), "grid": [[at, -at]]} for at, row in enumerate(rows)
+        {**row, "row": at, "length": int(len(row["answer"]) > 300), "grid": [[at, -at]]}
+        for at, row in enumerate(rows)
     ]
     return datasets.Dataset.from_list(more, features=kinds)
 
@@ -78,19 +79,35 @@ def test_a_saved_dataset_has_the_rows_that_its_library_reads(
     assert {"all": make[saved]().num_rows} == dict(opened.split_rows)
 
 
-def test_splits_of_a_saved_dict_are_those_that_it_names(datasets: Any, questions: Any, tmp_path: Path) -> None:
+def test_splits_of_a_saved_dict_are_those_that_it_names(
+    datasets: Any, questions: Any, tmp_path: Path
+) -> None:
     parts = questions.train_test_split(0.2, seed=1)
     whole = datasets.DatasetDict(
-        {"train_sft": parts["train"], "test": parts["test"], "Unsupervised data": parts["test"].shuffle(seed=2)}
+        {
+            "train_sft": parts["train"],
+            "test": parts["test"],
+            "Unsupervised data": parts["test"].shuffle(seed=2),
+        }
     )
-    whole.save_to_disk(str(tmp_path / "data"), num_shards={"train_sft": 3, "test": 1, "Unsupervised data": 1})
+    whole.save_to_disk(
+        str(tmp_path / "data"), num_shards={"train_sft": 3, "test": 1, "Unsupervised data": 1}
+    )
 
     opened = headrace.open(tmp_path / "data", cache_dir=tmp_path / "cache")
 
     assert ("test", "Unsupervised data", "train_sft") == opened.splits
-    assert own(datasets, tmp_path / "data") == {split: records(opened, split) for split in opened.splits}
-    assert own(datasets, tmp_path / "data" / "test") == records(headrace.open(tmp_path / "data" / "test"))
-    rows = [row for batch in opened.stream("train_sft", batch_size=10, batch_format="numpy") for row in batch["row"]]
+    assert own(datasets, tmp_path / "data") == {
+        split: records(opened, split) for split in opened.splits
+    }
+    assert own(datasets, tmp_path / "data" / "test") == records(
+        headrace.open(tmp_path / "data" / "test")
+    )
+    rows = [
+        row
+        for batch in opened.stream("train_sft", batch_size=10, batch_format="numpy")
+        for row in batch["row"]
+    ]
     assert {row["row"] for row in records(opened, "train_sft")} == set(rows)
     with pytest.raises(InputError, match="several splits, test, Unsupervised data, train_sft"):
         list_files([tmp_path / "data"])
@@ -101,11 +118,15 @@ def test_splits_of_a_saved_dict_are_those_that_it_names(datasets: Any, questions
     }
 
 
-def test_init_of_chats_refuses_splits_that_it_has_no_word_for(datasets: Any, tmp_path: Path) -> None:
+def test_init_of_chats_refuses_splits_that_it_has_no_word_for(
+    datasets: Any, tmp_path: Path
+) -> None:
     rows = datasets.Dataset.from_dict({"question": ["a", "b"], "answer": ["c", "d"]})
     datasets.DatasetDict({"train": rows, "unsupervised": rows}).save_to_disk(str(tmp_path / "data"))
 
-    told = commands.headrace("init", "pack", "data", "--out", "o", "--config", "c.yaml", cwd=tmp_path)
+    told = commands.headrace(
+        "init", "pack", "data", "--out", "o", "--config", "c.yaml", cwd=tmp_path
+    )
 
     assert "several splits, train, unsupervised" in told.stderr
 
@@ -114,9 +135,13 @@ def test_files_that_a_saved_dataset_does_not_list_are_not_its_rows(
     datasets: Any, questions: Any, tmp_path: Path
 ) -> None:
     questions.select(range(30)).save_to_disk(str(tmp_path / "data"), num_shards=5)
-    questions.select(range(20)).save_to_disk(str(tmp_path / "data"), num_shards=2)  # shards of before stay
+    questions.select(range(20)).save_to_disk(
+        str(tmp_path / "data"), num_shards=2
+    )  # shards of before stay
     datasets.load_from_disk(str(tmp_path / "data")).map(lambda row: {"row": -1})  # leaves a cache
-    assert {"data-00000-of-00005.arrow"} < {path.name for path in (tmp_path / "data").glob("*.arrow")}
+    assert {"data-00000-of-00005.arrow"} < {
+        path.name for path in (tmp_path / "data").glob("*.arrow")
+    }
     assert list((tmp_path / "data").glob("cache-*.arrow"))
 
     opened = headrace.open(tmp_path / "data", cache_dir=tmp_path / "cache")
@@ -128,14 +153,19 @@ def test_files_that_a_saved_dataset_does_not_list_are_not_its_rows(
             list_files([tmp_path / pattern])
 
 
-def test_types_do_not_depend_on_whether_the_library_is_imported(questions: Any, tmp_path: Path) -> None:
+def test_types_do_not_depend_on_whether_the_library_is_imported(
+    questions: Any, tmp_path: Path
+) -> None:
     questions.save_to_disk(str(tmp_path / "data"))
     code = "import sys, headrace; print(headrace.open(*sys.argv[1:2], cache_dir=sys.argv[2])['all'].to_arrow().schema)"
     run = [sys.executable, "-c", code, str(tmp_path / "data"), str(tmp_path / "cache")]
 
     told = subprocess.run(run, check=True, capture_output=True, text=True).stdout
 
-    assert str(headrace.open(tmp_path / "data", cache_dir=tmp_path / "own")["all"].to_arrow().schema) == told.strip()
+    assert (
+        str(headrace.open(tmp_path / "data", cache_dir=tmp_path / "own")["all"].to_arrow().schema)
+        == told.strip()
+    )
     assert "extension" not in told
 
 
@@ -152,7 +182,9 @@ def test_every_recipe_takes_a_saved_dataset(datasets: Any, tmp_path: Path) -> No
     rows.save_to_disk(str(tmp_path / "raw"), num_shards=3)
     rows.to_parquet(str(tmp_path / "plain" / "a.parquet"))
     for name, recipe in {
-        "split": lambda source: headrace.TemporalSplit(source=source, time="t", entity="id", split_date="2023-01-01"),
+        "split": lambda source: headrace.TemporalSplit(
+            source=source, time="t", entity="id", split_date="2023-01-01"
+        ),
         "rewrite": lambda source: headrace.Rewrite(source=source),
         "histories": lambda source: headrace.Histories(
             source=source, entity="id", time="t", time_format="iso", peer="prompt", value="x"
@@ -203,7 +235,9 @@ def test_a_listed_file_that_is_missing_is_named(tmp_path: Path) -> None:
         ("{", "not JSON"),
     ],
 )  # fmt: skip
-def test_a_state_that_is_not_read_as_its_library_does_is_refused(tmp_path: Path, state: object, says: str) -> None:
+def test_a_state_that_is_not_read_as_its_library_does_is_refused(
+    tmp_path: Path, state: object, says: str
+) -> None:
     saved_dataset(tmp_path)
     text(tmp_path / "state.json", state)
 
@@ -211,7 +245,9 @@ def test_a_state_that_is_not_read_as_its_library_does_is_refused(tmp_path: Path,
         headrace.open(tmp_path, cache_dir=tmp_path / "cache")
 
 
-@pytest.mark.parametrize("splits", [None, [], ["train", "train"], ["../train"], [".train"], [7], [""]])
+@pytest.mark.parametrize(
+    "splits", [None, [], ["train", "train"], ["../train"], [".train"], [7], [""]]
+)
 def test_odd_names_of_splits_are_refused(tmp_path: Path, splits: object) -> None:
     saved_dict(tmp_path)
     text(tmp_path / "dataset_dict.json", {"splits": splits})
@@ -227,4 +263,6 @@ def test_links_of_a_saved_dataset_are_followed(tmp_path: Path) -> None:
         (tmp_path / "linked" / path.name).symlink_to(path)
 
     assert ["data-00000-of-00001.arrow"] == list_files([tmp_path / "linked"]).names
-    assert pa.types.is_int64(headrace.open(tmp_path / "linked")["all"].to_arrow().schema.field(0).type)
+    assert pa.types.is_int64(
+        headrace.open(tmp_path / "linked")["all"].to_arrow().schema.field(0).type
+    )

@@ -47,7 +47,9 @@ def values_of(kind: pa.DataType) -> st.SearchStrategy[object]:
         low, high = (1678, 2262) if kind.unit == "ns" else (1, 9999)
         moments = st.datetimes(dt.datetime(low, 1, 1), dt.datetime(high - 1, 12, 31))
         zone = dt.UTC if kind.tz else None
-        return moments.map(lambda at: at.replace(microsecond=at.microsecond // unit * unit, tzinfo=zone))
+        return moments.map(
+            lambda at: at.replace(microsecond=at.microsecond // unit * unit, tzinfo=zone)
+        )
     if pa.types.is_string(kind):
         return st.text(st.characters(codec="utf-8"), max_size=4)
     if pa.types.is_binary(kind):
@@ -61,9 +63,15 @@ def values_of(kind: pa.DataType) -> st.SearchStrategy[object]:
     ("kind", "expected"),
     [
         (pa.struct({"a": pa.string_view()}), pa.struct({"a": pa.string()})),
-        (pa.list_(pa.field("element", pa.large_string())), pa.list_(pa.field("element", pa.string()))),
+        (
+            pa.list_(pa.field("element", pa.large_string())),
+            pa.list_(pa.field("element", pa.string())),
+        ),
         (pa.list_(pa.dictionary(pa.int8(), pa.string()), 2), pa.list_(pa.string(), 2)),
-        (pa.large_list(pa.struct({"a": pa.large_list(pa.int8())})), pa.list_(pa.struct({"a": pa.list_(pa.int8())}))),
+        (
+            pa.large_list(pa.struct({"a": pa.large_list(pa.int8())})),
+            pa.list_(pa.struct({"a": pa.list_(pa.int8())})),
+        ),
     ],
     ids=str,
 )
@@ -92,7 +100,9 @@ def test_a_type_widens_to_itself(kind: pa.DataType) -> None:
 
 @given(kinds, kinds, st.data())
 @settings(max_examples=examples(600))
-def test_a_widened_value_comes_back_as_it_was(a: pa.DataType, b: pa.DataType, data: st.DataObject) -> None:
+def test_a_widened_value_comes_back_as_it_was(
+    a: pa.DataType, b: pa.DataType, data: st.DataObject
+) -> None:
     wide = supertype(a, b)
     if wide is None or pa.types.is_null(a):
         return
@@ -108,13 +118,19 @@ def test_text_and_other_types_have_no_common_type(text: pa.DataType, other: pa.D
 
 
 def test_an_unknown_type_word_is_an_error_with_the_known_ones() -> None:
-    with pytest.raises(SettingsError, match="type 'integer' is not known; use one of text, bool, int8"):
+    with pytest.raises(
+        SettingsError, match="type 'integer' is not known; use one of text, bool, int8"
+    ):
         type_named("integer")
 
 
 def test_a_schema_is_described_by_words() -> None:
     schema = pa.schema(
-        [pa.field("a", pa.string()), pa.field("b", pa.int64(), nullable=False), ("c", pa.list_(pa.int8()))]
+        [
+            pa.field("a", pa.string()),
+            pa.field("b", pa.int64(), nullable=False),
+            ("c", pa.list_(pa.int8())),
+        ]
     )
     expected = [
         {"name": "a", "type": "text", "nullable": True},

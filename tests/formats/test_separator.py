@@ -20,7 +20,9 @@ SEPARATORS = sorted(SEPARATOR_NAMES)
 
 def rows(path: Path, signature: list[str] | None = None) -> list[tuple[str | None, ...]]:
     shard = survey(path, path.name, signature)
-    return [tuple(row.values()) for chunk in read_chunks(shard) for row in chunk.table().to_pylist()]
+    return [
+        tuple(row.values()) for chunk in read_chunks(shard) for row in chunk.table().to_pylist()
+    ]
 
 
 def streamed(path: Path) -> list[tuple[str | None, ...]]:
@@ -28,13 +30,17 @@ def streamed(path: Path) -> list[tuple[str | None, ...]]:
     dataset = open_plain(path, cache_dir=path.parent / "cache")
     read = dataset.block_reader()
     return [
-        tuple(row.values()) for block in range(len(dataset.split_index().rows)) for row in read(block, None).to_pylist()
+        tuple(row.values())
+        for block in range(len(dataset.split_index().rows))
+        for row in read(block, None).to_pylist()
     ]
 
 
 @pytest.mark.parametrize("name", ["part-0.csv", "part-0.tsv", "part-0.csv.gz", "part-0.tsv.zst"])
 @pytest.mark.parametrize("separator", SEPARATORS)
-def test_rows_are_the_same_whatever_separates_them(tmp_path: Path, separator: str, name: str) -> None:
+def test_rows_are_the_same_whatever_separates_them(
+    tmp_path: Path, separator: str, name: str
+) -> None:
     table = [("1,5", "a|b", 'x;"y"\t', "é"), ("2", "", "c,d", "z\nz")]
     path = write_bytes(tmp_path / name, csv_bytes(("a", "b", "c", "d"), table, separator=separator))
     expected = [tuple(value or None for value in row) for row in table]
@@ -46,20 +52,29 @@ def test_rows_are_the_same_whatever_separates_them(tmp_path: Path, separator: st
 
 def test_the_index_keeps_the_separator_of_every_shard(tmp_path: Path) -> None:
     for number, separator in enumerate(SEPARATORS):
-        write_bytes(tmp_path / f"part-{number}.csv", csv_bytes(("a", "b"), [("1", f"{number}")], separator=separator))
+        write_bytes(
+            tmp_path / f"part-{number}.csv",
+            csv_bytes(("a", "b"), [("1", f"{number}")], separator=separator),
+        )
     dataset = open_plain(tmp_path, cache_dir=tmp_path / "cache")
     read = dataset.block_reader()
 
     assert ("csv-tab", "csv", "csv-semicolon", "csv-pipe") == dataset.split_index().formats
-    assert [{"a": "1", "b": f"{number}"} for number in range(4)] == [read(n, None).to_pylist()[0] for n in range(4)]
+    assert [{"a": "1", "b": f"{number}"} for number in range(4)] == [
+        read(n, None).to_pylist()[0] for n in range(4)
+    ]
 
 
 cells = st.text(alphabet=st.sampled_from('ab,;|\t"\n '), max_size=5)
 
 
-@given(st.lists(st.tuples(cells, cells, cells), min_size=1, max_size=8), st.sampled_from(SEPARATORS))
+@given(
+    st.lists(st.tuples(cells, cells, cells), min_size=1, max_size=8), st.sampled_from(SEPARATORS)
+)
 @settings(max_examples=examples(150))
-def test_a_separator_is_right_or_an_error(tmp_path: Path, values: list[tuple[str, str, str]], separator: str) -> None:
+def test_a_separator_is_right_or_an_error(
+    tmp_path: Path, values: list[tuple[str, str, str]], separator: str
+) -> None:
     """Whatever the fields hold; with a name in the header that holds all the others."""
     path = fresh(tmp_path) / "part-0.csv"
     header = ("a", "other: " + "".join(each for each in SEPARATORS if each != separator), "c")
@@ -71,7 +86,9 @@ def test_a_separator_is_right_or_an_error(tmp_path: Path, values: list[tuple[str
 
 
 @pytest.mark.parametrize(("separator", "other"), [(",", ";"), (";", ","), ("|", ";"), ("\t", ",")])
-def test_the_rows_tell_where_the_header_holds_two_separators(tmp_path: Path, separator: str, other: str) -> None:
+def test_the_rows_tell_where_the_header_holds_two_separators(
+    tmp_path: Path, separator: str, other: str
+) -> None:
     lines = [separator.join(("name", f"price{other} EUR", "c")), separator.join("123")]
     path = write_bytes(tmp_path / "p.csv", "\n".join(lines).encode())
 
@@ -83,7 +100,8 @@ def test_nothing_is_guessed_where_two_separators_would_do(tmp_path: Path) -> Non
     path = write_bytes(tmp_path / "p.csv", b"a;b,c\n1;2,3\n4;5,6\n")
 
     with pytest.raises(
-        InputError, match=r"p\.csv: line 1 can be separated by commas and semicolons, .*'a;b,c'; put quotes around"
+        InputError,
+        match=r"p\.csv: line 1 can be separated by commas and semicolons, .*'a;b,c'; put quotes around",
     ):
         survey(path, path.name)
 
@@ -116,7 +134,9 @@ def test_a_row_that_the_first_bytes_cut_is_no_witness(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("separator", SEPARATORS)
-def test_files_without_header_are_separated_as_their_signature_fits(tmp_path: Path, separator: str) -> None:
+def test_files_without_header_are_separated_as_their_signature_fits(
+    tmp_path: Path, separator: str
+) -> None:
     other = next(each for each in SEPARATORS if each != separator)
     data = csv_bytes(None, [("1", "2", "3"), ("4", f"a{other}b", "5")], separator=separator)
     path = write_bytes(tmp_path / "p.csv", data)
@@ -130,8 +150,12 @@ def test_one_column_of_a_signature_needs_no_separator(tmp_path: Path) -> None:
     assert [("a;b",), ("c|d",)] == rows(path, ["text"])
 
 
-@pytest.mark.parametrize(("format_", "compression"), list(itertools.product(["csv", "tsv"], ["", ".gz", ".zst"])))
-def test_a_word_of_the_index_says_format_compression_and_separator(format_: str, compression: str) -> None:
+@pytest.mark.parametrize(
+    ("format_", "compression"), list(itertools.product(["csv", "tsv"], ["", ".gz", ".zst"]))
+)
+def test_a_word_of_the_index_says_format_compression_and_separator(
+    format_: str, compression: str
+) -> None:
     own = kind(f"x.{format_}{compression}")
     for separator in SEPARATORS:
         word = index_word(own, separator)

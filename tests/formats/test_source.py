@@ -46,7 +46,9 @@ def test_a_pattern_is_its_matches(three: Path) -> None:
 
 
 def test_a_recursive_pattern_names_files_below_their_root(three: Path) -> None:
-    assert ["part-0.csv", "part-1.csv", "part-2.csv", "sub/part-7.csv"] == names([three / "**" / "*.csv"])
+    assert ["part-0.csv", "part-1.csv", "part-2.csv", "sub/part-7.csv"] == names(
+        [three / "**" / "*.csv"]
+    )
 
 
 def test_a_file_found_several_ways_is_one_file(three: Path) -> None:
@@ -61,7 +63,9 @@ def test_a_file_found_several_ways_is_one_file(three: Path) -> None:
     assert ["part-0.csv", "part-1.csv", "part-2.csv"] == names(source)
 
 
-def test_names_do_not_depend_on_where_the_source_lies(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_do_not_depend_on_where_the_source_lies(
+    three: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(three)
 
     assert names([three]) == names(["."]) == names(["part-*.csv"])
@@ -136,7 +140,9 @@ DRIFTS = {
 
 @pytest.mark.parametrize("drift", DRIFTS)
 def test_a_shard_that_differs_is_an_error_that_names_both_files(tmp_path: Path, drift: str) -> None:
-    shards = surveyed(parquet(tmp_path / "a.parquet", **BASE), parquet(tmp_path / "b.parquet", **DRIFTS[drift][0]))
+    shards = surveyed(
+        parquet(tmp_path / "a.parquet", **BASE), parquet(tmp_path / "b.parquet", **DRIFTS[drift][0])
+    )
 
     with pytest.raises(InputError) as caught:
         common_schema(shards, "error")
@@ -145,33 +151,47 @@ def test_a_shard_that_differs_is_an_error_that_names_both_files(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("drift", DRIFTS)
-def test_widening_loses_nothing_or_is_an_error_that_names_both_files(tmp_path: Path, drift: str) -> None:
+def test_widening_loses_nothing_or_is_an_error_that_names_both_files(
+    tmp_path: Path, drift: str
+) -> None:
     columns, (name, kind) = DRIFTS[drift]
-    shards = surveyed(parquet(tmp_path / "a.parquet", **BASE), parquet(tmp_path / "b.parquet", **columns))
+    shards = surveyed(
+        parquet(tmp_path / "a.parquet", **BASE), parquet(tmp_path / "b.parquet", **columns)
+    )
 
     if kind is None:
         with pytest.raises(InputError, match=rf"b\.parquet: column {name} .*a\.parquet"):
             common_schema(shards, "widen")
         return
     schema = common_schema(shards, "widen")
-    fitted = [fit(chunk.table(), schema).to_pylist()[0] for shard in shards for chunk in read_chunks(shard)]
+    fitted = [
+        fit(chunk.table(), schema).to_pylist()[0]
+        for shard in shards
+        for chunk in read_chunks(shard)
+    ]
 
     assert kind == schema.field(name).type
     assert [
-        {key: each[key][0].as_py() if key in each else None for key in schema.names} for each in (BASE, columns)
+        {key: each[key][0].as_py() if key in each else None for key in schema.names}
+        for each in (BASE, columns)
     ] == fitted
 
 
 @pytest.mark.parametrize("header", [b"a,c", b"b,a", b"a", b"a,b,c"])
-def test_text_shards_of_other_columns_are_an_error_that_names_both(tmp_path: Path, header: bytes) -> None:
+def test_text_shards_of_other_columns_are_an_error_that_names_both(
+    tmp_path: Path, header: bytes
+) -> None:
     one = write_bytes(tmp_path / "a.csv", b"a,b\n")
     two = write_bytes(tmp_path / "b.csv", header + b"\n")
 
     with pytest.raises(
-        InputError, match=r"b\.csv: (lacks|adds|has its columns in another order).*a\.csv; .*or give files of one kind"
+        InputError,
+        match=r"b\.csv: (lacks|adds|has its columns in another order).*a\.csv; .*or give files of one kind",
     ):
         common_schema(surveyed(one, two), "error")
-    with pytest.raises(InputError, match=r"a\.csv; .*or use schema_drift='widen' to match columns by name"):
+    with pytest.raises(
+        InputError, match=r"a\.csv; .*or use schema_drift='widen' to match columns by name"
+    ):
         common_schema(surveyed(one, two), "error", widen_by="schema_drift='widen'")
 
 
@@ -180,14 +200,19 @@ def test_json_shards_match_by_name_and_absent_keys_are_null(tmp_path: Path) -> N
     two = write_bytes(tmp_path / "b.jsonl", b'{"b": 2, "c": "x"}\n')
     schema = common_schema(surveyed(one, two), "error")
 
-    assert pa.schema([pa.field("a", I64), pa.field("b", I64, nullable=False), pa.field("c", TEXT)]) == schema
+    assert (
+        pa.schema([pa.field("a", I64), pa.field("b", I64, nullable=False), pa.field("c", TEXT)])
+        == schema
+    )
 
 
 def test_json_shards_of_other_types_are_an_error_that_names_both(tmp_path: Path) -> None:
     one = write_bytes(tmp_path / "a.jsonl", b'{"a": 1}\n')
     two = write_bytes(tmp_path / "b.jsonl", b'{"a": "007"}\n')
 
-    with pytest.raises(InputError, match=r"b\.jsonl: column a is (large_)?string, in .*a\.jsonl it is int64"):
+    with pytest.raises(
+        InputError, match=r"b\.jsonl: column a is (large_)?string, in .*a\.jsonl it is int64"
+    ):
         common_schema(surveyed(one, two), "widen")
 
 

@@ -15,7 +15,12 @@ from headrace.formats.source import read_chunks, survey
 from headrace.formats.write import BLOCK_ROWS, ShardWriter, Written
 
 DIALECT = Dialect(",", "\n")
-TABLE = pa.table({"a": [f"{n:03d}" for n in range(150_000)], "b": [str(n * 7919 % 10007) for n in range(150_000)]})
+TABLE = pa.table(
+    {
+        "a": [f"{n:03d}" for n in range(150_000)],
+        "b": [str(n * 7919 % 10007) for n in range(150_000)],
+    }
+)
 KINDS = [FileType.named(format_, compression) for format_ in ("csv", "tsv", "jsonl", "parquet") for compression in ("none", "gz", "zst") if format_ != "parquet" or compression == "none"]  # fmt: skip
 
 
@@ -23,7 +28,9 @@ def dialect_of(kind: FileType) -> Dialect | None:
     return {"csv": DIALECT, "tsv": Dialect("\t", "\r\n", bom=True)}.get(kind.format.name)
 
 
-def write(path: Path, kind: FileType, pieces: list[pa.Table], keys: list[np.ndarray] | None = None) -> Written:
+def write(
+    path: Path, kind: FileType, pieces: list[pa.Table], keys: list[np.ndarray] | None = None
+) -> Written:
     with ShardWriter(path, file_type=kind, schema=TABLE.schema, dialect=dialect_of(kind)) as writer:
         for place, piece in enumerate(pieces):
             writer.append(piece, None if keys is None else keys[place])
@@ -64,12 +71,16 @@ def test_the_whole_file_is_read_by_its_format(tmp_path: Path, kind: FileType) ->
     write(path, kind, [TABLE])
 
     assert TABLE.equals(
-        pa.concat_tables([chunk.table().cast(TABLE.schema) for chunk in read_chunks(survey(path, path.name))])
+        pa.concat_tables(
+            [chunk.table().cast(TABLE.schema) for chunk in read_chunks(survey(path, path.name))]
+        )
     )
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.extension)
-def test_bytes_do_not_depend_on_the_pieces_that_rows_come_in(tmp_path: Path, kind: FileType) -> None:
+def test_bytes_do_not_depend_on_the_pieces_that_rows_come_in(
+    tmp_path: Path, kind: FileType
+) -> None:
     pieces = [TABLE.slice(start, 10_007) for start in range(0, len(TABLE), 10_007)]
 
     assert write(tmp_path / "one", kind, [TABLE]) == write(tmp_path / "many", kind, pieces)
@@ -88,7 +99,9 @@ def test_blocks_follow_each_other(tmp_path: Path) -> None:
     blocks = write(tmp_path / "p", FileType.named("csv"), [TABLE]).blocks
 
     assert [0, BLOCK_ROWS, 2 * BLOCK_ROWS] == [block.first_row for block in blocks]
-    assert [block.offset + block.length for block in blocks[:-1]] == [block.offset for block in blocks[1:]]
+    assert [block.offset + block.length for block in blocks[:-1]] == [
+        block.offset for block in blocks[1:]
+    ]
     assert len(b"a,b\n") == blocks[0].offset
 
 
@@ -104,9 +117,13 @@ def test_keys_give_each_block_its_least_and_greatest(tmp_path: Path) -> None:
 def test_records_are_written_as_they_stand(tmp_path: Path) -> None:
     path = tmp_path / "p.csv"
     data = b'007,"x\ny"\n8,\n'
-    ends = records.record_ends(records.as_bytes(data), records.quote_positions(records.as_bytes(data)))
+    ends = records.record_ends(
+        records.as_bytes(data), records.quote_positions(records.as_bytes(data))
+    )
     lines = records.slices(data, ends)
-    with ShardWriter(path, file_type=FileType.named("csv"), schema=TABLE.schema, dialect=DIALECT) as writer:
+    with ShardWriter(
+        path, file_type=FileType.named("csv"), schema=TABLE.schema, dialect=DIALECT
+    ) as writer:
         for piece in (lines, lines.slice(1), lines.filter(pa.array([True, False])), lines.slice(2)):
             writer.append(piece)
         written = writer.finish()

@@ -52,14 +52,75 @@ PATTERNS = (
     "%d-%b-%y",
     "%m/%d/%y %H:%M",
 )
-ZONES = ("Europe/Berlin", "America/St_Johns", "Australia/Lord_Howe", "Pacific/Apia", "Asia/Kathmandu", "UTC")
+ZONES = (
+    "Europe/Berlin",
+    "America/St_Johns",
+    "Australia/Lord_Howe",
+    "Pacific/Apia",
+    "Asia/Kathmandu",
+    "UTC",
+)
 NASTY = (
-    *("", " ", "NaT", "nan", "inf", "-inf", "0", "-0", "1e9", "1.7e9", "1E12", "0x10", "1_000_000_000", "9" * 19),
-    *("9223372036854775807", "-9223372036854775808", "0000-00-00", "0000-01-01", "10000-01-01", "+2025-01-05"),
-    *("2025-02-29", "2024-02-30", "1900-02-29", "2025-13-01", "2025-00-10", "2025-W01-1", "2025-001", "20250105T1230Z"),
-    *("2016-12-31 23:59:60", "2025-01-05 24:00:00", "2025-01-05T25:00", "25-01-05", "05/01/25", "٢٠٢٥-٠١-٠٥"),
-    *("2025-01-05T12:30:00+24:00", "2025-01-05T12:30:00-23:59", "2025-01-05T12:30:00+00:60", "2025-01-05\x00"),
-    *("12:30", "now", "today", "epoch", "infinity", "-infinity", "2025-01-05 BC", "2025 Jan 5", "2025-01", "2025"),
+    *(
+        "",
+        " ",
+        "NaT",
+        "nan",
+        "inf",
+        "-inf",
+        "0",
+        "-0",
+        "1e9",
+        "1.7e9",
+        "1E12",
+        "0x10",
+        "1_000_000_000",
+        "9" * 19,
+    ),
+    *(
+        "9223372036854775807",
+        "-9223372036854775808",
+        "0000-00-00",
+        "0000-01-01",
+        "10000-01-01",
+        "+2025-01-05",
+    ),
+    *(
+        "2025-02-29",
+        "2024-02-30",
+        "1900-02-29",
+        "2025-13-01",
+        "2025-00-10",
+        "2025-W01-1",
+        "2025-001",
+        "20250105T1230Z",
+    ),
+    *(
+        "2016-12-31 23:59:60",
+        "2025-01-05 24:00:00",
+        "2025-01-05T25:00",
+        "25-01-05",
+        "05/01/25",
+        "٢٠٢٥-٠١-٠٥",
+    ),
+    *(
+        "2025-01-05T12:30:00+24:00",
+        "2025-01-05T12:30:00-23:59",
+        "2025-01-05T12:30:00+00:60",
+        "2025-01-05\x00",
+    ),
+    *(
+        "12:30",
+        "now",
+        "today",
+        "epoch",
+        "infinity",
+        "-infinity",
+        "2025-01-05 BC",
+        "2025 Jan 5",
+        "2025-01",
+        "2025",
+    ),
 )
 
 
@@ -71,31 +132,55 @@ def make_input(random_: random.Random) -> list[Item]:
 def _item(random_: random.Random) -> Item:
     draw = random_.random()
     if draw < 0.45:
-        return random_.choice(("auto", "iso")), "text", _spoiled(random_, _iso(random_, _moment(random_)))
+        return (
+            random_.choice(("auto", "iso")),
+            "text",
+            _spoiled(random_, _iso(random_, _moment(random_))),
+        )
     if draw < 0.6:
         pattern = random_.choice(PATTERNS)
-        moment = _moment(random_).replace(tzinfo=dt.timezone(dt.timedelta(minutes=random_.choice((0, 60, -210, 345)))))
+        moment = _moment(random_).replace(
+            tzinfo=dt.timezone(dt.timedelta(minutes=random_.choice((0, 60, -210, 345))))
+        )
         return pattern, "text", _spoiled(random_, moment.strftime(pattern))
     if draw < 0.8:
         form = random_.choice((*EPOCHS, "excel_days", "yyyymmdd", "auto"))
         value = _number(random_)
         kind = random_.choice(("text", "integer", "float"))
         if kind == "text":
-            return form, kind, _spoiled(random_, random_.choice((str(value), repr(float(value)), f"{value}.5")))
-        return form, kind, value if kind == "integer" else random_.choice((1.0, 1.0, 1.000_000_1)) * float(value)
+            return (
+                form,
+                kind,
+                _spoiled(random_, random_.choice((str(value), repr(float(value)), f"{value}.5"))),
+            )
+        return (
+            form,
+            kind,
+            value if kind == "integer" else random_.choice((1.0, 1.0, 1.000_000_1)) * float(value),
+        )
     if draw < 0.9:
         name = random_.choice(list(TYPES))
-        bits = random_.choice((16, 31, 40, 50, 56, 60, 63)) if name != "date32" else random_.choice((12, 20, 31))
+        bits = (
+            random_.choice((16, 31, 40, 50, 56, 60, 63))
+            if name != "date32"
+            else random_.choice((12, 20, 31))
+        )
         return "auto", name, random_.choice((1, -1)) * random_.getrandbits(bits)
     if draw < 0.95:
-        return random_.choice(ZONES), "wall", (_moment(random_) - EPOCH) // dt.timedelta(microseconds=1)
+        return (
+            random_.choice(ZONES),
+            "wall",
+            (_moment(random_) - EPOCH) // dt.timedelta(microseconds=1),
+        )
     return random_.choice(("auto", "iso", *EPOCHS, *PATTERNS)), "text", random_.choice(NASTY)
 
 
 def _moment(random_: random.Random) -> dt.datetime:
     low, high = random_.choice(((2, 9998), (1990, 2030), (2000, 2030), (1900, 2100), (1969, 1971)))
     day = dt.datetime(low, 1, 1) + dt.timedelta(days=random_.randrange((high - low) * 365))
-    micros = random_.choice((0, 0, 43_200_000_000, 86_399_999_999, random_.randrange(86_400_000_000)))
+    micros = random_.choice(
+        (0, 0, 43_200_000_000, 86_399_999_999, random_.randrange(86_400_000_000))
+    )
     return day + dt.timedelta(microseconds=micros)
 
 
@@ -131,8 +216,12 @@ def _iso(random_: random.Random, moment: dt.datetime) -> str:
 
 
 def _number(random_: random.Random) -> int:
-    usual = random_.choice((10**4, 10**8, 10**9, 10**10, 10**12, 10**13, 10**15, 10**16, 10**18, 25_569, 2_025_010_512))
-    drawn = random_.choice((usual, random_.randrange(usual), -random_.randrange(usual), 2 * usual - 1))
+    usual = random_.choice(
+        (10**4, 10**8, 10**9, 10**10, 10**12, 10**13, 10**15, 10**16, 10**18, 25_569, 2_025_010_512)
+    )
+    drawn = random_.choice(
+        (usual, random_.randrange(usual), -random_.randrange(usual), 2 * usual - 1)
+    )
     return drawn if abs(drawn) < 2**63 else 2**63 - 1
 
 
@@ -141,7 +230,13 @@ def _spoiled(random_: random.Random, text: str) -> str:
     if not text or random_.random() < 0.8:
         return text
     at, what = random_.randrange(len(text)), random_.choice("0123456789-:/.,+TZ \te\x00")
-    return random_.choice((text[:at] + what + text[at + 1 :], text[:at] + text[at + 1 :], text[:at] + what + text[at:]))
+    return random_.choice(
+        (
+            text[:at] + what + text[at + 1 :],
+            text[:at] + text[at + 1 :],
+            text[:at] + what + text[at:],
+        )
+    )
 
 
 def check(items: Sequence[Item]) -> None:
@@ -182,8 +277,12 @@ def _check_together(items: Sequence[Item]) -> None:
             columns.setdefault(item[:2], []).append(item)
     for own in columns.values():
         together, apart = _read(own), [_read([item]) for item in own]
-        assert [each.micros[0] for each in apart] == together.micros.tolist(), f"not alike in one column: {own}"
-        assert [each.unreadable[0] for each in apart] == together.unreadable.tolist(), f"not alike in one column: {own}"
+        assert [each.micros[0] for each in apart] == together.micros.tolist(), (
+            f"not alike in one column: {own}"
+        )
+        assert [each.unreadable[0] for each in apart] == together.unreadable.tolist(), (
+            f"not alike in one column: {own}"
+        )
 
 
 def _slack(item: Item, name: str) -> int:
@@ -194,7 +293,9 @@ def _slack(item: Item, name: str) -> int:
     if kind == "text" and re.search(r"\d[.,]\d{7,}", value):
         return 1  # some round what headrace cuts off
     if kind == "float" or (kind == "text" and _number_of(value) is not None):
-        scale = {"epoch_ns": 1e-3, "excel_days": 86_400e6}.get(form, float(EPOCHS.get(form, 1_000_000)))
+        scale = {"epoch_ns": 1e-3, "excel_days": 86_400e6}.get(
+            form, float(EPOCHS.get(form, 1_000_000))
+        )
         return 2 + int(abs(float(value)) * scale * 2**-51)
     return 0
 
@@ -206,7 +307,11 @@ def _others(item: Item, read_as: str, duck: dict[str, int]) -> dict[str, int | N
     if read_as in EPOCHS or read_as in ("excel_days", "yyyymmdd"):
         return {"arithmetic": _counted(read_as, value), "pandas": _pandas_number(read_as, value)}
     if read_as in ("iso", "iso_zoned"):
-        return {"datetime": _fromisoformat(value), "pandas": _pandas_text(value), "DuckDB": duck.get(value)}
+        return {
+            "datetime": _fromisoformat(value),
+            "pandas": _pandas_text(value),
+            "DuckDB": duck.get(value),
+        }
     return {"datetime": _strptime(str(value), form)}
 
 
@@ -232,7 +337,9 @@ def _of_type(kind: str, value: int) -> int | None:
 
 def _number_of(value: Any) -> Fraction | None:
     try:
-        return Fraction(str(value).strip()) if re.fullmatch(r"[-+]?[\d.eE+-]+", str(value)) else None
+        return (
+            Fraction(str(value).strip()) if re.fullmatch(r"[-+]?[\d.eE+-]+", str(value)) else None
+        )
     except (ValueError, ZeroDivisionError):
         return None
 
@@ -243,7 +350,11 @@ def _counted(form: str, value: Any) -> int | None:
         return None
     if form == "yyyymmdd":
         try:
-            return _micros(dt.datetime.strptime(f"{int(number):08d}", "%Y%m%d")) if number.denominator == 1 else None
+            return (
+                _micros(dt.datetime.strptime(f"{int(number):08d}", "%Y%m%d"))
+                if number.denominator == 1
+                else None
+            )
         except ValueError:
             return None
     if form == "epoch_ns":
@@ -254,7 +365,13 @@ def _counted(form: str, value: Any) -> int | None:
 
 def _pandas_number(form: str, value: Any) -> int | None:
     number = _number_of(value)
-    units = {"epoch_s": "s", "epoch_ms": "ms", "epoch_us": "us", "epoch_ns": "ns", "epoch_days": "D"}
+    units = {
+        "epoch_s": "s",
+        "epoch_ms": "ms",
+        "epoch_us": "us",
+        "epoch_ns": "ns",
+        "epoch_days": "D",
+    }
     if number is None or form not in units or number.denominator != 1:
         return None
     try:
@@ -287,7 +404,9 @@ def _pandas_text(text: str) -> int | None:
 
 def _fromisoformat(text: str) -> int | None:
     """As `datetime` reads ISO; months, days and hours of one digit and the blank before an offset are written out."""
-    text = re.sub(r"^(\d{4})-(\d{1,2})-(\d{1,2})", lambda m: f"{m[1]}-{int(m[2]):02d}-{int(m[3]):02d}", text)
+    text = re.sub(
+        r"^(\d{4})-(\d{1,2})-(\d{1,2})", lambda m: f"{m[1]}-{int(m[2]):02d}-{int(m[3]):02d}", text
+    )
     text = re.sub(r"[ Tt](\d)(?=:|$|[-+Zz ])", r"T0\1", text, count=1)
     text = re.sub(r"( UTC|z)$", "Z", text).replace("t", "T")
     text = re.sub(r" ([+-]\d\d)", r"\1", text)
@@ -316,7 +435,9 @@ def _check_zone(zone: str, wall_us: int) -> None:
     if not 1970 < shown.year < 2037:
         return  # local mean time before, and rules for ever after, which libraries keep differently
     ours = int(to_utc(np.array([wall_us]), zone)[0])
-    assert _micros(moment) == ours, f"{shown} in {zone}: headrace says {ours}, zoneinfo {_micros(moment)}"
+    assert _micros(moment) == ours, (
+        f"{shown} in {zone}: headrace says {ours}, zoneinfo {_micros(moment)}"
+    )
 
 
 def _duck_reads(texts: Sequence[str]) -> dict[str, int]:
@@ -331,7 +452,11 @@ def _duck_reads(texts: Sequence[str]) -> dict[str, int]:
         rows += connection.execute(
             query.format(kind), [[each for each in texts if _is_zoned(each) is zoned]]
         ).fetchall()
-    return {text: micros for text, micros in rows if micros is not None and _in_years(micros) is not None}
+    return {
+        text: micros
+        for text, micros in rows
+        if micros is not None and _in_years(micros) is not None
+    }
 
 
 def _is_zoned(text: str) -> bool:

@@ -99,7 +99,9 @@ def _failure_of(check: Callable[[Input], object], made: Input) -> BaseException 
 # --- in a child process ---
 
 
-def run_fuzz(parser: str, directory: Path, *, seed: int, inputs: int = ENDLESS, seconds: float = 600) -> dict[str, int]:
+def run_fuzz(
+    parser: str, directory: Path, *, seed: int, inputs: int = ENDLESS, seconds: float = 600
+) -> dict[str, int]:
     """Fuzz a parser in a child process. parser: "module:function", where the function takes a directory for its files
     and returns name, make_input, check and a dict of counts, which is returned with "tried" beside it."""
     ended = run_child(

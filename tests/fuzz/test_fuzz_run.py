@@ -22,7 +22,9 @@ def test_inputs_depend_on_name_and_seed_alone() -> None:
     assert len({*seen("a", 0), *seen("a", 1), *seen("b", 0)}) == 15
 
 
-def test_a_difference_is_told_with_seed_number_and_a_small_input(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_difference_is_told_with_seed_number_and_a_small_input(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     def check(data: bytes) -> None:
         if 7 in data:
             raise Difference("a seven")

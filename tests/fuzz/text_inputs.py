@@ -41,7 +41,9 @@ PLAIN = [text for text in TEXTS if not any(mark in text for mark in '",;|\t\r\n'
 def delimited(random_: random.Random, separator: str, names: list[str] | None = None) -> bytes:
     """A table as text. names: of its columns, for rows of an entity, a date and texts; None: any."""
     broken = 0.02 if random_.random() < 0.3 else 0.0
-    newline = random_.choice([b"\n", b"\n", b"\n", b"\r\n", b"\r\n", b"\r"] if broken else [b"\n", b"\n", b"\r\n"])
+    newline = random_.choice(
+        [b"\n", b"\n", b"\n", b"\r\n", b"\r\n", b"\r"] if broken else [b"\n", b"\n", b"\r\n"]
+    )
     mixed = random_.random() < 0.1
     header = list(names) if names else random_.sample(NAMES, random_.choice([1, 2, 2, 3, 3, 4, 6]))
     pool = random_.choice([PLAIN, TEXTS, ["a", "1", ""]])
@@ -84,7 +86,9 @@ def delimited(random_: random.Random, separator: str, names: list[str] | None = 
 
 def _field(value: str, separator: str, random_: random.Random, broken: float) -> str:
     if random_.random() < broken:
-        return random_.choice([f'"{value}', f'{value}"', f'"{value}"x', f' "{value}"', value, '"', f'x"{value}"'])
+        return random_.choice(
+            [f'"{value}', f'{value}"', f'"{value}"x', f' "{value}"', value, '"', f'x"{value}"']
+        )
     if any(mark in value for mark in (separator, '"', "\r", "\n")) or random_.random() < 0.1:
         return '"' + value.replace('"', '""') + '"'
     return value
@@ -123,7 +127,11 @@ def json_lines(random_: random.Random, names: list[str] | None = None) -> bytes:
             value = _json(kind(random_), random_)
             if names and place < 2:
                 value = json.dumps(
-                    random_.choice([["a", "b", "c", "d", "é"], ["2024-01-01", "2024-06-01", "2025-03-01"]][place])
+                    random_.choice(
+                        [["a", "b", "c", "d", "é"], ["2024-01-01", "2024-06-01", "2025-03-01"]][
+                            place
+                        ]
+                    )
                 )
             elif random_.random() < 0.1:
                 value = "null"
@@ -138,8 +146,16 @@ def json_lines(random_: random.Random, names: list[str] | None = None) -> bytes:
         if random_.random() < broken and pairs:
             pairs.append(random_.choice(pairs))
         if random_.random() < broken and keys:
-            pairs.append(f"{_key(random_.choice(keys), random_)}:{random_.choice(['null', '1', chr(34) * 2])}")
-        lines.append(_space(random_) + "{" + f"{_space(random_)},{_space(random_)}".join(pairs) + "}" + _space(random_))
+            pairs.append(
+                f"{_key(random_.choice(keys), random_)}:{random_.choice(['null', '1', chr(34) * 2])}"
+            )
+        lines.append(
+            _space(random_)
+            + "{"
+            + f"{_space(random_)},{_space(random_)}".join(pairs)
+            + "}"
+            + _space(random_)
+        )
         if random_.random() < max(broken, 0.01):
             lines.append(
                 random_.choice(["", " ", "\t", "\r"])
@@ -147,14 +163,28 @@ def json_lines(random_: random.Random, names: list[str] | None = None) -> bytes:
                 else random_.choice(["[]", "1", "null", "{}", "\x0b", "\x0c", "\u2028", "\ufeff"])
             )
     newline = random_.choice(
-        ["\n", "\n", "\r\n", "\r" if broken else "\n", "" if broken else "\n", "," if broken else "\n"]
+        [
+            "\n",
+            "\n",
+            "\r\n",
+            "\r" if broken else "\n",
+            "" if broken else "\n",
+            "," if broken else "\n",
+        ]
     )
     data = newline.join(lines).encode() + random_.choice([b"", newline.encode()])
     if random_.random() < 0.1:
         data = BOM + data
     if broken and random_.random() < 0.1:
         data = random_.choice(
-            [b"", BOM, data.decode().encode("utf-16"), data.replace(b":", b"", 1), data[:-2], data + b"\x00"]
+            [
+                b"",
+                BOM,
+                data.decode().encode("utf-16"),
+                data.replace(b":", b"", 1),
+                data[:-2],
+                data + b"\x00",
+            ]
         )
     return mutated(data, random_) if random_.random() < 0.1 else data
 

@@ -29,7 +29,9 @@ COLUMNS = ["id", "date", "x"]
 
 
 def csv_text(directory: Path) -> Parser:
-    return _plain(directory, "csv", lambda random_: text_inputs.delimited(random_, random_.choice(",,,,;|")))
+    return _plain(
+        directory, "csv", lambda random_: text_inputs.delimited(random_, random_.choice(",,,,;|"))
+    )
 
 
 def tsv_text(directory: Path) -> Parser:
@@ -142,8 +144,14 @@ def _check_split(path: Path, directory: Path, rows: Rows) -> None:
     out = [row for part in splits.values() for row in part]
     kept, known = sorted(map(_sorted, out)), sorted(map(_sorted, before))
     dropped = sum(manifest.dropped.values())
-    if len(kept) + dropped != len(known) or any(row not in known for row in kept) or (not dropped and kept != known):
-        raise Difference(f"split rows are others: {known!r:.600} and {kept!r:.600}, {dropped} dropped")
+    if (
+        len(kept) + dropped != len(known)
+        or any(row not in known for row in kept)
+        or (not dropped and kept != known)
+    ):
+        raise Difference(
+            f"split rows are others: {known!r:.600} and {kept!r:.600}, {dropped} dropped"
+        )
     entities = {name: {str(row.get("id")) for row in part} for name, part in splits.items()}
     if entities["train"] & (entities["val"] | entities["oot"]):
         raise Difference(f"entities in train and elsewhere: {entities!r}")

@@ -39,15 +39,23 @@ def ours(path: Path, cache: Path) -> Rows:
     rows = [row for chunk in read_chunks(shard) for row in _tuples(chunk.table())]
     module: Any = delimited if shard.dialect is not None else jsonl
     size = path.stat().st_size
-    step = 1 + len(rows) * 7 % 50 if size < 2000 else 1 + size // 3  # a long record is joined from all its chunks
-    small = [row for chunk in module.chunks(shard, chunk_bytes=step) for row in _tuples(chunk.table())]
+    step = (
+        1 + len(rows) * 7 % 50 if size < 2000 else 1 + size // 3
+    )  # a long record is joined from all its chunks
+    small = [
+        row for chunk in module.chunks(shard, chunk_bytes=step) for row in _tuples(chunk.table())
+    ]
     if rows != small:
-        raise Difference(f"rows depend on the parser or the size of chunks: {rows!r:.300} and {small!r:.300}")
+        raise Difference(
+            f"rows depend on the parser or the size of chunks: {rows!r:.300} and {small!r:.300}"
+        )
     opened = headrace.open(path, cache_dir=cache)
     streamed = (
         [
             row
-            for batch in opened.stream(batch_size=7, batch_format="arrow", remainder="exact", read_threads=1)
+            for batch in opened.stream(
+                batch_size=7, batch_format="arrow", remainder="exact", read_threads=1
+            )
             for row in _tuples(pa.table(batch).drop_columns("valid"))
         ]
         if rows
@@ -69,14 +77,21 @@ def _tuples(table: pa.Table) -> Iterator[tuple[Any, ...]]:
 def in_one_form(names: list[str], rows: Rows, form: str) -> Rows:
     """Rows of values in the form of this module."""
     if form == "text":
-        return [tuple(names), *(tuple("" if value is None else value for value in row) for row in rows)]
+        return [
+            tuple(names),
+            *(tuple("" if value is None else value for value in row) for row in rows),
+        ]
     return [plain(dict(zip(names, row, strict=True))) for row in rows]
 
 
 def plain(value: Any) -> Any:
     """A JSON value in the form of this module."""
     if isinstance(value, dict):
-        return {key: plain(inner) for key, inner in value.items() if plain(inner) is not None and plain(inner) != {}}
+        return {
+            key: plain(inner)
+            for key, inner in value.items()
+            if plain(inner) is not None and plain(inner) != {}
+        }
     if isinstance(value, list):
         return [plain(each) for each in value]
     return f"bool {value}" if isinstance(value, bool) else value
@@ -132,19 +147,31 @@ def _whole(rows: Rows, width: int) -> Rows:
 
 def json_by_json(path: Path) -> Rows:
     lines = path.read_bytes().decode("utf-8-sig").split("\n")
-    return _objects(json.loads(line, parse_constant=_refuse) for line in lines if line.strip(" \t\r"))
+    return _objects(
+        json.loads(line, parse_constant=_refuse) for line in lines if line.strip(" \t\r")
+    )
 
 
 def json_by_pandas(path: Path) -> Rows:
-    frame = pd.read_json(path, lines=True, dtype=False, convert_dates=False, convert_axes=False, precise_float=True)
+    frame = pd.read_json(
+        path, lines=True, dtype=False, convert_dates=False, convert_axes=False, precise_float=True
+    )
     return _objects(
-        {key: value for key, value in row.items() if not (isinstance(value, float) and value != value)}
+        {
+            key: value
+            for key, value in row.items()
+            if not (isinstance(value, float) and value != value)
+        }
         for row in frame.to_dict("records")
     )
 
 
 def json_by_duckdb(path: Path) -> Rows:
-    found = _duckdb().execute("SELECT json_merge_patch('{}', json) FROM read_ndjson_objects(?)", [str(path)]).fetchall()
+    found = (
+        _duckdb()
+        .execute("SELECT json_merge_patch('{}', json) FROM read_ndjson_objects(?)", [str(path)])
+        .fetchall()
+    )
     return _objects(json.loads(text, parse_constant=_refuse) for (text,) in found)
 
 

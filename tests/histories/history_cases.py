@@ -25,7 +25,10 @@ def random_rows(rng: np.random.Generator, sizes: Sizes, kind: IdKind = "address"
     starts = np.concatenate([[0], np.cumsum(sizes.counts)])[:-1].astype(np.int64)
     total = sum(sizes.counts)
     times = np.concatenate(
-        [rng.integers(0, 1 << 33) + np.cumsum(rng.integers(0, sizes.step, count)) for count in sizes.counts]
+        [
+            rng.integers(0, 1 << 33) + np.cumsum(rng.integers(0, sizes.step, count))
+            for count in sizes.counts
+        ]
     ).astype(np.int64)
     peers = sizes.peers4 + sizes.peers6
     return Measurements(
@@ -45,7 +48,14 @@ def random_rows(rng: np.random.Generator, sizes: Sizes, kind: IdKind = "address"
 def random_addresses(rng: np.random.Generator, four: int, six: int) -> Addresses:
     """Distinct ones, ascending by family and bytes."""
     data = np.zeros((four + six, 16), np.uint8)
-    data[:four, :4] = np.sort(rng.permutation(max(four, 1) * 7)[:four]).astype(">u4").view(np.uint8).reshape(-1, 4)
-    data[four:, 8:] = np.sort(rng.permutation(max(six, 1) * 7)[:six]).astype(">u8").view(np.uint8).reshape(-1, 8)
+    data[:four, :4] = (
+        np.sort(rng.permutation(max(four, 1) * 7)[:four])
+        .astype(">u4")
+        .view(np.uint8)
+        .reshape(-1, 4)
+    )
+    data[four:, 8:] = (
+        np.sort(rng.permutation(max(six, 1) * 7)[:six]).astype(">u8").view(np.uint8).reshape(-1, 8)
+    )
     data[four:, 0] = 0x20
     return Addresses(np.repeat(np.array([4, 6], np.uint8), [four, six]), data)

@@ -46,19 +46,33 @@ def parse_addresses(texts: pa.Array) -> Addresses:
     family, data = [], []
     for text in texts.to_pylist():
         try:
-            packed = socket.inet_pton(socket.AF_INET6 if ":" in (text or "") else socket.AF_INET, text or "")
+            packed = socket.inet_pton(
+                socket.AF_INET6 if ":" in (text or "") else socket.AF_INET, text or ""
+            )
         except (OSError, ValueError):
             packed = b""
         family.append({4: 4, 16: 6}.get(len(packed), 0))
         data.append(packed.ljust(16, b"\0"))
-    return Addresses(np.array(family, np.uint8), np.frombuffer(b"".join(data), np.uint8).reshape(-1, 16))
+    return Addresses(
+        np.array(family, np.uint8), np.frombuffer(b"".join(data), np.uint8).reshape(-1, 16)
+    )
 
 
 def measurement_order(
-    entity: np.ndarray, micros: np.ndarray, peer: np.ndarray | None, codes: np.ndarray, values: np.ndarray | None = None
+    entity: np.ndarray,
+    micros: np.ndarray,
+    peer: np.ndarray | None,
+    codes: np.ndarray,
+    values: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return indices that sort measurements by entity, time, peer, code and values."""
-    columns = [entity, micros, *([] if peer is None else [peer]), codes, *([] if values is None else values.T)]
+    columns = [
+        entity,
+        micros,
+        *([] if peer is None else [peer]),
+        codes,
+        *([] if values is None else values.T),
+    ]
     return np.lexsort(columns[::-1])
 
 
@@ -70,10 +84,22 @@ def encode_rows(rows: Measurements) -> list[bytes]:
         times = rows.times[start:end]
         peers = np.zeros(0, np.int64) if rows.peer is None else np.unique(rows.peer[start:end])
         is_ipv6 = rows.peers.family[peers] == 6
-        width = 0 if not len(peers) else 1 if len(peers) <= 1 << 8 else 2 if len(peers) <= 1 << 16 else 4
-        body = (times - times[0]).astype("<u4").tobytes() + _padded(rows.codes[start:end].astype("<u2").tobytes(), 4)
+        width = (
+            0
+            if not len(peers)
+            else 1
+            if len(peers) <= 1 << 8
+            else 2
+            if len(peers) <= 1 << 16
+            else 4
+        )
+        body = (times - times[0]).astype("<u4").tobytes() + _padded(
+            rows.codes[start:end].astype("<u2").tobytes(), 4
+        )
         if rows.peer is not None:
-            body += _padded(np.searchsorted(peers, rows.peer[start:end]).astype(f"<u{width}").tobytes(), 4)
+            body += _padded(
+                np.searchsorted(peers, rows.peer[start:end]).astype(f"<u{width}").tobytes(), 4
+            )
         for peer, is_long in zip(peers.tolist(), is_ipv6.tolist(), strict=True):
             body += rows.peers.bytes[peer, : 16 if is_long else 4].tobytes()
         length = 64 + len(body) + -(64 + len(body)) % 8

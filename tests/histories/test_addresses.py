@@ -19,8 +19,12 @@ def test_addresses_come_back_as_their_usual_text(texts: list[str]) -> None:
     got = parse(pa.array(texts, pa.string()), "address")
 
     rendered = render(got, "address").to_pylist()
-    assert [ipaddress.ip_address(text) for text in texts] == [ipaddress.ip_address(text) for text in rendered]
-    np.testing.assert_array_equal(got.bytes, parse(pa.array(rendered, pa.string()), "address").bytes)
+    assert [ipaddress.ip_address(text) for text in texts] == [
+        ipaddress.ip_address(text) for text in rendered
+    ]
+    np.testing.assert_array_equal(
+        got.bytes, parse(pa.array(rendered, pa.string()), "address").bytes
+    )
     assert [ipaddress.ip_address(text).version for text in texts] == got.family.tolist()
     assert [ipaddress.ip_address(text).packed.ljust(16, b"\0") for text in texts] == [
         row.tobytes() for row in got.bytes
@@ -38,16 +42,31 @@ GROUP = st.sampled_from([0, 0, 0, 1, 0x10, 0xABC, 0xFFFF]) | st.integers(0, 0xFF
 
 
 @pytest.mark.slow
-@example([[0] * 8, [0] * 7 + [1], [0] * 6 + [1, 2], [0] * 5 + [0xFFFF, 1, 2], [1, 0, 0, 2, 0, 0, 3, 4], 1 << 24])
+@example(
+    [
+        [0] * 8,
+        [0] * 7 + [1],
+        [0] * 6 + [1, 2],
+        [0] * 5 + [0xFFFF, 1, 2],
+        [1, 0, 0, 2, 0, 0, 3, 4],
+        1 << 24,
+    ]
+)
 @given(st.lists(st.lists(GROUP, min_size=8, max_size=8) | st.integers(0, 2**32 - 1), max_size=40))
 def test_texts_are_those_of_the_system(drawn: list[list[int] | int]) -> None:
     family = np.array([6 if isinstance(each, list) else 4 for each in drawn], np.uint8)
     data = np.zeros((len(drawn), 16), np.uint8)
     expected = []
     for row, each in enumerate(drawn):
-        packed = b"".join(group.to_bytes(2) for group in each) if isinstance(each, list) else each.to_bytes(4)
+        packed = (
+            b"".join(group.to_bytes(2) for group in each)
+            if isinstance(each, list)
+            else each.to_bytes(4)
+        )
         data[row, : len(packed)] = np.frombuffer(packed, np.uint8)
-        expected.append(socket.inet_ntop(socket.AF_INET6 if len(packed) == 16 else socket.AF_INET, packed))
+        expected.append(
+            socket.inet_ntop(socket.AF_INET6 if len(packed) == 16 else socket.AF_INET, packed)
+        )
     texts = render(Addresses(family, data), "address")
 
     texts.validate(full=True)
@@ -57,10 +76,14 @@ def test_texts_are_those_of_the_system(drawn: list[list[int] | int]) -> None:
 
 def test_every_number_of_an_ipv4_text_is_written() -> None:
     data = np.zeros((256, 16), np.uint8)
-    data[:, :4] = (np.arange(256)[:, None] * [1, 3, 5, 7]).astype(np.uint8)  # each once in each of the four
+    data[:, :4] = (np.arange(256)[:, None] * [1, 3, 5, 7]).astype(
+        np.uint8
+    )  # each once in each of the four
     addresses = Addresses(np.full(256, 4, np.uint8), data)
 
-    assert [socket.inet_ntoa(each.tobytes()) for each in data[:, :4]] == render(addresses, "address").to_pylist()
+    assert [socket.inet_ntoa(each.tobytes()) for each in data[:, :4]] == render(
+        addresses, "address"
+    ).to_pylist()
 
 
 @given(ADDRESSES)
@@ -93,7 +116,9 @@ def test_eight_groups_are_read_as_the_system_reads_them(texts: list[str]) -> Non
 def test_addresses_in_full_and_in_capitals_are_read(texts: list[str]) -> None:
     got = parse(pa.array(texts, pa.string()), "address")
 
-    assert [ipaddress.ip_address(text).packed for text in texts] == [row.tobytes() for row in got.bytes]
+    assert [ipaddress.ip_address(text).packed for text in texts] == [
+        row.tobytes() for row in got.bytes
+    ]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +131,9 @@ def test_what_is_no_strict_address_is_not_read(text: str) -> None:
     assert [4, 0, 6] == got.family.tolist()
 
 
-@pytest.mark.parametrize("text", ["", "-1", "4294967296", "99999999999999999999", "1.0", "007", "x", "+1", " 1"])
+@pytest.mark.parametrize(
+    "text", ["", "-1", "4294967296", "99999999999999999999", "1.0", "007", "x", "+1", " 1"]
+)
 def test_what_is_no_number_is_not_read(text: str) -> None:
     assert [4, 0] == parse(pa.array(["4294967295", text]), "number").family.tolist()
 
@@ -114,4 +141,6 @@ def test_what_is_no_number_is_not_read(text: str) -> None:
 def test_slices_of_arrays_are_read_as_what_they_show() -> None:
     texts = pa.array(["9.9.9.9", "1.2.3.4", "::5", "10.0.0.255", "8.8.8.8"]).slice(1, 3)
 
-    assert ["1.2.3.4", "::5", "10.0.0.255"] == render(parse(texts, "address"), "address").to_pylist()
+    assert ["1.2.3.4", "::5", "10.0.0.255"] == render(
+        parse(texts, "address"), "address"
+    ).to_pylist()

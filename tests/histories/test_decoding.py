@@ -54,7 +54,9 @@ def outcome_at_once(blobs: list[bytes]) -> list[RowColumns] | str:
 @given(st.lists(SIZES, max_size=3), st.integers(0, 1 << 30), st.sampled_from(["address", "number"]))
 def test_many_rows_are_what_each_is(sizes: list[Sizes], seed: int, kind: str) -> None:
     """Also those of different runs: with peers and without, of addresses and of numbers."""
-    blobs = [blob for number, each in enumerate(sizes) for blob in blobs_of(each, seed + number, kind)]
+    blobs = [
+        blob for number, each in enumerate(sizes) for blob in blobs_of(each, seed + number, kind)
+    ]
     found = outcome_at_once(blobs)
 
     assert len(blobs) == len(found)
@@ -82,7 +84,9 @@ def test_damage_is_found_in_many_as_in_one(sizes: Sizes, seed: int, data: st.Dat
 
 @pytest.mark.parametrize("peers", [255, 256, 257, 65_537])
 def test_large_rows_and_wide_peer_indices_among_small_ones(peers: int) -> None:
-    blobs = blobs_of(Sizes([3, peers + 3, 2, 9], peers, 0), peers) + blobs_of(Sizes([5, 40_000], 3, 3), 1)
+    blobs = blobs_of(Sizes([3, peers + 3, 2, 9], peers, 0), peers) + blobs_of(
+        Sizes([5, 40_000], 3, 3), 1
+    )
 
     for blob, row in zip(blobs, decode_rows(blobs, [""] * len(blobs)), strict=True):
         same(decode_rows([blob], [""])[0], row)

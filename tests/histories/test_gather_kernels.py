@@ -33,7 +33,20 @@ from headrace.histories.spill import (
     record_type,
 )
 
-EDGES = [0.0, -0.0, 0.0005, 0.0015, 2.047, 2.0475, 2.048, 4.095, 4.0955, 2047 * 2.0**31 / 1000, 1e300, -1e300]
+EDGES = [
+    0.0,
+    -0.0,
+    0.0005,
+    0.0015,
+    2.047,
+    2.0475,
+    2.048,
+    4.095,
+    4.0955,
+    2047 * 2.0**31 / 1000,
+    1e300,
+    -1e300,
+]
 VALUES = st.lists(
     st.floats()
     | st.floats(0, 1e5)
@@ -41,7 +54,9 @@ VALUES = st.lists(
     | st.integers(0, 1 << 50).map(lambda micros: micros / 1000),
     max_size=30,
 )
-RULES = [*itertools.product(["failed", "drop", "error"], ["failed", "drop"], ["value", "failed", "drop"])]
+RULES = [
+    *itertools.product(["failed", "drop", "error"], ["failed", "drop"], ["value", "failed", "drop"])
+]
 
 
 @given(
@@ -61,7 +76,15 @@ def test_values_have_the_codes_and_reasons_that_the_rules_give_each(
 
     factor, clamped = {"us": 1, "ms": 1_000, "s": 1_000_000}[unit], 0
     for value, had, has, code in zip(values, before, reason.tolist(), found.tolist(), strict=True):
-        word = "missing" if math.isnan(value) else "negative" if value < 0 else "zero" if value == 0 else ""
+        word = (
+            "missing"
+            if math.isnan(value)
+            else "negative"
+            if value < 0
+            else "zero"
+            if value == 0
+            else ""
+        )
         rule = {"missing": missing, "negative": negative, "zero": zero, "": "value"}[word]
         if had or math.isinf(value) or rule in ("drop", "error"):
             word = "unreadable_value" if math.isinf(value) else f"{word}_value"
@@ -70,7 +93,9 @@ def test_values_have_the_codes_and_reasons_that_the_rules_give_each(
         assert has == 0
         micros = 1 if rule == "failed" else max(round(min(value, 1e13) * factor), 1)
         clamped += micros > LARGEST_US
-        expected = encode_latencies(np.array([min(micros, LARGEST_US)]), np.array([rule == "failed"])).codes
+        expected = encode_latencies(
+            np.array([min(micros, LARGEST_US)]), np.array([rule == "failed"])
+        ).codes
         assert expected.tolist() == [code]
     assert clamped == counted
 
@@ -78,7 +103,9 @@ def test_values_have_the_codes_and_reasons_that_the_rules_give_each(
 @pytest.mark.parametrize("peers", ["peers", "no peers"])
 @pytest.mark.parametrize("values", [0, 2])
 @pytest.mark.parametrize("span", [2**40, 2**50])
-def test_a_spill_file_gives_back_its_measurements(peers: str, values: int, span: int, tmp_path: Path) -> None:
+def test_a_spill_file_gives_back_its_measurements(
+    peers: str, values: int, span: int, tmp_path: Path
+) -> None:
     rng, path, seen = np.random.default_rng(values), tmp_path / "piece", []
     parsed = [_parsed(rng, peers=peers, values=values, span=span) for _ in range(3)]
     together = join_chunks(parsed)
@@ -87,36 +114,60 @@ def test_a_spill_file_gives_back_its_measurements(peers: str, values: int, span:
         writer = SpillWriter(file, 3)
         total = writer.append(together, hashes)
         writer.finish()
-    mixed = mix_measured(None if together.peers is None else mix_peers(together.peers)[together.peer], together.values)
-    assert total == multiset_sum(hashes[together.entity], together.micros // 1_000_000, mixed, together.codes)
+    mixed = mix_measured(
+        None if together.peers is None else mix_peers(together.peers)[together.peer],
+        together.values,
+    )
+    assert total == multiset_sum(
+        hashes[together.entity], together.micros // 1_000_000, mixed, together.codes
+    )
     record = record_type(ALONE if peers == "no peers" else WITH_PEER, values)
     for partition in range(3):
         found = find_parts([path], partition, record)
         entities = found.entities()
         places = np.arange(len(entities), dtype=np.uint32)
-        words = from_words(entities["family"], np.column_stack([entities["word0"], entities["word1"]]))
-        assert {partition} >= set(partition_of(hash_entities(words, "address", 5).order, 3).tolist())
+        words = from_words(
+            entities["family"], np.column_stack([entities["word0"], entities["word1"]])
+        )
+        assert {partition} >= set(
+            partition_of(hash_entities(words, "address", 5).order, 3).tolist()
+        )
         for block in read_blocks(found, places, record, 999):
-            names = [name for name in ("micros", "code", "word0", "word1", "family") if name in (record.names or ())]
+            names = [
+                name
+                for name in ("micros", "code", "word0", "word1", "family")
+                if name in (record.names or ())
+            ]
             columns = [block[name].tolist() for name in names]
             more = block["values"].tolist() if values else [[]] * len(block)
             own = entities[block["entity"]]
             keys = zip(*(own[name].tolist() for name in ("word0", "word1", "family")), strict=True)
-            seen += [(*key, *row, *words) for key, *row, words in zip(keys, *columns, more, strict=True)]
+            seen += [
+                (*key, *row, *words) for key, *row, words in zip(keys, *columns, more, strict=True)
+            ]
 
     expected = []
     for each in parsed:
         columns = [each.micros.tolist(), each.codes.tolist()]
         if each.peers is not None:
-            columns += [*each.peers.words()[each.peer].T.tolist(), each.peers.family[each.peer].tolist()]
+            columns += [
+                *each.peers.words()[each.peer].T.tolist(),
+                each.peers.family[each.peer].tolist(),
+            ]
         more = [[]] * len(each.micros) if each.values is None else each.values.tolist()
         keys = zip(
-            *each.entities.words()[each.entity].T.tolist(), each.entities.family[each.entity].tolist(), strict=True
+            *each.entities.words()[each.entity].T.tolist(),
+            each.entities.family[each.entity].tolist(),
+            strict=True,
         )
-        expected += [(*key, *row, *words) for key, *row, words in zip(keys, *columns, more, strict=True)]
+        expected += [
+            (*key, *row, *words) for key, *row, words in zip(keys, *columns, more, strict=True)
+        ]
     assert sorted(expected) == sorted(seen)
     narrow = peers == "peers" and span < 2**48
-    assert narrow == any(find_parts([path], partition, record).count[:, 1].any() for partition in range(3))
+    assert narrow == any(
+        find_parts([path], partition, record).count[:, 1].any() for partition in range(3)
+    )
 
 
 def _parsed(rng: np.random.Generator, *, peers: str, values: int, span: int) -> Parsed:
@@ -124,7 +175,10 @@ def _parsed(rng: np.random.Generator, *, peers: str, values: int, span: int) -> 
     rows, entities = 5_000, 300
 
     def addresses(rng: np.random.Generator, count: int) -> Addresses:
-        family, words = rng.choice(np.array([4, 6], np.uint8), count), rng.integers(0, 2**64, (count, 2), np.uint64)
+        family, words = (
+            rng.choice(np.array([4, 6], np.uint8), count),
+            rng.integers(0, 2**64, (count, 2), np.uint64),
+        )
         words[family == 4] &= np.array([0xFFFFFFFF00000000, 0], np.uint64)
         return from_words(family, words)
 
@@ -142,7 +196,11 @@ def _parsed(rng: np.random.Generator, *, peers: str, values: int, span: int) -> 
 
 def test_a_file_that_cannot_be_opened_is_the_error_that_is_raised(tmp_path: Path) -> None:
     (tmp_path / "here").write_bytes(bytes(8))
-    paths, zero, one = [tmp_path / "here", tmp_path / "gone"], np.zeros(2, np.int64), np.ones(2, np.int64)
+    paths, zero, one = (
+        [tmp_path / "here", tmp_path / "gone"],
+        np.zeros(2, np.int64),
+        np.ones(2, np.int64),
+    )
 
     with pytest.raises(FileNotFoundError, match="gone"):
         read_records(np.zeros(2, "<u8").view([("word", "<u8")]), paths, np.arange(2), zero, one)

@@ -19,9 +19,15 @@ from headrace.histories.parse import AddressCache, IdColumn, encode_ids
 from headrace.keyed_hash import hash_words
 from laws import examples
 
-GROUPS = st.sampled_from(["0", "1", "ab", "FFFF", "00ab", "12345", "", "g", "f00d", "1.2.3.4", "01.2.3.4", "1.2.3.400"])
-NEARLY_6 = st.tuples(st.sampled_from(["", ":", "::"]), st.lists(GROUPS, max_size=9), st.sampled_from(["", ":", "::"]))
-NEARLY_4 = st.lists(st.sampled_from(["0", "00", "1", "09", "25", "255", "256", "", "1000", "a"]), max_size=5)
+GROUPS = st.sampled_from(
+    ["0", "1", "ab", "FFFF", "00ab", "12345", "", "g", "f00d", "1.2.3.4", "01.2.3.4", "1.2.3.400"]
+)
+NEARLY_6 = st.tuples(
+    st.sampled_from(["", ":", "::"]), st.lists(GROUPS, max_size=9), st.sampled_from(["", ":", "::"])
+)
+NEARLY_4 = st.lists(
+    st.sampled_from(["0", "00", "1", "09", "25", "255", "256", "", "1000", "a"]), max_size=5
+)
 TEXT = (
     NEARLY_6.map(lambda parts: parts[0] + ":".join(parts[1]) + parts[2])
     | NEARLY_4.map(".".join)
@@ -38,7 +44,9 @@ TEXT = (
 
 
 def same(expected: Addresses, found: Addresses) -> bool:
-    return np.array_equal(expected.family, found.family) and np.array_equal(expected.bytes, found.bytes)
+    return np.array_equal(expected.family, found.family) and np.array_equal(
+        expected.bytes, found.bytes
+    )
 
 
 @pytest.mark.slow
@@ -55,15 +63,21 @@ def test_texts_are_read_as_the_system_reads_them(texts: list[str], skip: int) ->
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from([4, 6]), st.binary(min_size=16, max_size=16)), max_size=20), st.integers(0, 2**64 - 1), st.integers(0, 3))  # fmt: skip
-def test_addresses_have_the_hash_of_the_digest(rows: list[tuple[int, bytes]], key: int, above: int) -> None:
+def test_addresses_have_the_hash_of_the_digest(
+    rows: list[tuple[int, bytes]], key: int, above: int
+) -> None:
     family = np.array([each for each, _ in rows], np.uint8)
     data = np.frombuffer(b"".join(each for _, each in rows), np.uint8).reshape(-1, 16)
-    words = np.column_stack([family.astype(np.uint64) | np.uint64(above << 8), Addresses(family, data).words()])
+    words = np.column_stack(
+        [family.astype(np.uint64) | np.uint64(above << 8), Addresses(family, data).words()]
+    )
 
     expected = hash_words((key, 7), words.astype(np.uint64))
     for each, found in zip(expected, hash_addresses((key, 7), family, data, above), strict=True):
         assert np.array_equal(each, found)
-    assert np.array_equal(expected[0], hash_addresses((key, 7), family, data, above, half="high")[0])
+    assert np.array_equal(
+        expected[0], hash_addresses((key, 7), family, data, above, half="high")[0]
+    )
 
 
 def same_rows(column: pa.ChunkedArray, found: IdColumn) -> bool:
@@ -79,7 +93,9 @@ def same_rows(column: pa.ChunkedArray, found: IdColumn) -> bool:
 
 
 @given(st.lists(st.lists(st.none() | TEXT, max_size=12), min_size=1, max_size=3), st.booleans())
-def test_rows_of_a_column_have_their_addresses_each_once(chunks: list[list[str | None]], is_dictionary: bool) -> None:
+def test_rows_of_a_column_have_their_addresses_each_once(
+    chunks: list[list[str | None]], is_dictionary: bool
+) -> None:
     column = pa.chunked_array([pa.array(chunk, pa.string()) for chunk in chunks], pa.string())
     found = encode_ids(column.dictionary_encode() if is_dictionary else column, "address", "src")
     keys = [*zip(found.distinct.family.tolist(), map(bytes, found.distinct.bytes), strict=True)]
@@ -89,7 +105,9 @@ def test_rows_of_a_column_have_their_addresses_each_once(chunks: list[list[str |
 
 
 @given(st.lists(st.lists(st.none() | TEXT, max_size=12), min_size=1, max_size=3), st.booleans())
-def test_addresses_that_may_repeat_are_those_of_their_rows(chunks: list[list[str | None]], large: bool) -> None:
+def test_addresses_that_may_repeat_are_those_of_their_rows(
+    chunks: list[list[str | None]], large: bool
+) -> None:
     kind = pa.large_string() if large else pa.string()
     column = pa.chunked_array([pa.array(chunk, kind) for chunk in chunks], kind)
 
@@ -97,10 +115,16 @@ def test_addresses_that_may_repeat_are_those_of_their_rows(chunks: list[list[str
 
 
 @given(
-    st.lists(st.lists(st.none() | TEXT | st.sampled_from(["1", "22", "10.0.0.1"]), max_size=8), min_size=1, max_size=3),
+    st.lists(
+        st.lists(st.none() | TEXT | st.sampled_from(["1", "22", "10.0.0.1"]), max_size=8),
+        min_size=1,
+        max_size=3,
+    ),
     st.lists(
         st.tuples(
-            st.integers(0, 2), st.sampled_from(["address", "number", "text"]), st.lists(st.integers(0, 7), max_size=12)
+            st.integers(0, 2),
+            st.sampled_from(["address", "number", "text"]),
+            st.lists(st.integers(0, 7), max_size=12),
         ),
         min_size=1,
         max_size=6,

@@ -15,7 +15,9 @@ def codes_of(values: list[int]) -> np.ndarray:
     return encode_latencies(array, np.zeros(len(array), np.bool_)).codes
 
 
-def test_every_code_that_encode_gives_is_a_fixed_point_and_there_is_no_other_canonical_one() -> None:
+def test_every_code_that_encode_gives_is_a_fixed_point_and_there_is_no_other_canonical_one() -> (
+    None
+):
     canonical = ALL[is_canonical(ALL) & (ALL != FAILED)]
 
     again = codes_of(decode_latencies(canonical).tolist())

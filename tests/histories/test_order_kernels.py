@@ -12,17 +12,24 @@ from headrace.histories.codec.kernels import distinct as find_distinct
 from headrace.histories.codec.partition_kernels import in_order
 from headrace.histories.spill import ALONE, WITH_PEER
 
-ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(0, 3), st.integers(0, 3)), max_size=90)
+ROWS = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(0, 3), st.integers(0, 3)),
+    max_size=90,
+)
 
 
-def check(entity: np.ndarray, micros: np.ndarray, peer: np.ndarray, code: np.ndarray, kind: np.dtype) -> None:
+def check(
+    entity: np.ndarray, micros: np.ndarray, peer: np.ndarray, code: np.ndarray, kind: np.dtype
+) -> None:
     records = np.zeros(len(entity), kind)
     records["entity"], records["micros"], records["code"] = entity, micros, code
     words = records.view(np.uint64).reshape(-1, kind.itemsize // 8)
     ranks = np.arange(int(peer.max()) + 1 if len(peer) else 0, dtype=np.uint32)[::-1]
     has_peers = kind == WITH_PEER
     places = (peer.astype(np.uint32), ranks) if has_peers else None
-    found = in_order([words], words.shape[1] - 1, places, 5 if not len(entity) else int(entity.max()) + 2)
+    found = in_order(
+        [words], words.shape[1] - 1, places, 5 if not len(entity) else int(entity.max()) + 2
+    )
 
     mine = ranks[peer].astype(np.int64) if has_peers else None
     order = measurement_order(entity.astype(np.uint32), micros, mine, code.astype(np.uint16))
@@ -71,7 +78,13 @@ def test_times_that_crowd_beside_few_that_are_far_are_in_order(rows: int, far: i
     times = rng.integers(5_000, 5_000 + (1 << 14), rows)
     times[:far] = rng.integers(1 << 40, 1 << 60, far)
 
-    check(np.zeros(rows, np.int64), times, rng.integers(0, 1000, rows), rng.integers(0, 1 << 16, rows), WITH_PEER)
+    check(
+        np.zeros(rows, np.int64),
+        times,
+        rng.integers(0, 1000, rows),
+        rng.integers(0, 1 << 16, rows),
+        WITH_PEER,
+    )
 
 
 @pytest.mark.parametrize(("rows", "peers"), [(0, 1), (1, 1), (60, 7), (40_000, 30_000)])
@@ -80,7 +93,9 @@ def test_distinct_peers_are_found(rows: int, peers: int) -> None:
     distinct = np.zeros(peers, WITH_PEER)
     distinct["word0"], distinct["word1"] = rng.integers(0, 3, peers), rng.integers(0, 2**40, peers)
     distinct["family"] = rng.choice([4, 6], peers)
-    distinct["word0"] <<= rng.choice([0, 32], peers).astype(np.uint64)  # in the upper half as IPv4 addresses are
+    distinct["word0"] <<= rng.choice([0, 32], peers).astype(
+        np.uint64
+    )  # in the upper half as IPv4 addresses are
     distinct["word1"][::3] = 0
     distinct[1::2] = distinct[: peers // 2]  # some alike
     distinct["family"][1::2] = 10 - distinct["family"][1::2]  # but for their family
@@ -89,7 +104,9 @@ def test_distinct_peers_are_found(rows: int, peers: int) -> None:
     words = records.view(np.uint64).reshape(rows, 4)
     place, found = find_distinct(words, words, column=1, family_column=3, shift=48)
 
-    keys = list(zip(*(records[name].tolist() for name in ("word0", "word1", "family")), strict=True))
+    keys = list(
+        zip(*(records[name].tolist() for name in ("word0", "word1", "family")), strict=True)
+    )
     places = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     assert [places[key] for key in keys] == place.tolist()
     assert list(places) == [tuple(row) for row in found.tolist()]

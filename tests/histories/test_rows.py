@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from headrace.errors import CorruptShard
 from headrace.histories.codec.addresses import Addresses
-from headrace.histories.codec.rows import HEADER_BYTES, LARGEST_SPAN, Measurements, decode_rows, encode_rows, lay_out
+from headrace.histories.codec.rows import (
+    HEADER_BYTES,
+    LARGEST_SPAN,
+    Measurements,
+    decode_rows,
+    encode_rows,
+    lay_out,
+)
 
 SIZES = st.builds(
     Sizes,
@@ -27,7 +34,9 @@ def check(rows: Measurements) -> None:
         zip(rows.starts.tolist(), [*rows.starts.tolist()[1:], len(rows.times)], strict=True)
     ):
         got = decode_rows([encoded.blobs(np.array([place]))[0]], ["test"])[0]
-        np.testing.assert_array_equal(rows.times[start:stop], got.first_time + got.offsets.astype(np.int64))
+        np.testing.assert_array_equal(
+            rows.times[start:stop], got.first_time + got.offsets.astype(np.int64)
+        )
         np.testing.assert_array_equal(rows.codes[start:stop], got.codes)
         assert int(rows.times[stop - 1]) == got.first_time + int(got.offsets[-1])
         assert int(rows.part[place]) == got.part
@@ -39,8 +48,12 @@ def check(rows: Measurements) -> None:
             assert len(got.peer_family) == 0
             continue
         assert got.peers is not None
-        np.testing.assert_array_equal(rows.peers.family[rows.peer[start:stop]], got.peer_family[got.peers])
-        np.testing.assert_array_equal(rows.peers.bytes[rows.peer[start:stop]], got.peer_bytes[got.peers])
+        np.testing.assert_array_equal(
+            rows.peers.family[rows.peer[start:stop]], got.peer_family[got.peers]
+        )
+        np.testing.assert_array_equal(
+            rows.peers.bytes[rows.peer[start:stop]], got.peer_bytes[got.peers]
+        )
         assert len(got.peer_family) == len(np.unique(rows.peer[start:stop]))
 
 
@@ -88,8 +101,12 @@ def test_a_typical_measurement_takes_less_than_nine_bytes() -> None:
 
 
 @given(SIZES, st.integers(0, 1 << 30), st.data())
-def test_damage_is_an_error_or_another_row_and_never_a_crash(sizes: Sizes, seed: int, data: st.DataObject) -> None:
-    blob = bytearray(encode_rows(random_rows(np.random.default_rng(seed), sizes)).blobs(np.array([0]))[0])
+def test_damage_is_an_error_or_another_row_and_never_a_crash(
+    sizes: Sizes, seed: int, data: st.DataObject
+) -> None:
+    blob = bytearray(
+        encode_rows(random_rows(np.random.default_rng(seed), sizes)).blobs(np.array([0]))[0]
+    )
     place = data.draw(st.integers(0, len(blob) - 1))
     blob[place] ^= 1 << data.draw(st.integers(0, 7))
 
@@ -122,7 +139,10 @@ def test_zeros_are_no_row(size: int) -> None:
 
 def test_columns_are_views_of_the_blob() -> None:
     blob = np.frombuffer(
-        encode_rows(random_rows(np.random.default_rng(1), Sizes([50], 5, 5))).blobs(np.array([0]))[0], np.uint8
+        encode_rows(random_rows(np.random.default_rng(1), Sizes([50], 5, 5))).blobs(np.array([0]))[
+            0
+        ],
+        np.uint8,
     )
     got = decode_rows([blob.data], ["test"])[0]
 

@@ -49,7 +49,9 @@ def test_rows_give_their_values_back(counts, types, peers, has_latency, seed):
 def test_rows_without_values_have_the_bytes_that_they_had():
     rows = random_rows(np.random.default_rng(1), Sizes([3, 9, 1], 2, 2))
 
-    assert 64 + 4 + 4 + 4 + 4 == len(encode_rows(random_rows(np.random.default_rng(1), Sizes([1], 1, 0))).data)
+    assert 64 + 4 + 4 + 4 + 4 == len(
+        encode_rows(random_rows(np.random.default_rng(1), Sizes([1], 1, 0))).data
+    )
     assert {1} == set(decode_together(*_blobs(rows)).headers["version"].tolist())
 
 
@@ -58,7 +60,9 @@ def _blobs(rows):
     return encoded.data, np.diff(encoded.offsets)
 
 
-@pytest.mark.parametrize(("at", "byte"), [("types", 9), ("types", 200), ("types", 0), ("values", 1), ("values", 3)])
+@pytest.mark.parametrize(
+    ("at", "byte"), [("types", 9), ("types", 200), ("types", 0), ("values", 1), ("values", 3)]
+)
 def test_changed_types_and_counts_of_columns_are_damage(at, byte):
     rng = np.random.default_rng(2)
     values = (np.arange(5, dtype="<i4"), np.arange(5, dtype="<f8"))

@@ -40,7 +40,11 @@ from laws import examples
 
 def plain_set(words: list[object], size: int) -> set[tuple[object, ...]]:
     """The shingles of a document, by definition."""
-    return {tuple(words[at : at + size]) for at in range(max(1, len(words) - size + 1))} if words else set()
+    return (
+        {tuple(words[at : at + size]) for at in range(max(1, len(words) - size + 1))}
+        if words
+        else set()
+    )
 
 
 def plain_jaccard(a: set[object], b: set[object]) -> float:
@@ -55,12 +59,16 @@ def of_texts(texts: list[str]) -> Shingles:
     return shingles_of_texts(pl.Series("t", texts, pl.String), np.arange(len(texts)), len(texts))
 
 
-WORD = st.sampled_from(["a", "b", "Ä", "éa", "13", "longer_than_eight_bytes", "中", "文字", "ไทย", ",", "!", " "])
+WORD = st.sampled_from(
+    ["a", "b", "Ä", "éa", "13", "longer_than_eight_bytes", "中", "文字", "ไทย", ",", "!", " "]
+)
 
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.lists(WORD, max_size=12).map(" ".join), min_size=1, max_size=8))
-def test_the_jaccard_index_of_texts_is_that_of_their_sets_of_words_in_a_row(texts: list[str]) -> None:
+def test_the_jaccard_index_of_texts_is_that_of_their_sets_of_words_in_a_row(
+    texts: list[str],
+) -> None:
     words = [re.findall(r"[中文字ไท]|[ย]|[^\W中文字ไทย]+", text.lower()) for text in texts]
     sets = [plain_set(each, WORDS) for each in words]
     pairs = np.array(list(combinations(range(len(texts)), 2)) or [(0, 0)])
@@ -76,7 +84,9 @@ def test_the_jaccard_index_of_sequences_is_that_of_their_sets_of_tokens_in_a_row
 ) -> None:
     tokens = np.array([token for each in sequences for token in each], np.int32)
     lengths = np.array([len(each) for each in sequences])
-    wanted = np.array(sorted(data.draw(st.sets(st.sampled_from(range(len(sequences))), min_size=1))))
+    wanted = np.array(
+        sorted(data.draw(st.sets(st.sampled_from(range(len(sequences))), min_size=1)))
+    )
     found = lists(shingles_of_tokens(*take_sequences(tokens, lengths, wanted)))
     a, b = (each.ravel() for each in np.meshgrid(*[np.arange(len(wanted))] * 2))
     sets = [plain_set(sequences[number], TOKENS) for number in wanted.tolist()]
@@ -128,12 +138,17 @@ def test_pairs_at_the_threshold_share_a_band_as_often_as_the_formula_says() -> N
 
 @settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.lists(st.integers(0, 50), max_size=9), min_size=1, max_size=9), st.randoms())
-def test_a_signature_is_of_the_set_and_its_document_alone(sets: list[list[int]], order: random.Random) -> None:
+def test_a_signature_is_of_the_set_and_its_document_alone(
+    sets: list[list[int]], order: random.Random
+) -> None:
     bands = Bands.of(0.8)
 
     def signed(documents: list[list[int]]) -> list[tuple[int, list[int]]]:
         offsets = np.cumsum([0, *map(len, documents)])
-        made = sign(Shingles(np.array([each for one in documents for each in one], np.uint64), offsets), bands)
+        made = sign(
+            Shingles(np.array([each for one in documents for each in one], np.uint64), offsets),
+            bands,
+        )
         return list(zip(made.digest.tolist(), made.bands.T.tolist(), strict=True))
 
     together = signed(sets)
@@ -157,10 +172,16 @@ def test_copies_are_those_of_one_digest_and_empty_documents_are_of_none() -> Non
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.integers(0, 5), max_size=40), st.integers(0, 1000))
-def test_all_pairs_that_share_a_band_are_proposed_where_they_are_few(band: list[int], skipped: int) -> None:
+def test_all_pairs_that_share_a_band_are_proposed_where_they_are_few(
+    band: list[int], skipped: int
+) -> None:
     documents = np.cumsum(np.arange(len(band)) * skipped % 7 + 1)
     pairs, crowds = propose(documents, np.array(band, np.uint32), np.zeros(len(band), np.uint32))
-    expected = {(documents[a], documents[b]) for a, b in combinations(range(len(band)), 2) if band[a] == band[b]}
+    expected = {
+        (documents[a], documents[b])
+        for a, b in combinations(range(len(band)), 2)
+        if band[a] == band[b]
+    }
 
     assert sorted(expected) == list(zip(*documents_of(pairs), strict=True))
     assert len(crowds.document) == 0
@@ -187,7 +208,9 @@ def test_a_crowd_gives_few_pairs_a_document_and_is_told() -> None:
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.integers(1, 30), st.lists(st.tuples(st.integers(0, 29), st.integers(0, 29)), max_size=40))
-def test_components_are_those_of_merging_one_pair_at_a_time(count: int, pairs: list[tuple[int, int]]) -> None:
+def test_components_are_those_of_merging_one_pair_at_a_time(
+    count: int, pairs: list[tuple[int, int]]
+) -> None:
     pairs = [(a % count, b % count) for a, b in pairs]
     group = list(range(count))
     for a, b in pairs:

@@ -47,9 +47,18 @@ def parts_of(texts: list[str], count: int, batch: int = 97) -> list[Part]:
     return [part(pl.Series("t", texts[a:b], pl.String)) for a, b in pairwise(cuts)]
 
 
-def found(root: Path, texts: list[str], near: float = 0.8, parts: int = 1, workers: int = 1, **options: Any) -> Near:
+def found(
+    root: Path,
+    texts: list[str],
+    near: float = 0.8,
+    parts: int = 1,
+    workers: int = 1,
+    **options: Any,
+) -> Near:
     on_event = options.get("on_event", lambda _: None)
-    return find_near(RunContext(made(root), workers, on_event, LocalEngine()), parts_of(texts, parts), near)
+    return find_near(
+        RunContext(made(root), workers, on_event, LocalEngine()), parts_of(texts, parts), near
+    )
 
 
 def made(directory: Path) -> Path:
@@ -58,7 +67,13 @@ def made(directory: Path) -> Path:
 
 
 def told(near: Near) -> list[Any]:
-    return [near.first.tolist(), near.second.tolist(), near.jaccard.tolist(), near.group.tolist(), near.not_compared]
+    return [
+        near.first.tolist(),
+        near.second.tolist(),
+        near.jaccard.tolist(),
+        near.group.tolist(),
+        near.not_compared,
+    ]
 
 
 def plain(text: str) -> set[tuple[str, ...]]:
@@ -71,7 +86,13 @@ def test_planted_pairs_are_found_and_no_other_is_joined(tmp_path: Path) -> None:
     sets = [plain(text) for text in texts]
     index = [len(a & b) / len(a | b) for a, b in zip(sets[:800], sets[800:], strict=True)]
     near = found(tmp_path / "run", texts)
-    pairs = dict(zip(zip(near.first.tolist(), near.second.tolist(), strict=True), near.jaccard.tolist(), strict=True))
+    pairs = dict(
+        zip(
+            zip(near.first.tolist(), near.second.tolist(), strict=True),
+            near.jaccard.tolist(),
+            strict=True,
+        )
+    )
     expected = {(at, at + 800): value for at, value in enumerate(index) if value >= 0.8}
 
     assert 400 < len(expected) < 800
@@ -82,7 +103,9 @@ def test_planted_pairs_are_found_and_no_other_is_joined(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_parts_workers_and_the_size_of_tasks_are_of_no_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_workers_and_the_size_of_tasks_are_of_no_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     texts = [*planted(150), "", "short text", "", "Short, text!", *planted(20)]
     expected = told(found(tmp_path / "one", texts))
     monkeypatch.setattr(stages, "_COMPARE_SHINGLES", 5000)
@@ -95,7 +118,9 @@ def test_parts_workers_and_the_size_of_tasks_are_of_no_account(tmp_path: Path, m
 
 
 @pytest.mark.slow
-def test_shares_of_bands_give_the_same_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shares_of_bands_give_the_same_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     texts = planted(100)
     expected = told(found(tmp_path / "one", texts))
     monkeypatch.setattr(stages, "_PROPOSE_DOCUMENTS", 60)
@@ -115,7 +140,9 @@ def test_what_is_interrupted_goes_on_to_the_same_pairs(tmp_path: Path, stage: st
     with pytest.raises(KeyboardInterrupt):
         found(tmp_path / "run", texts, parts=3, on_event=stop)
     before = len(list((tmp_path / "run" / "receipts").iterdir()))
-    again = found(tmp_path / "run", texts, parts=3, on_event=lambda event: heard.append(type(event).__name__))
+    again = found(
+        tmp_path / "run", texts, parts=3, on_event=lambda event: heard.append(type(event).__name__)
+    )
 
     assert told(found(tmp_path / "whole", texts)) == told(again)
     assert before > 0
@@ -128,7 +155,9 @@ def test_thousands_of_equal_texts_and_of_one_template_take_few_pairs_each(tmp_pa
 
     draw = random.Random(5)
     words = [f"w{number}" for number in range(60)]
-    texts = [" ".join([*words[:30], f"order {draw.randrange(10**9)}", *words[30:]]) for _ in range(3000)]
+    texts = [
+        " ".join([*words[:30], f"order {draw.randrange(10**9)}", *words[30:]]) for _ in range(3000)
+    ]
     template = found(tmp_path / "template", texts)
     assert template.compared <= 60 * 3000
     assert int(template.group.max()) == 0
@@ -136,7 +165,9 @@ def test_thousands_of_equal_texts_and_of_one_template_take_few_pairs_each(tmp_pa
 
 
 @pytest.mark.slow
-def test_near_texts_are_found_among_thousands_of_one_template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_near_texts_are_found_among_thousands_of_one_template(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shingles, "LEAST_PAIRS", 0)
     draw = random.Random(6)
     words = [f"w{number}" for number in range(100)]
@@ -159,7 +190,13 @@ def test_near_texts_are_found_among_thousands_of_one_template(tmp_path: Path, mo
 
 def test_no_documents_have_no_pairs(tmp_path: Path) -> None:
     assert told(found(tmp_path / "none", [], parts=2)) == [[], [], [], [], 0]
-    assert told(find_near(RunContext(made(tmp_path / "parts"), 1, lambda _: None), [], 0.8)) == [[], [], [], [], 0]
+    assert told(find_near(RunContext(made(tmp_path / "parts"), 1, lambda _: None), [], 0.8)) == [
+        [],
+        [],
+        [],
+        [],
+        0,
+    ]
     assert told(found(tmp_path / "blank", ["", "."])) == [[], [], [], [0, 1], 0]
 
 

@@ -64,7 +64,9 @@ class FaultProxy:
     of None stands for any.
     """
 
-    def __init__(self, target_port: int, words: Mapping[str, tuple[str, str | None]] | None = None) -> None:
+    def __init__(
+        self, target_port: int, words: Mapping[str, tuple[str, str | None]] | None = None
+    ) -> None:
         renamed = words or {}
         self.faults = Faults()
         self.seen = Seen()
@@ -74,7 +76,9 @@ class FaultProxy:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True  # a kernel holds back the second part of an answer for 40 ms
+            disable_nagle_algorithm = (
+                True  # a kernel holds back the second part of an answer for 40 ms
+            )
             wbufsize = -1
 
             def log_message(self, *_: Any) -> None:
@@ -103,11 +107,17 @@ class FaultProxy:
                 size = int(self.headers.get("Content-Length") or 0)
                 data = self.rfile.read(size) if size else b""
                 if fault == "slow_down":
-                    self._answer(503, {"Content-Type": "application/xml"}, b"<Error><Code>SlowDown</Code></Error>")
+                    self._answer(
+                        503,
+                        {"Content-Type": "application/xml"},
+                        b"<Error><Code>SlowDown</Code></Error>",
+                    )
                     return
                 if fault in ("refuse", "deny"):
                     told = f"<Error><Code>Refused</Code><Message>{self.headers}</Message></Error>".encode()
-                    self._answer(400 if fault == "refuse" else 403, {"Content-Type": "application/xml"}, told)
+                    self._answer(
+                        400 if fault == "refuse" else 403, {"Content-Type": "application/xml"}, told
+                    )
                     return
                 connection = http.client.HTTPConnection("127.0.0.1", target_port, timeout=60)
                 try:
@@ -125,7 +135,9 @@ class FaultProxy:
                     path, mark, query = self.path.partition("?")
                     if renamed:  # it writes every sign of a name as %XX
                         path = quote(unquote(path))
-                    connection.request(self.command, path + mark + query, body=data or None, headers=headers)
+                    connection.request(
+                        self.command, path + mark + query, body=data or None, headers=headers
+                    )
                     answer = connection.getresponse()
                     body = answer.read()
                     kept = {
@@ -133,7 +145,11 @@ class FaultProxy:
                         for name, value in answer.getheaders()
                         if name.lower() not in ("transfer-encoding", "connection", "content-length")
                     }
-                    length = answer.getheader("Content-Length") if self.command == "HEAD" else str(len(body))
+                    length = (
+                        answer.getheader("Content-Length")
+                        if self.command == "HEAD"
+                        else str(len(body))
+                    )
                 finally:
                     connection.close()
                 if fault == "slow_start":
@@ -152,7 +168,9 @@ class FaultProxy:
 
             do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = _pass  # noqa: N815 - the names http.server asks for
 
-            def _answer(self, status: int, headers: dict[str, str], body: bytes, length: str | None = None) -> None:
+            def _answer(
+                self, status: int, headers: dict[str, str], body: bytes, length: str | None = None
+            ) -> None:
                 self.send_response_only(status)
                 for name, value in headers.items():
                     self.send_header(name, value)
@@ -171,7 +189,9 @@ class FaultProxy:
 
         self._server = _Server(("127.0.0.1", 0), Handler)
         self.port = int(self._server.server_address[1])
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.02,), daemon=True
+        )
 
     def __enter__(self) -> FaultProxy:
         self._thread.start()
@@ -203,7 +223,9 @@ class FaultProxy:
             if faults.kind is None or method not in faults.methods or faults.only not in path:
                 return None
             self._number += 1
-            drawn = hashlib.blake2b(f"{faults.seed}/{self._number}".encode(), digest_size=8).digest()
+            drawn = hashlib.blake2b(
+                f"{faults.seed}/{self._number}".encode(), digest_size=8
+            ).digest()
             if int.from_bytes(drawn, "big") / 2**64 >= faults.rate:
                 return None
             self.seen.faults[faults.kind] += 1

@@ -13,7 +13,12 @@ from headrace.storage.places import path_of, place_of
 def upload(directory: Path, place: str, suffixes: Sequence[str] = ("",)) -> None:
     """Put the files below a directory under a prefix, as they are; links are left out."""
     for path in sorted(directory.rglob("*")):
-        if path.is_file() and not path.is_symlink() and path.name.endswith(tuple(suffixes)) and path.name[0] != ".":
+        if (
+            path.is_file()
+            and not path.is_symlink()
+            and path.name.endswith(tuple(suffixes))
+            and path.name[0] != "."
+        ):
             place_of(path_of(place) / path.relative_to(directory).as_posix()).put_new(path)
 
 
@@ -26,7 +31,11 @@ def tree(place: str | Path) -> dict[str, bytes]:
 
 def rows_of(dataset: Any, split: str | None, **options: Any) -> list[dict[str, Any]]:
     """The rows of a split in the order they are delivered."""
-    return [row for batch in dataset.stream(split, batch_size=7, batch_format="rows", **options) for row in batch]
+    return [
+        row
+        for batch in dataset.stream(split, batch_size=7, batch_format="rows", **options)
+        for row in batch
+    ]
 
 
 def shards_of(place: str | Path) -> dict[str, bytes]:
@@ -48,7 +57,11 @@ def files_on_disk(out: Path) -> dict[str, bytes]:
 
 
 def _is_real(path: Path, out: Path) -> bool:
-    return not any(each.is_symlink() for each in (path, *path.parents) if each.is_relative_to(out) and each != out)
+    return not any(
+        each.is_symlink()
+        for each in (path, *path.parents)
+        if each.is_relative_to(out) and each != out
+    )
 
 
 def write_raw(directory: Path, shards: int = 4, rows: int = 60, suffix: str = "csv") -> Path:
@@ -83,4 +96,6 @@ def write_raw(directory: Path, shards: int = 4, rows: int = 60, suffix: str = "c
 
 def split_of(source: Any, **settings: Any) -> headrace.TemporalSplit:
     """The temporal split of such shards."""
-    return headrace.TemporalSplit(source=source, time="time", entity="entity", split_date="2025-01-01", **settings)
+    return headrace.TemporalSplit(
+        source=source, time="time", entity="entity", split_date="2025-01-01", **settings
+    )

@@ -50,7 +50,9 @@ def s3_server() -> Iterator[S3Server]:
 
 
 @pytest.fixture
-def s3_environment(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[S3Server]:
+def s3_environment(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[S3Server]:
     """The environment of a user of that server; credentials are canaries."""
     for name, value in s3_server.environment().items():
         monkeypatch.setenv(name, value)
@@ -71,13 +73,23 @@ def s3(s3_environment: S3Server) -> str:
 def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureServer]:
     """Azurite in a child process; skips where it is not installed."""
     pytest.importorskip("obstore", reason="needs the extra s3")
-    program = shutil.which("azurite-blob", path=os.pathsep.join([str(_INSTALLED), os.environ.get("PATH", "")]))
+    program = shutil.which(
+        "azurite-blob", path=os.pathsep.join([str(_INSTALLED), os.environ.get("PATH", "")])
+    )
     if program is None:
         pytest.skip("no azurite-blob; `make test` installs it where there is npm")
     place = tmp_path_factory.mktemp("azurite")
-    flags = ["--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry", "--blobHost", "127.0.0.1"]
+    flags = [
+        "--inMemoryPersistence",
+        "--skipApiVersionCheck",
+        "--disableTelemetry",
+        "--blobHost",
+        "127.0.0.1",
+    ]
     with (place / "told").open("wb") as told:
-        child = subprocess.Popen([program, *flags, "--blobPort", "0"], cwd=place, stdout=told, stderr=told)
+        child = subprocess.Popen(
+            [program, *flags, "--blobPort", "0"], cwd=place, stdout=told, stderr=told
+        )
         try:
             yield AzureServer(_port_told(place / "told", child))
         finally:
@@ -134,7 +146,9 @@ def _speak_google(proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, home: Path
 
 
 @pytest.fixture
-def proxied(s3_environment: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, FaultProxy]]:
+def proxied(
+    s3_environment: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[str, FaultProxy]]:
     """The address of an empty bucket behind a proxy, and the proxy, which does no harm until it is told to."""
     name = fresh_bucket(s3_environment)
     with FaultProxy(s3_environment.port) as proxy:
@@ -156,7 +170,9 @@ def proxied_gs(
 
 
 @pytest.fixture
-def proxied_az(az: str, azurite: AzureServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, FaultProxy]]:
+def proxied_az(
+    az: str, azurite: AzureServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[str, FaultProxy]]:
     """The same of Azurite."""
     with FaultProxy(azurite.port) as proxy:
         for name, value in azurite.environment(proxy.port).items():

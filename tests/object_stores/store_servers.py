@@ -31,8 +31,12 @@ class S3Server:
 
     def request(self, method: str, path: str, data: bytes = b"") -> bytes:
         """A request of our own, beside the library under test."""
-        headers = {"Authorization": "AWS4-HMAC-SHA256 Credential=test/20200101/us-east-1/s3/aws4_request"}
-        asked = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data or None, headers, method=method)
+        headers = {
+            "Authorization": "AWS4-HMAC-SHA256 Credential=test/20200101/us-east-1/s3/aws4_request"
+        }
+        asked = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}{path}", data or None, headers, method=method
+        )
         with urllib.request.urlopen(asked, timeout=60) as answer:
             found: bytes = answer.read()
             return found
@@ -56,7 +60,9 @@ class AzureServer:
         date = datetime.now(UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
         headers = f"x-ms-date:{date}\nx-ms-version:{_AZURE_VERSION}"
         told = "PUT" + "\n" * 12 + f"{headers}\n/{_ACCOUNT}/{_ACCOUNT}/{name}\nrestype:container"
-        signed = b64encode(hmac.new(b64decode(_ACCOUNT_KEY), told.encode(), sha256).digest()).decode()
+        signed = b64encode(
+            hmac.new(b64decode(_ACCOUNT_KEY), told.encode(), sha256).digest()
+        ).decode()
         asked = urllib.request.Request(
             f"http://127.0.0.1:{self.port}/{_ACCOUNT}/{name}?restype=container",
             headers={
@@ -71,11 +77,16 @@ class AzureServer:
 
 
 _ACCOUNT, _AZURE_VERSION = "devstoreaccount1", "2021-08-06"
-_ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+_ACCOUNT_KEY = (
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
 
 GOOGLE_WORDS: dict[str, tuple[str, str | None]] = {
     "x-goog-if-generation-match": ("If-None-Match", "*"),
-    "authorization": ("Authorization", "AWS4-HMAC-SHA256 Credential=test/20200101/us-east-1/s3/aws4_request"),
+    "authorization": (
+        "Authorization",
+        "AWS4-HMAC-SHA256 Credential=test/20200101/us-east-1/s3/aws4_request",
+    ),
     "x-goog-copy-source": ("x-amz-copy-source", None),
 }
 

@@ -32,8 +32,19 @@ def call(*arguments: Any, fails: int = 0) -> str:
 def out(s3: str, tmp_path: Path) -> str:
     """A dataset that the command line has split from a store into a store."""
     upload(write_raw(tmp_path / "raw"), f"{s3}/raw")
-    columns = ["--time", "time", "--entity", "entity", "--split-date", "2025-01-01", "--format", "parquet"]
-    told = call("split", f"{s3}/raw", "--out", f"{s3}/out", *columns, "--work-dir", tmp_path / "work")
+    columns = [
+        "--time",
+        "time",
+        "--entity",
+        "entity",
+        "--split-date",
+        "2025-01-01",
+        "--format",
+        "parquet",
+    ]
+    told = call(
+        "split", f"{s3}/raw", "--out", f"{s3}/out", *columns, "--work-dir", tmp_path / "work"
+    )
 
     assert f"{s3}/out/splits.json" in told
     assert f"{s3}/out/runs/" in told
@@ -47,9 +58,14 @@ def test_commands_read_what_lies_in_a_store(out: str, tmp_path: Path) -> None:
 
     assert json.loads(call("verify", out, "--json"))["ok"]
     assert json.loads(call("gc", out, "--work-dir", tmp_path / "work", "--json"))["removed"] == []
-    assert len(json.loads(call("peek", out, "--split", "train", "--rows", 3, "--json"))["rows"]) == 3
+    assert (
+        len(json.loads(call("peek", out, "--split", "train", "--rows", 3, "--json"))["rows"]) == 3
+    )
     assert call("plan", out, "--split", "train", "--ranks", 2, "--batch-size", 8)
-    assert json.loads(call("stream", out, "--split", "train", "--batch-size", 8, "--json"))["rows"] == rows
+    assert (
+        json.loads(call("stream", out, "--split", "train", "--batch-size", 8, "--json"))["rows"]
+        == rows
+    )
     assert call("rewrite", out, "--out", tmp_path / "fast")
     assert call("run", _config(out, tmp_path), "--work-dir", tmp_path / "work")
 

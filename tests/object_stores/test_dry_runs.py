@@ -28,7 +28,9 @@ def test_the_command_says_it_and_knows_what_is_finished(s3: str, tmp_path: Path)
     made = told("--work-dir", str(tmp_path / "work"))
     after = told("--dry-run")
 
-    assert before["source_bytes"] == sum(path.stat().st_size for path in (tmp_path / "raw").iterdir())
+    assert before["source_bytes"] == sum(
+        path.stat().st_size for path in (tmp_path / "raw").iterdir()
+    )
     assert before["out_bytes"] >= sum(each["bytes"] for each in made["splits"].values())
     assert ("new", "finished: it would be reused") == (before["state"], after["state"])
     assert before["run"] == made["run"]

@@ -12,15 +12,21 @@ import headrace
 
 @pytest.mark.smoke("s3", "az")
 @pytest.mark.parametrize("kind", ["s3", "gs", "az"])
-def test_a_dataset_is_made_and_read(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_a_dataset_is_made_and_read(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     bucket = request.getfixturevalue(kind)
     raw = write_raw(tmp_path / "raw", shards=3)
     upload(raw, f"{bucket}/raw")
     settings = {"format": "parquet", "types": {"row": "int64"}}
     local = headrace.prepare(split_of(str(raw), **settings), tmp_path / "out", workers=1)
 
-    made = headrace.prepare(split_of(f"{bucket}/raw", **settings), f"{bucket}/out", work_dir=tmp_path / "work")
-    again = headrace.prepare(split_of(f"{bucket}/raw", **settings), f"{bucket}/out", work_dir=tmp_path / "work")
+    made = headrace.prepare(
+        split_of(f"{bucket}/raw", **settings), f"{bucket}/out", work_dir=tmp_path / "work"
+    )
+    again = headrace.prepare(
+        split_of(f"{bucket}/raw", **settings), f"{bucket}/out", work_dir=tmp_path / "work"
+    )
 
     assert again.how == "reused"
     assert headrace.verify(f"{bucket}/out").problems == []

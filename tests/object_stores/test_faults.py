@@ -36,7 +36,9 @@ def put_and_read(bucket: str, count: int = 25, size: int = 5000) -> int:
 
 @pytest.mark.slow
 @pytest.mark.smoke("gs")
-def test_slow_down_costs_requests_not_results(every_proxied: tuple[str, FaultProxy], impatient: None) -> None:
+def test_slow_down_costs_requests_not_results(
+    every_proxied: tuple[str, FaultProxy], impatient: None
+) -> None:
     bucket, proxy = every_proxied
     proxy.begin(Faults())
     put_and_read(bucket)
@@ -63,7 +65,9 @@ def test_answers_that_break_off_are_asked_for_again(
 
 
 @pytest.mark.slow
-def test_a_lost_acknowledgement_is_no_failure(every_proxied: tuple[str, FaultProxy], impatient: None) -> None:
+def test_a_lost_acknowledgement_is_no_failure(
+    every_proxied: tuple[str, FaultProxy], impatient: None
+) -> None:
     bucket, proxy = every_proxied
     proxy.begin(Faults("lost_reply", 0.4, methods=("PUT",), seed=3))
 
@@ -77,7 +81,9 @@ def test_other_bytes_do_not_win_by_a_lost_acknowledgement(
     every_proxied: tuple[str, FaultProxy], impatient: None
 ) -> None:
     bucket, proxy = every_proxied
-    first = [place_of(path_of(bucket) / f"object-{number}").put_new(b"first") for number in range(5)]
+    first = [
+        place_of(path_of(bucket) / f"object-{number}").put_new(b"first") for number in range(5)
+    ]
     proxy.begin(Faults("lost_reply", 0.6, methods=("PUT",), seed=3))
     for number in range(5):
         with pytest.raises(CorruptShard, match=f"object-{number}"):
@@ -85,20 +91,28 @@ def test_other_bytes_do_not_win_by_a_lost_acknowledgement(
 
     assert first == ["put"] * 5
     assert proxy.seen.faults["lost_reply"] > 1
-    assert [(path_of(bucket) / f"object-{number}").read_bytes() for number in range(5)] == [b"first"] * 5
+    assert [(path_of(bucket) / f"object-{number}").read_bytes() for number in range(5)] == [
+        b"first"
+    ] * 5
 
 
 @pytest.mark.slow
-def test_a_run_comes_out_the_same(proxied: tuple[str, FaultProxy], impatient: None, tmp_path: Path) -> None:
+def test_a_run_comes_out_the_same(
+    proxied: tuple[str, FaultProxy], impatient: None, tmp_path: Path
+) -> None:
     bucket, proxy = proxied
     raw = write_raw(tmp_path / "raw", shards=2)
     upload(raw, f"{bucket}/raw")
-    made = headrace.prepare(split_of(f"{bucket}/raw"), f"{bucket}/calm", workers=2, work_dir=tmp_path / "work")
+    made = headrace.prepare(
+        split_of(f"{bucket}/raw"), f"{bucket}/calm", workers=2, work_dir=tmp_path / "work"
+    )
     rows = rows_of(headrace.open(made.run), "train", shuffle=True, seed=5)
     calm = tree(f"{bucket}/calm")
     for kind in ("cut", "lost_reply", "slow_down"):
         proxy.begin(Faults(kind, 0.15, seed=4))
-        again = headrace.prepare(split_of(f"{bucket}/raw"), f"{bucket}/{kind}", workers=2, work_dir=tmp_path / "work")
+        again = headrace.prepare(
+            split_of(f"{bucket}/raw"), f"{bucket}/{kind}", workers=2, work_dir=tmp_path / "work"
+        )
         streamed = rows_of(headrace.open(again.run), "train", shuffle=True, seed=5)
         faults = proxy.seen.faults[kind]
         proxy.begin(Faults())
@@ -106,9 +120,9 @@ def test_a_run_comes_out_the_same(proxied: tuple[str, FaultProxy], impatient: No
 
         assert faults > 3
         assert streamed == rows
-        assert {name: data for name, data in wild.items() if not name.endswith("manifest.json")} == {
-            name: data for name, data in calm.items() if not name.endswith("manifest.json")
-        }
+        assert {
+            name: data for name, data in wild.items() if not name.endswith("manifest.json")
+        } == {name: data for name, data in calm.items() if not name.endswith("manifest.json")}
 
 
 def test_an_upload_in_parts_that_fails_leaves_nothing(
@@ -129,14 +143,18 @@ def test_an_upload_in_parts_that_fails_leaves_nothing(
             place_of(place).put_new(tmp_path / "large")
         assert proxy.seen.faults["refuse"] > 0
         assert not place.is_file()
-        assert b"<UploadId>" not in s3_environment.request("GET", f"/{bucket.removeprefix('s3://')}?uploads")
+        assert b"<UploadId>" not in s3_environment.request(
+            "GET", f"/{bucket.removeprefix('s3://')}?uploads"
+        )
     proxy.begin(Faults("slow_down", 0.3, methods=("PUT", "POST"), seed=6))
 
     assert place_of(place).put_new(tmp_path / "large") == "put"
     assert place_of(place).checksum() == place_of(tmp_path / "large").checksum()
 
 
-def test_a_store_that_refuses_is_told_without_secrets(proxied: tuple[str, FaultProxy], impatient: None) -> None:
+def test_a_store_that_refuses_is_told_without_secrets(
+    proxied: tuple[str, FaultProxy], impatient: None
+) -> None:
     bucket, proxy = proxied
     place_of(path_of(bucket) / "object").put_new(b"bytes")
     verbs_tried = {
@@ -153,6 +171,8 @@ def test_a_store_that_refuses_is_told_without_secrets(proxied: tuple[str, FaultP
                 act()
             chain = [told.value, told.value.__cause__]
 
-            assert not any(CANARY in repr(each) + str(each) for each in chain if each is not None), (kind, name)
+            assert not any(
+                CANARY in repr(each) + str(each) for each in chain if each is not None
+            ), (kind, name)
             assert bucket in str(told.value)
             assert ("credentials" if kind == "deny" else "400") in str(told.value)

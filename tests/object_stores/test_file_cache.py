@@ -23,7 +23,9 @@ from headrace.storage.places import path_of, place_of
 def local(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """A prepared dataset on a disk."""
     settings = {"format": request.param, "types": {"row": "int64"}}
-    return headrace.prepare(split_of(str(write_raw(tmp_path / "raw")), **settings), tmp_path / "out", workers=1).out
+    return headrace.prepare(
+        split_of(str(write_raw(tmp_path / "raw")), **settings), tmp_path / "out", workers=1
+    ).out
 
 
 @pytest.fixture
@@ -36,16 +38,24 @@ def remote(proxied: tuple[str, FaultProxy], local: Path) -> tuple[str, FaultProx
 
 
 def shard_requests(proxy: FaultProxy) -> Counter[str]:
-    return Counter(path.rpartition("/")[2] for method, path in proxy.seen.paths if method == "GET" and "part-" in path)
+    return Counter(
+        path.rpartition("/")[2]
+        for method, path in proxy.seen.paths
+        if method == "GET" and "part-" in path
+    )
 
 
 def copies(cache: Path) -> dict[str, tuple[int, int]]:
-    found = [path for path in (cache / "files").rglob("*") if path.is_file() and path.name[0] != "."]
+    found = [
+        path for path in (cache / "files").rglob("*") if path.is_file() and path.name[0] != "."
+    ]
     return {path.name: (path.stat().st_ino, path.stat().st_size) for path in found}
 
 
 @pytest.mark.smoke("parquet")
-def test_shards_are_fetched_once_for_all_epochs(remote: tuple[str, FaultProxy], local: Path, tmp_path: Path) -> None:
+def test_shards_are_fetched_once_for_all_epochs(
+    remote: tuple[str, FaultProxy], local: Path, tmp_path: Path
+) -> None:
     place, proxy = remote
     expected = rows_of(headrace.open(local), "train", shuffle=True)
     options: dict[str, Any] = {"shuffle": True, "cache": "files", "cache_dir": tmp_path / "cache"}
@@ -94,7 +104,9 @@ def test_the_processes_of_a_node_fetch_a_shard_once(
 
 
 @pytest.mark.smoke("csv")
-def test_a_damaged_copy_is_fetched_again(remote: tuple[str, FaultProxy], local: Path, tmp_path: Path) -> None:
+def test_a_damaged_copy_is_fetched_again(
+    remote: tuple[str, FaultProxy], local: Path, tmp_path: Path
+) -> None:
     place, proxy = remote
     options: dict[str, Any] = {"cache": "files", "cache_dir": tmp_path / "cache"}
     expected = rows_of(headrace.open(place), "train", **options)
@@ -131,9 +143,15 @@ def test_a_limit_that_is_too_small_is_told_and_nothing_goes_in_circles(
     place, _ = remote
     before = tree(place)
     dataset = headrace.open(place)
-    sizes = [place_of(dataset.root / name).stat().size for name in dataset.split_index("train").shards]
+    sizes = [
+        place_of(dataset.root / name).stat().size for name in dataset.split_index("train").shards
+    ]
     limit = sizes[0] + sizes[1] + 10
-    options: dict[str, Any] = {"cache": "files", "cache_dir": tmp_path / "cache", "cache_bytes": limit}
+    options: dict[str, Any] = {
+        "cache": "files",
+        "cache_dir": tmp_path / "cache",
+        "cache_bytes": limit,
+    }
     with pytest.warns(RuntimeWarning, match=f"cache_bytes={sum(sizes)}"):
         stream = dataset.stream("train", batch_size=7, batch_format="rows", **options)
     first = [row for batch in stream for row in batch]
@@ -165,7 +183,9 @@ def test_another_dataset_takes_the_room_of_what_is_not_used(s3: str, tmp_path: P
     assert sum(each for _, each in held.values()) <= size + 100
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert len(rows_of(headrace.open(f"{s3}/b"), None, cache="files", cache_dir=tmp_path / "cache"))
+        assert len(
+            rows_of(headrace.open(f"{s3}/b"), None, cache="files", cache_dir=tmp_path / "cache")
+        )
     assert copies(tmp_path / "cache") == held
 
 

@@ -57,7 +57,9 @@ def test_a_saved_dataset_of_hugging_face_is_read(s3: str, tmp_path: Path) -> Non
     (tmp_path / "saved" / "train" / "cache-1.arrow").write_bytes(b"not listed")
     upload(tmp_path / "saved", f"{s3}/saved")
 
-    assert {"train": 3, "test": 3} == dict(headrace.open(f"{s3}/saved", cache_dir=tmp_path / "cache").split_rows)
+    assert {"train": 3, "test": 3} == dict(
+        headrace.open(f"{s3}/saved", cache_dir=tmp_path / "cache").split_rows
+    )
     assert ["data-00000-of-00001.arrow"] == list_files([f"{s3}/saved/train"]).names
     with pytest.raises(InputError, match="several splits, train, test"):
         list_files([f"{s3}/saved"])

@@ -21,7 +21,12 @@ from headrace.errors import CorruptShard, SettingsError
 from headrace.storage.places import path_of, place_of
 
 SHARDS = (".array_record", ".arrow", ".arrayrecord")
-CONTEXTS: dict[str, Any] = {"context_tokens": 128, "measurements_per_context": 5, "seed": 3, "kernel": "numpy"}
+CONTEXTS: dict[str, Any] = {
+    "context_tokens": 128,
+    "measurements_per_context": 5,
+    "seed": 3,
+    "kernel": "numpy",
+}
 WINDOWS: dict[str, Any] = {"input_length": 20, "output_length": 3}
 
 
@@ -31,7 +36,9 @@ def recipes(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Callable[[
 
 
 @pytest.fixture(scope="module")
-def local(recipes: Mapping[str, Callable[[], Any]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def local(
+    recipes: Mapping[str, Callable[[], Any]], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """Histories in both formats, and series."""
     place = tmp_path_factory.mktemp("local")
     headrace.prepare(recipes["histories"](), place / "array_record", workers=1)
@@ -65,16 +72,22 @@ def remote(proxied: tuple[str, FaultProxy], local: Path) -> Remote:
 
 def fetched(proxy: FaultProxy) -> Counter[str]:
     """How often each shard was asked for."""
-    return Counter(path for method, path in proxy.seen.paths if method == "GET" and path.endswith(SHARDS))
+    return Counter(
+        path for method, path in proxy.seen.paths if method == "GET" and path.endswith(SHARDS)
+    )
 
 
 def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return set(one) == set(other) and all(np.array_equal(one[name], other[name], equal_nan=True) for name in one)
+    return set(one) == set(other) and all(
+        np.array_equal(one[name], other[name], equal_nan=True) for name in one
+    )
 
 
 @pytest.mark.smoke("arrow")
 @pytest.mark.parametrize("format_", ["array_record", "arrow"])
-def test_contexts_are_those_of_the_local_run(remote: Remote, local: Path, tmp_path: Path, format_: str) -> None:
+def test_contexts_are_those_of_the_local_run(
+    remote: Remote, local: Path, tmp_path: Path, format_: str
+) -> None:
     here = open_contexts(local / format_, **CONTEXTS)
     there = open_contexts(remote.place(format_), cache_dir=tmp_path / "cache", **CONTEXTS)
     n = len(here)
@@ -82,7 +95,9 @@ def test_contexts_are_those_of_the_local_run(remote: Remote, local: Path, tmp_pa
     assert len(there) == n > 20
     assert same(there.batch(range(n + 5)), here.batch(range(n + 5)))  # into the second epoch
     assert same(pickle.loads(pickle.dumps(there)).batch([7, 3]), here.batch([7, 3]))
-    again = open_contexts(remote.place(format_), cache_dir=tmp_path / "cache", verify="never", **CONTEXTS)
+    again = open_contexts(
+        remote.place(format_), cache_dir=tmp_path / "cache", verify="never", **CONTEXTS
+    )
     assert same(again.batch(range(3, n)), here.batch(range(3, n)))
     assert set(fetched(remote.proxy).values()) == {1}
 
@@ -123,7 +138,9 @@ def test_windows_are_those_of_the_local_run(remote: Remote, local: Path, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_stream_of_windows_resumes_over_a_store(remote: Remote, local: Path, tmp_path: Path) -> None:
+def test_a_stream_of_windows_resumes_over_a_store(
+    remote: Remote, local: Path, tmp_path: Path
+) -> None:
 
     def begin(place: str | Path) -> Any:
         windows = headrace.windows.open(place, cache_dir=tmp_path / "cache", **WINDOWS)
@@ -147,7 +164,9 @@ def test_a_data_module_trains_on_a_store(remote: Remote, local: Path, tmp_path: 
     from headrace.series.windows.datamodule import SeriesDataModule
 
     def batches(source: str | Path) -> list[dict[str, Any]]:
-        module = SeriesDataModule(source, batch_size=32, chunk_size=3, cache_dir=tmp_path / "cache", **WINDOWS)
+        module = SeriesDataModule(
+            source, batch_size=32, chunk_size=3, cache_dir=tmp_path / "cache", **WINDOWS
+        )
         module.setup("fit")
         pool = module.val_dataloader()
         assert not isinstance(pool, list)
@@ -164,7 +183,9 @@ def test_a_data_module_trains_on_a_store(remote: Remote, local: Path, tmp_path: 
 def test_a_limit_below_the_shards_is_refused_at_the_start(remote: Remote, tmp_path: Path) -> None:
     kept: dict[str, Any] = {"cache_dir": tmp_path / "cache", "disk_bytes": 1000}
 
-    with pytest.raises(SettingsError, match=r"array_record.*disk_bytes is 1,000.*disk_bytes=\d+ or more"):
+    with pytest.raises(
+        SettingsError, match=r"array_record.*disk_bytes is 1,000.*disk_bytes=\d+ or more"
+    ):
         open_contexts(remote.place("array_record"), **kept, **CONTEXTS)
     with pytest.raises(SettingsError, match=r"series.*disk_bytes is 1,000"):
         headrace.windows.open_windows(remote.place("series"), **kept, **WINDOWS)
@@ -176,7 +197,11 @@ def test_a_limit_below_the_shards_is_refused_at_the_start(remote: Remote, tmp_pa
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["array_record", "arrow", "series"])
 def test_other_bytes_are_never_read(remote: Remote, tmp_path: Path, name: str) -> None:
-    shards = [fact.name for fact in place_of(path_of(remote.place(name))).files_below() if fact.name.endswith(SHARDS)]
+    shards = [
+        fact.name
+        for fact in place_of(path_of(remote.place(name))).files_below()
+        if fact.name.endswith(SHARDS)
+    ]
     for shard in shards:
         place = path_of(remote.place(name)) / shard
         data = bytearray(place.read_bytes())

@@ -56,7 +56,9 @@ def test_source_and_output_in_a_store(s3: str, tmp_path: Path, suffix: str) -> N
     upload(raw, f"{s3}/raw")
     local = headrace.prepare(split_of(str(raw)), tmp_path / "out", workers=2)
 
-    remote = headrace.prepare(split_of(f"{s3}/raw"), f"{s3}/out", workers=2, work_dir=tmp_path / "work")
+    remote = headrace.prepare(
+        split_of(f"{s3}/raw"), f"{s3}/out", workers=2, work_dir=tmp_path / "work"
+    )
 
     here, there = headrace.open(local.run), headrace.open(remote.run)
     for split in ("train", "val", "test"):
@@ -71,8 +73,12 @@ def test_a_source_of_chats_and_pings_in_a_store(s3: str, tmp_path: Path) -> None
         upload(tmp_path / "source" / part, f"{s3}/{part}")
     names = sorted(path.name for path in (tmp_path / "source" / "tokens").iterdir())
 
-    packed = headrace.PackedSequences(blend=[f"{s3}/tokens/{name}" for name in names], pack_size=512)
-    histories = headrace.Histories(source=f"{s3}/pings", peer="dst_addr", partitions=4, train_ratio=0.6)
+    packed = headrace.PackedSequences(
+        blend=[f"{s3}/tokens/{name}" for name in names], pack_size=512
+    )
+    histories = headrace.Histories(
+        source=f"{s3}/pings", peer="dst_addr", partitions=4, train_ratio=0.6
+    )
     rewrite = headrace.Rewrite(source=f"{s3}/pings", cache_dir=tmp_path / "cache")
     series = headrace.Series(
         source=f"{s3}/series", target="flow", features=["warmth"], min_train_years=0.2, batch_size=2
@@ -90,7 +96,9 @@ def test_a_prepared_dataset_in_a_store_is_rewritten(s3: str, tmp_path: Path) -> 
     raw = write_raw(tmp_path / "raw")
     headrace.prepare(split_of(str(raw)), f"{s3}/out", work_dir=tmp_path / "work")
 
-    made = headrace.prepare(headrace.Rewrite(source=f"{s3}/out"), f"{s3}/faster", work_dir=tmp_path / "work")
+    made = headrace.prepare(
+        headrace.Rewrite(source=f"{s3}/out"), f"{s3}/faster", work_dir=tmp_path / "work"
+    )
 
     assert rows_of(headrace.open(made.run), "train") == rows_of(headrace.open(f"{s3}/out"), "train")
 
@@ -115,7 +123,9 @@ class Stop(BaseException):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("work", ["same", "other"])
-def test_a_run_that_was_stopped_goes_on_from_what_the_store_has(s3: str, tmp_path: Path, work: str) -> None:
+def test_a_run_that_was_stopped_goes_on_from_what_the_store_has(
+    s3: str, tmp_path: Path, work: str
+) -> None:
     raw = write_raw(tmp_path / "raw", shards=5)
     headrace.prepare(split_of(str(raw)), tmp_path / "out", workers=1)
     expected = files_on_disk(tmp_path / "out")
@@ -125,8 +135,14 @@ def test_a_run_that_was_stopped_goes_on_from_what_the_store_has(s3: str, tmp_pat
         if isinstance(event, Step):
             steps.append(event.name)
 
-    headrace.prepare(split_of(str(raw)), f"{s3}/count", workers=1, work_dir=tmp_path / "w", on_event=note)
-    stops = [place for place, step in enumerate(steps) if step in ("receipt.linked", "index.linked", "manifest.linked")]
+    headrace.prepare(
+        split_of(str(raw)), f"{s3}/count", workers=1, work_dir=tmp_path / "w", on_event=note
+    )
+    stops = [
+        place
+        for place, step in enumerate(steps)
+        if step in ("receipt.linked", "index.linked", "manifest.linked")
+    ]
     for number, stop in enumerate([*stops[5::2], len(steps) - 1]):
         out, seen = f"{s3}/out-{number}", [0]
 
@@ -137,7 +153,9 @@ def test_a_run_that_was_stopped_goes_on_from_what_the_store_has(s3: str, tmp_pat
                     raise Stop
 
         with pytest.raises(Stop):
-            headrace.prepare(split_of(str(raw)), out, workers=1, work_dir=tmp_path / "w", on_event=stopping)
+            headrace.prepare(
+                split_of(str(raw)), out, workers=1, work_dir=tmp_path / "w", on_event=stopping
+            )
         there = {name for name in tree(out) if "/receipts/split-" in name}
         again: list[str] = []
         place = tmp_path / ("w" if work == "same" else f"w-{number}")
@@ -160,7 +178,9 @@ headrace.prepare(split_of(sys.argv[1]), sys.argv[2], workers=2, work_dir=sys.arg
 
 
 @pytest.mark.slow
-def test_a_killed_process_leaves_nothing_that_a_rerun_minds(proxied: tuple[str, FaultProxy], tmp_path: Path) -> None:
+def test_a_killed_process_leaves_nothing_that_a_rerun_minds(
+    proxied: tuple[str, FaultProxy], tmp_path: Path
+) -> None:
     bucket, proxy = proxied
     raw = write_raw(tmp_path / "raw", shards=6)
     headrace.prepare(split_of(str(raw)), tmp_path / "out", workers=1)
@@ -168,7 +188,9 @@ def test_a_killed_process_leaves_nothing_that_a_rerun_minds(proxied: tuple[str, 
     arguments = [sys.executable, "-c", _CHILD, str(raw), f"{bucket}/out", str(tmp_path / "work")]
     for puts in (3, 12):
         proxy.begin(Faults())
-        child = subprocess.Popen(arguments, env={**os.environ, "PYTHONPATH": path}, stderr=subprocess.PIPE)
+        child = subprocess.Popen(
+            arguments, env={**os.environ, "PYTHONPATH": path}, stderr=subprocess.PIPE
+        )
         while child.poll() is None and proxy.seen.requests["PUT"] < puts:
             try:
                 child.wait(0.005)
@@ -210,11 +232,17 @@ def test_a_stage_that_vanishes_while_it_is_fetched_is_made_again(
     headrace.prepare(split_of(str(raw)), tmp_path / "out", workers=1)
 
     def stopping(event: Event) -> None:
-        if isinstance(event, Step) and event.name == "receipt.linked" and event.subject == "split-00003":
+        if (
+            isinstance(event, Step)
+            and event.name == "receipt.linked"
+            and event.subject == "split-00003"
+        ):
             raise Stop
 
     with pytest.raises(Stop):
-        headrace.prepare(split_of(str(raw)), f"{s3}/out", workers=1, work_dir=tmp_path / "w", on_event=stopping)
+        headrace.prepare(
+            split_of(str(raw)), f"{s3}/out", workers=1, work_dir=tmp_path / "w", on_event=stopping
+        )
     fetch, gone = in_store._fetch, []
 
     def vanishing(target: Path, run: Path, record: FileRecord) -> bool:
@@ -251,7 +279,9 @@ def test_a_stage_that_vanishes_while_it_is_published_is_no_error(
             finished.append(True)
 
     monkeypatch.setattr(ObjectPlace, "read", vanishing)
-    headrace.prepare(split_of(str(raw)), f"{s3}/out", workers=1, work_dir=tmp_path / "w", on_event=other_finishes)
+    headrace.prepare(
+        split_of(str(raw)), f"{s3}/out", workers=1, work_dir=tmp_path / "w", on_event=other_finishes
+    )
 
     assert gone
     assert shards_of(f"{s3}/out") == files_on_disk(tmp_path / "out")
@@ -261,8 +291,12 @@ def test_a_stage_that_vanishes_while_it_is_published_is_no_error(
 @pytest.mark.slow
 def test_other_bytes_under_a_name_stop_the_run(s3: str, tmp_path: Path) -> None:
     raw = write_raw(tmp_path / "raw")
-    run = headrace.prepare(split_of(str(raw)), f"{s3}/first", work_dir=tmp_path / "work").manifest.run_id
-    place_of(path_of(f"{s3}/out/runs/{run}/training_data/train/part-00001.csv")).put_new(b"something else")
+    run = headrace.prepare(
+        split_of(str(raw)), f"{s3}/first", work_dir=tmp_path / "work"
+    ).manifest.run_id
+    place_of(path_of(f"{s3}/out/runs/{run}/training_data/train/part-00001.csv")).put_new(
+        b"something else"
+    )
 
     with pytest.raises(CorruptShard, match=r"part-00001\.csv"):
         headrace.prepare(split_of(str(raw)), f"{s3}/out", work_dir=tmp_path / "work")
@@ -283,7 +317,9 @@ def test_gc_leaves_finished_runs_alone(s3: str, tmp_path: Path) -> None:
 
 
 def test_gc_removes_a_lone_object_among_unfinished_runs(s3: str, tmp_path: Path) -> None:
-    made = headrace.prepare(split_of(str(write_raw(tmp_path / "raw"))), f"{s3}/out", work_dir=tmp_path / "work")
+    made = headrace.prepare(
+        split_of(str(write_raw(tmp_path / "raw"))), f"{s3}/out", work_dir=tmp_path / "work"
+    )
     stray = path_of(f"{s3}/out/runs/stray")
     place_of(stray).put_new(b"12345")
 
@@ -306,7 +342,9 @@ def test_the_report_of_a_run_in_a_store_is_the_same(s3: str, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_headerless_shards_in_a_store_take_their_names_from_a_local_signature(s3: str, tmp_path: Path) -> None:
+def test_headerless_shards_in_a_store_take_their_names_from_a_local_signature(
+    s3: str, tmp_path: Path
+) -> None:
     raw = write_raw(tmp_path / "raw")
     expected = headrace.prepare(split_of(str(raw)), tmp_path / "out")
     header = ""
@@ -317,10 +355,13 @@ def test_headerless_shards_in_a_store_take_their_names_from_a_local_signature(s3
     (tmp_path / "signature.csv").write_text(f"{header}\n")
 
     made = headrace.prepare(
-        split_of(f"{s3}/raw", signature=tmp_path / "signature.csv", format="parquet"), tmp_path / "other"
+        split_of(f"{s3}/raw", signature=tmp_path / "signature.csv", format="parquet"),
+        tmp_path / "other",
     )
 
-    assert rows_of(headrace.open(made.run), "train") == rows_of(headrace.open(expected.run), "train")
+    assert rows_of(headrace.open(made.run), "train") == rows_of(
+        headrace.open(expected.run), "train"
+    )
 
 
 def test_a_setting_that_must_be_local_refuses_a_path_of_an_object(s3: str) -> None:
@@ -342,7 +383,8 @@ def test_no_credential_is_in_any_file_or_message(s3: str, tmp_path: Path) -> Non
 def test_verify_names_a_pointer_to_another_run(s3: str, tmp_path: Path) -> None:
     raw = write_raw(tmp_path / "raw")
     first, _ = (
-        headrace.prepare(split_of(str(raw), seed=seed), f"{s3}/out", work_dir=tmp_path / "work") for seed in (1, 2)
+        headrace.prepare(split_of(str(raw), seed=seed), f"{s3}/out", work_dir=tmp_path / "work")
+        for seed in (1, 2)
     )
     assert [] == headrace.verify(f"{s3}/out").problems
     place = path_of(f"{s3}/out/splits.json")
@@ -359,7 +401,9 @@ def test_verify_names_a_pointer_to_another_run(s3: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.smoke("replaced")
 @pytest.mark.parametrize("change", ["replaced", "deleted"])
-def test_an_object_that_changes_during_the_run_ends_it(s3: str, tmp_path: Path, change: str) -> None:
+def test_an_object_that_changes_during_the_run_ends_it(
+    s3: str, tmp_path: Path, change: str
+) -> None:
     upload(write_raw(tmp_path / "raw"), f"{s3}/raw")
     place = path_of(f"{s3}/raw/part-00003.csv")
 
@@ -368,9 +412,13 @@ def test_an_object_that_changes_during_the_run_ends_it(s3: str, tmp_path: Path, 
             if change == "deleted":
                 place_of(place).delete()
             else:
-                place_of(place).replace(place.read_bytes().replace(b",e1,", b",e2,"))  # as many bytes
+                place_of(place).replace(
+                    place.read_bytes().replace(b",e1,", b",e2,")
+                )  # as many bytes
 
-    with pytest.raises(InputError, match=r"part-00003\.csv: (changed|was deleted) while it was read"):
+    with pytest.raises(
+        InputError, match=r"part-00003\.csv: (changed|was deleted) while it was read"
+    ):
         headrace.prepare(split_of(f"{s3}/raw"), tmp_path / "out", workers=1, on_event=listen)
 
     assert [] == list((tmp_path / "out").glob("runs/*/manifest.json"))
@@ -378,11 +426,16 @@ def test_an_object_that_changes_during_the_run_ends_it(s3: str, tmp_path: Path, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_entities_are_erased_from_a_run_in_a_store(s3: str, tmp_path: Path, suffix: str, monkeypatch: Any) -> None:
+def test_entities_are_erased_from_a_run_in_a_store(
+    s3: str, tmp_path: Path, suffix: str, monkeypatch: Any
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     split = split_of(write_raw(tmp_path / "raw", suffix=suffix))
     options = {"workers": 2, "work_dir": tmp_path / "work"}
-    local, remote = headrace.prepare(split, tmp_path / "out"), headrace.prepare(split, f"{s3}/some/out", **options)
+    local, remote = (
+        headrace.prepare(split, tmp_path / "out"),
+        headrace.prepare(split, f"{s3}/some/out", **options),
+    )
     entity = rows_of(headrace.open(tmp_path / "out"), "train")[0]["entity"]
 
     done = headrace.forget(f"{s3}/some/out", [entity], **options)
@@ -394,8 +447,16 @@ def test_entities_are_erased_from_a_run_in_a_store(s3: str, tmp_path: Path, suff
     assert headrace.verify(f"{s3}/some/out").problems == []
     assert headrace.verify(f"{s3}/some/out", run=remote.manifest.run_id).problems == []
     assert done.run.name == headrace.verify(tmp_path / "out").run_id
-    assert entity not in {row["entity"] for row in rows_of(headrace.open(f"{s3}/some/out"), "train")}
-    headrace.forget(f"{s3}/some/out", [entity], old_run="delete", **options)  # done before: only the old run goes
-    ours = {name: data for name, data in files_on_disk(tmp_path / "out").items() if "forgotten.json" not in name}
+    assert entity not in {
+        row["entity"] for row in rows_of(headrace.open(f"{s3}/some/out"), "train")
+    }
+    headrace.forget(
+        f"{s3}/some/out", [entity], old_run="delete", **options
+    )  # done before: only the old run goes
+    ours = {
+        name: data
+        for name, data in files_on_disk(tmp_path / "out").items()
+        if "forgotten.json" not in name
+    }
     assert shards(f"{s3}/some/out") == ours
     assert not local.run.exists()

@@ -35,13 +35,17 @@ def prepared(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_a_prepared_dataset_streams_the_same_rows_in_the_same_order(s3: str, prepared: Path, shuffle: bool) -> None:
+def test_a_prepared_dataset_streams_the_same_rows_in_the_same_order(
+    s3: str, prepared: Path, shuffle: bool
+) -> None:
     upload(prepared, f"{s3}/out")
     local, remote = headrace.open(prepared), headrace.open(f"{s3}/out")
 
     assert remote.split_rows == local.split_rows
     for split in ("train", "val", "oot"):
-        assert rows_of(remote, split, shuffle=shuffle, seed=3) == rows_of(local, split, shuffle=shuffle, seed=3)
+        assert rows_of(remote, split, shuffle=shuffle, seed=3) == rows_of(
+            local, split, shuffle=shuffle, seed=3
+        )
 
 
 def test_a_run_directory_and_a_chosen_run_open(s3: str, prepared: Path) -> None:
@@ -68,7 +72,9 @@ def test_plain_shards_of_every_format_stream(s3: str, tmp_path: Path, suffix: st
         [f"{s3}/data/deep/part-{n}.{suffix}" for n in (0, 1)],
     ):
         assert rows_of(headrace.open(place, cache_dir=tmp_path / "b"), None) == expected
-    assert len(rows_of(headrace.open(f"{s3}/data/deep/part-1.{suffix}"), None)) == len(expected) // 2
+    assert (
+        len(rows_of(headrace.open(f"{s3}/data/deep/part-1.{suffix}"), None)) == len(expected) // 2
+    )
 
 
 def write_plain(directory: Path, suffix: str) -> Path:
@@ -86,7 +92,9 @@ def write_plain(directory: Path, suffix: str) -> Path:
         else:
             comma = "\t" if suffix == "tsv" else ","
             text = f"a{comma}b\n" + "".join(f"{row['a']}{comma}{row['b']}\n" for row in rows)
-            path.write_bytes(gzip.compress(text.encode()) if suffix.endswith("gz") else text.encode())
+            path.write_bytes(
+                gzip.compress(text.encode()) if suffix.endswith("gz") else text.encode()
+            )
     return directory
 
 
@@ -99,7 +107,9 @@ def test_a_changed_shard_gives_a_new_index(s3: str, tmp_path: Path) -> None:
 
     assert [{"a": "3", "b": "4", "valid": True}] == rows_of(after, None)
     assert before.contents != after.contents
-    with pytest.raises(CorruptShard, match=r"part-0\.csv: changed after it was indexed; open the dataset again"):
+    with pytest.raises(
+        CorruptShard, match=r"part-0\.csv: changed after it was indexed; open the dataset again"
+    ):
         rows_of(before, None)
 
 
@@ -107,7 +117,9 @@ def test_a_changed_shard_gives_a_new_index(s3: str, tmp_path: Path) -> None:
 @pytest.mark.smoke("False-csv", "True-parquet")
 @pytest.mark.parametrize("suffix", ["csv", "csv.gz", "jsonl", "parquet", "arrow"])
 @pytest.mark.parametrize("cached", [False, True])
-def test_a_shard_replaced_before_it_is_read_is_refused(s3: str, tmp_path: Path, suffix: str, cached: bool) -> None:
+def test_a_shard_replaced_before_it_is_read_is_refused(
+    s3: str, tmp_path: Path, suffix: str, cached: bool
+) -> None:
     raw = write_plain(tmp_path / "raw", suffix)
     upload(raw, f"{s3}/data")
     dataset = headrace.open(f"{s3}/data", cache_dir=tmp_path / "cache")
@@ -120,11 +132,17 @@ def test_a_shard_replaced_before_it_is_read_is_refused(s3: str, tmp_path: Path, 
         rows_of(dataset, None, **options)
 
 
-def test_only_the_needed_columns_and_row_groups_are_fetched(proxied: tuple[str, FaultProxy], tmp_path: Path) -> None:
+def test_only_the_needed_columns_and_row_groups_are_fetched(
+    proxied: tuple[str, FaultProxy], tmp_path: Path
+) -> None:
     bucket, proxy = proxied
     os.makedirs(tmp_path / "raw")
-    wide = pa.table({"narrow": pa.array(range(4000)), "wide": [os.urandom(1000) for _ in range(4000)]})
-    pq.write_table(wide, tmp_path / "raw" / "part-0.parquet", row_group_size=1000, compression="none")
+    wide = pa.table(
+        {"narrow": pa.array(range(4000)), "wide": [os.urandom(1000) for _ in range(4000)]}
+    )
+    pq.write_table(
+        wide, tmp_path / "raw" / "part-0.parquet", row_group_size=1000, compression="none"
+    )
     upload(tmp_path / "raw", f"{bucket}/data")
     dataset = headrace.open(f"{bucket}/data", cache_dir=tmp_path / "cache")
     proxy.begin(Faults())
@@ -160,9 +178,16 @@ def test_a_flipped_bit_is_never_delivered(s3: str, prepared: Path) -> None:
         try:
             outcomes.add("same" if read() == expected else "wrong")
         except CorruptShard as error:
-            outcomes.add("replaced" if "replaced" in str(error) or shard.name not in str(error) else "refused")
+            outcomes.add(
+                "replaced"
+                if "replaced" in str(error) or shard.name not in str(error)
+                else "refused"
+            )
 
-    assert outcomes in ({"refused"}, {"refused", "same"})  # a bit of a page's header may say nothing
+    assert outcomes in (
+        {"refused"},
+        {"refused", "same"},
+    )  # a bit of a page's header may say nothing
 
 
 @pytest.mark.slow
@@ -174,7 +199,9 @@ def test_text_shards_are_checked_whole_when_first_touched(s3: str, tmp_path: Pat
     shard = sorted((run / "training_data" / "train").iterdir())[0]
     data = bytearray(shard.read_bytes())
     data[-3] ^= 1
-    place_of(path_of(s3) / "out" / shard.relative_to(tmp_path / "out").as_posix()).replace(bytes(data))
+    place_of(path_of(s3) / "out" / shard.relative_to(tmp_path / "out").as_posix()).replace(
+        bytes(data)
+    )
 
     with pytest.raises(CorruptShard, match=shard.name):
         rows_of(headrace.open(f"{s3}/out"), "train")
@@ -184,7 +211,9 @@ def test_text_shards_are_checked_whole_when_first_touched(s3: str, tmp_path: Pat
 def test_a_shard_that_is_replaced_while_it_is_read_is_an_error(s3: str, tmp_path: Path) -> None:
     place = path_of(f"{s3}/data/part-0.parquet")
     for value in (1, 2):
-        pq.write_table(pa.table({"a": [value] * 100}), tmp_path / f"{value}.parquet", row_group_size=10)
+        pq.write_table(
+            pa.table({"a": [value] * 100}), tmp_path / f"{value}.parquet", row_group_size=10
+        )
     place_of(place).put_new(tmp_path / "1.parquet")
     dataset = headrace.open(f"{s3}/data", cache_dir=tmp_path / "cache")
     read = dataset.block_reader()
@@ -224,7 +253,10 @@ def test_the_tabular_dataset_reads_a_store(s3: str, tmp_path: Path) -> None:
     config = {"label_name": "row", "tab_field_list": ["x"]}
 
     def rows(place: str | Path) -> list[tuple[int, float]]:
-        return [(int(row["row"]), float(row["x"])) for row in headrace.PipelineIterableDataset(config, place)]
+        return [
+            (int(row["row"]), float(row["x"]))
+            for row in headrace.PipelineIterableDataset(config, place)
+        ]
 
     assert rows(f"{s3}/raw") == rows(raw)
 
@@ -242,7 +274,9 @@ def test_verify_finds_the_dataset_whole(s3: str, prepared: Path) -> None:
     manifest = headrace.open(prepared).manifest
     assert manifest is not None
     run_id = manifest.run_id
-    place_of(path_of(f"{s3}/out/splits.json")).put_new(json.dumps(pointer_record(run_id, manifest)).encode())
+    place_of(path_of(f"{s3}/out/splits.json")).put_new(
+        json.dumps(pointer_record(run_id, manifest)).encode()
+    )
 
     verdict = headrace.verify(f"{s3}/out")
 
@@ -257,7 +291,9 @@ def test_decoded_blocks_are_kept_and_then_nothing_is_fetched(
     bucket, proxy = proxied
     upload(prepared, f"{bucket}/out")
     dataset = headrace.open(f"{bucket}/out")
-    stream = dataset.stream("train", batch_size=7, batch_format="arrow", cache="decoded", cache_dir=tmp_path / "kept")
+    stream = dataset.stream(
+        "train", batch_size=7, batch_format="arrow", cache="decoded", cache_dir=tmp_path / "kept"
+    )
     first = [batch.to_pylist() for batch in stream]
     proxy.begin(Faults())
 
@@ -304,7 +340,12 @@ def test_an_epoch_asks_once_for_each_row_group_and_for_no_byte_twice(
         rows = [
             row["row"]
             for batch in dataset.stream(
-                None, batch_size=7, batch_format="rows", shuffle=True, columns=wanted, read_threads=3
+                None,
+                batch_size=7,
+                batch_format="rows",
+                shuffle=True,
+                columns=wanted,
+                read_threads=3,
             )
             for row in batch
         ]
@@ -335,14 +376,18 @@ def test_an_index_is_published_in_the_bucket_and_used_while_it_fits(
     assert [] == caplog.messages
 
     pq.write_table(pq.read_table(raw / "part-0.parquet").slice(0, 20), raw / "part-0.parquet")
-    place_of(path_of(f"{s3}/data/deep/part-0.parquet")).replace((raw / "part-0.parquet").read_bytes())
+    place_of(path_of(f"{s3}/data/deep/part-0.parquet")).replace(
+        (raw / "part-0.parquet").read_bytes()
+    )
     assert 60 == len(rows_of(headrace.open(sources[0], cache_dir=tmp_path / "e"), None))
     assert 1 == len(caplog.messages)
     assert "is out of date" in caplog.messages[0]
 
 
 @pytest.mark.parametrize("more", [{}, {"pack": 64}])
-def test_more_threads_wait_for_a_store_than_for_a_disk(s3: str, tmp_path: Path, more: dict[str, int]) -> None:
+def test_more_threads_wait_for_a_store_than_for_a_disk(
+    s3: str, tmp_path: Path, more: dict[str, int]
+) -> None:
     table = pa.table({"input_ids": [[number] * 5 for number in range(40)]})
     (tmp_path / "raw").mkdir()
     pq.write_table(table, tmp_path / "raw" / "a.parquet")

@@ -70,10 +70,14 @@ def chat_pack() -> None:
         json.dumps({"version": "1.0", "added_tokens": [{**special, **flags}], "model": words})
     )
     template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
-    Path("tokenizer/tokenizer_config.json").write_text(json.dumps({"eos_token": "<e>", "chat_template": template}))
+    Path("tokenizer/tokenizer_config.json").write_text(
+        json.dumps({"eos_token": "<e>", "chat_template": template})
+    )
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "a"}]
     Path("chats.jsonl").write_text(json.dumps({"messages": turns}) + "\n")
-    headrace.prepare(headrace.PackedSequences(blend="chats.jsonl", tokenizer="tokenizer", pack_size=16), "out")
+    headrace.prepare(
+        headrace.PackedSequences(blend="chats.jsonl", tokenizer="tokenizer", pack_size=16), "out"
+    )
 
 
 def fastokens_pack() -> None:
@@ -83,7 +87,9 @@ def fastokens_pack() -> None:
     special = [{"id": 1, "content": "<e>", "special": True, **flags}]
     Path("bytes").mkdir()
     Path("bytes/tokenizer.json").write_text(
-        json.dumps({"version": "1.0", "added_tokens": special, "pre_tokenizer": cut, "model": words})
+        json.dumps(
+            {"version": "1.0", "added_tokens": special, "pre_tokenizer": cut, "model": words}
+        )
     )
     Path("bytes/tokenizer_config.json").write_text(json.dumps({"eos_token": "<e>"}))
     Path("texts.jsonl").write_text(json.dumps({"text": "aa"}) + "\n")
@@ -184,6 +190,9 @@ def every_module() -> dict[str, list[str]]:
         except MissingExtra as error:
             named.add(str(error).partition("[")[2].partition("]")[0])
         except Exception as error:  # noqa: BLE001 - whatever a user would see
-            if not isinstance(error, ModuleNotFoundError) or str(error.name).partition(".")[0] not in absent:
+            if (
+                not isinstance(error, ModuleNotFoundError)
+                or str(error.name).partition(".")[0] not in absent
+            ):
                 wrong.append(f"{module.name}: {type(error).__name__}: {error}")
     return {"named": sorted(named), "wrong": wrong}

@@ -81,18 +81,23 @@ def what_came(packages: tuple[str, ...]) -> dict[str, Any]:
         uses = ["every_module"]
     with TemporaryDirectory() as where:
         command = [sys.executable, str(HERE / "without_modules.py"), ",".join(packages), *uses]
-        done = subprocess.run(command, cwd=where, capture_output=True, text=True, timeout=250, check=False)
+        done = subprocess.run(
+            command, cwd=where, capture_output=True, text=True, timeout=250, check=False
+        )
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
 
 
 @pytest.mark.smoke("torch_stream-torch", "chat_pack-jinja2")
-@pytest.mark.parametrize(("extra", "use", "packages"), USES, ids=[f"{use}-{'-'.join(each)}" for _, use, each in USES])
+@pytest.mark.parametrize(
+    ("extra", "use", "packages"), USES, ids=[f"{use}-{'-'.join(each)}" for _, use, each in USES]
+)
 def test_a_use_without_its_extra_names_the_extra(extra: str, use: str, packages: list[str]) -> None:
     came = what_came(tuple(packages))[use]
 
     assert re.fullmatch(
-        rf"MissingExtra: \S+ is not installed; install it with: pip install 'headrace\[{extra}\]'", str(came)
+        rf"MissingExtra: \S+ is not installed; install it with: pip install 'headrace\[{extra}\]'",
+        str(came),
     ), came
 
 

@@ -18,8 +18,12 @@ PACKAGES = ("bridge", "bridge.data", "bridge.data.datasets", "bridge.training", 
 def installed() -> Path | None:
     """Where Megatron-Bridge and Megatron-Core are, if both are."""
     found = importlib.util.find_spec("megatron")
-    places = [] if found is None else [Path(each) for each in found.submodule_search_locations or ()]
-    (place,) = [each for each in places if (each / "bridge").is_dir() and (each / "core").is_dir()] or [None]
+    places = (
+        [] if found is None else [Path(each) for each in found.submodule_search_locations or ()]
+    )
+    (place,) = [
+        each for each in places if (each / "bridge").is_dir() and (each / "core").is_dir()
+    ] or [None]
     return place
 
 
@@ -38,21 +42,32 @@ def packed_dataset() -> Any:
         def _load_dataset(self) -> None:
             import pyarrow.parquet as pq
 
-            files = [pq.ParquetFile(each) for each in sorted(Path(self.file_path).glob("*.parquet"))]
-            groups = [file.read_row_group(number) for file in files for number in range(file.num_row_groups)]
+            files = [
+                pq.ParquetFile(each) for each in sorted(Path(self.file_path).glob("*.parquet"))
+            ]
+            groups = [
+                file.read_row_group(number)
+                for file in files
+                for number in range(file.num_row_groups)
+            ]
             self.indexed_dataset = [row for group in groups for row in group.to_pylist()]
 
-    return lambda path, **options: (GPTSFTPackedDataset if path.endswith(".npy") else OfParquet)(path, **options)
+    return lambda path, **options: (GPTSFTPackedDataset if path.endswith(".npy") else OfParquet)(
+        path, **options
+    )
 
 
 def batches_of(dataset: Any, rows: int) -> list[dict[str, Any]]:
     """All batches, in the order of the file, as lists."""
     made = [
-        dataset.collate_fn([dataset[number] for number in range(first, min(first + rows, len(dataset)))])
+        dataset.collate_fn(
+            [dataset[number] for number in range(first, min(first + rows, len(dataset)))]
+        )
         for first in range(0, len(dataset), rows)
     ]
     return [
-        {name: each.tolist() if hasattr(each, "tolist") else each for name, each in batch.items()} for batch in made
+        {name: each.tolist() if hasattr(each, "tolist") else each for name, each in batch.items()}
+        for batch in made
     ]
 
 
@@ -60,8 +75,14 @@ def main() -> None:
     """Read a list of cases from the input; write for each its batches, or its error."""
     make, told = packed_dataset(), []
     for case in json.load(sys.stdin):
-        tokenizer = types.SimpleNamespace(eos_id=case["eos_id"], eod=case["eos_id"], space_sensitive=True)
-        options = {"prompt_template": "{input} {output}", "label_key": "output", "truncation_field": "input"}
+        tokenizer = types.SimpleNamespace(
+            eos_id=case["eos_id"], eod=case["eos_id"], space_sensitive=True
+        )
+        options = {
+            "prompt_template": "{input} {output}",
+            "label_key": "output",
+            "truncation_field": "input",
+        }
         try:
             dataset = make(case["path"], tokenizer=tokenizer, **options, **case["options"])
             told.append(batches_of(dataset, case.get("rows", 1)))

@@ -39,7 +39,11 @@ def plain_best_fit(order, lengths, capacity, max_sequences=None):
     bins, room = [], []
     touched = []
     for time, index in enumerate(order):
-        fitting = [b for b, free in enumerate(room) if free >= lengths[index] and len(bins[b]) != max_sequences]
+        fitting = [
+            b
+            for b, free in enumerate(room)
+            if free >= lengths[index] and len(bins[b]) != max_sequences
+        ]
         if fitting:
             place = min(fitting, key=lambda b: (room[b], -touched[b]))
         else:

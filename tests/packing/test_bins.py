@@ -52,7 +52,12 @@ def test_metrics_say_what_was_packed():
     metrics = packing_metrics([5, 1, 2, 4, 1, 1], BINS, 10)
 
     assert (6, 14, 3, 2) == (metrics.sequences, metrics.tokens, metrics.bins, metrics.bound)
-    assert (5, 4, 5, 3) == (metrics.longest_sequence, metrics.least_load, metrics.greatest_load, metrics.sequences_max)
+    assert (5, 4, 5, 3) == (
+        metrics.longest_sequence,
+        metrics.least_load,
+        metrics.greatest_load,
+        metrics.sequences_max,
+    )
     assert metrics.packing_efficiency == pytest.approx(100 * 14 / 30)
     assert metrics.packing_factor == 2
 

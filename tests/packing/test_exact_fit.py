@@ -19,8 +19,12 @@ def chats(count: int, seed: int) -> np.ndarray:
 @pytest.mark.parametrize("count", [500, 7473])
 def test_short_sequences_come_to_one_bin_more_than_the_bound_at_most(count: int, seed: int) -> None:
     lengths = chats(count, seed)
-    exact = packing_metrics(lengths, pack(lengths, 4096, algorithm="exact_fit_shuffle", seed=seed), 4096)
-    best = packing_metrics(lengths, pack(lengths, 4096, algorithm="best_fit_shuffle", seed=seed), 4096)
+    exact = packing_metrics(
+        lengths, pack(lengths, 4096, algorithm="exact_fit_shuffle", seed=seed), 4096
+    )
+    best = packing_metrics(
+        lengths, pack(lengths, 4096, algorithm="best_fit_shuffle", seed=seed), 4096
+    )
 
     assert exact.bins <= exact.bound + (1 if count < 1000 else 0)
     assert exact.bins <= best.bins

@@ -12,7 +12,8 @@ from chats import chat, small_tokenizer
 from recipe_cases import packed, sequence_of, token_rows, write_jsonl
 
 pytestmark = pytest.mark.skipif(
-    megatron_reader.installed() is None, reason="megatron-bridge and megatron-core are not installed: make megatron"
+    megatron_reader.installed() is None,
+    reason="megatron-bridge and megatron-core are not installed: make megatron",
 )
 EOS, SIZE, MULTIPLE = 4999, 512, 8
 RATIOS = {"train_ratio": 1, "val_ratio": 0, "test_ratio": 0}
@@ -29,36 +30,62 @@ def seen(tmp_path_factory):
     root = tmp_path_factory.mktemp("megatron")
     rows = rows_without_eos(150)
     source = write_jsonl(root / "rows.jsonl", rows)
-    common = {"pack_size": SIZE, "capacity": "runtime", "pad_id": EOS, "duplicates": "allow", **RATIOS}
+    common = {
+        "pack_size": SIZE,
+        "capacity": "runtime",
+        "pad_id": EOS,
+        "duplicates": "allow",
+        **RATIOS,
+    }
     packed(source, root / "plain", **common)
     packed(source, root / "npy", **common, packed_storage="legacy_npy_pickle", num_shards=1)
     packed(source, root / "traced", **common, trace="always")
     packed(source, root / "padded", **common, pad_multiple=MULTIPLE)
-    talks = [chat(f"how many are {n}?", f"there are {n}", "and then?", f"then {n + 1}") for n in range(60)]
+    talks = [
+        chat(f"how many are {n}?", f"there are {n}", "and then?", f"then {n + 1}")
+        for n in range(60)
+    ]
     tokenizer = small_tokenizer(root / "tokenizer")
     asked = {**common, "pad_id": None, "tokenizer": tokenizer}
     long = [
         chat(*(text for n in range(count) for text in (f"how many are {n}?", f"there are {n}")))
         for count in range(1, 90, 4)
     ]
-    cut = packed(write_jsonl(root / "long.jsonl", long), root / "turns", **asked, too_long="turns").manifest.facts
+    cut = packed(
+        write_jsonl(root / "long.jsonl", long), root / "turns", **asked, too_long="turns"
+    ).manifest.facts
     assert cut["too_long"]["divided"] > 5
     facts = packed(write_jsonl(root / "chats.jsonl", talks), root / "chats", **asked).manifest.facts
     (npy,) = (root / "npy" / "splits" / "train").iterdir()
     plain, aligned = f"{root}/plain/splits/train", f"{root}/padded/splits/train"
     whole = {"max_seq_length": SIZE, "pad_to_max_length": True}
-    graphs = {**whole, "pad_cu_seqlens": True, "pack_metadata_file_path": f"{root}/padded/packing_metadata.json"}
+    graphs = {
+        **whole,
+        "pad_cu_seqlens": True,
+        "pack_metadata_file_path": f"{root}/padded/packing_metadata.json",
+    }
     eos = facts["encoder"]["pad_id"]
     cases = {
         "parquet": {"path": plain, "options": {"max_seq_length": SIZE}},
         "traced": {"path": f"{root}/traced/splits/train", "options": {"max_seq_length": SIZE}},
-        "turns": {"path": f"{root}/turns/splits/train", "eos_id": eos, "options": {"max_seq_length": SIZE}},
+        "turns": {
+            "path": f"{root}/turns/splits/train",
+            "eos_id": eos,
+            "options": {"max_seq_length": SIZE},
+        },
         "npy": {"path": str(npy), "options": {"max_seq_length": SIZE}},
         "padded": {"path": aligned, "options": {**whole, "pad_seq_to_mult": MULTIPLE}},
         "graphs": {"path": aligned, "options": {**graphs, "pad_seq_to_mult": MULTIPLE}},
-        "whole text": {"path": plain, "options": {"max_seq_length": SIZE, "answer_only_loss": False}},
+        "whole text": {
+            "path": plain,
+            "options": {"max_seq_length": SIZE, "answer_only_loss": False},
+        },
         "too small": {"path": plain, "options": {"max_seq_length": SIZE // 2}},
-        "chats": {"path": f"{root}/chats/splits/train", "eos_id": eos, "options": {"max_seq_length": SIZE}},
+        "chats": {
+            "path": f"{root}/chats/splits/train",
+            "eos_id": eos,
+            "options": {"max_seq_length": SIZE},
+        },
     }
     line = [sys.executable, megatron_reader.__file__]
     asked = json.dumps([{"eos_id": EOS, **case} for case in cases.values()])
@@ -66,7 +93,11 @@ def seen(tmp_path_factory):
     assert 0 == done.returncode, done.stderr[-2000:]
     return (
         rows,
-        {"root": root, "labels": facts["packed"]["labels"], "long labels": cut["encoded"]["encoded_labels"]},
+        {
+            "root": root,
+            "labels": facts["packed"]["labels"],
+            "long labels": cut["encoded"]["encoded_labels"],
+        },
         dict(zip(cases, json.loads(done.stdout), strict=True)),
     )
 
@@ -101,7 +132,11 @@ def test_every_sequence_is_fed_once_with_its_labels(seen, case):
     rows, _, batches = seen
 
     assert expected(rows) == fed(batches[case])
-    assert all(batch["position_ids"][0][first] == 0 for batch in batches[case] for first in bounds(batch)[:-1])
+    assert all(
+        batch["position_ids"][0][first] == 0
+        for batch in batches[case]
+        for first in bounds(batch)[:-1]
+    )
 
 
 def test_a_multiple_pads_sequences_that_the_reader_cuts_off_again(seen):
@@ -109,7 +144,11 @@ def test_a_multiple_pads_sequences_that_the_reader_cuts_off_again(seen):
     lengths = Counter()
     for batch in batches["padded"]:
         assert all(end % MULTIPLE == 0 for end in bounds(batch))
-        lengths.update(end - first for first, end in pairwise(bounds(batch, "cu_seqlens_unpadded")) if end > first)
+        lengths.update(
+            end - first
+            for first, end in pairwise(bounds(batch, "cu_seqlens_unpadded"))
+            if end > first
+        )
 
     # The last token is fed only where padding follows it, and then it has nothing to learn.
     shifted = [len(row["input_ids"]) - 1 for row in rows]
@@ -123,7 +162,10 @@ def test_the_metadata_gives_every_batch_one_shape(seen):
     records = json.loads((about["root"] / "padded" / "packing_metadata.json").read_text())
     most = max(record["max_samples_per_bin"] for record in records)
 
-    shapes = {tuple(len(batch[name][0]) for name in ("tokens", "cu_seqlens")) for batch in batches["graphs"]}
+    shapes = {
+        tuple(len(batch[name][0]) for name in ("tokens", "cu_seqlens"))
+        for batch in batches["graphs"]
+    }
     assert {
         (SIZE, most + 3)
     } == shapes  # one more for the 0 in front, for the rest of a bin, and for the mark of the end

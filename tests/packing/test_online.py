@@ -16,7 +16,9 @@ def packer_of(problem, buffer):
 
 
 def all_bins(packer, *parts):
-    return [each for part in parts for each in as_lists(packer.add(part))] + as_lists(packer.finish())
+    return [each for part in parts for each in as_lists(packer.add(part))] + as_lists(
+        packer.finish()
+    )
 
 
 @given(problems(), st.integers(1, 40))
@@ -25,14 +27,18 @@ def test_every_sequence_is_in_one_bin_and_no_bin_is_too_full(problem, buffer):
     bins = all_bins(packer_of(problem, buffer), lengths)
 
     assert sorted(index for each in bins for index in each) == list(range(len(lengths)))
-    assert all(lengths[each].sum() <= capacity and 1 <= len(each) <= (most or len(each)) for each in bins)
+    assert all(
+        lengths[each].sum() <= capacity and 1 <= len(each) <= (most or len(each)) for each in bins
+    )
 
 
 @given(problems(), st.integers(1, 40), st.lists(st.integers(0, 120), max_size=4))
 def test_bins_do_not_depend_on_how_arrivals_are_cut_into_calls(problem, buffer, cuts):
     parts = np.split(problem[0], sorted(min(cut, len(problem[0])) for cut in cuts))
 
-    assert all_bins(packer_of(problem, buffer), problem[0]) == all_bins(packer_of(problem, buffer), *parts)
+    assert all_bins(packer_of(problem, buffer), problem[0]) == all_bins(
+        packer_of(problem, buffer), *parts
+    )
 
 
 @given(problems(), st.integers(1, 40), st.integers(0, 120))
@@ -64,7 +70,8 @@ def test_a_stream_is_packed_nearly_as_full_as_a_set():
 
 
 @pytest.mark.parametrize(
-    ("length", "says"), [(9, "sequence 2 costs 9, a bin holds 1 to 8"), (0, "costs 0"), (0.5, "give integers")]
+    ("length", "says"),
+    [(9, "sequence 2 costs 9, a bin holds 1 to 8"), (0, "costs 0"), (0.5, "give integers")],
 )
 def test_what_does_not_fit_is_refused_and_has_not_arrived(length, says):
     packer = OnlinePacker(8)

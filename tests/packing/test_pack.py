@@ -83,7 +83,9 @@ def test_large_capacities_pack_the_same_way(capacity):
     )
 
 
-@pytest.mark.parametrize(("algorithm", "least"), [("best_fit_shuffle", 0.9975), ("first_fit_decreasing", 0.9999)])
+@pytest.mark.parametrize(
+    ("algorithm", "least"), [("best_fit_shuffle", 0.9975), ("first_fit_decreasing", 0.9999)]
+)
 def test_bins_are_as_full_as_promised(algorithm, least):
     lengths = lognormal(100_000)
     bins = pack(lengths, 4096, algorithm=algorithm)
@@ -106,9 +108,13 @@ def test_bins_are_the_same_in_another_process_with_another_hash_seed():
         "for name in ALGORITHMS: print(pack(np.arange(1, 700) * 37 % 97 + 1, 128, algorithm=name, seed=3).sequences.tolist())"
     )
     environment = {"PYTHONHASHSEED": "1", "PYTHONPATH": ":".join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
     lengths = np.arange(1, 700) * 37 % 97 + 1
-    here = [str(pack(lengths, 128, algorithm=name, seed=3).sequences.tolist()) for name in ALGORITHMS]
+    here = [
+        str(pack(lengths, 128, algorithm=name, seed=3).sequences.tolist()) for name in ALGORITHMS
+    ]
 
     assert here == done.stdout.splitlines()
 
@@ -125,7 +131,9 @@ def test_ten_times_the_sequences_cost_about_ten_times_the_work(algorithm):
             tries.append(time.process_time() - began)
         return min(tries)
 
-    assert seconds(200_000) < 25 * max(seconds(20_000), 0.005)  # N log N would be 12; a scan of all bins 100
+    assert seconds(200_000) < 25 * max(
+        seconds(20_000), 0.005
+    )  # N log N would be 12; a scan of all bins 100
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,9 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
     for shard in range(3):
         frame = pl.DataFrame({"n": range(100), "t": [f"{shard}-{n}" for n in range(100)]})
         frame.write_csv(directory / f"raw/part-{shard}.csv")
-    [(name, reference)] = tomllib.loads((PACKAGE / "pyproject.toml").read_text())["project"]["entry-points"][GROUP].items()
+    [(name, reference)] = tomllib.loads((PACKAGE / "pyproject.toml").read_text())["project"][
+        "entry-points"
+    ][GROUP].items()
     site = install(directory / "site", name, reference)
     shell = Shell(directory, site, PACKAGE)
     shell.json("thin", "raw", "--out", "out")
@@ -71,7 +73,11 @@ def test_its_command_has_a_flag_for_each_setting_and_makes_the_run(shell: Shell)
     wrong = shell("thin", "raw", "--out", "flags", "--step", 0)
 
     assert "Keep one row in this many. 10 unless given." in told
-    assert ("every_nth", 45, {"between": 255}) == (made["recipe"], made["splits"]["all"]["rows"], made["dropped"])
+    assert ("every_nth", 45, {"between": 255}) == (
+        made["recipe"],
+        made["splits"]["all"]["rows"],
+        made["dropped"],
+    )
     assert ["t"] == [column["name"] for column in made["schema"]]
     assert "reused" == again["how"]
     assert (2, True) == (wrong.returncode, "--step is 0" in wrong.stderr)
@@ -104,7 +110,10 @@ def test_verify_checks_its_law_and_a_report_uses_its_words(shell: Shell) -> None
     page = Path(shell.json("inspect", "out", "--report")["report"])
     told = shell("inspect", "out").stdout
 
-    assert ("one row in this many", "30 of 300 rows, step 10") == (checks[-1]["name"], checks[-1]["detail"])
+    assert ("one row in this many", "30 of 300 rows, step 10") == (
+        checks[-1]["name"],
+        checks[-1]["detail"],
+    )
     html = (shell.directory / page).read_text("utf-8")
     assert ["30 kept rows", "for between: is between two rows that are kept"] == [text for text in ("30 kept rows", "for between: is between two rows that are kept") if text in html]  # fmt: skip
     assert "between: is between two rows that are kept" in told
@@ -118,10 +127,17 @@ def test_its_rows_are_streamed(shell: Shell) -> None:
 @pytest.mark.slow
 def test_schema_and_completion_know_its_settings(shell: Shell) -> None:
     schema = shell.json("run", "--schema")
-    flags = {"COMP_WORDS": "headrace\nthin\nraw\n--st", "COMP_CWORD": "3", "_HEADRACE_COMPLETE": "complete_bash"}
+    flags = {
+        "COMP_WORDS": "headrace\nthin\nraw\n--st",
+        "COMP_CWORD": "3",
+        "_HEADRACE_COMPLETE": "complete_bash",
+    }
 
     assert "every_nth" in schema["properties"]["recipe"]["enum"]
-    assert "Keep one row in this many." == schema["$defs"]["every_nth"]["properties"]["step"]["description"]
+    assert (
+        "Keep one row in this many."
+        == schema["$defs"]["every_nth"]["properties"]["step"]["description"]
+    )
     assert ["--step"] == shell(**flags).stdout.split()
     assert "thin" in shell("--help").stdout.split()
 
@@ -144,7 +160,11 @@ def test_a_run_is_read_where_its_recipe_is_not_installed(shell: Shell) -> None:
     [
         ("gone", "no_such_package.recipe:OwnRecipe", "cannot be imported (ModuleNotFoundError"),
         ("odd", "json:loads", "is not a Recipe of that name"),
-        ("rewrite", "every_nth.recipe:EveryNthRecipe", "is registered as headrace.rewriting.capability"),
+        (
+            "rewrite",
+            "every_nth.recipe:EveryNthRecipe",
+            "is registered as headrace.rewriting.capability",
+        ),
     ],
 )
 def test_a_broken_package_is_named_and_leaves_the_other_recipes(tmp_path: Path, name: str, reference: str, words: str) -> None:  # fmt: skip
@@ -158,9 +178,14 @@ def test_a_broken_package_is_named_and_leaves_the_other_recipes(tmp_path: Path, 
 
 
 def test_two_recipes_cannot_have_one_command(tmp_path: Path) -> None:
-    (tmp_path / "second.py").write_text("from headrace.recipe import Recipe\nclass Second(Recipe):\n    name = 'second'\n    commands = ('split',)\n")
+    (tmp_path / "second.py").write_text(
+        "from headrace.recipe import Recipe\nclass Second(Recipe):\n    name = 'second'\n    commands = ('split',)\n"
+    )
     shell = Shell(tmp_path, install(tmp_path / "site", "second", "second:Second"), tmp_path)
 
     (tmp_path / "run.yaml").write_text("recipe: second")
 
-    assert "`headrace split` is a command of 'temporal_split'; uninstall one of them" in shell("run", "run.yaml").stderr
+    assert (
+        "`headrace split` is a command of 'temporal_split'; uninstall one of them"
+        in shell("run", "run.yaml").stderr
+    )

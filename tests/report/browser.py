@@ -22,7 +22,9 @@ def chromium() -> str:
     """The browser's path; a test that needs it is skipped where there is none."""
     found = next((path for path in map(shutil.which, NAMES) if path), None)
     if found is None:
-        pytest.skip("no Chromium here: install Debian's `chromium` to see the page in a real browser")
+        pytest.skip(
+            "no Chromium here: install Debian's `chromium` to see the page in a real browser"
+        )
     return found
 
 
@@ -37,7 +39,9 @@ class Tab:
         self.requests: list[str] = []
         self.complaints: list[str] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Network", "Runtime", "Log"):
             self.call(f"{domain}.enable")
 
@@ -72,9 +76,16 @@ class Tab:
     def look(self, *, width: int, scheme: str) -> None:
         """Show the page so wide, and light or dark."""
         self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=900,
+            deviceScaleFactor=1,
+            mobile=width < 600,
         )
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.call(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": scheme}],
+        )
 
     def screenshot(self, path: Path) -> None:
         """The whole page as PNG."""
@@ -102,9 +113,9 @@ class Tab:
             self.requests.append(event["request"]["url"])
         elif method == "Runtime.exceptionThrown":
             self.complaints.append(json.dumps(event["exceptionDetails"]))
-        elif (method == "Runtime.consoleAPICalled" and event["type"] in ("error", "warning", "assert")) or (
-            method == "Log.entryAdded" and event["entry"]["level"] in ("error", "warning")
-        ):
+        elif (
+            method == "Runtime.consoleAPICalled" and event["type"] in ("error", "warning", "assert")
+        ) or (method == "Log.entryAdded" and event["entry"]["level"] in ("error", "warning")):
             self.complaints.append(json.dumps(event))
 
 

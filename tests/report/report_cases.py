@@ -20,10 +20,16 @@ def split_run(root: Path, *, nasty: str = "customer", **settings) -> Path:
         for row in range(90 if shard < 5 else 0):
             year = 2025 if shard == 2 else 2024 if shard == 4 else 2024 + row % 2
             entity = min(int(rng.expovariate(0.1)), 29) + (30 if year == 2025 and row % 3 else 0)
-            lines.append(f"c{entity:03d},{year}-{rng.randrange(1, 13):02d}-{rng.randrange(1, 28):02d} 10:00:00,{row}")
+            lines.append(
+                f"c{entity:03d},{year}-{rng.randrange(1, 13):02d}-{rng.randrange(1, 28):02d} 10:00:00,{row}"
+            )
         (raw / f"part-{shard:05d}.csv").write_text("\n".join(lines) + "\n")
     recipe = headrace.TemporalSplit(
-        source=raw, time="time", entity=nasty, split_date="2025-01-01", **{"train_ratio": 0.7, **settings}
+        source=raw,
+        time="time",
+        entity=nasty,
+        split_date="2025-01-01",
+        **{"train_ratio": 0.7, **settings},
     )
     headrace.prepare(recipe, root / "out")
     return root / "out"
@@ -36,9 +42,14 @@ def packed_run(root: Path, **settings) -> Path:
     for name, rows in (("a", 120), ("b", 40)):
         with (root / f"{name}.jsonl").open("w") as file:
             for _ in range(rows):
-                ids = [rng.randrange(1, 99) for _ in range(min(300, 2 + int(rng.expovariate(0.03))))]
+                ids = [
+                    rng.randrange(1, 99) for _ in range(min(300, 2 + int(rng.expovariate(0.03))))
+                ]
                 file.write(
-                    json.dumps({"input_ids": ids, "loss_mask": [rng.randrange(2) for _ in ids[1:]] + [1]}) + "\n"
+                    json.dumps(
+                        {"input_ids": ids, "loss_mask": [rng.randrange(2) for _ in ids[1:]] + [1]}
+                    )
+                    + "\n"
                 )
     blend = [{"name": name, "path": str(root / f"{name}.jsonl")} for name in ("a", "b")]
     recipe = headrace.PackedSequences(

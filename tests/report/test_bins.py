@@ -49,7 +49,11 @@ def test_even_edges_are_not_more_than_asked_for(low: float, width: float, most: 
     assert low + width <= edges[-1] * (1 + 1e-12) + 1e-9
 
 
-@given(spans=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 1000)), min_size=1))
+@given(
+    spans=st.lists(
+        st.tuples(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 1000)), min_size=1
+    )
+)
 def test_rows_spread_over_time_keep_their_number(spans: list[tuple[int, int, int]]) -> None:
     begins, lengths, weights = (np.array(each, np.float64) for each in zip(*spans, strict=True))
     edges = time_edges(float(begins.min()), float((begins + lengths).max()))
@@ -60,7 +64,9 @@ def test_rows_spread_over_time_keep_their_number(spans: list[tuple[int, int, int
 
 
 def test_a_span_gives_each_bin_the_share_of_its_time() -> None:
-    found = spread(np.array([2.0, 5.0]), np.array([6.0, 5.0]), np.array([8.0, 3.0]), np.array([0.0, 4.0, 8.0]))
+    found = spread(
+        np.array([2.0, 5.0]), np.array([6.0, 5.0]), np.array([8.0, 3.0]), np.array([0.0, 4.0, 8.0])
+    )
 
     assert [4.0, 7.0] == found.tolist()
 
@@ -87,5 +93,7 @@ def test_spans_count_in_every_bin_that_they_touch(found: list[tuple[int, int]]) 
     ends = begins + np.array([length for _, length in found])
     edges = np.linspace(0, 701, 24)
 
-    expected = [int(((begins < high) & (ends >= low)).sum()) for low, high in itertools.pairwise(edges)]
+    expected = [
+        int(((begins < high) & (ends >= low)).sum()) for low, high in itertools.pairwise(edges)
+    ]
     assert expected == covering(begins, ends, edges).tolist()

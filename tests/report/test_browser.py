@@ -36,7 +36,9 @@ def check(tab: Tab, page: Path, name: str) -> None:
     wide = tab.evaluate("document.documentElement.scrollWidth")
     tab.screenshot(SHOTS / f"{name}-phone.png")
 
-    assert [page.resolve().as_uri()] == [each for each in tab.requests if not each.startswith("data:")]
+    assert [page.resolve().as_uri()] == [
+        each for each in tab.requests if not each.startswith("data:")
+    ]
     assert [] == tab.complaints
     assert figures
     assert [] == [key for key, marks, rows in figures if not marks or not rows]
@@ -64,7 +66,9 @@ def test_hovering_a_mark_shows_its_numbers(runs: dict[str, Path], tab: Tab, tmp_
     )
     hidden = tab.evaluate("document.getElementById('hint').hidden")
     tab.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-    shown = tab.evaluate("[document.getElementById('hint').hidden, document.getElementById('hint').textContent]")
+    shown = tab.evaluate(
+        "[document.getElementById('hint').hidden, document.getElementById('hint').textContent]"
+    )
 
     assert hidden
     assert [False, tab.evaluate(f"{mark}.getAttribute('aria-label')")] == shown

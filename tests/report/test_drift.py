@@ -14,7 +14,9 @@ from headrace.report.write import page_of
 from headrace.split import figures
 
 
-def run_of(root: Path, *, header: str = "entity,time,steady,moving,note", **settings: object) -> Path:
+def run_of(
+    root: Path, *, header: str = "entity,time,steady,moving,note", **settings: object
+) -> Path:
     """900 rows of two years; `moving` grows with time and has gaps, `steady` does not, `note` is text."""
     raw = root / "raw"
     raw.mkdir(parents=True)
@@ -44,21 +46,29 @@ def drift(out: Path) -> Figure | None:
 
 def statistic(first: np.ndarray, second: np.ndarray) -> float:
     """Count the rows up to each value, one value at a time."""
-    return max(abs((first <= value).mean() - (second <= value).mean()) for value in [*first, *second])
+    return max(
+        abs((first <= value).mean() - (second <= value).mean()) for value in [*first, *second]
+    )
 
 
 @pytest.mark.parametrize("shards", ["csv", "parquet"])
-def test_drawn_differences_are_those_of_a_count_over_the_shards(tmp_path: Path, shards: str) -> None:
+def test_drawn_differences_are_those_of_a_count_over_the_shards(
+    tmp_path: Path, shards: str
+) -> None:
     out = run_of(tmp_path, format=shards)
     read = pl.read_csv if shards == "csv" else pl.read_parquet
     root = read_run(out).run.root / "training_data"
     found = {
-        split: pl.concat([read(path) for path in sorted((root / split).iterdir())])[["steady", "moving"]]
+        split: pl.concat([read(path) for path in sorted((root / split).iterdir())])[
+            ["steady", "moving"]
+        ]
         for split in ("train", "val", "test")
     }
     expected = {
         f"{name} · {split}": 100
-        * statistic(found["train"][name].drop_nulls().to_numpy(), found[split][name].drop_nulls().to_numpy())
+        * statistic(
+            found["train"][name].drop_nulls().to_numpy(), found[split][name].drop_nulls().to_numpy()
+        )
         for name in ("steady", "moving")
         for split in ("val", "test")
     }
@@ -83,12 +93,18 @@ def test_quantiles_are_those_of_the_shards(tmp_path: Path) -> None:
     assert "<svg" in draw(found.chart, "quantiles", found.question)
     for label, *texts in found.chart.rows:
         name, split = label.split(" · ")
-        values = pl.concat([pl.read_parquet(path) for path in sorted((root / split).iterdir())])[name].drop_nulls()
-        assert [f"{np.quantile(values, share):,.4g}" for share in (0.05, 0.25, 0.5, 0.75, 0.95)] == texts
+        values = pl.concat([pl.read_parquet(path) for path in sorted((root / split).iterdir())])[
+            name
+        ].drop_nulls()
+        assert [
+            f"{np.quantile(values, share):,.4g}" for share in (0.05, 0.25, 0.5, 0.75, 0.95)
+        ] == texts
     assert {"moving · train", "steady · test"} <= {row[0] for row in found.chart.rows}
 
 
-def test_large_splits_are_sampled_and_the_answer_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_splits_are_sampled_and_the_answer_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(figures, "_DRIFT_ROWS", 100)
     figure = drift(run_of(tmp_path))
 
@@ -101,7 +117,9 @@ def test_a_run_without_numbers_has_no_such_picture(tmp_path: Path) -> None:
     raw.mkdir()
     rows = [f"e{row % 9},202{4 + row % 2}-01-01,text" for row in range(60)]
     (raw / "part-0.csv").write_text("entity,time,note\n" + "\n".join(rows) + "\n")
-    recipe = headrace.TemporalSplit(source=raw, time="time", entity="entity", split_date="2025-01-01")
+    recipe = headrace.TemporalSplit(
+        source=raw, time="time", entity="entity", split_date="2025-01-01"
+    )
     headrace.prepare(recipe, tmp_path / "out")
 
     assert drift(tmp_path / "out") is None

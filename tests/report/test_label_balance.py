@@ -15,7 +15,9 @@ from headrace.report.write import page_of
 from headrace.split import figures
 
 
-def labelled_run(root: Path, classes: list[str], *, test_only: str | None = None, **settings) -> Path:
+def labelled_run(
+    root: Path, classes: list[str], *, test_only: str | None = None, **settings
+) -> Path:
     """1200 rows of two years, whose classes are the rarer the later they are listed."""
     raw = root / "raw"
     raw.mkdir(parents=True)
@@ -24,13 +26,22 @@ def labelled_run(root: Path, classes: list[str], *, test_only: str | None = None
     drawn = rng.choice(classes, 1200, p=weights / weights.sum()).tolist()
     years = rng.integers(2023, 2026, 1200).tolist()
     if test_only is not None:
-        drawn = [test_only if year == 2025 and row % 5 == 0 else drawn[row] for row, year in enumerate(years)]
+        drawn = [
+            test_only if year == 2025 and row % 5 == 0 else drawn[row]
+            for row, year in enumerate(years)
+        ]
     for part in range(3):
         own = range(part, 1200, 3)
         lines = [f"e{row % 97},{years[row]}-03-0{1 + row % 9} 10:00:00,{drawn[row]}" for row in own]
         (raw / f"part-{part}.csv").write_text("entity,time,kind\n" + "\n".join(lines) + "\n")
     recipe = headrace.TemporalSplit(
-        source=raw, time="time", entity="entity", split_date="2025-01-01", train_ratio=0.7, label="kind", **settings
+        source=raw,
+        time="time",
+        entity="entity",
+        split_date="2025-01-01",
+        train_ratio=0.7,
+        label="kind",
+        **settings,
     )
     headrace.prepare(recipe, root / "out")
     return root / "out"
@@ -47,10 +58,16 @@ def test_drawn_shares_equal_a_count_over_the_shards(tmp_path: Path, shards: str)
     read = pl.read_csv if shards == "csv" else pl.read_parquet
     names = {number: name for name, number in facts.manifest.facts["label_map"].items()}
     found = {
-        split: pl.concat([read(path) for path in sorted((facts.run.root / "training_data" / split).iterdir())])["kind"]
+        split: pl.concat(
+            [read(path) for path in sorted((facts.run.root / "training_data" / split).iterdir())]
+        )["kind"]
         for split in facts.splits
     }
-    by_count = pl.concat(list(found.values())).value_counts().sort("count", "kind", descending=[True, False])
+    by_count = (
+        pl.concat(list(found.values()))
+        .value_counts()
+        .sort("count", "kind", descending=[True, False])
+    )
     most = by_count["kind"].head(6).to_list()
 
     figure = labels(out)
@@ -77,7 +94,9 @@ def test_a_class_that_train_lacks_is_a_warning(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_is_drawn_without_two_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_drawn_without_two_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     two = labelled_run(tmp_path / "two", ["a", "b"])
 
     assert labels(split_run(tmp_path / "none")) is None

@@ -39,7 +39,10 @@ def test_manifests_and_datasets_show_their_rows(runs: dict[str, Path]) -> None:
 
 def test_a_plan_shows_its_steps(runs: dict[str, Path]) -> None:
     plan = make_plan(
-        headrace.open(runs["temporal_split"]).split_index("train"), batch_size=8, world_size=3, shuffle=True
+        headrace.open(runs["temporal_split"]).split_index("train"),
+        batch_size=8,
+        world_size=3,
+        shuffle=True,
     )
     texts = Cells(plan._repr_html_()).texts
 
@@ -59,7 +62,9 @@ def test_what_was_prepared_and_verified_shows_itself(tmp_path: Path) -> None:
     assert len(verdict.checks) == Cells(verdict._repr_html_()).texts.count("ok")
     assert f"Verdict({verdict.run_id}: {len(verdict.checks)} checks, all hold)" == repr(verdict)
     assert repr(prepared).startswith(f"Prepared(temporal_split, reused, {str(prepared.run)!r}: ")
-    loader = headrace.open(out).stream("train", batch_size=8, topology=headrace.Topology(rank=1, world_size=3))
+    loader = headrace.open(out).stream(
+        "train", batch_size=8, topology=headrace.Topology(rank=1, world_size=3)
+    )
     assert "StreamLoader('train': batches of 8, rank 1 of 3, epoch 0)" == repr(loader)
 
 

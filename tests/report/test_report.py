@@ -48,7 +48,9 @@ def test_rows_in_the_pictures_are_those_of_the_run(recipe: str, runs: dict[str, 
     rows = figure(page, "rows").chart
 
     assert rows is not None
-    assert int(facts.manifest.source["rows"]) == sum(int(row[1].split(" ")[0].replace(",", "")) for row in rows.rows)
+    assert int(facts.manifest.source["rows"]) == sum(
+        int(row[1].split(" ")[0].replace(",", "")) for row in rows.rows
+    )
 
 
 def test_the_timeline_counts_every_row_of_every_split(runs: dict[str, Path]) -> None:
@@ -94,7 +96,9 @@ def test_entities_are_counted_in_the_shards(runs: dict[str, Path]) -> None:
 def test_a_run_whose_splits_overlap_is_called_a_leak(tmp_path: Path) -> None:
     out = split_run(tmp_path / "run")
     facts = read_run(out)
-    test, train = (sorted((facts.run.root / "training_data" / split).iterdir()) for split in ("test", "train"))
+    test, train = (
+        sorted((facts.run.root / "training_data" / split).iterdir()) for split in ("test", "train")
+    )
     ours, theirs = (path[0].read_bytes().split(b"\n")[1].split(b",")[0] for path in (train, test))
     test[0].write_bytes(test[0].read_bytes().replace(b"\n" + theirs + b",", b"\n" + ours + b","))
 
@@ -130,14 +134,18 @@ def test_roles_are_counted_by_what_is_trained(tmp_path: Path) -> None:
     (tmp_path / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     headrace.prepare(
         headrace.PackedSequences(
-            blend=[{"name": "a", "path": str(tmp_path / "chats.jsonl")}], tokenizer=tokenizer, pack_size=256
+            blend=[{"name": "a", "path": str(tmp_path / "chats.jsonl")}],
+            tokenizer=tokenizer,
+            pack_size=256,
         ),
         tmp_path / "out",
     )
     found = figure(page_of(read_run(tmp_path / "out")), "roles")
 
     assert found.chart is not None
-    assert [["assistant", "40", "40"], ["user", "0", "80"], ["system", "0", "40"]] == [*map(list, found.chart.rows)]
+    assert [["assistant", "40", "40"], ["user", "0", "80"], ["system", "0", "40"]] == [
+        *map(list, found.chart.rows)
+    ]
     assert found.answer.startswith("Trained: 40 of 80 assistant messages")
 
 
@@ -172,7 +180,10 @@ def test_series_say_who_failed_and_what_was_filled(layout: str, tmp_path: Path) 
     labels = {row["label"] for row in figure(page, "availability").chart.spec["data"]["values"]}
     assert set(summary["retained_basins"]) == labels
     assert ", none left out," not in figure(page, "availability").answer
-    filled = {row[0]: [int(cell.replace(",", "")) for cell in row[1:]] for row in figure(page, "filled").chart.rows}
+    filled = {
+        row[0]: [int(cell.replace(",", "")) for cell in row[1:]]
+        for row in figure(page, "filled").chart.rows
+    }
     assert set(filled) == {"rain", "flow"}
     assert "2 of 3 columns had gaps" in figure(page, "filled").answer
     assert filled["rain"][1] > 0 == filled["flow"][1]
@@ -199,13 +210,16 @@ def test_holes_are_counted_in_the_values(entities: int, tmp_path: Path) -> None:
     drawn: dict[str, list[int]] = {}
     for row in chart.spec["data"]["values"]:
         values, steps = (
-            int(each.replace(",", "")) for each in re.search(r"in ([\d,]+) of ([\d,]+) step", row["hint"]).groups()
+            int(each.replace(",", ""))
+            for each in re.search(r"in ([\d,]+) of ([\d,]+) step", row["hint"]).groups()
         )
         own = drawn.setdefault(row["label"], [0, 0])
         own[0] += steps
         own[1] += values
 
-    assert {name: there[name] for name in drawn} == {name: tuple(own) for name, own in drawn.items()}
+    assert {name: there[name] for name in drawn} == {
+        name: tuple(own) for name, own in drawn.items()
+    }
     assert len(drawn) == min(40, entities - 1)
     least = min(values / steps for steps, values in there.values())
     assert least == min(values / steps for steps, values in drawn.values())
@@ -216,7 +230,9 @@ def test_folds_have_no_tiles_or_colours_of_their_cells(tmp_path: Path) -> None:
 
     assert [("folds", "2")] == [tile for tile in page.tiles if tile[0] == "folds"]
     assert not [tile for tile in page.tiles if tile[0].startswith("cell")]
-    assert "cell" not in json.dumps([each.chart.spec for each in page.figures if each.chart is not None])
+    assert "cell" not in json.dumps(
+        [each.chart.spec for each in page.figures if each.chart is not None]
+    )
 
 
 @pytest.mark.slow
@@ -245,7 +261,9 @@ def test_writing_a_page_changes_nothing_else_and_replaces_an_older_one(tmp_path:
 
 @pytest.mark.slow
 def test_a_page_is_the_same_twice(runs: dict[str, Path], tmp_path: Path) -> None:
-    pages = [write_report(runs["histories"], to=tmp_path / f"{n}.html").read_bytes() for n in range(2)]
+    pages = [
+        write_report(runs["histories"], to=tmp_path / f"{n}.html").read_bytes() for n in range(2)
+    ]
 
     assert pages[0] == pages[1]
 
@@ -253,7 +271,10 @@ def test_a_page_is_the_same_twice(runs: dict[str, Path], tmp_path: Path) -> None
 def test_the_page_asks_for_nothing_from_anywhere(runs: dict[str, Path], tmp_path: Path) -> None:
     page = write_report(runs["series"], to=tmp_path / "page.html").read_text()
 
-    assert set(re.findall(r"https?://[^\"' ]+", page)) <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+    assert set(re.findall(r"https?://[^\"' ]+", page)) <= {
+        "http://www.w3.org/2000/svg",
+        "http://www.w3.org/1999/xlink",
+    }
 
 
 def test_without_a_finished_run_there_is_no_page(tmp_path: Path) -> None:
@@ -273,7 +294,10 @@ def test_without_the_extra_the_error_names_it(
 
 def test_words_alone_take_a_line_and_numbers_are_not_broken() -> None:
     chart = charts.bars(["a"], [1], ["plain"], unit="rows")
-    figures = [Figure("one", "?", "Run `headrace verify <run>`."), Figure("two", "?", "Yes.", chart)]
+    figures = [
+        Figure("one", "?", "Run `headrace verify <run>`."),
+        Figure("two", "?", "Yes.", chart),
+    ]
     table = Table("counts", ["what", "rows"], [["a", "1,234"], ["12 of 13", "2 %"]])
     html = html_of(Page("t", "s", [], figures, [table]), lambda *_: "<svg></svg>")
 

@@ -24,7 +24,12 @@ def process(*arguments: str | Path, **environment: str) -> subprocess.CompletedP
     """A process of its own, where the environment decides what it can import."""
     env = {**os.environ, "COLUMNS": "200", **environment}
     return subprocess.run(
-        [HEADRACE, *map(str, arguments)], capture_output=True, text=True, check=False, env=env, timeout=250
+        [HEADRACE, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=env,
+        timeout=250,
     )
 
 
@@ -99,11 +104,16 @@ def test_open_starts_the_browser_or_says_that_there_is_none(tmp_path: Path) -> N
     browser.chmod(0o755)
     page = tmp_path / "page.html"
     shown = process("inspect", out, "--to", page, "--open", BROWSER=f"{browser} %s")
-    missing = process("inspect", out, "--to", page, "--open", BROWSER=str(tmp_path / "none"), PATH="")
+    missing = process(
+        "inspect", out, "--to", page, "--open", BROWSER=str(tmp_path / "none"), PATH=""
+    )
 
     assert (0, page.as_uri()) == (shown.returncode, opened.read_text().strip())
     assert "no browser" not in shown.stderr
-    assert (0, f"no browser could be started; open {page} yourself\n") == (missing.returncode, missing.stderr)
+    assert (0, f"no browser could be started; open {page} yourself\n") == (
+        missing.returncode,
+        missing.stderr,
+    )
 
 
 def test_folds_and_a_page_are_not_wanted_at_once(tmp_path: Path) -> None:

@@ -28,10 +28,14 @@ def uneven_run(root: Path, *, test_rows: int = 400, **settings) -> Path:
     begin, lines = datetime.datetime(2024, 1, 1), ["entity,time"]
     for number in range(3000):
         day = int(365 * rng.random() ** 3)
-        lines.append(f"e{number},{begin + datetime.timedelta(days=day, hours=rng.randrange(24)):%Y-%m-%d %H:%M:%S}")
+        lines.append(
+            f"e{number},{begin + datetime.timedelta(days=day, hours=rng.randrange(24)):%Y-%m-%d %H:%M:%S}"
+        )
     lines += [f"t{number},2025-0{1 + number % 9}-01 00:00:00" for number in range(test_rows)]
     (root / "part-0.csv").write_text("\n".join(lines) + "\n")
-    recipe = headrace.TemporalSplit(source=root, time="time", entity="entity", split_date="2025-01-01", train_ratio=0.7)
+    recipe = headrace.TemporalSplit(
+        source=root, time="time", entity="entity", split_date="2025-01-01", train_ratio=0.7
+    )
     headrace.prepare(recipe, root.parent / "out", **settings)
     return root.parent / "out"
 
@@ -53,11 +57,15 @@ def test_the_columns_of_the_timeline_are_counted(tmp_path: Path) -> None:
         for each in (block for block in blocks if block["role"] == split):
             inside = (dates >= round(each["from"] * 1000)) & (dates < round(each["to"] * 1000))
             assert inside.sum() == each["high"] - each["low"]
-        assert len(dates) == sum(each["high"] - each["low"] for each in blocks if each["role"] == split)
+        assert len(dates) == sum(
+            each["high"] - each["low"] for each in blocks if each["role"] == split
+        )
 
 
 def test_counts_are_the_same_for_any_number_of_workers(tmp_path: Path) -> None:
-    one, many = (read_run(uneven_run(tmp_path / name / "raw", workers=n)) for name, n in (("a", 1), ("b", 4)))
+    one, many = (
+        read_run(uneven_run(tmp_path / name / "raw", workers=n)) for name, n in (("a", 1), ("b", 4))
+    )
 
     assert one.manifest.facts["dates"] == many.manifest.facts["dates"]
 
@@ -90,7 +98,10 @@ def test_a_split_without_rows_has_a_page(tmp_path: Path) -> None:
 
     assert "timeline" in drawn(out)
     assert "entities" in drawn(out)
-    assert ("warning", True) == (found.tone, "Test is empty: no row is from the cutoff on" in found.answer)
+    assert ("warning", True) == (
+        found.tone,
+        "Test is empty: no row is from the cutoff on" in found.answer,
+    )
     assert "rows" in drawn(tmp_path / "again")
 
 
@@ -100,7 +111,12 @@ def test_an_empty_test_split_is_explained_by_what_was_dropped(tmp_path: Path) ->
     rows = [f"e{n},{year}-05-01" for n in range(20) for year in (2024, 2025)]
     (raw / "part-0.csv").write_text("\n".join(["who,when", *rows]) + "\n")
     split = headrace.TemporalSplit(
-        source=raw, time="when", entity="who", split_date="2025-01-01", train_ratio=0.75, val_in_test="drop"
+        source=raw,
+        time="when",
+        entity="who",
+        split_date="2025-01-01",
+        train_ratio=0.75,
+        val_in_test="drop",
     )
     headrace.prepare(split, tmp_path / "out")
     found = timeline(tmp_path / "out")
@@ -133,11 +149,18 @@ def test_other_recipes_have_a_page_without_a_test_split(tmp_path: Path) -> None:
 def test_rows_with_the_content_of_an_earlier_split_are_drawn(tmp_path: Path) -> None:
     raw = tmp_path / "raw"
     raw.mkdir()
-    rows = [f"c{n},{'2024-01-01' if n < 20 else '2025-02-01'},{n % 20 if n < 30 else n}" for n in range(40)]
+    rows = [
+        f"c{n},{'2024-01-01' if n < 20 else '2025-02-01'},{n % 20 if n < 30 else n}"
+        for n in range(40)
+    ]
     (raw / "part-0.csv").write_text("\n".join(["who,when,x", *rows]) + "\n")
-    split = headrace.TemporalSplit(source=raw, time="when", entity="who", split_date="2025-01-01", train_ratio=0.5)
+    split = headrace.TemporalSplit(
+        source=raw, time="when", entity="who", split_date="2025-01-01", train_ratio=0.5
+    )
     headrace.prepare(split, tmp_path / "out")
-    shared = next(each for each in page_of(read_run(tmp_path / "out")).figures if each.key == "shared")
+    shared = next(
+        each for each in page_of(read_run(tmp_path / "out")).figures if each.key == "shared"
+    )
 
     assert shared.chart is not None
     assert ["test", "10 · 50 %"] == list(shared.chart.rows[-1])

@@ -23,7 +23,9 @@ def test_sizes_and_spans_have_round_units() -> None:
 
 
 def test_moments_show_the_clock_where_it_matters() -> None:
-    assert ["2025-01-01", "2025-01-01 08:30"] == [moment(n) for n in (1_735_689_600_000_000, 1_735_720_200_000_000)]
+    assert ["2025-01-01", "2025-01-01 08:30"] == [
+        moment(n) for n in (1_735_689_600_000_000, 1_735_720_200_000_000)
+    ]
     assert "1,000,000,000,000,000,000,000 µs" == moment(1e21)
 
 
@@ -33,4 +35,6 @@ def test_instants_of_manifests_are_told_in_utc_and_other_texts_as_they_are() -> 
 
 
 def test_long_lists_are_cut() -> None:
-    assert ["", "a", "a and b", "a, b and c", "a, b, c and 2 more"] == [listed("abcde"[:n]) for n in (0, 1, 2, 3, 5)]
+    assert ["", "a", "a and b", "a, b and c", "a, b, c and 2 more"] == [
+        listed("abcde"[:n]) for n in (0, 1, 2, 3, 5)
+    ]

@@ -14,7 +14,11 @@ from headrace.storage.places import path_of
 @pytest.fixture
 def raw(tmp_path: Path) -> Path:
     (tmp_path / "data/raw").mkdir(parents=True)
-    rows = {"customer": ["a", "b", "c"], "time": ["2024-01-01", "2024-02-01", "2025-02-01"], "rtt": [1.0, 2.0, 3.0]}
+    rows = {
+        "customer": ["a", "b", "c"],
+        "time": ["2024-01-01", "2024-02-01", "2025-02-01"],
+        "rtt": [1.0, 2.0, 3.0],
+    }
     pl.DataFrame(rows).write_csv(tmp_path / "data/raw/a.csv")
     return tmp_path / "data/raw"
 
@@ -56,7 +60,10 @@ def test_a_pattern_of_files_is_no_directory(raw: Path) -> None:
 
 def test_neighbours_are_apart(raw: Path) -> None:
     assert headrace.prepare(recipes(raw)["split"], raw.parent / "raw-split").how == "computed"
-    assert headrace.prepare(recipes(raw.parent / "raw-split")["rewrite"], raw.parent / "fast").how == "computed"
+    assert (
+        headrace.prepare(recipes(raw.parent / "raw-split")["rewrite"], raw.parent / "fast").how
+        == "computed"
+    )
 
 
 def test_a_dataset_is_not_rewritten_into_itself(raw: Path) -> None:

@@ -20,7 +20,9 @@ def source(tmp_path: Path) -> Path:
     return small_source(tmp_path / "in", count=2)
 
 
-def test_a_run_that_fails_before_a_task_is_done_leaves_nothing(tmp_path: Path, source: Path) -> None:
+def test_a_run_that_fails_before_a_task_is_done_leaves_nothing(
+    tmp_path: Path, source: Path
+) -> None:
     with pytest.raises(InputError, match="has no column"):
         split(source, tmp_path / "new" / "out", time="when")
 
@@ -65,7 +67,9 @@ def test_a_run_with_a_finished_task_stays_and_gc_removes_it(tmp_path: Path, sour
     assert [] == os.listdir(tmp_path / "out" / "runs")
 
 
-def test_another_process_that_works_on_the_run_keeps_its_directory(tmp_path: Path, source: Path) -> None:
+def test_another_process_that_works_on_the_run_keeps_its_directory(
+    tmp_path: Path, source: Path
+) -> None:
     run = split(source, tmp_path / "one").run
     busy = tmp_path / "out" / "runs" / run.name
     busy.mkdir(parents=True)
@@ -112,7 +116,9 @@ def test_a_package_without_metadata_is_recorded_as_unknown(
 
 
 def test_a_source_deleted_before_it_is_surveyed_is_named(tmp_path: Path, source: Path) -> None:
-    recipe = headrace.TemporalSplit(source=source, time="date", entity="id", split_date="2025-01-01")
+    recipe = headrace.TemporalSplit(
+        source=source, time="date", entity="id", split_date="2025-01-01"
+    )
     files = recipe.source_files()
     (source / "part-00001.csv").unlink()
 

@@ -23,7 +23,13 @@ from headrace.formats.text_columns import as_text
 from headrace.run.forget import FORGOTTEN
 
 NAMES = ("customer-alpha", "customer-beta", "customer-late", "nobody at all")
-SETTINGS = {"time": "when", "entity": "who", "split_date": "2024-07-01", "train_ratio": 0.6, "val_in_test": "keep"}
+SETTINGS = {
+    "time": "when",
+    "entity": "who",
+    "split_date": "2024-07-01",
+    "train_ratio": 0.6,
+    "val_in_test": "keep",
+}
 
 
 def source(root: Path, kind: str, shards: int = 9, rows: int = 80) -> Path:
@@ -31,7 +37,9 @@ def source(root: Path, kind: str, shards: int = 9, rows: int = 80) -> Path:
     root.mkdir()
     dice = np.random.default_rng(4)
     for shard in range(shards):
-        pool = [f"c{shard}-{each}" for each in range(6)] + (["customer-alpha"] if shard in (1, 4) else [])
+        pool = [f"c{shard}-{each}" for each in range(6)] + (
+            ["customer-alpha"] if shard in (1, 4) else []
+        )
         pool += ["customer-beta"] if shard == 5 else []
         table = [
             {
@@ -43,9 +51,14 @@ def source(root: Path, kind: str, shards: int = 9, rows: int = 80) -> Path:
             for row in range(rows)
         ]
         if shard == 7:  # an entity of the test split alone
-            table += [{"who": "customer-late", "when": "2024-09-01T05:00:00", "x": row, "note": ""} for row in range(5)]
+            table += [
+                {"who": "customer-late", "when": "2024-09-01T05:00:00", "x": row, "note": ""}
+                for row in range(5)
+            ]
         if kind == "parquet":
-            pq.write_table(pa.Table.from_pylist(table), root / f"part-{shard}.parquet", row_group_size=30)
+            pq.write_table(
+                pa.Table.from_pylist(table), root / f"part-{shard}.parquet", row_group_size=30
+            )
             continue
         if kind.startswith("jsonl"):
             text = "".join(json.dumps(row) + "\n" for row in table)
@@ -55,7 +68,9 @@ def source(root: Path, kind: str, shards: int = 9, rows: int = 80) -> Path:
                 for row in table
             )
         data = text.encode()
-        (root / f"part-{shard}.{kind}").write_bytes(gzip.compress(data) if kind.endswith("gz") else data)
+        (root / f"part-{shard}.{kind}").write_bytes(
+            gzip.compress(data) if kind.endswith("gz") else data
+        )
     return root
 
 
@@ -65,7 +80,9 @@ def home(tmp_path_factory, monkeypatch):
 
 
 def prepared(tmp_path: Path, kind: str, layout: str = "sharded", **settings):
-    split = headrace.TemporalSplit(source=str(source(tmp_path / "raw", kind)), layout=layout, **SETTINGS, **settings)
+    split = headrace.TemporalSplit(
+        source=str(source(tmp_path / "raw", kind)), layout=layout, **SETTINGS, **settings
+    )
     return headrace.prepare(split, tmp_path / "out")
 
 
@@ -84,27 +101,40 @@ def rows_of(run: Path) -> dict[str, list[dict]]:
 
 def files_of(run: Path) -> dict[str, Path]:
     return {
-        path.relative_to(run).as_posix(): path for path in run.rglob("*") if path.is_file() and not path.is_symlink()
+        path.relative_to(run).as_posix(): path
+        for path in run.rglob("*")
+        if path.is_file() and not path.is_symlink()
     }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["csv", "csv.gz", "jsonl", "parquet"])
 @pytest.mark.parametrize("layout", ["sharded", "single"])
-def test_the_other_rows_stay_in_their_order_and_untouched_shards_are_the_same_files(tmp_path, kind, layout):
+def test_the_other_rows_stay_in_their_order_and_untouched_shards_are_the_same_files(
+    tmp_path, kind, layout
+):
     before = prepared(tmp_path, kind, layout)
     old_rows, old_files = rows_of(before.run), files_of(before.run)
 
     done = headrace.forget(tmp_path / "out", NAMES)
-    expected = {split: [row for row in rows if row["who"] not in NAMES] for split, rows in old_rows.items()}
+    expected = {
+        split: [row for row in rows if row["who"] not in NAMES] for split, rows in old_rows.items()
+    }
     gone = {split: len(old_rows[split]) - len(rows) for split, rows in expected.items()}
     assert rows_of(done.run) == expected
-    assert (4, 3, sum(gone.values()), "computed") == (done.entities, done.found, done.rows, done.how)
+    assert (4, 3, sum(gone.values()), "computed") == (
+        done.entities,
+        done.found,
+        done.rows,
+        done.how,
+    )
     assert min(gone["train"] + gone["val"], gone["test"]) > 0
     assert done.bytes <= 1.1 * done.bytes_before
     assert [] == headrace.verify(tmp_path / "out").problems == headrace.verify(before.run).problems
 
-    held = {shard for split, rows in old_rows.items() for shard in shards_holding(before.run, split)}
+    held = {
+        shard for split, rows in old_rows.items() for shard in shards_holding(before.run, split)
+    }
     shards = [name for name in old_files if name.startswith(("training_data/", "oot_data/"))]
     new_files = files_of(done.run)
     assert done.shards == len([name for name in held if not name.startswith("oot")])
@@ -135,10 +165,17 @@ def test_the_manifest_counts_the_rows_and_nothing_names_the_entities(tmp_path):
 
     assert manifest.run_id != before.manifest.run_id
     assert {**before.manifest.dropped, "forgotten": done.rows} == manifest.dropped
-    assert (before.manifest.source, before.manifest.config_digest) == (manifest.source, manifest.config_digest)
+    assert (before.manifest.source, before.manifest.config_digest) == (
+        manifest.source,
+        manifest.config_digest,
+    )
     assert 3 == manifest.facts["forgotten"][0]["entities"] == len(receipt["entities"])
     assert before.manifest.run_id == manifest.facts["forgotten"][0]["run"] == receipt["of"]
-    assert done.rows == receipt["rows"] == sum(each["rows_before"] - each["rows"] for each in receipt["shards"])
+    assert (
+        done.rows
+        == receipt["rows"]
+        == sum(each["rows_before"] - each["rows"] for each in receipt["shards"])
+    )
     assert before.manifest.facts["train_entities"] + before.manifest.facts["val_entities"] - 2 == (
         manifest.facts["train_entities"] + manifest.facts["val_entities"]
     )
@@ -156,7 +193,9 @@ def test_repeated_content_is_counted_again_and_the_run_can_be_certified(tmp_path
         for name in ("customer-alpha", f"c1-{n % 5}")
     ]
     (raw / "part-9.csv").write_text("who,when,x,note\r\n" + "".join(twice))
-    split = headrace.TemporalSplit(source=str(raw), duplicates=duplicates, content=["x", "note"], **SETTINGS)
+    split = headrace.TemporalSplit(
+        source=str(raw), duplicates=duplicates, content=["x", "note"], **SETTINGS
+    )
     before = headrace.prepare(split, tmp_path / "out").manifest
     done = headrace.forget(tmp_path / "out", NAMES)
 
@@ -176,7 +215,10 @@ def test_columns_types_compression_and_rows_of_groups_are_kept(tmp_path):
         old, new = (pq.ParquetFile(run / name) for run in (before.run, done.run))
 
         assert old.schema_arrow.equals(new.schema_arrow, check_metadata=True)
-        assert {"ZSTD"} == {new.metadata.row_group(0).column(at).compression for at in range(new.metadata.num_columns)}
+        assert {"ZSTD"} == {
+            new.metadata.row_group(0).column(at).compression
+            for at in range(new.metadata.num_columns)
+        }
 
 
 @pytest.mark.slow
@@ -193,7 +235,10 @@ def test_erased_twice_is_erased_once_and_more_can_be_erased_later(tmp_path):
     assert first.rows + second.rows == manifest.dropped["forgotten"]
     assert 2 == len(manifest.facts["forgotten"])
     assert [] == headrace.verify(tmp_path / "out").problems
-    expected = {split: [row for row in rows if row["who"] not in NAMES] for split, rows in rows_of(before.run).items()}
+    expected = {
+        split: [row for row in rows if row["who"] not in NAMES]
+        for split, rows in rows_of(before.run).items()
+    }
     assert expected == rows_of(second.run)
 
 
@@ -205,7 +250,9 @@ def test_a_shard_of_erased_entities_alone_is_gone(tmp_path):
     old = set(files_of(find_run(tmp_path / "out")[0]))
     done = headrace.forget(tmp_path / "out", NAMES)
 
-    assert {"part-00009.csv"} == {Path(name).name for name in old - set(files_of(done.run)) if name.endswith("csv")}
+    assert {"part-00009.csv"} == {
+        Path(name).name for name in old - set(files_of(done.run)) if name.endswith("csv")
+    }
     assert [] == headrace.verify(tmp_path / "out").problems
 
 
@@ -239,7 +286,9 @@ def test_a_rewrite_of_plain_shards_and_of_a_run_forgets(tmp_path):
 
     headrace.prepare(headrace.TemporalSplit(source=str(raw), **SETTINGS), tmp_path / "out")
     headrace.rewrite(tmp_path / "out", tmp_path / "faster")
-    done = headrace.forget(tmp_path / "faster", NAMES)  # the entity is that of the run that was rewritten
+    done = headrace.forget(
+        tmp_path / "faster", NAMES
+    )  # the entity is that of the run that was rewritten
     assert 3 == done.found
 
 
@@ -272,7 +321,9 @@ def test_entities_of_any_type_are_erased_by_their_text_one_or_all(tmp_path, ids)
     (tmp_path / "raw").mkdir()
     whens = [f"2024-{1 + row % 12:02d}-11" for row in range(60)]
     pq.write_table(pa.table({"who": ids, "when": whens}), tmp_path / "raw" / "rows.parquet")
-    headrace.prepare(headrace.TemporalSplit(source=str(tmp_path / "raw"), **SETTINGS), tmp_path / "out")
+    headrace.prepare(
+        headrace.TemporalSplit(source=str(tmp_path / "raw"), **SETTINGS), tmp_path / "out"
+    )
     names = as_text(pa.chunked_array([ids]), (), "who").unique().to_pylist()
     before = sum(headrace.open(tmp_path / "out").split_rows.values())
     first = headrace.forget(tmp_path / "out", (name for name in names[:1]))
@@ -319,10 +370,15 @@ def test_a_kill_leaves_the_old_run_and_a_second_call_finishes(tmp_path, step):
     assert [] == headrace.verify(tmp_path / "out").problems
     tasks = Counter()
     done = headrace.forget(
-        tmp_path / "out", NAMES, on_event=lambda event: tasks.update([getattr(event, "name", type(event).__name__)])
+        tmp_path / "out",
+        NAMES,
+        on_event=lambda event: tasks.update([getattr(event, "name", type(event).__name__)]),
     )
     assert [] == headrace.verify(tmp_path / "out").problems
-    expected = {split: [row for row in rows if row["who"] not in NAMES] for split, rows in rows_of(before.run).items()}
+    expected = {
+        split: [row for row in rows if row["who"] not in NAMES]
+        for split, rows in rows_of(before.run).items()
+    }
     assert expected == rows_of(done.run)
     if step == "receipt.linked":
         assert tasks["receipt.linked"] == done.shards - 2

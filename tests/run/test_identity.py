@@ -9,8 +9,19 @@ import headrace
 from headrace.digest import canonical_json, sha256_hex
 from headrace.run.settings import RecipeSettings
 
-SPLIT = {"source": "raw", "time": "day", "entity": "who", "split_date": "2025-01-01", "train_ratio": 0.8}
-SERIES: dict[str, Any] = {"source": "raw", "target": "flow", "features": ["rain"], "preprocessing_configs": {}}
+SPLIT = {
+    "source": "raw",
+    "time": "day",
+    "entity": "who",
+    "split_date": "2025-01-01",
+    "train_ratio": 0.8,
+}
+SERIES: dict[str, Any] = {
+    "source": "raw",
+    "target": "flow",
+    "features": ["rain"],
+    "preprocessing_configs": {},
+}
 
 
 def digest_of(settings: RecipeSettings) -> str:
@@ -36,7 +47,11 @@ def test_splits_are_the_runs_that_they_were(more: dict[str, Any], digest: str) -
 
 @pytest.mark.parametrize(
     ("more", "digest"),
-    [({}, "3dafb9ae2d87332c"), ({"duplicates": "drop"}, "4ae8b4da56244b06"), ({"seed": 7}, "41d646fcab918c25")],
+    [
+        ({}, "3dafb9ae2d87332c"),
+        ({"duplicates": "drop"}, "4ae8b4da56244b06"),
+        ({"seed": 7}, "41d646fcab918c25"),
+    ],
 )
 def test_series_are_the_runs_that_they_were(more: dict[str, Any], digest: str) -> None:
     assert digest == digest_of(headrace.Series(**SERIES, **more))
@@ -51,7 +66,9 @@ def test_series_are_the_runs_that_they_were(more: dict[str, Any], digest: str) -
         ({"exclude_ngram": 5}, "0068ed6bcd12288e"),
     ],
 )
-def test_rewrites_are_the_runs_that_they_were(tmp_path: Path, more: dict[str, Any], digest: str) -> None:
+def test_rewrites_are_the_runs_that_they_were(
+    tmp_path: Path, more: dict[str, Any], digest: str
+) -> None:
     (tmp_path / "a.csv").write_text("a,b\n1,2\n")
 
     assert digest == digest_of(headrace.Rewrite(source=tmp_path, **more))

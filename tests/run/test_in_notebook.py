@@ -34,7 +34,15 @@ def shown(where: Path, kernel: str) -> list[tuple[str, bool]]:
         pl.DataFrame({"x": range(40)}).write_parquet(where / f"raw/part-{shard}.parquet")
     environment = {**os.environ, "HOME": str(where), "IPYTHONDIR": str(where / "ipython")}
     command = [sys.executable, "-c", CELL.format(kernel=kernel)]
-    done = subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True, timeout=250, check=False)
+    done = subprocess.run(
+        command,
+        cwd=where,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return [(html, update) for html, update in json.loads(done.stdout.splitlines()[-1])]
 

@@ -20,7 +20,9 @@ from tables import small_source, split
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
     """A dataset directory with two runs, the pointer at the second; their run ids."""
     directory = tmp_path_factory.mktemp("made")
-    source = small_source(directory / "in", count=2) if (directory / "in").mkdir() is None else directory
+    source = (
+        small_source(directory / "in", count=2) if (directory / "in").mkdir() is None else directory
+    )
     first, second = (split(source, directory / "out", train_ratio=ratio) for ratio in (0.4, 0.6))
     return directory / "out", first.manifest.run_id, second.manifest.run_id
 
@@ -31,7 +33,9 @@ def out(tmp_path: Path, made: tuple[Path, str, str]) -> Path:
     return tmp_path / "out"
 
 
-def test_splits_is_one_link_and_its_names_lead_into_the_run(out: Path, made: tuple[Path, str, str]) -> None:
+def test_splits_is_one_link_and_its_names_lead_into_the_run(
+    out: Path, made: tuple[Path, str, str]
+) -> None:
     assert f"runs/{made[2]}/splits" == os.readlink(out / "splits")
     assert {"train", "val", "test", "oot"} == {each.name for each in (out / "splits").iterdir()}
     assert "../training_data/train" == os.readlink(out / "splits" / "train")
@@ -49,7 +53,9 @@ def test_preparing_the_first_run_again_moves_all_splits_back(tmp_path: Path) -> 
     assert first == headrace.verify(tmp_path / "out").run_id
 
 
-def test_verify_judges_the_run_that_the_pointer_shows(out: Path, made: tuple[Path, str, str]) -> None:
+def test_verify_judges_the_run_that_the_pointer_shows(
+    out: Path, made: tuple[Path, str, str]
+) -> None:
     (out / "splits").unlink()
     (out / "splits").symlink_to(f"runs/{made[1]}/splits")
     shard = next((out / "splits" / "train").iterdir())
@@ -90,7 +96,9 @@ HARMS: dict[str, tuple[Callable[[Path, str, str], object], str]] = {
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_verify_names_what_a_trainer_would_see_instead(out: Path, made: tuple[Path, str, str], harm: str) -> None:
+def test_verify_names_what_a_trainer_would_see_instead(
+    out: Path, made: tuple[Path, str, str], harm: str
+) -> None:
     change, told = HARMS[harm]
     change(out, made[1], made[2])
 
@@ -101,7 +109,9 @@ def test_verify_names_what_a_trainer_would_see_instead(out: Path, made: tuple[Pa
 
 
 @pytest.mark.parametrize("kind", ["directory", "file", "link"])
-def test_what_is_in_the_way_of_the_pointer_is_named_before_the_work(tmp_path: Path, out: Path, kind: str) -> None:
+def test_what_is_in_the_way_of_the_pointer_is_named_before_the_work(
+    tmp_path: Path, out: Path, kind: str
+) -> None:
     pointer = out / "splits"
     pointer.unlink()
     if kind == "directory":
@@ -131,14 +141,18 @@ def test_a_file_system_without_links_is_refused_before_the_work(
     monkeypatch.setattr(os, "symlink", refuse)
     events: list[object] = []
 
-    with pytest.raises(StoreError, match="out: cannot hold symbolic links .*choose an output directory on another"):
+    with pytest.raises(
+        StoreError, match="out: cannot hold symbolic links .*choose an output directory on another"
+    ):
         split(source, tmp_path / "out", on_event=events.append)
 
     assert [] == events
     assert not (tmp_path / "out").exists()
 
 
-def test_a_dataset_copied_from_a_store_is_opened_by_its_record(out: Path, made: tuple[Path, str, str]) -> None:
+def test_a_dataset_copied_from_a_store_is_opened_by_its_record(
+    out: Path, made: tuple[Path, str, str]
+) -> None:
     (out / "splits").unlink()
     directories = read_manifest(out / "runs" / made[1]).facts["directories"]  # type: ignore[union-attr]
     record = {

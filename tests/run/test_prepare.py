@@ -32,7 +32,9 @@ def source(tmp_path: Path) -> Path:
 def child(code: str, *arguments: object, **more: Any) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
     environment = os.environ | {"PYTHONPATH": PATHS}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more)
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more
+    )
 
 
 def run_ids(source: Path, out: Path, **asked: Any) -> str:
@@ -65,7 +67,9 @@ def test_every_setting_that_can_change_a_byte_changes_the_run(
     ],
     ids=str,
 )
-def test_what_changes_no_byte_does_not_change_the_run(tmp_path: Path, source: Path, asked: dict[str, Any]) -> None:
+def test_what_changes_no_byte_does_not_change_the_run(
+    tmp_path: Path, source: Path, asked: dict[str, Any]
+) -> None:
     assert run_ids(source, tmp_path / "one") == run_ids(source, tmp_path / "two", **asked)
 
 
@@ -80,8 +84,13 @@ def test_a_source_that_was_moved_is_the_same_source(tmp_path: Path, source: Path
     )
 
 
-def test_a_touched_file_is_another_source_unless_contents_are_compared(tmp_path: Path, source: Path) -> None:
-    stat, content = run_ids(source, tmp_path / "out"), run_ids(source, tmp_path / "out", fingerprint_by="content")
+def test_a_touched_file_is_another_source_unless_contents_are_compared(
+    tmp_path: Path, source: Path
+) -> None:
+    stat, content = (
+        run_ids(source, tmp_path / "out"),
+        run_ids(source, tmp_path / "out", fingerprint_by="content"),
+    )
     os.utime(source / "part-00001.csv", ns=(1, 1))
 
     assert stat != run_ids(source, tmp_path / "out")
@@ -89,7 +98,9 @@ def test_a_touched_file_is_another_source_unless_contents_are_compared(tmp_path:
 
 
 @pytest.mark.parametrize("how", ["stat", "content"])
-def test_another_byte_another_name_or_another_file_is_another_source(tmp_path: Path, source: Path, how: str) -> None:
+def test_another_byte_another_name_or_another_file_is_another_source(
+    tmp_path: Path, source: Path, how: str
+) -> None:
     ids = [run_ids(source, tmp_path / "out", fingerprint_by=how)]
     path = source / "part-00001.csv"
     path.write_bytes(path.read_bytes().replace(b"2024-02", b"2024-03", 1))
@@ -120,7 +131,9 @@ def test_a_signature_counts_by_its_names_and_not_by_its_path(tmp_path: Path, sou
 
 @pytest.mark.parametrize("workers", [0, -1])
 def test_less_than_one_worker_is_an_error(tmp_path: Path, source: Path, workers: int) -> None:
-    with pytest.raises(SettingsError, match=f"workers is {workers}; expected an integer of 1 or more"):
+    with pytest.raises(
+        SettingsError, match=f"workers is {workers}; expected an integer of 1 or more"
+    ):
         split(source, tmp_path / "out", workers=workers)
 
 
@@ -158,7 +171,9 @@ def test_a_run_leaves_its_tree_and_nothing_else(tmp_path: Path, source: Path) ->
 
 
 @pytest.mark.slow
-def test_the_stage_of_a_run_killed_behind_its_manifest_is_removed_by_the_next(tmp_path: Path, source: Path) -> None:
+def test_the_stage_of_a_run_killed_behind_its_manifest_is_removed_by_the_next(
+    tmp_path: Path, source: Path
+) -> None:
     kill_at(source, tmp_path / "out", "manifest.linked")
     (stage,) = (tmp_path / "out" / "runs").glob("*/stage")
     prepared = split(source, tmp_path / "out")
@@ -295,7 +310,9 @@ def test_a_run_that_another_process_works_on_is_busy(tmp_path: Path, source: Pat
     assert holder.stdout is not None
     assert "working\n" == holder.stdout.readline()
 
-    with pytest.raises(RunBusy, match="another process is working on this run; wait for it and run again"):
+    with pytest.raises(
+        RunBusy, match="another process is working on this run; wait for it and run again"
+    ):
         split(source, tmp_path / "out")
     other = split(source, tmp_path / "out", seed=7)
     output, errors = holder.communicate("\n" * 50)
@@ -352,7 +369,11 @@ def test_writers_that_race_end_well_or_find_the_run_busy(tmp_path: Path, source:
 
 def left(out: Path) -> list[str]:
     """Temporary files and manifests below the output directory."""
-    return [path.name for path in out.rglob("*") if path.name.startswith(TEMP_PREFIX) or path.name == "manifest.json"]
+    return [
+        path.name
+        for path in out.rglob("*")
+        if path.name.startswith(TEMP_PREFIX) or path.name == "manifest.json"
+    ]
 
 
 @pytest.mark.parametrize("format_", ["csv", "parquet", "jsonl"])
@@ -372,7 +393,9 @@ def test_a_source_that_changes_while_it_is_read_is_an_error_and_leaves_nothing_h
 
 
 @pytest.mark.parametrize("format_", ["csv", "parquet", "jsonl"])
-def test_a_bad_row_late_in_the_source_leaves_nothing_half_done(tmp_path: Path, source: Path, format_: str) -> None:
+def test_a_bad_row_late_in_the_source_leaves_nothing_half_done(
+    tmp_path: Path, source: Path, format_: str
+) -> None:
     rows = [*small_rows(200), ("7", "2024-01-01", "x")]
     write_rows(source / "part-00009.csv", HEADER, rows)
 
@@ -398,7 +421,8 @@ except HeadraceError as error:
 @pytest.mark.smoke("csv-sharded-3000", "parquet-single-12000")
 @pytest.mark.parametrize("limit", [300, 3000, 12_000])
 @pytest.mark.parametrize(
-    ("format_", "layout"), [("csv", "sharded"), ("parquet", "sharded"), ("csv", "single"), ("parquet", "single")]
+    ("format_", "layout"),
+    [("csv", "sharded"), ("parquet", "sharded"), ("csv", "single"), ("parquet", "single")],
 )
 def test_a_full_disk_is_an_error_that_names_the_place_and_the_run_is_resumed_later(
     tmp_path: Path, limit: int, format_: str, layout: str
@@ -412,17 +436,23 @@ def test_a_full_disk_is_an_error_that_names_the_place_and_the_run_is_resumed_lat
     assert "the file would be larger than is allowed here" in output
     assert [] == left(tmp_path / "out")
     resumed = split(source, tmp_path / "out", format=format_, layout=layout)
-    assert digests(split(source, tmp_path / "other", format=format_, layout=layout).run) == digests(resumed.run)
+    assert digests(split(source, tmp_path / "other", format=format_, layout=layout).run) == digests(
+        resumed.run
+    )
 
 
-def test_a_place_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path, source: Path) -> None:
+def test_a_place_that_cannot_be_written_is_an_error_that_names_it(
+    tmp_path: Path, source: Path
+) -> None:
     (tmp_path / "file").write_bytes(b"")
 
     with pytest.raises(StoreError, match=rf"{tmp_path / 'file'}.*choose another output directory"):
         split(source, tmp_path / "file" / "out")
 
 
-@pytest.mark.skipif(os.geteuid() == 0 and not Path("/proc/sys").is_dir(), reason="root may write everywhere here")
+@pytest.mark.skipif(
+    os.geteuid() == 0 and not Path("/proc/sys").is_dir(), reason="root may write everywhere here"
+)
 def test_a_read_only_directory_is_an_error_that_names_it(tmp_path: Path, source: Path) -> None:
     place = Path("/proc/sys") if os.geteuid() == 0 else tmp_path / "locked"
     if os.geteuid() != 0:
@@ -433,13 +463,17 @@ def test_a_read_only_directory_is_an_error_that_names_it(tmp_path: Path, source:
 
 
 def test_a_recipe_is_prepared_by_its_settings_alone(tmp_path: Path, source: Path) -> None:
-    recipe = TemporalSplit(source=source, time="date", entity="id", split_date="2025-01-01", train_ratio=0.5)
+    recipe = TemporalSplit(
+        source=source, time="date", entity="id", split_date="2025-01-01", train_ratio=0.5
+    )
     one, two = prepare(recipe, tmp_path / "one"), prepare(recipe, str(tmp_path / "two"))
 
     assert digests(one.run) == digests(two.run)
 
 
-def test_a_run_can_be_made_again_after_its_directory_is_removed(tmp_path: Path, source: Path) -> None:
+def test_a_run_can_be_made_again_after_its_directory_is_removed(
+    tmp_path: Path, source: Path
+) -> None:
     first = split(source, tmp_path / "out")
     before = digests(first.run)
     shutil.rmtree(first.run)
@@ -447,8 +481,12 @@ def test_a_run_can_be_made_again_after_its_directory_is_removed(tmp_path: Path, 
     assert before == digests(split(source, tmp_path / "out").run)
 
 
-def test_a_warning_that_nobody_hears_is_logged(tmp_path: Path, source: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_warning_that_nobody_hears_is_logged(
+    tmp_path: Path, source: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     recipe = TemporalSplit(source=source, time="date", entity="id", split_date="2099-01-01")
     prepare(recipe, tmp_path / "out")
 
-    assert [each.name for each in caplog.records if "test is empty" in each.getMessage()] == ["headrace"]
+    assert [each.name for each in caplog.records if "test is empty" in each.getMessage()] == [
+        "headrace"
+    ]

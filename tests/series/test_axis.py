@@ -50,7 +50,9 @@ def test_a_year_has_365_and_a_quarter_days() -> None:
     st.lists(st.integers(1, 10**6), max_size=5),
     st.randoms(use_true_random=False),
 )
-def test_rows_lie_where_their_time_says(first: int, word: str, steps: list[int], strays: list[int], random) -> None:
+def test_rows_lie_where_their_time_says(
+    first: int, word: str, steps: list[int], strays: list[int], random
+) -> None:
     """Against one row at a time: any order, repeated times, fewer strays than rows that share a grid."""
     frequency = Frequency.parse(word)
     origin = first * 1_000_003
@@ -65,7 +67,10 @@ def test_rows_lie_where_their_time_says(first: int, word: str, steps: list[int],
     assert [row for _, row in expected] == placed.rows.tolist()
     start = expected[0][0]
     assert [(time - start) // frequency.micros for time, _ in expected] == placed.positions.tolist()
-    assert sorted(row for row, (_, word) in enumerate(times) if word == "off") == placed.off_grid.tolist()
+    assert (
+        sorted(row for row, (_, word) in enumerate(times) if word == "off")
+        == placed.off_grid.tolist()
+    )
     axis = placed.axis.times()
     assert (start, expected[-1][0]) == (axis[0], axis[-1])
     assert axis[placed.positions].tolist() == [time for time, _ in expected]
@@ -76,7 +81,11 @@ def test_missing_days_are_positions_without_a_row() -> None:
 
     placed = place_rows(days, Frequency.parse("1d"))
 
-    assert ([0, 2, 1], [0, 1, 4], 5) == (placed.rows.tolist(), placed.positions.tolist(), placed.axis.rows)
+    assert ([0, 2, 1], [0, 1, 4], 5) == (
+        placed.rows.tolist(),
+        placed.positions.tolist(),
+        placed.axis.rows,
+    )
 
 
 @pytest.mark.parametrize("moments", [
@@ -103,7 +112,9 @@ def test_the_last_days_of_long_months_alone_are_month_ends() -> None:
 
 
 def test_a_month_row_on_another_day_is_off_the_grid() -> None:
-    times = micros(datetime(2021, 1, 1), datetime(2021, 2, 1), datetime(2021, 3, 2), datetime(2021, 4, 1))
+    times = micros(
+        datetime(2021, 1, 1), datetime(2021, 2, 1), datetime(2021, 3, 2), datetime(2021, 4, 1)
+    )
 
     assert [2] == place_rows(times, Frequency.parse("1mo")).off_grid.tolist()
 
@@ -114,7 +125,10 @@ def test_quarters_have_a_phase() -> None:
     placed = place_rows(times, Frequency.parse("1q"))
 
     assert ([3], [0, 1, 2, 3]) == (placed.off_grid.tolist(), placed.positions.tolist())
-    assert micros(*(datetime(2021, month, 1) for month in (2, 5, 8, 11))).tolist() == placed.axis.times().tolist()
+    assert (
+        micros(*(datetime(2021, month, 1) for month in (2, 5, 8, 11))).tolist()
+        == placed.axis.times().tolist()
+    )
 
 
 @pytest.mark.parametrize("word", ["1d", "1h", "15m", "1mo", "12mo"])
@@ -138,4 +152,6 @@ def test_a_part_of_an_axis_has_its_times(start: date, rows: int, data) -> None:
     low = data.draw(st.integers(0, rows))
     high = data.draw(st.integers(low, rows))
 
-    assert whole.times()[low:high].tolist() == (whole.tail(low, high).times().tolist() if high > low else [])
+    assert whole.times()[low:high].tolist() == (
+        whole.tail(low, high).times().tolist() if high > low else []
+    )

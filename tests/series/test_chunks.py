@@ -26,14 +26,18 @@ def test_every_pass_has_every_entity_once_and_epochs_walk_through_the_passes(cou
             seen += entities.tolist()
             epoch += 1
         assert list(range(count)) == sorted(seen)
-    assert again.entities(epoch).tolist() == plan.entities(epoch).tolist()  # asked at once, not one after another
+    assert (
+        again.entities(epoch).tolist() == plan.entities(epoch).tolist()
+    )  # asked at once, not one after another
 
 
 def test_a_pass_has_chunks_unlike_those_of_the_pass_before():
     """T7: the same permutation in every pass makes chunks that never mix."""
     plan = ChunkPlan(100, 0, chunk_size=10)
 
-    chunks = [{tuple(plan.entities(10 * number + chunk)) for chunk in range(10)} for number in range(3)]
+    chunks = [
+        {tuple(plan.entities(10 * number + chunk)) for chunk in range(10)} for number in range(3)
+    ]
 
     assert not chunks[0] & chunks[1]
     assert not chunks[1] & chunks[2]

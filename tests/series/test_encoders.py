@@ -35,7 +35,13 @@ def ordinal(**params: object) -> dict:
     return as_steps({"step": "OrdinalEncoder", **params})[0]
 
 
-STEPS = [one_hot(), one_hot(drop="first"), one_hot(drop="if_binary"), one_hot(handle_unknown="ignore"), ordinal()]
+STEPS = [
+    one_hot(),
+    one_hot(drop="first"),
+    one_hot(drop="if_binary"),
+    one_hot(handle_unknown="ignore"),
+    ordinal(),
+]
 
 
 @given(tables(), st.sampled_from(STEPS))
@@ -43,12 +49,16 @@ STEPS = [one_hot(), one_hot(drop="first"), one_hot(drop="if_binary"), one_hot(ha
 def test_numbers_and_names_are_those_of_scikit_learn(table: dict, step: dict) -> None:
     preprocessing = pytest.importorskip("sklearn.preprocessing")
     rows = np.array(list(zip(table["a"], table["b"], strict=True)), object)
-    theirs = getattr(preprocessing, step["step"])(**{name: each for name, each in step.items() if name != "step"})
+    theirs = getattr(preprocessing, step["step"])(
+        **{name: each for name, each in step.items() if name != "step"}
+    )
     made = theirs.fit_transform(rows)
 
     ours = fit_encoder(step, ("a", "b"), table)
 
-    np.testing.assert_array_equal(made.toarray() if hasattr(made, "toarray") else made, ours.transform(table))
+    np.testing.assert_array_equal(
+        made.toarray() if hasattr(made, "toarray") else made, ours.transform(table)
+    )
     assert theirs.get_feature_names_out(["a", "b"]).tolist() == ours.names
 
 
@@ -67,32 +77,54 @@ def test_texts_come_back_and_a_fit_survives_being_written(table: dict, step: dic
 def test_what_was_not_fitted_is_an_error_or_what_the_encoder_says() -> None:
     table = {"a": ["clay", "sand", "clay"]}
 
-    with pytest.raises(headrace.InputError, match="'a' is 'silt', which is none of the 2 categories"):
+    with pytest.raises(
+        headrace.InputError, match="'a' is 'silt', which is none of the 2 categories"
+    ):
         fit_encoder(one_hot(), ("a",), table).transform({"a": ["silt"]})
     ignoring = fit_encoder(one_hot(handle_unknown="ignore"), ("a",), table)
     assert [[0.0, 0.0]] == ignoring.transform({"a": ["silt"]}).tolist()
     assert {"a": [None]} == ignoring.inverse_transform(np.zeros((1, 2)))
-    numbering = fit_encoder(ordinal(handle_unknown="use_encoded_value", unknown_value=-1), ("a",), table)
+    numbering = fit_encoder(
+        ordinal(handle_unknown="use_encoded_value", unknown_value=-1), ("a",), table
+    )
     assert [[-1.0], [1.0]] == numbering.transform({"a": ["silt", "sand"]}).tolist()
 
 
 def test_categories_that_are_given_are_taken_in_their_order() -> None:
-    fitted = fit_encoder(ordinal(categories=[["low", "high", "top"]]), ("a",), {"a": ["high", "low"]})
+    fitted = fit_encoder(
+        ordinal(categories=[["low", "high", "top"]]), ("a",), {"a": ["high", "low"]}
+    )
 
     assert [[1.0], [0.0]] == fitted.transform({"a": ["high", "low"]}).tolist()
-    with pytest.raises(headrace.InputError, match="'a' is 'deep', which is none of the 1 categories"):
+    with pytest.raises(
+        headrace.InputError, match="'a' is 'deep', which is none of the 1 categories"
+    ):
         fit_encoder(one_hot(categories=[["low"]]), ("a",), {"a": ["deep"]})
-    with pytest.raises(headrace.SettingsError, match="categories are of 1 columns, and there are 2: a, b"):
+    with pytest.raises(
+        headrace.SettingsError, match="categories are of 1 columns, and there are 2: a, b"
+    ):
         fit_encoder(one_hot(categories=[["low"]]), ("a", "b"), {"a": ["low"], "b": ["low"]})
 
 
 @pytest.mark.parametrize(
     ("word", "params", "says"),
     [
-        ("OneHotEncoder", {"handle": "ignore"}, "'handle' is not a parameter here; did you mean 'handle_unknown'"),
-        ("OneHotEncoder", {"handle_unknown": "skip"}, "handle_unknown is 'skip'; give one of error, ignore"),
+        (
+            "OneHotEncoder",
+            {"handle": "ignore"},
+            "'handle' is not a parameter here; did you mean 'handle_unknown'",
+        ),
+        (
+            "OneHotEncoder",
+            {"handle_unknown": "skip"},
+            "handle_unknown is 'skip'; give one of error, ignore",
+        ),
         ("OneHotEncoder", {"max_categories": 3}, "'max_categories' is not a parameter here"),
-        ("OneHotEncoder", {"categories": [["a", "a"]]}, "give auto, or for each column a list of different texts"),
+        (
+            "OneHotEncoder",
+            {"categories": [["a", "a"]]},
+            "give auto, or for each column a list of different texts",
+        ),
         ("OrdinalEncoder", {"handle_unknown": "use_encoded_value"}, "unknown_value is None"),
         ("OrdinalEncoder", {"unknown_value": -1}, "unknown_value is -1 and handle_unknown 'error'"),
     ],

@@ -23,7 +23,10 @@ def raw() -> pl.DataFrame:
     tables = []
     for number, name in enumerate(NAMES):
         days = 300 + 20 * number
-        values = {each: np.where(rng.random(days) < 0.05, np.nan, rng.normal(size=days)) for each in ("rain", "q")}
+        values = {
+            each: np.where(rng.random(days) < 0.05, np.nan, rng.normal(size=days))
+            for each in ("rain", "q")
+        }
         first = np.datetime64("2001-01-01") + 10 * number
         table = pl.DataFrame({"gauge": name, "date": first + np.arange(days), **values})
         tables.append(table.filter(pl.int_range(pl.len()) % 41 != 7))
@@ -31,7 +34,13 @@ def raw() -> pl.DataFrame:
 
 
 def settings(**more: Any) -> headrace.Series:
-    asked = {"source": "unused", "entity": "gauge", "target": "q", "features": ["rain"], "min_train_years": 0.1}
+    asked = {
+        "source": "unused",
+        "entity": "gauge",
+        "target": "q",
+        "features": ["rain"],
+        "min_train_years": 0.1,
+    }
     return headrace.Series(**asked | more)
 
 
@@ -44,7 +53,9 @@ def frame() -> pl.DataFrame:
 def made(frame: pl.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path:
     where = tmp_path_factory.mktemp("run")
     frame.write_parquet(where / "rows.parquet")
-    asked = settings(source=where / "rows.parquet", preprocessing_configs={"features": PLAIN, "target": PLAIN})
+    asked = settings(
+        source=where / "rows.parquet", preprocessing_configs={"features": PLAIN, "target": PLAIN}
+    )
     return headrace.prepare(asked, where / "out").out
 
 
@@ -73,7 +84,9 @@ def test_tables_are_those_of_a_run(frame: pl.DataFrame, made: Path) -> None:
         assert run["date"].equals(parts[name]["date"])
         assert run["gauge"].equals(parts[name]["gauge"])
         for column in ("q", "rain"):
-            assert np.array_equal(run[column], parts[name][column].cast(pl.Float32).fill_null(np.nan), equal_nan=True)
+            assert np.array_equal(
+                run[column], parts[name][column].cast(pl.Float32).fill_null(np.nan), equal_nan=True
+            )
         stored.append(run)
     whole = clean(frame, settings())
     assert pl.concat(parts.values()).sort("gauge", "date").equals(whole)
@@ -101,9 +114,13 @@ def test_windows_of_a_table_reach_other_processes(frame: pl.DataFrame) -> None:
 
 
 def test_tables_come_back_as_what_they_were(frame: pl.DataFrame) -> None:
-    polars, pandas, arrow = (clean(each, settings()) for each in (frame, frame.to_pandas(), frame.to_arrow()))
+    polars, pandas, arrow = (
+        clean(each, settings()) for each in (frame, frame.to_pandas(), frame.to_arrow())
+    )
     assert isinstance(pandas, pd.DataFrame)
-    assert pl.from_pandas(pandas).with_columns(pl.col("date").cast(pl.Datetime("us"))).equals(polars)
+    assert (
+        pl.from_pandas(pandas).with_columns(pl.col("date").cast(pl.Datetime("us"))).equals(polars)
+    )
     assert pl.DataFrame(arrow).equals(polars)
     alone = frame.filter(pl.col("gauge") == "b").drop("gauge")
     again = clean(alone, settings(entity="file_name"))
@@ -111,7 +128,13 @@ def test_tables_come_back_as_what_they_were(frame: pl.DataFrame) -> None:
 
 
 def test_dates_masks_and_calendars_are_those_that_are_asked_for(frame: pl.DataFrame) -> None:
-    asked = settings(train_end="2001-05-01", gap="10d", filled_mask="columns", calendar=["day_of_year"], trim="none")
+    asked = settings(
+        train_end="2001-05-01",
+        gap="10d",
+        filled_mask="columns",
+        calendar=["day_of_year"],
+        trim="none",
+    )
     parts = split(frame, asked)
     assert str(parts["train"]["date"].max())[:10] == "2001-04-20"
     assert len(parts["val"]) == 0

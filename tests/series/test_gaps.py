@@ -35,9 +35,13 @@ def test_gaps_are_runs_between_values(table: np.ndarray) -> None:
     gaps = find_gaps(np.isnan(table))
 
     expected = [
-        (c, start, length) for c in range(table.shape[1]) for start, length in runs_by_hand(table[:, c].tolist())
+        (c, start, length)
+        for c in range(table.shape[1])
+        for start, length in runs_by_hand(table[:, c].tolist())
     ]
-    assert expected == list(zip(gaps.column.tolist(), gaps.start.tolist(), gaps.length.tolist(), strict=True))
+    assert expected == list(
+        zip(gaps.column.tolist(), gaps.start.tolist(), gaps.length.tolist(), strict=True)
+    )
     count = gaps.count(table.shape[1])
     longest = gaps.longest(table.shape[1])
     for column in range(table.shape[1]):
@@ -89,7 +93,9 @@ def test_a_long_gap_keeps_all_its_missing_values() -> None:
 
 
 @given(tables(), st.integers(0, 6), st.integers(1, 24))
-def test_nothing_behind_a_cut_decides_what_is_filled_before_it(table: np.ndarray, limit: int, cut: int) -> None:
+def test_nothing_behind_a_cut_decides_what_is_filled_before_it(
+    table: np.ndarray, limit: int, cut: int
+) -> None:
     """The rows before the cut are filled as they are when the series ends there."""
     whole, known = table.copy(), table[:cut].copy()
     for made in (whole, known):
@@ -105,4 +111,10 @@ def test_a_gap_that_a_cut_runs_through_is_not_inside() -> None:
 
     inside = {cut: gaps.on_one_side([cut]).tolist() for cut in range(1, 6)}
 
-    assert {1: [True, True], 2: [False, True], 3: [False, True], 4: [True, True], 5: [True, False]} == inside
+    assert {
+        1: [True, True],
+        2: [False, True],
+        3: [False, True],
+        4: [True, True],
+        5: [True, False],
+    } == inside

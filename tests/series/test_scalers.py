@@ -14,7 +14,10 @@ from headrace.series.arrays.steps import complete
 from laws import examples
 
 COLUMNS = ("q", "p")
-STEPS = [complete("FunctionTransformer", {"func": "log1p", "inverse_func": "expm1"}), complete("StandardScaler", {})]
+STEPS = [
+    complete("FunctionTransformer", {"func": "log1p", "inverse_func": "expm1"}),
+    complete("StandardScaler", {}),
+]
 
 
 def case(entities: list[str], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -31,7 +34,10 @@ def test_t12_an_entity_without_a_fit_is_an_error_and_never_unscaled_data() -> No
     matrix, offsets = case(["camelsch_4001", "b"])
     fitted = fit_scalers(STEPS, COLUMNS, matrix, offsets, ["camelsch_4001", "b"])
 
-    with pytest.raises(InputError, match=r"'camelsch_4003'.*near: 'camelsch_4001'.*unscaled values are never returned"):
+    with pytest.raises(
+        InputError,
+        match=r"'camelsch_4003'.*near: 'camelsch_4001'.*unscaled values are never returned",
+    ):
         fitted.apply(matrix, offsets, ["b", "camelsch_4003"])
     with pytest.raises(InputError, match="camelsch_4003"):
         fitted.invert(matrix, offsets, ["b", "camelsch_4003"])
@@ -70,7 +76,11 @@ def test_merged_batches_are_the_fit_of_all(order: list[str], cut: int) -> None:
     whole = fit_scalers(STEPS, COLUMNS, matrix, offsets, order)
     first = slice(0, int(offsets[cut])), offsets[: cut + 1], order[:cut]
     second = slice(int(offsets[cut]), None), offsets[cut:] - offsets[cut], order[cut:]
-    parts = [fit_scalers(STEPS, COLUMNS, matrix[rows], edges, names) for rows, edges, names in (first, second) if names]
+    parts = [
+        fit_scalers(STEPS, COLUMNS, matrix[rows], edges, names)
+        for rows, edges, names in (first, second)
+        if names
+    ]
 
     assert Scalers.merge(parts[::-1]).to_json() == whole.to_json()
 
@@ -116,16 +126,25 @@ def test_missing_stays_missing_and_nothing_else_becomes_so() -> None:
     matrix, offsets = case(entities)
     fitted = fit_scalers(STEPS, COLUMNS, matrix, offsets, entities)
 
-    np.testing.assert_array_equal(np.isnan(fitted.apply(matrix, offsets, entities)), np.isnan(matrix))
+    np.testing.assert_array_equal(
+        np.isnan(fitted.apply(matrix, offsets, entities)), np.isnan(matrix)
+    )
     matrix[4, 1] = -7.0
-    with pytest.raises(InputError, match=r"entity 'a', column 'p': -7.0 has no finite value after log1p -> Standard"):
+    with pytest.raises(
+        InputError,
+        match=r"entity 'a', column 'p': -7.0 has no finite value after log1p -> Standard",
+    ):
         fitted.apply(matrix, offsets, entities)
 
 
 def test_a_function_without_inverse_says_so() -> None:
     matrix, offsets = case(["a"])
     fitted = fit_scalers(
-        [complete("FunctionTransformer", {"func": "log1p", "inverse_func": None})], COLUMNS, matrix, offsets, ["a"]
+        [complete("FunctionTransformer", {"func": "log1p", "inverse_func": None})],
+        COLUMNS,
+        matrix,
+        offsets,
+        ["a"],
     )
 
     with pytest.raises(SettingsError, match="log1p.*has no inverse"):

@@ -33,7 +33,9 @@ PIPELINES = {
     "robust 5-95 unit variance": RobustScaler(quantile_range=(5.0, 95.0), unit_variance=True),
     "robust without centering": RobustScaler(with_centering=False),
     "robust without scaling": RobustScaler(with_scaling=False),
-    "log1p, standard": make_pipeline(FunctionTransformer(np.log1p, np.expm1, check_inverse=False), StandardScaler()),
+    "log1p, standard": make_pipeline(
+        FunctionTransformer(np.log1p, np.expm1, check_inverse=False), StandardScaler()
+    ),
     "robust, standard": make_pipeline(RobustScaler(), StandardScaler()),
     "sqrt, minmax, maxabs": make_pipeline(
         FunctionTransformer(np.sqrt, np.square, check_inverse=False), MinMaxScaler(), MaxAbsScaler()
@@ -111,12 +113,23 @@ def test_powers_are_scikit_learns(name: str) -> None:
         np.testing.assert_allclose(
             ours[offsets[group] : offsets[group + 1]], theirs.transform(own), rtol=1e-9, atol=1e-12
         )
-        np.testing.assert_allclose(to_sklearn(fitted, entity).transform(own), theirs.transform(own), rtol=1e-12)
+        np.testing.assert_allclose(
+            to_sklearn(fitted, entity).transform(own), theirs.transform(own), rtol=1e-12
+        )
 
 
 def same_parameters(theirs, ours) -> None:
     for (_, one), (_, other) in zip(theirs.steps, ours.steps, strict=True):
-        for name in ("mean_", "var_", "scale_", "min_", "data_min_", "data_max_", "max_abs_", "center_"):
+        for name in (
+            "mean_",
+            "var_",
+            "scale_",
+            "min_",
+            "data_min_",
+            "data_max_",
+            "max_abs_",
+            "center_",
+        ):
             if getattr(one, name, None) is None:
                 assert getattr(other, name, None) is None
                 continue
@@ -125,7 +138,9 @@ def same_parameters(theirs, ours) -> None:
             atol = 1e-13 if name in ("mean_", "center_") else 1e-26 if name == "var_" else 0
             np.testing.assert_allclose(found, expected, rtol=1e-12, atol=atol, err_msg=name)
         if isinstance(one, StandardScaler):  # the others count missing rows too
-            np.testing.assert_array_equal(np.max(one.n_samples_seen_), np.max(other.n_samples_seen_))
+            np.testing.assert_array_equal(
+                np.max(one.n_samples_seen_), np.max(other.n_samples_seen_)
+            )
 
 
 @pytest.mark.parametrize("name", PIPELINES)
@@ -169,12 +184,20 @@ def test_log_with_an_offset_and_with_a_share_of_the_mean() -> None:
     offsets = np.array([0, 4])
 
     fixed = fit_scalers(native([{"step": "Log", "offset": 0.5}]), ["q"], matrix, offsets, ["a"])
-    shared = fit_scalers(native([{"step": "Log", "mean_share": 0.01}]), ["q"], matrix, offsets, ["a"])
+    shared = fit_scalers(
+        native([{"step": "Log", "mean_share": 0.01}]), ["q"], matrix, offsets, ["a"]
+    )
 
-    np.testing.assert_allclose(fixed.apply(matrix, offsets, ["a"], np.float64), np.log(matrix + 0.5))
-    np.testing.assert_allclose(shared.apply(matrix, offsets, ["a"], np.float64), np.log(matrix + 0.02))
     np.testing.assert_allclose(
-        shared.invert(shared.apply(matrix, offsets, ["a"], np.float64), offsets, ["a"]), matrix, atol=1e-15
+        fixed.apply(matrix, offsets, ["a"], np.float64), np.log(matrix + 0.5)
+    )
+    np.testing.assert_allclose(
+        shared.apply(matrix, offsets, ["a"], np.float64), np.log(matrix + 0.02)
+    )
+    np.testing.assert_allclose(
+        shared.invert(shared.apply(matrix, offsets, ["a"], np.float64), offsets, ["a"]),
+        matrix,
+        atol=1e-15,
     )
 
 
@@ -187,7 +210,11 @@ def test_log_with_an_offset_and_with_a_share_of_the_mean() -> None:
             {"step": "FunctionTransformer", "func": "log1p"},
             r"entity 'b', column 'q': -3.0 has no finite value after log1p",
         ),
-        (0.0, ["StandardScaler", {"step": "FunctionTransformer", "func": "log"}], "no finite value after log"),
+        (
+            0.0,
+            ["StandardScaler", {"step": "FunctionTransformer", "func": "log"}],
+            "no finite value after log",
+        ),
     ],
 )
 def test_a_value_that_cannot_be_scaled_is_named(value: float, steps, says: str) -> None:

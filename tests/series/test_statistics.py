@@ -7,7 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.series.arrays import statistics
-from headrace.series.arrays.statistics import counts, extremes, means, quantiles, row_groups, variances
+from headrace.series.arrays.statistics import (
+    counts,
+    extremes,
+    means,
+    quantiles,
+    row_groups,
+    variances,
+)
 from laws import examples
 
 
@@ -21,7 +28,10 @@ def matrix_of(seed: int, sizes: list[int], columns: int) -> tuple[np.ndarray, np
 
 
 cases = st.tuples(
-    st.integers(0, 1000), st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(1, 4), st.integers(1, 9)
+    st.integers(0, 1000),
+    st.lists(st.integers(1, 40), min_size=1, max_size=12),
+    st.integers(1, 4),
+    st.integers(1, 9),
 )
 
 
@@ -50,7 +60,9 @@ def test_every_group_has_the_statistics_of_its_own_rows(case) -> None:
         np.testing.assert_array_equal(least[group], np.nanmin(own, axis=0))
         np.testing.assert_array_equal(greatest[group], np.nanmax(own, axis=0))
         for found, share in ((low, 10), (middle, 50), (high, 90)):
-            np.testing.assert_allclose(found[group], np.nanpercentile(own, share, axis=0), rtol=1e-15)
+            np.testing.assert_allclose(
+                found[group], np.nanpercentile(own, share, axis=0), rtol=1e-15
+            )
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -74,4 +86,6 @@ def test_sums_of_many_rows_keep_their_digits() -> None:
     var = variances(values, offsets, n, mean)[0, 0]
 
     assert abs(mean[0, 0] - exact) / exact < 2e-16
-    np.testing.assert_allclose(var, np.var(values.astype(np.longdouble)).astype(np.float64), rtol=1e-14)
+    np.testing.assert_allclose(
+        var, np.var(values.astype(np.longdouble)).astype(np.float64), rtol=1e-14
+    )

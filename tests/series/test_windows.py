@@ -35,7 +35,11 @@ def cases(draw):
     share = draw(st.sampled_from([0.0, 0.05, 0.3, 0.9]))
     bad = np.random.default_rng(draw(st.integers(0, 1 << 20))).random((rows, 2)) < share
     after = draw(st.integers(0, 5))
-    horizons = draw(st.lists(st.integers(1, after), min_size=1, max_size=after, unique=True)) if after else []
+    horizons = (
+        draw(st.lists(st.integers(1, after), min_size=1, max_size=after, unique=True))
+        if after
+        else []
+    )
     return bad, begins, ends, {
         "before": draw(st.integers(1, 6)),
         "after": after,
@@ -81,14 +85,18 @@ def test_runs_are_the_rows_they_were_made_of(missing):
 
 def test_missing_values_of_matrices_that_follow_one_another_are_those_of_one():
     random = np.random.default_rng(0)
-    values = np.where(random.random((200_000, 3)) < 0.01, np.nan, 0).astype(np.float32)  # several pieces of a scan
+    values = np.where(random.random((200_000, 3)) < 0.01, np.nan, 0).astype(
+        np.float32
+    )  # several pieces of a scan
 
     joined = Missing.find([values[:70_001], values[70_001:]], 3)
 
     assert np.flatnonzero(np.isnan(values).reshape(-1)).tolist() == joined.positions.tolist()
     assert np.flatnonzero(np.isnan(values[:, 1:]).any(1)).tolist() == [
         row
-        for begin, end in zip(joined.runs(slice(1, 3)).starts, joined.runs(slice(1, 3)).ends, strict=True)
+        for begin, end in zip(
+            joined.runs(slice(1, 3)).starts, joined.runs(slice(1, 3)).ends, strict=True
+        )
         for row in range(begin, end)
     ]
 
@@ -100,7 +108,8 @@ def test_entities_of_a_subset_keep_their_own_windows():
     some = found.of_entities(np.array([True, False, True]))
 
     assert [(row, entity) for entity in (0, 2) for row in range(10 * entity, 10 * entity + 6)] == [
-        (row, entity) for row, entity in zip(*(each.tolist() for each in some.locate(np.arange(12))), strict=True)
+        (row, entity)
+        for row, entity in zip(*(each.tolist() for each in some.locate(np.arange(12))), strict=True)
     ]
 
 
@@ -108,7 +117,9 @@ def test_an_index_of_millions_of_windows_holds_two_segments_an_entity():
     ends = np.arange(1, 301) * 10_000
     outages = Runs(ends - 5_000, ends - 4_990)
 
-    found = find_valid_sequences(ends - 10_000, ends, input_length=365, output_length=7, inputs=outages)
+    found = find_valid_sequences(
+        ends - 10_000, ends, input_length=365, output_length=7, inputs=outages
+    )
 
     assert 300 * (4_636 + 4_619) == len(found)
     assert 600 == len(found.first)

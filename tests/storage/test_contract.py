@@ -73,7 +73,9 @@ def test_replace_leaves_one_of_the_two(root: Path) -> None:
     assert b"two" == place.read()
     assert before.etag != after.etag
     assert after == place.stat()
-    if place.reads == "requests":  # stores tell whole seconds; a tag tells versions of one second apart
+    if (
+        place.reads == "requests"
+    ):  # stores tell whole seconds; a tag tells versions of one second apart
         assert place.version(before) != place.version(after)
         assert place.changed_ns(before) != place.changed_ns(after)
 
@@ -160,12 +162,21 @@ def test_listing_is_whole_sorted_and_relative(root: Path) -> None:
     assert sorted(names) == [fact.name for fact in place_of(root).files_below()]
     assert ["1", "2", "c/d"] == [fact.name for fact in place_of(root / "b").files_below()]
     assert [] == place_of(root / "nothing").files_below()
-    assert (["b"], [("a", 1), ("bb", 2)]) == (directories, [(fact.name, fact.size) for fact in files])
+    assert (["b"], [("a", 1), ("bb", 2)]) == (
+        directories,
+        [(fact.name, fact.size) for fact in files],
+    )
     assert ([], []) == place_of(root / "nothing").children()
     assert ["a", "b", "bb"] == sorted(path.name for path in root.iterdir())
-    assert ["b/1", "b/2"] == sorted(path.relative_to(root).as_posix() for path in root.glob("b/*") if path.is_file())
-    assert ["1", "2", "a", "bb", "d"] == sorted(path.name for path in root.rglob("*") if path.is_file())
-    assert [root / "b/1", root / "b/2"] == sorted(path for path in place_of(root / "b/*").matches() if path.is_file())
+    assert ["b/1", "b/2"] == sorted(
+        path.relative_to(root).as_posix() for path in root.glob("b/*") if path.is_file()
+    )
+    assert ["1", "2", "a", "bb", "d"] == sorted(
+        path.name for path in root.rglob("*") if path.is_file()
+    )
+    assert [root / "b/1", root / "b/2"] == sorted(
+        path for path in place_of(root / "b/*").matches() if path.is_file()
+    )
 
 
 def test_names_directly_below_are_found(root: Path) -> None:
@@ -198,7 +209,11 @@ def test_what_is_not_there_is_not_there(root: Path, tmp_path: Path) -> None:
 def test_files_and_directories_are_told_apart(root: Path) -> None:
     place_of(root / "a" / "b").put_new(b"x")
 
-    assert [True, False, True] == [(root / "a").is_dir(), (root / "a").is_file(), (root / "a").exists()]
+    assert [True, False, True] == [
+        (root / "a").is_dir(),
+        (root / "a").is_file(),
+        (root / "a").exists(),
+    ]
     assert [False, True] == [(root / "a" / "b").is_dir(), (root / "a" / "b").is_file()]
 
 
@@ -211,10 +226,14 @@ def test_ranges_come_in_the_order_asked_and_end_with_the_file(root: Path) -> Non
     place.put_new(data)
     fact = place.stat()
 
-    assert [data[5:9], data[:3], data[255_000:], b""] == place.read_ranges([(5, 9), (0, 3), (255_000, 256_000), (7, 7)])
+    assert [data[5:9], data[:3], data[255_000:], b""] == place.read_ranges(
+        [(5, 9), (0, 3), (255_000, 256_000), (7, 7)]
+    )
     pieces = place.read_pieces([(100_000, 100_010), (0, 20)], fact)
     for start, stop in ((100_000, 100_010), (0, 20)):
-        holding = next((at, piece) for at, piece in pieces if at <= start and stop <= at + len(piece))
+        holding = next(
+            (at, piece) for at, piece in pieces if at <= start and stop <= at + len(piece)
+        )
         assert data[start:stop] == holding[1][start - holding[0] : stop - holding[0]]
     assert sorted(at for at, _ in pieces) == [at for at, _ in pieces]
 
@@ -255,7 +274,10 @@ def test_a_file_that_was_replaced_is_never_mixed_with_the_old_one(root: Path) ->
 
     with pytest.raises(CorruptShard, match="a: was replaced while it was read"):
         place.read_pieces([(0, 4)], fact)
-    with pytest.raises(CorruptShard, match="a: was replaced while it was read"), place.open(fact) as file:
+    with (
+        pytest.raises(CorruptShard, match="a: was replaced while it was read"),
+        place.open(fact) as file,
+    ):
         file.read()
 
 
@@ -322,7 +344,9 @@ def test_a_range_far_behind_the_end_takes_no_memory(tmp_path: Path) -> None:
     assert [b"tes", b""] == place_of(tmp_path / "a").read_ranges([(2, 1 << 60), (1 << 59, 1 << 60)])
 
 
-def test_large_files_go_up_in_parts(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_files_go_up_in_parts(
+    s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(object_store, "_SINGLE_PUT", 1 << 20)
     monkeypatch.setattr(object_store, "_PART", 5 << 20)
     (tmp_path / "large").write_bytes(bytes(range(256)) * (11 << 12))
@@ -364,7 +388,13 @@ def test_local_verbs_are_refused_on_addresses(s3: str) -> None:
 
 @pytest.mark.parametrize(
     "place",
-    ["s3://", "s3://KEY:SECRET@bucket/x", "s3://bucket/x?X-Amz-Signature=SECRET", "ftp://host/x", "s3://bucket/../x"],
+    [
+        "s3://",
+        "s3://KEY:SECRET@bucket/x",
+        "s3://bucket/x?X-Amz-Signature=SECRET",
+        "ftp://host/x",
+        "s3://bucket/../x",
+    ],
 )
 def test_addresses_that_cannot_be_meant_are_refused_without_their_secrets(place: str) -> None:
     with pytest.raises(SettingsError) as raised:
@@ -375,8 +405,12 @@ def test_addresses_that_cannot_be_meant_are_refused_without_their_secrets(place:
 
 def test_ranges_are_joined_and_cut() -> None:
     assert [] == joined_ranges([])
-    assert [(0, 20), (600 << 10, 700 << 10)] == joined_ranges([(5, 5), (0, 10), (5, 20), (600 << 10, 700 << 10)])
-    assert [(0, 8 << 20), (8 << 20, 16 << 20), (16 << 20, 20 << 20)] == joined_ranges([(0, 20 << 20)])
+    assert [(0, 20), (600 << 10, 700 << 10)] == joined_ranges(
+        [(5, 5), (0, 10), (5, 20), (600 << 10, 700 << 10)]
+    )
+    assert [(0, 8 << 20), (8 << 20, 16 << 20), (16 << 20, 20 << 20)] == joined_ranges(
+        [(0, 20 << 20)]
+    )
 
 
 def test_a_bucket_that_is_not_there_is_named(s3: str) -> None:

@@ -36,7 +36,9 @@ def settled(latency_s: float, bytes_per_s: float, size: int, *, requests: int = 
         (2.0, 5e9, 64),  # never more
     ],
 )
-def test_as_many_requests_as_fill_the_link(latency_s: float, bytes_per_s: float, expected: int) -> None:
+def test_as_many_requests_as_fill_the_link(
+    latency_s: float, bytes_per_s: float, expected: int
+) -> None:
     assert settled(latency_s, bytes_per_s, 1 << 20) == expected
 
 

@@ -99,7 +99,9 @@ def test_a_real_directory_is_not_replaced_by_a_link(tmp_path: Path) -> None:
     [(errno.ENOSPC, "the disk is full; free space"), (errno.EDQUOT, "the quota is used up"), (errno.EROFS, "read-only; choose another"),
      (errno.EACCES, "permission denied; choose"), (errno.EFBIG, "larger than is allowed"), (errno.EIO, "check the disk")],
 )  # fmt: skip
-def test_a_failure_of_the_file_system_says_where_and_what_to_do(tmp_path: Path, number: int, advice: str) -> None:
+def test_a_failure_of_the_file_system_says_where_and_what_to_do(
+    tmp_path: Path, number: int, advice: str
+) -> None:
     with pytest.raises(StoreError, match=rf"{tmp_path}: .*{advice}"), local.storing(tmp_path):
         raise OSError(number, os.strerror(number))
 
@@ -124,7 +126,12 @@ except StoreError as error:
 """
     for name in ("held", "flushed"):
         path = tmp_path / name
-        told = subprocess.run([sys.executable, "-c", code, str(path), name], capture_output=True, text=True, check=True)
+        told = subprocess.run(
+            [sys.executable, "-c", code, str(path), name],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
 
         assert told.stdout.startswith(f"{path}: the file would be larger than is allowed here")
 
@@ -138,7 +145,11 @@ def test_a_failure_that_a_library_tells_in_words_only_says_what_to_do_too(tmp_pa
 
 def test_strays_are_the_temporary_files_of_any_depth(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
-    for path in (tmp_path / ".tmp-x-1", tmp_path / "a" / "b" / ".tmp-y-2", tmp_path / "a" / "part-0.csv"):
+    for path in (
+        tmp_path / ".tmp-x-1",
+        tmp_path / "a" / "b" / ".tmp-y-2",
+        tmp_path / "a" / "part-0.csv",
+    ):
         path.write_bytes(b"")
 
     assert [".tmp-x-1", ".tmp-y-2"] == [path.name for path in local.strays(tmp_path)]

@@ -50,7 +50,9 @@ def deliver_on_rank(rank: int, world_size: int, port: int, folder: str) -> None:
         resumed = accelerator.prepare(new_stream(batch_size))
         resumed.load_state_dict(json.loads(json.dumps(state)))
         out[title] = [real_rows(batch) for batch in resumed]
-    out["prepared loader"] = refused(lambda: list(accelerator.prepare(loader_of(dataset_of(0, columns=["row"])))))
+    out["prepared loader"] = refused(
+        lambda: list(accelerator.prepare(loader_of(dataset_of(0, columns=["row"]))))
+    )
     Path(folder, f"rank-{rank}.json").write_text(json.dumps(out))
     out |= traps(accelerator)
     Path(folder, f"rank-{rank}.json").write_text(json.dumps(out))
@@ -64,7 +66,9 @@ def traps(accelerator: Accelerator) -> dict[str, object]:
     out: dict[str, object] = {}
     for title, even in (("even", True), ("uneven", False)):
         numbers = DataLoader(TensorDataset(torch.arange(23)), batch_size=5)
-        out[title] = [batch.tolist() for (batch,) in prepare_data_loader(numbers, even_batches=even)]
+        out[title] = [
+            batch.tolist() for (batch,) in prepare_data_loader(numbers, even_batches=even)
+        ]
     batch = list(new_stream())[-1]
     out["gathered for metrics"] = len(accelerator.gather_for_metrics(batch["row"]))
     out["real"] = int(accelerator.gather(batch["valid"]).sum())
@@ -79,7 +83,9 @@ def traps(accelerator: Accelerator) -> dict[str, object]:
         ("rows, split", {"dispatch_batches": True, "put_on_device": True, "split_batches": True}),
     ):
         single = DataLoader(PipelineIterableDataset({}, dataframe=rows), batch_size=8)
-        out[title] = refused(lambda loader=single, kept=choice: list(prepare_data_loader(loader, **kept)))
+        out[title] = refused(
+            lambda loader=single, kept=choice: list(prepare_data_loader(loader, **kept))
+        )
     single = DataLoader(PipelineIterableDataset({}, dataframe=rows), batch_size=8)
     out["rows, as they are"] = [real_rows(batch) for batch in single]
     split = split_dataset_by_node(

@@ -19,7 +19,10 @@ class OwnThreads:
     def now(self):
         """Those alive."""
         own = set(threading.enumerate()) - self._before
-        return sorted((thread for thread in own if thread.name.startswith("headrace")), key=lambda each: each.name)
+        return sorted(
+            (thread for thread in own if thread.name.startswith("headrace")),
+            key=lambda each: each.name,
+        )
 
     def left(self):
         """Those that have not ended within a bound, which is nothing but the patience of a loaded machine."""

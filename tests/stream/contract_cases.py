@@ -26,7 +26,14 @@ def write_data(folder: Path) -> None:
         (folder / name).mkdir(parents=True)
         for number, rows in enumerate(sizes):
             lists = pa.array([[1] * (row % 5 + 1) for row in range(rows)])
-            table = pa.table({"row": np.arange(rows), "more": np.arange(rows), LONG: np.arange(rows), "ids": lists})
+            table = pa.table(
+                {
+                    "row": np.arange(rows),
+                    "more": np.arange(rows),
+                    LONG: np.arange(rows),
+                    "ids": lists,
+                }
+            )
             pq.write_table(table, folder / name / f"{number}.parquet", row_group_size=15)
 
 
@@ -43,7 +50,9 @@ def cases(folder: Path, series: str | None, state: dict):
     usual = {"batch_size": 5, "shuffle": True, "seed": 3, "columns": ["row"]}
 
     def opened(name="data", *, epoch=0, load=False, **settings):
-        stream = headrace.open(folder / name, cache_dir=folder / "cache").stream(**{**usual, **settings})
+        stream = headrace.open(folder / name, cache_dir=folder / "cache").stream(
+            **{**usual, **settings}
+        )
         if load:
             stream.load_state_dict(state)
         if epoch:
@@ -59,7 +68,8 @@ def cases(folder: Path, series: str | None, state: dict):
 
     def packing(**settings):
         return opened(
-            columns=None, **{"pack": headrace.PackRows(capacity=16, tokens="ids"), "batch_size": 2, **settings}
+            columns=None,
+            **{"pack": headrace.PackRows(capacity=16, tokens="ids"), "batch_size": 2, **settings},
         )
 
     def windows(**settings):
@@ -67,23 +77,48 @@ def cases(folder: Path, series: str | None, state: dict):
         return train.stream(**{"batch_size": 8, "seed": 1, "batch_format": "numpy", **settings})
 
     def tabular(**settings):
-        asked = {"file_dir": str(folder / "data"), "batch_size": 5, "columns": ["row"], "cache_dir": folder / "cache"}
+        asked = {
+            "file_dir": str(folder / "data"),
+            "batch_size": 5,
+            "columns": ["row"],
+            "cache_dir": folder / "cache",
+        }
         return headrace.PipelineIterableDataset({}, **{**asked, **settings})
 
     dynamic = {"distribution": "dynamic"}
     found = {
-        "another dataset": (opened, lambda: opened("short"), "rows is 180 on rank 0 and 120 on rank 2"),
+        "another dataset": (
+            opened,
+            lambda: opened("short"),
+            "rows is 180 on rank 0 and 120 on rank 2",
+        ),
         "other shards": (opened, lambda: opened("other"), "index is "),
-        "batch size": (opened, lambda: opened(batch_size=15), "batch_size is 5 on rank 0 and 15 on rank 2"),
+        "batch size": (
+            opened,
+            lambda: opened(batch_size=15),
+            "batch_size is 5 on rank 0 and 15 on rank 2",
+        ),
         "seed": (opened, lambda: opened(seed=4), "seed is 3 on rank 0 and 4 on rank 2"),
-        "a forgotten set_epoch": (lambda: opened(epoch=2), opened, "epoch is 2 on rank 0 and 0 on rank 2"),
-        "a state on one rank": (opened, lambda: opened(load=True), "position is 0 on rank 0 and 60 on rank 2"),
+        "a forgotten set_epoch": (
+            lambda: opened(epoch=2),
+            opened,
+            "epoch is 2 on rank 0 and 0 on rank 2",
+        ),
+        "a state on one rank": (
+            opened,
+            lambda: opened(load=True),
+            "position is 0 on rank 0 and 60 on rank 2",
+        ),
         "columns": (
             opened,
             lambda: opened(columns=["row", "more"]),
             "columns is ['row'] on rank 0 and ['row', 'more']",
         ),
-        "a long name": (opened, lambda: opened(columns=["row", LONG]), "columns is ['row'] on rank 0 and ['row', 'xxx"),
+        "a long name": (
+            opened,
+            lambda: opened(columns=["row", LONG]),
+            "columns is ['row'] on rank 0 and ['row', 'xxx",
+        ),
         "transform": (
             lambda: opened(transform=plus_one),
             lambda: opened(transform=plus_two),
@@ -94,22 +129,74 @@ def cases(folder: Path, series: str | None, state: dict):
             lambda: opened(filter=[("row", "<=", 49)]),
             "filter is '",
         ),
-        "shuffle": (opened, lambda: opened(shuffle=False), "shuffle is True on rank 0 and False on rank 2"),
+        "shuffle": (
+            opened,
+            lambda: opened(shuffle=False),
+            "shuffle is True on rank 0 and False on rank 2",
+        ),
         "lanes": (opened, lambda: opened(lanes=9), "lanes is "),
-        "remainder": (opened, lambda: opened(remainder="drop"), "remainder is 'pad' on rank 0 and 'drop' on rank 2"),
-        "distribution": (opened, lambda: opened(distribution="by_size"), "distribution is 'balanced' on rank 0"),
-        "kind of stream": (opened, lambda: opened(**dynamic), "source is 'RowPass' on rank 0 and 'DynamicPass'"),
-        "dynamic": (lambda: opened(**dynamic), lambda: opened("short", **dynamic), "rows is 180 on rank 0 and 120"),
-        "packing": (packing, lambda: packing(batch_size=3), "batch_size is 2 on rank 0 and 3 on rank 2"),
-        "workers": (loader, lambda: loader(num_workers=2), "num_workers is 1 on rank 0 and 2 on rank 2"),
-        "batch size of workers": (loader, lambda: loader(batch_size=15), "batch_size is 5 on rank 0 and 15 on rank 2"),
-        "dataset of workers": (loader, lambda: loader("short"), "rows is 180 on rank 0 and 120 on rank 2"),
-        "epoch of workers": (lambda: loader(epoch=1), loader, "epoch is 1 on rank 0 and 0 on rank 2"),
-        "tabular": (tabular, lambda: tabular(batch_size=6), "batch_size is 5 on rank 0 and 6 on rank 2"),
+        "remainder": (
+            opened,
+            lambda: opened(remainder="drop"),
+            "remainder is 'pad' on rank 0 and 'drop' on rank 2",
+        ),
+        "distribution": (
+            opened,
+            lambda: opened(distribution="by_size"),
+            "distribution is 'balanced' on rank 0",
+        ),
+        "kind of stream": (
+            opened,
+            lambda: opened(**dynamic),
+            "source is 'RowPass' on rank 0 and 'DynamicPass'",
+        ),
+        "dynamic": (
+            lambda: opened(**dynamic),
+            lambda: opened("short", **dynamic),
+            "rows is 180 on rank 0 and 120",
+        ),
+        "packing": (
+            packing,
+            lambda: packing(batch_size=3),
+            "batch_size is 2 on rank 0 and 3 on rank 2",
+        ),
+        "workers": (
+            loader,
+            lambda: loader(num_workers=2),
+            "num_workers is 1 on rank 0 and 2 on rank 2",
+        ),
+        "batch size of workers": (
+            loader,
+            lambda: loader(batch_size=15),
+            "batch_size is 5 on rank 0 and 15 on rank 2",
+        ),
+        "dataset of workers": (
+            loader,
+            lambda: loader("short"),
+            "rows is 180 on rank 0 and 120 on rank 2",
+        ),
+        "epoch of workers": (
+            lambda: loader(epoch=1),
+            loader,
+            "epoch is 1 on rank 0 and 0 on rank 2",
+        ),
+        "tabular": (
+            tabular,
+            lambda: tabular(batch_size=6),
+            "batch_size is 5 on rank 0 and 6 on rank 2",
+        ),
     }
     if series is not None:
-        found["windows"] = windows, lambda: windows(batch_size=9), "batch_size is 8 on rank 0 and 9 on rank 2"
-        found["seed of windows"] = windows, lambda: windows(seed=2), "seed is 1 on rank 0 and 2 on rank 2"
+        found["windows"] = (
+            windows,
+            lambda: windows(batch_size=9),
+            "batch_size is 8 on rank 0 and 9 on rank 2",
+        )
+        found["seed of windows"] = (
+            windows,
+            lambda: windows(seed=2),
+            "seed is 1 on rank 0 and 2 on rank 2",
+        )
     return found
 
 

@@ -65,7 +65,13 @@ def verdicts(states: Iterator[Any], load: Callable[[Any], Any], expected: Any) -
 
 
 def _paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inside = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, each in inside:
         yield (*path, key)
         yield from _paths(each, (*path, key))

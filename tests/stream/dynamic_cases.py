@@ -32,7 +32,9 @@ def claim_on_rank(rank: int, world_size: int, folder: str) -> None:
             out[name]["rows"] += real
             out[name]["batches"] += 1
             if lockstep:
-                dist.all_reduce(torch.ones(1))  # hangs if another rank waits for what this one has yet to do
+                dist.all_reduce(
+                    torch.ones(1)
+                )  # hangs if another rank waits for what this one has yet to do
             if slow:
                 store.wait(["the others are done"])  # as slow as can be
             if out[name]["batches"] == batches:

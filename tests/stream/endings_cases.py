@@ -52,7 +52,11 @@ class Lists:
         row = table["row"].to_numpy()
         ends = np.concatenate([[0], np.cumsum(row % 7)]).astype(np.int32)
         lists = pa.ListArray.from_arrays(pa.array(ends), pa.array(np.repeat(row, row % 7)))
-        return table.append_column("list", lists).append_column("half", pa.array(row / 2)).select(columns)
+        return (
+            table.append_column("list", lists)
+            .append_column("half", pa.array(row / 2))
+            .select(columns)
+        )
 
 
 def tell(**record):
@@ -60,7 +64,9 @@ def tell(**record):
 
 
 def headrace_threads():
-    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("headrace"))
+    return sorted(
+        thread.name for thread in threading.enumerate() if thread.name.startswith("headrace")
+    )
 
 
 def lasting_threads(but=()):
@@ -92,7 +98,9 @@ def interrupted(workers: str, method: str) -> None:
     """A training loop that notices Ctrl-C: what is left of the stream once the loop was left."""
     with contextlib.suppress(KeyboardInterrupt):
         read_on(int(workers), method)
-    for child in multiprocessing.active_children():  # torch waits 5 s for each, then ends it and waits no longer
+    for child in (
+        multiprocessing.active_children()
+    ):  # torch waits 5 s for each, then ends it and waits no longer
         child.join(60)
     tell(threads=lasting_threads(), children=len(multiprocessing.active_children()))
     sys.exit(7)
@@ -104,7 +112,11 @@ def interrupted_in(function: str, method: str) -> None:
     def interrupt(frame, event, _):
         if frame.f_code.co_name == "put" and event == "call":
             return interrupt
-        if frame.f_code.co_name == function and event == "return" and frame.f_back.f_code.co_name == "put":
+        if (
+            frame.f_code.co_name == function
+            and event == "return"
+            and frame.f_back.f_code.co_name == "put"
+        ):
             sys.settrace(None)
             signal.raise_signal(signal.SIGINT)
         return interrupt
@@ -150,19 +162,30 @@ def epochs(count: str, workers: str, rows: str, *formats: str) -> None:
     index = index_of(
         read.numbers.rows,
         schema=pa.schema(
-            [("row", pa.int64()), ("text", pa.string()), ("list", pa.list_(pa.int64())), ("half", "double")]
+            [
+                ("row", pa.int64()),
+                ("text", pa.string()),
+                ("list", pa.list_(pa.int64())),
+                ("half", "double"),
+            ]
         ),
     )
     loaders = []
     for batch_format in formats:
-        shape = {"batch_size": 128} if int(rows) == 1 else {"batch_size": 25_600, "columns": ["row", "half"]}
+        shape = (
+            {"batch_size": 128}
+            if int(rows) == 1
+            else {"batch_size": 25_600, "columns": ["row", "half"]}
+        )
         settings = StreamOptions(**shape, shuffle=True, batch_format=batch_format)
         if int(workers):
             import torch
 
             from headrace.stream.loader.torch_dataset import StreamingDataset
 
-            dataset = StreamingDataset(index, read, settings, num_workers=int(workers), topology=ALONE)
+            dataset = StreamingDataset(
+                index, read, settings, num_workers=int(workers), topology=ALONE
+            )
             loader = torch.utils.data.DataLoader(
                 dataset, batch_size=None, num_workers=int(workers), persistent_workers=True
             )
@@ -196,7 +219,9 @@ def epochs(count: str, workers: str, rows: str, *formats: str) -> None:
 
 def memory_of(pid: int) -> int:
     """Memory of its own and shared memory; pages of files come and go with what else the machine does."""
-    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    lines = dict(
+        line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+    )
     return sum(int(lines[name].split()[0]) for name in ("RssAnon", "RssShmem")) * 1024
 
 
@@ -210,6 +235,8 @@ def command_line(*arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has what it runs in the background ignore it
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell has what it runs in the background ignore it
     with contextlib.suppress(BrokenPipeError):
         globals()[sys.argv[1]](*sys.argv[2:])

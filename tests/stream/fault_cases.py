@@ -25,7 +25,9 @@ def write_shards(folder: Path, shards: int) -> None:
     for shard in range(shards):
         table = pa.table({"row": range(shard * rows, (shard + 1) * rows)})
         path = folder / f"part-{shard:05d}.parquet"
-        pq.write_table(table, path, row_group_size=GROUP_ROWS, write_page_checksum=True, use_dictionary=False)
+        pq.write_table(
+            table, path, row_group_size=GROUP_ROWS, write_page_checksum=True, use_dictionary=False
+        )
 
 
 def damage(path: Path, how: str, group: int = BAD_GROUP) -> bytes:
@@ -98,7 +100,9 @@ def fail_on_rank(rank: int, world_size: int, folder: str, how: str, failing: int
     before = bad.stat()
     met = Path(folder, "met")
     stream = opened.stream(batch_size=100)
-    dataset = opened.torch_dataset(batch_size=100, num_workers=2, lanes=world_size)  # a rank reads one shard
+    dataset = opened.torch_dataset(
+        batch_size=100, num_workers=2, lanes=world_size
+    )  # a rank reads one shard
     for _ in range(3):
         assert sum(len(batch["row"]) for batch in stream) == GROUPS * GROUP_ROWS
     out = {"epoch": 0}
@@ -122,7 +126,11 @@ def fail_on_rank(rank: int, world_size: int, folder: str, how: str, failing: int
                     time.sleep(0.5)
         except (headrace.HeadraceError, RuntimeError) as error:  # gloo raises the latter
             met.with_suffix(f".{name}").touch()
-            out[name] = {"kind": type(error).__name__, "message": str(error), "time": time.monotonic()}
+            out[name] = {
+                "kind": type(error).__name__,
+                "message": str(error),
+                "time": time.monotonic(),
+            }
         out[name] |= {"batches": batches, "log": list(log.lines), "epoch": stream.epoch}
         if name != "lockstep":
             dist.barrier()

@@ -21,7 +21,9 @@ EPOCHS = (0, 3)
 def open_split(path: str, folder: str) -> headrace.Dataset:
     """Plain shards whose index was made before; text files say which column is a number."""
     return headrace.open(
-        path, types={"row": "int64"} if path.endswith(".csv") else None, cache_dir=Path(folder, "cache")
+        path,
+        types={"row": "int64"} if path.endswith(".csv") else None,
+        cache_dir=Path(folder, "cache"),
     )
 
 
@@ -36,8 +38,17 @@ def deliver(case: dict, folder: str, rank: int) -> dict:
         columns=["row"],
     )
     loader = loader_of(dataset, method=case["method"], persistent=bool(case["workers"]))
-    watched = audit(loader, key="row", expected=None if case["remainder"] == "drop" else dataset.index.total_rows)
-    record = {"source": dataset.topology.source, "len": len(dataset), "dropped": dataset.dropped_rows, "epochs": []}
+    watched = audit(
+        loader,
+        key="row",
+        expected=None if case["remainder"] == "drop" else dataset.index.total_rows,
+    )
+    record = {
+        "source": dataset.topology.source,
+        "len": len(dataset),
+        "dropped": dataset.dropped_rows,
+        "epochs": [],
+    }
     for epoch in EPOCHS:
         dataset.set_epoch(epoch)
         received = []

@@ -44,8 +44,12 @@ def of_streams() -> dict[str, Kind]:
         "stream": _of_loader(stopped),
         "stream in the rest of a round": _of_loader(moved, topology=three, **_CUT),
         "stream cut again": _of_loader(late, topology=three, **_CUT),
-        "stream of whole shards": _of_loader(_loader(distribution="by_size"), distribution="by_size"),
-        "stream of a part of the rows": _of_loader(_loader(samples_per_epoch=70), samples_per_epoch=70),
+        "stream of whole shards": _of_loader(
+            _loader(distribution="by_size"), distribution="by_size"
+        ),
+        "stream of a part of the rows": _of_loader(
+            _loader(samples_per_epoch=70), samples_per_epoch=70
+        ),
     }
 
 
@@ -73,7 +77,10 @@ def of_workers() -> dict[str, Kind]:
         for worker in range(2)
     ]
     snapshots = {f"worker_{part.worker}": {"dataset_state": part.to_dict()} for part in parts}
-    whole = {"_snapshot": {"_worker_snapshots": snapshots, "_last_yielded_worker_id": 0}, "_num_yielded": 5}
+    whole = {
+        "_snapshot": {"_worker_snapshots": snapshots, "_last_yielded_worker_id": 0},
+        "_num_yielded": 5,
+    }
     return {
         "worker": (parts[0].to_dict(), lambda state: WorkerProgress.from_dict(state).to_dict()),
         "StatefulDataLoader": (whole, stream_state),
@@ -84,12 +91,17 @@ def of_others(folder: Path) -> dict[str, Kind]:
     """Blends, rows packed while they stream, windows and packers."""
     for name, rows in (("one", 60), ("two", 25)):
         (folder / name).mkdir()
-        table = {"row": np.arange(rows), "input_ids": pa.array([[1] * (row % 7 + 1) for row in range(rows)])}
+        table = {
+            "row": np.arange(rows),
+            "input_ids": pa.array([[1] * (row % 7 + 1) for row in range(rows)]),
+        }
         pq.write_table(pa.table(table), folder / name / "a.parquet", row_group_size=20)
     opened = [headrace.open(folder / name, cache_dir=folder / "cache") for name in ("one", "two")]
 
     def blend():
-        return headrace.blend(opened, weights=[2, 1]).stream(batch_size=4, columns=["row"], topology=ALONE)
+        return headrace.blend(opened, weights=[2, 1]).stream(
+            batch_size=4, columns=["row"], topology=ALONE
+        )
 
     def packing():
         return opened[0].stream(batch_size=2, pack=16, topology=ALONE)
@@ -101,7 +113,9 @@ def of_others(folder: Path) -> dict[str, Kind]:
     def windows():
         train = headrace.windows.open(folder / "series", "train", input_length=5, output_length=2)
         nearby = {"shuffle": "nearby", "lanes": 3, "lane_windows": 7}
-        return train.stream(batch_size=4, chunk_size=2, batch_format="numpy", topology=ALONE, **nearby)
+        return train.stream(
+            batch_size=4, chunk_size=2, batch_format="numpy", topology=ALONE, **nearby
+        )
 
     kinds = {}
     for name, make in (("blend", blend), ("packing", packing), ("window", windows)):
@@ -109,7 +123,10 @@ def of_others(folder: Path) -> dict[str, Kind]:
         _read(loader, 2)
         kinds[name] = loader.state_dict(), lambda state, make=make: _again(make(), state)
     return kinds | {
-        "online packing": (packer.state_dict(), lambda state: OnlinePacker.from_state(state).state_dict()),
+        "online packing": (
+            packer.state_dict(),
+            lambda state: OnlinePacker.from_state(state).state_dict(),
+        ),
     }
 
 
@@ -135,7 +152,9 @@ def _loader(topology: Topology = ALONE, **settings: Any) -> StreamLoader:
 
 
 def _dynamic() -> StreamLoader:
-    return StreamLoader(index_of(ROWS), Numbers(ROWS), _options(distribution="dynamic"), topology=ALONE)
+    return StreamLoader(
+        index_of(ROWS), Numbers(ROWS), _options(distribution="dynamic"), topology=ALONE
+    )
 
 
 def _of_loader(saved: StreamLoader, **settings: Any) -> Kind:

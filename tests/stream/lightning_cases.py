@@ -17,7 +17,12 @@ from torch.utils.data import DataLoader
 import headrace
 from headrace.lightning import EpochCallback, HeadraceDataModule
 
-QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+QUIET = {
+    "logger": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "accelerator": "cpu",
+}
 
 
 class Recorder(LightningModule):
@@ -31,7 +36,9 @@ class Recorder(LightningModule):
 
     def _loss(self, batch):
         valid = batch["valid"]
-        loss = torch.nn.functional.mse_loss(self.layer(batch["x"][:, None])[:, 0], batch["y"], reduction="none")
+        loss = torch.nn.functional.mse_loss(
+            self.layer(batch["x"][:, None])[:, 0], batch["y"], reduction="none"
+        )
         return batch["row"][valid].tolist(), (loss * valid).mean()
 
     def training_step(self, batch):
@@ -78,13 +85,32 @@ class PackedRecorder(Recorder):
         return found, self.layer(batch["loss_mask"].float().sum()[None]).mean() / 1000
 
 
-def fit(path, *, epochs, folder=None, every=None, ckpt_path=None, max_steps=-1, trainer=None, model=None, **settings):
+def fit(
+    path,
+    *,
+    epochs,
+    folder=None,
+    every=None,
+    ckpt_path=None,
+    max_steps=-1,
+    trainer=None,
+    model=None,
+    **settings,
+):
     """A fitted Recorder; checkpoints every so many steps go to a folder."""
-    saver = [ModelCheckpoint(folder, every_n_train_steps=every, save_top_k=-1, filename="{step}")] if every else []
+    saver = (
+        [ModelCheckpoint(folder, every_n_train_steps=every, save_top_k=-1, filename="{step}")]
+        if every
+        else []
+    )
     model = model or Recorder()
-    module = HeadraceDataModule(path, **{"batch_size": 16, "columns": ["row", "x", "y"], **settings})
+    module = HeadraceDataModule(
+        path, **{"batch_size": 16, "columns": ["row", "x", "y"], **settings}
+    )
     options = {"devices": 1, **QUIET, "enable_checkpointing": bool(every), **(trainer or {})}
-    engine = Trainer(max_epochs=epochs, max_steps=max_steps, callbacks=saver, num_sanity_val_steps=0, **options)
+    engine = Trainer(
+        max_epochs=epochs, max_steps=max_steps, callbacks=saver, num_sanity_val_steps=0, **options
+    )
     engine.fit(model, datamodule=module, ckpt_path=ckpt_path)
     return model
 
@@ -97,7 +123,9 @@ def fit_foreign_loader(path, *, epochs, use_distributed_sampler, num_workers=0):
     model = Recorder()
     loader = DataLoader(stream, batch_size=None, num_workers=num_workers)
     options = {**QUIET, **on_ranks(), "use_distributed_sampler": use_distributed_sampler}
-    engine = Trainer(max_epochs=epochs, callbacks=[EpochCallback(stream)], enable_checkpointing=False, **options)
+    engine = Trainer(
+        max_epochs=epochs, callbacks=[EpochCallback(stream)], enable_checkpointing=False, **options
+    )
     engine.fit(model, loader)
     return model
 
@@ -109,7 +137,9 @@ def on_rank(rank: int, path: str, folder: str, groups: Sequence[Group]) -> None:
         if "use_distributed_sampler" in job:
             model = fit_foreign_loader(path, **job)
         else:
-            model = fit(path, folder=folder, **{**job, "trainer": {**on_ranks(), **job.get("trainer", {})}})
+            model = fit(
+                path, folder=folder, **{**job, "trainer": {**on_ranks(), **job.get("trainer", {})}}
+            )
         return {"seen": model.seen, "validated": model.validated}
 
     fits_of_rank(rank, folder, groups, fitted)
@@ -121,9 +151,17 @@ def saves_of_rank(rank: int, path: str, folder: str, port: int, num_workers: int
     def sequence(**settings: Any) -> list[list[int]]:
         save, hook, ckpt_path = (settings.pop(name, None) for name in ("save", "hook", "ckpt_path"))
         model = Recorder()
-        module = HeadraceDataModule(path, batch_size=9, num_workers=num_workers, columns=["row", "x", "y"])
+        module = HeadraceDataModule(
+            path, batch_size=9, num_workers=num_workers, columns=["row", "x", "y"]
+        )
         saver = [SaveAt("on_train_batch_start", Path(folder))] if hook else []
-        options = {**QUIET, **on_ranks(), "enable_checkpointing": False, "num_sanity_val_steps": 0, **settings}
+        options = {
+            **QUIET,
+            **on_ranks(),
+            "enable_checkpointing": False,
+            "num_sanity_val_steps": 0,
+            **settings,
+        }
         trainer = Trainer(max_epochs=-1, callbacks=saver, **options)
         trainer.fit(model, datamodule=module, ckpt_path=ckpt_path)
         if save:
@@ -134,7 +172,11 @@ def saves_of_rank(rank: int, path: str, folder: str, port: int, num_workers: int
         if job["kind"] == "whole":
             return {
                 "epoch": sequence(
-                    max_steps=len(HeadraceDataModule(path, batch_size=9, num_workers=num_workers).train_dataloader())
+                    max_steps=len(
+                        HeadraceDataModule(
+                            path, batch_size=9, num_workers=num_workers
+                        ).train_dataloader()
+                    )
                 )
             }
         if job["kind"] == "in a step":

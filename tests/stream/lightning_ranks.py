@@ -13,7 +13,9 @@ import torch
 from lightning.pytorch.plugins.environments import TorchElasticEnvironment
 from rank_processes import leave_group
 
-Group = tuple[str, int, int, Mapping[str, Mapping[str, Any]]]  # name, world size, port, jobs by title
+Group = tuple[
+    str, int, int, Mapping[str, Mapping[str, Any]]
+]  # name, world size, port, jobs by title
 
 
 def on_ranks() -> dict[str, Any]:
@@ -26,7 +28,10 @@ def on_ranks() -> dict[str, Any]:
 
 
 def fits_of_rank(
-    rank: int, folder: str, groups: Sequence[Group], fitted: Callable[[Mapping[str, Any]], dict[str, Any]]
+    rank: int,
+    folder: str,
+    groups: Sequence[Group],
+    fitted: Callable[[Mapping[str, Any]], dict[str, Any]],
 ) -> None:
     """One process: every group it belongs to, as torchrun starts it. What `fitted` gives of each job goes to a file.
 
@@ -38,9 +43,20 @@ def fits_of_rank(
     for name, world_size, port, jobs in groups:
         if rank >= world_size:
             continue
-        names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+        names = {
+            "RANK": rank,
+            "LOCAL_RANK": rank,
+            "WORLD_SIZE": world_size,
+            "LOCAL_WORLD_SIZE": world_size,
+        }
         os.environ.update({each: str(value) for each, value in names.items()})
-        os.environ.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "headrace"})
+        os.environ.update(
+            {
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+                "TORCHELASTIC_RUN_ID": "headrace",
+            }
+        )
         record[name] = {}
         for title, job in jobs.items():
             record[name][title] = fitted(job)

@@ -45,7 +45,13 @@ def wait_until(true: Callable[[], bool]) -> None:
 
 
 def lose_one(
-    process: int, processes: int, folder: str, how: str, ranks: int, workers: int, series: str | None = None
+    process: int,
+    processes: int,
+    folder: str,
+    how: str,
+    ranks: int,
+    workers: int,
+    series: str | None = None,
 ) -> None:
     """A pass of which the last process sees half: its disk breaks, or it is killed. What the others are told.
 
@@ -54,14 +60,18 @@ def lose_one(
     log = join_group(process, processes, folder)
     last = process == processes - 1
     topology = Topology(rank=process * ranks // processes, world_size=ranks)
-    options = StreamOptions(batch_size=10, prefetch_blocks=1, shuffle_rows=10, lanes=ranks * max(1, workers))
+    options = StreamOptions(
+        batch_size=10, prefetch_blocks=1, shuffle_rows=10, lanes=ranks * max(1, workers)
+    )
     begun = Path(folder, "begun")
     index, read_block = index_of(ROWS), Broken(begun if last and how == "broken" else None)
     if series is not None:
         train = headrace.windows.open(series, "train", input_length=5, output_length=2)
         batches = train.stream(batch_size=4, batch_format="numpy", topology=topology)
     elif workers:
-        dataset = StreamingDataset(index, read_block, options, num_workers=workers, topology=topology)
+        dataset = StreamingDataset(
+            index, read_block, options, num_workers=workers, topology=topology
+        )
         batches = dataset.data_loader(method="fork")
     else:
         batches = StreamLoader(index, read_block, options, topology=topology)

@@ -36,7 +36,8 @@ def values_of(row: int) -> dict:
         "text": None if row % 7 == 0 else f"t{row}",
         "half": None if row % 5 == 0 else row / 2,
         "day": datetime.date(2020, 1, 1) + datetime.timedelta(days=row),
-        "time": datetime.datetime(2021, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(seconds=row, microseconds=row),
+        "time": datetime.datetime(2021, 1, 1, tzinfo=datetime.UTC)
+        + datetime.timedelta(seconds=row, microseconds=row),
         "ids": None if row % 6 == 0 else [row] * (row % 3),
         "point": {"x": row / 4, "name": None if row % 4 == 0 else f"p{row}"},
     }
@@ -55,9 +56,15 @@ class Kinds:
 
 
 def kinds_dataset(num_workers, *, rows=ROWS, topology=ALONE, **settings):
-    settings = StreamOptions(**{"batch_size": 4, "shuffle": True, "shuffle_rows": 32, "lanes": 4, **settings})
+    settings = StreamOptions(
+        **{"batch_size": 4, "shuffle": True, "shuffle_rows": 32, "lanes": 4, **settings}
+    )
     return StreamingDataset(
-        index_of(rows, schema=KINDS), Kinds(rows), settings, num_workers=num_workers, topology=topology
+        index_of(rows, schema=KINDS),
+        Kinds(rows),
+        settings,
+        num_workers=num_workers,
+        topology=topology,
     )
 
 

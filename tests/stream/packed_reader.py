@@ -101,5 +101,7 @@ def collate(rows, *, pack_size, filling, multiple=16):
         row["position_ids"] += list(range(empty))
         if row["cu_seqlens"][-1] < width:
             row["cu_seqlens"].append(width)
-    arrays = {name: np.array([row[name] for row in made]) for name in made[0] if name != "cu_seqlens"}
+    arrays = {
+        name: np.array([row[name] for row in made]) for name in made[0] if name != "cu_seqlens"
+    }
     return {**arrays, "cu_seqlens": [row["cu_seqlens"] for row in made]}

@@ -29,7 +29,11 @@ def stored(sequences, alignment):
     trained = [each for sequence in sequences for _, each in sequence]
     starts = np.cumsum([0, *map(len, sequences)])[:-1].tolist()
     if alignment == "shift_left":
-        mask = [each for sequence in sequences for each in [*(trained for _, trained in sequence[1:]), 0]]
+        mask = [
+            each
+            for sequence in sequences
+            for each in [*(trained for _, trained in sequence[1:]), 0]
+        ]
     elif alignment == "unshifted":
         mask = trained
     else:
@@ -37,12 +41,16 @@ def stored(sequences, alignment):
     return ids, mask, starts
 
 
-def table_of(bins, *, alignment="shift_left", ids=None, mask=None, starts=None, extra=None, metadata=None):
+def table_of(
+    bins, *, alignment="shift_left", ids=None, mask=None, starts=None, extra=None, metadata=None
+):
     """The rows as a table of packed columns; metadata: None says what the alignment is."""
     rows = [stored(sequences, alignment) for sequences in bins]
     columns = {
         "input_ids": pa.array([row[0] for row in rows], ids or pa.list_(pa.int32())),
-        "loss_mask": pa.array([row[1] for row in rows], pa.list_(pa.int32())).cast(mask or pa.list_(pa.uint8())),
+        "loss_mask": pa.array([row[1] for row in rows], pa.list_(pa.int32())).cast(
+            mask or pa.list_(pa.uint8())
+        ),
         "seq_start_id": pa.array([row[2] for row in rows], starts or pa.list_(pa.int32())),
         **(extra or {}),
     }
@@ -55,7 +63,9 @@ def write_shards(root: Path, table: pa.Table, *, shard_rows=10_000, group_rows=7
     root.mkdir(parents=True, exist_ok=True)
     for shard, start in enumerate(range(0, max(1, table.num_rows), shard_rows)):
         path = root / f"shard_{shard:06d}.parquet"
-        pq.write_table(table.slice(start, shard_rows), path, row_group_size=group_rows, use_dictionary=False)
+        pq.write_table(
+            table.slice(start, shard_rows), path, row_group_size=group_rows, use_dictionary=False
+        )
     return root
 
 
@@ -82,7 +92,9 @@ def expected(bins, settings, valid=None):
     if settings.form == "varlen":
         rows = [[made for row in rows for made in row]]
     widest = max((sum(map(len, row)) for row in rows), default=0)
-    width = settings.pad_to or -(-widest // settings.pad_to_multiple_of) * settings.pad_to_multiple_of
+    width = (
+        settings.pad_to or -(-widest // settings.pad_to_multiple_of) * settings.pad_to_multiple_of
+    )
     for row in rows:
         missing = width - sum(map(len, row))
         if missing:
@@ -97,7 +109,12 @@ def expected(bins, settings, valid=None):
     batch["max_seqlen"] = max(lengths, default=0)
     if settings.attention_mask != "none":
         batch["attention_mask"] = [
-            [[[_same(row, one, other) and other <= one for other in range(width)] for one in range(width)]]
+            [
+                [
+                    [_same(row, one, other) and other <= one for other in range(width)]
+                    for one in range(width)
+                ]
+            ]
             for row in rows
         ]
     return batch
@@ -109,4 +126,6 @@ def _same(row, one, other):
 
 
 def as_lists(batch):
-    return {name: value.tolist() if hasattr(value, "tolist") else value for name, value in batch.items()}
+    return {
+        name: value.tolist() if hasattr(value, "tolist") else value for name, value in batch.items()
+    }

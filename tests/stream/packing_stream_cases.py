@@ -20,7 +20,9 @@ import headrace
 def write_rows(root: Path, lengths, *, shard_rows=300, group_rows=50, mask=None) -> Path:
     """Row r has the tokens 1000 r, 1000 r + 1, … and its number; every third token is trained."""
     root.mkdir(parents=True, exist_ok=True)
-    ids = [np.arange(1000 * row, 1000 * row + length).tolist() for row, length in enumerate(lengths)]
+    ids = [
+        np.arange(1000 * row, 1000 * row + length).tolist() for row, length in enumerate(lengths)
+    ]
     trained = [[int(token % 3 == 0) for token in row] for row in ids]
     table = pa.table(
         {
@@ -32,12 +34,16 @@ def write_rows(root: Path, lengths, *, shard_rows=300, group_rows=50, mask=None)
         }
     )
     for shard, start in enumerate(range(0, table.num_rows, shard_rows)):
-        pq.write_table(table.slice(start, shard_rows), root / f"{shard:05d}.parquet", row_group_size=group_rows)
+        pq.write_table(
+            table.slice(start, shard_rows), root / f"{shard:05d}.parquet", row_group_size=group_rows
+        )
     return root
 
 
 def some_lengths(rows, seed=0, most=60):
-    return np.minimum(np.random.default_rng(seed).lognormal(2.5, 0.8, rows).astype(int) + 1, most).tolist()
+    return np.minimum(
+        np.random.default_rng(seed).lognormal(2.5, 0.8, rows).astype(int) + 1, most
+    ).tolist()
 
 
 def sequences_of(batch):
@@ -50,7 +56,12 @@ def sequences_of(batch):
 def deliver_packed(rank: int, folder: str, path: str, world_size: int) -> None:
     """One epoch, a collective at every step, stopped after three batches and resumed."""
     warnings.simplefilter("ignore")
-    settings = {"batch_size": 2, "shuffle": True, "seed": 5, "packed": headrace.PackedBatches(pad_id=-1)}
+    settings = {
+        "batch_size": 2,
+        "shuffle": True,
+        "seed": 5,
+        "packed": headrace.PackedBatches(pad_id=-1),
+    }
     pack = headrace.PackRows(capacity=100, buffer_rows=64)
     with process_group(rank, world_size, folder):
         dataset = headrace.open(path, cache_dir=Path(folder, "cache"))
@@ -67,4 +78,6 @@ def deliver_packed(rank: int, folder: str, path: str, world_size: int) -> None:
         second = dataset.stream(pack=pack, **settings)
         second.load_state_dict(state)
         assert prefix + [sequences_of(batch) for batch in second] == rows
-    Path(folder, f"rank-{rank}.json").write_text(json.dumps({"rows": rows, "state": state, "steps": steps}))
+    Path(folder, f"rank-{rank}.json").write_text(
+        json.dumps({"rows": rows, "state": state, "steps": steps})
+    )

@@ -28,7 +28,9 @@ def stream_of(topology: Topology, batch_size: int = 4) -> StreamLoader:
 
 def replica(tensor: int) -> Topology:
     """Which replica of the model this process belongs to, `tensor` processes making one."""
-    mesh = init_device_mesh("cpu", (dist.get_world_size() // tensor, tensor), mesh_dim_names=("dp", "tp"))
+    mesh = init_device_mesh(
+        "cpu", (dist.get_world_size() // tensor, tensor), mesh_dim_names=("dp", "tp")
+    )
     return Topology(rank=mesh["dp"].get_local_rank(), world_size=mesh["dp"].size())
 
 
@@ -43,7 +45,11 @@ def deliver_on_process(process: int, folder: str, processes: int) -> None:
         record["before"] = [real_rows(batch) for batch in islice(batches, STOP * MICRO_BATCHES)]
         state = json.loads(json.dumps(stream.state_dict()))
         record["after"] = [real_rows(batch) for batch in batches]
-        for title, tensor, batch_size in (("same", 2, 4), ("no pairs", 1, 2), ("one replica", processes, 8)):
+        for title, tensor, batch_size in (
+            ("same", 2, 4),
+            ("no pairs", 1, 2),
+            ("one replica", processes, 8),
+        ):
             resumed = stream_of(replica(tensor), batch_size)
             resumed.load_state_dict(state)
             record[title] = [real_rows(batch) for batch in resumed]

@@ -17,7 +17,9 @@ def prepare_dataset(root: Path) -> Path:
     for shard, rows in enumerate(SHARDS):
         lines = ["row,entity,time,x,y"]
         for _ in range(rows):
-            lines.append(f"{row},e{row},20{20 + row % 6:02d}-03-01T00:00:00,{row % 13 / 13:.4f},{row % 2}")
+            lines.append(
+                f"{row},e{row},20{20 + row % 6:02d}-03-01T00:00:00,{row % 13 / 13:.4f},{row % 2}"
+            )
             row += 1
         (raw / f"part-{shard:05d}.csv").write_text("\n".join(lines) + "\n")
     split = headrace.TemporalSplit(
@@ -33,4 +35,8 @@ def prepare_dataset(root: Path) -> Path:
 
 def rows_of(path: Path, split: str) -> list[int]:
     """The ids of a split, sorted."""
-    return sorted(row for batch in headrace.open(path).stream(split, batch_size=64) for row in batch["row"].tolist())
+    return sorted(
+        row
+        for batch in headrace.open(path).stream(split, batch_size=64)
+        for row in batch["row"].tolist()
+    )

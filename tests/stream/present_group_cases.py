@@ -58,11 +58,15 @@ class Meeting:
         wait_until(lambda: all(path.exists() for path in everyone))
 
 
-def live_once(rank: int, world_size: int, port: int, folder: str, life: int, distribution: str) -> None:
+def live_once(
+    rank: int, world_size: int, port: int, folder: str, life: int, distribution: str
+) -> None:
     """The first life saves a state and is killed in the midst of its pass; the second reads the rest."""
     tell_rank(rank, world_size, port)
     meeting = Meeting(Path(folder), rank, world_size)
-    meeting.all_here(f"begun-{life}")  # as gloo sees to: no rank is in the group before all have started
+    meeting.all_here(
+        f"begun-{life}"
+    )  # as gloo sees to: no rank is in the group before all have started
     join(rank, world_size)
     stream, saved = stream_of(distribution), Path(folder, "state.json")
     if life:

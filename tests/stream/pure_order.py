@@ -72,7 +72,15 @@ def rows_in_order(plan: Plan, index: SplitIndex) -> list[int]:
 def batches_of_rank(plan: Plan, index: SplitIndex, rank: int) -> list[list[int]]:
     """The real rows of every batch a rank receives."""
     left = rows_in_order(plan, index)
-    return list(deliver(left, rank=rank, ranks=plan.world_size, batch_size=plan.batch_size, remainder=plan.remainder))
+    return list(
+        deliver(
+            left,
+            rank=rank,
+            ranks=plan.world_size,
+            batch_size=plan.batch_size,
+            remainder=plan.remainder,
+        )
+    )
 
 
 def left_after(state: dict[str, object]) -> int:
@@ -82,11 +90,15 @@ def left_after(state: dict[str, object]) -> int:
 
 def rows_of_steps(rows, world_size, batch_size, steps, **settings):
     """The rows of some global batches, each sorted: int64 [steps, G]."""
-    plan = make_plan(index_of(rows), world_size=world_size, batch_size=batch_size, shuffle=True, **settings)
+    plan = make_plan(
+        index_of(rows), world_size=world_size, batch_size=batch_size, shuffle=True, **settings
+    )
     share = [plan.rank_rows(rank=rank) for rank in range(world_size)]
     found = []
     for step in steps:
-        places = np.concatenate([each.indices(step * batch_size, (step + 1) * batch_size) for each in share])
+        places = np.concatenate(
+            [each.indices(step * batch_size, (step + 1) * batch_size) for each in share]
+        )
         block, row = plan.order.locate(plan.order.line_of(plan.remaining.positions(places)))
         found.append(np.sort(np.concatenate([[0], np.cumsum(rows)])[block] + row))
     return np.stack(found)

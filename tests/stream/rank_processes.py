@@ -19,7 +19,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-_TIMEOUT = timedelta(seconds=240)  # what would hang fails instead, before the test itself runs out of time
+_TIMEOUT = timedelta(
+    seconds=240
+)  # what would hang fails instead, before the test itself runs out of time
 
 multiprocessing.set_forkserver_preload(
     [
@@ -39,13 +41,19 @@ multiprocessing.set_forkserver_preload(
 
 def run_ranks(function: Callable[..., None], processes: int, *arguments: object) -> None:
     """Call function(rank, *arguments) in so many processes; raises what one of them raised."""
-    torch.multiprocessing.start_processes(_run, (function, arguments), nprocs=processes, start_method="forkserver")
+    torch.multiprocessing.start_processes(
+        _run, (function, arguments), nprocs=processes, start_method="forkserver"
+    )
 
 
-def end_ranks(function: Callable[..., None], processes: int, *arguments: object) -> list[int | None]:
+def end_ranks(
+    function: Callable[..., None], processes: int, *arguments: object
+) -> list[int | None]:
     """The same, but each process lives until it ends by itself; how they ended: exit status, or minus the signal."""
     context = multiprocessing.get_context("forkserver")
-    started = [context.Process(target=_run, args=(rank, function, arguments)) for rank in range(processes)]
+    started = [
+        context.Process(target=_run, args=(rank, function, arguments)) for rank in range(processes)
+    ]
     for each in started:
         each.start()
     for each in started:
@@ -58,8 +66,12 @@ def end_ranks(function: Callable[..., None], processes: int, *arguments: object)
 
 
 def _run(rank: int, function: Callable[..., None], arguments: tuple[object, ...]) -> None:
-    multiprocessing.set_start_method(None, force=True)  # workers start as they would elsewhere, not as we did
-    faulthandler.dump_traceback_later(_TIMEOUT.total_seconds() + 30)  # says where it hangs, before the test is ended
+    multiprocessing.set_start_method(
+        None, force=True
+    )  # workers start as they would elsewhere, not as we did
+    faulthandler.dump_traceback_later(
+        _TIMEOUT.total_seconds() + 30
+    )  # says where it hangs, before the test is ended
     function(rank, *arguments)
 
 
@@ -75,11 +87,15 @@ def free_ports(count: int) -> Iterator[list[int]]:
 
 
 @contextmanager
-def process_group(rank: int, world_size: int, folder: str | Path, name: str = "group") -> Iterator[None]:
+def process_group(
+    rank: int, world_size: int, folder: str | Path, name: str = "group"
+) -> Iterator[None]:
     """A gloo group of these processes. A process may be in one after another, of different sizes and names."""
     torch.set_num_threads(1)
     store = f"file://{folder}/{name}.store"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size, timeout=_TIMEOUT)
+    dist.init_process_group(
+        "gloo", init_method=store, rank=rank, world_size=world_size, timeout=_TIMEOUT
+    )
     yield
     leave_group()
 

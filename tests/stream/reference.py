@@ -27,13 +27,19 @@ class SlowOrder:
     ) -> None:
         first = np.concatenate([[0], np.cumsum(rows)])
         line = [int(first[block]) + row for block in blocks for row in range(rows[block])]
-        lane_of_slice = permutation(derive_key(seed, "lanes", epoch), lanes).tolist() if shuffle else range(lanes)
+        lane_of_slice = (
+            permutation(derive_key(seed, "lanes", epoch), lanes).tolist()
+            if shuffle
+            else range(lanes)
+        )
         self.lanes: dict[int, list[int]] = {}
         short, longer = divmod(len(line), lanes)
         for lane in lane_of_slice:
             length = short + (lane < longer)
             self.lanes[lane], line = line[:length], line[length:]
-        self.groups = [self._sequence(group, seed, epoch, window, groups) for group in range(groups)]
+        self.groups = [
+            self._sequence(group, seed, epoch, window, groups) for group in range(groups)
+        ]
         if not shuffle:
             self.groups = [self.lanes[lane] for lane in range(lanes)]
 
@@ -43,7 +49,10 @@ class SlowOrder:
         sequence: list[int] = []
         for number, start in enumerate(range(0, max(map(len, lanes)), window)):
             rows = [row for lane in lanes for row in lane[start : start + window]]
-            sequence += [rows[i] for i in permutation(derive_key(seed, "round", epoch, group, number), len(rows))]
+            sequence += [
+                rows[i]
+                for i in permutation(derive_key(seed, "round", epoch, group, number), len(rows))
+            ]
         return sequence
 
     def row(self, position: int) -> int:
@@ -53,7 +62,9 @@ class SlowOrder:
         return [self.row(position) for position in range(sum(map(len, self.lanes.values())))]
 
 
-def deliver(left: list[int], *, rank: int, ranks: int, batch_size: int, remainder: str) -> Iterator[list[int]]:
+def deliver(
+    left: list[int], *, rank: int, ranks: int, batch_size: int, remainder: str
+) -> Iterator[list[int]]:
     """Yield the batches of one rank, real rows only, out of the rows that are left."""
     step_rows = ranks * batch_size
     steps = len(left) // step_rows if remainder == "drop" else -(-len(left) // step_rows)

@@ -36,7 +36,9 @@ def begin(workers: int):
     return dataset, dataset.data_loader(method="fork"), dataset.state_after
 
 
-def train(folder: Path, name: str, workers: int, told: list[int], happens: Callable[[int], None]) -> None:
+def train(
+    folder: Path, name: str, workers: int, told: list[int], happens: Callable[[int], None]
+) -> None:
     """One life of a rank: from the newest state to the end of the epoch, or to the step at which any rank was told."""
     stream, batches, state_after = begin(workers)
     newest, rank = folder / "newest.json", dist.get_rank()
@@ -64,7 +66,9 @@ def train(folder: Path, name: str, workers: int, told: list[int], happens: Calla
 
 def workers_of(process: int) -> list[int]:
     """The processes that this one began."""
-    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    return [
+        int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    ]
 
 
 def preempted(rank: int, world_size: int, folder: str, workers: int, whom: str, life: int) -> None:
@@ -101,7 +105,11 @@ def unprepared(rank: int, world_size: int, folder: str, workers: int) -> None:
 
 def main() -> None:
     """A rank of torchrun's."""
-    attempt, folder, workers = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), Path(sys.argv[1]), int(sys.argv[2])
+    attempt, folder, workers = (
+        int(os.environ["TORCHELASTIC_RESTART_COUNT"]),
+        Path(sys.argv[1]),
+        int(sys.argv[2]),
+    )
     dist.init_process_group("gloo")
 
     def happens(step: int) -> None:

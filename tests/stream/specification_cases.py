@@ -17,7 +17,9 @@ from headrace.errors import CorruptShard
 from headrace.stream.audit.rows import audit
 from headrace.validate_sharding import validate
 
-HUNDRED = (7,) * 99 + (3,)  # 100 shards; striding would give four ranks 25 each, three ranks 34, 33 and 33
+HUNDRED = (7,) * 99 + (
+    3,
+)  # 100 shards; striding would give four ranks 25 each, three ranks 34, 33 and 33
 FAULTS = ("none", "twice", "lost", "steps", "raises")
 BROKEN_RANK = 1
 

@@ -68,7 +68,9 @@ def stall_on_rank(rank: int, world_size: int, folder: str) -> None:
         if name == "threads":
             batches = StreamLoader(index, read_block, settings)
         else:
-            batches = StreamingDataset(index, read_block, settings, num_workers=1).data_loader(method="fork")
+            batches = StreamingDataset(index, read_block, settings, num_workers=1).data_loader(
+                method="fork"
+            )
         log.lines.clear()
         for _ in batches:
             dist.all_reduce(torch.ones(1))

@@ -17,7 +17,9 @@ from headrace.stream.ranks.topology import Topology
 NUMBERS = pa.schema([pa.field("row", pa.int64(), nullable=False), pa.field("text", pa.string())])
 
 
-def index_of(rows: Sequence[int], *, schema: pa.Schema = NUMBERS, blocks_per_shard: int = 1) -> SplitIndex:
+def index_of(
+    rows: Sequence[int], *, schema: pa.Schema = NUMBERS, blocks_per_shard: int = 1
+) -> SplitIndex:
     """An index of blocks with these rows; shard names sort as they are made."""
     blocks = len(rows)
     shards = -(-blocks // blocks_per_shard)
@@ -61,14 +63,18 @@ class ParquetBlocks:
             return file.read_row_group(int(self.index.block[block]), columns=columns)
 
 
-def write_split(root: Path, table: pa.Table, *, shard_rows: int, group_rows: int) -> tuple[SplitIndex, ParquetBlocks]:
+def write_split(
+    root: Path, table: pa.Table, *, shard_rows: int, group_rows: int
+) -> tuple[SplitIndex, ParquetBlocks]:
     """The table as Parquet shards of several row groups, with its index and reader."""
     groups: list[int] = []
     per_shard = -(-shard_rows // group_rows)
     for shard, start in enumerate(range(0, table.num_rows, shard_rows)):
         part = table.slice(start, shard_rows)
         pq.write_table(part, root / f"part-{shard:05d}.parquet", row_group_size=group_rows)
-        groups += [min(group_rows, part.num_rows - first) for first in range(0, part.num_rows, group_rows)]
+        groups += [
+            min(group_rows, part.num_rows - first) for first in range(0, part.num_rows, group_rows)
+        ]
     index = index_of(groups, schema=table.schema, blocks_per_shard=per_shard)
     return index, ParquetBlocks(root, index)
 
@@ -82,7 +88,9 @@ def read_ranks(loaders, steps=None):
     rows = []
     for loader in loaders:
         given = iter(loader)
-        own = list(given) if steps is None else [next(given) for _ in range(min(steps, len(loader)))]
+        own = (
+            list(given) if steps is None else [next(given) for _ in range(min(steps, len(loader)))]
+        )
         rows.append([batch["row"][batch.get("valid", slice(None))].tolist() for batch in own])
     states = [loader.state_dict() for loader in loaders]
 

@@ -23,7 +23,9 @@ def ranks(tmp_path_factory):
 
 
 def rows(ranks, *titles):
-    return sorted(row for rank in ranks for title in titles for batch in rank[title] for row in batch)
+    return sorted(
+        row for rank in ranks for title in titles for batch in rank[title] for row in batch
+    )
 
 
 def test_a_stream_passes_through_prepare_and_gives_every_row_once(ranks):
@@ -53,7 +55,10 @@ def test_what_would_share_out_the_rows_again_is_refused_on_every_rank(ranks, tit
     for rank in ranks:
         assert rank[title].startswith(who)
         assert "each of the 2 ranks its own share already" in rank[title]
-        assert "give the loop dataset.data_loader(), or headrace.open(...).stream(...), as it is" in rank[title]
+        assert (
+            "give the loop dataset.data_loader(), or headrace.open(...).stream(...), as it is"
+            in rank[title]
+        )
     assert all("NoneType" in rank["no dispatch"] for rank in ranks)  # Accelerate's own error
     assert list(range(49)) == rows(ranks, "rows, as they are")
 

@@ -62,7 +62,9 @@ def test_as_many_as_allowed_are_made_while_one_is_used(most):
 def test_their_bytes_bound_them_but_one_is_always_made(size, waiting):
     source = Source(range(40))
     taken = 0
-    for _ in made_ahead(source(), thread_name="headrace-test", most=4, most_bytes=25, size_of=lambda _: size):
+    for _ in made_ahead(
+        source(), thread_name="headrace-test", most=4, most_bytes=25, size_of=lambda _: size
+    ):
         taken += 1
         assert source.made <= taken + waiting
 

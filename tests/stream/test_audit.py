@@ -62,7 +62,9 @@ def test_duplicate_numbers_are_named():
 
 
 def test_tuples_have_a_place_for_the_key():
-    assert report_of([(np.zeros(2), torch.tensor([0, 1])), (np.zeros(1), torch.tensor([2]))], key=1, expected=3).ok
+    assert report_of(
+        [(np.zeros(2), torch.tensor([0, 1])), (np.zeros(1), torch.tensor([2]))], key=1, expected=3
+    ).ok
 
 
 def test_filling_rows_are_not_counted():
@@ -89,7 +91,9 @@ def test_our_own_streams_pass_on_every_rank_and_workers():
     rows = (13, 0, 40, 1, 22)
     options = StreamOptions(batch_size=4, shuffle=True, batch_format="numpy")
     batches = [
-        batch for rank in ranks(3) for batch in StreamLoader(index_of(rows), Numbers(rows), options, topology=rank)
+        batch
+        for rank in ranks(3)
+        for batch in StreamLoader(index_of(rows), Numbers(rows), options, topology=rank)
     ]
 
     assert report_of(batches, key="row", expected=list(range(76))).ok

@@ -27,7 +27,9 @@ BLOCK = 32
 
 def chat_lengths(count, longest):
     """Lengths as of chats: many short ones, few that nearly fill a bin."""
-    return np.clip(np.random.default_rng(1).lognormal(np.log(700), 1.6, count), 16, longest).astype(np.int64)
+    return np.clip(np.random.default_rng(1).lognormal(np.log(700), 1.6, count), 16, longest).astype(
+        np.int64
+    )
 
 
 def counted(bins, lengths, *, bin_bytes):
@@ -46,7 +48,9 @@ def large(order, *, pack_size=32_768, count=120_000):
 
 
 def passes(index, *, ranks, batch_size=1, balance="flops", rank=0, **options):
-    asked = StreamOptions(batch_size=batch_size, shuffle=True, batch_format="numpy", balance=balance, **options)
+    asked = StreamOptions(
+        batch_size=batch_size, shuffle=True, batch_format="numpy", balance=balance, **options
+    )
     return RowPasses(index, None, asked, headrace.Topology(rank=rank, world_size=ranks))
 
 
@@ -56,7 +60,9 @@ def imbalance(index, **asked):
 
 
 def rows_in_order(plan):
-    return natural_rows(plan.index, plan.order, plan.remaining.positions(np.arange(plan.remaining.total)))
+    return natural_rows(
+        plan.index, plan.order, plan.remaining.positions(np.arange(plan.remaining.total))
+    )
 
 
 @pytest.mark.parametrize("ranks", [8, 64])
@@ -104,7 +110,9 @@ def test_laws(blocks, lanes, ranks, batch_size, shuffle_rows, seed, stop, later)
     rows = rows_in_order(plan)
     assert sorted(rows) == list(range(index.total_rows))
     found = [
-        positions_of_row(plan.order, block, row).tolist() for block, count in enumerate(blocks) for row in range(count)
+        positions_of_row(plan.order, block, row).tolist()
+        for block, count in enumerate(blocks)
+        for row in range(count)
     ]
     assert [rows[position] for (position,) in found] == list(range(index.total_rows))
 
@@ -123,7 +131,8 @@ def test_laws(blocks, lanes, ranks, batch_size, shuffle_rows, seed, stop, later)
 def test_ranks_that_share_a_global_batch_get_the_same_batches():
     index = large("spread", count=60_000)
     orders = [
-        rows_in_order(passes(index, ranks=ranks, batch_size=24 // ranks).begin(2).plan()) for ranks in (1, 2, 8, 24)
+        rows_in_order(passes(index, ranks=ranks, batch_size=24 // ranks).begin(2).plan())
+        for ranks in (1, 2, 8, 24)
     ]
     assert all(np.array_equal(orders[0], each) for each in orders)
 
@@ -159,7 +168,9 @@ def test_a_state_is_of_one_cost_model():
         passes(index, ranks=2).resume(plain)
 
 
-@pytest.mark.parametrize("value", [[1], [0, 5], [8, 0], [8, 1 << 41], [True, 5], "8", [8, "5"], [8, 5, 5]])
+@pytest.mark.parametrize(
+    "value", [[1], [0, 5], [8, 0], [8, 1 << 41], [True, 5], "8", [8, "5"], [8, 5, 5]]
+)
 def test_a_damaged_balance_is_refused(value):
     from headrace.sealed import seal, unseal
     from headrace.stream.order.state import FORMAT_VERSION, StreamState
@@ -187,7 +198,8 @@ def test_what_does_not_go_with_balance_is_refused(asked):
 
 
 @pytest.mark.parametrize(
-    "asked", [{"linear": 0}, {"linear": -1}, {"quadratic": -1}, {"linear": float("nan")}, {"linear": "1"}]
+    "asked",
+    [{"linear": 0}, {"linear": -1}, {"quadratic": -1}, {"linear": float("nan")}, {"linear": "1"}],
 )
 def test_a_cost_model_is_checked(asked):
     with pytest.raises(SettingsError, match="cost model"):
@@ -198,20 +210,26 @@ def test_a_transformer_is_costed_by_its_shape():
     model = CostModel.of_transformer(parameters=7.5e9, layers=32, width=4096)
     assert model == CostModel()
     tokens, length = 8192, 4096
-    by_hand = 2 * (6 * 7.5e9 * length + 32 * 3 * (2 * 2 * length**2 * 4096) / 2)  # twice QK and AV, a half is masked
+    by_hand = 2 * (
+        6 * 7.5e9 * length + 32 * 3 * (2 * 2 * length**2 * 4096) / 2
+    )  # twice QK and AV, a half is masked
     assert model.linear * tokens + model.quadratic * 2 * length**2 == pytest.approx(by_hand)
 
 
 @given(costs=st.lists(st.integers(0, 9), max_size=60), seed=st.integers(0, 99))
 def test_spread_bins_are_a_permutation(costs, seed):
     bins = Bins.of_lists([[number] for number in range(len(costs))])
-    assert sorted(bins.spread(np.array(costs, np.int64), seed).sequences.tolist()) == list(range(len(costs)))
+    assert sorted(bins.spread(np.array(costs, np.int64), seed).sequences.tolist()) == list(
+        range(len(costs))
+    )
 
 
 def test_every_stretch_of_spread_bins_holds_cheap_and_dear_ones():
     costs = np.random.default_rng(0).permutation(6400)
     bins = Bins.of_lists([[number] for number in range(6400)])
-    spread, shuffled = (costs[each.sequences].reshape(200, 32) for each in (bins.spread(costs, 3), bins.shuffled(3)))
+    spread, shuffled = (
+        costs[each.sequences].reshape(200, 32) for each in (bins.spread(costs, 3), bins.shuffled(3))
+    )
 
     quantiles = (np.sort(spread, axis=1) + 0.5) / 6400 - (np.arange(32) + 0.5) / 32
     assert np.abs(quantiles).max() < 1.5 / 32
@@ -264,7 +282,10 @@ def test_a_stream_delivers_every_bin_once_in_steps_of_like_cost(packed, tmp_path
     directory, rows = packed
     dataset = headrace.open(directory, cache_dir=tmp_path)
     asked = {"batch_size": 1, "shuffle": True, "balance": CostModel(linear=1, quadratic=1)}
-    streams = [dataset.stream(topology=headrace.Topology(rank=rank, world_size=4), **asked) for rank in range(4)]
+    streams = [
+        dataset.stream(topology=headrace.Topology(rank=rank, world_size=4), **asked)
+        for rank in range(4)
+    ]
     steps = list(zip(*streams, strict=True))
 
     costs, received = [], []
@@ -273,7 +294,9 @@ def test_a_stream_delivers_every_bin_once_in_steps_of_like_cost(packed, tmp_path
         received += [tuple(batch["input_ids"][0].tolist()) for batch in real]
         lengths = [np.diff(batch["cu_seqlens"].numpy()).astype(np.int64) for batch in real]
         costs.append([int((each + each**2).sum()) for each in lengths])
-    expected = [tuple(each.bin(number)[0].tolist()) for each in rows.values() for number in range(len(each))]
+    expected = [
+        tuple(each.bin(number)[0].tolist()) for each in rows.values() for number in range(len(each))
+    ]
     assert sorted(received) == sorted(expected)
     ratios = [max(each) / (sum(each) / len(each)) for each in costs if len(each) == 4]
     assert np.median(ratios) < 1.1

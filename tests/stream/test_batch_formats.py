@@ -42,18 +42,26 @@ def check_pass(batches, *, batch_format, remainder, consumers):
 
 
 def names_of(batch):
-    return batch.column_names if isinstance(batch, pa.Table) else list(batch[0] if isinstance(batch, list) else batch)
+    return (
+        batch.column_names
+        if isinstance(batch, pa.Table)
+        else list(batch[0] if isinstance(batch, list) else batch)
+    )
 
 
 def check_values(batch, batch_format):
     """Every value is that of its row, in the type of the form."""
     if batch_format == "rows":
         for row in batch:
-            assert values_of(row["row"]) == {name: value for name, value in row.items() if name != "valid"}
+            assert values_of(row["row"]) == {
+                name: value for name, value in row.items() if name != "valid"
+            }
             assert type(row.get("valid", True)) is bool
         return
     if batch_format == "arrow":
-        wanted = pa.Table.from_pylist([values_of(row) for row in batch["row"].to_pylist()], schema=NULLABLE)
+        wanted = pa.Table.from_pylist(
+            [values_of(row) for row in batch["row"].to_pylist()], schema=NULLABLE
+        )
         assert wanted.equals(batch.select(KINDS.names))
         return
     wanted = [values_of(row) for row in batch["row"].tolist()]
@@ -61,7 +69,9 @@ def check_values(batch, batch_format):
     assert [row["point"] for row in wanted] == list(batch["point"])
     halves = np.array([np.nan if row["half"] is None else row["half"] for row in wanted])
     assert np.array_equal(halves, np.asarray(batch["half"]), equal_nan=True)
-    assert [row["ids"] for row in wanted] == [None if ids is None else ids.tolist() for ids in batch["ids"]]
+    assert [row["ids"] for row in wanted] == [
+        None if ids is None else ids.tolist() for ids in batch["ids"]
+    ]
     days = np.array([row["day"] for row in wanted], "datetime64[D]")
     times = np.array([row["time"].replace(tzinfo=None) for row in wanted], "datetime64[us]")
     if batch_format == "torch":
@@ -84,7 +94,11 @@ def check_values(batch, batch_format):
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_one_process_a_rank_gives_the_same_rows_counts_and_masks(batch_format, remainder, shuffle):
     settings = StreamOptions(
-        batch_size=BATCH, batch_format=batch_format, remainder=remainder, shuffle=shuffle, shuffle_rows=20
+        batch_size=BATCH,
+        batch_format=batch_format,
+        remainder=remainder,
+        shuffle=shuffle,
+        shuffle_rows=20,
     )
     index = index_of(ROWS, schema=KINDS)
     loaders = [StreamLoader(index, Kinds(), settings, topology=rank) for rank in ranks(3)]
@@ -98,13 +112,19 @@ def test_one_process_a_rank_gives_the_same_rows_counts_and_masks(batch_format, r
 @pytest.mark.smoke("fork")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_two_ranks_of_two_workers_give_the_same_rows_counts_and_masks(method):
-    formats = FORMATS if method == "fork" else FORMATS[:1]  # processes that are spawned take seconds to begin
+    formats = (
+        FORMATS if method == "fork" else FORMATS[:1]
+    )  # processes that are spawned take seconds to begin
     cases = list(itertools.product(formats, ("pad", "drop"), ranks(2)))
     delivered = []
     for batch_format, remainder, rank in cases:
         dataset = kinds_dataset(2, batch_format=batch_format, remainder=remainder, topology=rank)
         loader = DataLoader(
-            dataset, batch_size=None, num_workers=2, multiprocessing_context=method, collate_fn=whole_batch
+            dataset,
+            batch_size=None,
+            num_workers=2,
+            multiprocessing_context=method,
+            collate_fn=whole_batch,
         )
         delivered.append(list(loader))
 
@@ -113,14 +133,20 @@ def test_two_ranks_of_two_workers_give_the_same_rows_counts_and_masks(method):
         both = delivered[first] + delivered[first + 1]
         check_pass(both, batch_format=batch_format, remainder=remainder, consumers=2)
     rows = [[real_rows(batch) for batch in part] for part in delivered]
-    assert all(rows[case] == rows[case % 4] for case in range(len(cases)))  # the form changes no order
+    assert all(
+        rows[case] == rows[case % 4] for case in range(len(cases))
+    )  # the form changes no order
 
 
 @pytest.mark.smoke("torch-1", "rows-1", "arrow-0")
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("batch_format", FORMATS)
 def test_exact_ends_with_a_shorter_batch_of_real_rows(batch_format, workers):
-    batches = list(kinds_dataset(workers, batch_format=batch_format, remainder="exact").data_loader(method="fork"))
+    batches = list(
+        kinds_dataset(workers, batch_format=batch_format, remainder="exact").data_loader(
+            method="fork"
+        )
+    )
 
     assert [BATCH] * (TOTAL // BATCH) + [TOTAL % BATCH] == [items_of(batch) for batch in batches]
     assert [items_of(batch) for batch in batches] == [len(real_rows(batch)) for batch in batches]
@@ -133,7 +159,9 @@ def test_exact_ends_with_a_shorter_batch_of_real_rows(batch_format, workers):
 def test_a_rank_without_rows_of_its_own_gets_filling_rows_alone(batch_format):
     settings = StreamOptions(batch_size=2, batch_format=batch_format)
     index = index_of((2, 1), schema=KINDS)
-    batches = [list(StreamLoader(index, Kinds((2, 1)), settings, topology=rank)) for rank in ranks(5)]
+    batches = [
+        list(StreamLoader(index, Kinds((2, 1)), settings, topology=rank)) for rank in ranks(5)
+    ]
 
     assert [1] * 5 == [len(part) for part in batches]
     assert [[0], [1], [2], [], []] == [real_rows(part[0]) for part in batches]
@@ -142,7 +170,9 @@ def test_a_rank_without_rows_of_its_own_gets_filling_rows_alone(batch_format):
 
 @pytest.mark.parametrize("batch_format", FORMATS)
 def test_the_audit_counts_every_form(batch_format):
-    watched = audit(kinds_dataset(0, batch_format=batch_format, remainder="pad"), key="row", expected=TOTAL)
+    watched = audit(
+        kinds_dataset(0, batch_format=batch_format, remainder="pad"), key="row", expected=TOTAL
+    )
     for _ in watched:
         pass
     twice = audit([batch for batch in watched for _ in range(2)], key="row", expected=TOTAL)
@@ -155,11 +185,15 @@ def test_the_audit_counts_every_form(batch_format):
 
 def test_a_foreign_loader_keeps_batches_with_whole_batch():
     dataset = kinds_dataset(0, batch_format="numpy")
-    with pytest.raises(TypeError, match="datetime64"):  # what torch's own conversion makes of a date
+    with pytest.raises(
+        TypeError, match="datetime64"
+    ):  # what torch's own conversion makes of a date
         list(DataLoader(dataset, batch_size=None))
     batches = list(DataLoader(dataset, batch_size=None, collate_fn=whole_batch))
 
-    assert {np.ndarray} == {type(column) for batch in batches for name, column in batch.items() if name != "ids"}
+    assert {np.ndarray} == {
+        type(column) for batch in batches for name, column in batch.items() if name != "ids"
+    }
 
 
 def test_rows_of_another_process_can_be_resumed():
@@ -167,7 +201,9 @@ def test_rows_of_another_process_can_be_resumed():
     begun = [real_rows(batch) for batch in itertools.islice(first.data_loader(method="fork"), 5)]
     second = kinds_dataset(0, batch_format="arrow", remainder="pad")
     second.load_state_dict(first.state_after(5))
-    rows = [row for batch in begun for row in batch] + [row for batch in second for row in real_rows(batch)]
+    rows = [row for batch in begun for row in batch] + [
+        row for batch in second for row in real_rows(batch)
+    ]
 
     assert sorted(rows) == list(range(TOTAL))
 

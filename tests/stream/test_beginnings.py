@@ -8,7 +8,8 @@ from beginning_cases import ROWS, begin_on_rank
 from rank_processes import run_ranks
 
 pytestmark = pytest.mark.skipif(
-    not (torch.distributed.is_available() and torch.distributed.is_gloo_available()), reason="needs torch with gloo"
+    not (torch.distributed.is_available() and torch.distributed.is_gloo_available()),
+    reason="needs torch with gloo",
 )
 
 WORLD_SIZE = 2
@@ -29,7 +30,13 @@ def test_ranks_that_begin_unlike_are_stopped_and_no_others(tmp_path):
         assert {"other epochs", "other epochs in workers", "other states"} == unlike
     assert [[0, 1]] * 2 == [rank["a long look, in step"]["epochs"] for rank in ranks]
     assert [[0, 0]] * 2 == [rank["left on all, in step"]["epochs"] for rank in ranks]
-    for name in ("after a look", "the next epoch", "again", "left on one", "left on one, the next epoch"):
+    for name in (
+        "after a look",
+        "the next epoch",
+        "again",
+        "left on one",
+        "left on one, the next epoch",
+    ):
         assert EVERY == sorted(flat(ranks, name))
     for name in ("the rest", "the rest in workers", "after all, the rest"):
         assert EVERY == sorted(flat(ranks, "stopped") + flat(ranks, name))

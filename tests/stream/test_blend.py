@@ -17,9 +17,16 @@ FIRST = {"books": 0, "code": 1000, "talks": 2000}
 
 def write(root, name, rows, first, kind="int64"):
     (root / name).mkdir()
-    table = pa.table({"row": pa.array(range(first, first + rows), kind), "text": [f"{name} {n}" for n in range(rows)]})
+    table = pa.table(
+        {
+            "row": pa.array(range(first, first + rows), kind),
+            "text": [f"{name} {n}" for n in range(rows)],
+        }
+    )
     for shard, start in enumerate(range(0, rows, 50)):
-        pq.write_table(table.slice(start, 50), root / name / f"part-{shard}.parquet", row_group_size=20)
+        pq.write_table(
+            table.slice(start, 50), root / name / f"part-{shard}.parquet", row_group_size=20
+        )
     return headrace.open(root / name, cache_dir=root / "cache")
 
 
@@ -30,7 +37,9 @@ def datasets(tmp_path_factory):
 
 
 def rows_of(batch):
-    return np.asarray(batch["row"])[np.asarray(batch["valid"]) if "valid" in batch else slice(None)].tolist()
+    return np.asarray(batch["row"])[
+        np.asarray(batch["valid"]) if "valid" in batch else slice(None)
+    ].tolist()
 
 
 def every_row():
@@ -39,12 +48,15 @@ def every_row():
 
 def test_without_weights_an_epoch_is_every_row_once(datasets):
     loaders = [
-        headrace.blend(datasets).stream(batch_size=8, shuffle=True, seed=1, topology=topology) for topology in ranks(3)
+        headrace.blend(datasets).stream(batch_size=8, shuffle=True, seed=1, topology=topology)
+        for topology in ranks(3)
     ]
     batches = [list(loader) for loader in loaders]
 
     assert len({len(each) for each in batches}) == 1
-    assert every_row() == sorted(row for each in batches for batch in each for row in rows_of(batch))
+    assert every_row() == sorted(
+        row for each in batches for batch in each for row in rows_of(batch)
+    )
     assert batches[0][0]["text"][0].split()[0] in SIZES
 
 
@@ -73,7 +85,9 @@ def test_workers_and_a_resume_on_other_ranks_deliver_each_row_once(datasets, met
     blend = headrace.blend(list(datasets.values()))
     head, saved = [], []
     for topology in ranks(2):
-        dataset = blend.torch_dataset(batch_size=8, num_workers=2, shuffle=True, seed=5, topology=topology)
+        dataset = blend.torch_dataset(
+            batch_size=8, num_workers=2, shuffle=True, seed=5, topology=topology
+        )
         dataset.set_epoch(1)
         batches = iter(dataset.data_loader(method=method))
         head += [row for _ in range(3) for row in rows_of(next(batches))]
@@ -96,19 +110,29 @@ def test_epochs_of_workers_that_live_on_follow_set_epoch(datasets):
     from torch.utils.data import DataLoader
 
     loader = DataLoader(
-        dataset, batch_size=None, num_workers=1, persistent_workers=True, multiprocessing_context="fork"
+        dataset,
+        batch_size=None,
+        num_workers=1,
+        persistent_workers=True,
+        multiprocessing_context="fork",
     )
     epochs = []
     for epoch in (0, 1):
         dataset.set_epoch(epoch)
         epochs.append([row for batch in loader for row in rows_of(batch)])
-    again = headrace.blend(datasets, weights=[1, 1, 1]).stream(batch_size=16, shuffle=True, samples_per_epoch=96)
+    again = headrace.blend(datasets, weights=[1, 1, 1]).stream(
+        batch_size=16, shuffle=True, samples_per_epoch=96
+    )
 
     assert epochs == [[row for batch in again for row in rows_of(batch)] for _ in (0, 1)]
 
 
 def test_the_plan_of_a_blend_covers_its_epoch(datasets):
-    plan = headrace.blend(datasets, weights=[1, 2, 3]).stream(batch_size=4, topology=ranks(4)[1]).plan()
+    plan = (
+        headrace.blend(datasets, weights=[1, 2, 3])
+        .stream(batch_size=4, topology=ranks(4)[1])
+        .plan()
+    )
     coverage = plan.coverage()
 
     assert (coverage.overlap_rows, coverage.missing_rows) == (0, 0)
@@ -131,7 +155,9 @@ def test_unlike_columns_are_named_with_both_datasets(datasets, tmp_path):
     other = write(tmp_path, "short", 10, 0, kind="int32")
     with pytest.raises(headrace.InputError, match="column row is int32 in short and int64 in code"):
         headrace.blend({"code": datasets["code"], "short": other}).stream(batch_size=4)
-    texts = headrace.blend({"code": datasets["code"], "short": other}).stream(batch_size=71, columns=["text"])
+    texts = headrace.blend({"code": datasets["code"], "short": other}).stream(
+        batch_size=71, columns=["text"]
+    )
     assert 71 == len(next(iter(texts))["text"])
 
     pq.write_table(pa.table({"row": [1], "more": [2]}), tmp_path / "more.parquet")

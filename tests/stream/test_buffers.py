@@ -34,7 +34,9 @@ def test_memory_comes_back_when_the_last_view_is_gone():
     assert third.shape == (SHAPE[0] // 2, 2)
 
 
-@pytest.mark.parametrize("view", [lambda a: a[5:9], lambda a: a.view(np.int8), lambda a: memoryview(a), lambda a: a.T])
+@pytest.mark.parametrize(
+    "view", [lambda a: a[5:9], lambda a: a.view(np.int8), lambda a: memoryview(a), lambda a: a.T]
+)
 def test_any_view_keeps_it(view):
     buffers = Buffers()
     array = buffers.empty(SHAPE, np.float32)

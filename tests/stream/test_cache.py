@@ -76,14 +76,18 @@ def test_every_format_is_cached(extension: str, tmp_path: Path) -> None:
 
 
 def test_splits_columns_and_changed_files_never_share_blocks(tmp_path: Path) -> None:
-    prepared = split(small_source(tmp_path / "csv", count=2, rows=60), tmp_path / "out", types={"row": "int64"})
+    prepared = split(
+        small_source(tmp_path / "csv", count=2, rows=60), tmp_path / "out", types={"row": "int64"}
+    )
     dataset = headrace.open(tmp_path / "out")
     options = {"batch_size": 16, "batch_format": "numpy", "remainder": "exact", "cache": "decoded", "cache_dir": tmp_path / "c"}  # fmt: skip
     for name in prepared.manifest.splits:
         for columns in (["row"], ["id", "row"], None):
             plain = [b["row"].tolist() for b in dataset.stream(name, batch_size=16, batch_format="numpy", remainder="exact", columns=columns)]  # fmt: skip
             for _ in range(2):
-                assert plain == [b["row"].tolist() for b in dataset.stream(name, columns=columns, **options)]
+                assert plain == [
+                    b["row"].tolist() for b in dataset.stream(name, columns=columns, **options)
+                ]
     for first in (0, 5000):
         source(tmp_path / "raw", first)
         loader = stream(tmp_path / "raw", tmp_path / "c")
@@ -93,7 +97,9 @@ def test_splits_columns_and_changed_files_never_share_blocks(tmp_path: Path) -> 
 
 def test_columns_are_views_of_the_file(tmp_path: Path) -> None:
     table = pa.table({"x": np.arange(100_000, dtype=np.float64), "n": np.arange(100_000)})
-    reader = CachedBlocks(lambda number, columns: table, contents="a", directory=tmp_path, limit_bytes=1 << 30)
+    reader = CachedBlocks(
+        lambda number, columns: table, contents="a", directory=tmp_path, limit_bytes=1 << 30
+    )
     reader(0, None)
     before = pa.total_allocated_bytes()
     mapped = reader(0, None)
@@ -226,7 +232,9 @@ def test_threads_and_processes_share_a_directory(tmp_path: Path) -> None:
     source(tmp_path / "raw")
     expected = epochs(stream(tmp_path / "raw", tmp_path / "x", cache="none"), 2)
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: epochs(stream(tmp_path / "raw", tmp_path / "c"), 2), range(4)))
+        found = list(
+            pool.map(lambda _: epochs(stream(tmp_path / "raw", tmp_path / "c"), 2), range(4))
+        )
 
     assert [expected] * 4 == found
     assert BLOCKS == len(cached_files(tmp_path / "c"))
@@ -240,7 +248,11 @@ def test_workers_use_the_cache(method: str, tmp_path: Path) -> None:
     dataset = headrace.open(tmp_path / "raw", cache_dir=tmp_path / "c").torch_dataset(batch_size=50, num_workers=2, shuffle=True, columns=["n"], cache="decoded", cache_dir=tmp_path / "c", topology=Topology(rank=0, world_size=1))  # fmt: skip
     for epoch in range(2):
         dataset.set_epoch(epoch)
-        rows = [int(n) for batch in dataset.data_loader(method=method) for n in batch["n"][batch["valid"]]]
+        rows = [
+            int(n)
+            for batch in dataset.data_loader(method=method)
+            for n in batch["n"][batch["valid"]]
+        ]
         assert list(range(ROWS)) == sorted(rows)
 
     assert BLOCKS == len(cached_files(tmp_path / "c"))
@@ -252,9 +264,13 @@ def read_nothing(number: int, columns: object) -> pa.Table:
 
 def test_a_reader_travels_without_its_counts(tmp_path: Path) -> None:
     table = pa.table({"n": [1, 2]})
-    writer = CachedBlocks(lambda number, columns: table, contents="a", directory=tmp_path, limit_bytes=1 << 20)
+    writer = CachedBlocks(
+        lambda number, columns: table, contents="a", directory=tmp_path, limit_bytes=1 << 20
+    )
     writer(7, ["n"])
-    reader = pickle.loads(pickle.dumps(CachedBlocks(read_nothing, contents="a", directory=tmp_path, limit_bytes=1)))
+    reader = pickle.loads(
+        pickle.dumps(CachedBlocks(read_nothing, contents="a", directory=tmp_path, limit_bytes=1))
+    )
 
     assert table.equals(reader(7, ["n"]))
     assert CacheCounts(hits=1) == reader.counts

@@ -32,7 +32,14 @@ WORLDS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 15, 16)
 def passes_of(rows, world_size, *, rank=0, read_block=None, schema=None, **options):
     """Passes over blocks of these rows, as one rank of so many makes them."""
     index = index_of(rows) if schema is None else index_of(rows, schema=schema)
-    values = {"batch_size": 3, "shuffle": True, "seed": 5, "batch_format": "numpy", "remainder": "pad", **options}
+    values = {
+        "batch_size": 3,
+        "shuffle": True,
+        "seed": 5,
+        "batch_format": "numpy",
+        "remainder": "pad",
+        **options,
+    }
     topology = Topology(rank=rank, world_size=world_size)
     return RowPasses(index, read_block or Numbers(tuple(rows)), StreamOptions(**values), topology)
 
@@ -57,7 +64,10 @@ def splits(draw):
     if draw(st.integers(0, 3)) == 0:  # an epoch that is no whole pass: its order is never cut again
         cut |= {"samples_per_epoch": draw(st.integers(1, 2 * sum(rows)))}
     if draw(st.booleans()):
-        cut |= {"lanes": draw(st.sampled_from([1, 2, 6, 12, 24, 48])), "shuffle_rows": draw(st.integers(1, 90))}
+        cut |= {
+            "lanes": draw(st.sampled_from([1, 2, 6, 12, 24, 48])),
+            "shuffle_rows": draw(st.integers(1, 90)),
+        }
     return rows, cut
 
 
@@ -66,7 +76,12 @@ def stops(draw, state, order):
     """A position to stop at: anywhere, in the rest of a round, at its border, where a part begins, or at the ends."""
     here = state.position
     round_rows = order.lanes * order.window_rows
-    places = [here, state.rows, here // round_rows * round_rows + round_rows, *(part.begin for part in parts_of(order))]
+    places = [
+        here,
+        state.rows,
+        here // round_rows * round_rows + round_rows,
+        *(part.begin for part in parts_of(order)),
+    ]
     places += [min(here + 1, state.rows), draw(st.integers(here, state.rows))]
     return draw(st.sampled_from(sorted({place for place in places if here <= place <= state.rows})))
 
@@ -75,12 +90,16 @@ def stops(draw, state, order):
 def chains(draw):
     """(block rows, settings, the state that each of up to six elastic resumes began with)."""
     rows, cut = draw(splits())
-    began = passes_of(rows, draw(st.sampled_from(WORLDS)), batch_size=draw(st.integers(1, 8)), **cut)
+    began = passes_of(
+        rows, draw(st.sampled_from(WORLDS)), batch_size=draw(st.integers(1, 8)), **cut
+    )
     state = began.begin(draw(st.integers(0, 2))).start
     states = [state]
     for _ in range(draw(st.integers(1, 6))):
         stopped = moved(state, draw(stops(state, order_of_state(began.index, state))))
-        resumed = passes_of(rows, draw(st.sampled_from(WORLDS)), batch_size=draw(st.integers(1, 8)), **cut)
+        resumed = passes_of(
+            rows, draw(st.sampled_from(WORLDS)), batch_size=draw(st.integers(1, 8)), **cut
+        )
         state = resumed.resume(json.loads(json.dumps(stopped.to_dict()))).start
         states.append(state)
     return rows, cut, states
@@ -99,7 +118,9 @@ def test_every_row_comes_once_whatever_the_ranks_were(chain):
 
     assert sorted(seen) == sorted(whole)
     if begun.samples_per_epoch is None:
-        assert sorted(seen) == [(block, row) for block, count in enumerate(rows) for row in range(count)]
+        assert sorted(seen) == [
+            (block, row) for block, count in enumerate(rows) for row in range(count)
+        ]
     assert all(state.holes == () for state in states)
 
 
@@ -107,7 +128,11 @@ def test_every_row_comes_once_whatever_the_ranks_were(chain):
 @settings(deadline=None)
 @given(
     splits(),
-    st.lists(st.tuples(st.sampled_from(WORLDS), st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=6),
+    st.lists(
+        st.tuples(st.sampled_from(WORLDS), st.integers(1, 9), st.integers(0, 9)),
+        min_size=1,
+        max_size=6,
+    ),
     st.sampled_from(["pad", "drop"]),
 )
 def test_steps_are_equal_and_each_has_a_row_in_any_chain(split, passes, remainder):
@@ -115,7 +140,9 @@ def test_steps_are_equal_and_each_has_a_row_in_any_chain(split, passes, remainde
     received, state = [], None
     for world_size, batch_size, batches in passes:
         every = [
-            passes_of(rows, world_size, rank=rank, batch_size=batch_size, remainder=remainder, **cut)
+            passes_of(
+                rows, world_size, rank=rank, batch_size=batch_size, remainder=remainder, **cut
+            )
             for rank in range(world_size)
         ]
         begun = [each.begin(1) if state is None else each.resume(state) for each in every]
@@ -134,14 +161,18 @@ def test_steps_are_equal_and_each_has_a_row_in_any_chain(split, passes, remainde
             received += found
             given_rows += len(found)
         assert plan.remaining.total - begun[0].after(batches).start.remaining.total == given_rows
-        assert all(share.rows > (steps - 1) * batch_size for share in shares[:1] if steps)  # a valid row in each
+        assert all(
+            share.rows > (steps - 1) * batch_size for share in shares[:1] if steps
+        )  # a valid row in each
         state = json.loads(json.dumps(states[0]))
 
     (last,) = [passes_of(rows, 1, **cut)]
     rest = last.resume(state)
     received += rows_at(rest.plan().order, np.arange(rest.start.position, rest.start.rows))
     fresh = rest.start.fresh(rest.epoch)
-    assert sorted(received) == sorted(rows_at(order_of_state(last.index, fresh), np.arange(fresh.rows)))
+    assert sorted(received) == sorted(
+        rows_at(order_of_state(last.index, fresh), np.arange(fresh.rows))
+    )
 
 
 @settings(deadline=None)
@@ -153,13 +184,17 @@ def test_ranks_that_divide_the_groups_go_on_as_if_there_had_been_no_stop(chain, 
     stopped = moved(state, data.draw(stops(state, order)))
     last = state.changes[-1] if state.changes else state
     divisors = [each for each in WORLDS if (last.groups or last.ranks) % each == 0]
-    resumed = passes_of(rows, data.draw(st.sampled_from(divisors)), batch_size=data.draw(st.integers(1, 9)), **cut)
+    resumed = passes_of(
+        rows, data.draw(st.sampled_from(divisors)), batch_size=data.draw(st.integers(1, 9)), **cut
+    )
     went_on = resumed.resume(stopped.to_dict()).start
 
     if stopped.position or state.changes:
         assert went_on == stopped
     left = np.arange(stopped.position, stopped.rows)
-    assert stopped.position == 0 or rows_at(order, left) == rows_at(order_of_state(index_of(rows), went_on), left)
+    assert stopped.position == 0 or rows_at(order, left) == rows_at(
+        order_of_state(index_of(rows), went_on), left
+    )
 
 
 @settings(deadline=None)
@@ -205,13 +240,18 @@ def test_pools_hold_what_a_rank_takes_of_a_chain(chain, world_size, least_rows):
 
 @pytest.mark.smoke(every=4)
 @pytest.mark.parametrize(
-    "kind", [{}, {"shuffle": False}, {"samples_per_epoch": 3000}, {"distribution": "by_size"}], ids=str
+    "kind",
+    [{}, {"shuffle": False}, {"samples_per_epoch": 3000}, {"distribution": "by_size"}],
+    ids=str,
 )
 @pytest.mark.parametrize(
-    ("rows", "lanes", "shuffle_rows"), [((40,) * 90, 12, 240), ((500,) * 60, None, 3000), ((0, 900, 7, 3000, 5), 6, 60)]
+    ("rows", "lanes", "shuffle_rows"),
+    [((40,) * 90, 12, 240), ((500,) * 60, None, 3000), ((0, 900, 7, 3000, 5), 6, 60)],
 )
 @pytest.mark.parametrize(("before", "ranks_now"), [(4, 3), (3, 5), (6, 4), (1, 7)])
-def test_a_plan_of_a_chain_bounds_what_a_real_stream_decodes(rows, lanes, shuffle_rows, before, ranks_now, kind):
+def test_a_plan_of_a_chain_bounds_what_a_real_stream_decodes(
+    rows, lanes, shuffle_rows, before, ranks_now, kind
+):
     """Not a byte more than the plan says, and hardly any less in all: what is said is worth something."""
     cut = {"lanes": lanes, "shuffle_rows": shuffle_rows, "batch_size": 20, **kind}
     begun = passes_of(rows, before, **cut).begin(0)
@@ -255,13 +295,21 @@ def test_blocks_are_decoded_about_once_before_and_after_a_change_of_ranks(blocks
     assert factor_of(blocks, 16, 8) <= 1.25
 
 
-@pytest.mark.parametrize("kind", [{"samples_per_epoch": 40_000_000}, {"distribution": "by_size"}, {"shuffle": False}])
+@pytest.mark.parametrize(
+    "kind", [{"samples_per_epoch": 40_000_000}, {"distribution": "by_size"}, {"shuffle": False}]
+)
 @pytest.mark.parametrize(("before", "ranks_now"), [(16, 15), (16, 12), (16, 5), (16, 8), (8, 7)])
 def test_what_is_left_of_other_epochs_is_decoded_about_once_too(kind, before, ranks_now):
-    assert factor_of((65_536,) * 1500, before, ranks_now, **kind) <= (1.6 if "distribution" in kind else 1.25)
+    assert factor_of((65_536,) * 1500, before, ranks_now, **kind) <= (
+        1.6 if "distribution" in kind else 1.25
+    )
 
 
-CUT = {"lanes": 6, "shuffle_rows": 60, "batch_size": 6}  # rounds of 60 rows; six groups on one to three ranks
+CUT = {
+    "lanes": 6,
+    "shuffle_rows": 60,
+    "batch_size": 6,
+}  # rounds of 60 rows; six groups on one to three ranks
 BLOCKS = (30, 1, 0, 17, 44, 8, 100)
 
 
@@ -289,7 +337,9 @@ def test_a_resume_deals_out_the_rest_of_the_round_and_cuts_the_rest_again():
     assert changed["changes"][0] == rest
     assert (changed["changes"][1]["position"], changed["changes"][1]["groups"] % 5) == (60, 0)
     assert state == resealed(changed, changes=[])
-    assert state == resumed(state, 3)[0].state_dict() == resumed(state, 6)[0].state_dict()  # they divide the groups
+    assert (
+        state == resumed(state, 3)[0].state_dict() == resumed(state, 6)[0].state_dict()
+    )  # they divide the groups
 
 
 def test_a_resume_at_the_border_of_a_round_only_cuts_again():
@@ -305,7 +355,9 @@ def test_a_second_change_replaces_what_the_first_one_planned():
     again = resumed(state, 4)[0].state_dict()["changes"]
     kept = resumed(state, 5)[0].state_dict()["changes"]
 
-    assert [36, 60] == [change["position"] for change in again]  # the rest of the round stays as it was dealt
+    assert [36, 60] == [
+        change["position"] for change in again
+    ]  # the rest of the round stays as it was dealt
     assert again[0] == kept[0] == {"position": 36, "ranks": 5}
     assert 0 == again[1]["groups"] % 4
 
@@ -350,7 +402,10 @@ def test_where_and_seen_answer_for_a_changed_epoch():
     saved = StreamState.from_dict(after)
     index = index_of(BLOCKS)
 
-    assert (seen_per_shard(index, saved).sum(), saved.remaining.total) == (36 + 120, sum(BLOCKS) - 156)
+    assert (seen_per_shard(index, saved).sum(), saved.remaining.total) == (
+        36 + 120,
+        sum(BLOCKS) - 156,
+    )
     for rank, own in enumerate(rows):
         for step, batch in enumerate(own):
             for place, row in enumerate(batch):
@@ -388,16 +443,24 @@ HUGE = 1 << 24
 def test_changes_that_the_order_cannot_have_are_refused(changes):
     _, state = read_ranks(loaders_of(2), 3)
     for world_size in (1, 2, 5):
-        with pytest.raises(StreamError, match="expected lanes to be cut at borders of rounds, not at"):
+        with pytest.raises(
+            StreamError, match="expected lanes to be cut at borders of rounds, not at"
+        ):
             resumed(resealed(state, changes=changes, position=140), world_size)
 
 
 @settings(deadline=None, max_examples=examples(60))
 @given(
     st.lists(
-        st.fixed_dictionaries({"position": st.integers(0, 199)}, optional={"ranks": st.integers(1, 9)})
+        st.fixed_dictionaries(
+            {"position": st.integers(0, 199)}, optional={"ranks": st.integers(1, 9)}
+        )
         | st.fixed_dictionaries(
-            {"position": st.integers(0, 199), "lanes": st.integers(1, 9), "window_rows": st.integers(1, 99)}
+            {
+                "position": st.integers(0, 199),
+                "lanes": st.integers(1, 9),
+                "window_rows": st.integers(1, 99),
+            }
         ).map(lambda change: {**change, "groups": change["lanes"]}),
         max_size=4,
         unique_by=lambda change: change["position"],
@@ -407,7 +470,9 @@ def test_changes_that_the_order_cannot_have_are_refused(changes):
 )
 def test_any_changes_are_refused_or_deliver_every_row_once(changes, position, world_size):
     state = loaders_of(2)[0].state_dict()
-    made = resealed(state, changes=sorted(changes, key=lambda change: change["position"]), position=position)
+    made = resealed(
+        state, changes=sorted(changes, key=lambda change: change["position"]), position=position
+    )
     try:
         start = passes_of(BLOCKS, world_size, **CUT, seed=3).resume(made).start
         order = order_of_state(index_of(BLOCKS), start)
@@ -443,10 +508,14 @@ def test_numbers_at_their_bounds_deliver_every_row_once(changed):
 def test_a_row_is_looked_for_in_parts_that_do_not_hold_it():
     """Rows of the first part lie before, behind and between what the line of the last part holds of their blocks."""
     state = passes_of((16,), 1, lanes=1, shuffle_rows=1).begin(0).after(3).start  # batches of 3
-    order = order_of_state(index_of((16,)), passes_of((16,), 7, lanes=1, shuffle_rows=1).resume(state.to_dict()).start)
+    order = order_of_state(
+        index_of((16,)), passes_of((16,), 7, lanes=1, shuffle_rows=1).resume(state.to_dict()).start
+    )
     whole = rows_at(order, np.arange(16))
 
-    assert [[position] for position in range(16)] == [positions_of_row(order, *row).tolist() for row in whole]
+    assert [[position] for position in range(16)] == [
+        positions_of_row(order, *row).tolist() for row in whole
+    ]
 
 
 @pytest.mark.parametrize("kind", [{}, {"samples_per_epoch": 150}, {"shuffle": False}], ids=str)
@@ -472,7 +541,9 @@ def test_the_start_of_a_changed_epoch_is_in_the_order_that_its_ranks_gave_it(kin
         ((4_000_000,) * 6, {"distribution": "by_size"}, "WARNING", r"decoded \d\.\d times; resume on 16 ranks to decode them once"),
     ],
 )  # fmt: skip
-def test_the_log_says_what_a_change_of_ranks_costs_and_warns_above_twice(blocks, options, level, words, caplog):
+def test_the_log_says_what_a_change_of_ranks_costs_and_warns_above_twice(
+    blocks, options, level, words, caplog
+):
     caplog.set_level(logging.INFO, "headrace")
     factor_of(blocks, 16, 15, **options)
     (record,) = [record for record in caplog.records if "go on with" in record.message]

@@ -14,7 +14,9 @@ from headrace.tabular.dataset import PipelineIterableDataset
 MESSAGE = "batches of 5 rows, .* batch_size=None"
 
 
-@pytest.mark.parametrize("more", [{}, {"batch_size": 2}, {"batch_size": 2, "drop_last": True}], ids=str)
+@pytest.mark.parametrize(
+    "more", [{}, {"batch_size": 2}, {"batch_size": 2, "drop_last": True}], ids=str
+)
 def test_batches_of_batches_are_refused(more: dict[str, int]) -> None:
     with pytest.raises(SettingsError, match=MESSAGE):
         next(iter(DataLoader(dataset_of(0), **more)))
@@ -23,7 +25,13 @@ def test_batches_of_batches_are_refused(more: dict[str, int]) -> None:
 @pytest.mark.slow
 def test_they_are_refused_in_workers_too() -> None:
     with pytest.raises(SettingsError, match=MESSAGE):
-        next(iter(DataLoader(dataset_of(1), batch_size=4, num_workers=1, multiprocessing_context="fork")))
+        next(
+            iter(
+                DataLoader(
+                    dataset_of(1), batch_size=4, num_workers=1, multiprocessing_context="fork"
+                )
+            )
+        )
 
 
 def test_who_collates_himself_is_let() -> None:
@@ -40,6 +48,14 @@ def test_tables_in_batches_are_refused_and_rows_are_not(tmp_path: Path) -> None:
     pl.DataFrame({"x": list(range(20))}).write_csv(tmp_path / "a.csv")
     columns = {"columns": [{"name": "x", "type": "int64"}]}
     with pytest.raises(SettingsError, match="whole batches of 4 rows"):
-        next(iter(DataLoader(PipelineIterableDataset(columns, file_dir=tmp_path, batch_size=4), batch_size=2)))
+        next(
+            iter(
+                DataLoader(
+                    PipelineIterableDataset(columns, file_dir=tmp_path, batch_size=4), batch_size=2
+                )
+            )
+        )
 
-    assert 5 == len(list(DataLoader(PipelineIterableDataset(columns, file_dir=tmp_path), batch_size=4)))
+    assert 5 == len(
+        list(DataLoader(PipelineIterableDataset(columns, file_dir=tmp_path), batch_size=4))
+    )

@@ -37,7 +37,9 @@ PYTHON = TABLE.to_pydict()
 def gathered(table, index, *, arrow=False, pieces=2):
     middle = table.num_rows // pieces
     parts = [table.slice(0, middle), table.slice(middle)]
-    decoded = [from_table(part, arrow=arrow, where=f"piece {number}") for number, part in enumerate(parts)]
+    decoded = [
+        from_table(part, arrow=arrow, where=f"piece {number}") for number, part in enumerate(parts)
+    ]
     return gather(decoded, np.array(index))
 
 
@@ -63,7 +65,11 @@ def test_every_type_comes_back_in_the_order_asked_for(name, batch_format):
         expected = [(DAY - dt.date(1970, 1, 1)).days] * 4
     if name == "moment" and batch_format != "arrow":
         micros = int(NOON.timestamp()) * 10**6
-        got = batch[name].tolist() if batch_format == "torch" else batch[name].astype(np.int64).tolist()
+        got = (
+            batch[name].tolist()
+            if batch_format == "torch"
+            else batch[name].astype(np.int64).tolist()
+        )
         assert got == [micros] * 4
         return
     assert plain(batch[name].to_pylist() if batch_format == "arrow" else batch[name]) == expected
@@ -72,9 +78,9 @@ def test_every_type_comes_back_in_the_order_asked_for(name, batch_format):
 def test_numpy_types_are_kept():
     columns = gathered(TABLE, [0, 1])
 
-    assert [columns[name].dtype.str for name in ("int", "big", "float", "flag", "day", "moment", "pair")] == [
-        *["<i2", "<u8", "<f4", "|b1", "<M8[D]", "<M8[us]", "<f8"]
-    ]
+    assert [
+        columns[name].dtype.str for name in ("int", "big", "float", "flag", "day", "moment", "pair")
+    ] == [*["<i2", "<u8", "<f4", "|b1", "<M8[D]", "<M8[us]", "<f8"]]
     assert columns["pair"].shape == (2, 2)
 
 
@@ -83,7 +89,10 @@ def test_a_batch_may_be_written_to(batch_format):
     names = ["int", "float", "flag", "pair", "list"]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        batch = make_batch({**gathered(TABLE.select(names), [0, 2]), "valid": np.array([True, False])}, batch_format)
+        batch = make_batch(
+            {**gathered(TABLE.select(names), [0, 2]), "valid": np.array([True, False])},
+            batch_format,
+        )
     for name in ("int", "float", "flag", "pair", "valid"):
         batch[name][0] = 0
     batch["list"][0][0] = 9
@@ -104,7 +113,9 @@ def test_a_batch_may_be_written_to(batch_format):
 def test_nulls_that_numpy_cannot_hold_name_place_and_remedy(values):
     table = pa.table({"n": values})
 
-    with pytest.raises(InputError, match=r'piece \d: column n of type .* 1 nulls.*columns=.*batch_format="arrow"'):
+    with pytest.raises(
+        InputError, match=r'piece \d: column n of type .* 1 nulls.*columns=.*batch_format="arrow"'
+    ):
         gathered(table, [0, 1])
     assert gathered(table, [1], arrow=True)["n"].to_pylist() == [values[1].as_py()]
 
@@ -126,7 +137,9 @@ def test_a_null_inside_an_integer_list_is_an_error_naming_the_column():
 
 
 def test_arrow_batches_carry_the_mask_as_a_column():
-    batch = make_batch({**gathered(TABLE, [0, 1], arrow=True), "valid": np.array([True, False])}, "arrow")
+    batch = make_batch(
+        {**gathered(TABLE, [0, 1], arrow=True), "valid": np.array([True, False])}, "arrow"
+    )
 
     assert batch["valid"].to_pylist() == [True, False]
 
@@ -142,4 +155,6 @@ print("pandas" in sys.modules)
 """
     child = [sys.executable, "-c", program, str(tmp_path / "part.parquet"), str(tmp_path / "cache")]
 
-    assert "False" == subprocess.run(child, check=True, capture_output=True, text=True).stdout.strip()
+    assert (
+        "False" == subprocess.run(child, check=True, capture_output=True, text=True).stdout.strip()
+    )

@@ -18,7 +18,14 @@ from headrace.stream.read.transform import TransformContext, takes_context
 
 ROWS = (30, 0, 41, 1, 27, 60, 38, 52)
 TOTAL = sum(ROWS)
-SETTINGS = {"batch_size": 12, "shuffle": True, "seed": 7, "lanes": 12, "shuffle_rows": 48, "columns": ["row"]}
+SETTINGS = {
+    "batch_size": 12,
+    "shuffle": True,
+    "seed": 7,
+    "lanes": 12,
+    "shuffle_rows": 48,
+    "columns": ["row"],
+}
 
 
 def augmented(batch, context):
@@ -45,7 +52,10 @@ def told(batches):
         valid = batch["valid"]
         assert [-1] * int((~valid).sum()) == batch["position"][~valid].tolist()
         rows = zip(
-            batch["row"][valid].tolist(), batch["position"][valid].tolist(), batch["noise"][valid].tolist(), strict=True
+            batch["row"][valid].tolist(),
+            batch["position"][valid].tolist(),
+            batch["noise"][valid].tolist(),
+            strict=True,
         )
         for row, position, noise in rows:
             assert row not in found
@@ -66,7 +76,9 @@ def reference(epoch=0):
 def test_alone_the_positions_are_those_of_the_epoch():
     batches = list(dataset_on(ALONE, 0))
 
-    assert list(range(TOTAL)) == [position for batch in batches for position in batch["position"].tolist()]
+    assert list(range(TOTAL)) == [
+        position for batch in batches for position in batch["position"].tolist()
+    ]
     assert list(range(len(batches))) == [batch["step"] for batch in batches]
     assert {(7, 0, 0)} == {batch["where"] for batch in batches}
     noise = np.concatenate([batch["noise"].numpy() for batch in batches])
@@ -93,7 +105,9 @@ def test_augmentation_by_context_is_the_same_on_any_ranks_and_workers(world_size
 @pytest.mark.slow
 @pytest.mark.smoke("2-3-3-2", "4-2-2-0")
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize(("before", "after", "steps"), [(1, 1, 5), (2, 3, 3), (4, 2, 2), (3, 4, 4), (2, 1, 3)])
+@pytest.mark.parametrize(
+    ("before", "after", "steps"), [(1, 1, 5), (2, 3, 3), (4, 2, 2), (3, 4, 4), (2, 1, 3)]
+)
 def test_a_resume_augments_what_is_left_as_if_never_stopped(before, after, steps, workers):
     given, states = {}, []
     for topology in ranks(before):
@@ -125,7 +139,9 @@ def test_another_epoch_draws_other_numbers_in_the_same_workers(workers):
         epochs.append(told(loader))
 
     assert [reference(0), reference(1)] == epochs
-    assert not {tuple(noise) for _, noise in epochs[0].values()} & {tuple(noise) for _, noise in epochs[1].values()}
+    assert not {tuple(noise) for _, noise in epochs[0].values()} & {
+        tuple(noise) for _, noise in epochs[1].values()
+    }
 
 
 def test_with_whole_shards_each_row_keeps_its_position_and_filling_ones_have_none():
@@ -168,7 +184,14 @@ def test_rows_packed_while_they_are_streamed_have_steps_and_no_positions(tmp_pat
 
 def test_numbers_belong_to_position_draw_purpose_epoch_and_seed_and_to_nothing_else():
     def context(**values):
-        given = {"seed": 1, "epoch": 2, "step": 3, "rank": 0, "positions": np.array([5, -1, 9]), **values}
+        given = {
+            "seed": 1,
+            "epoch": 2,
+            "step": 3,
+            "rank": 0,
+            "positions": np.array([5, -1, 9]),
+            **values,
+        }
         return TransformContext(**given)
 
     numbers = context().uniform(3)
@@ -177,7 +200,11 @@ def test_numbers_belong_to_position_draw_purpose_epoch_and_seed_and_to_nothing_e
     assert np.array_equal(numbers, context(step=8, rank=4).uniform(3))
     assert np.array_equal(numbers[:, :2], context().uniform(2))
     assert np.array_equal(numbers[::-1], context(positions=np.array([9, -1, 5])).uniform(3))
-    for other in (context(seed=2).uniform(3), context(epoch=3).uniform(3), context().uniform(3, purpose="crop")):
+    for other in (
+        context(seed=2).uniform(3),
+        context(epoch=3).uniform(3),
+        context().uniform(3, purpose="crop"),
+    ):
         assert not np.isin(other, numbers).any()
     assert (0, 1) == context(positions=np.array([], np.int64)).uniform().shape
     with pytest.raises(SettingsError, match="draws"):
@@ -231,6 +258,10 @@ def test_a_transform_with_a_second_positional_parameter_is_told(transform, expec
 
 
 def test_a_partial_that_bound_its_second_parameter_gets_the_batch_alone():
-    options = StreamOptions(batch_size=4, columns=["row"], transform=functools.partial(scaled, scale=2))
+    options = StreamOptions(
+        batch_size=4, columns=["row"], transform=functools.partial(scaled, scale=2)
+    )
 
-    assert {2} == {scale for _, scale in StreamLoader(index_of(ROWS, schema=KINDS), Kinds(ROWS), options)}
+    assert {2} == {
+        scale for _, scale in StreamLoader(index_of(ROWS, schema=KINDS), Kinds(ROWS), options)
+    }

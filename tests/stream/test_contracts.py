@@ -12,7 +12,8 @@ from stream_cases import ranks
 import headrace
 
 pytestmark = pytest.mark.skipif(
-    not (torch.distributed.is_available() and torch.distributed.is_gloo_available()), reason="needs torch with gloo"
+    not (torch.distributed.is_available() and torch.distributed.is_gloo_available()),
+    reason="needs torch with gloo",
 )
 
 WORLD_SIZE = 3
@@ -44,8 +45,13 @@ def test_every_difference_is_an_error_on_every_rank_before_the_first_batch(told,
     for name, (_, _, says) in cases(folder, str(folder / "series"), {}).items():
         for rank, each in enumerate(told):
             assert 0 == each[name]["batches"], (name, rank)
-            assert f"RanksDiffer: rank {rank} of 3: the ranks are about to read different data" in each[name]["error"]
-            first_came = each[name]["error"].replace("on rank 1", "on rank 0")  # of those that read alike
+            assert (
+                f"RanksDiffer: rank {rank} of 3: the ranks are about to read different data"
+                in each[name]["error"]
+            )
+            first_came = each[name]["error"].replace(
+                "on rank 1", "on rank 0"
+            )  # of those that read alike
             assert says in first_came, (name, rank)
             assert "topology=headrace.Topology(rank=0, world_size=1)" in each[name]["error"]
 
@@ -63,10 +69,14 @@ def test_ranks_that_were_told_go_on_together(told):
 
 
 @pytest.mark.slow
-def test_a_rank_that_does_not_come_is_named_after_a_while_and_one_that_reads_alone_waits_for_nobody(folder, tmp_path):
+def test_a_rank_that_does_not_come_is_named_after_a_while_and_one_that_reads_alone_waits_for_nobody(
+    folder, tmp_path
+):
     write_data(tmp_path)
     run_ranks(absent_on_rank, WORLD_SIZE, WORLD_SIZE, str(tmp_path))
-    *present, absent = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(WORLD_SIZE)]
+    *present, absent = [
+        json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(WORLD_SIZE)
+    ]
 
     assert 180 == absent["alone"]
     assert [0, 0, 0] == [each["batches"] for each in (*present, absent)]

@@ -26,7 +26,12 @@ NAMES = (
 
 @pytest.fixture(scope="module")
 def kinds(tmp_path_factory):
-    return {**of_streams(), **of_claims(), **of_workers(), **of_others(tmp_path_factory.mktemp("kinds"))}
+    return {
+        **of_streams(),
+        **of_claims(),
+        **of_workers(),
+        **of_others(tmp_path_factory.mktemp("kinds")),
+    }
 
 
 def test_every_kind_is_tried(kinds):

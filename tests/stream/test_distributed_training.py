@@ -12,7 +12,8 @@ from rank_processes import run_ranks
 from training_cases import ROWS, train_on_rank
 
 pytestmark = pytest.mark.skipif(
-    not (torch.distributed.is_available() and torch.distributed.is_gloo_available()), reason="needs torch with gloo"
+    not (torch.distributed.is_available() and torch.distributed.is_gloo_available()),
+    reason="needs torch with gloo",
 )
 
 TOTAL = sum(ROWS)
@@ -89,7 +90,9 @@ def check_same_resume(before, after, *, stop):
 
 def check_other_resume(before, after, *, stop):
     check_steps(after)
-    assert list(range(TOTAL)) == sorted(rows_of(before, "1", steps=slice(stop)) + rows_of(after, "1"))
+    assert list(range(TOTAL)) == sorted(
+        rows_of(before, "1", steps=slice(stop)) + rows_of(after, "1")
+    )
     if "2" in after[0]["seen"]:
         assert list(range(TOTAL)) == sorted(rows_of(after, "2"))
 
@@ -123,7 +126,14 @@ def test_two_epochs_are_whole_and_a_stop_resumes_exactly_on_the_same_and_on_othe
                 "of fsdp": rest("fsdp", "fsdp", workers=1, batch_size=7),
             },
         ),
-        ("three", 3, {"whole": whole(workers=1, batch_size=4, save="three"), "of two": rest("two", batch_size=4)}),
+        (
+            "three",
+            3,
+            {
+                "whole": whole(workers=1, batch_size=4, save="three"),
+                "of two": rest("two", batch_size=4),
+            },
+        ),
         (
             "five",
             5,
@@ -141,10 +151,19 @@ def test_two_epochs_are_whole_and_a_stop_resumes_exactly_on_the_same_and_on_othe
             },
         ),
     ]
-    runs = train_groups(tmp_path, groups)  # one test: a fixture would run once in every process of pytest-xdist
+    runs = train_groups(
+        tmp_path, groups
+    )  # one test: a fixture would run once in every process of pytest-xdist
     two, four = runs["two"], runs["four"]
 
-    for ranks in (two["whole"], two["workers"], two["uneven"], two["fsdp"], four["whole"], four["fsdp"]):
+    for ranks in (
+        two["whole"],
+        two["workers"],
+        two["uneven"],
+        two["fsdp"],
+        four["whole"],
+        four["fsdp"],
+    ):
         check_two_epochs(ranks)
     check_same_resume(two["whole"], two["same"], stop=STOP)
     check_same_resume(two["workers"], two["same workers"], stop=EVEN)

@@ -33,13 +33,22 @@ distributions = st.sampled_from(["round_robin", "by_size", "local"])
 
 
 def options_of(distribution, **changes):
-    values = {"batch_size": 4, "shuffle": True, "seed": 3, "batch_format": "numpy", "distribution": distribution}
+    values = {
+        "batch_size": 4,
+        "shuffle": True,
+        "seed": 3,
+        "batch_format": "numpy",
+        "distribution": distribution,
+    }
     return StreamOptions(**{**values, **(LOCAL if distribution == "local" else {}), **changes})
 
 
 def loaders_of(world_size, distribution, **changes):
     options = options_of(distribution, **changes)
-    return [StreamLoader(INDEX, Numbers(ROWS), options, topology=topology) for topology in ranks(world_size)]
+    return [
+        StreamLoader(INDEX, Numbers(ROWS), options, topology=topology)
+        for topology in ranks(world_size)
+    ]
 
 
 def shard_of(row):
@@ -57,7 +66,9 @@ def test_round_robin_strides_over_shards(world_size, shuffle, epoch):
 
 
 def test_round_robin_deals_anew_every_epoch_when_shuffled():
-    dealt = {tuple(deal_shards(INDEX, ranks=2, seed=1, epoch=epoch, shuffle=True)) for epoch in range(6)}
+    dealt = {
+        tuple(deal_shards(INDEX, ranks=2, seed=1, epoch=epoch, shuffle=True)) for epoch in range(6)
+    }
 
     assert len(dealt) > 1
 
@@ -78,8 +89,12 @@ def test_packing_counts_what_local_shards_already_give():
 
 @settings(max_examples=examples(40))
 @given(distributions, st.integers(1, 5), st.booleans(), st.integers(1, 9))
-def test_each_shard_has_one_reader_and_steps_are_equal(distribution, world_size, shuffle, batch_size):
-    rows, _ = read_ranks(loaders_of(world_size, distribution, shuffle=shuffle, batch_size=batch_size))
+def test_each_shard_has_one_reader_and_steps_are_equal(
+    distribution, world_size, shuffle, batch_size
+):
+    rows, _ = read_ranks(
+        loaders_of(world_size, distribution, shuffle=shuffle, batch_size=batch_size)
+    )
     readers = {}
     for rank, own in enumerate(rows):
         for row in flat([own]):
@@ -92,7 +107,9 @@ def test_each_shard_has_one_reader_and_steps_are_equal(distribution, world_size,
 
 @pytest.mark.slow
 @given(distributions, st.integers(1, 5), st.integers(1, 6))
-def test_drop_ends_with_the_shortest_region_and_says_how_many_rows_it_leaves(distribution, world_size, batch_size):
+def test_drop_ends_with_the_shortest_region_and_says_how_many_rows_it_leaves(
+    distribution, world_size, batch_size
+):
     loaders = loaders_of(world_size, distribution, remainder="drop", batch_size=batch_size)
     rows, _ = read_ranks(loaders)
     plan = loaders[0].plan()
@@ -113,7 +130,9 @@ def test_local_shards_are_read_where_they_are():
 @pytest.mark.slow
 @settings(max_examples=examples(40))
 @given(distributions, st.integers(1, 4), st.integers(0, 6), st.integers(0, 3))
-def test_a_resume_on_the_same_ranks_is_as_if_there_had_been_no_stop(distribution, world_size, stop, epoch):
+def test_a_resume_on_the_same_ranks_is_as_if_there_had_been_no_stop(
+    distribution, world_size, stop, epoch
+):
     loaders = loaders_of(world_size, distribution)
     for loader in loaders:
         loader.set_epoch(epoch)
@@ -167,7 +186,9 @@ def test_states_leave_what_the_batches_before_did_not_deliver(distribution, worl
     remaining = begun.after(batches).start.remaining
     received = set()
     for rank in range(world_size):
-        received |= set(plan.remaining.positions(plan.rank_rows(rank).indices(0, batches * 4)).tolist())
+        received |= set(
+            plan.remaining.positions(plan.rank_rows(rank).indices(0, batches * 4)).tolist()
+        )
     left = set(remaining.positions(np.arange(remaining.total)).tolist())
 
     assert received | left == set(range(sum(ROWS)))
@@ -177,10 +198,16 @@ def test_states_leave_what_the_batches_before_did_not_deliver(distribution, worl
 def test_bytes_are_those_of_the_own_shards():
     plan = first_pass(INDEX, options_of("by_size"), 3).plan()
     for rank in range(3):
-        blocks = {each for pool in plan_pools(plan.order, plan.remaining, plan.rank_rows(rank)) for each in pool.blocks}
+        blocks = {
+            each
+            for pool in plan_pools(plan.order, plan.remaining, plan.rank_rows(rank))
+            for each in pool.blocks
+        }
         expected = sum(int(estimate_block_bytes(INDEX)[block]) for block in blocks)
 
-        assert expected <= plan.bytes_per_rank[rank] <= 3 * expected  # a lane border may cut any of these few blocks
+        assert (
+            expected <= plan.bytes_per_rank[rank] <= 3 * expected
+        )  # a lane border may cut any of these few blocks
     assert plan.rows_per_rank.sum() == sum(ROWS)
 
 
@@ -214,7 +241,8 @@ def test_where_and_seen_hold(distribution):
 def test_fewer_shards_than_ranks_give_everyone_the_same_steps():
     index = index_of([10, 4])
     batches = [
-        list(StreamLoader(index, Numbers((10, 4)), options_of("by_size"), topology=topology)) for topology in ranks(4)
+        list(StreamLoader(index, Numbers((10, 4)), options_of("by_size"), topology=topology))
+        for topology in ranks(4)
     ]
 
     assert [3, 3, 3, 3] == [len(own) for own in batches]
@@ -232,13 +260,21 @@ def test_workers_give_whole_shards_and_follow_the_epoch():
     for topology in ranks(2):
         dataset = StreamingDataset(INDEX, Numbers(ROWS), options, num_workers=2, topology=topology)
         loader = DataLoader(
-            dataset, batch_size=None, num_workers=2, persistent_workers=True, multiprocessing_context="fork"
+            dataset,
+            batch_size=None,
+            num_workers=2,
+            persistent_workers=True,
+            multiprocessing_context="fork",
         )
         for epoch in (0, 1):
             dataset.set_epoch(epoch)
-            given = [np.asarray(batch["row"])[np.asarray(batch["valid"])].tolist() for batch in loader]
+            given = [
+                np.asarray(batch["row"])[np.asarray(batch["valid"])].tolist() for batch in loader
+            ]
             dealt = deal_shards(INDEX, ranks=2, seed=3, epoch=epoch, shuffle=True)
-            assert all(int(dealt[shard_of(row)]) == topology.rank for batch in given for row in batch)
+            assert all(
+                int(dealt[shard_of(row)]) == topology.rank for batch in given for row in batch
+            )
             rows.append([row for batch in given for row in batch])
 
     assert sorted(rows[0] + rows[2]) == sorted(rows[1] + rows[3]) == list(range(sum(ROWS)))
@@ -248,13 +284,21 @@ def test_regions_survive_json_and_damaged_ones_are_refused():
     regions = ShardPartition(distribution="by_size", rows=(3, 4), assignment=(0, 1, 1))
 
     assert ShardPartition.from_dict(json.loads(json.dumps(regions.to_dict()))) == regions
-    for change in ({"rows": []}, {"rows": "34"}, {"rows": [3, -1]}, {"assignment": [2]}, {"extra": 1}):
+    for change in (
+        {"rows": []},
+        {"rows": "34"},
+        {"rows": [3, -1]},
+        {"assignment": [2]},
+        {"extra": 1},
+    ):
         with pytest.raises(StreamError, match="shard_partition is not"):
             ShardPartition.from_dict({**regions.to_dict(), **change})
     (loader,) = loaders_of(1, "by_size")
     state = loader.state_dict()
     with pytest.raises(StreamError, match="shard_partition is 'of 5 rows'"):
-        StreamState.from_dict(resealed(state, shard_partition={**state["shard_partition"], "rows": [5]}))
+        StreamState.from_dict(
+            resealed(state, shard_partition={**state["shard_partition"], "rows": [5]})
+        )
 
 
 def test_settings_that_do_not_go_together_are_refused():

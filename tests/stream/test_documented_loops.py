@@ -11,23 +11,32 @@ from torch_cases import dataset_of, loader_of
 
 from headrace.lightning import PassLoader
 
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # the number of workers is the subject
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:This DataLoader will create"
+)  # the number of workers is the subject
 
 PAGES = sorted((Path(__file__).parents[2] / "docs/trainers").glob("*.md"))
 ROWS = 49  # six batches of eight, and a row
-FINITE = (
-    "assert all(getattr(each, 'to_local', lambda each=each: each)().isfinite().all() for each in model.parameters())"
-)
+FINITE = "assert all(getattr(each, 'to_local', lambda each=each: each)().isfinite().all() for each in model.parameters())"
 
 
 def script_of(name):
     """A script of one of the pages, for 49 rows in batches of 8; each step is checked."""
     (text,) = re.findall(
-        rf"```python\n(# {name}\n.*?)\n```", "\n".join(page.read_text("utf-8") for page in PAGES), re.DOTALL
+        rf"```python\n(# {name}\n.*?)\n```",
+        "\n".join(page.read_text("utf-8") for page in PAGES),
+        re.DOTALL,
     )
     smaller = text.replace("batch_size=32", "batch_size=8").replace("range(1000)", f"range({ROWS})")
-    smaller = smaller.replace("steps=10", "steps=2").replace("steps=5", "steps=2").replace("[5:]", "[2:]")
-    checked = re.sub(r"^( +)optimizer\.step\(\)$", rf"\1optimizer.step()\n\1{FINITE}", smaller, flags=re.MULTILINE)
+    smaller = (
+        smaller.replace("steps=10", "steps=2").replace("steps=5", "steps=2").replace("[5:]", "[2:]")
+    )
+    checked = re.sub(
+        r"^( +)optimizer\.step\(\)$",
+        rf"\1optimizer.step()\n\1{FINITE}",
+        smaller,
+        flags=re.MULTILINE,
+    )
     assert checked.count(FINITE) == 1
     return checked
 
@@ -62,7 +71,11 @@ def test_a_script_of_the_page_with_a_remainder_of_one_row(tmp_path, name, proces
     [
         (1, 0, "exact"),
         (1, 1, "exact"),
-        *((*consumers, how) for consumers in ((1, 0), (1, 2), (2, 0), (2, 2), (3, 0)) for how in (None, "pad", "drop")),
+        *(
+            (*consumers, how)
+            for consumers in ((1, 0), (1, 2), (2, 0), (2, 2), (3, 0))
+            for how in (None, "pad", "drop")
+        ),
     ],
 )
 def test_every_rank_takes_as_many_steps_as_len_says_and_the_documented_loss_is_that_of_all_rows(
@@ -70,7 +83,9 @@ def test_every_rank_takes_as_many_steps_as_len_says_and_the_documented_loss_is_t
 ):
     passes, dropped = [], 0
     for topology in ranks(world_size):
-        dataset = dataset_of(workers, rows=rows, topology=topology, batch_size=8, remainder=remainder)
+        dataset = dataset_of(
+            workers, rows=rows, topology=topology, batch_size=8, remainder=remainder
+        )
         dropped = dataset.dropped_rows
         batches = list(loader_of(dataset))
         assert len(dataset) == len(PassLoader(dataset, None)) == len(batches)
@@ -79,7 +94,9 @@ def test_every_rank_takes_as_many_steps_as_len_says_and_the_documented_loss_is_t
     seen = []
     for step in zip(*passes, strict=True):  # the same number on every rank
         real = sum(int(batch["valid"].sum()) for batch in step)
-        loss = sum(float((batch["row"].double() * batch["valid"]).sum()) for batch in step) / max(real, 1)
+        loss = sum(float((batch["row"].double() * batch["valid"]).sum()) for batch in step) / max(
+            real, 1
+        )
         assert np.isfinite(loss)
         total += loss * real
         seen += [row for batch in step for row in batch["row"][batch["valid"]].tolist()]

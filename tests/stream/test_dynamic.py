@@ -34,7 +34,10 @@ def loaders(rows, world_size, *, read_block=None, store=None, **options):
     options = StreamOptions(**options, distribution="dynamic")
     store = LocalStore() if store is None else store
     read_block = Numbers(tuple(rows)) if read_block is None else read_block
-    return [StreamLoader(index_of(rows), read_block, options, topology=each, store=store) for each in ranks(world_size)]
+    return [
+        StreamLoader(index_of(rows), read_block, options, topology=each, store=store)
+        for each in ranks(world_size)
+    ]
 
 
 def real_rows(batch):
@@ -69,20 +72,30 @@ def whole(loader):
 block_rows = st.lists(st.integers(0, 60), min_size=1, max_size=12)
 
 
-@given(block_rows, st.lists(st.integers(0, 300), max_size=6), st.integers(1, 40), st.integers(1, 5), st.booleans())
+@given(
+    block_rows,
+    st.lists(st.integers(0, 300), max_size=6),
+    st.integers(1, 40),
+    st.integers(1, 5),
+    st.booleans(),
+)
 def test_claims_cut_what_remains_into_every_row_once(rows, cuts, batch_size, world_size, shuffle):
     order, identities = order_of(rows, shuffle=shuffle)
     cuts = sorted({min(cut, order.rows) for cut in cuts})
     ends = np.array(cuts[: len(cuts) // 2 * 2], np.int64).reshape(-1, 2)
     remaining = (
-        Remaining.everything(order.rows).keep(ends[:, 0], ends[:, 1]) if len(ends) else Remaining.everything(order.rows)
+        Remaining.everything(order.rows).keep(ends[:, 0], ends[:, 1])
+        if len(ends)
+        else Remaining.everything(order.rows)
     )
     borders = claim_borders(order, remaining, batch_size=batch_size, ranks=world_size)
     first = np.concatenate([[0], np.cumsum(rows)])
     delivered = []
     for start, stop in pairwise(borders.tolist()):
         pool = claim_rows(order, identities, remaining.positions(np.arange(start, stop)))
-        pieces = [np.arange(first[block] + low, first[block] + high) for block, low, high in pool.spans]
+        pieces = [
+            np.arange(first[block] + low, first[block] + high) for block, low, high in pool.spans
+        ]
         delivered += np.concatenate(pieces)[pool.index].tolist()
 
     assert borders[0] == 0
@@ -102,7 +115,10 @@ def test_what_is_left_is_all_that_nobody_received(rows, claimed, used):
     borders = claim_borders(order, remaining, batch_size=10, ranks=1)
     claimed = min(claimed, len(borders) - 1)
     held = [
-        (min(int(borders[claimed - 1 - back]) + part, int(borders[claimed - back])), int(borders[claimed - back]))
+        (
+            min(int(borders[claimed - 1 - back]) + part, int(borders[claimed - back])),
+            int(borders[claimed - back]),
+        )
         for back, part in enumerate(used[:claimed])
     ]
     left = left_of(remaining, borders, claimed=claimed, not_received=held)
@@ -119,7 +135,9 @@ def test_ranks_receive_every_row_once_in_equal_steps(rows, world_size, batch_siz
     assert sorted(chain.from_iterable(chain.from_iterable(got))) == list(range(sum(rows)))
     assert len({len(batches) for batches in got}) == 1
     for batches in got:  # short batches come last, then empty ones
-        assert [len(batch) for batch in batches] == sorted((len(batch) for batch in batches), reverse=True)
+        assert [len(batch) for batch in batches] == sorted(
+            (len(batch) for batch in batches), reverse=True
+        )
 
 
 @settings(max_examples=examples(25))
@@ -207,18 +225,30 @@ def test_ranks_that_begin_at_different_places_are_told():
     group = loaders([40] * 6, 2)
     group[1].set_epoch(4)
 
-    with pytest.raises(StreamError, match="load the same state and set the same epoch on every rank"):
+    with pytest.raises(
+        StreamError, match="load the same state and set the same epoch on every rank"
+    ):
         together(group, whole)
 
 
 def test_a_rank_that_waits_for_one_that_began_elsewhere_is_told_the_same():
-    one = {"store": LocalStore(), "prefix": "pass", "epoch": 0, "boundaries": np.array([0, 8]), "batch_size": 8}
+    one = {
+        "store": LocalStore(),
+        "prefix": "pass",
+        "epoch": 0,
+        "boundaries": np.array([0, 8]),
+        "batch_size": 8,
+    }
     claims = [Claims(**one, topology=each, check=lambda: None) for each in ranks(2)]
     claims[0].arrive("a")
-    with pytest.raises(StreamError, match="rank 1 of 2: this pass starts at b, another rank's at a; load the same"):
+    with pytest.raises(
+        StreamError, match="rank 1 of 2: this pass starts at b, another rank's at a; load the same"
+    ):
         claims[1].arrive("b")
 
-    with pytest.raises(StreamError, match="rank 0 of 2: this pass starts at a, another rank's at b; load the same"):
+    with pytest.raises(
+        StreamError, match="rank 0 of 2: this pass starts at a, another rank's at b; load the same"
+    ):
         claims[0].await_steps()
 
 
@@ -231,7 +261,9 @@ def test_a_bad_block_raises_or_goes_into_quarantine():
     with pytest.raises(CorruptShard, match=r"rank 0 of 1: part-00002.parquet block 0: page 3"):
         whole(loaders([40] * 6, 1, read_block=read_block)[0])
 
-    (loader,) = loaders([40] * 6, 1, read_block=read_block, on_bad_block="quarantine", quarantine_limit=0.2)
+    (loader,) = loaders(
+        [40] * 6, 1, read_block=read_block, on_bad_block="quarantine", quarantine_limit=0.2
+    )
     assert sorted(chain(*whole(loader))) == [row for row in range(240) if row // 40 != 2]
     assert loader.quarantined.rows == 40
 
@@ -251,7 +283,9 @@ def test_what_does_not_go_together_is_refused():
         len(loader)
     with pytest.raises(StreamError, match='plan with distribution="balanced"'):
         loader.plan()
-    balanced = StreamLoader(index_of([4]), Numbers((4,)), StreamOptions(batch_size=4), topology=ranks(1)[0])
+    balanced = StreamLoader(
+        index_of([4]), Numbers((4,)), StreamOptions(batch_size=4), topology=ranks(1)[0]
+    )
     with pytest.raises(StreamError, match='not of distribution="dynamic"'):
         loader.load_state_dict(balanced.state_dict())
     with pytest.raises(StreamError, match="it is a state of kind 'dynamic stream'"):
@@ -268,7 +302,9 @@ def test_three_processes_share_an_epoch_in_step_and_out_of_step(tmp_path):
     for job in ("free", "lockstep"):
         assert sorted(chain.from_iterable(each[job]["rows"] for each in got)) == list(range(TOTAL))
         assert len({each[job]["batches"] for each in got}) == 1
-    assert len(got[SLOW]["free"]["rows"]) <= sum(sorted(ROWS)[-2:])  # no more than two blocks while others had the rest
+    assert len(got[SLOW]["free"]["rows"]) <= sum(
+        sorted(ROWS)[-2:]
+    )  # no more than two blocks while others had the rest
     assert [each["stopped"]["state"] for each in got] == [got[0]["stopped"]["state"]] * world_size
     parts = [each["stopped"]["rows"] for each in got] + [each["rest"]["rows"] for each in got]
     assert sorted(chain.from_iterable(parts)) == list(range(TOTAL))

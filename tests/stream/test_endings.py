@@ -44,7 +44,13 @@ class Child:
 
     def __init__(self, *arguments, **environment):
         self.process = subprocess.Popen(
-            [sys.executable, "-W", "ignore::UserWarning", str(HERE / "endings_cases.py"), *map(str, arguments)],
+            [
+                sys.executable,
+                "-W",
+                "ignore::UserWarning",
+                str(HERE / "endings_cases.py"),
+                *map(str, arguments),
+            ],
             env={**os.environ, "PYTHONPATH": PATHS, **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -74,7 +80,11 @@ class Child:
     def end(self, within=BOUND_S):
         """(exit code, remaining lines, what it said on stderr)"""
         out, err = self.process.communicate(timeout=within)
-        return self.process.returncode, [json.loads(line) for line in out.splitlines() if line.startswith("{")], err
+        return (
+            self.process.returncode,
+            [json.loads(line) for line in out.splitlines() if line.startswith("{")],
+            err,
+        )
 
 
 def living(pids):
@@ -102,7 +112,9 @@ def shared_names(pids):
 
 def stream(read=None, **settings):
     settings = {"batch_size": 100, "batch_format": "numpy", **settings}
-    return StreamLoader(index_of(ROWS), read or Numbers(ROWS), StreamOptions(**settings), topology=ranks(1)[0])
+    return StreamLoader(
+        index_of(ROWS), read or Numbers(ROWS), StreamOptions(**settings), topology=ranks(1)[0]
+    )
 
 
 def leave_by_break():
@@ -200,7 +212,9 @@ def test_a_collection_in_a_reading_thread_does_not_wait_for_itself(threads, own_
     assert own_threads.left() == []
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")  # from Python 3.12 on; it is the subject
+@pytest.mark.filterwarnings(
+    "ignore:This process .* is multi-threaded"
+)  # from Python 3.12 on; it is the subject
 def test_a_worker_forked_while_a_shard_is_checked_reads_on(tmp_path):
     """A checked shard is a pipe that gives nothing for now, so the fork happens in the middle of the check."""
     table = pa.table({"n": [1, 2, 3]})
@@ -218,7 +232,9 @@ def test_a_worker_forked_while_a_shard_is_checked_reads_on(tmp_path):
 
     thread = threading.Thread(target=check)
     thread.start()
-    with (tmp_path / "part-00000.parquet").open("wb"):  # opens once the thread has opened it to read
+    with (tmp_path / "part-00000.parquet").open(
+        "wb"
+    ):  # opens once the thread has opened it to read
         child = multiprocessing.get_context("fork").Process(target=read, args=(1, None))
         child.start()
         child.join(BOUND_S)
@@ -322,7 +338,9 @@ def shards(tmp_path_factory):
 
 
 def interrupted_command(shards, dice, arguments, whom):
-    with Child("command_line", "stream", shards, "--batch-size", 1, *arguments, HOME=str(shards.parent)) as child:
+    with Child(
+        "command_line", "stream", shards, "--batch-size", 1, *arguments, HOME=str(shards.parent)
+    ) as child:
         child.line()
         time.sleep(dice.random() * 3)
         child.interrupt(whom)
@@ -354,10 +372,14 @@ def check_epochs(count, workers, rows, *formats):
         assert late["files"] <= early["files"]
         # Workers that live on are served by a thread each, and one waits for more of them.
         assert (
-            late["threads"] == early["threads"] == ["headrace-serve"] * (len(formats) * (workers + 1) if workers else 0)
+            late["threads"]
+            == early["threads"]
+            == ["headrace-serve"] * (len(formats) * (workers + 1) if workers else 0)
         )
         assert late["memory"] <= early["memory"] + SPARE_BYTES // 2
-        for before, after in zip(sorted(early["workers_memory"]), sorted(late["workers_memory"]), strict=True):
+        for before, after in zip(
+            sorted(early["workers_memory"]), sorted(late["workers_memory"]), strict=True
+        ):
             # A worker lives for one pass, and how much it touched differs from pass to pass: 20 MB were seen.
             assert after <= before + 4 * SPARE_BYTES
         assert len(pids) == 1 + len(formats) * workers
@@ -391,7 +413,9 @@ def test_nothing_grows_over_many_epochs(count, workers, rows):
 @pytest.mark.parametrize("number", range(20))
 @pytest.mark.parametrize("arguments", COMMANDS)
 def test_ctrl_c_at_many_instants_of_the_command_line(shards, arguments, number):
-    interrupted_command(shards, random.Random(f"{arguments}{number}"), COMMANDS[arguments], "terminal")
+    interrupted_command(
+        shards, random.Random(f"{arguments}{number}"), COMMANDS[arguments], "terminal"
+    )
 
 
 @pytest.mark.faults

@@ -20,7 +20,15 @@ from headrace.stream.loader.stream_loader import StreamLoader
 
 ALONE = ranks(1)[0]
 GLOBAL_BATCH = 12  # of 1, 2, 3 and 4 ranks
-NAMES = ("rows", "blend", "windows", "chunked windows", "contexts", "contexts by row", "contexts in order")
+NAMES = (
+    "rows",
+    "blend",
+    "windows",
+    "chunked windows",
+    "contexts",
+    "contexts by row",
+    "contexts in order",
+)
 OF_PROCESSES = ("rows", "contexts")
 
 
@@ -53,10 +61,18 @@ def sources(tmp_path_factory):
         "windows": Source(streamed(windows), window_ids),
         "chunked windows": Source(streamed(windows, chunk_size=2), window_ids, epochs=2),
     }
-    for name, shuffle in (("contexts", "contexts"), ("contexts by row", "rows"), ("contexts in order", "none")):
-        contexts = open_contexts(out, seed=3, context_tokens=128, rows="measurements", shuffle=shuffle)
+    for name, shuffle in (
+        ("contexts", "contexts"),
+        ("contexts by row", "rows"),
+        ("contexts in order", "none"),
+    ):
+        contexts = open_contexts(
+            out, seed=3, context_tokens=128, rows="measurements", shuffle=shuffle
+        )
         found[name] = Source(
-            streamed(contexts), lambda batch: [row.tobytes() for row in batch["inputs"]], dataset=datasets(contexts)
+            streamed(contexts),
+            lambda batch: [row.tobytes() for row in batch["inputs"]],
+            dataset=datasets(contexts),
         )
     return found
 
@@ -71,7 +87,8 @@ def datasets(opened):
 
 def loaders(source, world_size, **options):
     return [
-        source.stream(batch_size=GLOBAL_BATCH // world_size, topology=each, **options) for each in ranks(world_size)
+        source.stream(batch_size=GLOBAL_BATCH // world_size, topology=each, **options)
+        for each in ranks(world_size)
     ]
 
 
@@ -81,13 +98,24 @@ def global_batches(source, on_ranks, steps=None):
     for loader in on_ranks:
         own = []
         for batch in loader:
-            own.append([item for item, valid in zip(source.ids(batch), batch["valid"], strict=True) if valid])
+            own.append(
+                [
+                    item
+                    for item, valid in zip(source.ids(batch), batch["valid"], strict=True)
+                    if valid
+                ]
+            )
             if len(own) == steps:
                 break
         given.append(own)
     assert 1 == len({len(own) for own in given})  # as many steps on every rank
     return [
-        [batch[place] for place in range(max(map(len, step))) for batch in step if place < len(batch)]
+        [
+            batch[place]
+            for place in range(max(map(len, step)))
+            for batch in step
+            if place < len(batch)
+        ]
         for step in zip(*given, strict=True)
     ]
 
@@ -105,7 +133,11 @@ def test_every_loader_has_the_members_of_the_row_loader(sources, name):
     assert len(loader) == loader.plan().steps_per_rank == len(list(loader))
     assert loader.plan().rows_per_rank.sum() == loader.stats().rows
     assert 1.0 == loader.plan().read_amplification
-    assert (0, False, True) == (loader.dropped_rows, loader.partial_epoch, loader.is_shuffled or "in order" in name)
+    assert (0, False, True) == (
+        loader.dropped_rows,
+        loader.partial_epoch,
+        loader.is_shuffled or "in order" in name,
+    )
     assert loader.epoch_start() == state
     loader.set_epoch(4)
     assert 4 == loader.epoch == loader.state_dict()["epoch"]
@@ -182,11 +214,15 @@ def test_workers_of_a_data_loader_change_no_batch_of_contexts(sources, world_siz
     before = global_batches(source, [stopped], steps=3)
     given = []
     for each in ranks(world_size):
-        dataset = source.dataset(batch_size=GLOBAL_BATCH // world_size, num_workers=2, topology=each)
+        dataset = source.dataset(
+            batch_size=GLOBAL_BATCH // world_size, num_workers=2, topology=each
+        )
         dataset.load_state_dict(stopped.state_dict())
         given.append(dataset.data_loader(method="fork"))
 
-    assert global_batches(source, loaders(source, world_size)) == before + global_batches(source, given)
+    assert global_batches(source, loaders(source, world_size)) == before + global_batches(
+        source, given
+    )
 
 
 def as_given(batch):

@@ -47,7 +47,9 @@ def fetcher(decoding, ahead_blocks, ahead_bytes=1000 * BLOCK_BYTES):
     )
 
 
-@pytest.mark.parametrize("bound", [{"ahead_bytes": BLOCK_BYTES, "ahead_blocks": 9}, {"ahead_blocks": 1}])
+@pytest.mark.parametrize(
+    "bound", [{"ahead_bytes": BLOCK_BYTES, "ahead_blocks": 9}, {"ahead_blocks": 1}]
+)
 def test_the_next_block_is_decoded_while_a_pool_larger_than_the_bound_is_used(bound):
     decoding = Decoding()
     with fetcher(decoding, **bound) as blocks:
@@ -96,7 +98,8 @@ def numbers(block):
         "row": rows,
         "half": rows.astype(np.float32) / 2,
         "pair": np.stack([rows, -rows], axis=1).astype(np.float32),
-        "vector": np.broadcast_to(rows.astype(np.float64)[:, None], (ROWS, 18)).copy() + np.arange(18),
+        "vector": np.broadcast_to(rows.astype(np.float64)[:, None], (ROWS, 18)).copy()
+        + np.arange(18),
     }
 
 
@@ -125,16 +128,29 @@ def test_half_the_rows_of_open_blocks_are_held():
     held = []
     ahead = 2 * ROWS * ROW_BYTES
     with Fetcher(
-        numbers, lambda _: ROWS * ROW_BYTES, threads=2, ahead_bytes=ahead, ahead_blocks=99, keep="copies"
+        numbers,
+        lambda _: ROWS * ROW_BYTES,
+        threads=2,
+        ahead_bytes=ahead,
+        ahead_blocks=99,
+        keep="copies",
     ) as blocks:
         blocks.announce(rounds[0])
         for pieces, coming in zip(rounds, [*rounds[1:], None], strict=True):
             found = blocks.get(pieces)
             held.append(blocks.held_bytes)
-            expected = np.concatenate([np.arange(start, stop) + block * ROWS for block, start, stop in pieces])
+            expected = np.concatenate(
+                [np.arange(start, stop) + block * ROWS for block, start, stop in pieces]
+            )
             assert np.array_equal(expected, rows_got(found))
-            assert all(np.array_equal(part["pair"][:, 1], -part["row"].astype(np.float32)) for part in found)
-            assert all(np.array_equal(part["vector"], part["row"][:, None] + np.arange(18.0)) for part in found)
+            assert all(
+                np.array_equal(part["pair"][:, 1], -part["row"].astype(np.float32))
+                for part in found
+            )
+            assert all(
+                np.array_equal(part["vector"], part["row"][:, None] + np.arange(18.0))
+                for part in found
+            )
             if coming is not None:
                 blocks.announce(coming)
             del found
@@ -145,15 +161,21 @@ def test_half_the_rows_of_open_blocks_are_held():
     open_bytes = lanes * ROWS * ROW_BYTES
     windows = lanes * window * ROW_BYTES
     assert held[0] <= open_bytes  # until the first pool is done with them, the blocks are whole
-    assert max(held[1:]) <= open_bytes // 2 + 2 * windows + ahead  # whole blocks would be all of it, and more
+    assert (
+        max(held[1:]) <= open_bytes // 2 + 2 * windows + ahead
+    )  # whole blocks would be all of it, and more
 
 
 def test_views_are_not_copied():
     kept = numbers(0)
-    with Fetcher(lambda _: kept, lambda _: 1, threads=1, ahead_bytes=1, ahead_blocks=1, keep="views") as blocks:
+    with Fetcher(
+        lambda _: kept, lambda _: 1, threads=1, ahead_bytes=1, ahead_blocks=1, keep="views"
+    ) as blocks:
         blocks.announce([(0, 100, 200)])
 
-        assert all(np.shares_memory(part["row"], kept["row"]) for part in blocks.get([(0, 100, 200)]))
+        assert all(
+            np.shares_memory(part["row"], kept["row"]) for part in blocks.get([(0, 100, 200)])
+        )
 
 
 def test_rows_before_those_held_are_decoded_again():
@@ -165,7 +187,9 @@ def test_rows_before_those_held_are_decoded_again():
         decoded.append(numbers(block))
         return decoded[-1]
 
-    with Fetcher(decode, lambda _: 1, threads=1, ahead_bytes=9, ahead_blocks=9, keep="copies") as blocks:
+    with Fetcher(
+        decode, lambda _: 1, threads=1, ahead_bytes=9, ahead_blocks=9, keep="copies"
+    ) as blocks:
         late, early = [(0, ROWS - 100, ROWS)], [(0, 5, 10), (0, 700, 900)]
         blocks.announce(late)
         blocks.announce([(0, ROWS - 50, ROWS)])
@@ -186,7 +210,9 @@ def test_rows_before_those_held_are_decoded_again():
 
 def test_rows_in_front_of_what_is_wanted_are_not_held_for_long_lanes():
     late, early = [(0, ROWS // 2, ROWS)], [(0, 5, 10)]
-    with Fetcher(numbers, lambda _: 1, threads=1, ahead_bytes=9, ahead_blocks=9, keep="copies of the rest") as blocks:
+    with Fetcher(
+        numbers, lambda _: 1, threads=1, ahead_bytes=9, ahead_blocks=9, keep="copies of the rest"
+    ) as blocks:
         blocks.announce(late)
         assert np.array_equal(rows_got(blocks.get(late)), np.arange(ROWS // 2, ROWS))
         assert blocks.held_bytes <= ROWS // 2 * ROW_BYTES

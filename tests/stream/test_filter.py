@@ -48,13 +48,18 @@ def write(folder: Path, kind: str) -> Path:
         part = {name: column[start:stop] for name, column in columns.items()}
         path = folder / f"part-{shard}.{kind}"
         if kind == "parquet":
-            pq.write_table(pa.table(part, schema=pa.schema(list(FIELDS.items()))), path, row_group_size=50)
+            pq.write_table(
+                pa.table(part, schema=pa.schema(list(FIELDS.items()))), path, row_group_size=50
+            )
             continue
         rows = [dict(zip(part, row, strict=True)) for row in zip(*part.values(), strict=True)]
         if kind == "jsonl":
             path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         else:
-            lines = [",".join(part), *(",".join("" if v is None else str(v) for v in row.values()) for row in rows)]
+            lines = [
+                ",".join(part),
+                *(",".join("" if v is None else str(v) for v in row.values()) for row in rows),
+            ]
             path.write_text("\n".join(lines) + "\n")
     return folder
 
@@ -72,7 +77,9 @@ def dataset(request, tmp_path_factory):
 
 def rows_of(stream):
     return [
-        row for batch in stream for row in (batch["row"][batch["valid"]] if "valid" in batch else batch["row"]).tolist()
+        row
+        for batch in stream
+        for row in (batch["row"][batch["valid"]] if "valid" in batch else batch["row"]).tolist()
     ]
 
 
@@ -86,12 +93,20 @@ TRUE = {
     "in": lambda a, b: a in b,
     "not in": lambda a, b: a not in b,
 }
-ONE = {"x": st.integers(-5, 105), "f": st.integers(-9, 9).map(lambda n: n / 4), "s": st.sampled_from("abcd")}
+ONE = {
+    "x": st.integers(-5, 105),
+    "f": st.integers(-9, 9).map(lambda n: n / 4),
+    "s": st.sampled_from("abcd"),
+}
 COLUMN = st.sampled_from(sorted(ONE))
 TERM = COLUMN.flatmap(
     lambda name: st.one_of(
         st.tuples(st.just(name), st.sampled_from(["==", "!=", "<", ">", "<=", ">="]), ONE[name]),
-        st.tuples(st.just(name), st.sampled_from(["in", "not in"]), st.lists(ONE[name], min_size=1, max_size=3)),
+        st.tuples(
+            st.just(name),
+            st.sampled_from(["in", "not in"]),
+            st.lists(ONE[name], min_size=1, max_size=3),
+        ),
     )
 )
 TERMS = st.lists(st.lists(TERM, min_size=1, max_size=3), min_size=1, max_size=2)
@@ -105,7 +120,9 @@ def matching(terms):
         name, comparison, value = term
         return columns[name][row] is not None and TRUE[comparison](columns[name][row], value)
 
-    return [row for row in range(ROWS) if any(all(holds(row, term) for term in each) for each in terms)]
+    return [
+        row for row in range(ROWS) if any(all(holds(row, term) for term in each) for each in terms)
+    ]
 
 
 @settings(max_examples=examples(40))
@@ -123,7 +140,12 @@ def test_the_rows_are_those_that_match(dataset, terms):
 def test_ranks_share_the_matching_rows_in_equal_steps(dataset, world_size, remainder):
     streams = [
         dataset.stream(
-            batch_size=16, filter=[("x", ">", 42)], shuffle=True, lanes=6, topology=each, remainder=remainder
+            batch_size=16,
+            filter=[("x", ">", 42)],
+            shuffle=True,
+            lanes=6,
+            topology=each,
+            remainder=remainder,
         )
         for each in ranks(world_size)
     ]
@@ -176,7 +198,9 @@ def test_blocks_that_statistics_rule_out_are_never_read(tmp_path):
     data[place : place + 40] = bytes(40)
     first.write_bytes(data)
 
-    assert rows_of(opened_.stream(batch_size=32, columns=["row"], filter=[("row", ">", 900)])) == list(range(901, ROWS))
+    assert rows_of(
+        opened_.stream(batch_size=32, columns=["row"], filter=[("row", ">", 900)])
+    ) == list(range(901, ROWS))
     with pytest.raises(headrace.HeadraceError):
         rows_of(opened_.stream(batch_size=32, columns=["row"], filter=[("row", "<", 10)]))
 
@@ -185,13 +209,28 @@ def test_counts_are_kept_and_a_torn_file_is_made_again(tmp_path):
     folder = write(tmp_path / "data", "jsonl")
     expected = matching([[("x", ">", 42)]])
 
-    assert rows_of(opened(folder, "jsonl").stream(batch_size=32, columns=["row"], filter=[("x", ">", 42)])) == expected
+    assert (
+        rows_of(
+            opened(folder, "jsonl").stream(batch_size=32, columns=["row"], filter=[("x", ">", 42)])
+        )
+        == expected
+    )
     (kept,) = (tmp_path / "cache").glob("filter-*.json")
     written = kept.stat().st_mtime_ns
-    assert rows_of(opened(folder, "jsonl").stream(batch_size=32, columns=["row"], filter=[("x", ">", 42)])) == expected
+    assert (
+        rows_of(
+            opened(folder, "jsonl").stream(batch_size=32, columns=["row"], filter=[("x", ">", 42)])
+        )
+        == expected
+    )
     assert kept.stat().st_mtime_ns == written
     kept.write_bytes(kept.read_bytes()[:-9])
-    assert rows_of(opened(folder, "jsonl").stream(batch_size=32, columns=["row"], filter=[("x", ">", 42)])) == expected
+    assert (
+        rows_of(
+            opened(folder, "jsonl").stream(batch_size=32, columns=["row"], filter=[("x", ">", 42)])
+        )
+        == expected
+    )
     assert kept.stat().st_mtime_ns != written
 
 
@@ -214,7 +253,9 @@ def test_random_access_sees_the_matching_rows(dataset):
 @pytest.mark.slow
 def test_spawned_workers_filter(tmp_path):
     opened_ = opened(write(tmp_path / "data", "csv"), "csv")
-    streaming = opened_.torch_dataset(batch_size=32, num_workers=2, filter=[("x", ">", 42)], columns=["row"])
+    streaming = opened_.torch_dataset(
+        batch_size=32, num_workers=2, filter=[("x", ">", 42)], columns=["row"]
+    )
 
     assert sorted(rows_of(streaming.data_loader(method="spawn"))) == matching([[("x", ">", 42)]])
 
@@ -236,7 +277,10 @@ def test_a_filter_without_matching_rows_is_an_empty_stream(dataset):
 @pytest.mark.slow
 def test_the_digest_is_the_same_in_every_process(tmp_path):
     schema = pa.schema(list(FIELDS.items()))
-    forms = [[("s", "in", {"a", "b", "c", "d"}), ("x", ">", 3)], (pc.field("x") > 3) & pc.field("s").isin(["a", "b"])]
+    forms = [
+        [("s", "in", {"a", "b", "c", "d"}), ("x", ">", 3)],
+        (pc.field("x") > 3) & pc.field("s").isin(["a", "b"]),
+    ]
     here = [condition_of(form, schema).digest for form in forms]
     (tmp_path / "forms").write_bytes(pickle.dumps((forms, schema)))
     code = (
@@ -297,7 +341,14 @@ DAYS = [dt.date(2024, 1, day) for day in (3, 9)]
         (pa.float64(), 3.0, 3.0, 0, ("!=", 3.0), "some"),  # NaN differs
         (pa.float64(), 3.0, 9.0, 0, ("<", 3.0), "none"),
         (pa.float64(), float("nan"), float("nan"), 0, ("==", 3.0), "some"),
-        (pa.float32(), float(np.float32(0.1)), 1.0, 0, ("==", 0.1), "some"),  # compared as a float32 it is there
+        (
+            pa.float32(),
+            float(np.float32(0.1)),
+            1.0,
+            0,
+            ("==", 0.1),
+            "some",
+        ),  # compared as a float32 it is there
         (pa.string(), "b", "d", 0, ("in", ["a", "e"]), "none"),
         (pa.date32(), *DAYS, 0, ("<=", DAYS[1]), "all"),
         (pa.date32(), *DAYS, 0, ("<=", dt.datetime(2024, 1, 1)), "some"),

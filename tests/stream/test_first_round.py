@@ -48,16 +48,29 @@ def write(folder, kind, first=0):
     for shard, start in enumerate(range(first, first + ROWS, shard_rows)):
         table, path = table_of(start, start + shard_rows), folder / f"part-{shard:03}.{kind}"
         if kind == "parquet":
-            lists = pa.array([[row] * (row % 3) for row in range(start, start + shard_rows)], pa.list_(pa.int32()))
-            vectors = pa.FixedSizeListArray.from_arrays(table["row"].combine_chunks().take(_twice(shard_rows)), 2)
+            lists = pa.array(
+                [[row] * (row % 3) for row in range(start, start + shard_rows)],
+                pa.list_(pa.int32()),
+            )
+            vectors = pa.FixedSizeListArray.from_arrays(
+                table["row"].combine_chunks().take(_twice(shard_rows)), 2
+            )
             table = table.append_column("ids", lists).append_column("pair", vectors)
-            pq.write_table(table, path, row_group_size=BLOCK_ROWS, write_page_checksum=True, use_dictionary=False)
+            pq.write_table(
+                table,
+                path,
+                row_group_size=BLOCK_ROWS,
+                write_page_checksum=True,
+                use_dictionary=False,
+            )
         elif kind == "arrow":
             with pa.ipc.new_file(path, table.schema) as writer:
                 writer.write_table(table, BLOCK_ROWS)
         else:
             pa.csv.write_csv(table, path)
-    return headrace.open(folder, cache_dir=folder.parent / "cache", **({"types": TYPES} if kind == "csv" else {}))
+    return headrace.open(
+        folder, cache_dir=folder.parent / "cache", **({"types": TYPES} if kind == "csv" else {})
+    )
 
 
 def _twice(rows):
@@ -67,7 +80,9 @@ def _twice(rows):
 @pytest.fixture(scope="module")
 def datasets(tmp_path_factory):
     root = tmp_path_factory.mktemp("first-round")
-    return {kind: write(root / kind, kind, first=place * ROWS) for place, kind in enumerate(FORMATS)}
+    return {
+        kind: write(root / kind, kind, first=place * ROWS) for place, kind in enumerate(FORMATS)
+    }
 
 
 @pytest.fixture(params=[1, 700, 2500])
@@ -112,7 +127,12 @@ def batches_of(source, options, *, world_size=1, skip=0):
             loader.load_state_dict(state)
         for batch in loader:
             columns = batch.to_pydict() if isinstance(batch, pa.Table) else batch
-            found.append({name: [np.asarray(value).tolist() for value in column] for name, column in columns.items()})
+            found.append(
+                {
+                    name: [np.asarray(value).tolist() for value in column]
+                    for name, column in columns.items()
+                }
+            )
     return [json.dumps(batch) for batch in found]
 
 
@@ -123,7 +143,9 @@ def batches_of(source, options, *, world_size=1, skip=0):
 def test_batches_are_those_of_whole_blocks(datasets, kind, case, small_parts):
     one_round = batches_of(datasets[kind], {**CASES[case], "read_threads": 1})
 
-    assert one_round == whole_blocks(lambda options: batches_of(datasets[kind], options), CASES[case])
+    assert one_round == whole_blocks(
+        lambda options: batches_of(datasets[kind], options), CASES[case]
+    )
 
 
 @pytest.mark.slow
@@ -133,13 +155,17 @@ def test_ranks_and_resumed_passes_have_the_same_batches(datasets, world_size, sm
     def read(options):
         return batches_of(datasets["parquet"], options, world_size=world_size, skip=7)
 
-    assert read({**CASES["many lanes"], "read_threads": 1}) == whole_blocks(read, CASES["many lanes"])
+    assert read({**CASES["many lanes"], "read_threads": 1}) == whole_blocks(
+        read, CASES["many lanes"]
+    )
 
 
 @pytest.mark.slow
 def test_blends_and_filtered_rows_have_the_same_batches(datasets, small_parts):
     plain = {"columns": ["row", "half", "small", "text"]}
-    blend = headrace.blend({kind: datasets[kind] for kind in FORMATS}, weights={"parquet": 2, "arrow": 1, "csv": 1})
+    blend = headrace.blend(
+        {kind: datasets[kind] for kind in FORMATS}, weights={"parquet": 2, "arrow": 1, "csv": 1}
+    )
     filtered = datasets["parquet"].filter([("small", "<", 60)])
     for source in (blend, filtered):
         options = {**plain, **CASES["many lanes"]}
@@ -192,11 +218,15 @@ class Counting:
 
 
 def options(**settings):
-    return StreamOptions(**{"batch_size": 8, "shuffle": True, "batch_format": "numpy", "read_threads": 1, **settings})
+    return StreamOptions(
+        **{"batch_size": 8, "shuffle": True, "batch_format": "numpy", "read_threads": 1, **settings}
+    )
 
 
 def first_batch(read_block, rows):
-    loader = StreamLoader(index_of(rows), read_block, options(lanes=6, shuffle_rows=60), topology=ranks(1)[0])
+    loader = StreamLoader(
+        index_of(rows), read_block, options(lanes=6, shuffle_rows=60), topology=ranks(1)[0]
+    )
     batches = iter(loader)
     next(batches)
     batches.close()
@@ -208,14 +238,19 @@ def test_a_null_in_rows_that_the_first_round_leaves_out_is_told_at_once():
     first_batch(sound, rows)
 
     for bad in sound.decoded[:6]:
-        with pytest.raises(InputError, match=f"part-{bad:05}.parquet block 0: column row of type int64 holds 1 nulls"):
+        with pytest.raises(
+            InputError,
+            match=f"part-{bad:05}.parquet block 0: column row of type int64 holds 1 nulls",
+        ):
             first_batch(Counting(rows, bad), rows)
 
 
 def test_the_first_batch_waits_for_one_decoding_of_each_open_block():
     rows = [1000] * 24
     counting = Counting(rows)
-    loader = StreamLoader(index_of(rows), counting, options(lanes=6, shuffle_rows=60), topology=ranks(1)[0])
+    loader = StreamLoader(
+        index_of(rows), counting, options(lanes=6, shuffle_rows=60), topology=ranks(1)[0]
+    )
     got = [batch["row"] for batch in loader]
 
     assert sorted(np.concatenate(got).tolist()) == list(range(24_000))
@@ -232,7 +267,9 @@ def test_the_first_batch_waits_for_one_decoding_of_each_open_block():
     st.integers(1, 3),
     st.sampled_from([1, 64, 300, 1 << 21]),
 )
-def test_blocks_of_any_size_give_the_batches_of_whole_blocks(rows, lanes, shuffle_rows, world_size, part_bytes):
+def test_blocks_of_any_size_give_the_batches_of_whole_blocks(
+    rows, lanes, shuffle_rows, world_size, part_bytes
+):
     asked = {"lanes": lanes, "shuffle_rows": shuffle_rows}
 
     def read(**settings):
@@ -240,7 +277,10 @@ def test_blocks_of_any_size_give_the_batches_of_whole_blocks(rows, lanes, shuffl
             [
                 batch["row"].tolist()
                 for batch in StreamLoader(
-                    index_of(rows), Numbers(tuple(rows)), options(**asked, **settings), topology=topology
+                    index_of(rows),
+                    Numbers(tuple(rows)),
+                    options(**asked, **settings),
+                    topology=topology,
                 )
             ]
             for topology in ranks(world_size)
@@ -264,11 +304,17 @@ def test_the_first_batch_of_many_small_files_reads_its_own_files_only():
         return Numbers(rows)(block, columns)
 
     options = {"shuffle": True, "batch_format": "numpy", "read_threads": 1}
-    batches = iter(StreamLoader(index_of(rows), counted, StreamOptions(batch_size=4, **options), topology=ALONE))
+    batches = iter(
+        StreamLoader(
+            index_of(rows), counted, StreamOptions(batch_size=4, **options), topology=ALONE
+        )
+    )
     ids = next(batches)["row"].tolist()
     has_first.set()
     ids += [row for batch in batches for row in batch["row"].tolist()]
     assert sorted(ids) == list(range(400))
     assert len(read) == 404
-    whole = StreamLoader(index_of(rows), Numbers(rows), StreamOptions(batch_size=100, **options), topology=ALONE)
+    whole = StreamLoader(
+        index_of(rows), Numbers(rows), StreamOptions(batch_size=100, **options), topology=ALONE
+    )
     assert ids == [row for batch in whole for row in batch["row"].tolist()]

@@ -17,13 +17,24 @@ ALONE = Topology(rank=0, world_size=1)
 
 def write(root, rows, shift=0, name="a.parquet"):
     root.mkdir(exist_ok=True)
-    table = pa.table({"row": np.arange(shift, shift + rows), "text": [str(row * 7**shift) for row in range(rows)]})
+    table = pa.table(
+        {
+            "row": np.arange(shift, shift + rows),
+            "text": [str(row * 7**shift) for row in range(rows)],
+        }
+    )
     pq.write_table(table, root / name, row_group_size=20)
     return root
 
 
 def stream(root, **settings):
-    settings = {"batch_size": 8, "shuffle": True, "batch_format": "numpy", "topology": ALONE, **settings}
+    settings = {
+        "batch_size": 8,
+        "shuffle": True,
+        "batch_format": "numpy",
+        "topology": ALONE,
+        **settings,
+    }
     return headrace.open(root, cache_dir=root.parent / "cache").stream(**settings)
 
 

@@ -15,7 +15,8 @@ from gloo_cases import deliver_on_rank, open_split
 from rank_processes import run_ranks
 
 pytestmark = pytest.mark.skipif(
-    not (torch.distributed.is_available() and torch.distributed.is_gloo_available()), reason="needs torch with gloo"
+    not (torch.distributed.is_available() and torch.distributed.is_gloo_available()),
+    reason="needs torch with gloo",
 )
 
 SHARDS = {
@@ -32,7 +33,9 @@ def write_shards(root, name, extension):
     folder.mkdir()
     first = 0
     for shard, rows in enumerate(SHARDS[name]):
-        table = pa.table({"row": pa.array(range(first, first + rows), pa.int64()), "text": ["a"] * rows})
+        table = pa.table(
+            {"row": pa.array(range(first, first + rows), pa.int64()), "text": ["a"] * rows}
+        )
         path = folder / f"part-{shard:05d}.{extension}"
         if extension == "parquet":
             pq.write_table(table, path, row_group_size=32)
@@ -79,7 +82,9 @@ def deliver_groups(folder, groups):
             check_case(case, [record[str(world_size)][number] for record in records[:world_size]])
 
 
-def case_of(shards, extension, workers, method="fork", *, shuffle=True, remainder="pad", batch_size=5):
+def case_of(
+    shards, extension, workers, method="fork", *, shuffle=True, remainder="pad", batch_size=5
+):
     return {
         "shards": shards,
         "extension": extension,
@@ -128,7 +133,9 @@ def test_the_whole_grid_delivers_what_the_pure_order_says(tmp_path, method):
     few = method != "fork"  # each worker of these imports torch anew
     groups = []
     for world_size in (2, 3, 4):
-        grid = product(SHARDS, ("parquet", "csv"), (1, 2) if few else (0, 1, 2), (True, False), ("pad", "drop"))
+        grid = product(
+            SHARDS, ("parquet", "csv"), (1, 2) if few else (0, 1, 2), (True, False), ("pad", "drop")
+        )
         cases = [
             case_of(shards, extension, workers, method, shuffle=shuffle, remainder=remainder)
             for shards, extension, workers, shuffle, remainder in grid

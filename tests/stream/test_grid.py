@@ -36,7 +36,9 @@ BATCH_SIZES = {name: number % 5 + 1 for number, name in enumerate(SHARDS)}
 @cache
 def order_of(name, world_size, shuffle):
     """The rows in the global order that a stream on so many ranks would choose."""
-    plan = make_plan(INDEXES[name], batch_size=1, world_size=world_size, shuffle=shuffle, seed=5, epoch=2)
+    plan = make_plan(
+        INDEXES[name], batch_size=1, world_size=world_size, shuffle=shuffle, seed=5, epoch=2
+    )
     return np.array(rows_in_order(plan, INDEXES[name]), np.int64)
 
 
@@ -64,8 +66,12 @@ def check_plan(name, world_size, shuffle, remainder):
     assert filled == plan.padded_rows < world_size * batch_size
     assert {share.steps for share in shares} == {plan.steps_per_rank}
     assert len({share.items for share in shares}) == 1  # equal steps of equal size
-    assert remainder == "drop" or all(share.rows > share.batch_size * (share.steps - 1) for share in shares[:1])
-    assert all(0 <= share.index_of(share.items - 1) < total for share in shares if share.items)  # it fills with rows
+    assert remainder == "drop" or all(
+        share.rows > share.batch_size * (share.steps - 1) for share in shares[:1]
+    )
+    assert all(
+        0 <= share.index_of(share.items - 1) < total for share in shares if share.items
+    )  # it fills with rows
 
 
 @pytest.mark.parametrize("remainder", ["pad", "drop"])

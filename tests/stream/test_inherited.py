@@ -10,7 +10,9 @@ from torch.utils.data import DataLoader
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded"),  # forks on purpose
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # the number of workers is the subject
+    pytest.mark.filterwarnings(
+        "ignore:This DataLoader will create"
+    ),  # the number of workers is the subject
 ]
 
 

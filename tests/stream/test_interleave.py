@@ -61,7 +61,9 @@ def test_positions_of_a_very_long_epoch_are_exact():
     positions = np.array([0, 10**9 + 1, 39 * 10**9, 4 * 10**10 + 11])
     source, index = interleave.split(positions)
 
-    for position, number, inside in zip(positions.tolist(), source.tolist(), index.tolist(), strict=True):
+    for position, number, inside in zip(
+        positions.tolist(), source.tolist(), index.tolist(), strict=True
+    ):
         assert interleave.join(number, np.array([inside])).tolist() == [position]
 
 

@@ -14,7 +14,9 @@ from laws import examples
 
 
 def chosen(rows, ranks=1, batch_size=256, **settings):
-    return choose_lanes(index_of(rows), shuffle=True, ranks=ranks, batch_size=batch_size, **settings)
+    return choose_lanes(
+        index_of(rows), shuffle=True, ranks=ranks, batch_size=batch_size, **settings
+    )
 
 
 def test_small_data_is_one_permutation():
@@ -81,7 +83,9 @@ def test_small_sorted_data_mixes_like_a_permutation(blocks, batch_size):
 @pytest.mark.parametrize("world_size", [2, 5])
 def test_every_rank_sees_all_of_sorted_data(world_size):
     for epoch in range(2):
-        plan = make_plan(index_of([3000]), batch_size=8, world_size=world_size, shuffle=True, epoch=epoch)
+        plan = make_plan(
+            index_of([3000]), batch_size=8, world_size=world_size, shuffle=True, epoch=epoch
+        )
         share = plan.rank_rows(rank=0)
         _, row = plan.order.locate(plan.order.line_of(share.indices(0, share.rows)))
 
@@ -105,12 +109,20 @@ def test_large_sorted_data_mixes_like_places_of_its_lanes():
 
 
 @settings(max_examples=examples(30))
-@given(st.lists(st.integers(0, 50), min_size=1, max_size=9), st.integers(1, 4), st.integers(1, 9), st.booleans())
+@given(
+    st.lists(st.integers(0, 50), min_size=1, max_size=9),
+    st.integers(1, 4),
+    st.integers(1, 9),
+    st.booleans(),
+)
 def test_a_split_in_memory_gives_every_row_once_in_every_pass(rows, world_size, batch_size, pad):
     remainder = "pad" if pad or world_size > 1 else "exact"
-    options = StreamOptions(batch_size=batch_size, shuffle=True, seed=3, batch_format="numpy", remainder=remainder)
+    options = StreamOptions(
+        batch_size=batch_size, shuffle=True, seed=3, batch_format="numpy", remainder=remainder
+    )
     loaders = [
-        StreamLoader(index_of(rows), Numbers(tuple(rows)), options, topology=topology) for topology in ranks(world_size)
+        StreamLoader(index_of(rows), Numbers(tuple(rows)), options, topology=topology)
+        for topology in ranks(world_size)
     ]
     orders = []
     for _ in range(2):
@@ -119,7 +131,10 @@ def test_a_split_in_memory_gives_every_row_once_in_every_pass(rows, world_size, 
             for loader in loaders
             for batch in loader
             for row, text, valid in zip(
-                batch["row"], batch["text"], batch.get("valid", np.ones(len(batch["row"]), bool)), strict=True
+                batch["row"],
+                batch["text"],
+                batch.get("valid", np.ones(len(batch["row"]), bool)),
+                strict=True,
             )
             if valid
         ]

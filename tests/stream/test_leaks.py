@@ -40,7 +40,10 @@ def write(root, **splits):
 
 
 def reviews(numbers):
-    return [{"id": f"user {n}", "text": f"review number {n} of a product", "stars": n % 5} for n in numbers]
+    return [
+        {"id": f"user {n}", "text": f"review number {n} of a product", "stars": n % 5}
+        for n in numbers
+    ]
 
 
 def test_rows_of_the_same_content_are_counted_and_placed(tmp_path):
@@ -69,8 +72,18 @@ def test_rows_that_differ_in_any_value_are_not_the_same(tmp_path):
 
 
 def test_rows_without_any_value_share_nothing(tmp_path):
-    train = [{"a": None, "b": 1.5}, {"a": "", "b": None}, {"a": None, "b": float("nan")}, {"a": "x", "b": None}]
-    test = [{"a": None, "b": None}, {"a": "", "b": float("nan")}, {"a": "x", "b": None}, {"a": "", "b": None}]
+    train = [
+        {"a": None, "b": 1.5},
+        {"a": "", "b": None},
+        {"a": None, "b": float("nan")},
+        {"a": "x", "b": None},
+    ]
+    test = [
+        {"a": None, "b": None},
+        {"a": "", "b": float("nan")},
+        {"a": "x", "b": None},
+        {"a": "", "b": None},
+    ]
     report = headrace.find_leaks(write(tmp_path, train=train, test=test))
 
     assert report.blank == {"train": 2, "test": 3}
@@ -101,14 +114,20 @@ def test_counts_are_those_of_sets(tmp_path_factory, splits):
     rows = dict(zip(names, splits, strict=True))
     for each in report.shared:
         assert each.rows == sum(value in set(rows[each.earlier]) for value in rows[each.split])
-    assert report.repeated == {name: len(values) - len(set(values)) for name, values in rows.items()}
+    assert report.repeated == {
+        name: len(values) - len(set(values)) for name, values in rows.items()
+    }
 
 
 def test_the_settings_of_a_run_say_what_is_no_content(tmp_path):
     lines = ["when,who,text"]
-    lines += [f"20{20 + n % 6}-03-01,e{n},text {n // 2}" for n in range(400)]  # each text under two entities
+    lines += [
+        f"20{20 + n % 6}-03-01,e{n},text {n // 2}" for n in range(400)
+    ]  # each text under two entities
     (tmp_path / "raw.csv").write_text("\n".join(lines) + "\n")
-    split = headrace.TemporalSplit(source=tmp_path / "raw.csv", time="when", entity="who", split_date="2025-01-01")
+    split = headrace.TemporalSplit(
+        source=tmp_path / "raw.csv", time="when", entity="who", split_date="2025-01-01"
+    )
     headrace.prepare(split, tmp_path / "out")
     report = headrace.find_leaks(headrace.open(tmp_path / "out"))
 
@@ -119,7 +138,9 @@ def test_the_settings_of_a_run_say_what_is_no_content(tmp_path):
         ("val", "test"),
     }
     assert report.worst > 0.1
-    assert headrace.verify(tmp_path / "out").problems == []  # time and entity are apart all the same
+    assert (
+        headrace.verify(tmp_path / "out").problems == []
+    )  # time and entity are apart all the same
 
 
 def test_sequences_of_packed_rows_are_compared(tmp_path):
@@ -136,12 +157,16 @@ def test_sequences_of_packed_rows_are_compared(tmp_path):
                 # The second sequence of a train bin, alone in a bin of its own.
                 ids, mask, starts = moved.bin(5)
                 end = starts[2] if len(starts) > 2 else len(ids)
-                writer.write_bin(1, ids[starts[1] : end], mask[starts[1] : end], np.zeros(1, np.int64))
+                writer.write_bin(
+                    1, ids[starts[1] : end], mask[starts[1] : end], np.zeros(1, np.int64)
+                )
     report = headrace.find_leaks(headrace.open(tmp_path))
 
     assert report.unit == "sequence"
     by_hand = {
-        name: [tuple(part) for n in range(20) for part in np.split(kept.bin(n)[0], kept.bin(n)[2][1:])]
+        name: [
+            tuple(part) for n in range(20) for part in np.split(kept.bin(n)[0], kept.bin(n)[2][1:])
+        ]
         for name, kept in rows.items()
     }
     extra = len(moved.bin(3)[2]) + 1
@@ -154,7 +179,9 @@ def test_sequences_of_packed_rows_are_compared(tmp_path):
 
 def test_one_entity_under_several_names_is_found(tmp_path):
     train = [{"who": name, "x": n} for n, name in enumerate(["AB", "Zoë", "C D", "E", "f"])]
-    test = [{"who": name, "x": 10 + n} for n, name in enumerate(["ab ", "Zoe\u0308", "c  d", "E", "g"])]
+    test = [
+        {"who": name, "x": 10 + n} for n, name in enumerate(["ab ", "Zoe\u0308", "c  d", "E", "g"])
+    ]
     report = headrace.find_leaks(write(tmp_path, train=train, test=test), entity="who")
 
     assert (report.near_ids.entities, report.near_ids.separate) == (3, 3)
@@ -187,20 +214,29 @@ def test_a_column_that_gives_the_label_away_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "asked", [{"content": ["nonsense"]}, {"entity": "nonsense"}, {"label": "nonsense"}, {"ngram": 2}]
+    "asked",
+    [{"content": ["nonsense"]}, {"entity": "nonsense"}, {"label": "nonsense"}, {"ngram": 2}],
 )
 def test_what_is_not_there_is_refused(tmp_path, asked):
     with pytest.raises(SettingsError, match=next(iter(asked))):
-        headrace.find_leaks(write(tmp_path, train=reviews(range(3)), test=reviews(range(3))), **asked)
+        headrace.find_leaks(
+            write(tmp_path, train=reviews(range(3)), test=reviews(range(3))), **asked
+        )
 
 
-QUESTION = "a farmer sells nine eggs at the market every day for two dollars each how much does he make"
+QUESTION = (
+    "a farmer sells nine eggs at the market every day for two dollars each how much does he make"
+)
 SHORT = "what is the rarest colour"
 
 
 def overlaps(rows, items, ngram=13):
-    texts = [Texts(np.arange(len(each)), texts_of(pa.table({"t": each})).texts) for each in (rows, items)]
-    return list(find_overlaps({"items": Benchmark.of(texts[1], ngram)}, [("all", "a", 0, texts[0])]))
+    texts = [
+        Texts(np.arange(len(each)), texts_of(pa.table({"t": each})).texts) for each in (rows, items)
+    ]
+    return list(
+        find_overlaps({"items": Benchmark.of(texts[1], ngram)}, [("all", "a", 0, texts[0])])
+    )
 
 
 def test_items_are_found_verbatim_embedded_and_in_part():
@@ -214,7 +250,9 @@ def test_items_are_found_verbatim_embedded_and_in_part():
         f"say, {SHORT} of all",
         "what is the rarest of colours",
     ]
-    found = {(each.location, each.item): each.fraction for each in overlaps(rows, [QUESTION, SHORT])}
+    found = {
+        (each.location, each.item): each.fraction for each in overlaps(rows, [QUESTION, SHORT])
+    }
 
     runs = len(words) - 12
     assert found == {("a:1", 0): 1.0, ("a:2", 0): 1.0, ("a:3", 0): 2 / runs, ("a:5", 1): 1.0}
@@ -239,7 +277,11 @@ def test_overlaps_are_those_of_a_search_word_by_word(seed, ngram):
     for number, item in enumerate(items):
         words = item.split()
         n = min(len(words), ngram)
-        wanted = {tuple(words[i : i + n]) for i in range(len(words) - n + 1)} if len(words) >= 5 else set()
+        wanted = (
+            {tuple(words[i : i + n]) for i in range(len(words) - n + 1)}
+            if len(words) >= 5
+            else set()
+        )
         for row, other in enumerate(rows):
             held = other.split()
             if wanted & {tuple(held[i : i + n]) for i in range(len(held) - n + 1)}:
@@ -250,7 +292,11 @@ def test_overlaps_are_those_of_a_search_word_by_word(seed, ngram):
 def test_texts_inside_lists_and_structs_are_looked_at():
     table = pa.Table.from_pylist(
         [
-            {"m": [{"role": "user", "content": "one"}, {"role": None, "content": "two"}], "n": 1, "t": None},
+            {
+                "m": [{"role": "user", "content": "one"}, {"role": None, "content": "two"}],
+                "n": 1,
+                "t": None,
+            },
             {"m": [], "n": 2, "t": "three"},
             {"m": None, "n": 3, "t": "four"},
         ]
@@ -259,7 +305,10 @@ def test_texts_inside_lists_and_structs_are_looked_at():
         pairs = sorted(zip(found.row.tolist(), found.texts.to_list(), strict=True))
         assert pairs == [(0, "one"), (0, "two"), (0, "user"), (1, "three"), (2, "four")]
     sliced = texts_of(table.slice(1))
-    assert sorted(zip(sliced.row.tolist(), sliced.texts.to_list(), strict=True)) == [(0, "three"), (1, "four")]
+    assert sorted(zip(sliced.row.tolist(), sliced.texts.to_list(), strict=True)) == [
+        (0, "three"),
+        (1, "four"),
+    ]
 
 
 def test_values_behind_a_null_are_not_looked_at():
@@ -272,7 +321,9 @@ def test_values_behind_a_null_are_not_looked_at():
             expected = texts_in([row["it"] for row in rows.to_pylist()])
             found = texts_of(rows)
 
-            pairs = [set(zip(each.row.tolist(), each.texts, strict=True)) for each in (expected, found)]
+            pairs = [
+                set(zip(each.row.tolist(), each.texts, strict=True)) for each in (expected, found)
+            ]
             assert pairs[0] == pairs[1]
 
 
@@ -319,16 +370,26 @@ def test_a_planted_benchmark_is_found_in_the_rows_of_a_dataset(tmp_path):
 
 
 @settings(max_examples=examples(50), deadline=None)
-@given(st.lists(st.lists(st.sampled_from(["AB", "ab ", " Ab", "CD", "cd", "e"]), max_size=6), min_size=2, max_size=3))
+@given(
+    st.lists(
+        st.lists(st.sampled_from(["AB", "ab ", " Ab", "CD", "cd", "e"]), max_size=6),
+        min_size=2,
+        max_size=3,
+    )
+)
 def test_names_of_one_entity_count_where_an_earlier_split_has_another(tmp_path_factory, splits):
     names = ("train", "val", "test")[: len(splits)]
     tables = {
-        name: pa.table({"id": pa.array(ids, pa.string()), "x": pa.array(range(len(ids)), pa.int64())})
+        name: pa.table(
+            {"id": pa.array(ids, pa.string()), "x": pa.array(range(len(ids)), pa.int64())}
+        )
         for name, ids in zip(names, splits, strict=True)
     }
     if not any(splits):
         return
-    report = headrace.find_leaks(write(tmp_path_factory.mktemp("d"), **tables), entity="id", content=["x"])
+    report = headrace.find_leaks(
+        write(tmp_path_factory.mktemp("d"), **tables), entity="id", content=["x"]
+    )
     shares, apart = [0.0], set()
     for later, ids in enumerate(splits):
         earlier = {each for own in splits[:later] for each in own}
@@ -350,7 +411,10 @@ def test_the_command_says_what_it_found_and_exits_by_the_threshold(tmp_path):
 
     done = command(*asked)
     assert done.returncode == 1
-    assert "2.00% of a split or benchmark was found elsewhere, but at most 0.10% is allowed" in done.stderr
+    assert (
+        "2.00% of a split or benchmark was found elsewhere, but at most 0.10% is allowed"
+        in done.stderr
+    )
     assert "train/part-0.parquet:3 = test/part-0.parquet:49" in done.stdout
     assert command(*asked, "--max-share", "0.05").returncode == 0
     told = json.loads(command(*asked, "--max-share", "0.05", "--json").stdout)
@@ -372,8 +436,14 @@ KINDS = {
 @pytest.mark.parametrize("role", ["entity", "label", "content"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_column_of_any_type_of_value_plays_any_role(tmp_path, kind, role):
-    rows = pa.table({"it": KINDS[kind], "class": [n % 3 for n in range(40)], "when": ["2024-01-01"] * 40})
-    asked = {"entity": {"entity": "it", "time": "when"}, "label": {"label": "it"}, "content": {"label": "class"}}[role]
+    rows = pa.table(
+        {"it": KINDS[kind], "class": [n % 3 for n in range(40)], "when": ["2024-01-01"] * 40}
+    )
+    asked = {
+        "entity": {"entity": "it", "time": "when"},
+        "label": {"label": "it"},
+        "content": {"label": "class"},
+    }[role]
     report = headrace.find_leaks(write(tmp_path, train=rows, test=rows), content=["it"], **asked)
 
     [shared] = report.shared
@@ -386,7 +456,9 @@ def test_a_column_that_is_no_key_is_named(tmp_path, value, role):
     rows = pa.table({"it": [value] * 9, "text": ["a"] * 9})
 
     with pytest.raises(InputError, match=f"{role} 'it'"):
-        headrace.find_leaks(write(tmp_path, train=rows, test=rows), content=["text"], **{role: "it"})
+        headrace.find_leaks(
+            write(tmp_path, train=rows, test=rows), content=["text"], **{role: "it"}
+        )
 
 
 @pytest.mark.parametrize("empty", [{"train"}, {"test"}, {"train", "test"}])
@@ -400,7 +472,9 @@ def test_splits_without_rows_share_nothing(tmp_path, empty):
 
 def test_a_column_that_is_named_twice_is_compared_once(tmp_path):
     data = write(tmp_path, train=reviews([1, 2]), test=reviews([2, 3]))
-    once, twice = (headrace.find_leaks(data, content=["text"] * times, near=0.8) for times in (1, 2))
+    once, twice = (
+        headrace.find_leaks(data, content=["text"] * times, near=0.8) for times in (1, 2)
+    )
 
     assert once == twice
 
@@ -414,15 +488,23 @@ def test_benchmarks_lie_at_any_depth_and_count_once(tmp_path, monkeypatch):
     found = find_benchmarks(["eval", tmp_path / "eval", "eval/a/x.txt", "eval/a"])
 
     assert sorted(found.values()) == ["eval/a/b/x.txt", "eval/a/x.txt"]
-    report = headrace.find_leaks(write(tmp_path / "data", train=[{"text": f"Say {item}"}]), against=["eval"])
+    report = headrace.find_leaks(
+        write(tmp_path / "data", train=[{"text": f"Say {item}"}]), against=["eval"]
+    )
     assert {str(path): 1 for path in find_benchmarks(["eval"])} == report.items
-    assert {(each.source, each.item, each.fraction) for each in report.overlaps} == {(path, 0, 1) for path in report.items}
+    assert {(each.source, each.item, each.fraction) for each in report.overlaps} == {
+        (path, 0, 1) for path in report.items
+    }
 
 
 def test_items_of_a_text_file_are_its_lines(tmp_path):
-    (tmp_path / "items.txt").write_text("one two three\x0cfour five\r\nsix seven eight nine\u2028ten\n")
+    (tmp_path / "items.txt").write_text(
+        "one two three\x0cfour five\r\nsix seven eight nine\u2028ten\n"
+    )
     items = Benchmark.of(read_items(tmp_path / "items.txt"), 13)
     rows = pa.array(["one two three four five", "six seven eight nine ten"])
-    found = find_overlaps({"items": items}, [("all", "rows", 0, texts_of(pa.table({"text": rows})))])
+    found = find_overlaps(
+        {"items": items}, [("all", "rows", 0, texts_of(pa.table({"text": rows})))]
+    )
 
     assert [(each.item, each.location) for each in found] == [(0, "rows:0"), (1, "rows:1")]

@@ -41,7 +41,11 @@ print("given")
 def test_a_script_may_end_with_a_stream_open(tmp_path: Path, options: tuple[str, ...]) -> None:
     pq.write_table(pa.table({"x": range(1000)}), tmp_path / "a.parquet", row_group_size=100)
     ended = subprocess.run(
-        [sys.executable, "-c", SCRIPT, tmp_path, *options], capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, "-c", SCRIPT, tmp_path, *options],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
 
     assert ("given\n", "", 0) == (ended.stdout, ended.stderr, ended.returncode)

@@ -22,13 +22,25 @@ import headrace
 from headrace.lightning import EpochCallback, HeadraceDataModule
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # the number of workers is the subject
-    pytest.mark.filterwarnings("ignore:GPU available but not used"),  # a machine with one runs these too
+    pytest.mark.filterwarnings(
+        "ignore:This DataLoader will create"
+    ),  # the number of workers is the subject
+    pytest.mark.filterwarnings(
+        "ignore:GPU available but not used"
+    ),  # a machine with one runs these too
     pytest.mark.filterwarnings("ignore:Checkpoint directory:"),  # the same folder on purpose
-    pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning"),  # lightning 2.6 in newer torch
-    pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`"),  # resumed without saving again
-    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no"),  # foreign loops only train
-    pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers"),  # plain loaders, on purpose
+    pytest.mark.filterwarnings(
+        "ignore:.*LeafSpec.* is deprecated:FutureWarning"
+    ),  # lightning 2.6 in newer torch
+    pytest.mark.filterwarnings(
+        "ignore:Be aware that when using `ckpt_path`"
+    ),  # resumed without saving again
+    pytest.mark.filterwarnings(
+        "ignore:You defined a `validation_step` but have no"
+    ),  # foreign loops only train
+    pytest.mark.filterwarnings(
+        "ignore:The 'train_dataloader' does not have many workers"
+    ),  # plain loaders, on purpose
 ]
 
 
@@ -42,10 +54,17 @@ def flat(parts):
 
 
 def test_packed_sequences_are_packed_batches_of_both_loaders(tmp_path):
-    rows = [{"input_ids": list(range(10 * n, 10 * n + 9)), "loss_mask": [0] * 4 + [1] * 5} for n in range(1, 80)]
+    rows = [
+        {"input_ids": list(range(10 * n, 10 * n + 9)), "loss_mask": [0] * 4 + [1] * 5}
+        for n in range(1, 80)
+    ]
     (tmp_path / "raw.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
     recipe = headrace.PackedSequences(
-        blend=str(tmp_path / "raw.jsonl"), pack_size=32, train_ratio=0.75, val_ratio=0.25, test_ratio=0
+        blend=str(tmp_path / "raw.jsonl"),
+        pack_size=32,
+        train_ratio=0.75,
+        val_ratio=0.25,
+        test_ratio=0,
     )
     headrace.prepare(recipe, tmp_path / "out")
     module = HeadraceDataModule(tmp_path / "out", batch_size=2, options={"packed": "padded"})
@@ -54,7 +73,11 @@ def test_packed_sequences_are_packed_batches_of_both_loaders(tmp_path):
 
     assert all((2, 27) == tuple(batch["input_ids"].shape) for batch in train[:-1])
     assert all("cu_seqlens" in batch for batch in train + val)
-    tokens = [token for batch in train + val for token in batch["labels"][batch["labels"] != -100].tolist()]
+    tokens = [
+        token
+        for batch in train + val
+        for token in batch["labels"][batch["labels"] != -100].tolist()
+    ]
     assert sorted(token for row in rows for token in row["input_ids"][4:]) == sorted(tokens)
 
 
@@ -65,16 +88,22 @@ def tokens(tmp_path_factory):
     lengths = some_lengths(400, most=40)
     table = pa.table(
         {
-            "input_ids": pa.array([list(range(100 * row, 100 * row + n)) for row, n in enumerate(lengths)]),
+            "input_ids": pa.array(
+                [list(range(100 * row, 100 * row + n)) for row, n in enumerate(lengths)]
+            ),
             "entity": [f"e{row}" for row in range(400)],
             "time": ["2020-01-01"] * 400,
         }
     )
     (root / "raw").mkdir()
     for shard in range(4):
-        pq.write_table(table.slice(100 * shard, 100), root / "raw" / f"part-{shard}.parquet", row_group_size=30)
+        pq.write_table(
+            table.slice(100 * shard, 100), root / "raw" / f"part-{shard}.parquet", row_group_size=30
+        )
     headrace.prepare(
-        headrace.TemporalSplit(source=str(root / "raw"), time="time", entity="entity", split_date="2025-01-01"),
+        headrace.TemporalSplit(
+            source=str(root / "raw"), time="time", entity="entity", split_date="2025-01-01"
+        ),
         root / "out",
     )
     return root / "out"
@@ -83,7 +112,10 @@ def tokens(tmp_path_factory):
 PACKED = {
     "batch_size": 2,
     "columns": None,
-    "options": {"pack": headrace.PackRows(capacity=100, buffer_rows=64), "packed": headrace.PackedBatches(pad_id=-1)},
+    "options": {
+        "pack": headrace.PackRows(capacity=100, buffer_rows=64),
+        "packed": headrace.PackedBatches(pad_id=-1),
+    },
 }
 
 
@@ -97,7 +129,9 @@ def rows_of_tokens(path, split):
 
 @pytest.mark.smoke("0")
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_rows_packed_while_streaming_come_once_an_epoch_though_each_epoch_has_other_bins(tokens, num_workers):
+def test_rows_packed_while_streaming_come_once_an_epoch_though_each_epoch_has_other_bins(
+    tokens, num_workers
+):
     model = fit(tokens, epochs=4, model=PackedRecorder(), num_workers=num_workers, **PACKED)
     train, val = rows_of_tokens(tokens, "train"), rows_of_tokens(tokens, "val")
 
@@ -115,7 +149,9 @@ def test_a_checkpoint_of_packing_resumes_exactly(tokens, tmp_path, num_workers):
     whole = fit(tokens, model=PackedRecorder(), folder=tmp_path, every=1, **settings)
     first = len(whole.seen[0])
     for step in (3, first - 1, first, first + 5):
-        resumed = fit(tokens, model=PackedRecorder(), ckpt_path=tmp_path / f"step={step}.ckpt", **settings)
+        resumed = fit(
+            tokens, model=PackedRecorder(), ckpt_path=tmp_path / f"step={step}.ckpt", **settings
+        )
         epoch, done = (0, step) if step < first else (1, step - first)
         expected = {number: batches for number, batches in whole.seen.items() if number >= epoch}
         expected[epoch] = expected[epoch][done:]
@@ -150,11 +186,17 @@ def test_every_epoch_delivers_every_row_once_in_an_order_of_its_own(path, num_wo
 def test_a_checkpoint_resumes_exactly_wherever_it_was_saved(path, tmp_path, num_workers):
     whole = fit(path, epochs=3, num_workers=num_workers, folder=tmp_path, every=1)
     steps = len(whole.seen[0])
-    stops = (4, steps, 2 * steps) if num_workers else (3, steps - 1, steps, steps + 1, 2 * steps)  # whole rounds
+    stops = (
+        (4, steps, 2 * steps) if num_workers else (3, steps - 1, steps, steps + 1, 2 * steps)
+    )  # whole rounds
     for step in stops:
-        resumed = fit(path, epochs=3, num_workers=num_workers, ckpt_path=tmp_path / f"step={step}.ckpt")
+        resumed = fit(
+            path, epochs=3, num_workers=num_workers, ckpt_path=tmp_path / f"step={step}.ckpt"
+        )
         done = step % steps
-        expected = {epoch: batches for epoch, batches in whole.seen.items() if epoch >= step // steps}
+        expected = {
+            epoch: batches for epoch, batches in whole.seen.items() if epoch >= step // steps
+        }
         expected[step // steps] = expected[step // steps][done:]
 
         assert expected == resumed.seen, step
@@ -162,7 +204,9 @@ def test_a_checkpoint_resumes_exactly_wherever_it_was_saved(path, tmp_path, num_
 
 @pytest.mark.smoke("5-0")
 @pytest.mark.parametrize(("batch_size", "num_workers"), [(5, 0), (33, 2)])
-def test_another_batch_size_and_workers_get_the_rest_and_then_whole_epochs(path, tmp_path, batch_size, num_workers):
+def test_another_batch_size_and_workers_get_the_rest_and_then_whole_epochs(
+    path, tmp_path, batch_size, num_workers
+):
     first = fit(path, epochs=1, folder=tmp_path, every=4, max_steps=4)
     resumed = fit(
         path,
@@ -193,7 +237,9 @@ def fit_groups(path, folder, groups):
     """What each rank recorded: [group][job] is a list over ranks. The same processes form one group after another."""
     processes = max(size for _, size, _ in groups)
     with free_ports(len(groups)) as ports:
-        asked = [(name, size, port, jobs) for (name, size, jobs), port in zip(groups, ports, strict=True)]
+        asked = [
+            (name, size, port, jobs) for (name, size, jobs), port in zip(groups, ports, strict=True)
+        ]
         run_ranks(on_rank, processes, str(path), str(folder), asked)
     records = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(processes)]
     return {
@@ -239,7 +285,17 @@ def test_ddp_ranks_take_equal_steps_and_other_ranks_resume_them(path, tmp_path):
         ),
         ("three", 3, {"of two": {**again, "batch_size": 9, "num_workers": 1}}),
         ("four", 4, {"of two": {**again, "batch_size": 5}, "whole": four}),
-        ("back", 2, {"of four": {"epochs": 2, "ckpt_path": str(tmp_path / "step=3.ckpt"), "batch_size": 11}}),
+        (
+            "back",
+            2,
+            {
+                "of four": {
+                    "epochs": 2,
+                    "ckpt_path": str(tmp_path / "step=3.ckpt"),
+                    "batch_size": 11,
+                }
+            },
+        ),
     ]
     runs = fit_groups(path, tmp_path, groups)
     train, val = rows_of(path, "train"), rows_of(path, "val")
@@ -267,7 +323,12 @@ def test_the_callback_tells_foreign_loops_their_epoch(path, tmp_path, num_worker
         )
         model = Recorder()
         loader = DataLoader(dataset, batch_size=None, num_workers=num_workers)
-        trainer = Trainer(max_epochs=epochs, callbacks=[EpochCallback(dataset)], enable_checkpointing=False, **QUIET)
+        trainer = Trainer(
+            max_epochs=epochs,
+            callbacks=[EpochCallback(dataset)],
+            enable_checkpointing=False,
+            **QUIET,
+        )
         trainer.fit(model, loader, **settings)
         trainer.save_checkpoint(tmp_path / "end.ckpt")
         return model.seen
@@ -282,19 +343,24 @@ def test_the_callback_tells_foreign_loops_their_epoch(path, tmp_path, num_worker
 def test_splits_that_are_not_there_have_no_loader_and_settings_are_checked(path):
     module = HeadraceDataModule(path, batch_size=8)
 
-    assert sorted(flat(batch["row"][batch["valid"]].tolist() for batch in module.test_dataloader())) == rows_of(
-        path, "test"
-    )
-    with pytest.raises(headrace.errors.StreamError, match=r"data module state: format_version is None"):
+    assert sorted(
+        flat(batch["row"][batch["valid"]].tolist() for batch in module.test_dataloader())
+    ) == rows_of(path, "test")
+    with pytest.raises(
+        headrace.errors.StreamError, match=r"data module state: format_version is None"
+    ):
         module.load_state_dict({"x": 1})
 
 
 @pytest.mark.smoke("lightning-import headrace.lightning")
 @pytest.mark.parametrize(
-    ("module", "use"), [("lightning", "import headrace.lightning"), ("torch", "import headrace.stream.loader.map")]
+    ("module", "use"),
+    [("lightning", "import headrace.lightning"), ("torch", "import headrace.stream.loader.map")],
 )
 def test_without_the_library_the_error_names_the_extra(module, use):
     code = f"import sys; sys.modules[{module!r}] = None\n{use}"
-    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    child = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
 
     assert f"pip install 'headrace[{module}]'" in child.stderr

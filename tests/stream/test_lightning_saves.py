@@ -21,10 +21,16 @@ from headrace.sealed import seal, unseal
 from headrace.stream.loader.resumed import FORMAT_VERSION
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # the number of workers is the subject
-    pytest.mark.filterwarnings("ignore:GPU available but not used"),  # a machine with one runs these too
+    pytest.mark.filterwarnings(
+        "ignore:This DataLoader will create"
+    ),  # the number of workers is the subject
+    pytest.mark.filterwarnings(
+        "ignore:GPU available but not used"
+    ),  # a machine with one runs these too
     pytest.mark.filterwarnings("ignore:Checkpoint directory:"),  # the same folder on purpose
-    pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning"),  # lightning 2.6 in newer torch
+    pytest.mark.filterwarnings(
+        "ignore:.*LeafSpec.* is deprecated:FutureWarning"
+    ),  # lightning 2.6 in newer torch
     pytest.mark.filterwarnings("ignore:You requested to overfit"),  # on purpose
     pytest.mark.filterwarnings("ignore:`max_epochs` was not set"),  # steps are the subject
 ]
@@ -37,11 +43,30 @@ def path(tmp_path_factory):
     return prepare_dataset(tmp_path_factory.mktemp("lightning"))
 
 
-def run(path, *, ckpt_path=None, callbacks=(), save=None, num_workers=0, module=None, model=None, **options):
+def run(
+    path,
+    *,
+    ckpt_path=None,
+    callbacks=(),
+    save=None,
+    num_workers=0,
+    module=None,
+    model=None,
+    **options,
+):
     """A fit; its batches in order."""
     model = model or Recorder()
-    module = module or HeadraceDataModule(path, batch_size=16, num_workers=num_workers, columns=["row", "x", "y"])
-    options = {"devices": 1, "num_sanity_val_steps": 0, **QUIET, "enable_checkpointing": False, **FOREVER, **options}
+    module = module or HeadraceDataModule(
+        path, batch_size=16, num_workers=num_workers, columns=["row", "x", "y"]
+    )
+    options = {
+        "devices": 1,
+        "num_sanity_val_steps": 0,
+        **QUIET,
+        "enable_checkpointing": False,
+        **FOREVER,
+        **options,
+    }
     trainer = Trainer(callbacks=list(callbacks), **options)
     trainer.fit(model, datamodule=module, ckpt_path=ckpt_path)
     if save is not None:
@@ -67,7 +92,9 @@ KINDS = {
 @pytest.mark.slow
 @pytest.mark.smoke("plain-0")
 @pytest.mark.parametrize(("kind", "num_workers"), [*((kind, 0) for kind in KINDS), ("plain", 2)])
-def test_a_checkpoint_after_a_fit_that_stopped_inside_an_epoch(path, tmp_path, steps, kind, num_workers):
+def test_a_checkpoint_after_a_fit_that_stopped_inside_an_epoch(
+    path, tmp_path, steps, kind, num_workers
+):
     options = {"num_workers": num_workers, **KINDS[kind]}
     whole = run(path, **options, max_steps=3 * steps)
     for stop in (4, 6, steps):  # whole rounds of two workers
@@ -165,13 +192,20 @@ def test_overfitting_sees_the_same_batches_in_every_epoch(path, tmp_path, num_wo
 def test_limited_passes_begin_their_epochs_and_limited_validation_sees_the_same_rows_each_time(
     path, steps, limit, num_workers
 ):
-    limited = {"limit_train_batches": limit, "limit_val_batches": 2, "max_epochs": 3, "num_workers": num_workers}
+    limited = {
+        "limit_train_batches": limit,
+        "limit_val_batches": 2,
+        "max_epochs": 3,
+        "num_workers": num_workers,
+    }
     model = Recorder()
     seen = run(path, **limited, model=model)
     whole = run(path, max_epochs=3)
     of_epoch = limit if isinstance(limit, int) else int(steps * limit)
     validation = HeadraceDataModule(path, batch_size=16).val_dataloader()
-    first_two = [row for batch in islice(validation, 2) for row in batch["row"][batch["valid"]].tolist()]
+    first_two = [
+        row for batch in islice(validation, 2) for row in batch["row"][batch["valid"]].tolist()
+    ]
 
     assert [batch for n in range(3) for batch in whole[n * steps : n * steps + of_epoch]] == seen
     assert [first_two] * 3 == model.validated

@@ -39,12 +39,16 @@ def deliveries(dataset, world_size, epoch, steps=None, **options):
     """(row, rank, step, place) of every real row of an epoch, or of its first steps, and the states then."""
     found, states = [], []
     for topology in ranks(world_size):
-        loader = dataset.stream(batch_size=8, seed=5, batch_format="numpy", topology=topology, **options)
+        loader = dataset.stream(
+            batch_size=8, seed=5, batch_format="numpy", topology=topology, **options
+        )
         loader.set_epoch(epoch)
         for step, batch in enumerate(islice(loader, steps)):
             found += [
                 (row, topology.rank, step, place)
-                for place, (row, valid) in enumerate(zip(batch["row"].tolist(), batch["valid"].tolist(), strict=True))
+                for place, (row, valid) in enumerate(
+                    zip(batch["row"].tolist(), batch["valid"].tolist(), strict=True)
+                )
                 if valid
             ]
         states.append(loader.state_dict())
@@ -79,9 +83,13 @@ def test_a_checkpoint_has_received_what_was_delivered_before(dataset, order, wor
     data, _ = dataset
     _, rows = data.entity_index("who").rows_of("all", ASKED)
     expected, states = deliveries(data, world_size, 1, steps, **ORDERS[order])
-    received = find_received(data.split_index(), StreamState.from_dict(states[0]), rows, ranks=world_size, batch_size=8)
+    received = find_received(
+        data.split_index(), StreamState.from_dict(states[0]), rows, ranks=world_size, batch_size=8
+    )
 
-    assert sorted(each for each in expected if each[0] in set(rows.tolist())) == told(received, rows)
+    assert sorted(each for each in expected if each[0] in set(rows.tolist())) == told(
+        received, rows
+    )
 
 
 def test_where_ranks_changed_positions_are_told_and_steps_refused(dataset):
@@ -91,7 +99,9 @@ def test_where_ranks_changed_positions_are_told_and_steps_refused(dataset):
     first, states = deliveries(data, 2, 0, 4, **options)
     second, later = [], []
     for topology in ranks(5):
-        loader = data.stream(batch_size=8, seed=5, batch_format="numpy", topology=topology, **options)
+        loader = data.stream(
+            batch_size=8, seed=5, batch_format="numpy", topology=topology, **options
+        )
         loader.load_state_dict(states[0])
         for batch in islice(loader, 2):
             second += batch["row"][batch["valid"]].tolist()

@@ -23,9 +23,18 @@ def flat(parts):
 
 def loaders(world_size=1, rows=ROWS, **settings):
     settings = StreamOptions(
-        **{"batch_size": 8, "shuffle": True, "batch_format": "numpy", "shuffle_rows": 32, **settings}
+        **{
+            "batch_size": 8,
+            "shuffle": True,
+            "batch_format": "numpy",
+            "shuffle_rows": 32,
+            **settings,
+        }
     )
-    return [StreamLoader(index_of(rows), Numbers(rows), settings, topology=topology) for topology in ranks(world_size)]
+    return [
+        StreamLoader(index_of(rows), Numbers(rows), settings, topology=topology)
+        for topology in ranks(world_size)
+    ]
 
 
 def real_rows(batch):
@@ -34,7 +43,10 @@ def real_rows(batch):
 
 def steps(group):
     """What all ranks receive together, step by step; they must end together."""
-    return [sorted(row for batch in batches for row in real_rows(batch)) for batches in zip(*group, strict=True)]
+    return [
+        sorted(row for batch in batches for row in real_rows(batch))
+        for batches in zip(*group, strict=True)
+    ]
 
 
 def sequence(loader):
@@ -120,7 +132,11 @@ def test_resumed_is_uninterrupted_on_ranks_that_divide_the_groups_and_any_batch_
     assert state["groups"] == 6
     while len(received) < TOTAL:
         group = loaders(
-            dice.choice([1, 2, 3, 6]), batch_size=dice.randint(1, 20), lanes=6, seed=number, remainder="pad"
+            dice.choice([1, 2, 3, 6]),
+            batch_size=dice.randint(1, 20),
+            lanes=6,
+            seed=number,
+            remainder="pad",
         )
         for loader in group:
             loader.load_state_dict(state)
@@ -144,7 +160,9 @@ def test_any_chain_of_ranks_and_batch_sizes_receives_every_row_once(number):
     dice = random.Random(number)
     state, received = None, []
     while len(received) < TOTAL:
-        group = loaders(dice.randint(1, 7), batch_size=dice.randint(1, 9), lanes=6, seed=number, remainder="pad")
+        group = loaders(
+            dice.randint(1, 7), batch_size=dice.randint(1, 9), lanes=6, seed=number, remainder="pad"
+        )
         for loader in group if state else ():
             loader.load_state_dict(state)
         for _, batches in zip(range(dice.randint(1, 6)), zip(*group, strict=True), strict=False):

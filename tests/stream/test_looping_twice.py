@@ -14,7 +14,9 @@ from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.ranks.topology import Topology
 from headrace.tabular.dataset import PipelineIterableDataset
 
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # the number of workers is the subject
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:This DataLoader will create"
+)  # the number of workers is the subject
 
 ALONE = Topology(rank=0, world_size=1)
 
@@ -74,7 +76,10 @@ def test_watched_batches_go_on_to_the_next_epoch(workers):
     dataset = dataset_of(workers, topology=ALONE)
     loader = loader_of(dataset)
 
-    assert epochs_of(workers) == [rows_of(dataset.watched(loader)), rows_of(dataset.watched(loader))]
+    assert epochs_of(workers) == [
+        rows_of(dataset.watched(loader)),
+        rows_of(dataset.watched(loader)),
+    ]
 
 
 @pytest.mark.slow
@@ -117,7 +122,9 @@ def test_a_loader_that_told_the_length_of_a_rest_goes_on_to_a_whole_epoch(worker
 @pytest.mark.parametrize("kind", ["stream", "dataset"])
 def test_a_pass_that_is_left_and_begun_again_warns_once_and_a_look_does_not(kind, caplog):
     if kind == "stream":
-        loader = StreamLoader(index_of(ROWS), Numbers(ROWS), StreamOptions(batch_size=5, shuffle=True))
+        loader = StreamLoader(
+            index_of(ROWS), Numbers(ROWS), StreamOptions(batch_size=5, shuffle=True)
+        )
     else:
         loader = dataset_of(0, topology=ALONE)
     with caplog.at_level(logging.WARNING):
@@ -169,7 +176,11 @@ def test_packing_goes_on_to_the_next_epoch(tmp_path):
     from packing_stream_cases import some_lengths, write_rows
 
     path = write_rows(tmp_path / "tokens", some_lengths(60), shard_rows=30, group_rows=10)
-    settings = {"batch_size": 2, "pack": headrace.PackRows(capacity=100, buffer_rows=64), "shuffle": True}
+    settings = {
+        "batch_size": 2,
+        "pack": headrace.PackRows(capacity=100, buffer_rows=64),
+        "shuffle": True,
+    }
     dataset = headrace.open(path, cache_dir=tmp_path / "cache").torch_dataset(**settings)
     first, second = ([batch["input_ids"].tolist() for batch in dataset] for _ in range(2))
 

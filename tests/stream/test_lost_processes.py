@@ -21,7 +21,8 @@ from headrace.stream.ranks.group import LocalProcesses
 from headrace.stream.ranks.topology import Topology
 
 pytestmark = pytest.mark.skipif(
-    not (torch.distributed.is_available() and torch.distributed.is_gloo_available()), reason="needs torch with gloo"
+    not (torch.distributed.is_available() and torch.distributed.is_gloo_available()),
+    reason="needs torch with gloo",
 )
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 
@@ -47,7 +48,9 @@ def test_a_failure_in_one_process_of_the_only_rank_ends_the_other(tmp_path):
     assert "the disk has gone" in own["error"]
     assert other["error"].startswith(words)
     assert "the disk has gone" in other["error"]
-    assert other["error"].endswith("; fix the cause there, then resume all ranks from the last saved state")
+    assert other["error"].endswith(
+        "; fix the cause there, then resume all ranks from the last saved state"
+    )
     assert other["batches"] == BEFORE
     assert any(line.startswith(words) for line in own["log"])
 
@@ -58,13 +61,20 @@ def test_a_failure_in_one_process_of_the_only_rank_ends_the_other(tmp_path):
 def test_a_killed_process_ends_the_others_by_name(tmp_path, processes, ranks, workers):
     codes = end_ranks(lose_one, processes, processes, str(tmp_path), "killed", ranks, workers)
     last = processes - 1
-    who = f"rank {last} of {ranks}" if ranks == processes else f"process {last} of {processes} (rank 0 of {ranks})"
+    who = (
+        f"rank {last} of {ranks}"
+        if ranks == processes
+        else f"process {last} of {processes} (rank 0 of {ranks})"
+    )
 
     assert [*[0] * last, -signal.SIGKILL] == codes
     for other in told(tmp_path, processes, but=[last]):
         assert other["kind"] == "StreamError"
         assert other["error"].startswith(f"{who} stopped the stream: its process (PID ")
-        assert "died during epoch 0 without reporting an error, as happens when the kernel" in other["error"]
+        assert (
+            "died during epoch 0 without reporting an error, as happens when the kernel"
+            in other["error"]
+        )
         assert other["batches"] == BEFORE
         assert 1 == sum("stopped the stream" in line for line in other["log"])
 
@@ -87,19 +97,27 @@ def test_dynamic_sharing_refuses_two_processes_of_one_rank(tmp_path):
     processes = told(tmp_path, 4)
 
     for rank, each in zip((0, 0, 1, 1), processes, strict=True):
-        assert f"topology says rank {rank} of 2, the process group has 4 processes" in each["2"]["error"]
+        assert (
+            f"topology says rank {rank} of 2, the process group has 4 processes"
+            in each["2"]["error"]
+        )
         assert list(range(sum(ROWS))) == each["1"]["rows"]  # one rank: nobody to share with
 
 
 def test_dynamic_sharing_refuses_two_processes_of_one_rank_in_a_store_of_their_own():
     options = StreamOptions(batch_size=10, distribution="dynamic", batch_format="numpy")
     store, topology = Board(), Topology(rank=1, world_size=2)
-    streams = [StreamLoader(index_of(ROWS), Numbers(ROWS), options, topology=topology, store=store) for _ in range(2)]
+    streams = [
+        StreamLoader(index_of(ROWS), Numbers(ROWS), options, topology=topology, store=store)
+        for _ in range(2)
+    ]
     streams[1].passes.name = streams[0].passes.name  # as in two processes
     first = iter(streams[0])
     next(first)
 
-    with pytest.raises(StreamError, match=r'rank 1 of 2: 2 processes .* that rank.* use distribution="balanced"'):
+    with pytest.raises(
+        StreamError, match=r'rank 1 of 2: 2 processes .* that rank.* use distribution="balanced"'
+    ):
         next(iter(streams[1]))
     first.close()
 
@@ -115,7 +133,9 @@ def ended(child):
 
 @pytest.fixture
 def children():
-    made = [subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(3)]
+    made = [
+        subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(3)
+    ]
     yield made
     for child in made:
         child.communicate(b"\n")
@@ -126,7 +146,8 @@ def test_only_who_ends_in_the_midst_of_a_pass_is_lost_and_told_of_once(children)
     store = Board()
     first, second = (LocalProcesses.join(store, process=process) for process in (5, 6))
     inside, outside, after = (
-        LocalProcesses.join(store, process=number, pid=child.pid) for number, child in enumerate(children)
+        LocalProcesses.join(store, process=number, pid=child.pid)
+        for number, child in enumerate(children)
     )
     inside.enter(self_of := object(), Topology(rank=0, world_size=1), epoch=7)
     inside.enter(other := object(), Topology(rank=0, world_size=1), epoch=8)
@@ -155,7 +176,9 @@ def test_another_process_of_the_same_number_does_not_stand_for_a_lost_one(childr
     second.enter(store, Topology(rank=1, world_size=2), epoch=0)
     key = f"{second.prefix}/{second.number}"
     process, pid, began = json.loads(store[key])
-    store.set(key, json.dumps([process, pid, 10 * began]))  # as if the number had been another process's before
+    store.set(
+        key, json.dumps([process, pid, 10 * began])
+    )  # as if the number had been another process's before
 
     assert [] == first.lost()
     assert [1] == [lost.process for lost in first.lost()]
@@ -188,7 +211,11 @@ for number, batch in enumerate(headrace.open(f"{folder}/shards", cache_dir=f"{fo
 def test_an_error_of_the_training_loop_ends_the_other_ranks_too(tmp_path):
     write(tmp_path / "shards", 1)
     ranks = [
-        subprocess.Popen([sys.executable, "-c", FAILS, str(rank), str(tmp_path)], stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", FAILS, str(rank), str(tmp_path)],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         for rank in range(2)
     ]
     said = [rank.communicate(timeout=200)[1] for rank in ranks]
@@ -196,4 +223,7 @@ def test_an_error_of_the_training_loop_ends_the_other_ranks_too(tmp_path):
     assert [1, 1] == [rank.returncode for rank in ranks], said
     assert "AssertionError: the loss is not finite" in said[1]
     words = "rank 1 of 2 stopped the stream: AssertionError: the loss is not finite"
-    assert f"StreamError: {words}; fix the cause there, then resume all ranks from the last saved state" in said[0]
+    assert (
+        f"StreamError: {words}; fix the cause there, then resume all ranks from the last saved state"
+        in said[0]
+    )

@@ -16,7 +16,9 @@ import headrace
 from headrace.errors import CorruptShard, SettingsError
 from headrace.stream.loader.map import MapDataset, columns_of
 
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # the number of workers is the subject
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:This DataLoader will create"
+)  # the number of workers is the subject
 
 ROWS = (40, 0, 13, 1, 90, 17)
 TOTAL = sum(ROWS)
@@ -44,7 +46,11 @@ def test_a_row_is_a_dict_of_scalars_and_the_length_that_of_the_split():
 
     assert len(dataset) == TOTAL
     assert [dataset[row]["row"].item() for row in range(TOTAL)] == list(range(TOTAL))
-    assert dataset[-1] == {"row": torch.tensor(TOTAL - 1), "text": str(TOTAL - 1), "valid": torch.tensor(True)}
+    assert dataset[-1] == {
+        "row": torch.tensor(TOTAL - 1),
+        "text": str(TOTAL - 1),
+        "valid": torch.tensor(True),
+    }
     assert dataset_of(columns=["text"])[3] == {"text": "3", "valid": torch.tensor(True)}
     assert dataset.batch([])["row"].shape == (0,)
     with pytest.raises(IndexError, match=f"row {TOTAL} of split train"):
@@ -109,7 +115,9 @@ def test_a_pickled_dataset_leaves_its_cache_behind():
 def test_a_block_of_another_size_than_indexed_is_an_error():
     dataset = MapDataset(index_of(ROWS), Numbers((*ROWS[:-1], 3)))
 
-    with pytest.raises(CorruptShard, match=r"part-00005.parquet block 0: has 3 rows, the index says 17"):
+    with pytest.raises(
+        CorruptShard, match=r"part-00005.parquet block 0: has 3 rows, the index says 17"
+    ):
         dataset[TOTAL - 1]
 
 
@@ -118,7 +126,10 @@ def test_rows_of_blocks_that_are_kept_on_a_disk_are_the_same(tmp_path):
     numbers = pa.table({"row": range(TOTAL), "list": [[row] * (row % 400) for row in range(TOTAL)]})
     pq.write_table(numbers, tmp_path / "a.parquet", row_group_size=20)
     dataset = headrace.open(tmp_path / "a.parquet", cache_dir=tmp_path / "index")
-    kept, others = (dataset.map_dataset(cache_bytes=0, cache="decoded", cache_dir=tmp_path / "kept") for _ in range(2))
+    kept, others = (
+        dataset.map_dataset(cache_bytes=0, cache="decoded", cache_dir=tmp_path / "kept")
+        for _ in range(2)
+    )
     order = random.Random(1).sample(range(TOTAL), TOTAL)
     for rows in (kept, others, kept):
         for row in order:

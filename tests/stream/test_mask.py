@@ -18,18 +18,31 @@ def shards(tmp_path_factory):
     root = tmp_path_factory.mktemp("masked")
     entity = np.random.default_rng(0).integers(0, 20, ROWS)
     for part, rows in enumerate(np.split(np.arange(ROWS), [100, 150])):
-        pq.write_table(pa.table({"row": rows, "who": entity[rows]}), root / f"part-{part}.parquet", row_group_size=40)
+        pq.write_table(
+            pa.table({"row": rows, "who": entity[rows]}),
+            root / f"part-{part}.parquet",
+            row_group_size=40,
+        )
     return root, np.isin(entity, [3, 11])
 
 
 def stream_of(root, **options):
     return headrace.open(root).stream(
-        **{"batch_size": 16, "batch_format": "numpy", "entity_column": "who", "mask_entities": MASKED, **options}
+        **{
+            "batch_size": 16,
+            "batch_format": "numpy",
+            "entity_column": "who",
+            "mask_entities": MASKED,
+            **options,
+        }
     )
 
 
 def plain(batches):
-    return [{name: np.asarray(value).tolist() for name, value in batch.items() if name != "valid"} for batch in batches]
+    return [
+        {name: np.asarray(value).tolist() for name, value in batch.items() if name != "valid"}
+        for batch in batches
+    ]
 
 
 @pytest.mark.parametrize(
@@ -47,12 +60,15 @@ def test_only_the_mask_differs_from_a_stream_without_it(shards, options, world_s
     root, masked = shards
     for topology in ranks(world_size):
         without = {**options, "mask_entities": (), "entity_column": None}
-        expected, found = (list(stream_of(root, topology=topology, **each)) for each in (without, options))
+        expected, found = (
+            list(stream_of(root, topology=topology, **each)) for each in (without, options)
+        )
 
         assert plain(expected) == plain(found)
         for before, now in zip(expected, found, strict=True):
             assert np.array_equal(
-                np.asarray(before["valid"]) & ~masked[np.asarray(now["row"])], np.asarray(now["valid"])
+                np.asarray(before["valid"]) & ~masked[np.asarray(now["row"])],
+                np.asarray(now["valid"]),
             )
 
 
@@ -76,7 +92,9 @@ def test_other_forms_of_batches_have_the_mask_too(shards, batch_format):
     for batch in stream_of(root, batch_format=batch_format, columns=["row"]):
         rows = batch if isinstance(batch, list) else batch.to_pylist()
 
-        assert all({"row", "valid"} == row.keys() and row["valid"] != masked[row["row"]] for row in rows)
+        assert all(
+            {"row", "valid"} == row.keys() and row["valid"] != masked[row["row"]] for row in rows
+        )
 
 
 def test_claimed_blocks_are_masked(shards):
@@ -101,12 +119,17 @@ def test_workers_give_the_same_mask(shards):
     dataset = headrace.open(root).torch_dataset(num_workers=2, **options)
 
     together = list(DataLoader(dataset, batch_size=None, num_workers=2))
-    assert [batch["valid"].tolist() for batch in alone] == [batch["valid"].tolist() for batch in together]
+    assert [batch["valid"].tolist() for batch in alone] == [
+        batch["valid"].tolist() for batch in together
+    ]
 
 
 def test_ranks_compare_a_digest_of_the_mask(shards):
     root, _ = shards
-    contracts = [stream_of(root, mask_entities=names).contract()["mask"] for names in (MASKED, MASKED[::-1], ("3",))]
+    contracts = [
+        stream_of(root, mask_entities=names).contract()["mask"]
+        for names in (MASKED, MASKED[::-1], ("3",))
+    ]
 
     assert contracts[0] == contracts[1] != contracts[2]
     assert stream_of(root, mask_entities=(), entity_column=None).contract()["mask"] is None
@@ -131,4 +154,6 @@ def test_what_cannot_be_masked_is_refused(shards, options, message):
 
 def test_a_blend_refuses_a_mask(shards):
     with pytest.raises(SettingsError, match="for one dataset"):
-        headrace.blend([headrace.open(shards[0])]).stream(batch_size=4, mask_entities=["3"], entity_column="who")
+        headrace.blend([headrace.open(shards[0])]).stream(
+            batch_size=4, mask_entities=["3"], entity_column="who"
+        )

@@ -41,7 +41,14 @@ def test_all_tensors_are_pinned_and_nothing_else_changes():
     pin = Pinning()
     x, y = torch.arange(4), torch.rand(2, 3)
     table, text = pa.table({"a": [1]}), ["a", None]
-    batch = {"x": x, "text": text, "array": np.arange(2), "pair": Pair(y, 1), "deep": [{"y": y}], "both": (x, "t")}
+    batch = {
+        "x": x,
+        "text": text,
+        "array": np.arange(2),
+        "pair": Pair(y, 1),
+        "deep": [{"y": y}],
+        "both": (x, "t"),
+    }
     done = pinned(batch | {"table": table}, pin)
 
     assert [id(each) for each in (x, y, y, x)] == [id(each) for each in pin.asked]
@@ -93,7 +100,9 @@ def test_without_cuda_it_warns_once_and_batches_stay_as_they_are():
         "    assert plain == [b['row'].tolist() for b in d]\n"
     )
     paths = "import sys; sys.path[:0] = " + repr([path for path in sys.path if path])
-    done = subprocess.run([sys.executable, "-c", f"{paths}\n{code}"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", f"{paths}\n{code}"], capture_output=True, text=True, check=True
+    )
 
     assert 1 == done.stderr.count('memory="pinned": CUDA is not available here')
 
@@ -102,18 +111,37 @@ def test_without_cuda_it_warns_once_and_batches_stay_as_they_are():
 def test_with_cuda_every_tensor_is_in_pinned_memory():
     batches = list(kinds_dataset(0, memory="pinned", remainder="pad"))
 
-    assert all(batch[name].is_pinned() for batch in batches for name in ("row", "half", "day", "time", "valid"))
-    assert all(ids is None or not ids.numel() or ids.is_pinned() for batch in batches for ids in batch["ids"])
+    assert all(
+        batch[name].is_pinned()
+        for batch in batches
+        for name in ("row", "half", "day", "time", "valid")
+    )
+    assert all(
+        ids is None or not ids.numel() or ids.is_pinned()
+        for batch in batches
+        for ids in batch["ids"]
+    )
 
 
 @pytest.mark.smoke("asked0")
 @pytest.mark.parametrize("asked", [{"memory": "pinned"}, {"device": "cpu"}, {"device": "cuda:1"}])
 def test_in_workers_it_is_refused_with_what_to_do(asked):
     [(name, value)] = asked.items()
-    with pytest.raises(SettingsError, match=rf'{name}="{value}" with num_workers=2: .*\(\.\.\., pin_memory=True\)'):
+    with pytest.raises(
+        SettingsError, match=rf'{name}="{value}" with num_workers=2: .*\(\.\.\., pin_memory=True\)'
+    ):
         dataset_of(2, **asked)
-    with pytest.raises(SettingsError, match=rf'{name}="{value}" with num_workers=1: '):  # the DataLoader's own number
-        list(DataLoader(dataset_of(0, **asked), batch_size=None, num_workers=1, multiprocessing_context="fork"))
+    with pytest.raises(
+        SettingsError, match=rf'{name}="{value}" with num_workers=1: '
+    ):  # the DataLoader's own number
+        list(
+            DataLoader(
+                dataset_of(0, **asked),
+                batch_size=None,
+                num_workers=1,
+                multiprocessing_context="fork",
+            )
+        )
 
 
 # --- a device ---
@@ -126,9 +154,13 @@ def test_a_device_is_a_word(device):
 
 
 def test_a_device_needs_tensors():
-    with pytest.raises(SettingsError, match='device="cpu" is for tensors, and batch_format="arrow"'):
+    with pytest.raises(
+        SettingsError, match='device="cpu" is for tensors, and batch_format="arrow"'
+    ):
         StreamOptions(batch_size=4, device="cpu", batch_format="arrow")
-    made = StreamOptions(batch_size=4, device="cpu", batch_format="arrow", transform=lambda table: torch.ones(3))
+    made = StreamOptions(
+        batch_size=4, device="cpu", batch_format="arrow", transform=lambda table: torch.ones(3)
+    )
 
     assert "cpu" == made.device
 
@@ -158,14 +190,18 @@ def test_a_batch_of_a_device_may_be_written_to_and_kept():
         batch["row"] += 1000
         kept.append(batch)
 
-    assert list(range(1000, 1000 + 81)) == sorted(row for batch in kept for row in batch["row"].tolist())
+    assert list(range(1000, 1000 + 81)) == sorted(
+        row for batch in kept for row in batch["row"].tolist()
+    )
     assert all(batch["valid"].all() for batch in kept)
 
 
 def test_padded_steps_of_a_device_have_one_shape():
     shapes = set()
     for topology in ranks(2):
-        dataset = kinds_dataset(0, topology=topology, device="cpu", columns=["row", "half"], remainder="pad")
+        dataset = kinds_dataset(
+            0, topology=topology, device="cpu", columns=["row", "half"], remainder="pad"
+        )
         shapes |= {
             tuple((name, value.shape, value.dtype, value.stride()) for name, value in batch.items())
             for batch in dataset
@@ -183,8 +219,15 @@ def test_what_a_transform_made_is_copied_too():
             return Own(device)
 
     sparse = torch.eye(2).to_sparse()
-    made = {"pair": Pair(torch.ones(2), [torch.zeros(3)]), "own": Own(), "sparse": sparse, "empty": torch.ones(0, 4)}
-    loader = kinds_dataset(0, device="cpu", columns=["row"], transform=lambda batch: made | {"row": batch["row"]})
+    made = {
+        "pair": Pair(torch.ones(2), [torch.zeros(3)]),
+        "own": Own(),
+        "sparse": sparse,
+        "empty": torch.ones(0, 4),
+    }
+    loader = kinds_dataset(
+        0, device="cpu", columns=["row"], transform=lambda batch: made | {"row": batch["row"]}
+    )
     batch = next(iter(loader))
 
     assert type(batch["pair"]) is Pair
@@ -201,7 +244,9 @@ def test_without_cuda_a_device_warns_and_gives_the_same_batches():
     with pytest.warns(UserWarning, match='device="cuda:3": CUDA is not available here'):
         batches = list(kinds_dataset(0, device="cuda:3", columns=["row"]))
 
-    assert [b["row"].tolist() for b in kinds_dataset(0, columns=["row"])] == [b["row"].tolist() for b in batches]
+    assert [b["row"].tolist() for b in kinds_dataset(0, columns=["row"])] == [
+        b["row"].tolist() for b in batches
+    ]
 
 
 class Device(torch.Tensor):

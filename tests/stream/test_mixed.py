@@ -25,7 +25,12 @@ orders = st.fixed_dictionaries(
     {
         "seed": st.integers(0, 9),
         "cut": st.sampled_from(
-            [(lanes, each) for lanes in range(1, 9) for each in range(1, lanes + 1) if not lanes % each]
+            [
+                (lanes, each)
+                for lanes in range(1, 9)
+                for each in range(1, lanes + 1)
+                if not lanes % each
+            ]
         ),
         "window_rows": st.integers(1, 9),
         "shuffle": st.booleans(),
@@ -51,7 +56,9 @@ def own_sequence(rows, epochs, order):
     return [
         pair
         for epoch in range(epochs)
-        for pair in delivered(epoch_order(index.rows, block_identities(index), epoch=epoch, **order))
+        for pair in delivered(
+            epoch_order(index.rows, block_identities(index), epoch=epoch, **order)
+        )
     ]
 
 
@@ -72,8 +79,12 @@ def test_a_blend_without_weights_is_every_row_once(first, second, order, epoch):
 
 
 @given(blocks, blocks, orders, st.floats(0.2, 5), st.integers(20, 150), st.integers(0, 2))
-def test_each_source_of_a_blend_is_read_in_turns_of_its_own(first, second, order, weight, samples, epoch):
-    index = join_indexes([index_of(first), index_of(second)], names=["a", "b"], weights=[weight, 1.0])
+def test_each_source_of_a_blend_is_read_in_turns_of_its_own(
+    first, second, order, weight, samples, epoch
+):
+    index = join_indexes(
+        [index_of(first), index_of(second)], names=["a", "b"], weights=[weight, 1.0]
+    )
     found = delivered(lay_epoch(index, epoch=epoch, samples_per_epoch=samples, **order))
     for number, (rows, begin) in enumerate(((first, 0), (second, len(first)))):
         mine = [(block - begin, row) for block, row in found if begin <= block < begin + len(rows)]
@@ -101,7 +112,10 @@ def test_reads_name_every_block_that_is_needed(first, second, order, samples, da
     index = join_indexes([index_of(first), index_of(second)], names=["a", "b"], weights=[1, 3])
     laid = lay_epoch(index, epoch=2, samples_per_epoch=samples, **order)
     begin = data.draw(st.integers(0, samples - 1))
-    last = data.draw(st.integers(begin, samples - 1)) // laid.groups * laid.groups + begin % laid.groups
+    last = (
+        data.draw(st.integers(begin, samples - 1)) // laid.groups * laid.groups
+        + begin % laid.groups
+    )
     last = max(begin, last if last < samples else last - laid.groups)
     reads = laid.reads(np.array([begin]), np.array([last]))
     numbers, _ = laid.locate(laid.line_of(np.arange(begin, last + 1, laid.groups)))
@@ -111,9 +125,13 @@ def test_reads_name_every_block_that_is_needed(first, second, order, samples, da
 
 def test_datasets_with_the_same_shard_names_do_not_shuffle_alike():
     index = join_indexes([index_of([40]), index_of([40])], names=["a", "b"], weights=None)
-    found = delivered(lay_epoch(index, seed=1, epoch=0, lanes=4, window_rows=10, groups=2, shuffle=True))
+    found = delivered(
+        lay_epoch(index, seed=1, epoch=0, lanes=4, window_rows=10, groups=2, shuffle=True)
+    )
 
-    assert [row for block, row in found if block == 0] != [row for block, row in found if block == 1]
+    assert [row for block, row in found if block == 0] != [
+        row for block, row in found if block == 1
+    ]
 
 
 def test_drift_stays_under_a_global_batch_when_lanes_are_chosen():
@@ -132,11 +150,17 @@ def test_drift_stays_under_a_global_batch_when_lanes_are_chosen():
 
 
 def test_a_blend_whose_lanes_fit_decodes_hardly_anything_twice():
-    parts = [index_of([100_000] * 400), index_of([50_000] * 300)]  # more than a reader keeps in memory
+    parts = [
+        index_of([100_000] * 400),
+        index_of([50_000] * 300),
+    ]  # more than a reader keeps in memory
     index = join_indexes(parts, names=["a", "b"], weights=[3, 1])
 
     assert make_plan(index, batch_size=256, world_size=4, shuffle=True).read_amplification < 1.1
-    assert make_plan(index, batch_size=256, world_size=4, lanes=15, shuffle=True).read_amplification > 1.9
+    assert (
+        make_plan(index, batch_size=256, world_size=4, lanes=15, shuffle=True).read_amplification
+        > 1.9
+    )
 
 
 CASE = (30, 1, 0, 17, 44)
@@ -171,9 +195,15 @@ def loaders_of(world_size, **options):
 
 
 @settings(max_examples=examples(20))
-@given(st.integers(20, 260), st.integers(1, 4), st.integers(0, 4), st.integers(1, 4), st.integers(1, 7))
+@given(
+    st.integers(20, 260), st.integers(1, 4), st.integers(0, 4), st.integers(1, 4), st.integers(1, 7)
+)
 def test_a_sub_epoch_resumes_on_any_topology(samples, world_size, stop, other, batch_size):
-    whole, _ = read_all(loaders_of(1, batch_size=5 * world_size, samples_per_epoch=samples, lanes=8, shuffle_rows=48))
+    whole, _ = read_all(
+        loaders_of(
+            1, batch_size=5 * world_size, samples_per_epoch=samples, lanes=8, shuffle_rows=48
+        )
+    )
     first = loaders_of(world_size, samples_per_epoch=samples, lanes=8, shuffle_rows=48)
     head, state = read_all(first, limit=min(stop, len(first[0])))
     rest = loaders_of(other, samples_per_epoch=samples, batch_size=batch_size)
@@ -189,7 +219,9 @@ def test_a_sub_epoch_resumes_on_any_topology(samples, world_size, stop, other, b
 @pytest.mark.slow
 @settings(max_examples=examples(20))
 @given(st.integers(1, 4), st.integers(1, 5), st.sampled_from([3, 5, 6, 7]))
-def test_sub_epochs_go_on_after_a_change_of_ranks_until_every_row_came_once(world_size, epochs, other):
+def test_sub_epochs_go_on_after_a_change_of_ranks_until_every_row_came_once(
+    world_size, epochs, other
+):
     samples = TOTAL // 6
     cut = {"samples_per_epoch": samples, "lanes": 8, "shuffle_rows": 48, "batch_size": 2}
     loaders = loaders_of(world_size, **cut)
@@ -223,7 +255,9 @@ def test_where_says_the_step_that_delivers_a_row():
         for row in range(rows):
             number = int(firsts[block]) + row
             found = find_row(make_plan_of(loader), block=block, row=row)
-            steps = [(step, batch.index(number)) for step, batch in enumerate(batches) if number in batch]
+            steps = [
+                (step, batch.index(number)) for step, batch in enumerate(batches) if number in batch
+            ]
 
             assert steps == ([] if found is None else [(found.step, found.batch_row)])
 

@@ -25,15 +25,21 @@ KINDS = ["8_rows", "256_rows", "global_batch", "rank_batch"]
 
 def planned(rows, world_size=1, **settings):
     index = index_of(rows)
-    options = StreamOptions(**{"shuffle": True, "batch_size": 8, "batch_format": "numpy", **settings})
-    return index, RowPasses(index, None, options, Topology(rank=0, world_size=world_size)).begin(0).plan()
+    options = StreamOptions(
+        **{"shuffle": True, "batch_size": 8, "batch_format": "numpy", **settings}
+    )
+    return index, RowPasses(index, None, options, Topology(rank=0, world_size=world_size)).begin(
+        0
+    ).plan()
 
 
 def by_counting(batches, total):
     """(share of single-class batches, mean classes of 100), batch by batch."""
     halves = [{row * 2 // total for row in batch} for batch in batches]
     classes = [{row * 100 // total for row in batch} for batch in batches]
-    return sum(len(each) == 1 for each in halves) / len(halves), sum(map(len, classes)) / len(classes)
+    return sum(len(each) == 1 for each in halves) / len(halves), sum(map(len, classes)) / len(
+        classes
+    )
 
 
 @pytest.mark.parametrize("total", [2, 3, 7, 10])
@@ -49,7 +55,9 @@ def test_what_a_permutation_gives_is_the_closed_form():
 
     assert pytest.approx(2 * comb(50_000, 8) / comb(100_000, 8)) == single
     assert pytest.approx(100 * (1 - comb(99_000, 8) / comb(100_000, 8))) == classes
-    assert permutation_mixing(10**9, 256) == pytest.approx((2.0**-255, 100 * (1 - 0.99**256)), rel=1e-4)
+    assert permutation_mixing(10**9, 256) == pytest.approx(
+        (2.0**-255, 100 * (1 - 0.99**256)), rel=1e-4
+    )
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
@@ -64,14 +72,19 @@ def test_what_fits_the_sample_is_counted_as_a_whole(world_size, lanes, shuffle):
     batches = {
         "8_rows": rows_in_order.reshape(-1, 8),
         "global_batch": rows_in_order.reshape(-1, 8 * world_size),
-        "rank_batch": np.concatenate([rows_in_order[rank::world_size].reshape(-1, 8) for rank in range(world_size)]),
+        "rank_batch": np.concatenate(
+            [rows_in_order[rank::world_size].reshape(-1, 8) for rank in range(world_size)]
+        ),
     }
     found = mixing_of_plan(index, plan)
 
     assert KINDS == list(found)
     for kind, counted in batches.items():
         assert counted.shape[1] == found[kind].rows
-        assert pytest.approx(by_counting(counted.tolist(), total)) == (found[kind].single_class, found[kind].classes)
+        assert pytest.approx(by_counting(counted.tolist(), total)) == (
+            found[kind].single_class,
+            found[kind].classes,
+        )
 
 
 @pytest.mark.parametrize("world_size", [1, 4])
@@ -144,7 +157,9 @@ def test_batches_of_one_rank_are_those_of_the_plan():
     plan = make_plan(index_of([1000]), batch_size=7, world_size=3, shuffle=True)
     sampled = sample_batches(plan.order, batch_rows=7, ranks=3)
     given = {
-        tuple(plan.rank_rows(rank=rank).indices(step * 7, step * 7 + 7).tolist()) for rank in range(3) for step in range(47)
+        tuple(plan.rank_rows(rank=rank).indices(step * 7, step * 7 + 7).tolist())
+        for rank in range(3)
+        for step in range(47)
     }
 
     assert given == set(map(tuple, sampled.tolist()))
@@ -156,11 +171,17 @@ def test_whole_shards_are_measured_by_what_ranks_receive(distribution):
     index, plan = planned(rows, 2, distribution=distribution, batch_size=10)
     found = mixing_of_plan(index, plan)
     order, bases = plan.order, plan.shard_partition.bases
-    batches = [natural_rows(index, order, np.arange(base, base + 600)).reshape(-1, 10) for base in bases[:2].tolist()]
+    batches = [
+        natural_rows(index, order, np.arange(base, base + 600)).reshape(-1, 10)
+        for base in bases[:2].tolist()
+    ]
 
     assert ["rank_batch", "global_batch"] == list(found)
     assert measure(np.concatenate(batches), total_rows=1200, batch_rows=10) == found["rank_batch"]
-    assert measure(np.concatenate(batches, axis=1), total_rows=1200, batch_rows=20) == found["global_batch"]
+    assert (
+        measure(np.concatenate(batches, axis=1), total_rows=1200, batch_rows=20)
+        == found["global_batch"]
+    )
 
 
 def test_a_rank_without_a_shard_leaves_the_others_measured():

@@ -30,7 +30,9 @@ def write(root: Path, rows: int = 7, **splits: list[dict[str, Any]]) -> Dataset:
     """A shard for each split, in small row groups."""
     for name, held in splits.items():
         (root / name).mkdir(parents=True)
-        pq.write_table(pa.Table.from_pylist(held), root / name / "part.parquet", row_group_size=rows)
+        pq.write_table(
+            pa.Table.from_pylist(held), root / name / "part.parquet", row_group_size=rows
+        )
     return headrace.open(root)
 
 
@@ -55,12 +57,17 @@ def texts(draw: st.DrawFn) -> str | None:
 
 @pytest.mark.slow
 @settings(max_examples=examples(25), deadline=None)
-@given(st.lists(st.lists(texts(), min_size=1, max_size=12), min_size=2, max_size=3), st.sampled_from([0.5, 0.7, 0.9]))
+@given(
+    st.lists(st.lists(texts(), min_size=1, max_size=12), min_size=2, max_size=3),
+    st.sampled_from([0.5, 0.7, 0.9]),
+)
 def test_counts_are_those_of_sets_of_words(
     tmp_path_factory: pytest.TempPathFactory, splits: list[list[str | None]], threshold: float
 ) -> None:
     names = ("train", "val", "test")[: len(splits)]
-    rows = {name: [{"t": text, "n": 1} for text in own] for name, own in zip(names, splits, strict=True)}
+    rows = {
+        name: [{"t": text, "n": 1} for text in own] for name, own in zip(names, splits, strict=True)
+    }
     rows[names[0]] += [{"t": "no such text", "n": 1}]  # a column of nulls is no texts
     found = headrace.find_leaks(
         write(tmp_path_factory.mktemp("d"), **rows), content=["t"], near=threshold, workers=1
@@ -77,7 +84,9 @@ def test_counts_are_those_of_sets_of_words(
         assert shared.fraction == sum(expected) / len(sets[late])
         assert bool(shared.examples) == any(expected)
         for a, b, jaccard in shared.examples:
-            one, other = (sets[place.split("/")[0]][int(place.rpartition(":")[2])] for place in (a, b))
+            one, other = (
+                sets[place.split("/")[0]][int(place.rpartition(":")[2])] for place in (a, b)
+            )
             assert (a.split("/")[0], b.split("/")[0]) == (early, late)
             assert jaccard == len(one & other) / len(one | other) >= threshold
     assert found.not_compared == 0
@@ -85,27 +94,41 @@ def test_counts_are_those_of_sets_of_words(
 
 def test_chats_are_compared_whole(tmp_path: Path) -> None:
     draw = random.Random(1)
-    chats = [[" ".join(f"w{draw.randrange(10**6)}" for _ in range(30)) for _ in range(4)] for _ in range(40)]
+    chats = [
+        [" ".join(f"w{draw.randrange(10**6)}" for _ in range(30)) for _ in range(4)]
+        for _ in range(40)
+    ]
 
     def row(turns: list[str]) -> dict[str, Any]:
         roles = ("user", "assistant") * 2
         return {"messages": [{"role": a, "content": b} for a, b in zip(roles, turns, strict=True)]}
 
     changed = [[*chats[5][:3], f"well {chats[5][3]}"], [*chats[30][:2], *chats[6][2:]]]
-    dataset = write(tmp_path, train=[row(each) for each in chats], test=[row(each) for each in changed])
+    dataset = write(
+        tmp_path, train=[row(each) for each in chats], test=[row(each) for each in changed]
+    )
     report = headrace.find_leaks(dataset, near=0.8)
 
     assert report.near is not None
     (shared,) = report.near.shared
     assert shared.rows == 1
-    assert [pair[:2] for pair in shared.examples] == [("train/part.parquet:5", "test/part.parquet:0")]
+    assert [pair[:2] for pair in shared.examples] == [
+        ("train/part.parquet:5", "test/part.parquet:0")
+    ]
     assert 0.9 < shared.examples[0][2] < 1
-    assert (report.shared[0].rows, report.worst, report.near.groups, report.near.largest) == (0, 0.5, 1, 2)
+    assert (report.shared[0].rows, report.worst, report.near.groups, report.near.largest) == (
+        0,
+        0.5,
+        1,
+        2,
+    )
 
 
 def test_sequences_of_packed_rows_are_compared_by_tokens(tmp_path: Path) -> None:
     random_ = np.random.default_rng(2)
-    sequences = [random_.integers(0, 10**5, int(size)).tolist() for size in random_.integers(40, 60, 60)]
+    sequences = [
+        random_.integers(0, 10**5, int(size)).tolist() for size in random_.integers(40, 60, 60)
+    ]
     changed = [list(each) for each in sequences[40:]]
     for each in changed[::2]:
         each[20] = 7
@@ -130,7 +153,9 @@ def packed_rows(rows: list[list[list[int]]]) -> PackedRows:
     flat = [each for row in rows for each in row]
     ids = np.array([token for each in flat for token in each], np.int32)
     offsets = np.cumsum([0, *map(len, rows)])
-    return PackedRows.of_sequences(ids, np.zeros(len(ids), np.uint8), np.array([len(each) for each in flat]), offsets)
+    return PackedRows.of_sequences(
+        ids, np.zeros(len(ids), np.uint8), np.array([len(each) for each in flat]), offsets
+    )
 
 
 def test_a_threshold_out_of_range_is_refused(tmp_path: Path) -> None:
@@ -146,7 +171,9 @@ def test_rows_without_texts_are_refused(tmp_path: Path) -> None:
     numbers = write(tmp_path / "numbers", train=[{"n": 1, "parts": [0.5]}])
     (tmp_path / "items.txt").write_text("one two three four five six\n")
 
-    with pytest.raises(SettingsError, match="near: none of the compared columns holds texts: n, parts"):
+    with pytest.raises(
+        SettingsError, match="near: none of the compared columns holds texts: n, parts"
+    ):
         headrace.find_leaks(dataset, content=["n", "parts"], near=0.8)
     with pytest.raises(SettingsError, match="against: no column holds texts"):
         headrace.find_leaks(numbers, against=[tmp_path / "items.txt"])
@@ -155,7 +182,10 @@ def test_rows_without_texts_are_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_command_tells_near_rows_and_counts_them_for_its_exit(tmp_path: Path) -> None:
     rows = [{"t": " ".join([*BASE, f"row {number} of all", *BASE[::-1]])} for number in range(3)]
-    other = [{"t": rows[1]["t"].replace("of all", "of the").upper()}, {"t": "nothing like it at all"}]
+    other = [
+        {"t": rows[1]["t"].replace("of all", "of the").upper()},
+        {"t": "nothing like it at all"},
+    ]
     write(tmp_path, train=[rows[1]], test=other)
 
     assert command("leaks", tmp_path).returncode == 0
@@ -164,6 +194,8 @@ def test_the_command_tells_near_rows_and_counts_them_for_its_exit(tmp_path: Path
     assert "50.00% of a split or benchmark was found elsewhere" in done.stderr
     assert "train/part.parquet:0 ~ test/part.parquet:0" in " ".join(done.stdout.split())
     assert command("leaks", tmp_path, "--near", "0.95").returncode == 0
-    told = json.loads(command("leaks", tmp_path, "--near", "0.7", "--max-share", "0.6", "--json").stdout)
+    told = json.loads(
+        command("leaks", tmp_path, "--near", "0.7", "--max-share", "0.6", "--json").stdout
+    )
     assert told["near"]["shared"][0]["rows"] == 1
     assert command("leaks", tmp_path, "--near", "0.2").returncode == 2

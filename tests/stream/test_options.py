@@ -20,7 +20,10 @@ from headrace.stream.loader.options import StreamArguments, StreamOptions, strea
         ({"batch_size": 1, "prefetch_bytes": -1}, "prefetch_bytes is -1"),
         ({"batch_size": 1, "seed": "a"}, "seed is 'a'"),
         ({"batch_size": 1, "shuffle": "yes"}, "shuffle is 'yes'"),
-        ({"batch_size": 1, "remainder": "repeat"}, "remainder is 'repeat'; expected one of pad, drop, exact"),
+        (
+            {"batch_size": 1, "remainder": "repeat"},
+            "remainder is 'repeat'; expected one of pad, drop, exact",
+        ),
         ({"batch_size": 1, "batch_format": "jax"}, "batch_format is 'jax'"),
         ({"batch_size": 1, "columns": "row"}, "pass a list of names"),
         ({"batch_size": 1, "columns": ()}, "at least one column"),
@@ -61,10 +64,17 @@ def test_an_option_of_another_loader_is_answered_with_ours(option, message):
 
 @pytest.mark.parametrize(
     ("option", "message"),
-    [("tipes", "did you mean 'types'"), ("revision", "@REVISION"), ("split", "stream"), ("batch_size", "stream")],
+    [
+        ("tipes", "did you mean 'types'"),
+        ("revision", "@REVISION"),
+        ("split", "stream"),
+        ("batch_size", "stream"),
+    ],
 )
 def test_an_option_that_opening_does_not_have_is_answered(option, message):
-    with pytest.raises(SettingsError, match=f"^{option} is not an option of headrace.open; .*{message}"):
+    with pytest.raises(
+        SettingsError, match=f"^{option} is not an option of headrace.open; .*{message}"
+    ):
         headrace.open("anything", **{option: 1})
 
 

@@ -29,7 +29,9 @@ def random_case(number: int):
 
 
 def order_of(rows, window, settings):
-    return epoch_order(np.array(rows), block_identities(index_of(rows)), window_rows=window, **settings)
+    return epoch_order(
+        np.array(rows), block_identities(index_of(rows)), window_rows=window, **settings
+    )
 
 
 def rows_in_order(order, rows):
@@ -51,7 +53,11 @@ def test_the_order_equals_the_slow_one(tenth):
 
 
 def test_any_positions_can_be_asked_alone():
-    rows, settings, window = [40, 0, 33, 1], {"seed": 5, "epoch": 2, "lanes": 3, "groups": 3, "shuffle": True}, 4
+    rows, settings, window = (
+        [40, 0, 33, 1],
+        {"seed": 5, "epoch": 2, "lanes": 3, "groups": 3, "shuffle": True},
+        4,
+    )
     order = order_of(rows, window, settings)
     whole = order.line_of(np.arange(74))
     for some in ([73, 0, 5, 5, 40], [5, 5, 6], [7], [9, 8, 7], [3, 6, 10], [3, 6, 9, 12]):
@@ -60,7 +66,9 @@ def test_any_positions_can_be_asked_alone():
 
 
 def test_without_shuffle_one_lane_is_the_natural_order():
-    order = order_of([3, 0, 4], 2, {"seed": 1, "epoch": 1, "lanes": 1, "groups": 1, "shuffle": False})
+    order = order_of(
+        [3, 0, 4], 2, {"seed": 1, "epoch": 1, "lanes": 1, "groups": 1, "shuffle": False}
+    )
 
     assert rows_in_order(order, [3, 0, 4]) == list(range(7))
 
@@ -70,7 +78,9 @@ def test_seed_epoch_lanes_and_groups_each_change_the_order(change):
     settings = {"seed": 3, "epoch": 0, "lanes": 4, "groups": 2, "shuffle": True}
     rows = [20] * 10
 
-    assert rows_in_order(order_of(rows, 8, settings), rows) != rows_in_order(order_of(rows, 8, settings | change), rows)
+    assert rows_in_order(order_of(rows, 8, settings), rows) != rows_in_order(
+        order_of(rows, 8, settings | change), rows
+    )
 
 
 def test_a_block_keeps_its_identity_when_shards_are_added():

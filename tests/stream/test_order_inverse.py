@@ -26,7 +26,10 @@ def test_every_row_has_the_position_that_delivers_it(tenth):
         positions = np.arange(order.rows)[:: 1 + order.rows // 50]
         blocks, rows = order.locate(order.line_of(positions))
 
-        found = [positions_of_row(order, *row).tolist() for row in zip(blocks.tolist(), rows.tolist(), strict=True)]
+        found = [
+            positions_of_row(order, *row).tolist()
+            for row in zip(blocks.tolist(), rows.tolist(), strict=True)
+        ]
         assert positions[:, None].tolist() == found, number
 
 
@@ -39,11 +42,15 @@ def test_many_rows_have_the_positions_that_each_has_alone(tenth):
         asked = np.random.default_rng(number).permutation(order.rows)
 
         which, positions = order.positions_of_rows(blocks[asked], rows[asked])
-        assert list(enumerate(asked.tolist())) == sorted(zip(which.tolist(), positions.tolist(), strict=True)), number
+        assert list(enumerate(asked.tolist())) == sorted(
+            zip(which.tolist(), positions.tolist(), strict=True)
+        ), number
 
 
 def test_a_row_that_the_line_does_not_hold_has_no_position():
-    order = order_of([40, 0, 33, 1], 4, {"seed": 5, "epoch": 2, "lanes": 6, "groups": 3, "shuffle": True})
+    order = order_of(
+        [40, 0, 33, 1], 4, {"seed": 5, "epoch": 2, "lanes": 6, "groups": 3, "shuffle": True}
+    )
 
     assert [] == positions_of_row(order, 1, 0).tolist() == positions_of_row(order, 0, 40).tolist()
 
@@ -54,7 +61,12 @@ def test_every_row_is_delivered_where_it_was_said_to_be(remainder, shuffle):
     rows = (13, 0, 40, 1, 22)
     index = index_of(rows, blocks_per_shard=2)
     options = StreamOptions(
-        batch_size=4, shuffle=shuffle, shuffle_rows=16, remainder=remainder, batch_format="numpy", seed=3
+        batch_size=4,
+        shuffle=shuffle,
+        shuffle_rows=16,
+        remainder=remainder,
+        batch_format="numpy",
+        seed=3,
     )
     delivered = {}
     for topology in ranks(3):
@@ -80,7 +92,14 @@ def test_every_row_is_delivered_where_it_was_said_to_be(remainder, shuffle):
 def test_many_rows_are_found_where_each_is_found_alone(remainder):
     index = index_of((13, 0, 40, 1, 22, 300), blocks_per_shard=2)
     plan = make_plan(
-        index, batch_size=4, world_size=3, shuffle=True, lanes=6, window_rows=7, groups=3, remainder=remainder
+        index,
+        batch_size=4,
+        world_size=3,
+        shuffle=True,
+        lanes=6,
+        window_rows=7,
+        groups=3,
+        remainder=remainder,
     )
     rows = np.arange(index.total_rows)[::-1]
     blocks = np.searchsorted(index.first_row + index.rows, rows, side="right")
@@ -92,7 +111,9 @@ def test_many_rows_are_found_where_each_is_found_alone(remainder):
     ]
     assert [number for number, each in enumerate(alone) if each is not None] == found.row.tolist()
     for name in ("position", "rank", "step", "batch_row"):
-        assert [getattr(each, name) for each in alone if each is not None] == getattr(found, name).tolist()
+        assert [getattr(each, name) for each in alone if each is not None] == getattr(
+            found, name
+        ).tolist()
 
 
 def test_every_row_has_a_place_of_its_own():
@@ -109,7 +130,9 @@ def test_what_a_state_has_seen_is_what_was_delivered():
     index = index_of(rows, blocks_per_shard=2)
     dice = random.Random(1)
     for _ in range(20):
-        options = StreamOptions(batch_size=dice.randint(1, 9), shuffle=True, shuffle_rows=8, batch_format="numpy")
+        options = StreamOptions(
+            batch_size=dice.randint(1, 9), shuffle=True, shuffle_rows=8, batch_format="numpy"
+        )
         loader = StreamLoader(index, Numbers(rows), options, topology=ranks(1)[0])
         delivered, batches = [], iter(loader)
         for _ in range(dice.randint(0, len(loader))):
@@ -126,7 +149,9 @@ def test_a_row_that_was_received_is_not_seen_again():
     index = index_of((20,))
     plan = make_plan(index, batch_size=2, world_size=2, shuffle=True, lanes=2, window_rows=4)
     rest = plan.remaining.keep(np.array([8]), np.array([20]))
-    later = make_plan(index, batch_size=2, world_size=2, shuffle=True, lanes=2, window_rows=4, remaining=rest)
+    later = make_plan(
+        index, batch_size=2, world_size=2, shuffle=True, lanes=2, window_rows=4, remaining=rest
+    )
     first = [find_row(plan, block=0, row=row) for row in range(20)]
 
     for row, before in enumerate(first):
@@ -139,6 +164,9 @@ def test_shards_are_named_by_path_or_file_name():
 
     assert (1, 1) == row_number(index, "part-00000.parquet", 4)
     assert (2, 0) == row_number(index, "part-00001.parquet", 0)
-    for shard, row, message in [("part-9", 0, "is not a shard"), ("part-00000.parquet", 7, "it has 7 rows")]:
+    for shard, row, message in [
+        ("part-9", 0, "is not a shard"),
+        ("part-00000.parquet", 7, "it has 7 rows"),
+    ]:
         with pytest.raises(InputError, match=message):
             row_number(index, shard, row)

@@ -50,7 +50,9 @@ def columns_of(bins, alignment="shift_left", **types):
 
 def seen_by_legacy(bins):
     """The bins as a mask rolled over the whole bin can still tell them: the last token's is lost."""
-    return [[*sequences[:-1], [*sequences[-1][:-1], (sequences[-1][-1][0], 0)]] for sequences in bins]
+    return [
+        [*sequences[:-1], [*sequences[-1][:-1], (sequences[-1][-1][0], 0)]] for sequences in bins
+    ]
 
 
 @pytest.mark.slow
@@ -58,7 +60,8 @@ def seen_by_legacy(bins):
 def test_batches_are_what_plain_python_makes_of_the_sequences(bins, settings, labels, data):
     if labels == "same" and settings.last_token == "keep":
         settings = PackedBatches(
-            **{name: getattr(settings, name) for name in settings.__slots__ if name != "labels"}, labels="same"
+            **{name: getattr(settings, name) for name in settings.__slots__ if name != "labels"},
+            labels="same",
         )
     alignment = data.draw(st.sampled_from(ALIGNMENTS))
     valid = np.array(data.draw(st.lists(st.booleans(), min_size=len(bins), max_size=len(bins))))
@@ -73,7 +76,12 @@ def test_batches_are_what_plain_python_makes_of_the_sequences(bins, settings, la
         for start in range(0, len(bins), size)
     ] == [as_lists(batch) for batch in got]
     for batch in got:
-        assert batch["input_ids"].dtype == batch["labels"].dtype == batch["position_ids"].dtype == np.int64
+        assert (
+            batch["input_ids"].dtype
+            == batch["labels"].dtype
+            == batch["position_ids"].dtype
+            == np.int64
+        )
         assert batch["cu_seqlens"].dtype == np.int32
         assert batch["loss_mask"].dtype == np.uint8
         assert batch["cu_seqlens"][-1] == batch["input_ids"].size
@@ -94,10 +102,16 @@ def test_bins_in_any_order_are_the_same_bins(bins, data):
 def test_an_additive_mask_is_zero_where_a_token_may_attend_and_no_row_is_empty():
     columns = columns_of(make_bins(3))
     (allowed,) = packed_batches(
-        *columns, valid=None, batch_size=3, settings=PackedBatches(form="padded", attention_mask="bool", pad_to=80)
+        *columns,
+        valid=None,
+        batch_size=3,
+        settings=PackedBatches(form="padded", attention_mask="bool", pad_to=80),
     )
     (additive,) = packed_batches(
-        *columns, valid=None, batch_size=3, settings=PackedBatches(form="padded", attention_mask="additive", pad_to=80)
+        *columns,
+        valid=None,
+        batch_size=3,
+        settings=PackedBatches(form="padded", attention_mask="additive", pad_to=80),
     )
 
     assert (3, 1, 80, 80) == additive["attention_mask"].shape
@@ -117,20 +131,27 @@ def test_types_that_writers_use_are_read_the_same(tmp_path, ids, mask):
     batches = list(headrace.open(tmp_path / "d").stream(batch_size=4, batch_format="numpy"))
 
     settings = PackedBatches()
-    made = [{**expected(bins[start : start + 4], settings), "valid": [True] * 4} for start in range(0, 20, 4)]
+    made = [
+        {**expected(bins[start : start + 4], settings), "valid": [True] * 4}
+        for start in range(0, 20, 4)
+    ]
     assert made == list(map(as_lists, batches))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("group_rows", "batch_format"), [(32, "torch"), (1000, "numpy")])
-def test_a_shuffled_epoch_has_every_bin_once_and_decodes_each_row_group_once(tmp_path, group_rows, batch_format):
+def test_a_shuffled_epoch_has_every_bin_once_and_decodes_each_row_group_once(
+    tmp_path, group_rows, batch_format
+):
     bins = make_bins(2500, most_tokens=5, least_tokens=2)
     root = write_shards(tmp_path / "d", table_of(bins), shard_rows=1300, group_rows=group_rows)
     dataset = headrace.open(root)
     reads = []
     stream = dataset.stream(batch_size=16, shuffle=True, seed=3, batch_format=batch_format)
     inner = stream.passes.read_block
-    stream.passes.read_block = lambda number, columns: reads.append(number) or inner(number, columns)
+    stream.passes.read_block = lambda number, columns: (
+        reads.append(number) or inner(number, columns)
+    )
 
     batches = list(stream)
 
@@ -139,7 +160,8 @@ def test_a_shuffled_epoch_has_every_bin_once_and_decodes_each_row_group_once(tmp
     assert ids.tolist() != sorted(ids.tolist())
     assert len(reads) <= len(dataset.split_index().rows) + 16  # a lane's border may cut a block
     assert all(
-        isinstance(batch["labels"], torch.Tensor if batch_format == "torch" else np.ndarray) for batch in batches
+        isinstance(batch["labels"], torch.Tensor if batch_format == "torch" else np.ndarray)
+        for batch in batches
     )
 
 
@@ -149,7 +171,9 @@ def test_packed_batches_of_several_ranks_are_padded_with_bins_that_train_nothing
     trained = {a for sequences in bins for s in sequences for _, (a, t) in pairwise(s) if t}
     labels, steps = [], []
     for rank in range(3):
-        stream = dataset.stream(batch_size=2, shuffle=True, topology=Topology(rank=rank, world_size=3))
+        stream = dataset.stream(
+            batch_size=2, shuffle=True, topology=Topology(rank=rank, world_size=3)
+        )
         batches = list(stream)
         steps.append(len(batches))
         for batch in batches:
@@ -182,13 +206,17 @@ def test_a_resumed_stream_goes_on_as_the_uninterrupted_one(tmp_path, stop):
 def test_workers_give_what_one_process_gives(tmp_path, form):
     dataset = headrace.open(write_shards(tmp_path / "d", table_of(make_bins(60)), shard_rows=25))
     options = {"batch_size": 5, "shuffle": True, "packed": form}
-    alone = [t for batch in dataset.stream(**options) for t in batch["input_ids"].flatten().tolist() if t]
+    alone = [
+        t for batch in dataset.stream(**options) for t in batch["input_ids"].flatten().tolist() if t
+    ]
 
     streamed = dataset.torch_dataset(num_workers=2, remainder="drop", **options)
     batches = list(streamed.data_loader(method="fork"))
 
     assert len(streamed) == len(batches) == 12
-    assert sorted(alone) == sorted(t for batch in batches for t in batch["input_ids"].flatten().tolist() if t)
+    assert sorted(alone) == sorted(
+        t for batch in batches for t in batch["input_ids"].flatten().tolist() if t
+    )
     for batch in batches:
         assert isinstance(batch["max_seqlen"], int)
         assert batch["cu_seqlens"].dtype == torch.int32
@@ -197,7 +225,9 @@ def test_workers_give_what_one_process_gives(tmp_path, form):
 
 def test_decoded_blocks_are_kept_and_give_the_same_batches(tmp_path):
     root = write_shards(tmp_path / "d", table_of(make_bins(30), alignment="unshifted"))
-    stream = headrace.open(root).stream(batch_size=4, cache="decoded", cache_dir=tmp_path / "c", batch_format="numpy")
+    stream = headrace.open(root).stream(
+        batch_size=4, cache="decoded", cache_dir=tmp_path / "c", batch_format="numpy"
+    )
     first = [as_lists(batch) for batch in stream]
     stream.set_epoch(1)
 
@@ -207,9 +237,9 @@ def test_decoded_blocks_are_kept_and_give_the_same_batches(tmp_path):
 
 def test_bad_blocks_in_quarantine_are_bins_of_nothing(tmp_path):
     table = table_of(make_bins(20), mask=pa.list_(pa.bool_()))
-    broken = pa.table({**{name: table[name] for name in ("input_ids", "loss_mask")}, "seq_start_id": [[1]] * 20}).cast(
-        table.schema
-    )
+    broken = pa.table(
+        {**{name: table[name] for name in ("input_ids", "loss_mask")}, "seq_start_id": [[1]] * 20}
+    ).cast(table.schema)
     write_shards(tmp_path / "d", table)
     write_shards(tmp_path / "d" / "x", broken)
     (tmp_path / "d" / "x" / "shard_000000.parquet").rename(tmp_path / "d" / "shard_000001.parquet")
@@ -219,13 +249,17 @@ def test_bad_blocks_in_quarantine_are_bins_of_nothing(tmp_path):
 
     assert [5, 5, 5, 5, 0, 0, 0, 0] == [int(batch["valid"].sum()) for batch in batches]
     assert [0] * 4 == [batch["input_ids"].numel() for batch in batches[4:]]
-    with pytest.raises(InputError, match=r"shard_000001.parquet: row 0: seq_start_id is \[1\].*begins with 0"):
+    with pytest.raises(
+        InputError, match=r"shard_000001.parquet: row 0: seq_start_id is \[1\].*begins with 0"
+    ):
         list(dataset.stream(batch_size=5))
 
 
 def test_a_blend_of_packed_sets_is_packed(tmp_path):
     one = headrace.open(write_shards(tmp_path / "a", table_of(make_bins(30))))
-    two = headrace.open(write_shards(tmp_path / "b", table_of(make_bins(30, seed=1), mask=pa.list_(pa.bool_()))))
+    two = headrace.open(
+        write_shards(tmp_path / "b", table_of(make_bins(30, seed=1), mask=pa.list_(pa.bool_())))
+    )
 
     batches = list(headrace.blend([one, two]).stream(batch_size=6))
 
@@ -234,7 +268,10 @@ def test_a_blend_of_packed_sets_is_packed(tmp_path):
 
 
 def test_other_columns_come_beside_a_value_a_bin(tmp_path):
-    table = table_of(make_bins(6), extra={"source": [f"s{number}" for number in range(6)], "number": list(range(6))})
+    table = table_of(
+        make_bins(6),
+        extra={"source": [f"s{number}" for number in range(6)], "number": list(range(6))},
+    )
     dataset = headrace.open(write_shards(tmp_path / "d", table))
 
     first = next(iter(dataset.stream(batch_size=4)))
@@ -261,14 +298,18 @@ def test_auto_packs_only_what_says_that_it_is_packed(tmp_path):
     assert ["input_ids", "valid"] == names(saying, columns=["input_ids"])
     assert list(next(iter(saying.stream(batch_size=4, batch_format="rows")))[0]) == plain
     assert "input_ids_lengths" in names(saying, lists="padded")
-    with pytest.raises(SettingsError, match="has no loss_mask_alignment; say where its masks stand"):
+    with pytest.raises(
+        SettingsError, match="has no loss_mask_alignment; say where its masks stand"
+    ):
         names(silent, packed="varlen")
     asked = PackedBatches(loss_mask_alignment="shift_left")
     assert as_lists(next(iter(silent.stream(batch_size=4, packed=asked)))) == {
         **expected(bins, asked),
         "valid": [True] * 4,
     }
-    with pytest.raises(SettingsError, match='says loss_mask_alignment "shift_left", and "unshifted" was asked for'):
+    with pytest.raises(
+        SettingsError, match='says loss_mask_alignment "shift_left", and "unshifted" was asked for'
+    ):
         names(saying, packed=PackedBatches(loss_mask_alignment="unshifted"))
 
 
@@ -278,7 +319,9 @@ def test_shards_of_one_directory_may_differ_in_where_their_masks_stand(tmp_path)
         root = write_shards(tmp_path / alignment, table_of(bins, alignment=alignment))
         (root / "shard_000000.parquet").rename(tmp_path / f"shard_{number}.parquet")
 
-    batches = [as_lists(batch) for batch in headrace.open(tmp_path / "*.parquet").stream(batch_size=9)]
+    batches = [
+        as_lists(batch) for batch in headrace.open(tmp_path / "*.parquet").stream(batch_size=9)
+    ]
 
     assert batches[0] == batches[1] == {**expected(bins, PackedBatches()), "valid": [True] * 9}
 
@@ -287,7 +330,10 @@ def test_shards_of_one_directory_may_differ_in_where_their_masks_stand(tmp_path)
     ("rows", "said"),
     [
         (([[1, 2, 3]], [[1, 1]], [[0]]), "row 0: 3 input_ids and 2 values of loss_mask"),
-        (([[1], [1, 2]], [[1], [1, 1]], [[0], [0, 1, 2]]), r"row 1: seq_start_id is \[0, 1, 2\] in a row of 2 tokens"),
+        (
+            ([[1], [1, 2]], [[1], [1, 1]], [[0], [0, 1, 2]]),
+            r"row 1: seq_start_id is \[0, 1, 2\] in a row of 2 tokens",
+        ),
         (([[1], [1, 2]], [[1], [1, 1]], [[0], [0, 0]]), r"row 1: seq_start_id is \[0, 0\]"),
         (([[1], [1, 2]], [[1], [1, 1]], [[0], []]), r"row 1: seq_start_id is \[\]"),
         (([[1], []], [[1], []], [[0], [0]]), r"row 1: seq_start_id is \[0\] in a row of 0"),
@@ -299,12 +345,17 @@ def test_shards_of_one_directory_may_differ_in_where_their_masks_stand(tmp_path)
 def test_rows_that_are_not_packed_are_refused_by_their_number(rows, said):
     ids, mask, starts = (pa.array(each, pa.list_(pa.int64())) for each in rows)
     with pytest.raises(InputError, match=said):
-        normal_rows(pa.table({"input_ids": ids, "loss_mask": mask, "seq_start_id": starts}), "shift_left")
+        normal_rows(
+            pa.table({"input_ids": ids, "loss_mask": mask, "seq_start_id": starts}), "shift_left"
+        )
 
 
 def test_rows_without_tokens_are_bins_of_nothing():
     table = pa.table(
-        {name: pa.array([[], [], []], pa.list_(pa.int32())) for name in ("input_ids", "loss_mask", "seq_start_id")}
+        {
+            name: pa.array([[], [], []], pa.list_(pa.int32()))
+            for name in ("input_ids", "loss_mask", "seq_start_id")
+        }
     )
     columns = from_table(normal_rows(table, "unshifted"), arrow=False, where="here")
     (batch,) = packed_batches(
@@ -352,44 +403,63 @@ def test_options_that_do_not_fit_say_so(options, said):
 
 def test_columns_that_are_missing_in_the_way_or_of_other_types_are_named(tmp_path):
     bins = make_bins(3)
-    good = headrace.open(write_shards(tmp_path / "good", table_of(bins, extra={"labels": [1, 2, 3]})))
+    good = headrace.open(
+        write_shards(tmp_path / "good", table_of(bins, extra={"labels": [1, 2, 3]}))
+    )
     with pytest.raises(SettingsError, match=r"columns \['loss_mask', 'seq_start_id'\] are missing"):
         good.stream(batch_size=1, packed="varlen", columns=["input_ids"])
     with pytest.raises(SettingsError, match=r"columns \['labels'\] clash with"):
         good.stream(batch_size=1)
-    text = headrace.open(write_shards(tmp_path / "text", table_of(bins, mask=pa.list_(pa.float32()))))
+    text = headrace.open(
+        write_shards(tmp_path / "text", table_of(bins, mask=pa.list_(pa.float32())))
+    )
     with pytest.raises(SettingsError, match="column loss_mask is list<.*float"):
         text.stream(batch_size=1, packed="varlen")
 
 
 def test_a_row_wider_than_pad_to_is_an_error_that_says_how_wide(tmp_path):
-    dataset = headrace.open(write_shards(tmp_path / "d", table_of([[[(1, 1)] * 5], [[(1, 1)] * 9]])))
+    dataset = headrace.open(
+        write_shards(tmp_path / "d", table_of([[[(1, 1)] * 5], [[(1, 1)] * 9]]))
+    )
     with pytest.raises(StreamError, match="a row has 9 tokens and pad_to is 8"):
         list(dataset.stream(batch_size=2, packed=PackedBatches(form="padded", pad_to=8)))
     dropped = PackedBatches(form="padded", pad_to=8, last_token="drop")
-    assert [2, 8] == list(next(iter(dataset.stream(batch_size=2, packed=dropped)))["input_ids"].shape)
+    assert [2, 8] == list(
+        next(iter(dataset.stream(batch_size=2, packed=dropped)))["input_ids"].shape
+    )
 
 
 @pytest.mark.parametrize("form", ["varlen", "padded"])
 def test_borders_of_a_fixed_number_repeat_the_last(tmp_path, form):
     dataset = headrace.open(write_shards(tmp_path / "d", table_of(make_bins(20))))
     width = 200 if form == "varlen" else 80
-    free, fixed = (PackedBatches(form=form, pad_to=width, most_sequences=most) for most in (None, 30))
+    free, fixed = (
+        PackedBatches(form=form, pad_to=width, most_sequences=most) for most in (None, 30)
+    )
 
     for as_it_is, padded in zip(
-        dataset.stream(batch_size=3, packed=free), dataset.stream(batch_size=3, packed=fixed), strict=True
+        dataset.stream(batch_size=3, packed=free),
+        dataset.stream(batch_size=3, packed=fixed),
+        strict=True,
     ):
         borders = as_it_is["cu_seqlens"].tolist()
-        assert borders + [padded["input_ids"].numel()] * (31 - len(borders)) == padded["cu_seqlens"].tolist()
+        assert (
+            borders + [padded["input_ids"].numel()] * (31 - len(borders))
+            == padded["cu_seqlens"].tolist()
+        )
         assert torch.int32 == padded["cu_seqlens"].dtype
         assert torch.equal(as_it_is["labels"], padded["labels"])
-    with pytest.raises(StreamError, match=r"a batch has \d+ sequences, filling among them, and most_sequences is 2"):
+    with pytest.raises(
+        StreamError, match=r"a batch has \d+ sequences, filling among them, and most_sequences is 2"
+    ):
         list(dataset.stream(batch_size=3, packed=PackedBatches(form=form, most_sequences=2)))
 
 
 def test_a_loader_of_its_own_streams_rows_as_they_are(tmp_path):
     dataset = headrace.open(write_shards(tmp_path / "d", table_of(make_bins(3))))
-    loader = StreamLoader(dataset.split_index(), dataset.block_reader(), StreamOptions(batch_size=3))
+    loader = StreamLoader(
+        dataset.split_index(), dataset.block_reader(), StreamOptions(batch_size=3)
+    )
 
     assert "seq_start_id" in next(iter(loader))
 

@@ -28,7 +28,9 @@ def bins():
 @pytest.fixture(scope="module")
 def root(bins, tmp_path_factory):
     """Three shards, one of them without rows, in row groups of 32."""
-    root = write_shards(tmp_path_factory.mktemp("packed") / "d", table_of(bins), shard_rows=120, group_rows=32)
+    root = write_shards(
+        tmp_path_factory.mktemp("packed") / "d", table_of(bins), shard_rows=120, group_rows=32
+    )
     pq.ParquetWriter(
         root / "shard_000002.parquet", table_of([]).schema
     ).close()  # no row group: datasets fails at empty ones
@@ -44,7 +46,11 @@ def home(tmp_path, monkeypatch):
 
 def pairs_of(sequences):
     """(token, label, trained) of every place that is fed, from the source itself."""
-    return [(token, label, trained) for sequence in sequences for (token, _), (label, trained) in pairwise(sequence)]
+    return [
+        (token, label, trained)
+        for sequence in sequences
+        for (token, _), (label, trained) in pairwise(sequence)
+    ]
 
 
 @pytest.mark.parametrize("spec", ["d", "d/*.parquet", "d/shard_00000[012].parquet"])
@@ -57,7 +63,9 @@ def test_a_trainers_reader_sees_the_tokens_labels_and_masks_of_the_source(bins, 
         fed = pairs_of(sequences)
         assert [
             (int(t), int(label), int(m))
-            for t, label, m in zip(batch["tokens"][0], batch["labels"][0], batch["loss_mask"][0], strict=True)
+            for t, label, m in zip(
+                batch["tokens"][0], batch["labels"][0], batch["loss_mask"][0], strict=True
+            )
         ][: len(fed)] == fed
         assert sum(trained for _, _, trained in fed) == batch["loss_mask"].sum()
         lengths = [len(sequence) - 1 for sequence in sequences]
@@ -77,7 +85,9 @@ def test_one_row_group_is_decoded_for_rows_in_order_and_a_negative_row_trains_no
 
 def test_our_stream_feeds_a_row_as_the_trainers_reader_does(bins, root):
     reader = PackedReader(root)
-    settings = PackedBatches(form="padded", last_token="drop", ignore_index=None, pad_id=FILLING, pad_to_multiple_of=16)
+    settings = PackedBatches(
+        form="padded", last_token="drop", ignore_index=None, pad_id=FILLING, pad_to_multiple_of=16
+    )
     stream = headrace.open(root).stream(batch_size=1, packed=settings, batch_format="numpy")
 
     count = 0
@@ -117,7 +127,9 @@ def test_hugging_face_datasets_loads_the_shards(bins, root, tmp_path, monkeypatc
     datasets = pytest.importorskip("datasets", reason="needs Hugging Face datasets")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
     files = sorted(str(each) for each in root.glob("*.parquet"))
-    loaded = datasets.load_dataset("parquet", data_files=files, split="train", cache_dir=str(tmp_path))
+    loaded = datasets.load_dataset(
+        "parquet", data_files=files, split="train", cache_dir=str(tmp_path)
+    )
 
     assert len(bins) == len(loaded)
     assert pa.list_(pa.int32()) == loaded.features.arrow_schema.field("input_ids").type
@@ -146,10 +158,17 @@ def real(tmp_path_factory):
     (folder / "raw").mkdir()
     (folder / "raw" / "train.jsonl").write_text("\n".join(lines) + "\n")
     recipe = headrace.PackedSequences(
-        blend=str(folder / "raw"), tokenizer=QWEN, pack_size=1024, train_ratio=0.9, val_ratio=0.05, test_ratio=0.05
+        blend=str(folder / "raw"),
+        tokenizer=QWEN,
+        pack_size=1024,
+        train_ratio=0.9,
+        val_ratio=0.05,
+        test_ratio=0.05,
     )
     headrace.prepare(recipe, folder / "out")
-    tokenizer = tokenizers.Tokenizer.from_str(gzip.decompress((QWEN / "tokenizer.json.gz").read_bytes()).decode())
+    tokenizer = tokenizers.Tokenizer.from_str(
+        gzip.decompress((QWEN / "tokenizer.json.gz").read_bytes()).decode()
+    )
     return [json.loads(line) for line in lines], tokenizer, folder / "out"
 
 
@@ -165,7 +184,9 @@ def test_a_trainers_reader_sees_every_chat_of_gsm8k_and_trains_its_answer_alone(
             mask_sum += int(batch["loss_mask"].sum())
             borders = batch["cu_seqlens"][0][: len(row["seq_boundaries"])]
             for begin, end in pairwise(borders):
-                tokens, label, mask = (batch[name][0, begin:end] for name in ("tokens", "labels", "loss_mask"))
+                tokens, label, mask = (
+                    batch[name][0, begin:end] for name in ("tokens", "labels", "loss_mask")
+                )
                 assert np.array_equal(tokens[1:], label[:-1])
                 fed.append([*tokens.tolist(), int(label[-1])])
                 trained.append(label[mask == 1].tolist())
@@ -190,9 +211,17 @@ def test_our_stream_of_gsm8k_has_the_labels_that_the_trainers_reader_has(real):
     for split in SPLITS:
         reader = PackedReader(out / "splits" / split)
         stream = headrace.open(out).stream(split, batch_size=3, batch_format="numpy", shuffle=True)
-        ours = sorted(label for batch in stream for label in batch["labels"][batch["labels"] != -100].tolist())
-        batches = [collate([reader[number]], pack_size=1024, filling=0) for number in range(len(reader))]
-        theirs = sorted(label for batch in batches for label in batch["labels"][batch["loss_mask"] == 1].tolist())
+        ours = sorted(
+            label for batch in stream for label in batch["labels"][batch["labels"] != -100].tolist()
+        )
+        batches = [
+            collate([reader[number]], pack_size=1024, filling=0) for number in range(len(reader))
+        ]
+        theirs = sorted(
+            label
+            for batch in batches
+            for label in batch["labels"][batch["loss_mask"] == 1].tolist()
+        )
 
         assert theirs == ours
 
@@ -205,8 +234,12 @@ def test_the_metadata_beside_says_what_the_reader_finds(real):
     lengths = [np.diff(row["seq_boundaries"]) - 1 for row in rows]
 
     assert max(map(len, lengths)) == max(each["max_samples_per_bin"] for each in said)
-    assert max(int(each.max()) for each in lengths) == max(each["dataset_max_seqlen"] for each in said)
-    assert min(int(each.sum()) for each in lengths) == min(each["min_packed_seqlen"] for each in said)
+    assert max(int(each.max()) for each in lengths) == max(
+        each["dataset_max_seqlen"] for each in said
+    )
+    assert min(int(each.sum()) for each in lengths) == min(
+        each["min_packed_seqlen"] for each in said
+    )
 
 
 def prepared(folder, **settings):
@@ -214,19 +247,29 @@ def prepared(folder, **settings):
     rng = np.random.default_rng(3)
     rows, token = [], 1
     for length in rng.integers(2, 40, 300).tolist():
-        rows.append({"input_ids": list(range(token, token + length)), "loss_mask": [n % 2 for n in range(length)]})
+        rows.append(
+            {
+                "input_ids": list(range(token, token + length)),
+                "loss_mask": [n % 2 for n in range(length)],
+            }
+        )
         token += length
     folder.mkdir()
     (folder / "raw.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
     ratios = {"train_ratio": 1, "val_ratio": 0, "test_ratio": 0}
-    recipe = headrace.PackedSequences(blend=str(folder / "raw.jsonl"), pack_size=96, **ratios, **settings)
+    recipe = headrace.PackedSequences(
+        blend=str(folder / "raw.jsonl"), pack_size=96, **ratios, **settings
+    )
     headrace.prepare(recipe, folder / "out")
     return rows, folder / "out"
 
 
 def trained_labels(rows):
     return sorted(
-        token for row in rows for token, on in list(zip(row["input_ids"], row["loss_mask"], strict=True))[1:] if on
+        token
+        for row in rows
+        for token, on in list(zip(row["input_ids"], row["loss_mask"], strict=True))[1:]
+        if on
     )
 
 
@@ -237,10 +280,14 @@ def test_bins_packed_for_what_readers_feed_fit_them_and_their_multiple(tmp_path,
     batches = [collate([reader[number]], pack_size=96, filling=0) for number in range(len(reader))]
 
     lengths = [
-        end - begin for number in range(len(reader)) for begin, end in pairwise(reader[number]["seq_boundaries"])
+        end - begin
+        for number in range(len(reader))
+        for begin, end in pairwise(reader[number]["seq_boundaries"])
     ]
     assert not any((length - 1) % multiple for length in lengths)
-    labels = [label for batch in batches for label in batch["labels"][batch["loss_mask"] == 1].tolist()]
+    labels = [
+        label for batch in batches for label in batch["labels"][batch["loss_mask"] == 1].tolist()
+    ]
     assert trained_labels(rows) == sorted(labels)
     fed = headrace.PackedBatches(form="padded", last_token="drop", pad_to=96, ignore_index=None)
     ours = list(headrace.open(out).stream("train", batch_size=1, packed=fed, batch_format="numpy"))
@@ -252,9 +299,13 @@ def test_bins_packed_for_what_readers_feed_fit_them_and_their_multiple(tmp_path,
 
 def test_the_links_of_a_split_open_by_themselves_as_packed_rows(tmp_path):
     rows, out = prepared(tmp_path / "d")
-    stream = headrace.open(out / "splits" / "train", cache_dir=tmp_path / "cache").stream(batch_size=7)
+    stream = headrace.open(out / "splits" / "train", cache_dir=tmp_path / "cache").stream(
+        batch_size=7
+    )
 
-    labels = [label for batch in stream for label in batch["labels"][batch["labels"] != -100].tolist()]
+    labels = [
+        label for batch in stream for label in batch["labels"][batch["labels"] != -100].tolist()
+    ]
 
     assert trained_labels(rows) == sorted(labels)
 
@@ -262,7 +313,9 @@ def test_the_links_of_a_split_open_by_themselves_as_packed_rows(tmp_path):
 def test_old_masks_are_read_as_what_they_meant_but_for_what_they_lost(tmp_path):
     rows, out = prepared(tmp_path / "d", loss_mask_alignment="legacy_roll_right")
     batches = list(headrace.open(out).stream("train", batch_size=7, batch_format="numpy"))
-    labels = sorted(label for batch in batches for label in batch["labels"][batch["labels"] != -100].tolist())
+    labels = sorted(
+        label for batch in batches for label in batch["labels"][batch["labels"] != -100].tolist()
+    )
     reader = PackedReader(out / "splits" / "train")
     last = {reader[number]["input_ids"][-1] for number in range(len(reader))}
 
@@ -272,5 +325,8 @@ def test_old_masks_are_read_as_what_they_meant_but_for_what_they_lost(tmp_path):
 def test_a_wrong_word_for_the_alignment_is_refused_where_the_file_says_another(tmp_path):
     _, out = prepared(tmp_path / "d", loss_mask_alignment="legacy_roll_right")
     asked = PackedBatches(loss_mask_alignment="shift_left")
-    with pytest.raises(SettingsError, match='says loss_mask_alignment "legacy_roll_right", and "shift_left" was asked'):
+    with pytest.raises(
+        SettingsError,
+        match='says loss_mask_alignment "legacy_roll_right", and "shift_left" was asked',
+    ):
         next(iter(headrace.open(out).stream("train", batch_size=7, packed=asked)))

@@ -22,7 +22,9 @@ from headrace.stream.loader.torch_dataset import StreamingDataset
 from headrace.stream.ranks.topology import Topology
 from laws import examples
 
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # the number of workers is the subject
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:This DataLoader will create"
+)  # the number of workers is the subject
 
 ROWS = 700
 PLAIN = headrace.PackedBatches(pad_id=-1)
@@ -38,8 +40,14 @@ def path(lengths, tmp_path_factory):
     return write_rows(tmp_path_factory.mktemp("rows") / "d", lengths)
 
 
-def packed(path, *, rank=0, world_size=1, cache=None, batch_size=3, shuffle=True, packed=PLAIN, **pack):
-    options = {name: pack.pop(name) for name in ("columns", "batch_format", "remainder", "seed") if name in pack}
+def packed(
+    path, *, rank=0, world_size=1, cache=None, batch_size=3, shuffle=True, packed=PLAIN, **pack
+):
+    options = {
+        name: pack.pop(name)
+        for name in ("columns", "batch_format", "remainder", "seed")
+        if name in pack
+    }
     pack = headrace.PackRows(**{"capacity": 100, "buffer_rows": 128, **pack})
     return headrace.open(path, cache_dir=cache or path.parent / "cache").stream(
         batch_size=batch_size,
@@ -53,7 +61,9 @@ def packed(path, *, rank=0, world_size=1, cache=None, batch_size=3, shuffle=True
 
 def of_rows(lengths, most=1000):
     return sorted(
-        list(range(1000 * row, 1000 * row + min(length, most))) for row, length in enumerate(lengths) if length
+        list(range(1000 * row, 1000 * row + min(length, most)))
+        for row, length in enumerate(lengths)
+        if length
     )
 
 
@@ -63,7 +73,9 @@ def delivered(batches):
 
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize(("world_size", "batch_size"), [(1, 1), (1, 4), (2, 3), (5, 2)])
-def test_every_row_is_in_one_bin_and_every_rank_has_as_many_batches(path, lengths, world_size, batch_size, shuffle):
+def test_every_row_is_in_one_bin_and_every_rank_has_as_many_batches(
+    path, lengths, world_size, batch_size, shuffle
+):
     streams = [
         packed(path, rank=rank, world_size=world_size, batch_size=batch_size, shuffle=shuffle)
         for rank in range(world_size)
@@ -74,7 +86,11 @@ def test_every_row_is_in_one_bin_and_every_rank_has_as_many_batches(path, length
     assert {len(streams[0])} == {len(of_rank) for of_rank in batches}
     report = streams[0].report()
     assert (ROWS, sum(lengths)) == (report.rows, report.tokens)
-    real = sum(int(batch["valid"].sum()) if world_size > 1 else 0 for of_rank in batches for batch in of_rank)
+    real = sum(
+        int(batch["valid"].sum()) if world_size > 1 else 0
+        for of_rank in batches
+        for batch in of_rank
+    )
     if world_size > 1:
         assert report.bins == real
         assert report.filling_bins == world_size * batch_size * len(streams[0]) - real
@@ -99,7 +115,9 @@ def test_masks_train_the_tokens_they_stand_on_or_before(tmp_path, mask, alignmen
     path = write_rows(tmp_path / "d", lengths, mask=pa.list_(mask))
     stream = packed(path, mask="trained", mask_alignment=alignment, batch_size=2)
 
-    got = sorted(label for batch in stream for label in batch["labels"][batch["labels"] != -100].tolist())
+    got = sorted(
+        label for batch in stream for label in batch["labels"][batch["labels"] != -100].tolist()
+    )
 
     shift = 0 if alignment == "unshifted" else 1
     trained = [token for row in of_rows(lengths) for token in row[1:] if (token - shift) % 3 == 0]
@@ -142,7 +160,9 @@ def test_a_resumed_pass_is_stopped_and_resumed_again(path):
 @pytest.mark.slow
 @settings(max_examples=examples(12))
 @given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 4), st.integers(1, 4), st.data())
-def test_a_resume_elsewhere_brings_the_rows_that_nobody_received(path, lengths, before, after, size, other, data):
+def test_a_resume_elsewhere_brings_the_rows_that_nobody_received(
+    path, lengths, before, after, size, other, data
+):
     first = [packed(path, rank=rank, world_size=before, batch_size=size) for rank in range(before)]
     stop = data.draw(st.integers(0, len(first[0])))
     got = []
@@ -166,7 +186,9 @@ def test_a_resume_elsewhere_brings_the_rows_that_nobody_received(path, lengths, 
 @pytest.mark.slow
 @settings(max_examples=examples(12))
 @given(
-    st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(0, 9)), min_size=2, max_size=4),
+    st.lists(
+        st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(0, 9)), min_size=2, max_size=4
+    ),
     st.booleans(),
 )
 def test_a_chain_of_resumes_on_other_ranks_brings_every_row_once(path, lengths, chain, shuffle):
@@ -208,21 +230,35 @@ def test_what_is_too_long_is_cut_or_dropped_as_asked_and_counted(tmp_path, too_l
     path = write_rows(tmp_path / "d", lengths)
     stream = packed(path, capacity=30, too_long=too_long)
 
-    kept = lengths if too_long == "truncate" else [0 if length > 30 else length for length in lengths]
+    kept = (
+        lengths if too_long == "truncate" else [0 if length > 30 else length for length in lengths]
+    )
     assert of_rows(kept, 30) == delivered(stream)
     report = stream.report()
     cut = (2, 61, 0, 0) if too_long == "truncate" else (0, 0, 2, 121)
-    assert cut == (report.truncated_rows, report.truncated_tokens, report.dropped_rows, report.dropped_tokens)
-    assert (2, sum(lengths)) == (report.empty_rows, report.tokens + report.truncated_tokens + report.dropped_tokens)
+    assert cut == (
+        report.truncated_rows,
+        report.truncated_tokens,
+        report.dropped_rows,
+        report.dropped_tokens,
+    )
+    assert (2, sum(lengths)) == (
+        report.empty_rows,
+        report.tokens + report.truncated_tokens + report.dropped_tokens,
+    )
 
 
 def test_too_long_rows_are_an_error_before_anything_is_read(path):
-    with pytest.raises(InputError, match=r'rows have more than 20 tokens, the first of them row \d+ .*"truncate"'):
+    with pytest.raises(
+        InputError, match=r'rows have more than 20 tokens, the first of them row \d+ .*"truncate"'
+    ):
         packed(path, capacity=20)
 
 
 def test_bins_for_readers_that_drop_a_token_hold_what_is_left(path, lengths):
-    dropping = headrace.PackedBatches(form="padded", last_token="drop", pad_to=100, ignore_index=None)
+    dropping = headrace.PackedBatches(
+        form="padded", last_token="drop", pad_to=100, ignore_index=None
+    )
     keeping = headrace.PackedBatches(form="padded", pad_to=100)
     runtime, stored = packed(path, packed=dropping), packed(path, packed=keeping)
 
@@ -263,7 +299,9 @@ def test_lengths_that_a_column_says_wrongly_are_found_out(tmp_path):
 
 def test_a_mask_of_another_length_is_refused(tmp_path):
     path = write_rows(tmp_path / "d", [4, 5, 6])
-    with pytest.raises(InputError, match="has 4 values in column input_ids and 5 in other; a mask is as long"):
+    with pytest.raises(
+        InputError, match="has 4 values in column input_ids and 5 in other; a mask is as long"
+    ):
         list(packed(path, mask="other", shuffle=False))
 
 
@@ -271,18 +309,30 @@ def test_a_filtered_set_and_a_blend_are_packed(path, lengths):
     dataset = headrace.open(path, cache_dir=path.parent / "cache")
     pack = headrace.PackRows(capacity=100, buffer_rows=64)
     some = dataset.stream(batch_size=2, pack=pack, packed=PLAIN, filter=[("row", "<", 100)])
-    both = headrace.blend([dataset, dataset]).stream(batch_size=2, shuffle=True, pack=pack, packed=PLAIN)
+    both = headrace.blend([dataset, dataset]).stream(
+        batch_size=2, shuffle=True, pack=pack, packed=PLAIN
+    )
 
     assert of_rows(lengths[:100]) == delivered(some)
     assert sorted(of_rows(lengths) * 2) == delivered(both)
 
 
 def test_a_number_is_the_capacity_and_torch_the_usual_form(path):
-    batch = next(iter(headrace.open(path, cache_dir=path.parent / "cache").stream(batch_size=2, pack=100)))
+    batch = next(
+        iter(headrace.open(path, cache_dir=path.parent / "cache").stream(batch_size=2, pack=100))
+    )
 
     assert isinstance(batch["input_ids"], torch.Tensor)
     assert batch["input_ids"].dtype == torch.int64
-    assert list(batch) == ["input_ids", "labels", "loss_mask", "position_ids", "cu_seqlens", "max_seqlen", "valid"]
+    assert list(batch) == [
+        "input_ids",
+        "labels",
+        "loss_mask",
+        "position_ids",
+        "cu_seqlens",
+        "max_seqlen",
+        "valid",
+    ]
 
 
 def test_fewer_rows_than_ranks_are_bins_of_some_and_filling_of_others(tmp_path):
@@ -291,8 +341,12 @@ def test_fewer_rows_than_ranks_are_bins_of_some_and_filling_of_others(tmp_path):
 
     assert [1, 1, 1] == [len(of_rank) for of_rank in batches]
     assert of_rows([9]) == delivered(batch for of_rank in batches for batch in of_rank)
-    assert [1, 0, 0] == sorted((int(of_rank[0]["valid"].sum()) for of_rank in batches), reverse=True)
-    assert all((of_rank[0]["labels"][of_rank[0]["loss_mask"] == 0] == -100).all() for of_rank in batches)
+    assert [1, 0, 0] == sorted(
+        (int(of_rank[0]["valid"].sum()) for of_rank in batches), reverse=True
+    )
+    assert all(
+        (of_rank[0]["labels"][of_rank[0]["loss_mask"] == 0] == -100).all() for of_rank in batches
+    )
 
 
 @pytest.mark.parametrize(
@@ -351,12 +405,17 @@ def received(dataset):
 @pytest.mark.slow
 @pytest.mark.parametrize(("world_size", "workers"), [(1, 0), (1, 3), (2, 2)])
 def test_workers_deliver_the_batches_of_their_rank(path, lengths, world_size, workers):
-    ranks = [in_workers(path, rank=rank, world_size=world_size, workers=workers) for rank in range(world_size)]
+    ranks = [
+        in_workers(path, rank=rank, world_size=world_size, workers=workers)
+        for rank in range(world_size)
+    ]
     got = [received(dataset) for dataset in ranks]
 
     assert of_rows(lengths) == sorted(s for of_rank in got for batch in of_rank for s in batch)
     assert {len(ranks[0])} == {len(of_rank) for of_rank in got}
-    alone = [packed(path, rank=rank, world_size=world_size, buffer_rows=64) for rank in range(world_size)]
+    alone = [
+        packed(path, rank=rank, world_size=world_size, buffer_rows=64) for rank in range(world_size)
+    ]
     assert [[sequences_of(batch) for batch in stream] for stream in alone] == got
 
 
@@ -393,7 +452,11 @@ def test_a_resume_with_other_workers_brings_the_rows_that_are_left(path, lengths
 def test_workers_that_live_on_see_the_epoch(path, lengths):
     dataset = in_workers(path)
     loader = torch.utils.data.DataLoader(
-        dataset, batch_size=None, num_workers=2, persistent_workers=True, multiprocessing_context="fork"
+        dataset,
+        batch_size=None,
+        num_workers=2,
+        persistent_workers=True,
+        multiprocessing_context="fork",
     )
     epochs = []
     for epoch in (0, 3, 0):
@@ -422,7 +485,13 @@ def test_states_of_workers_are_counted_in_the_loop(path):
     batches.close()
 
     assert received(in_workers(path)) == first + received(later)
-    next(iter(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="fork")))
+    next(
+        iter(
+            torch.utils.data.DataLoader(
+                dataset, batch_size=None, num_workers=1, multiprocessing_context="fork"
+            )
+        )
+    )
     with pytest.raises(StreamError, match="call state_after"):
         dataset.state_dict()
     with pytest.raises(StreamError, match=r"has 4. batches on each rank, and 1000 are said"):
@@ -431,15 +500,22 @@ def test_states_of_workers_are_counted_in_the_loop(path):
 
 @pytest.mark.slow
 @pytest.mark.smoke("1-0", "3-7")
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata 0.11 calls it in newer torch
+@pytest.mark.filterwarnings(
+    "ignore:'set_vital' is deprecated"
+)  # torchdata 0.11 calls it in newer torch
 @pytest.mark.parametrize(("workers", "stop"), [(0, 5), (1, 0), (2, 5), (3, 7), (3, 38)])
-def test_a_stateful_loader_resumes_with_its_workers_and_on_other_ranks(path, lengths, workers, stop):
+def test_a_stateful_loader_resumes_with_its_workers_and_on_other_ranks(
+    path, lengths, workers, stop
+):
     stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="needs torchdata")
 
     def loader():
         method = "fork" if workers else None
         return stateful.StatefulDataLoader(
-            in_workers(path, workers=workers), batch_size=None, num_workers=workers, multiprocessing_context=method
+            in_workers(path, workers=workers),
+            batch_size=None,
+            num_workers=workers,
+            multiprocessing_context=method,
         )
 
     whole = [sequences_of(batch) for batch in loader()]
@@ -455,7 +531,9 @@ def test_a_stateful_loader_resumes_with_its_workers_and_on_other_ranks(path, len
     again.load_state_dict(json.loads(json.dumps(resumed.state_dict())))
     after = [sequences_of(batch) for batch in again]
     state = stream_state(saved)
-    elsewhere = [packed(path, rank=rank, world_size=2, batch_size=5, buffer_rows=64) for rank in range(2)]
+    elsewhere = [
+        packed(path, rank=rank, world_size=2, batch_size=5, buffer_rows=64) for rank in range(2)
+    ]
     for stream in elsewhere:
         stream.load_state_dict(state)
     rest = [[sequences_of(batch) for batch in stream] for stream in elsewhere]
@@ -470,7 +548,9 @@ def test_a_stateful_loader_resumes_with_its_workers_and_on_other_ranks(path, len
 def test_states_of_other_streams_are_refused(path):
     stream = packed(path)
     with pytest.raises(StreamError, match="it is a state of kind 'stream'"):
-        stream.load_state_dict(headrace.open(path, cache_dir=path.parent / "cache").stream(batch_size=2).state_dict())
+        stream.load_state_dict(
+            headrace.open(path, cache_dir=path.parent / "cache").stream(batch_size=2).state_dict()
+        )
     with pytest.raises(StreamError, match="other settings of pack="):
         stream.load_state_dict(packed(path, capacity=200).state_dict())
     with pytest.raises(StreamError, match="saved with seed=1"):
@@ -488,7 +568,9 @@ def test_two_ranks_take_equal_steps_and_every_row_once(path, lengths, tmp_path):
 
     assert records[0]["steps"] == records[1]["steps"]
     assert records[0]["state"] == records[1]["state"]
-    assert of_rows(lengths) == sorted(s for record in records for batch in record["rows"] for s in batch)
+    assert of_rows(lengths) == sorted(
+        s for record in records for batch in record["rows"] for s in batch
+    )
 
 
 def test_the_same_bins_for_any_number_of_threads_that_decode(path):
@@ -513,7 +595,11 @@ def test_rows_without_a_token_make_no_batch(tmp_path, lengths, world_size):
     stream = packed(path, world_size=world_size)
 
     assert 0 == len(stream) == len(list(stream))
-    assert (0, 0, len(lengths)) == (stream.report().bins, stream.report().fill, stream.report().empty_rows)
+    assert (0, 0, len(lengths)) == (
+        stream.report().bins,
+        stream.report().fill,
+        stream.report().empty_rows,
+    )
 
 
 def test_a_set_without_rows_makes_no_batch(tmp_path):

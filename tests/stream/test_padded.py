@@ -18,7 +18,9 @@ LISTS = st.lists(st.one_of(st.none(), st.lists(st.integers(-5, 5), max_size=9)),
 
 
 def ragged_of(lists):
-    return from_table(pa.table({"x": pa.array(lists, pa.list_(pa.int32()))}), arrow=False, where="here")
+    return from_table(
+        pa.table({"x": pa.array(lists, pa.list_(pa.int32()))}), arrow=False, where="here"
+    )
 
 
 def plain(columns):
@@ -64,8 +66,13 @@ def test_padded_rows_hold_the_list_and_then_filling(lists, batch_size, multiple,
 def test_a_stream_of_padded_lists(tmp_path, batch_format, shuffle):
     rng = np.random.default_rng(0)
     lengths = rng.integers(0, 40, 3000)
-    rows = [None if row % 97 == 0 else np.arange(row, row + lengths[row]).tolist() for row in range(3000)]
-    table = pa.table({"row": np.arange(3000), "ids": pa.array(rows, pa.list_(pa.int32())), "p": pa.array(rows)})
+    rows = [
+        None if row % 97 == 0 else np.arange(row, row + lengths[row]).tolist()
+        for row in range(3000)
+    ]
+    table = pa.table(
+        {"row": np.arange(3000), "ids": pa.array(rows, pa.list_(pa.int32())), "p": pa.array(rows)}
+    )
     index, read_block = write_split(tmp_path, table, shard_rows=900, group_rows=250)
     options = StreamOptions(
         batch_size=64,
@@ -86,7 +93,9 @@ def test_a_stream_of_padded_lists(tmp_path, batch_format, shuffle):
             expected = rows[row] or []
             assert lengths_now[place] == len(expected)
             assert ids[place].tolist() == expected + [-1] * (ids.shape[1] - len(expected))
-            assert np.asarray(batch["p"])[place, len(expected) :].tolist() == [0] * (ids.shape[1] - len(expected))
+            assert np.asarray(batch["p"])[place, len(expected) :].tolist() == [0] * (
+                ids.shape[1] - len(expected)
+            )
             seen.append(row)
     assert sorted(seen) == list(range(3000))
 

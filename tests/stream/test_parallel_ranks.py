@@ -10,7 +10,8 @@ from rank_processes import run_ranks
 from torch_cases import ROWS
 
 pytestmark = pytest.mark.skipif(
-    not (torch.distributed.is_available() and torch.distributed.is_gloo_available()), reason="needs torch with gloo"
+    not (torch.distributed.is_available() and torch.distributed.is_gloo_available()),
+    reason="needs torch with gloo",
 )
 
 PROCESSES = 4
@@ -21,7 +22,9 @@ EVERY = list(range(sum(ROWS)))
 def records(tmp_path_factory):
     folder = tmp_path_factory.mktemp("processes")
     run_ranks(deliver_on_process, PROCESSES, str(folder), PROCESSES)
-    return [json.loads((folder / f"process-{process}.json").read_text()) for process in range(PROCESSES)]
+    return [
+        json.loads((folder / f"process-{process}.json").read_text()) for process in range(PROCESSES)
+    ]
 
 
 def flat(parts):
@@ -40,7 +43,9 @@ def test_processes_of_one_replica_read_the_same_batches(records, title):
 def test_replicas_share_out_every_row_once(records):
     replicas = [records[0], records[2]]
 
-    assert EVERY == sorted(row for each in replicas for row in flat(each["before"]) + flat(each["after"]))
+    assert EVERY == sorted(
+        row for each in replicas for row in flat(each["before"]) + flat(each["after"])
+    )
     assert EVERY == sorted(row for each in replicas for row in flat(each["workers"]))
     assert len({len(record["before"]) + len(record["after"]) for record in records}) == 1
 

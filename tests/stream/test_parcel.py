@@ -79,7 +79,9 @@ class Batches(IterableDataset):
 @pytest.mark.smoke("fork")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_parcels_cross_a_data_loader(method):
-    batches = list(DataLoader(Batches(), batch_size=None, num_workers=1, multiprocessing_context=method))
+    batches = list(
+        DataLoader(Batches(), batch_size=None, num_workers=1, multiprocessing_context=method)
+    )
 
     for got, rows in zip(batches, (3, 40_000, 3), strict=True):
         assert_same(got, batch_of(rows))
@@ -96,7 +98,9 @@ class Unpicklable(IterableDataset):
 def test_a_batch_that_cannot_be_pickled_is_an_error_in_the_loop_and_never_a_wait_without_end():
     batches = iter(DataLoader(Unpicklable(), batch_size=None, num_workers=1, timeout=120))
     assert_same(next(batches), batch_of(3))
-    with pytest.raises(StreamError, match=r"worker process \d+: column odd: a batch cannot be sent .* columns="):
+    with pytest.raises(
+        StreamError, match=r"worker process \d+: column odd: a batch cannot be sent .* columns="
+    ):
         next(batches)
     assert_same(next(batches), batch_of(4))
 
@@ -126,7 +130,11 @@ def test_without_shared_memory_the_bytes_travel_in_the_message():
 
 def test_a_slice_of_a_table_is_sent_without_the_rows_beside_it():
     table = pa.table(
-        {"n": range(100_000), "text": [str(n) for n in range(100_000)], "list": [[n] for n in range(100_000)]}
+        {
+            "n": range(100_000),
+            "text": [str(n) for n in range(100_000)],
+            "list": [[n] for n in range(100_000)],
+        }
     )
     part = table.slice(70_000, 10)
 
@@ -145,7 +153,10 @@ class Tables(IterableDataset):
 def test_tables_cross_a_data_loader():
     batches = list(DataLoader(Tables(), batch_size=None, num_workers=1, timeout=120))
 
-    assert [batch.to_pydict() for batch in batches] == [{"n": [0, 1, 2, 3, 4]}, {"n": [5, 6, 7, 8, 9]}]
+    assert [batch.to_pydict() for batch in batches] == [
+        {"n": [0, 1, 2, 3, 4]},
+        {"n": [5, 6, 7, 8, 9]},
+    ]
 
 
 def with_process(columns):
@@ -196,7 +207,9 @@ def test_columns_arrive_as_they_were_gathered(rows):
 
 
 def test_columns_are_sent_without_the_pool_they_are_cut_from():
-    pool = pa.table({"text": [str(row) for row in range(100_000)], "ids": [[row] * 3 for row in range(100_000)]})
+    pool = pa.table(
+        {"text": [str(row) for row in range(100_000)], "ids": [[row] * 3 for row in range(100_000)]}
+    )
     columns = cut(from_table(pool, arrow=False, where="here"), 70_000, 70_010)
 
     assert len(ForkingPickler.dumps(UnmadeBatch(columns, with_process))) < 10_000

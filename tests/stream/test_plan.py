@@ -41,7 +41,14 @@ def test_a_plan_covers_everything_once(rows, world_size, lanes, batch_size, shuf
 
 @given(rows_of_blocks, st.integers(1, 5), st.sampled_from([1, 2, 3, 4, 6, 8]), st.integers(0, 9))
 def test_bytes_are_an_upper_bound_of_what_is_read(rows, world_size, lanes, steps):
-    plan = make_plan(index_of(rows), batch_size=3, world_size=world_size, lanes=lanes, window_rows=4, shuffle=True)
+    plan = make_plan(
+        index_of(rows),
+        batch_size=3,
+        world_size=world_size,
+        lanes=lanes,
+        window_rows=4,
+        shuffle=True,
+    )
     done = advance(
         plan.remaining,
         min(steps, plan.steps_per_rank),
@@ -50,21 +57,38 @@ def test_bytes_are_an_upper_bound_of_what_is_read(rows, world_size, lanes, steps
         remainder=plan.remainder,
     )
     rest = make_plan(
-        index_of(rows), batch_size=3, world_size=world_size, lanes=lanes, window_rows=4, shuffle=True, remaining=done
+        index_of(rows),
+        batch_size=3,
+        world_size=world_size,
+        lanes=lanes,
+        window_rows=4,
+        shuffle=True,
+        remaining=done,
     )
     for rank in range(world_size):
         share = rest.rank_rows(rank)
         if not share.rows:
             continue  # it only repeats a row of another rank
-        blocks = {block for pool in plan_pools(rest.order, rest.remaining, share) for block in pool.blocks}
+        blocks = {
+            block for pool in plan_pools(rest.order, rest.remaining, share) for block in pool.blocks
+        }
 
-        assert sum(int(rest.block_bytes[block]) for block in blocks) <= int(rest.bytes_per_rank[rank])
+        assert sum(int(rest.block_bytes[block]) for block in blocks) <= int(
+            rest.bytes_per_rank[rank]
+        )
 
 
 @given(rows_of_blocks, st.integers(1, 5), st.integers(1, 3), st.booleans())
 def test_a_small_split_is_decoded_once_by_each_rank(rows, world_size, spread, shuffle):
     lanes = world_size * spread
-    plan = make_plan(index_of(rows), batch_size=3, world_size=world_size, lanes=lanes, window_rows=64, shuffle=shuffle)
+    plan = make_plan(
+        index_of(rows),
+        batch_size=3,
+        world_size=world_size,
+        lanes=lanes,
+        window_rows=64,
+        shuffle=shuffle,
+    )
     for rank in range(world_size):
         share = plan.rank_rows(rank)
         if share.rows:
@@ -72,7 +96,9 @@ def test_a_small_split_is_decoded_once_by_each_rank(rows, world_size, spread, sh
             blocks = {block for pool in pools for block in pool}
 
             assert len(pools) <= 2  # the next one's blocks stay decoded
-            assert sum(int(plan.block_bytes[block]) for block in blocks) == int(plan.bytes_per_rank[rank])
+            assert sum(int(plan.block_bytes[block]) for block in blocks) == int(
+                plan.bytes_per_rank[rank]
+            )
     assert plan.decoded_again_bytes <= (world_size - 1) * int(plan.block_bytes.sum())
     assert plan.read_amplification <= world_size
 
@@ -99,13 +125,23 @@ def test_no_lanes_are_recommended_where_others_decode_as_much():
 
     better = better_lanes(plan, plan_of)
     assert plan.read_amplification > 2.5
-    assert better is None or plan_of(better[0]).read_amplification == better[1] < plan.read_amplification / 1.05
+    assert (
+        better is None
+        or plan_of(better[0]).read_amplification == better[1] < plan.read_amplification / 1.05
+    )
     assert better_lanes(make_plan(few, batch_size=256, shuffle=True), plan_of) is None
 
 
 GRID = [
     (rows, ranks, lanes, batch_size, settings)
-    for rows in ((20_000,), (150_000,) * 2, (500,) * 60, (7,) * 30, (0, 900, 0, 30_000, 5), (3000,) * 24)
+    for rows in (
+        (20_000,),
+        (150_000,) * 2,
+        (500,) * 60,
+        (7,) * 30,
+        (0, 900, 0, 30_000, 5),
+        (3000,) * 24,
+    )
     for ranks, lanes, batch_size, settings in (
         (1, None, 100, {}),
         (3, None, 8, {}),
@@ -138,7 +174,9 @@ def decoded_by_each_rank(rows, ranks, **options):
 
     for rank in range(ranks):
         reads.clear()
-        begun = RowPasses(index, read_block, options, Topology(rank=rank, world_size=ranks)).begin(0)
+        begun = RowPasses(index, read_block, options, Topology(rank=rank, world_size=ranks)).begin(
+            0
+        )
         plan = begun.plan()
         for _ in begun.batches(Reading(read_block)):
             pass
@@ -149,11 +187,17 @@ def decoded_by_each_rank(rows, ranks, **options):
 @pytest.mark.slow
 @pytest.mark.smoke(every=4)
 @pytest.mark.parametrize(("rows", "ranks", "lanes", "batch_size", "settings"), GRID)
-def test_a_plan_says_how_many_blocks_a_real_stream_decodes(rows, ranks, lanes, batch_size, settings, monkeypatch):
-    monkeypatch.setattr(ahead, "_SHARED_BYTES", 0)  # as if all blocks were too large to wait for their second lane
+def test_a_plan_says_how_many_blocks_a_real_stream_decodes(
+    rows, ranks, lanes, batch_size, settings, monkeypatch
+):
+    monkeypatch.setattr(
+        ahead, "_SHARED_BYTES", 0
+    )  # as if all blocks were too large to wait for their second lane
     plan, reads = decoded_by_each_rank(rows, ranks, lanes=lanes, batch_size=batch_size, **settings)
 
-    assert [sum(int(plan.block_bytes[block]) for block in blocks) for blocks in reads] == plan.bytes_per_rank.tolist()
+    assert [
+        sum(int(plan.block_bytes[block]) for block in blocks) for blocks in reads
+    ] == plan.bytes_per_rank.tolist()
 
 
 def test_a_small_block_in_which_two_lanes_meet_is_decoded_once():
@@ -179,7 +223,9 @@ def test_block_bytes_come_from_the_schema_where_the_file_says_less():
     assert estimate_block_bytes(index_of([10, 0], schema=schema)).tolist() == [250, 0]
 
 
-@pytest.mark.parametrize(("format_", "expected"), [("parquet", 300), ("jsonl.gz", 300), ("jsonl", 100), ("arrow", 100)])
+@pytest.mark.parametrize(
+    ("format_", "expected"), [("parquet", 300), ("jsonl.gz", 300), ("jsonl", 100), ("arrow", 100)]
+)
 def test_compressed_lists_take_three_times_their_bytes(format_, expected):
     index = index_of([2], schema=pa.schema([("tokens", pa.list_(pa.int32()))]))
 

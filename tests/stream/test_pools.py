@@ -38,12 +38,16 @@ def leftovers(draw, rows):
     cuts = sorted(draw(st.sets(st.integers(0, remaining.total), max_size=6)))
     if len(cuts) > 1 and draw(st.booleans()):
         starts, stops = cuts[0::2], cuts[1::2]
-        remaining = remaining.keep(np.array(starts[: len(stops)], np.int64), np.array(stops, np.int64))
+        remaining = remaining.keep(
+            np.array(starts[: len(stops)], np.int64), np.array(stops, np.int64)
+        )
     return remaining
 
 
 def laid(starts, stops):
-    return np.concatenate([np.zeros(0, np.int64), *(np.arange(a, b) for a, b in zip(starts, stops, strict=True))])
+    return np.concatenate(
+        [np.zeros(0, np.int64), *(np.arange(a, b) for a, b in zip(starts, stops, strict=True))]
+    )
 
 
 def first_places(order, pool):
@@ -55,7 +59,9 @@ def first_places(order, pool):
 def test_pieces_hold_the_places_of_the_line(order, data):
     if not order.rows:
         return
-    positions = np.array(sorted(data.draw(st.sets(st.integers(0, order.rows - 1), min_size=1))), np.int64)
+    positions = np.array(
+        sorted(data.draw(st.sets(st.integers(0, order.rows - 1), min_size=1))), np.int64
+    )
 
     found = order.pool_of(positions)
     firsts = first_places(order, found)
@@ -72,7 +78,9 @@ def test_pieces_hold_the_places_of_the_line(order, data):
 @given(orders(), st.data())
 def test_positions_evenly_apart_are_those_asked_one_by_one(order, data):
     first = data.draw(st.integers(0, max(0, order.rows - 1)))
-    step = data.draw(st.sampled_from([each for each in range(1, order.groups + 1) if order.groups % each == 0]))
+    step = data.draw(
+        st.sampled_from([each for each in range(1, order.groups + 1) if order.groups % each == 0])
+    )
     positions = np.arange(first, order.rows, step)
     alone = [int(order.line_of(positions[place : place + 1])[0]) for place in range(len(positions))]
 
@@ -87,7 +95,9 @@ def test_pools_rebuilt_from_pieces_and_index_are_the_share(order, data, least_ro
     remainder = data.draw(st.sampled_from(["pad", "drop"]))
     received = []
     for rank in range(ranks):
-        share = rank_rows_of(remaining.total, rank=rank, ranks=ranks, batch_size=batch_size, remainder=remainder)
+        share = rank_rows_of(
+            remaining.total, rank=rank, ranks=ranks, batch_size=batch_size, remainder=remainder
+        )
         got = []
         for pool in plan_pools(order, remaining, share, least_rows=least_rows):
             firsts = first_places(order, pool)
@@ -103,7 +113,11 @@ def test_pools_rebuilt_from_pieces_and_index_are_the_share(order, data, least_ro
         received += own
 
         assert got[: share.rows] == own
-        assert len(got) == share.items == share.steps * batch_size if remainder == "pad" else len(got) == share.rows
+        assert (
+            len(got) == share.items == share.steps * batch_size
+            if remainder == "pad"
+            else len(got) == share.rows
+        )
         assert len(set(got[share.rows :])) <= 1  # one row fills the last step
 
     assert len(set(received)) == len(received)

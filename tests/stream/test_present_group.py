@@ -16,7 +16,9 @@ from script_processes import held_store
 
 from headrace.stream.ranks.group import Moment, group_name, process_start
 
-pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
+pytestmark = pytest.mark.skipif(
+    not torch.distributed.is_available(), reason="needs torch.distributed"
+)
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 
 EVERY = list(range(sum(ROWS)))
@@ -32,7 +34,10 @@ def told(folder, name):
 @pytest.mark.parametrize("distribution", ["balanced", "dynamic"])
 def test_ranks_that_begin_again_beside_the_same_store_go_on(tmp_path, distribution):
     store = held_store()
-    ends = [end_ranks(live_once, 2, 2, store.port, str(tmp_path), life, distribution) for life in range(2)]
+    ends = [
+        end_ranks(live_once, 2, 2, store.port, str(tmp_path), life, distribution)
+        for life in range(2)
+    ]
 
     assert [[-signal.SIGKILL] * 2, [0, 0]] == ends
     begun, rest = told(tmp_path, "begin"), told(tmp_path, "rest")
@@ -55,7 +60,9 @@ APART_S = 10.0  # what clocks of the day may be apart
 def lives(draw):
     """Groups one after the other: of each its processes as (machine, begun, looked), all begun before any looks."""
     clock, groups = 100.0, []
-    errors = [draw(st.floats(-APART_S / 2, APART_S / 2)) for _ in range(3)]  # of the machines' clocks of the day
+    errors = [
+        draw(st.floats(-APART_S / 2, APART_S / 2)) for _ in range(3)
+    ]  # of the machines' clocks of the day
     several = draw(st.booleans())
     for _ in range(draw(st.integers(1, 4))):
         processes = draw(st.integers(1, 5))
@@ -63,7 +70,9 @@ def lives(draw):
         looked = [max(begun) + draw(st.floats(0.001, 50)) for _ in range(processes)]
         machines = [draw(st.integers(0, 2)) if several else 0 for _ in range(processes)]
         groups.append(sorted(zip(machines, begun, looked, strict=True), key=lambda each: each[2]))
-        clock = max(looked) + (2 * APART_S + 1 if several else 0.001)  # clocks of several machines need a while
+        clock = max(looked) + (
+            2 * APART_S + 1 if several else 0.001
+        )  # clocks of several machines need a while
     return errors, groups
 
 
@@ -74,7 +83,9 @@ def test_all_processes_of_a_group_find_one_name_and_each_group_another(drawn):
 
     def at(machine, seconds):
         return Moment(
-            machine=f"kernel {machine}", since_start=seconds - 7 * machine, of_day=1e9 + seconds + errors[machine]
+            machine=f"kernel {machine}",
+            since_start=seconds - 7 * machine,
+            of_day=1e9 + seconds + errors[machine],
         )
 
     for group in groups:
@@ -99,7 +110,9 @@ def test_a_process_that_does_not_know_when_it_began_takes_the_name_that_it_finds
 @linux
 def test_a_process_began_before_now_and_a_fork_after_its_parent():
     parent, now = process_start(), Moment.now()
-    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("forkserver")) as pool:
+    with concurrent.futures.ProcessPoolExecutor(
+        1, multiprocessing.get_context("forkserver")
+    ) as pool:
         child = pool.submit(process_start).result(timeout=240)
 
     assert parent.certainly_before(now)

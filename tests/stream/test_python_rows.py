@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from headrace.errors import InputError
 from headrace.stream.read.batch import python_rows
 
-MOMENTS = st.datetimes(min_value=datetime.datetime(1900, 1, 1), max_value=datetime.datetime(2200, 1, 1))
+MOMENTS = st.datetimes(
+    min_value=datetime.datetime(1900, 1, 1), max_value=datetime.datetime(2200, 1, 1)
+)
 COLUMNS = {
     "whole": (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
     "small": (pa.uint8(), st.integers(0, 255)),
@@ -69,7 +71,12 @@ def test_a_time_zone_is_kept():
 
 @pytest.mark.parametrize(
     ("value", "kind"),
-    [(1001, pa.timestamp("ns")), (1, pa.duration("ns")), (1500, pa.time64("ns")), (1 << 50, pa.timestamp("s"))],
+    [
+        (1001, pa.timestamp("ns")),
+        (1, pa.duration("ns")),
+        (1500, pa.time64("ns")),
+        (1 << 50, pa.timestamp("s")),
+    ],
 )
 @pytest.mark.parametrize("inside", [False, True])
 def test_what_python_has_no_value_for_is_an_error_that_names_the_column(value, kind, inside):
@@ -78,6 +85,7 @@ def test_what_python_has_no_value_for_is_an_error_that_names_the_column(value, k
         column = pa.StructArray.from_arrays([column], ["t"])
 
     with pytest.raises(
-        InputError, match=r"column when of type .*cannot be a Python value .*microseconds.*leave the column out"
+        InputError,
+        match=r"column when of type .*cannot be a Python value .*microseconds.*leave the column out",
     ):
         python_rows(pa.table({"when": column}))

@@ -20,7 +20,10 @@ def list_arrays(draw, kind, *, least=0):
     rows = draw(st.lists(st.none() | st.lists(values, max_size=4), min_size=least, max_size=12))
     wide = draw(st.booleans())
     number = np.dtype(kind.to_pandas_dtype()).type
-    rows = [row if row is None else [None if value is None else number(value) for value in row] for row in rows]
+    rows = [
+        row if row is None else [None if value is None else number(value) for value in row]
+        for row in rows
+    ]
     array = pa.array(rows, pa.large_list(kind) if wide else pa.list_(kind))
     start = draw(st.integers(0, len(rows) - least))
     stop = draw(st.integers(start + least, len(rows)))
@@ -34,7 +37,10 @@ def piece_lists(draw):
     arrays = [draw(list_arrays(kind, least=1)), *draw(st.lists(list_arrays(kind), max_size=3))]
     wide = pa.large_list(kind)
     laid = pa.concat_arrays([array.cast(wide) for array in arrays])
-    index = draw(st.none() | st.lists(st.integers(0, len(laid) - 1), max_size=20).map(lambda i: np.array(i, np.int64)))
+    index = draw(
+        st.none()
+        | st.lists(st.integers(0, len(laid) - 1), max_size=20).map(lambda i: np.array(i, np.int64))
+    )
     return arrays, laid, index
 
 
@@ -46,7 +52,10 @@ def ragged(array):
 
 def numbers(column):
     """Rows as lists, None for a null list; NaN as None."""
-    return [row if row is None else [None if value != value else value for value in row.tolist()] for row in column]
+    return [
+        row if row is None else [None if value != value else value for value in row.tolist()]
+        for row in column
+    ]
 
 
 def picked(laid, index):
@@ -88,7 +97,10 @@ def test_a_cut_of_lists_is_a_slice(case, start, stop):
     got = Ragged.gather([ragged(array) for array in arrays], index, Buffers())
 
     assert numbers(got[start:stop]) == picked(laid, index)[start:stop]
-    assert numbers(Ragged.gather([got[start:stop]], None, Buffers())) == picked(laid, index)[start:stop]
+    assert (
+        numbers(Ragged.gather([got[start:stop]], None, Buffers()))
+        == picked(laid, index)[start:stop]
+    )
 
 
 def test_a_few_rows_of_a_large_block_are_gathered_without_its_other_values():
@@ -103,23 +115,35 @@ def test_a_few_rows_of_a_large_block_are_gathered_without_its_other_values():
 ODD = {
     "empty lists": pa.array([[]] * 6, pa.list_(pa.int32())),
     "only null lists": pa.array([None] * 6, pa.list_(pa.int32())),
-    "floats with nulls": pa.array([[1.0, None], [], None, [2.0], [None], [3.0]], pa.list_(pa.float32())),
-    "halves": pa.array([np.float16(1.5), None, np.float16(2), None, None, np.float16(0)], pa.float16()),
+    "floats with nulls": pa.array(
+        [[1.0, None], [], None, [2.0], [None], [3.0]], pa.list_(pa.float32())
+    ),
+    "halves": pa.array(
+        [np.float16(1.5), None, np.float16(2), None, None, np.float16(0)], pa.float16()
+    ),
     "unsigned": pa.array([2**64 - 1, 0, 1, 2, 3, 4], pa.uint64()),
     "unsigned lists": pa.array([[2**64 - 1], None, [], [1], None, [2]], pa.list_(pa.uint64())),
     "matrices without columns": pa.array([[]] * 6, pa.list_(pa.int32(), 0)),
     "words": pa.array(["a", None, "b", "a", "b", None]).dictionary_encode(),
-    "lists by number": pa.DictionaryArray.from_arrays(pa.array([0, 1, 0, None, 1, 0]), pa.array([[1], [2, 3]])),
-    "words in structs": pa.StructArray.from_arrays([pa.array(list("abcabc")).dictionary_encode()], ["word"]),
+    "lists by number": pa.DictionaryArray.from_arrays(
+        pa.array([0, 1, 0, None, 1, 0]), pa.array([[1], [2, 3]])
+    ),
+    "words in structs": pa.StructArray.from_arrays(
+        [pa.array(list("abcabc")).dictionary_encode()], ["word"]
+    ),
     "runs": pa.RunEndEncodedArray.from_arrays(pa.array([2, 3, 6], pa.int32()), pa.array([7, 8, 9])),
     "large text": pa.array(["a", None, "", "ü", "b", "c"], pa.large_string()),
     "bytes": pa.array([b"\xff", None, b"", b"\x00", b"1", b"2"]),
     "two bytes": pa.array([b"ab", None, b"cd", b"ef", b"gh", b"ij"], pa.binary(2)),
     "amounts": pa.array([1, None, 3, 4, 5, 6], pa.decimal256(50, 2)),
-    "records": pa.array([{"a": 1, "b": ["x"]}, None, {"a": None, "b": None}, {"a": 2, "b": []}] + [None] * 2),
+    "records": pa.array(
+        [{"a": 1, "b": ["x"]}, None, {"a": None, "b": None}, {"a": 2, "b": []}] + [None] * 2
+    ),
     "lists of lists": pa.array([[[1], [2, 3]], None, [], [[]], [None], [[4]]]),
     "flags in lists": pa.array([[True], [None], None, [], [False], [True]]),
-    "maps": pa.array([[("a", 1)], None, [], [("b", None)], [("c", 3)], []], pa.map_(pa.string(), pa.int32())),
+    "maps": pa.array(
+        [[("a", 1)], None, [], [("b", None)], [("c", 3)], []], pa.map_(pa.string(), pa.int32())
+    ),
     "list views": pa.array([[1], [2], None, [], [3], [4]], pa.list_view(pa.int32())),
     "nothing": pa.nulls(6),
     "times of day": pa.array([1, None, 2, 3, 4, 5], pa.time64("us")),
@@ -145,7 +169,9 @@ def test_odd_columns_keep_their_values(name, arrow):
     got = gather([cut(column, 0, 3), cut(column, 2, 5)], np.array([5, 0, 2, 3]))
     got = join([cut(got, 0, 1), cut(got, 1, 4)])["c"]
 
-    assert [plain(row) for row in (got.to_pylist() if isinstance(got, pa.Array) else got)] == expected
+    assert [
+        plain(row) for row in (got.to_pylist() if isinstance(got, pa.Array) else got)
+    ] == expected
     empty = from_table(pa.table({"c": chunks.slice(0, 0)}), arrow=arrow, where="here")["c"]
     assert len(empty) == 0
 
@@ -155,5 +181,7 @@ def test_a_type_that_cannot_be_picked_by_row_is_named_when_its_block_is_decoded(
 
     views = pa.array([["a"]], pa.list_(pa.string_view()))
 
-    with pytest.raises(InputError, match=r"part-0 block 3: column c: its type list<item: string_view> .* columns="):
+    with pytest.raises(
+        InputError, match=r"part-0 block 3: column c: its type list<item: string_view> .* columns="
+    ):
         from_table(pa.table({"c": views}), arrow=True, where="part-0 block 3")

@@ -44,9 +44,16 @@ class Recorder:
     st.sampled_from(["pad", "drop"]),
     st.booleans(),
 )
-def test_batches_equal_the_slow_reference(rows, world_size, lanes, shuffle_rows, batch_size, remainder, shuffle):
+def test_batches_equal_the_slow_reference(
+    rows, world_size, lanes, shuffle_rows, batch_size, remainder, shuffle
+):
     settings = options(
-        batch_size=batch_size, lanes=lanes, shuffle_rows=shuffle_rows, remainder=remainder, shuffle=shuffle, seed=3
+        batch_size=batch_size,
+        lanes=lanes,
+        shuffle_rows=shuffle_rows,
+        remainder=remainder,
+        shuffle=shuffle,
+        seed=3,
     )
     for topology in ranks(world_size):
         loader = StreamLoader(index_of(rows), Numbers(tuple(rows)), settings, topology=topology)
@@ -65,10 +72,15 @@ def test_batches_equal_the_slow_reference(rows, world_size, lanes, shuffle_rows,
         expected = list(deliver(slow.epoch(), **share, batch_size=batch_size, remainder=remainder))
         batches = list(loader)
 
-        real = [batch["row"][batch["valid"]] if remainder == "pad" else batch["row"] for batch in batches]
+        real = [
+            batch["row"][batch["valid"]] if remainder == "pad" else batch["row"]
+            for batch in batches
+        ]
         assert [rows.tolist() for rows in real] == expected
         assert {len(batch["row"]) for batch in batches} <= {batch_size}
-        assert all(batch["text"].tolist() == [str(row) for row in batch["row"]] for batch in batches)
+        assert all(
+            batch["text"].tolist() == [str(row) for row in batch["row"]] for batch in batches
+        )
 
 
 @pytest.mark.parametrize("batch_format", ["torch", "numpy", "arrow"])
@@ -94,7 +106,9 @@ def test_parquet_rows_arrive_as_written(tmp_path, shuffle, batch_format):
             order = np.asarray(batch["row"])
             expected = table.take(pa.array(order))
             assert list(batch["text"]) == expected["text"].to_pylist()
-            assert np.array_equal(np.asarray(batch["half"]), expected["half"].to_numpy(), equal_nan=True)
+            assert np.array_equal(
+                np.asarray(batch["half"]), expected["half"].to_numpy(), equal_nan=True
+            )
             assert [ids.tolist() for ids in batch["ids"]] == expected["ids"].to_pylist()
         seen.append(order)
 
@@ -104,12 +118,17 @@ def test_parquet_rows_arrive_as_written(tmp_path, shuffle, batch_format):
     assert [len(part) for part in seen] == [64] * 78 + [8]
 
 
-@pytest.mark.parametrize("prefetch", [{}, {"prefetch_bytes": 0}, {"prefetch_blocks": 0}, {"prefetch_bytes": 3000}])
+@pytest.mark.parametrize(
+    "prefetch", [{}, {"prefetch_bytes": 0}, {"prefetch_blocks": 0}, {"prefetch_bytes": 3000}]
+)
 def test_a_block_is_decoded_once_however_little_is_read_ahead(prefetch):
     rows = [3000] * 40
     reader = Recorder(rows)
     settings = options(batch_size=500, lanes=1, shuffle_rows=4096, read_threads=3, **prefetch)
-    got = [batch["row"] for batch in StreamLoader(index_of(rows), reader, settings, topology=ranks(1)[0])]
+    got = [
+        batch["row"]
+        for batch in StreamLoader(index_of(rows), reader, settings, topology=ranks(1)[0])
+    ]
 
     assert sorted(np.concatenate(got)) == list(range(120_000))
     assert set(reader.decoded.values()) == {1}
@@ -151,8 +170,12 @@ def test_only_the_columns_asked_for_are_read():
 def test_an_error_in_a_thread_reaches_the_loop_with_its_place(error, kind, own_threads):
     rows = [50] * 30
     reader = Recorder(rows, fail_at=17, error=error)
-    loader = StreamLoader(index_of(rows), reader, options(shuffle=False), topology=Topology(rank=1, world_size=2))
-    with pytest.raises(kind, match=rf"rank 1 of 2: part-00017.parquet block 0: .*{error}") as caught:
+    loader = StreamLoader(
+        index_of(rows), reader, options(shuffle=False), topology=Topology(rank=1, world_size=2)
+    )
+    with pytest.raises(
+        kind, match=rf"rank 1 of 2: part-00017.parquet block 0: .*{error}"
+    ) as caught:
         list(loader)
 
     assert type(caught.value) is kind
@@ -163,7 +186,9 @@ def test_an_error_in_a_thread_reaches_the_loop_with_its_place(error, kind, own_t
 def test_batches_before_the_damage_are_delivered():
     rows = [40_000] * 6
     reader = Recorder(rows, fail_at=5, error=OSError("gone"))
-    loader = StreamLoader(index_of(rows), reader, options(batch_size=100, shuffle=False), topology=ranks(1)[0])
+    loader = StreamLoader(
+        index_of(rows), reader, options(batch_size=100, shuffle=False), topology=ranks(1)[0]
+    )
     got = []
     with pytest.raises(StreamError, match="gone"):
         got.extend(batch["row"] for batch in loader)
@@ -175,7 +200,9 @@ def test_batches_before_the_damage_are_delivered():
 def test_a_block_of_another_length_than_indexed_is_never_delivered():
     loader = StreamLoader(index_of([10, 10]), Numbers((10, 11)), options(), topology=ranks(1)[0])
 
-    with pytest.raises(CorruptShard, match=r"part-00001\.parquet block 0: has 11 rows, the index says 10"):
+    with pytest.raises(
+        CorruptShard, match=r"part-00001\.parquet block 0: has 11 rows, the index says 10"
+    ):
         list(loader)
 
 
@@ -188,7 +215,9 @@ def test_a_null_integer_names_its_shard():
         topology=ranks(1)[0],
     )
 
-    with pytest.raises(InputError, match=r"part-00000\.parquet block 0: column n of type int64 holds 1 nulls"):
+    with pytest.raises(
+        InputError, match=r"part-00000\.parquet block 0: column n of type int64 holds 1 nulls"
+    ):
         list(loader)
 
 

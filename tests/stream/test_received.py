@@ -10,7 +10,9 @@ from headrace.errors import StreamError
 from headrace.stream.loader.stream_loader import DeliveredCount
 
 
-def passing(received: DeliveredCount, count: int, steps: int | None = None) -> Generator[int, None, None]:
+def passing(
+    received: DeliveredCount, count: int, steps: int | None = None
+) -> Generator[int, None, None]:
     received.begin()
     return received.counted((each for each in range(count)), epoch=3, steps=steps)
 
@@ -22,11 +24,15 @@ def test_batches_are_counted_when_they_are_received_and_anew_in_each_pass():
 
 
 @pytest.mark.parametrize(("steps", "known"), [(3, True), (None, False)])
-def test_a_pass_ends_with_its_last_batch_where_its_number_is_known_else_when_more_is_asked_for(steps, known):
+def test_a_pass_ends_with_its_last_batch_where_its_number_is_known_else_when_more_is_asked_for(
+    steps, known
+):
     received = DeliveredCount()
     batches = passing(received, 3, steps)
 
-    assert [False, False, known] == [received.has_ended for _, _ in zip(range(3), batches, strict=False)]
+    assert [False, False, known] == [
+        received.has_ended for _, _ in zip(range(3), batches, strict=False)
+    ]
     assert not received.is_over
     assert [] == list(batches)
     assert received.has_ended

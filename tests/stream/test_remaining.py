@@ -47,7 +47,9 @@ def test_keeping_places_keeps_their_positions_in_one_form(case, cuts):
     kept = remaining.keep(starts, stops)
 
     assert kept.positions(np.arange(kept.total)).tolist() == expected
-    assert all(before[1] < after[0] for before, after in zip(kept.ranges, kept.ranges[1:], strict=False))
+    assert all(
+        before[1] < after[0] for before, after in zip(kept.ranges, kept.ranges[1:], strict=False)
+    )
     assert kept == Remaining.of(kept.rows, position=kept.position, holes=kept.holes)
 
 

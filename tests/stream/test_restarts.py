@@ -23,7 +23,8 @@ from headrace.stream.loader.stream_loader import StreamLoader
 pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc"),
     pytest.mark.skipif(
-        not (torch.distributed.is_available() and torch.distributed.is_gloo_available()), reason="needs torch with gloo"
+        not (torch.distributed.is_available() and torch.distributed.is_gloo_available()),
+        reason="needs torch with gloo",
     ),
 ]
 
@@ -45,7 +46,9 @@ def trained(folder):
 
 def uninterrupted():
     """The same of an epoch that nothing stops."""
-    streams = [StreamLoader(index_of(ROWS), Numbers(ROWS), OPTIONS, topology=rank) for rank in ranks(2)]
+    streams = [
+        StreamLoader(index_of(ROWS), Numbers(ROWS), OPTIONS, topology=rank) for rank in ranks(2)
+    ]
     return {
         (rank, step): batch["row"][batch["valid"]].tolist()
         for rank, stream in enumerate(streams)
@@ -63,7 +66,11 @@ def gone(process):
 
 def left_behind(folder):
     """Workers of the first life that do not end, and names in shared memory that they or their ranks left."""
-    workers = [pid for rank in range(2) for pid in json.loads((folder / f"workers-{rank}.json").read_text())]
+    workers = [
+        pid
+        for rank in range(2)
+        for pid in json.loads((folder / f"workers-{rank}.json").read_text())
+    ]
     names = [name for name in os.listdir("/dev/shm") if any(f"_{pid}_" in name for pid in workers)]
     return [pid for pid in workers if not gone(pid)], names, len(workers)
 
@@ -79,10 +86,29 @@ def check_whole(folder, lives):
 
 def restart(folder, workers, *kills):
     """torchrun, each of whose starts has a store of its own."""
-    command = ["-m", "torch.distributed.run", "--standalone", "--max-restarts", "2", "--nproc-per-node", "2"]
-    environment = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": PATHS}
+    command = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--max-restarts",
+        "2",
+        "--nproc-per-node",
+        "2",
+    ]
+    environment = {
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": PATHS,
+    }
     done = subprocess.run(
-        [sys.executable, *command, str(HERE / "restart_cases.py"), str(folder), str(workers), *kills],
+        [
+            sys.executable,
+            *command,
+            str(HERE / "restart_cases.py"),
+            str(folder),
+            str(workers),
+            *kills,
+        ],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,

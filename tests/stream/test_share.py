@@ -9,7 +9,13 @@ from reference import deliver
 from stream_cases import index_of
 
 from headrace.errors import SettingsError, StreamError
-from headrace.stream.order.remaining import Remaining, advance, count_steps, rank_rows_of, resolve_remainder
+from headrace.stream.order.remaining import (
+    Remaining,
+    advance,
+    count_steps,
+    rank_rows_of,
+    resolve_remainder,
+)
 
 
 def shard_rows(shards: int) -> list[int]:
@@ -29,9 +35,12 @@ def test_every_row_once_and_equal_steps_for_all_numbers_of_ranks(quarter):
 def check_shares(total, ranks, batch_size, remainder):
     remaining = Remaining.everything(total)
     shares = [
-        rank_rows_of(total, rank=rank, ranks=ranks, batch_size=batch_size, remainder=remainder) for rank in range(ranks)
+        rank_rows_of(total, rank=rank, ranks=ranks, batch_size=batch_size, remainder=remainder)
+        for rank in range(ranks)
     ]
-    positions = remaining.positions(np.concatenate([share.indices(0, share.rows) for share in shares]))
+    positions = remaining.positions(
+        np.concatenate([share.indices(0, share.rows) for share in shares])
+    )
     times = np.bincount(positions, minlength=total)
     left_out = total % (ranks * batch_size) if remainder == "drop" else 0
 
@@ -48,7 +57,9 @@ def test_a_hundred_shards_on_eight_ranks_take_equal_steps():
         coverage = plan.coverage()
 
         assert (coverage.overlap_rows, coverage.missing_rows) == (0, 0)
-        assert coverage.delivered_rows == int(plan.rows_per_rank.sum()) == 100_000 - plan.dropped_rows
+        assert (
+            coverage.delivered_rows == int(plan.rows_per_rank.sum()) == 100_000 - plan.dropped_rows
+        )
         assert coverage.padded_rows == plan.padded_rows
 
 
@@ -68,7 +79,12 @@ def test_fewer_rows_than_ranks_still_give_each_a_batch():
 
 def test_no_rows_are_no_steps():
     for remainder in ("pad", "drop"):
-        assert make_plan(index_of([0, 0]), batch_size=4, world_size=2, remainder=remainder).steps_per_rank == 0
+        assert (
+            make_plan(
+                index_of([0, 0]), batch_size=4, world_size=2, remainder=remainder
+            ).steps_per_rank
+            == 0
+        )
 
 
 def test_exact_is_for_one_rank():
@@ -89,21 +105,29 @@ def test_resuming_anywhere_on_any_topology_is_the_rest_of_the_epoch(tenth):
             ranks, batch_size = dice.randint(1, 12), dice.randint(1, 9)
             remainder = dice.choice(["pad", "drop"])
             streams = [
-                list(deliver(left, rank=rank, ranks=ranks, batch_size=batch_size, remainder=remainder))
+                list(
+                    deliver(
+                        left, rank=rank, ranks=ranks, batch_size=batch_size, remainder=remainder
+                    )
+                )
                 for rank in range(ranks)
             ]
             batches = dice.randint(0, len(streams[0]))
             seen = {row for stream in streams for batch in stream[:batches] for row in batch}
             left = [row for row in left if row not in seen]
 
-            remaining = advance(remaining, batches, ranks=ranks, batch_size=batch_size, remainder=remainder)
+            remaining = advance(
+                remaining, batches, ranks=ranks, batch_size=batch_size, remainder=remainder
+            )
 
             assert remaining.positions(np.arange(remaining.total)).tolist() == left, number
             assert remaining.holes == ()  # steps end together, so what is left is the tail
 
 
 def test_more_batches_than_a_pass_has_is_an_error():
-    with pytest.raises(StreamError, match="has 4 batches on each rank, and 5 are said to be received"):
+    with pytest.raises(
+        StreamError, match="has 4 batches on each rank, and 5 are said to be received"
+    ):
         advance(Remaining.everything(10), 5, ranks=1, batch_size=3, remainder="pad")
     with pytest.raises(StreamError, match="-1 are said to be received"):
         advance(Remaining.everything(10), -1, ranks=1, batch_size=3, remainder="pad")

@@ -24,13 +24,15 @@ from headrace.stream.ranks.topology import Topology
 from headrace.stream.ranks.watch import Watch
 
 pytestmark = pytest.mark.skipif(
-    not (torch.distributed.is_available() and torch.distributed.is_gloo_available()), reason="needs torch with gloo"
+    not (torch.distributed.is_available() and torch.distributed.is_gloo_available()),
+    reason="needs torch with gloo",
 )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("how", "failing"), [("flipped", 0), ("truncated", 1), pytest.param("missing", 1, marks=pytest.mark.faults)]
+    ("how", "failing"),
+    [("flipped", 0), ("truncated", 1), pytest.param("missing", 1, marks=pytest.mark.faults)],
 )
 def test_a_damaged_row_group_on_one_rank_ends_all_ranks(tmp_path, how, failing):
     world_size = 2
@@ -46,7 +48,9 @@ def test_a_damaged_row_group_on_one_rank_ends_all_ranks(tmp_path, how, failing):
         assert own["kind"] == "CorruptShard"
         assert f"rank {failing} of {world_size}: " in own["message"]
         assert f"{file} {block}" in own["message"]
-        assert others["time"] - own["time"] < 60  # seconds; about one on a machine with nothing else to do
+        assert (
+            others["time"] - own["time"] < 60
+        )  # seconds; about one on a machine with nothing else to do
         assert told.startswith(f"rank {failing} of {world_size} stopped the stream: ")
         assert f"{file} {block}" in told
         if name != "lockstep":  # there a collective may fail before the next batch is asked for
@@ -62,7 +66,9 @@ def test_an_error_of_what_workers_ask_for_names_rank_file_and_row_group(tmp_path
     write(tmp_path / "shards", 1)
     opened = headrace.open(tmp_path / "shards", cache_dir=tmp_path / "cache")
     damage(tmp_path / "shards" / "part-00000.parquet", "flipped")
-    dataset = opened.torch_dataset(batch_size=100, num_workers=1, topology=Topology(rank=4, world_size=5), lanes=1)
+    dataset = opened.torch_dataset(
+        batch_size=100, num_workers=1, topology=Topology(rank=4, world_size=5), lanes=1
+    )
     with caplog.at_level(logging.ERROR, "headrace"), pytest.raises(CorruptShard) as caught:
         list(dataset.data_loader(method=method))
     let_go(caught.tb)
@@ -102,7 +108,9 @@ def test_a_process_that_ends_with_open_passes_ends_well(tmp_path):
     ]
     ends = [rank.communicate(timeout=200) for rank in ranks]
 
-    assert [(rank.returncode, out) for rank, (out, _) in zip(ranks, ends, strict=True)] == [(0, "open\n")] * 2, ends
+    assert [(rank.returncode, out) for rank, (out, _) in zip(ranks, ends, strict=True)] == [
+        (0, "open\n")
+    ] * 2, ends
 
 
 class Board(dict):
@@ -156,7 +164,9 @@ def two_processes(monkeypatch):
     return *groups, lambda: Watch(stream, None)
 
 
-def test_a_failure_that_comes_after_the_last_batch_is_raised_by_the_next_pass(two_processes, caplog):
+def test_a_failure_that_comes_after_the_last_batch_is_raised_by_the_next_pass(
+    two_processes, caplog
+):
     group, other, watch_of_pass = two_processes
     left = watch_of_pass()
     batches = left.over(iter([1, 2]))
@@ -186,13 +196,21 @@ def test_a_failure_stops_every_pass_of_a_process(two_processes, caplog):
 
 def test_the_message_of_a_worker_is_told_without_its_traceback():
     inside = "Caught CorruptShard in DataLoader worker process 1.\nOriginal Traceback (most recent call last):\n  File"
-    error = CorruptShard(f"{inside}\nheadrace.errors.CorruptShard: rank 1 of 2, worker 1: a.parquet block 7: bad")
+    error = CorruptShard(
+        f"{inside}\nheadrace.errors.CorruptShard: rank 1 of 2, worker 1: a.parquet block 7: bad"
+    )
 
     assert in_short(error) == "rank 1 of 2, worker 1: a.parquet block 7: bad"
-    assert str(error) == f"{inside}\nheadrace.errors.CorruptShard: rank 1 of 2, worker 1: a.parquet block 7: bad"
+    assert (
+        str(error)
+        == f"{inside}\nheadrace.errors.CorruptShard: rank 1 of 2, worker 1: a.parquet block 7: bad"
+    )
     assert in_short(CorruptShard("a.parquet:", "bad")) == "a.parquet: bad"
     assert in_short(CorruptShard("a.parquet:\nbad")) == r"a.parquet:\nbad"
-    assert in_short(RuntimeError(f"{inside}\nValueError: of a:\nb.parquet: bad")) == "of a: b.parquet: bad"
+    assert (
+        in_short(RuntimeError(f"{inside}\nValueError: of a:\nb.parquet: bad"))
+        == "of a: b.parquet: bad"
+    )
     assert in_short(RuntimeError(f"{inside}\nKeyError")) == "KeyError"
     assert in_short(KeyError()) == "KeyError"
 
@@ -204,7 +222,9 @@ def test_a_failure_without_other_ranks_is_logged_and_leaves_no_thread(caplog, ow
         return Numbers((5,) * 4)(block, columns)
 
     options = StreamOptions(batch_size=5, batch_format="numpy")
-    loader = StreamLoader(index_of([5] * 4), read_block, options, topology=Topology(rank=1, world_size=2))
+    loader = StreamLoader(
+        index_of([5] * 4), read_block, options, topology=Topology(rank=1, world_size=2)
+    )
     with caplog.at_level(logging.ERROR, "headrace"), pytest.raises(StreamError, match="disk gone"):
         list(loader)
 

@@ -23,13 +23,21 @@ TOTAL = sum(HUNDRED)
 
 def order(seed, epoch, *, world_size=1):
     """All rows in the order of an epoch, in lanes that do not depend on who reads."""
-    settings = {"lanes": 16, "window_rows": 8, "groups": 16, "batch_size": 4, "world_size": world_size}
+    settings = {
+        "lanes": 16,
+        "window_rows": 8,
+        "groups": 16,
+        "batch_size": 4,
+        "world_size": world_size,
+    }
     return rows_in_order(make_plan(INDEX, seed=seed, epoch=epoch, shuffle=True, **settings), INDEX)
 
 
 def shards_of_rank(rank, epoch):
     """The shards that rank `rank` of 8 reads in an epoch."""
-    plan = make_plan(INDEX, batch_size=4, world_size=8, epoch=epoch, shuffle=True, lanes=16, window_rows=8)
+    plan = make_plan(
+        INDEX, batch_size=4, world_size=8, epoch=epoch, shuffle=True, lanes=16, window_rows=8
+    )
     pools = plan_pools(plan.order, plan.remaining, plan.rank_rows(rank))
     return {block for pool in pools for block in pool.blocks}
 
@@ -37,27 +45,39 @@ def shards_of_rank(rank, epoch):
 def test_a_hundred_shards_are_no_whole_number_for_eight_ranks_and_steps_are_equal():
     by_striding = [sum(HUNDRED[rank::8]) for rank in range(8)]
     for batch_size, remainder in product((1, 4, 16), ("pad", "drop")):
-        plan = make_plan(INDEX, batch_size=batch_size, world_size=8, shuffle=True, remainder=remainder)
+        plan = make_plan(
+            INDEX, batch_size=batch_size, world_size=8, shuffle=True, remainder=remainder
+        )
         steps = {plan.rank_rows(rank).steps for rank in range(8)}
         rows = plan.rows_per_rank
 
         assert {plan.steps_per_rank} == steps
         assert TOTAL - plan.dropped_rows == rows.sum()
         assert rows.max() - rows.min() <= (1 if remainder == "pad" else 0)
-    assert max(by_striding) - min(by_striding) >= 7  # a whole shard: there some ranks wait for steps that never come
+    assert (
+        max(by_striding) - min(by_striding) >= 7
+    )  # a whole shard: there some ranks wait for steps that never come
 
 
 def test_neighbouring_seeds_epochs_lanes_and_windows_have_keys_of_their_own():
     near = range(6)
-    keys = {derive_key(seed, "window", *place) for seed in near for place in product(near, near, near)}
+    keys = {
+        derive_key(seed, "window", *place) for seed in near for place in product(near, near, near)
+    }
     keys |= {derive_key(seed, "blocks", epoch) for seed, epoch in product(near, near)}
 
     assert 6**4 + 6**2 == len(keys)
 
 
 def test_seeds_and_epochs_of_equal_sums_have_different_orders():
-    orders = {(seed, epoch): tuple(order(seed, epoch)) for seed, epoch in product(range(8), range(8))}
-    far = {(42, 100): tuple(order(42, 100)), (142, 0): tuple(order(142, 0)), (10042, 0): tuple(order(10042, 0))}
+    orders = {
+        (seed, epoch): tuple(order(seed, epoch)) for seed, epoch in product(range(8), range(8))
+    }
+    far = {
+        (42, 100): tuple(order(42, 100)),
+        (142, 0): tuple(order(142, 0)),
+        (10042, 0): tuple(order(10042, 0)),
+    }
 
     assert len(orders | far) == len(set((orders | far).values()))
     assert all(sorted(rows) == list(range(TOTAL)) for rows in orders.values())
@@ -73,7 +93,9 @@ def test_the_order_is_the_same_whoever_reads():
 def test_a_rank_reads_other_shards_in_another_epoch():
     epochs = [shards_of_rank(0, epoch) for epoch in range(60)]
 
-    assert all(first != second for number, first in enumerate(epochs) for second in epochs[number + 1 :])
+    assert all(
+        first != second for number, first in enumerate(epochs) for second in epochs[number + 1 :]
+    )
     assert set(range(100)) == set().union(*epochs)
 
 
@@ -85,7 +107,9 @@ def test_a_rank_reads_other_shards_in_another_epoch():
     st.booleans(),
 )
 def test_the_length_is_the_number_of_batches(rows, world_size, batch_size, remainder, shuffle):
-    options = StreamOptions(batch_size=batch_size, shuffle=shuffle, remainder=remainder, batch_format="numpy")
+    options = StreamOptions(
+        batch_size=batch_size, shuffle=shuffle, remainder=remainder, batch_format="numpy"
+    )
     for rank in ranks(world_size):
         loader = StreamLoader(index_of(rows), Numbers(tuple(rows)), options, topology=rank)
 
@@ -95,7 +119,9 @@ def test_the_length_is_the_number_of_batches(rows, world_size, batch_size, remai
 def run_worlds(folder, world_sizes):
     """What each rank recorded, by world size."""
     run_ranks(on_rank, max(world_sizes), str(folder), world_sizes)
-    records = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(max(world_sizes))]
+    records = [
+        json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(max(world_sizes))
+    ]
     return {size: [record[str(size)] for record in records[:size]] for size in world_sizes}
 
 
@@ -104,7 +130,9 @@ def check_hundred(parts):
     for epoch in range(2):
         batches = [part["epochs"][epoch] for part in parts]
         assert {part["len"] for part in parts} == {len(each) for each in batches}
-        assert list(range(TOTAL)) == sorted(row for each in batches for batch in each for row in batch)
+        assert list(range(TOTAL)) == sorted(
+            row for each in batches for batch in each for row in batch
+        )
     assert all(part["epochs"][0] != part["epochs"][1] for part in parts)
 
 
@@ -117,7 +145,10 @@ def check_verdict(fault, verdicts):
         assert verdict["code"] == (0 if fault == "none" else 1), (fault, rank)
         lines = verdict["err"].splitlines()
         assert bool(lines) == (fault != "none"), (fault, rank)
-        assert all(line.startswith(f"rank {rank} of {len(verdicts)}: validation failed: ") for line in lines)
+        assert all(
+            line.startswith(f"rank {rank} of {len(verdicts)}: validation failed: ")
+            for line in lines
+        )
     words = {
         "twice": "rows came more than once",
         "lost": "rows did not come",

@@ -19,14 +19,21 @@ from headrace.stream.ranks.stats import Progress, Snapshot, complaints, due
 
 
 def moment(phase="loop", *, seconds=0.1, batches=100, waited=1.0, elapsed=100.0, place=""):
-    return Snapshot(phase=phase, seconds=seconds, batches=batches, waited=waited, elapsed=elapsed, reading=place)
+    return Snapshot(
+        phase=phase, seconds=seconds, batches=batches, waited=waited, elapsed=elapsed, reading=place
+    )
 
 
 def test_nothing_is_said_while_all_is_well():
-    busy = {rank: moment("decode", seconds=4.9, batches=100 - rank, place="a block 0") for rank in range(4)}
+    busy = {
+        rank: moment("decode", seconds=4.9, batches=100 - rank, place="a block 0")
+        for rank in range(4)
+    }
 
     assert complaints(busy, stall_seconds=5) == {}
-    assert complaints({0: moment(waited=99.0)}, stall_seconds=5) == {}  # alone, a slow source delays nobody
+    assert (
+        complaints({0: moment(waited=99.0)}, stall_seconds=5) == {}
+    )  # alone, a slow source delays nobody
     assert complaints({}, stall_seconds=5) == {}
 
 
@@ -43,17 +50,24 @@ def test_a_rank_far_behind_is_named_until_it_is_done():
     behind = {0: moment(batches=150), 1: moment(batches=100, waited=70.0)}
 
     assert complaints(behind, stall_seconds=5) == {
-        ("behind", 1): "rank 1 is 50 batches behind rank 0; it spent 70% of its time waiting for data, and is now in"
+        (
+            "behind",
+            1,
+        ): "rank 1 is 50 batches behind rank 0; it spent 70% of its time waiting for data, and is now in"
         " the training loop (loop)"
     }
     assert complaints({**behind, 1: moment("done")}, stall_seconds=5) == {}
 
 
 def test_a_rank_that_waits_more_than_the_others_is_named():
-    said = complaints({0: moment(waited=4.0), 1: moment(waited=6.0), 2: moment(waited=40.0)}, stall_seconds=5)
+    said = complaints(
+        {0: moment(waited=4.0), 1: moment(waited=6.0), 2: moment(waited=40.0)}, stall_seconds=5
+    )
 
     assert list(said) == [("share", 2)]
-    assert said["share", 2].startswith("rank 2 spent 40% of its time waiting for data, the other ranks 5%")
+    assert said["share", 2].startswith(
+        "rank 2 spent 40% of its time waiting for data, the other ranks 5%"
+    )
 
 
 def test_a_rank_that_waits_for_one_block_after_the_other_is_named_once_in_half_a_minute():
@@ -110,14 +124,18 @@ def test_one_process_logs_its_own_wait_once(caplog, own_threads, said):
 
 @pytest.mark.slow
 def test_without_stall_seconds_nothing_is_logged_and_no_thread_runs(caplog, own_threads):
-    settings = StreamOptions(batch_size=1024, stall_seconds=None, batch_format="numpy", shuffle=False)
+    settings = StreamOptions(
+        batch_size=1024, stall_seconds=None, batch_format="numpy", shuffle=False
+    )
     loader = StreamLoader(index_of(ROWS), SlowBlocks(3, 1.5), settings, topology=ranks(1)[0])
     with caplog.at_level(logging.WARNING, "headrace"):
         for _ in loader:
             assert "headrace-watch" not in [thread.name for thread in own_threads.now()]
 
     assert caplog.records == []
-    with pytest.raises(SettingsError, match="stall_seconds is 0; expected seconds above 0, or None"):
+    with pytest.raises(
+        SettingsError, match="stall_seconds is 0; expected seconds above 0, or None"
+    ):
         StreamOptions(batch_size=1, stall_seconds=0)
 
 
@@ -154,7 +172,9 @@ def test_a_watch_whose_store_is_busy_is_waited_for_again_before_the_interpreter_
     store = Busy()
     monkeypatch.setattr(watch, "default_group", lambda: Group(store, process=0, processes=2))
     monkeypatch.setattr(watch, "_END_S", 0.01)
-    stream = StreamLoader(index_of(ROWS), SlowBlocks(2), StreamOptions(batch_size=1024), topology=ranks(2)[0])
+    stream = StreamLoader(
+        index_of(ROWS), SlowBlocks(2), StreamOptions(batch_size=1024), topology=ranks(2)[0]
+    )
     watched = watch.Watch(stream, contract=None)
     with watched:
         store.asked.wait()

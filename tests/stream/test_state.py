@@ -16,7 +16,9 @@ INDEX = index_of([60, 40])
 
 def state(**changes):
     values = {"split": "train", "index": INDEX.identity, "rows": 100, "seed": 7, "epoch": 3}
-    return StreamState(**{**values, "lanes": 16, "window_rows": 4, "groups": 8, "shuffle": True, **changes})
+    return StreamState(
+        **{**values, "lanes": 16, "window_rows": 4, "groups": 8, "shuffle": True, **changes}
+    )
 
 
 CHANGES = (Change(position=20, ranks=3), Change(position=64, lanes=6, window_rows=5, groups=3))
@@ -60,22 +62,52 @@ def test_another_epoch_has_the_lanes_that_this_one_began_with():
         ({"changes": {}}, "changes is {}; expected a list"),
         ({"changes": [3]}, "changes is 3; expected a position, and ranks or lanes"),
         ({"changes": [{"position": 4}]}, "expected a position, and ranks or lanes"),
-        ({"changes": [{"position": 4, "ranks": 2, "lanes": 2}]}, "expected a position, and ranks or lanes"),
+        (
+            {"changes": [{"position": 4, "ranks": 2, "lanes": 2}]},
+            "expected a position, and ranks or lanes",
+        ),
         ({"changes": [{"position": 4, "ranks": True}]}, "expected a position, and ranks or lanes"),
         ({"changes": [{"position": 4, "ranks": 0}]}, "ranks is 0; expected 1 to"),
         ({"changes": [{"position": 4, "ranks": 1 << 25}]}, "ranks is 33554432; expected 1 to"),
-        ({"changes": [{"position": 4, "lanes": 6, "window_rows": 1, "groups": 4}]}, "a divisor of 6 lanes"),
-        ({"changes": [{"position": 4, "lanes": 6, "window_rows": 0, "groups": 3}]}, "window_rows is 0"),
+        (
+            {"changes": [{"position": 4, "lanes": 6, "window_rows": 1, "groups": 4}]},
+            "a divisor of 6 lanes",
+        ),
+        (
+            {"changes": [{"position": 4, "lanes": 6, "window_rows": 0, "groups": 3}]},
+            "window_rows is 0",
+        ),
         ({"changes": [{"position": -4, "ranks": 2}]}, "ascending positions"),
         ({"changes": [{"position": 4, "ranks": 2}] * 2}, "ascending positions"),
-        ({"changes": [{"position": 9, "ranks": 2}, {"position": 4, "ranks": 2}]}, "ascending positions"),
+        (
+            {"changes": [{"position": 9, "ranks": 2}, {"position": 4, "ranks": 2}]},
+            "ascending positions",
+        ),
         ({"changes": [{"position": 100, "ranks": 2}]}, "positions below 100"),
-        ({"changes": [{"position": each, "ranks": 2} for each in range(MOST_CHANGES + 1)]}, "at most 64 ascending"),
-        ({"changes": [{"position": each, "ranks": 1 << 23} for each in range(3)]}, "together at most 16777216"),
+        (
+            {"changes": [{"position": each, "ranks": 2} for each in range(MOST_CHANGES + 1)]},
+            "at most 64 ascending",
+        ),
+        (
+            {"changes": [{"position": each, "ranks": 1 << 23} for each in range(3)]},
+            "together at most 16777216",
+        ),
         ({"window_rows": 1 << 61}, "rows in a round"),
-        ({"changes": [{"position": 64, "lanes": 6, "window_rows": 1 << 61, "groups": 3}]}, "rows in a round"),
-        ({"changes": [{"position": 63, "lanes": 6, "window_rows": 1, "groups": 3}]}, "borders of rounds, not at 63"),
-        ({"changes": [{"position": 4, "ranks": 2}], "shard_partition": {"distribution": "by_size", "rows": [100]}}, "shard_partition"),
+        (
+            {"changes": [{"position": 64, "lanes": 6, "window_rows": 1 << 61, "groups": 3}]},
+            "rows in a round",
+        ),
+        (
+            {"changes": [{"position": 63, "lanes": 6, "window_rows": 1, "groups": 3}]},
+            "borders of rounds, not at 63",
+        ),
+        (
+            {
+                "changes": [{"position": 4, "ranks": 2}],
+                "shard_partition": {"distribution": "by_size", "rows": [100]},
+            },
+            "shard_partition",
+        ),
     ],
 )
 def test_a_state_whose_numbers_cannot_be_is_refused_whatever_its_digest(change, message):
@@ -85,7 +117,8 @@ def test_a_state_whose_numbers_cannot_be_is_refused_whatever_its_digest(change, 
 
 def test_a_changed_state_is_refused():
     with pytest.raises(
-        StreamError, match=r"its digest is '.*', its contents have .*…; it was damaged or changed after"
+        StreamError,
+        match=r"its digest is '.*', its contents have .*…; it was damaged or changed after",
     ):
         StreamState.from_dict({**state().to_dict(), "lanes": 36})
 
@@ -94,9 +127,14 @@ def test_states_of_other_versions_and_kinds_are_refused_with_advice():
     saved = state().to_dict()
     first = {name: value for name, value in saved.items() if name not in ("kind", "digest")}
 
-    with pytest.raises(StreamError, match="format_version is 1, this headrace reads 4; resume with the version that"):
+    with pytest.raises(
+        StreamError,
+        match="format_version is 1, this headrace reads 4; resume with the version that",
+    ):
         StreamState.from_dict({**first, "format_version": 1})
-    with pytest.raises(StreamError, match="it is a state of kind 'window'; load each state into the kind of loader"):
+    with pytest.raises(
+        StreamError, match="it is a state of kind 'window'; load each state into the kind of loader"
+    ):
         StreamState.from_dict(resealed(saved, kind="window"))
     with pytest.raises(StreamError, match="its digest is None"):
         StreamState.from_dict({name: value for name, value in saved.items() if name != "digest"})

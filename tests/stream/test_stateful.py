@@ -18,8 +18,12 @@ from stateful_cases import deliver_on_rank
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # the number of workers is the subject
-    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata 0.11 calls it in newer torch
+    pytest.mark.filterwarnings(
+        "ignore:This DataLoader will create"
+    ),  # the number of workers is the subject
+    pytest.mark.filterwarnings(
+        "ignore:'set_vital' is deprecated"
+    ),  # torchdata 0.11 calls it in newer torch
 ]
 
 ALONE = Topology(rank=0, world_size=1)
@@ -29,7 +33,9 @@ TOTAL = sum(ROWS)
 def stateful(dataset, **settings):
     workers = dataset.num_workers
     method = settings.pop("method", "fork") if workers else None
-    return StatefulDataLoader(dataset, batch_size=None, num_workers=workers, multiprocessing_context=method, **settings)
+    return StatefulDataLoader(
+        dataset, batch_size=None, num_workers=workers, multiprocessing_context=method, **settings
+    )
 
 
 def take(loader, batches):
@@ -130,7 +136,9 @@ def test_another_batch_size_is_refused_and_the_remedy_named():
     loader = stateful(dataset_of(2, topology=ALONE, batch_size=4))
     loader.load_state_dict(saved)
 
-    with pytest.raises(Exception, match=r"for another topology load\s+headrace\.stream_state") as caught:
+    with pytest.raises(
+        Exception, match=r"for another topology load\s+headrace\.stream_state"
+    ) as caught:
         list(loader)
     let_go(caught.tb)
 
@@ -154,12 +162,16 @@ def test_states_that_the_parent_cannot_know_are_errors():
 
 def run_worlds(folder, world_sizes, num_workers):
     run_ranks(deliver_on_rank, max(world_sizes), str(folder), num_workers)
-    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(max(world_sizes))]
+    return [
+        json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(max(world_sizes))
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_real_ranks_are_not_sharded_twice_and_resume_on_the_same_and_on_other_ranks(tmp_path, num_workers):
+def test_real_ranks_are_not_sharded_twice_and_resume_on_the_same_and_on_other_ranks(
+    tmp_path, num_workers
+):
     records = run_worlds(tmp_path, (2, 3), num_workers)
     two, three = [record["2"] for record in records[:2]], [record["3"] for record in records]
 
@@ -170,5 +182,7 @@ def test_real_ranks_are_not_sharded_twice_and_resume_on_the_same_and_on_other_ra
     assert len({len(rank["whole"]) for rank in two}) == 1
     for rank in two:
         assert rank["whole"] == rank["before"] + rank["rest"]
-    assert list(range(TOTAL)) == rows(*(rank["before"] for rank in two), *(rank["of two"] for rank in three))
+    assert list(range(TOTAL)) == rows(
+        *(rank["before"] for rank in two), *(rank["of two"] for rank in three)
+    )
     assert len({len(rank["of two"]) for rank in three}) == 1

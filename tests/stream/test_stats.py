@@ -33,7 +33,9 @@ def test_before_the_first_batch_there_is_nothing():
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("settings", [{}, {"distribution": "by_size"}, {"remainder": "drop"}, {"shuffle": True}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"distribution": "by_size"}, {"remainder": "drop"}, {"shuffle": True}]
+)
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_rows_are_those_that_were_received_without_filling_ones(world_size, settings):
     rows = 0
@@ -122,7 +124,11 @@ def test_quantiles_are_of_the_last_steps_and_memory_is_bounded():
 
     assert MOST_WAITS == len(waits.lately)
     assert MOST_WAITS + 100 == stats.steps
-    assert (0.0, MOST_WAITS / 2 + 100, MOST_WAITS + 99.0) == (stats.first_wait_s, stats.p50_wait_s, stats.max_wait_s)
+    assert (0.0, MOST_WAITS / 2 + 100, MOST_WAITS + 99.0) == (
+        stats.first_wait_s,
+        stats.p50_wait_s,
+        stats.max_wait_s,
+    )
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -145,7 +151,10 @@ def test_a_data_loader_of_your_own_with_workers_is_not_seen():
     with pytest.raises(StreamError, match=r"stats: .* loop over data_loader\(\)"):
         dataset.stats()
     list(
-        dataset.watched(DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="fork"), workers=1)
+        dataset.watched(
+            DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="fork"),
+            workers=1,
+        )
     )
     assert TOTAL == dataset.stats().rows
 
@@ -155,10 +164,19 @@ def test_the_command_line_says_how_long_was_waited(tmp_path, capsys, monkeypatch
 
     path = write_rows(tmp_path / "rows", some_lengths(200))
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr("sys.argv", ["headrace", "stream", str(path), "--batch-size", "16", "--json"])
+    monkeypatch.setattr(
+        "sys.argv", ["headrace", "stream", str(path), "--batch-size", "16", "--json"]
+    )
     with pytest.raises(SystemExit, match="^0$"):
         main()
     [rank] = json.loads(capsys.readouterr().out)["ranks"]
 
-    assert 0 <= rank["p50_wait_s"] <= rank["p95_wait_s"] <= rank["max_wait_s"] <= rank["waited_s"] <= rank["seconds"]
+    assert (
+        0
+        <= rank["p50_wait_s"]
+        <= rank["p95_wait_s"]
+        <= rank["max_wait_s"]
+        <= rank["waited_s"]
+        <= rank["seconds"]
+    )
     assert rank["blocks_read"] > 0

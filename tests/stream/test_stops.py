@@ -34,14 +34,21 @@ def write_shards(root, kind):
         numbers = range(row, row + rows)
         path = root / f"part-{shard:02d}.{kind}"
         if kind == "parquet":
-            columns = {"row": pa.array(numbers, pa.int64()), "x": pa.array([n / 8 for n in numbers], pa.float32())}
+            columns = {
+                "row": pa.array(numbers, pa.int64()),
+                "x": pa.array([n / 8 for n in numbers], pa.float32()),
+            }
             pq.write_table(
-                pa.table({**columns, "text": pa.array(map(str, numbers), pa.string())}), path, row_group_size=17
+                pa.table({**columns, "text": pa.array(map(str, numbers), pa.string())}),
+                path,
+                row_group_size=17,
             )
         elif kind == "csv":
             path.write_text("row,x,text\n" + "".join(f"{n},{n / 8},{n}\n" for n in numbers))
         elif rows:  # a JSON lines file without lines has no columns
-            path.write_text("".join(json.dumps({"row": n, "x": n / 8, "text": str(n)}) + "\n" for n in numbers))
+            path.write_text(
+                "".join(json.dumps({"row": n, "x": n / 8, "text": str(n)}) + "\n" for n in numbers)
+            )
         row += rows
 
 
@@ -62,7 +69,9 @@ def opened(request, tmp_path_factory):
 def ids_in_order(index, read_block, plan):
     """The rows that are left, by their numbers in the shards, from the blocks themselves."""
     first = np.concatenate([[0], np.cumsum(index.rows)])
-    ids = np.concatenate([read_block(block, ["row"])["row"].to_numpy() for block in range(len(index.rows))])
+    ids = np.concatenate(
+        [read_block(block, ["row"])["row"].to_numpy() for block in range(len(index.rows))]
+    )
     positions = plan.remaining.positions(np.arange(plan.remaining.total))
     block, row = plan.order.locate(plan.order.line_of(positions))
     return ids[first[block] + row].tolist()
@@ -85,18 +94,25 @@ class Readers:
         self.world_size = dice.randint(1, 6)
         self.options = StreamOptions(
             batch_size=max(1 if self.world_size == 1 else 4, dice.choice([1, 2, 5, 16, 33, 100])),
-            remainder=dice.choice(["pad", "pad", "drop", *(["exact"] if self.world_size == 1 else [])]),
+            remainder=dice.choice(
+                ["pad", "pad", "drop", *(["exact"] if self.world_size == 1 else [])]
+            ),
             shuffle=shuffle,
             seed=5,
             shuffle_rows=50,
             batch_format="numpy",
             read_threads=1,
         )
-        self.ranks = [Topology(rank=rank, world_size=self.world_size) for rank in range(self.world_size)]
+        self.ranks = [
+            Topology(rank=rank, world_size=self.world_size) for rank in range(self.world_size)
+        ]
 
     def loaders(self, state):
         """Those of all ranks, at the place of a state; None: at the beginning of an epoch."""
-        loaders = [StreamLoader(self.index, self.read_block, self.options, topology=each) for each in self.ranks]
+        loaders = [
+            StreamLoader(self.index, self.read_block, self.options, topology=each)
+            for each in self.ranks
+        ]
         for loader in loaders:
             if state is not None:
                 loader.load_state_dict(state)
@@ -108,7 +124,11 @@ class Readers:
 
     def expected(self, left):
         """The batches of each rank, of the rows that are left."""
-        share = {"ranks": self.world_size, "batch_size": self.options.batch_size, "remainder": self.options.remainder}
+        share = {
+            "ranks": self.world_size,
+            "batch_size": self.options.batch_size,
+            "remainder": self.options.remainder,
+        }
         return [list(deliver(left, rank=rank, **share)) for rank in range(self.world_size)]
 
 
@@ -127,7 +147,9 @@ def test_the_rest_arrives_after_any_stop(opened, number):
         received, wanted = [], set(range(sum(SHARDS)))
         for _ in range(dice.randint(1, 4)):
             left = readers.left(loaders)
-            assert set(left) == wanted  # in whatever order these ranks have it, it is what nobody has received
+            assert (
+                set(left) == wanted
+            )  # in whatever order these ranks have it, it is what nobody has received
             assert len(left) == len(wanted)
             expected = readers.expected(left)
             batches = dice.randint(0, len(expected[0]))
@@ -145,7 +167,9 @@ def test_the_rest_arrives_after_any_stop(opened, number):
             state = json.loads(json.dumps(states[0]))
 
             rest = [[real_rows(batch) for batch in loader] for loader in readers.loaders(state)]
-            assert rest == [rank[batches:] for rank in expected]  # on the same ranks as if there had been no stop
+            assert rest == [
+                rank[batches:] for rank in expected
+            ]  # on the same ranks as if there had been no stop
             readers = Readers(dice, index, read_block, shuffle=readers.options.shuffle)
             loaders = readers.loaders(state)
         rest = [[real_rows(batch) for batch in loader] for loader in loaders]
@@ -155,4 +179,6 @@ def test_the_rest_arrives_after_any_stop(opened, number):
             dropped = len(wanted) % (readers.world_size * readers.options.batch_size)
         taken = [row for rank in rest for batch in rank for row in batch]
         assert len(taken) == len(set(taken)) == len(wanted) - dropped
-        assert sorted(received + (taken if not dropped else list(wanted))) == list(range(sum(SHARDS)))
+        assert sorted(received + (taken if not dropped else list(wanted))) == list(
+            range(sum(SHARDS))
+        )

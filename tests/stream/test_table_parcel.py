@@ -9,7 +9,9 @@ from option_cases import KINDS, values_of
 
 from headrace.stream.workers.parcel import TableParcel, whole_batch
 
-POOL = pa.Table.from_pylist([values_of(row) for row in range(4000)], schema=KINDS.with_metadata({"from": "here"}))
+POOL = pa.Table.from_pylist(
+    [values_of(row) for row in range(4000)], schema=KINDS.with_metadata({"from": "here"})
+)
 SMALL = pa.table({"row": range(4)})
 
 

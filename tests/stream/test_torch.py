@@ -135,7 +135,11 @@ def test_the_state_counts_received_batches_where_it_can_know_them():
     batches = iter(dataset.data_loader(method="fork"))
     for number in range(1, 4):
         next(batches)
-        assert dataset.state_dict() == dataset.state_after(number) == dataset_of(0, topology=ALONE).state_after(number)
+        assert (
+            dataset.state_dict()
+            == dataset.state_after(number)
+            == dataset_of(0, topology=ALONE).state_after(number)
+        )
 
 
 @pytest.mark.slow
@@ -154,7 +158,9 @@ def test_a_data_loader_of_your_own_has_any_number_of_workers():
 
 def test_an_error_of_reading_reaches_the_loop_through_its_worker():
     reader = Numbers((*ROWS[:-1], 3))
-    dataset = StreamingDataset(index_of(ROWS), reader, StreamOptions(batch_size=5), num_workers=1, topology=ALONE)
+    dataset = StreamingDataset(
+        index_of(ROWS), reader, StreamOptions(batch_size=5), num_workers=1, topology=ALONE
+    )
 
     says = "rank 0 of 1: part-00005.parquet block 0: has 3 rows, the index says 17"
     with pytest.raises(CorruptShard, match=says) as caught:
@@ -179,7 +185,9 @@ def test_a_stream_built_before_the_process_group_is_refused(tmp_path):
         assert len(dataset) == len(dataset_of(0))  # rank 0 of 1 is what the group says too
         stale = dataset_of(0, topology=Topology(rank=0, world_size=2, source="environment"))
         for use in (len, lambda stream: next(iter(stream)), pickle.dumps):
-            with pytest.raises(StreamError, match=r"rank 0 of 2 .*torch\.distributed says rank 0 of 1"):
+            with pytest.raises(
+                StreamError, match=r"rank 0 of 2 .*torch\.distributed says rank 0 of 1"
+            ):
                 use(stale)
     finally:
         torch.distributed.destroy_process_group()
@@ -197,9 +205,14 @@ def test_a_stream_built_before_the_process_group_is_refused(tmp_path):
 def test_without_torch_the_error_names_the_extra(use):
     paths = "import sys; sys.path[:0] = " + repr([path for path in sys.path if path])
     code = f"{paths}; sys.modules['torch'] = None\n{use}"
-    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    child = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
 
-    assert "MissingExtra: torch is not installed; install it with: pip install 'headrace[torch]'" in child.stderr
+    assert (
+        "MissingExtra: torch is not installed; install it with: pip install 'headrace[torch]'"
+        in child.stderr
+    )
 
 
 def test_two_passes_at_a_time_are_an_error():
@@ -222,7 +235,9 @@ def test_the_dataset_is_iterable_style():
 @pytest.mark.slow
 @pytest.mark.parametrize("gone", ["class", "field"])
 def test_a_torch_of_another_form_reads_without_a_guard_and_says_so_once(monkeypatch, caplog, gone):
-    expected = [real_rows(batch) for batch in dataset_of(2, topology=ALONE).data_loader(method="fork")]
+    expected = [
+        real_rows(batch) for batch in dataset_of(2, topology=ALONE).data_loader(method="fork")
+    ]
     if gone == "class":
         known = dataloader._MultiProcessingDataLoaderIter
         monkeypatch.delitem(sys.modules, "headrace.stream.workers.guarded_workers")
@@ -230,7 +245,9 @@ def test_a_torch_of_another_form_reads_without_a_guard_and_says_so_once(monkeypa
         monkeypatch.setattr(dataloader.DataLoader, "_get_iterator", lambda loader: known(loader))
     else:
         monkeypatch.setattr(guarded_workers, "_FIELDS", ("_workers", "_of_later"))
-    monkeypatch.setattr(watched_loader, "_say_once", functools.cache(watched_loader._say_once.__wrapped__))
+    monkeypatch.setattr(
+        watched_loader, "_say_once", functools.cache(watched_loader._say_once.__wrapped__)
+    )
     dataset = dataset_of(2, topology=ALONE)
     with caplog.at_level(logging.WARNING, "headrace"):
         got = []
@@ -239,7 +256,9 @@ def test_a_torch_of_another_form_reads_without_a_guard_and_says_so_once(monkeypa
             got.append([real_rows(batch) for batch in dataset.data_loader(method="fork")])
 
     said = [record.getMessage() for record in caplog.records]
-    (line,) = [each for each in said if "DataLoader workers are not guarded" in each]  # and who waits, if they do
+    (line,) = [
+        each for each in said if "DataLoader workers are not guarded" in each
+    ]  # and who waits, if they do
     assert [expected] * 2 == got
     assert line.startswith(f"torch {torch.__version__}: ")
     assert ("_MultiProcessingDataLoaderIter" if gone == "class" else "has no _of_later; ") in line

@@ -29,7 +29,14 @@ def test_every_row_comes_once_an_epoch_in_an_order_of_its_own(ranks, workers):
         steps = [rank[f"workers={workers}"] for rank in ranks]
         length = len(steps[0]) // 2
         assert length == len(steps[1]) // 2
-        passes.append([row for mine in steps for batch in mine[epoch * length : (epoch + 1) * length] for row in batch])
+        passes.append(
+            [
+                row
+                for mine in steps
+                for batch in mine[epoch * length : (epoch + 1) * length]
+                for row in batch
+            ]
+        )
 
     assert [EVERY, EVERY] == [sorted(each) for each in passes]
     assert passes[0] != passes[1]
@@ -43,4 +50,7 @@ def test_a_checkpoint_resumes_with_the_next_batch(ranks):
 
 def test_the_trainers_own_loader_is_refused(ranks):
     for rank in ranks:
-        assert "for Hugging Face's Trainer override get_train_dataloader() to return it" in rank["plain"]
+        assert (
+            "for Hugging Face's Trainer override get_train_dataloader() to return it"
+            in rank["plain"]
+        )

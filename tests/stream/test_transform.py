@@ -40,7 +40,9 @@ NUMBERS = ["row", "half"]
 
 
 def loader_of(transform, *, topology=ALONE, rows=ROWS, **settings):
-    settings = StreamOptions(**{"batch_size": 4, "shuffle": True, "columns": NUMBERS, **settings}, transform=transform)
+    settings = StreamOptions(
+        **{"batch_size": 4, "shuffle": True, "columns": NUMBERS, **settings}, transform=transform
+    )
     return StreamLoader(index_of(rows, schema=KINDS), Kinds(rows), settings, topology=topology)
 
 
@@ -50,14 +52,18 @@ def test_what_it_returns_is_what_the_loop_receives():
     doubled = list(loader_of(Doubled("row")))
 
     assert [batch["row"].tolist() for batch in plain] == [row.tolist() for row, _ in pairs]
-    assert [(batch["row"] * 2).tolist() for batch in plain] == [batch["twice"].tolist() for batch in doubled]
+    assert [(batch["row"] * 2).tolist() for batch in plain] == [
+        batch["twice"].tolist() for batch in doubled
+    ]
 
 
 @pytest.mark.parametrize("batch_format", ["torch", "numpy", "arrow", "rows"])
 def test_it_is_given_the_batch_in_the_form_asked_for_with_the_mask(batch_format):
     seen = []
     for topology in ranks(2):
-        loader = loader_of(lambda batch: (seen.append(batch), 1)[1], topology=topology, batch_format=batch_format)
+        loader = loader_of(
+            lambda batch: (seen.append(batch), 1)[1], topology=topology, batch_format=batch_format
+        )
         assert [1] * len(loader) == list(loader)
 
     kinds = {"torch": dict, "numpy": dict, "arrow": pa.Table, "rows": list}
@@ -70,8 +76,13 @@ def test_it_is_given_the_batch_in_the_form_asked_for_with_the_mask(batch_format)
 @pytest.mark.parametrize(("method", "workers"), [("fork", 2), ("spawn", 1)])
 def test_it_runs_in_the_workers_and_its_batches_arrive(method, workers):
     options = {"columns": NUMBERS, "remainder": "drop"}
-    plain = [batch["row"].tolist() for batch in kinds_dataset(workers, **options).data_loader(method="fork")]
-    doubled = list(kinds_dataset(workers, transform=Doubled("row"), **options).data_loader(method=method))
+    plain = [
+        batch["row"].tolist()
+        for batch in kinds_dataset(workers, **options).data_loader(method="fork")
+    ]
+    doubled = list(
+        kinds_dataset(workers, transform=Doubled("row"), **options).data_loader(method=method)
+    )
 
     assert plain == [batch["row"].tolist() for batch in doubled]
     assert all(torch.equal(batch["twice"], batch["row"] * 2) for batch in doubled)
@@ -85,7 +96,9 @@ def test_it_runs_in_the_process_of_the_worker():
 
 
 def test_tables_and_pairs_it_makes_cross_from_workers():
-    tables = list(kinds_dataset(1, transform=to_rows_only, batch_format="arrow").data_loader(method="fork"))
+    tables = list(
+        kinds_dataset(1, transform=to_rows_only, batch_format="arrow").data_loader(method="fork")
+    )
     pairs = list(kinds_dataset(1, transform=as_pair, columns=NUMBERS).data_loader(method="fork"))
 
     assert sorted(row for table in tables for row in table["row"].to_pylist()) == list(range(TOTAL))
@@ -146,7 +159,9 @@ def test_claimed_rows_that_were_made_ahead_are_not_received(tmp_path):
 
     assert 56 == rows == len(received)
     assert first != state
-    assert list(range(400)) == sorted([*received, *(row for batch in rest for row in real_rows(batch))])
+    assert list(range(400)) == sorted(
+        [*received, *(row for batch in rest for row in real_rows(batch))]
+    )
 
 
 def test_what_it_raises_comes_after_the_batches_before_it_were_received():
@@ -176,7 +191,9 @@ def test_a_block_that_cannot_be_read_fails_in_its_place_and_ends_all_threads(own
     received = []
     with pytest.raises(StreamError, match="gone"):
         received.extend(
-            row for rows, _ in StreamLoader(index_of(ROWS, schema=KINDS), Damaged(), options) for row in rows.tolist()
+            row
+            for rows, _ in StreamLoader(index_of(ROWS, schema=KINDS), Damaged(), options)
+            for row in rows.tolist()
         )
 
     assert list(range(len(received))) == received
@@ -189,7 +206,10 @@ def test_its_error_names_it_is_chained_and_loses_nothing(own_threads):
     with pytest.raises(StreamError, match=r"rank 0 of 1: batch \d+ \(from 0") as caught:
         received.extend(row for batch in loader for row in batch["row"].tolist())
 
-    assert "transform option_cases.fail_at_row_fifty raised ZeroDivisionError: row 50 is not liked" in str(caught.value)
+    assert (
+        "transform option_cases.fail_at_row_fifty raised ZeroDivisionError: row 50 is not liked"
+        in str(caught.value)
+    )
     assert f"batch {len(received) // 4} " in str(caught.value)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     assert own_threads.left() == []
@@ -220,12 +240,18 @@ def test_its_error_in_a_worker_reaches_the_loop_with_worker_and_cause(method, wo
 
     message = str(caught.value)
     assert "rank 0 of 1, worker" in message
-    assert "transform option_cases.fail_at_row_fifty raised ZeroDivisionError: row 50 is not liked" in message
+    assert (
+        "transform option_cases.fail_at_row_fifty raised ZeroDivisionError: row 50 is not liked"
+        in message
+    )
     assert "Traceback" in message  # the worker's own, with the line of the transform
 
 
 def test_a_forgotten_return_is_an_error_and_no_early_end(own_threads):
-    with pytest.raises(StreamError, match=r"batch 0 .*option_cases\.forget returned None; end it with `return batch`"):
+    with pytest.raises(
+        StreamError,
+        match=r"batch 0 .*option_cases\.forget returned None; end it with `return batch`",
+    ):
         list(loader_of(forget))
     assert own_threads.left() == []
 
@@ -244,7 +270,9 @@ def test_leaving_the_loop_early_ends_the_threads(own_threads):
 
 def test_a_transform_that_cannot_travel_is_named_before_workers_start():
     dataset = kinds_dataset(1, transform=lambda batch: batch)
-    with pytest.raises(SettingsError, match=r"transform \S+<lambda> cannot be sent to spawned") as caught:
+    with pytest.raises(
+        SettingsError, match=r"transform \S+<lambda> cannot be sent to spawned"
+    ) as caught:
         list(dataset.data_loader(method="spawn"))
 
     assert "top level of a module" in str(caught.value)
@@ -261,7 +289,11 @@ def test_a_transform_of_an_interactive_session_is_refused_where_workers_cannot_h
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False, env=environment
+        [sys.executable, "-W", "ignore", "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
     )
 
     assert "SettingsError: transform __main__.mine cannot be sent" in done.stderr

@@ -37,13 +37,21 @@ def shards(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tokens(tmp_path_factory):
-    return write_rows(tmp_path_factory.mktemp("valid tokens"), some_lengths(60), shard_rows=30, group_rows=10)
+    return write_rows(
+        tmp_path_factory.mktemp("valid tokens"), some_lengths(60), shard_rows=30, group_rows=10
+    )
 
 
 @pytest.mark.parametrize("batch_format", ["torch", "numpy", "arrow", "rows"])
-@pytest.mark.parametrize(("remainder", "sizes"), [(None, [8] * 6 + [1]), ("exact", [8] * 6 + [1]), ("drop", [8] * 6)])
-def test_one_rank_that_fills_nothing_has_a_mask_that_is_all_true(shards, batch_format, remainder, sizes):
-    stream = headrace.open(shards).stream(batch_size=8, shuffle=True, batch_format=batch_format, remainder=remainder)
+@pytest.mark.parametrize(
+    ("remainder", "sizes"), [(None, [8] * 6 + [1]), ("exact", [8] * 6 + [1]), ("drop", [8] * 6)]
+)
+def test_one_rank_that_fills_nothing_has_a_mask_that_is_all_true(
+    shards, batch_format, remainder, sizes
+):
+    stream = headrace.open(shards).stream(
+        batch_size=8, shuffle=True, batch_format=batch_format, remainder=remainder
+    )
 
     assert [[True] * size for size in sizes] == [mask_of(batch) for batch in stream]
 
@@ -52,10 +60,14 @@ def test_one_rank_that_fills_nothing_has_a_mask_that_is_all_true(shards, batch_f
 @pytest.mark.smoke("1-2-pad", "2-0-None", "2-2-drop")
 @pytest.mark.parametrize("remainder", [None, "pad", "drop"])
 @pytest.mark.parametrize(("world_size", "workers"), [(1, 0), (1, 2), (2, 0), (2, 2)])
-def test_on_any_topology_the_true_ones_are_as_many_as_the_rows_that_come(world_size, workers, remainder):
+def test_on_any_topology_the_true_ones_are_as_many_as_the_rows_that_come(
+    world_size, workers, remainder
+):
     rows = drop = 0
     for topology in ranks(world_size):
-        dataset = dataset_of(workers, rows=BLOCKS, topology=topology, batch_size=8, remainder=remainder)
+        dataset = dataset_of(
+            workers, rows=BLOCKS, topology=topology, batch_size=8, remainder=remainder
+        )
         drop = dataset.dropped_rows
         rows += sum(sum(mask_of(batch)) for batch in loader_of(dataset))
 
@@ -78,7 +90,9 @@ def test_rows_that_are_packed_while_streaming_have_it_for_bins(tokens, packed, w
 
 
 def test_packed_bins_have_it(tmp_path):
-    lines = "".join(f'{{"input_ids": {list(range(n, n + 9))}, "loss_mask": {[1] * 9}}}\n' for n in range(40))
+    lines = "".join(
+        f'{{"input_ids": {list(range(n, n + 9))}, "loss_mask": {[1] * 9}}}\n' for n in range(40)
+    )
     (tmp_path / "raw.jsonl").write_text(lines)
     recipe = headrace.PackedSequences(
         blend=str(tmp_path / "raw.jsonl"), pack_size=32, train_ratio=1, val_ratio=0, test_ratio=0
@@ -111,7 +125,9 @@ def test_claimed_blocks_have_it(shards):
 @pytest.mark.parametrize("batch_format", ["torch", "numpy", "arrow", "rows"])
 def test_the_tabular_dataset_has_it_in_rows_and_in_batches(shards, workers, batch_format):
     rows = list(PipelineIterableDataset({}, file_dir=shards))
-    collated = list(DataLoader(PipelineIterableDataset({}, file_dir=shards), batch_size=8, num_workers=workers))
+    collated = list(
+        DataLoader(PipelineIterableDataset({}, file_dir=shards), batch_size=8, num_workers=workers)
+    )
     whole = PipelineIterableDataset(
         {}, file_dir=shards, batch_size=8, batch_format=batch_format, num_workers=workers
     ).data_loader(method="fork")
@@ -127,13 +143,17 @@ def test_rows_by_number_have_it():
 
     assert bool(rows[7]["valid"])
     assert [[True] * 8] * 6 + [[True]] == [mask_of(batch) for batch in batches]
-    assert [[True] * 8] * 6 + [[True]] == [mask_of(batch) for batch in DataLoader(rows, batch_size=8)]
+    assert [[True] * 8] * 6 + [[True]] == [
+        mask_of(batch) for batch in DataLoader(rows, batch_size=8)
+    ]
     assert [] == mask_of(rows.batch([]))
 
 
 @pytest.mark.parametrize("batch_format", ["torch", "numpy"])
 def test_a_loop_may_write_into_the_mask_of_a_batch(batch_format):
-    stream = StreamLoader(index_of(BLOCKS), Numbers(BLOCKS), StreamOptions(batch_size=8, batch_format=batch_format))
+    stream = StreamLoader(
+        index_of(BLOCKS), Numbers(BLOCKS), StreamOptions(batch_size=8, batch_format=batch_format)
+    )
     seen = 0
     for batch in stream:
         seen += sum(mask_of(batch))
@@ -153,4 +173,6 @@ def test_a_column_of_that_name_is_refused_on_every_topology(tmp_path, remainder)
     with pytest.raises(SettingsError, match=message):
         data.map_dataset()
 
-    assert [[True], [True]] == [mask_of(batch) for batch in data.stream(batch_size=1, columns=["row"])]
+    assert [[True], [True]] == [
+        mask_of(batch) for batch in data.stream(batch_size=1, columns=["row"])
+    ]

@@ -23,12 +23,20 @@ def prepared(root: Path, kind: str) -> list[Path]:
         format=kind,
         types={"x": "int64"},
     )
-    return sorted((headrace.prepare(recipe, root / "out").run / "training_data" / "train").iterdir())
+    return sorted(
+        (headrace.prepare(recipe, root / "out").run / "training_data" / "train").iterdir()
+    )
 
 
 def rows_of(root: Path, **options) -> list[int]:
-    batches = headrace.open(root / "out").stream("train", batch_size=64, batch_format="numpy", **options)
-    return sorted(row for batch in batches for row in batch["x"][batch.get("valid", np.ones(len(batch["x"]), bool))])
+    batches = headrace.open(root / "out").stream(
+        "train", batch_size=64, batch_format="numpy", **options
+    )
+    return sorted(
+        row
+        for batch in batches
+        for row in batch["x"][batch.get("valid", np.ones(len(batch["x"]), bool))]
+    )
 
 
 def flip(path: Path, at: int) -> None:
@@ -42,9 +50,13 @@ def test_first_touch_is_the_default_and_never_leaves_it_to_the_pages(tmp_path):
     place = pq.ParquetFile(shard).metadata.row_group(0).column(2)
     flip(shard, place.data_page_offset + place.total_compressed_size - 4)
 
-    with pytest.raises(headrace.errors.CorruptShard, match="its bytes are not those that were published"):
+    with pytest.raises(
+        headrace.errors.CorruptShard, match="its bytes are not those that were published"
+    ):
         rows_of(tmp_path)
-    with pytest.raises(headrace.errors.CorruptShard, match=rf"{shard.name} block 0: .*row group 0: .*checksum"):
+    with pytest.raises(
+        headrace.errors.CorruptShard, match=rf"{shard.name} block 0: .*row group 0: .*checksum"
+    ):
         rows_of(tmp_path, verify="never")
 
 
@@ -59,7 +71,9 @@ def test_never_delivers_what_text_cannot_show(tmp_path):
     changed = row // 10 * 10 + digit
 
     assert changed != row
-    assert rows_of(tmp_path, verify="never") == sorted([*(each for each in expected if each != row), changed])
+    assert rows_of(tmp_path, verify="never") == sorted(
+        [*(each for each in expected if each != row), changed]
+    )
     with pytest.raises(headrace.errors.CorruptShard, match=shard.name):
         rows_of(tmp_path)
 
@@ -77,5 +91,7 @@ def test_quarantine_costs_the_shard_whose_digest_is_wrong(tmp_path):
 def test_another_word_is_refused(tmp_path):
     prepared(tmp_path, "csv")
 
-    with pytest.raises(headrace.SettingsError, match="verify is 'sometimes'; expected one of first_touch, never"):
+    with pytest.raises(
+        headrace.SettingsError, match="verify is 'sometimes'; expected one of first_touch, never"
+    ):
         rows_of(tmp_path, verify="sometimes")

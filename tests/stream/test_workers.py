@@ -19,7 +19,18 @@ import pytest
 import torch
 from option_cases import ROWS, real_rows
 from stream_cases import ranks
-from worker_cases import KINDS_OF_DATA, LOOPS, Deadly, alike, chance, counted, doubled, failing, kinds, written
+from worker_cases import (
+    KINDS_OF_DATA,
+    LOOPS,
+    Deadly,
+    alike,
+    chance,
+    counted,
+    doubled,
+    failing,
+    kinds,
+    written,
+)
 
 import headrace
 from headrace.errors import SettingsError, StreamError
@@ -27,9 +38,13 @@ from headrace.stream.loader.stateful import stream_state
 from headrace.stream.workers.serving import Beginning, Client, Opened, Server
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # the number of workers is the subject
+    pytest.mark.filterwarnings(
+        "ignore:This DataLoader will create"
+    ),  # the number of workers is the subject
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded"),  # from Python 3.12 on
-    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata 0.11 calls it in newer torch
+    pytest.mark.filterwarnings(
+        "ignore:'set_vital' is deprecated"
+    ),  # torchdata 0.11 calls it in newer torch
     pytest.mark.filterwarnings("ignore:.*pin_memory.*"),  # where there is no CUDA
 ]
 
@@ -104,10 +119,17 @@ def test_pinning_changes_nothing_where_there_is_nothing_to_pin_for(root, transfo
 @pytest.mark.smoke("2-pad", "3-drop")
 @pytest.mark.parametrize("remainder", ["pad", "drop"])
 @pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_on_every_rank_each_step_has_a_valid_row_and_the_epoch_has_each_row_once(root, world_size, remainder):
+def test_on_every_rank_each_step_has_a_valid_row_and_the_epoch_has_each_row_once(
+    root, world_size, remainder
+):
     seen, dropped = [], 0
     for topology in ranks(world_size):
-        settings = {"topology": topology, "remainder": remainder, "batch_size": 7, "columns": ["row", "half"]}
+        settings = {
+            "topology": topology,
+            "remainder": remainder,
+            "batch_size": 7,
+            "columns": ["row", "half"],
+        }
         dataset = kinds(root, 3, **settings)
         dropped = dataset.dropped_rows
         batches = list(dataset.data_loader(method="fork"))
@@ -204,8 +226,12 @@ def test_a_second_loop_over_a_data_loader_ends_the_first_with_an_error(root):
 
 def test_a_stream_with_workers_is_the_stream_without_any(root):
     def stream(**settings):
-        parts = {name: headrace.open(root / name, cache_dir=root / "cache") for name in ("books", "code")}
-        return headrace.blend(parts).stream(batch_size=16, shuffle=True, columns=["row"], transform=doubled, **settings)
+        parts = {
+            name: headrace.open(root / name, cache_dir=root / "cache") for name in ("books", "code")
+        }
+        return headrace.blend(parts).stream(
+            batch_size=16, shuffle=True, columns=["row"], transform=doubled, **settings
+        )
 
     alone, stream_of_workers = stream(), stream(workers=1)
     whole, batches = alike(alone), iter(stream_of_workers)
@@ -222,7 +248,9 @@ def test_a_stream_with_workers_is_the_stream_without_any(root):
     with pytest.raises(SettingsError, match="workers is -1"):
         stream(workers=-1)
     with pytest.raises(SettingsError, match="dynamic"):
-        headrace.open(root / "books", cache_dir=root / "cache").stream(batch_size=4, workers=1, distribution="dynamic")
+        headrace.open(root / "books", cache_dir=root / "cache").stream(
+            batch_size=4, workers=1, distribution="dynamic"
+        )
 
 
 def test_an_iterator_that_was_never_used_leaves_the_dataset_as_it_was(root):
@@ -276,7 +304,9 @@ def descriptors():
 
 def sockets_of(process):
     """Files of sockets that this process listens at."""
-    directory = Path(multiprocessing.process.current_process()._config.get("tempdir") or "/nonexistent")
+    directory = Path(
+        multiprocessing.process.current_process()._config.get("tempdir") or "/nonexistent"
+    )
     return sorted(directory.glob("listener-*")) if directory.exists() else []
 
 
@@ -324,7 +354,9 @@ def test_loops_that_were_left_leave_nothing(root, loop, transform, own_threads):
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 def test_workers_that_torch_ends_for_being_slow_leave_nothing(root, own_threads, monkeypatch):
-    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0)  # 5 s, which a busy machine may exceed
+    monkeypatch.setattr(
+        "torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0
+    )  # 5 s, which a busy machine may exceed
     list(LOOPS["own"](kinds(root, 1, transform=doubled), 1))
     gc.collect()
     before = descriptors(), sockets_of(os.getpid()), shared_memory()
@@ -419,7 +451,9 @@ def test_a_server_that_is_closed_ends_its_workers_and_its_threads(own_threads, s
     server.close()
     server.close()
 
-    with pytest.raises(StreamError, match="worker 0: .*(the dataset that it reads for has gone|has ended or left)"):
+    with pytest.raises(
+        StreamError, match="worker 0: .*(the dataset that it reads for has gone|has ended or left)"
+    ):
         list(batches)
     with pytest.raises(StreamError, match="cannot be reached"):
         worker_of(server)
@@ -435,7 +469,10 @@ def test_a_pool_that_is_left_by_all_is_read_no_more(own_threads, server):
         next(batches)
         client.close()
     until = time.monotonic() + BOUND_S
-    while any(thread.name == "headrace-serve-read" for thread in own_threads.now()) and time.monotonic() < until:
+    while (
+        any(thread.name == "headrace-serve-read" for thread in own_threads.now())
+        and time.monotonic() < until
+    ):
         time.sleep(0.01)
 
     assert ["headrace-serve"] == sorted({thread.name for thread in own_threads.now()})
@@ -486,7 +523,11 @@ def test_a_long_temporary_directory_is_no_hindrance(tmp_path):
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False, env=environment
+        [sys.executable, "-W", "ignore", "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
     )
 
     assert f"{TOTAL}\n" == done.stdout, done.stderr

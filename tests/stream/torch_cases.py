@@ -19,8 +19,12 @@ ROWS = (40, 0, 13, 1, 90, 17)
 
 
 def dataset_of(num_workers, *, rows=ROWS, topology=None, **settings):
-    settings = StreamOptions(**{"batch_size": 5, "shuffle": True, "shuffle_rows": 32, "lanes": 8, **settings})
-    return StreamingDataset(index_of(rows), Numbers(rows), settings, num_workers=num_workers, topology=topology)
+    settings = StreamOptions(
+        **{"batch_size": 5, "shuffle": True, "shuffle_rows": 32, "lanes": 8, **settings}
+    )
+    return StreamingDataset(
+        index_of(rows), Numbers(rows), settings, num_workers=num_workers, topology=topology
+    )
 
 
 def loader_of(dataset, *, method="fork", persistent=False):
@@ -57,5 +61,9 @@ def audit_on_rank(rank: int, world_size: int, folder: str, faults: list[str]) ->
             for _ in watched:
                 pass
             report = watched.report()
-            verdicts[fault] = {"ok": report.ok, "duplicates": report.duplicates, "batches": report.batches_per_rank}
+            verdicts[fault] = {
+                "ok": report.ok,
+                "duplicates": report.duplicates,
+                "batches": report.batches_per_rank,
+            }
     Path(folder, f"rank-{rank}.json").write_text(json.dumps(verdicts))

@@ -45,7 +45,14 @@ def dataset_of(workers: int) -> StreamingDataset:
     return StreamingDataset(index_of(BLOCKS), Numbers(BLOCKS), options, num_workers=workers)
 
 
-def train(kind: type[Trainer], folder: str, dataset: object, *, resume: str | None = None, **settings: object) -> Seen:
+def train(
+    kind: type[Trainer],
+    folder: str,
+    dataset: object,
+    *,
+    resume: str | None = None,
+    **settings: object,
+) -> Seen:
     """The model of a fit."""
     arguments = TrainingArguments(
         output_dir=folder,
@@ -57,7 +64,10 @@ def train(kind: type[Trainer], folder: str, dataset: object, *, resume: str | No
     )
     model = Seen()
     kind(
-        model, arguments, train_dataset=dataset, data_collator=default_collate if kind is StreamTrainer else None
+        model,
+        arguments,
+        train_dataset=dataset,
+        data_collator=default_collate if kind is StreamTrainer else None,
     ).train(resume_from_checkpoint=resume)
     return model
 
@@ -73,7 +83,11 @@ def train_on_rank(rank: int, world_size: int, port: int, folder: str) -> None:
     saved = {"save_strategy": "steps", "save_steps": 3, "num_train_epochs": 2}
     out["saved"] = train(StreamTrainer, f"{folder}/saved", dataset_of(0), **saved).rows
     out["resumed"] = train(
-        StreamTrainer, f"{folder}/saved", dataset_of(0), resume=f"{folder}/saved/checkpoint-3", **saved
+        StreamTrainer,
+        f"{folder}/saved",
+        dataset_of(0),
+        resume=f"{folder}/saved/checkpoint-3",
+        **saved,
     ).rows
     try:
         train(Trainer, folder, dataset_of(0))

@@ -10,7 +10,11 @@ import torch
 import torch.distributed as dist
 from pure_order import batches_of_rank
 from rank_processes import process_group
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    set_model_state_dict,
+)
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch_cases import dataset_of, loader_of, real_rows
@@ -51,7 +55,9 @@ def wrapped(kind, weights):
 
 def weights_of(model):
     """All weights as they are now, on rank 0; nothing elsewhere."""
-    return {name: value.clone() for name, value in get_model_state_dict(model, options=WHOLE).items()}
+    return {
+        name: value.clone() for name, value in get_model_state_dict(model, options=WHOLE).items()
+    }
 
 
 def train(model, dataset, *, epochs, stop=None, method="fork"):

@@ -22,7 +22,12 @@ def validate_on_rank(rank: int, world_size: int, folder: str, arguments: list[st
     if rank == 0:
         port = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         store.set("port", str(port.port))
-    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+    names = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": world_size,
+        "LOCAL_WORLD_SIZE": world_size,
+    }
     os.environ.update({name: str(value) for name, value in names.items()})
     os.environ.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": store.get("port").decode()})
     os.environ.update({"HOME": f"{folder}/home", "TORCHELASTIC_USE_AGENT_STORE": "True"})

@@ -29,7 +29,11 @@ def plain(value: Any) -> Any:
     if hasattr(value, "detach"):
         return "tensor", str(value.dtype), value.tolist() if value.numel() else list(value.shape)
     if isinstance(value, np.ndarray):
-        return "array", str(value.dtype), [plain(each) for each in value] if value.dtype == object else value.tolist()
+        return (
+            "array",
+            str(value.dtype),
+            [plain(each) for each in value] if value.dtype == object else value.tolist(),
+        )
     if isinstance(value, pa.Table):
         return "table", str(value.schema), value.to_pylist()
     if isinstance(value, dict):
@@ -52,18 +56,24 @@ def written(root: Path) -> Path:
     write_rows(root / "tokens", some_lengths(120), shard_rows=40, group_rows=20)
     for name, first, rows in (("books", 0, 90), ("code", 1000, 41)):
         (root / name).mkdir()
-        table = pa.table({"row": range(first, first + rows), "half": [row / 2 for row in range(rows)]})
+        table = pa.table(
+            {"row": range(first, first + rows), "half": [row / 2 for row in range(rows)]}
+        )
         pq.write_table(table, root / name / "0.parquet", row_group_size=20)
     return root
 
 
 def packing(root: Path, workers: int, **settings: Any) -> Any:
     rows = headrace.open(root / "tokens", cache_dir=root / "cache")
-    return rows.torch_dataset(**{"batch_size": 2, "shuffle": True, "pack": 64, "num_workers": workers, **settings})
+    return rows.torch_dataset(
+        **{"batch_size": 2, "shuffle": True, "pack": 64, "num_workers": workers, **settings}
+    )
 
 
 def blended(root: Path, workers: int, **settings: Any) -> Any:
-    parts = {name: headrace.open(root / name, cache_dir=root / "cache") for name in ("books", "code")}
+    parts = {
+        name: headrace.open(root / name, cache_dir=root / "cache") for name in ("books", "code")
+    }
     return headrace.blend(parts, weights={"books": 2, "code": 1}).torch_dataset(
         **{"batch_size": 4, "shuffle": True, "num_workers": workers, **settings}
     )
@@ -78,7 +88,9 @@ KINDS_OF_DATA: dict[str, Callable[..., Any]] = {
     "numpy": lambda root, workers, **more: kinds(root, workers, batch_format="numpy", **more),
     "arrow": lambda root, workers, **more: kinds(root, workers, batch_format="arrow", **more),
     "rows": lambda root, workers, **more: kinds(root, workers, batch_format="rows", **more),
-    "padded": lambda root, workers, **more: kinds(root, workers, columns=["row", "ids"], lists="padded", **more),
+    "padded": lambda root, workers, **more: kinds(
+        root, workers, columns=["row", "ids"], lists="padded", **more
+    ),
     "large": lambda root, workers, **more: kinds(
         root, workers, rows=(9000,) * 3, columns=NUMBERS, **{"batch_size": 6500, **more}
     ),
@@ -116,14 +128,24 @@ def stateful_loader(dataset: Any, workers: int, **settings: Any) -> Any:
 
 def rows_only(batch: Any) -> Any:
     """A collate function of a user's own."""
-    return [row["row"] for row in batch] if isinstance(batch, list) else {"row": np.asarray(batch["row"])}
+    return (
+        [row["row"] for row in batch]
+        if isinstance(batch, list)
+        else {"row": np.asarray(batch["row"])}
+    )
 
 
 LOOPS: dict[str, Callable[..., Any]] = {
     "own": own_loader,
-    "whole": lambda dataset, workers, **more: own_loader(dataset, workers, collate_fn=whole_batch, **more),
-    "collate": lambda dataset, workers, **more: own_loader(dataset, workers, collate_fn=rows_only, **more),
-    "persistent": lambda dataset, workers, **more: own_loader(dataset, workers, persistent_workers=workers > 0, **more),
+    "whole": lambda dataset, workers, **more: own_loader(
+        dataset, workers, collate_fn=whole_batch, **more
+    ),
+    "collate": lambda dataset, workers, **more: own_loader(
+        dataset, workers, collate_fn=rows_only, **more
+    ),
+    "persistent": lambda dataset, workers, **more: own_loader(
+        dataset, workers, persistent_workers=workers > 0, **more
+    ),
     "stateful": stateful_loader,
     "data_loader": lambda dataset, workers, method="fork": dataset.data_loader(method=method),
 }
@@ -157,7 +179,9 @@ class Deadly:
         for row in set(self.rows).intersection(batch["row"].tolist()):
             for number in range(self.times):
                 with contextlib.suppress(FileExistsError):
-                    os.close(os.open(self.directory / f"killed {row} {number}", os.O_CREAT | os.O_EXCL))
+                    os.close(
+                        os.open(self.directory / f"killed {row} {number}", os.O_CREAT | os.O_EXCL)
+                    )
                     os.kill(os.getpid(), signal.SIGKILL)
         return batch
 

@@ -62,7 +62,9 @@ def real_ids(batches) -> list[int]:
     return [
         int(number)
         for batch in batches
-        for number, real in zip(batch["id"], batch.get("valid", torch.ones(len(batch["id"]))), strict=True)
+        for number, real in zip(
+            batch["id"], batch.get("valid", torch.ones(len(batch["id"]))), strict=True
+        )
         if real
     ]
 
@@ -79,7 +81,9 @@ def loader_of(dataset, *, workers=0, batch_size=8, method="fork", persistent=Fal
 
 def on_rank(rank: int, world_size: int, folder: str, data: str) -> None:
     """One rank of a real process group: rows and batches received, and verdicts on sound and unsound jobs."""
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=world_size)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/group", rank=rank, world_size=world_size
+    )
     try:
         found: dict[str, object] = {}
         for workers, method in ((0, "fork"), (2, "spawn")):
@@ -89,7 +93,9 @@ def on_rank(rank: int, world_size: int, folder: str, data: str) -> None:
                 dataset.set_epoch(epoch)
                 batches = []
                 for batch in loader:
-                    torch.distributed.all_reduce(torch.ones(1))  # hangs or fails if another rank has fewer batches
+                    torch.distributed.all_reduce(
+                        torch.ones(1)
+                    )  # hangs or fails if another rank has fewer batches
                     batches.append(batch)
                 found[f"{workers} {epoch}"] = {
                     "ids": real_ids(batches),
@@ -97,7 +103,9 @@ def on_rank(rank: int, world_size: int, folder: str, data: str) -> None:
                     "rows": sum(len(batch["id"]) for batch in batches),
                     "len": len(dataset),
                 }
-            found[f"{workers} verdict"] = dataset.verify_no_shard_overlap(loader, world_size, max(1, workers))
+            found[f"{workers} verdict"] = dataset.verify_no_shard_overlap(
+                loader, world_size, max(1, workers)
+            )
             found[f"{workers} info"] = dataset.get_shard_distribution_info()
         found["verdicts"] = _verdicts_on_faults(rank, world_size, data)
         found["failures"] = [_failure(rank, data, batch_size) for batch_size in (None, 8)]
@@ -115,7 +123,9 @@ def _verdicts_on_faults(rank: int, world_size: int, data: str) -> dict[str, bool
         "all think they are rank 0": verdict(topology=Topology(rank=0, world_size=world_size)),
         "all think they are alone": verdict(topology=Topology(rank=0, world_size=1)),
         "another seed": verdict(seed=rank),
-        "other files": verdict(shard_pattern="part-*.parquet" if rank else "part-0000[0-5].parquet"),
+        "other files": verdict(
+            shard_pattern="part-*.parquet" if rank else "part-0000[0-5].parquet"
+        ),
         "rank 1 expects workers": verdict(workers=1 + rank),
     }
 

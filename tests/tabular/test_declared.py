@@ -29,7 +29,9 @@ COLUMNS = {
 
 
 def rows_of(frame, config=None, **settings):
-    return values_of(PipelineIterableDataset(config or {}, dataframe=frame, topology=ALONE, **settings))
+    return values_of(
+        PipelineIterableDataset(config or {}, dataframe=frame, topology=ALONE, **settings)
+    )
 
 
 def values_of(dataset):
@@ -45,7 +47,9 @@ def test_without_declarations_every_value_comes_as_it_is():
     assert table.to_pylist() == rows_of(table)
 
 
-@given(st.lists(st.tuples(WHOLE, st.one_of(st.none(), st.text(max_size=4))), max_size=6), st.booleans())
+@given(
+    st.lists(st.tuples(WHOLE, st.one_of(st.none(), st.text(max_size=4))), max_size=6), st.booleans()
+)
 def test_undeclared_columns_survive_the_declaration_of_others(values, fill):
     table = pa.table(
         {
@@ -65,7 +69,9 @@ def test_undeclared_columns_survive_the_declaration_of_others(values, fill):
 
 
 def test_declared_numbers_are_floats_and_missing_until_filled():
-    dataset = PipelineIterableDataset({"tab_field_list": ["price", "big"]}, dataframe=pa.table(COLUMNS), topology=ALONE)
+    dataset = PipelineIterableDataset(
+        {"tab_field_list": ["price", "big"]}, dataframe=pa.table(COLUMNS), topology=ALONE
+    )
     before = [(row["price"], row["big"]) for row in dataset]
     dataset.fill_missing_value()
     after = [(row["price"], row["big"]) for row in dataset]
@@ -77,9 +83,13 @@ def test_declared_numbers_are_floats_and_missing_until_filled():
 
 def test_each_column_can_have_its_own_filling():
     dataset = PipelineIterableDataset(
-        {"tab_field_list": ["price"], "text_name": "id"}, dataframe=pa.table(COLUMNS), topology=ALONE
+        {"tab_field_list": ["price"], "text_name": "id"},
+        dataframe=pa.table(COLUMNS),
+        topology=ALONE,
     )
-    dataset.fill_missing_value(number=0.0, text="none", column_cat_name=["sky"], columns={"big": 5, "price": 9})
+    dataset.fill_missing_value(
+        number=0.0, text="none", column_cat_name=["sky"], columns={"big": 5, "price": 9}
+    )
     rows = list(dataset)
 
     assert [1.5, 9.0, 9.0] == [row["price"] for row in rows]
@@ -95,7 +105,9 @@ def test_a_text_label_is_a_whole_number_and_a_missing_one_stays_missing():
     dataset.fill_missing_value()
 
     assert [1, 0, None] == [row["label"] for row in dataset]
-    assert ["1", "0", None] == [row["label"] for row in rows_of(table, {"label_name": "label", "label_type": "text"})]
+    assert ["1", "0", None] == [
+        row["label"] for row in rows_of(table, {"label_name": "label", "label_type": "text"})
+    ]
     assert ["1", "0"] == [row["label"] for row in rows_of(table, {"cat_field_list": ["label"]})[:2]]
 
 
@@ -112,7 +124,9 @@ def test_a_text_that_is_no_number_is_an_error_unless_it_means_missing():
     config = {"tab_field_list": ["x"]}
     lenient = rows_of(table, config, bad_numbers="missing")
 
-    with pytest.raises(InputError, match=r"dataframe block 0: tab_field_list: row 2: x is 'n/a', declared double"):
+    with pytest.raises(
+        InputError, match=r"dataframe block 0: tab_field_list: row 2: x is 'n/a', declared double"
+    ):
         rows_of(table, config)
     assert math.isnan(rows_of(table.slice(0, 2), config, null_values=["n/a"])[1]["x"])
     assert [1.0, 2.5] == [lenient[0]["x"], lenient[2]["x"]]
@@ -121,7 +135,9 @@ def test_a_text_that_is_no_number_is_an_error_unless_it_means_missing():
 
 def test_full_field_list_chooses_and_orders():
     dataset = PipelineIterableDataset(
-        {"full_field_list": ["sky", "id"], "label_name": "big"}, dataframe=pa.table(COLUMNS), topology=ALONE
+        {"full_field_list": ["sky", "id"], "label_name": "big"},
+        dataframe=pa.table(COLUMNS),
+        topology=ALONE,
     )
     first = next(iter(dataset))
     dataset.set_full_field_list(["day"])
@@ -132,7 +148,12 @@ def test_full_field_list_chooses_and_orders():
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_both_kinds_of_dataframe_give_the_same_rows(library):
-    columns = {"id": ["a", None], "n": [1, 2], "x": [0.5, float("nan")], "when": [datetime(2020, 1, 1), None]}
+    columns = {
+        "id": ["a", None],
+        "n": [1, 2],
+        "x": [0.5, float("nan")],
+        "when": [datetime(2020, 1, 1), None],
+    }
     frame = pandas.DataFrame(columns) if library == "pandas" else polars.DataFrame(columns)
     first, second = rows_of(frame)
 
@@ -147,7 +168,10 @@ def test_both_kinds_of_dataframe_give_the_same_rows(library):
         ({"tab_field_list": ["nope"]}, r"columns \['nope'\] are not in the data"),
         ({"tab_field_list": ["tags"]}, "column 'tags' is list<.*>, which is not a number"),
         ({"tab_field_list": ["day"]}, "column 'day' is date32.*, which is not a number"),
-        ({"cat_field_list": ["tags"]}, "column 'tags' is list<.*>, which is not text or a category"),
+        (
+            {"cat_field_list": ["tags"]},
+            "column 'tags' is list<.*>, which is not text or a category",
+        ),
         (
             {"tab_field_list": ["sky"], "cat_field_list": ["sky"]},
             "column 'sky' is declared a number .* declare it once",
@@ -168,7 +192,10 @@ def test_a_declaration_that_cannot_be_is_refused_when_built(config, message):
 @pytest.mark.parametrize(
     ("act", "message"),
     [
-        (lambda data: data.fill_missing_value(columns={"nope": 1}), "column 'nope' is not in the data"),
+        (
+            lambda data: data.fill_missing_value(columns={"nope": 1}),
+            "column 'nope' is not in the data",
+        ),
         (
             lambda data: data.fill_missing_value(columns={"big": "x"}),
             "'x' does not convert to int64, the type of column 'big'",
@@ -176,7 +203,10 @@ def test_a_declaration_that_cannot_be_is_refused_when_built(config, message):
         (lambda data: data.set_cat_field_list(["nope"]), r"columns \['nope'\] are not in the data"),
         (lambda data: data.set_label_field_name("nope"), "column 'nope' is not in the data"),
         (lambda data: data.set_text_field_name([]), "got 0 names"),
-        (lambda data: data.add_pipeline("nope", str.upper), "add_pipeline: column 'nope' is not in the data"),
+        (
+            lambda data: data.add_pipeline("nope", str.upper),
+            "add_pipeline: column 'nope' is not in the data",
+        ),
         (lambda data: data.add_pipeline("sky", "upper"), "'upper' is a str; give a Processor"),
     ],
 )
@@ -194,7 +224,10 @@ def test_a_refused_change_changes_nothing(act, message):
         ({}, "give either file_dir or dataframe"),
         ({"dataframe": [1, 2]}, "dataframe is a builtins.list; give a pandas"),
         ({"dataframe": pandas.DataFrame([[1, 2]], columns=["a", "a"])}, "column names repeat"),
-        ({"dataframe": pandas.DataFrame({"a": [1, "x"]})}, "column 'a' holds values of several types"),
+        (
+            {"dataframe": pandas.DataFrame({"a": [1, "x"]})},
+            "column 'a' holds values of several types",
+        ),
         ({"dataframe": pa.table(COLUMNS), "number_type": "half"}, "number_type is 'half'"),
         ({"dataframe": pa.table(COLUMNS), "bad_numbers": "zero"}, "bad_numbers is 'zero'"),
         ({"dataframe": pa.table(COLUMNS), "null_values": "NA"}, "null_values is the text 'NA'"),

@@ -23,14 +23,18 @@ class Model(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-@pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning")  # lightning 2.6 in newer torch
+@pytest.mark.filterwarnings(
+    "ignore:.*LeafSpec.* is deprecated:FutureWarning"
+)  # lightning 2.6 in newer torch
 @pytest.mark.filterwarnings("ignore:Your `IterableDataset` has `__len__`")  # true there, and exact
 @pytest.mark.filterwarnings("ignore:GPU available but not used")
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 @pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers")
 def test_lightning_trains_on_every_row_once_in_each_epoch(tmp_path):
     write_shards(tmp_path)
-    dataset = PipelineIterableDataset(CONFIG, tmp_path, shuffle_shards=True, batch_size=8, num_workers=2)
+    dataset = PipelineIterableDataset(
+        CONFIG, tmp_path, shuffle_shards=True, batch_size=8, num_workers=2
+    )
     loader = dataset.data_loader(method="fork", persistent_workers=True)
     model = Model()
     trainer = Trainer(

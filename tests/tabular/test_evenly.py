@@ -19,7 +19,9 @@ def plan_of(rows, ranks, remainder, regions=None, ranges=None):
         np.array([rows]), np.array([7], np.uint64),
         seed=0, epoch=0, lanes=1, window_rows=max(1, rows), groups=1, shuffle=False,
     )  # fmt: skip
-    remaining = Remaining.everything(rows) if ranges is None else Remaining(rows=rows, ranges=ranges)
+    remaining = (
+        Remaining.everything(rows) if ranges is None else Remaining(rows=rows, ranges=ranges)
+    )
     return Plan(
         index=index_of([rows]), order=order, remaining=remaining, world_size=ranks, batch_size=1, remainder=remainder,
         shard_partition=regions,
@@ -35,7 +37,9 @@ def batches_of_rank(plan, rank, *, workers, batch_size, piece_rows):
     queues = []
     for worker in range(max(1, workers)):
         rows = sum(pieces[worker :: max(1, workers)], [])
-        queues.append([rows[begin : begin + batch_size] for begin in range(0, len(rows), batch_size)])
+        queues.append(
+            [rows[begin : begin + batch_size] for begin in range(0, len(rows), batch_size)]
+        )
     turns = max(map(len, queues))
     return [queue[turn] for turn in range(turns) for queue in queues if turn < len(queue)]
 
@@ -64,7 +68,11 @@ def test_what_is_left_is_what_no_rank_received(
 
     left = left_after(plan, stop, **settings)
 
-    received = {row for batches in of_rank for batch in batches[:stop] for row in batch if row is not None}
-    assert sorted(set(range(begin, rows)) - received) == left.positions(np.arange(left.total)).tolist()
+    received = {
+        row for batches in of_rank for batch in batches[:stop] for row in batch if row is not None
+    }
+    assert (
+        sorted(set(range(begin, rows)) - received) == left.positions(np.arange(left.total)).tolist()
+    )
     with pytest.raises(StreamError, match=f"has {len(of_rank[0])} batches"):
         left_after(plan, len(of_rank[0]) + 1, **settings)

@@ -35,7 +35,10 @@ def shards(tmp_path):
 
 def group_of(data, world_size, **settings):
     topologies = [Topology(rank=rank, world_size=world_size) for rank in range(world_size)]
-    return [PipelineIterableDataset(CONFIG, data, topology=topology, **settings) for topology in topologies]
+    return [
+        PipelineIterableDataset(CONFIG, data, topology=topology, **settings)
+        for topology in topologies
+    ]
 
 
 def dataset_of(data, **settings):
@@ -98,7 +101,9 @@ def test_the_verdict_knows_every_order(shards, caplog):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("shards_", "ranks", "workers"), [(100, 8, 1), (100, 8, 4), (3, 8, 2), (7, 3, 2)])
+@pytest.mark.parametrize(
+    ("shards_", "ranks", "workers"), [(100, 8, 1), (100, 8, 4), (3, 8, 2), (7, 3, 2)]
+)
 def test_ranks_get_equal_numbers_of_rows_and_every_row_once(tmp_path, shards_, ranks, workers):
     dice = random.Random(shards_ * ranks)
     total = write_shards(tmp_path, [dice.randint(0, 9) for _ in range(shards_)])
@@ -106,9 +111,15 @@ def test_ranks_get_equal_numbers_of_rows_and_every_row_once(tmp_path, shards_, r
         group = group_of(tmp_path, ranks, shuffle_shards=shuffle)
         rows = [list(dataset) for dataset in group]
 
-        assert {-(-total // ranks)} == {len(part) for part in rows} == {len(dataset) for dataset in group}
+        assert (
+            {-(-total // ranks)}
+            == {len(part) for part in rows}
+            == {len(dataset) for dataset in group}
+        )
         assert list(range(total)) == sorted(row for part in rows for row in ids(part))
-        assert headrace.verify_no_shard_overlap(loader_of(group[-1], workers=workers), ranks, workers)
+        assert headrace.verify_no_shard_overlap(
+            loader_of(group[-1], workers=workers), ranks, workers
+        )
 
 
 @pytest.mark.slow
@@ -130,7 +141,9 @@ def test_len_is_what_comes_for_any_number_of_workers(rows, ranks, remainder):
             batches = list(loader_of(dataset, workers=workers, batch_size=4))
 
             assert len(dataset) == sum(len(batch["id"]) for batch in batches)
-            assert len(batches) - len(loader_of(dataset, workers=workers, batch_size=4)) in range(max(1, workers))
+            assert len(batches) - len(loader_of(dataset, workers=workers, batch_size=4)) in range(
+                max(1, workers)
+            )
             parts.append((len(batches), real_ids(batches)))
         delivered = [row for _, part in parts for row in part]
 
@@ -142,9 +155,15 @@ def test_len_is_what_comes_for_any_number_of_workers(rows, ranks, remainder):
 @pytest.mark.smoke("fork-8")
 @pytest.mark.parametrize(("method", "batch_size"), [("fork", None), ("spawn", None), ("fork", 8)])
 def test_persistent_workers_see_set_epoch(shards, method, batch_size):
-    settings = {"shuffle_shards": True, "batch_size": batch_size, "num_workers": 2 if batch_size else None}
+    settings = {
+        "shuffle_shards": True,
+        "batch_size": batch_size,
+        "num_workers": 2 if batch_size else None,
+    }
     dataset = dataset_of(shards, **settings)
-    loader = loader_of(dataset, workers=2, batch_size=None if batch_size else 8, method=method, persistent=True)
+    loader = loader_of(
+        dataset, workers=2, batch_size=None if batch_size else 8, method=method, persistent=True
+    )
     passes = []
     for epoch in (0, 1, 0):
         dataset.set_epoch(epoch)
@@ -157,7 +176,13 @@ def test_persistent_workers_see_set_epoch(shards, method, batch_size):
 def test_orders_of_epochs_and_shares_of_ranks_never_repeat(shards):
     first, other = group_of(shards, 2, shuffle_shards=True)
     orders, shares = [], []
-    for epoch in (0, 1, 2, 100, 10000):  # the sketch's seeds meet at 100 (another worker) and 10000 (another rank)
+    for epoch in (
+        0,
+        1,
+        2,
+        100,
+        10000,
+    ):  # the sketch's seeds meet at 100 (another worker) and 10000 (another rank)
         for dataset in (first, other):
             dataset.set_epoch(epoch)
             orders.append(ids(dataset))
@@ -168,7 +193,10 @@ def test_orders_of_epochs_and_shares_of_ranks_never_repeat(shards):
 
 
 def test_the_seed_decides_the_order(shards):
-    orders = [ids(dataset_of(shards, shuffle_shards=True, **seed)) for seed in ({}, {"seed": 42}, {"seed": 7})]
+    orders = [
+        ids(dataset_of(shards, shuffle_shards=True, **seed))
+        for seed in ({}, {"seed": 42}, {"seed": 7})
+    ]
 
     assert orders[0] == orders[1] != orders[2]
 
@@ -181,14 +209,26 @@ def test_processors_run_over_rows_and_batches_alike(shards):
         dataset = dataset_of(
             shards,
             batch_size=batch_size,
-            processor_pipelines={"label": headrace.tabular.FunctionProcessor(lambda value: value + 5)},
+            processor_pipelines={
+                "label": headrace.tabular.FunctionProcessor(lambda value: value + 5)
+            },
         )
         dataset.add_pipeline("text", str.upper)
-        dataset.add_pipeline("text", headrace.tabular.FunctionProcessor(str.strip) >> headrace.tabular.ColumnProcessor(length))
+        dataset.add_pipeline(
+            "text",
+            headrace.tabular.FunctionProcessor(str.strip)
+            >> headrace.tabular.ColumnProcessor(length),
+        )
         given = list(dataset)
-        texts = [row["text"] for row in given] if batch_size is None else torch.cat([b["text"] for b in given]).tolist()
+        texts = (
+            [row["text"] for row in given]
+            if batch_size is None
+            else torch.cat([b["text"] for b in given]).tolist()
+        )
         labels = (
-            [row["label"] for row in given] if batch_size is None else torch.cat([b["label"] for b in given]).tolist()
+            [row["label"] for row in given]
+            if batch_size is None
+            else torch.cat([b["label"] for b in given]).tolist()
         )
 
         assert [len(f"text {number}") for number in range(TOTAL)] == texts
@@ -197,14 +237,22 @@ def test_processors_run_over_rows_and_batches_alike(shards):
 
 
 def test_what_processors_make_takes_the_form_of_the_batch(shards):
-    processors = {"id": lambda value: [value, 2 * value], "text": lambda text: {"length": len(text)}}
+    processors = {
+        "id": lambda value: [value, 2 * value],
+        "text": lambda text: {"length": len(text)},
+    }
     whole = {
-        "label": headrace.tabular.ColumnProcessor(lambda column: torch.tensor(column.to_pylist())[:, None] + torch.zeros(2))
+        "label": headrace.tabular.ColumnProcessor(
+            lambda column: torch.tensor(column.to_pylist())[:, None] + torch.zeros(2)
+        )
     }
 
     def first(batch_format):
         dataset = dataset_of(
-            shards, batch_size=3, batch_format=batch_format, processor_pipelines={**processors, **whole}
+            shards,
+            batch_size=3,
+            batch_format=batch_format,
+            processor_pipelines={**processors, **whole},
         )
         return next(iter(dataset))
 
@@ -212,7 +260,11 @@ def test_what_processors_make_takes_the_form_of_the_batch(shards):
 
     assert [[0, 0], [1, 2], [2, 4]] == tensors["id"]
     assert [{"length": 6}] * 3 == tensors["text"]
-    assert [[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]] == tensors["label"].tolist() == arrays["label"].tolist()
+    assert (
+        [[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]]
+        == tensors["label"].tolist()
+        == arrays["label"].tolist()
+    )
     assert [[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]] == table["label"].to_pylist()
     assert [[0, 0], [1, 2], [2, 4]] == table["id"].to_pylist()
     assert ["id", "label", "text", "valid"] == list(tensors) == list(arrays) == table.column_names
@@ -231,7 +283,9 @@ def test_batches_are_those_of_the_stream_and_resume_on_other_workers(shards):
     settings = {"batch_size": 7, "num_workers": 2, "shuffle_shards": True}
     dataset = dataset_of(shards, **settings)
     batches = list(dataset.data_loader(method="fork"))
-    stream = headrace.open(shards).torch_dataset(batch_size=7, num_workers=2, shuffle=True, seed=42, topology=ALONE)
+    stream = headrace.open(shards).torch_dataset(
+        batch_size=7, num_workers=2, shuffle=True, seed=42, topology=ALONE
+    )
     again = dataset_of(shards, **{**settings, "batch_size": 5, "num_workers": 0})
     again.load_state_dict(json.loads(json.dumps(dataset.state_after(9))))
 
@@ -241,13 +295,17 @@ def test_batches_are_those_of_the_stream_and_resume_on_other_workers(shards):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata 0.11 calls it in newer torch
+@pytest.mark.filterwarnings(
+    "ignore:'set_vital' is deprecated"
+)  # torchdata 0.11 calls it in newer torch
 def test_batches_resume_inside_a_stateful_loader(shards):
     stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="needs torchdata")
 
     def loader():
         dataset = dataset_of(shards, batch_size=7, num_workers=2, shuffle_shards=True)
-        return stateful.StatefulDataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="fork")
+        return stateful.StatefulDataLoader(
+            dataset, batch_size=None, num_workers=2, multiprocessing_context="fork"
+        )
 
     whole, stopped, resumed = loader(), loader(), loader()
     before = list(islice(stopped, 5))
@@ -261,7 +319,10 @@ def test_batches_resume_inside_a_stateful_loader(shards):
 
 
 def test_looking_at_a_row_moves_nothing(shards):
-    dataset, other = dataset_of(shards, shuffle_shards=True), dataset_of(shards, shuffle_shards=True)
+    dataset, other = (
+        dataset_of(shards, shuffle_shards=True),
+        dataset_of(shards, shuffle_shards=True),
+    )
     first = next(iter(dataset))
     rows = list(dataset)
 
@@ -280,7 +341,9 @@ def test_what_is_declared_after_a_pass_holds_for_the_next(shards):
     after = list(dataset)
 
     assert [{**row, "label": str(row["label"])} for row in before] == after
-    dataset = PipelineIterableDataset({}, dataframe=pa.table({"n": [1, None]}), shuffle=True, topology=ALONE)
+    dataset = PipelineIterableDataset(
+        {}, dataframe=pa.table({"n": [1, None]}), shuffle=True, topology=ALONE
+    )
     dataset.set_epoch(0)
     assert {1, None} == {row["n"] for row in dataset}
     dataset.fill_missing_value(columns={"n": 3})
@@ -292,7 +355,9 @@ def test_what_is_declared_after_a_pass_holds_for_the_next(shards):
 @pytest.mark.smoke("1-by_size", "3-balanced")
 @pytest.mark.parametrize("distribution", ["balanced", "by_size"])
 @pytest.mark.parametrize("workers", [0, 1, 3])
-def test_rows_of_ranks_with_workers_resume_on_other_ranks(tmp_path, monkeypatch, distribution, workers):
+def test_rows_of_ranks_with_workers_resume_on_other_ranks(
+    tmp_path, monkeypatch, distribution, workers
+):
     monkeypatch.setattr("headrace.tabular.dataset._PIECE_ROWS", 16)  # several for each worker
     total = write_shards(tmp_path)
     group = group_of(tmp_path, 3, shuffle_shards=True, distribution=distribution)
@@ -306,9 +371,13 @@ def test_rows_of_ranks_with_workers_resume_on_other_ranks(tmp_path, monkeypatch,
     assert 1 == len({len(part) for part in batches})
     assert states[0] == states[1] == states[2]
     assert len(later[0]) == len(later[1])
-    assert {len(dataset) for dataset in rest} == {sum(len(batch["id"]) for batch in part) for part in later}
+    assert {len(dataset) for dataset in rest} == {
+        sum(len(batch["id"]) for batch in part) for part in later
+    }
     received = [row for part in batches for row in real_ids(part[:7])]
-    assert list(range(total)) == sorted(received + [row for part in later for row in real_ids(part)])
+    assert list(range(total)) == sorted(
+        received + [row for part in later for row in real_ids(part)]
+    )
 
 
 @pytest.mark.slow
@@ -372,12 +441,19 @@ def write(path, first, rows):
 
 
 def test_one_file_or_several_patterns(tmp_path):
-    for name, first in (("part-0.parquet", 0), ("part-1.parquet", 5), ("extra.parquet", 10), ("other.csv", 20)):
+    for name, first in (
+        ("part-0.parquet", 0),
+        ("part-1.parquet", 5),
+        ("extra.parquet", 10),
+        ("other.csv", 20),
+    ):
         write(tmp_path / name, first, 5)
 
     assert list(range(5, 10)) == ids(dataset_of(tmp_path, filename="part-1.parquet"))
     assert list(range(10)) == ids(dataset_of(tmp_path))  # part-* alone, as there are some
-    assert [*range(10, 15), *range(5)] == ids(dataset_of(tmp_path, shard_pattern=["extra.*", "part-0.*", "e*.parquet"]))
+    assert [*range(10, 15), *range(5)] == ids(
+        dataset_of(tmp_path, shard_pattern=["extra.*", "part-0.*", "e*.parquet"])
+    )
 
 
 @pytest.mark.parametrize(
@@ -386,7 +462,10 @@ def test_one_file_or_several_patterns(tmp_path):
         ({"file_dir": "nowhere"}, "nowhere: no such directory"),
         ({"filename": "absent.csv"}, "absent.csv: no such file"),
         ({"shard_pattern": "x-*.parquet"}, "holds no shard that matches x-"),
-        ({"shard_pattern": "*"}, "holds shards of several formats, csv, parquet, which may be the same rows twice"),
+        (
+            {"shard_pattern": "*"},
+            "holds shards of several formats, csv, parquet, which may be the same rows twice",
+        ),
         ({"shard_pattern": "*", "filename": "a.csv"}, "give one of them"),
         ({"split": "train"}, "is not a prepared dataset"),
         ({"dataframe": pa.table({"a": [1]})}, "give either file_dir or dataframe"),
@@ -415,18 +494,27 @@ def test_a_dataframe_is_divided_among_ranks_and_workers(library):
 
     assert [6667] * 3 == [len(part) for part in parts]
     assert list(range(20001)) == sorted(row for part in parts for row in part)
-    assert [["dataframe"], []] == [dataset.get_shard_distribution_info()["assigned_shards"], dataset.shard_files]
+    assert [["dataframe"], []] == [
+        dataset.get_shard_distribution_info()["assigned_shards"],
+        dataset.shard_files,
+    ]
 
 
 def test_a_prepared_dataset_is_streamed_by_split(tmp_path):
     rows = [f"{n},c{n},20{20 + n % 6}-03-01T00:00:00,{n % 2}" for n in range(600)]
     (tmp_path / "raw").mkdir()
-    (tmp_path / "raw" / "part-0.csv").write_text("\n".join(["id,customer,time,label", *rows]) + "\n")
-    split = headrace.TemporalSplit(source=tmp_path / "raw", time="time", entity="customer", split_date="2025-01-01")
+    (tmp_path / "raw" / "part-0.csv").write_text(
+        "\n".join(["id,customer,time,label", *rows]) + "\n"
+    )
+    split = headrace.TemporalSplit(
+        source=tmp_path / "raw", time="time", entity="customer", split_date="2025-01-01"
+    )
     prepared = headrace.prepare(split, tmp_path / "out")
     config = {"label_name": "label"}
     by_split = PipelineIterableDataset(config, tmp_path / "out", split="train", topology=ALONE)
-    by_folder = PipelineIterableDataset(config, tmp_path / "out" / "splits" / "train", topology=ALONE)
+    by_folder = PipelineIterableDataset(
+        config, tmp_path / "out" / "splits" / "train", topology=ALONE
+    )
 
     assert prepared.manifest.splits["train"].rows == len(by_split)
     assert list(by_split) == list(by_folder)
@@ -435,8 +523,12 @@ def test_a_prepared_dataset_is_streamed_by_split(tmp_path):
 
 
 def test_missing_values_that_a_tensor_cannot_hold_say_what_to_do():
-    dataset = PipelineIterableDataset({}, dataframe=pa.table({"n": [1, None]}), batch_size=2, topology=ALONE)
-    with pytest.raises(InputError, match=r"column n: 1 of 2 values .* fill_missing_value\(columns=\{'n': …\}\)"):
+    dataset = PipelineIterableDataset(
+        {}, dataframe=pa.table({"n": [1, None]}), batch_size=2, topology=ALONE
+    )
+    with pytest.raises(
+        InputError, match=r"column n: 1 of 2 values .* fill_missing_value\(columns=\{'n': …\}\)"
+    ):
         list(dataset)
     dataset.fill_missing_value(columns={"n": 3})
 
@@ -450,7 +542,9 @@ def test_rows_say_which_are_real_on_several_ranks_and_on_one(shards):
     assert {True} == {row["valid"] for row in alone}
     assert [True] * 55 + [False] == [row["valid"] for row in last]  # 167 rows: 56, 56, 55
     assert {True} == {row["valid"] for row in masked}
-    with pytest.raises(SettingsError, match='remainder="exact" gives ranks unequal numbers of rows; here are 3'):
+    with pytest.raises(
+        SettingsError, match='remainder="exact" gives ranks unequal numbers of rows; here are 3'
+    ):
         group_of(shards, 3, remainder="exact")
 
 
@@ -479,14 +573,17 @@ def test_a_column_named_valid_is_refused_and_may_be_left_out(world_size):
         PipelineIterableDataset({}, dataframe=frame, topology=here)
 
     assert [True] * (2 // world_size) == [
-        row["valid"] for row in PipelineIterableDataset({}, dataframe=frame, columns=["x"], topology=here)
+        row["valid"]
+        for row in PipelineIterableDataset({}, dataframe=frame, columns=["x"], topology=here)
     ]
 
 
 def test_the_verdict_without_a_process_group_is_of_all_ranks(shards, caplog):
     dataset = group_of(shards, 2, shuffle_shards=True, remainder="drop", batch_size=8)[0]
 
-    stream = headrace.open(shards).torch_dataset(batch_size=8, num_workers=3, topology=dataset.topology)
+    stream = headrace.open(shards).torch_dataset(
+        batch_size=8, num_workers=3, topology=dataset.topology
+    )
 
     assert headrace.verify_no_shard_overlap(loader_of(dataset, batch_size=None), 2, 1)
     assert headrace.verify_no_shard_overlap(loader_of(stream, workers=3, batch_size=None), 2, 3)
@@ -497,18 +594,28 @@ def test_the_verdict_without_a_process_group_is_of_all_ranks(shards, caplog):
         "shard overlap: rank 0: the dataset was built for 2 ranks, 3 are expected",
         "shard overlap: rank 0: the DataLoader has 0 workers, 4 are expected",
         "shard overlap: rank 0: dataset is a list, which has no plan",
-    ] == [record.message.split(";")[0].split(", or")[0] for record in caplog.records if record.message != SKIPPED]
+    ] == [
+        record.message.split(";")[0].split(", or")[0]
+        for record in caplog.records
+        if record.message != SKIPPED
+    ]
 
 
 def test_batches_may_be_rows(shards):
-    tables = list(PipelineIterableDataset(CONFIG, shards, topology=ALONE, batch_size=8, batch_format="arrow"))
-    rows = list(PipelineIterableDataset(CONFIG, shards, topology=ALONE, batch_size=8, batch_format="rows"))
+    tables = list(
+        PipelineIterableDataset(CONFIG, shards, topology=ALONE, batch_size=8, batch_format="arrow")
+    )
+    rows = list(
+        PipelineIterableDataset(CONFIG, shards, topology=ALONE, batch_size=8, batch_format="rows")
+    )
 
     assert [table.to_pylist() for table in tables] == rows
 
 
 def test_numpy_batches_stay_so_in_its_data_loader(shards):
-    dataset = PipelineIterableDataset(CONFIG, shards, topology=ALONE, batch_size=8, batch_format="numpy")
+    dataset = PipelineIterableDataset(
+        CONFIG, shards, topology=ALONE, batch_size=8, batch_format="numpy"
+    )
 
     assert {np.ndarray} == {type(batch["id"]) for batch in dataset.data_loader()}
 
@@ -524,17 +631,29 @@ def test_options_of_streams_alone_are_refused(shards, option):
 @pytest.mark.slow
 def test_diagnostics_in_workers_describe_each_of_them(shards):
     dataset = Telling(CONFIG, shards, topology=ALONE, shuffle_shards=True)
-    infos = [info[0] for info in torch.utils.data.DataLoader(dataset, batch_size=1, num_workers=2, collate_fn=list)]
+    infos = [
+        info[0]
+        for info in torch.utils.data.DataLoader(
+            dataset, batch_size=1, num_workers=2, collate_fn=list
+        )
+    ]
 
     assert [(0, 2), (1, 2)] == [(info["worker_id"], info["num_workers"]) for info in infos]
-    assert all(len(info["assigned_shards"]) == info["shards_per_worker"] <= info["shards_per_rank"] for info in infos)
+    assert all(
+        len(info["assigned_shards"]) == info["shards_per_worker"] <= info["shards_per_rank"]
+        for info in infos
+    )
     assert 6 == len(set(infos[0]["assigned_shards"]) | set(infos[1]["assigned_shards"]))
 
 
 def test_rows_come_in_the_global_order_whatever_reads_them(shards):
     for world_size in (1, 2, 3):
-        parts = [ids(dataset) for dataset in group_of(shards, world_size, shuffle_shards=True, lanes=8)]
-        together = [part[place] for place in range(len(parts[0])) for part in parts if place < len(part)]
+        parts = [
+            ids(dataset) for dataset in group_of(shards, world_size, shuffle_shards=True, lanes=8)
+        ]
+        together = [
+            part[place] for place in range(len(parts[0])) for part in parts if place < len(part)
+        ]
         if world_size == 1:
             alone = together
         assert alone == together

@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import SettingsError, StreamError
-from headrace.tabular.processors import Chain, ColumnProcessor, FunctionProcessor, Processor, values_of
+from headrace.tabular.processors import (
+    Chain,
+    ColumnProcessor,
+    FunctionProcessor,
+    Processor,
+    values_of,
+)
 
 
 class Suffix(Processor):
@@ -23,11 +29,19 @@ class Suffix(Processor):
 
 
 STEPS = st.sampled_from(
-    [Suffix("x"), FunctionProcessor(str.upper), ColumnProcessor(pc.utf8_reverse), FunctionProcessor(str.strip)]
+    [
+        Suffix("x"),
+        FunctionProcessor(str.upper),
+        ColumnProcessor(pc.utf8_reverse),
+        FunctionProcessor(str.strip),
+    ]
 )
 
 
-@given(st.lists(STEPS, min_size=1, max_size=4), st.lists(st.text("ab x", max_size=5), min_size=1, max_size=5))
+@given(
+    st.lists(STEPS, min_size=1, max_size=4),
+    st.lists(st.text("ab x", max_size=5), min_size=1, max_size=5),
+)
 def test_a_chain_is_its_steps_in_order_by_value_and_by_column(steps, values):
     chain = steps[0]
     for step in steps[1:]:

@@ -25,7 +25,11 @@ def test_every_row_comes_once_per_epoch_in_equal_steps(received, workers):
 
         assert list(range(total)) == sorted(row for part in parts for row in part["ids"])
         assert 1 == len({part["batches"] for part in parts})
-        assert {-(-total // RANKS)} == {part["rows"] for part in parts} == {part["len"] for part in parts}
+        assert (
+            {-(-total // RANKS)}
+            == {part["rows"] for part in parts}
+            == {part["len"] for part in parts}
+        )
     assert ranks[0][f"{workers} 0"]["ids"] != ranks[0][f"{workers} 1"]["ids"]
 
 

@@ -44,11 +44,17 @@ class NotingForCausalLM(LlamaForCausalLM):
         self.rows: list[list[int]] = []
         self.evaluated: list[list[int]] = []
 
-    def forward(self, row=None, input_ids=None, labels=None, attention_mask=None, position_ids=None, **more):
+    def forward(
+        self, row=None, input_ids=None, labels=None, attention_mask=None, position_ids=None, **more
+    ):
         if row is not None:
             (self.rows if self.training else self.evaluated).append(row.tolist())
         return super().forward(
-            input_ids=input_ids, labels=labels, attention_mask=attention_mask, position_ids=position_ids, **more
+            input_ids=input_ids,
+            labels=labels,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            **more,
         )
 
 
@@ -69,8 +75,18 @@ class Score(torch.nn.Module):
 
 def language_model(**settings: Any) -> NotingForCausalLM:
     torch.manual_seed(0)
-    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    config = {"vocab_size": 64, "num_key_value_heads": 2, "attention_dropout": 0.1, "max_position_embeddings": 64}
+    shape = {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
+    config = {
+        "vocab_size": 64,
+        "num_key_value_heads": 2,
+        "attention_dropout": 0.1,
+        "max_position_embeddings": 64,
+    }
     return NotingForCausalLM(LlamaConfig(**{**config, **shape, **settings}))
 
 
@@ -90,7 +106,11 @@ def write_rows(folder: Path, rows: int) -> Path:
             for number, line in zip(numbers, tokens, strict=True)
         ]
         fixed = pa.list_(pa.int64(), WIDTH)
-        table = {"row": numbers, "input_ids": pa.array(tokens, fixed), "labels": pa.array(labels, fixed)}
+        table = {
+            "row": numbers,
+            "input_ids": pa.array(tokens, fixed),
+            "labels": pa.array(labels, fixed),
+        }
         target = pa.array([(number % 7) / 7 for number in numbers], pa.float32())
         pq.write_table(pa.table({**table, "target": target}), folder / f"part-{start:03d}.parquet")
     return folder
@@ -102,7 +122,11 @@ def stream_of(data: Path | str, kind: str, *, workers: int = 0, **options: Any) 
     transform = None if kind == "language" else _scored
     opened = headrace.open(data)
     settings = {"batch_size": BATCH, "columns": columns, "transform": transform, **options}
-    return opened.torch_dataset(num_workers=workers, **settings) if workers else opened.stream(**settings)
+    return (
+        opened.torch_dataset(num_workers=workers, **settings)
+        if workers
+        else opened.stream(**settings)
+    )
 
 
 def _scored(batch):
@@ -110,7 +134,13 @@ def _scored(batch):
 
 
 def arguments_of(folder: str, **settings: Any) -> TrainingArguments:
-    usual = {"save_strategy": "no", "num_train_epochs": 2, "learning_rate": 1e-2, "logging_steps": 1, "report_to": []}
+    usual = {
+        "save_strategy": "no",
+        "num_train_epochs": 2,
+        "learning_rate": 1e-2,
+        "logging_steps": 1,
+        "report_to": [],
+    }
     return TrainingArguments(
         output_dir=folder,
         use_cpu=True,
@@ -153,7 +183,9 @@ def fit(
     }
 
 
-def replayed(folder: str, kind: str, windows: list[list[int]], data: str, **settings: Any) -> dict[str, Any]:
+def replayed(
+    folder: str, kind: str, windows: list[list[int]], data: str, **settings: Any
+) -> dict[str, Any]:
     """The weights after an optimizer step on the mean loss of each window of rows, by hand in one process."""
     model = language_model(attention_dropout=0.0) if kind == "language" else score_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=settings["learning_rate"])
@@ -182,9 +214,14 @@ def evaluate(data: str, folder: str, *, kind: str) -> dict[str, Any]:
         model,
         arguments_of(folder),
         eval_dataset=stream_of(data, kind),
-        compute_metrics=lambda found: {"rows": len(found.label_ids), "labels": float(found.label_ids.sum())},
+        compute_metrics=lambda found: {
+            "rows": len(found.label_ids),
+            "labels": float(found.label_ids.sum()),
+        },
     )
-    loss_alone = StreamTrainer(model, arguments_of(folder)).evaluate(stream_of(data, kind))["eval_loss"]
+    loss_alone = StreamTrainer(model, arguments_of(folder)).evaluate(stream_of(data, kind))[
+        "eval_loss"
+    ]
     found = trainer.evaluate()
     predicted = trainer.predict(stream_of(data, kind))
     with torch.no_grad():
@@ -201,7 +238,9 @@ def evaluate(data: str, folder: str, *, kind: str) -> dict[str, Any]:
     }
 
 
-def run_on_rank(rank: int, world_size: int, port: int, folder: str, runs: list[dict[str, Any]]) -> None:
+def run_on_rank(
+    rank: int, world_size: int, port: int, folder: str, runs: list[dict[str, Any]]
+) -> None:
     """Run this rank's part of each run, one after the other, and write down what came of them."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -214,7 +253,13 @@ def run_on_rank(rank: int, world_size: int, port: int, folder: str, runs: list[d
 
 
 def trl_arguments(kind: type, folder: str, **settings: Any) -> Any:
-    usual = {"save_strategy": "no", "num_train_epochs": 1, "logging_steps": 1, "report_to": [], "disable_tqdm": True}
+    usual = {
+        "save_strategy": "no",
+        "num_train_epochs": 1,
+        "logging_steps": 1,
+        "report_to": [],
+        "disable_tqdm": True,
+    }
     return kind(
         folder,
         use_cpu=True,
@@ -238,7 +283,9 @@ class NotingCollator:
         return self.collate(rows)
 
 
-def preference(data: str, folder: str, *, resume: str | None = None, **settings: Any) -> dict[str, Any]:
+def preference(
+    data: str, folder: str, *, resume: str | None = None, **settings: Any
+) -> dict[str, Any]:
     """DPO on pairs of texts, tokenised by TRL."""
     from trl import DPOConfig, DPOTrainer
     from trl.trainer.dpo_trainer import DataCollatorForPreference
@@ -279,9 +326,13 @@ def word_tokenizer() -> Any:
     from transformers import PreTrainedTokenizerFast
 
     words = {"<pad>": 0, "<eos>": 1, "<unk>": 2, "yes": 3, "no": 4, "maybe": 5}
-    model = Tokenizer(WordLevel({**words, **{str(n): len(words) + n for n in range(58)}}, unk_token="<unk>"))
+    model = Tokenizer(
+        WordLevel({**words, **{str(n): len(words) + n for n in range(58)}}, unk_token="<unk>")
+    )
     model.pre_tokenizer = Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=model, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=model, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
+    )
 
 
 class Counting(torch.utils.data.IterableDataset):
@@ -297,7 +348,9 @@ class Counting(torch.utils.data.IterableDataset):
             yield row
 
 
-def own_path(data: str, folder: str, *, dataset: str, resume: bool = False, workers: int = 2) -> dict[str, Any]:
+def own_path(
+    data: str, folder: str, *, dataset: str, resume: bool = False, workers: int = 2
+) -> dict[str, Any]:
     """An epoch of the Trainer's own loaders, without headrace; and the rows that a resumed run reads in the whole."""
     import datasets
 
@@ -305,12 +358,21 @@ def own_path(data: str, folder: str, *, dataset: str, resume: bool = False, work
 
     def made():
         if dataset == "map-style":
-            return datasets.Dataset.from_parquet(f"{data}/*.parquet", cache_dir=f"{folder}-cache-{workers}")
+            return datasets.Dataset.from_parquet(
+                f"{data}/*.parquet", cache_dir=f"{folder}-cache-{workers}"
+            )
         if dataset == "streaming":
-            return datasets.load_dataset("parquet", data_files=f"{data}/*.parquet", split="train", streaming=True)
+            return datasets.load_dataset(
+                "parquet", data_files=f"{data}/*.parquet", split="train", streaming=True
+            )
         return Counting(data, notes)
 
-    settings = {"num_train_epochs": 1, "save_strategy": "steps", "save_steps": 3, "dataloader_num_workers": workers}
+    settings = {
+        "num_train_epochs": 1,
+        "save_strategy": "steps",
+        "save_steps": 3,
+        "dataloader_num_workers": workers,
+    }
     settings |= {} if dataset == "map-style" else {"max_steps": 7}
     trainer = Trainer(language_model(), arguments_of(folder, **settings), train_dataset=made())
     trainer.train()
@@ -324,7 +386,9 @@ def own_path(data: str, folder: str, *, dataset: str, resume: bool = False, work
     return {"rows": rows, "resumed": resumed, "read": len(Path(notes).read_text().split())}
 
 
-def packed_apart(data: str, folder: str, *, form: str, kind: str, attention: str, packing: str) -> dict[str, Any]:
+def packed_apart(
+    data: str, folder: str, *, form: str, kind: str, attention: str, packing: str
+) -> dict[str, Any]:
     """How far logits and loss of packed sequences are from those of each sequence alone; and the sequences."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -332,7 +396,12 @@ def packed_apart(data: str, folder: str, *, form: str, kind: str, attention: str
         register_attention_by_lengths()
     if kind == "gpt2":
         config = GPT2Config(
-            vocab_size=64, n_embd=16, n_layer=2, n_head=2, n_positions=64, attn_implementation=attention
+            vocab_size=64,
+            n_embd=16,
+            n_layer=2,
+            n_head=2,
+            n_positions=64,
+            attn_implementation=attention,
         )
         model: Any = GPT2LMHeadModel(config)
     else:
@@ -342,7 +411,9 @@ def packed_apart(data: str, folder: str, *, form: str, kind: str, attention: str
             weight.copy_(torch.randn(weight.shape) / 3)
     form_of = headrace.PackedBatches(form=form)
     pack = {"pack": 16, "packed": form_of} if packing == "streamed" else {"packed": form_of}
-    stream = headrace.open(data, cache_dir=f"{folder}-cache").stream(batch_size=BATCH, shuffle=True, **pack)
+    stream = headrace.open(data, cache_dir=f"{folder}-cache").stream(
+        batch_size=BATCH, shuffle=True, **pack
+    )
     trainer = StreamTrainer(model, arguments_of(folder), train_dataset=stream)
     model.eval()
     worst, loss, count, sequences = 0.0, 0.0, 0, []
@@ -359,7 +430,9 @@ def packed_apart(data: str, folder: str, *, form: str, kind: str, attention: str
             assert labels[start] == -100  # nothing before it may be trained to say it
             trained = labels[start + 1 : end]
             alone_loss += (
-                float(torch.nn.functional.cross_entropy(alone[:-1], trained, reduction="sum")) if len(trained) else 0
+                float(torch.nn.functional.cross_entropy(alone[:-1], trained, reduction="sum"))
+                if len(trained)
+                else 0
             )
             alone_count += int((trained != -100).sum())
             if (trained != -100).any():
@@ -376,7 +449,9 @@ def alone_model(model: Any) -> Any:
     if model.config._attn_implementation != "lengths":
         return model
     model.alone = getattr(model, "alone", None) or type(model)(language_model().config).eval()
-    model.alone.load_state_dict({name: value for name, value in model.state_dict().items() if "alone" not in name})
+    model.alone.load_state_dict(
+        {name: value for name, value in model.state_dict().items() if "alone" not in name}
+    )
     return model.alone
 
 
@@ -384,18 +459,36 @@ def register_attention_by_lengths() -> None:
     """Register attention that knows sequences by cumulated lengths alone, as FlashAttention's variable length form."""
     from transformers import AttentionInterface
 
-    def attention(module, query, key, value, attention_mask, *, cu_seq_lens_q, cu_seq_lens_k, max_length_q, **more):
+    def attention(
+        module,
+        query,
+        key,
+        value,
+        attention_mask,
+        *,
+        cu_seq_lens_q,
+        cu_seq_lens_k,
+        max_length_q,
+        **more,
+    ):
         assert attention_mask is None
         assert torch.equal(cu_seq_lens_q, cu_seq_lens_k)
         assert int(cu_seq_lens_q.diff().max()) == max_length_q
         shape = query.shape
-        flat = [each.transpose(1, 2).reshape(-1, shape[1], shape[3]).transpose(0, 1) for each in (query, key, value)]
+        flat = [
+            each.transpose(1, 2).reshape(-1, shape[1], shape[3]).transpose(0, 1)
+            for each in (query, key, value)
+        ]
         ends = cu_seq_lens_q.tolist()
         parts = [
-            torch.nn.functional.scaled_dot_product_attention(*(each[:, a:b] for each in flat), is_causal=True)
+            torch.nn.functional.scaled_dot_product_attention(
+                *(each[:, a:b] for each in flat), is_causal=True
+            )
             for a, b in itertools.pairwise(ends)
         ]
-        return torch.cat(parts, dim=1).transpose(0, 1).reshape(shape[0], shape[2], shape[1], shape[3]), None
+        return torch.cat(parts, dim=1).transpose(0, 1).reshape(
+            shape[0], shape[2], shape[1], shape[3]
+        ), None
 
     AttentionInterface.register("lengths", attention)
 
@@ -409,7 +502,9 @@ def tokenised(data: str, folder: str, *, kind: str, tokenizer: str) -> dict[str,
 
     class OnRows(HeadraceTrainerMixin, base):  # type: ignore[misc,valid-type]
         def compute_loss(self, model, inputs, *arguments, **more):
-            batches.append({name: value.tolist() for name, value in inputs.items() if torch.is_tensor(value)})
+            batches.append(
+                {name: value.tolist() for name, value in inputs.items() if torch.is_tensor(value)}
+            )
             return super().compute_loss(model, inputs, *arguments, **more)
 
     batches: list[dict[str, Any]] = []
@@ -443,7 +538,9 @@ def generated(data: str, folder: str, *, tokenizer: str) -> dict[str, Any]:
         language_model(vocab_size=512, max_position_embeddings=512),
         reward,
         trl_arguments(GRPOConfig, folder, num_generations=2, max_completion_length=4, max_steps=2),
-        train_dataset=Dataset.from_parquet(f"{data}/splits/train/*.parquet", cache_dir=f"{folder}-cache"),
+        train_dataset=Dataset.from_parquet(
+            f"{data}/splits/train/*.parquet", cache_dir=f"{folder}-cache"
+        ),
         processing_class=PreTrainedTokenizerFast.from_pretrained(tokenizer, padding_side="left"),
     )
     trainer.train()
@@ -459,7 +556,9 @@ def prepared_by_trl(data: str, folder: str, *, tokenizer: str) -> list[Any]:
     own = PreTrainedTokenizerFast.from_pretrained(tokenizer)
     rows = [json.loads(line) for line in Path(data).read_text().splitlines()]
     for row in rows:
-        row |= {name: [{"role": "assistant", "content": row[name]}] for name in ("chosen", "rejected")}
+        row |= {
+            name: [{"role": "assistant", "content": row[name]}] for name in ("chosen", "rejected")
+        }
     trainer = DPOTrainer(
         language_model(vocab_size=512, max_position_embeddings=512),
         language_model(vocab_size=512, max_position_embeddings=512),

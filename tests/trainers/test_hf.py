@@ -29,7 +29,12 @@ def on_ranks(folder, ranks, *runs):
     folder.mkdir(exist_ok=True)
     store = held_store()
     run_ranks(run_on_rank, ranks, ranks, store.port, str(folder), list(runs))
-    return list(zip(*(json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(ranks)), strict=True))
+    return list(
+        zip(
+            *(json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(ranks)),
+            strict=True,
+        )
+    )
 
 
 def real_rows(ranks, steps=slice(None)):
@@ -40,11 +45,17 @@ def real_rows(ranks, steps=slice(None)):
 @pytest.mark.smoke("0")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_every_row_is_trained_once_an_epoch_in_equal_steps(tmp_path, data, workers):
-    (ranks,) = on_ranks(tmp_path, 2, {"data": data, "folder": str(tmp_path / "out"), "workers": workers})
+    (ranks,) = on_ranks(
+        tmp_path, 2, {"data": data, "folder": str(tmp_path / "out"), "workers": workers}
+    )
 
     steps = -(-ROWS // (2 * BATCH))
     assert [2 * steps, 2 * steps] == [len(rank["rows"]) for rank in ranks]
-    assert [2 * steps, 2 * steps] == [rank["max_steps"] for rank in ranks] == [rank["step"] for rank in ranks]
+    assert (
+        [2 * steps, 2 * steps]
+        == [rank["max_steps"] for rank in ranks]
+        == [rank["step"] for rank in ranks]
+    )
     for epoch in range(2):
         seen = real_rows(ranks, slice(epoch * steps, (epoch + 1) * steps))
         filled = 1  # the last step has one row: a rank without any runs a row that counts nothing
@@ -61,16 +72,25 @@ def runs(data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("resumed")
     out, again = str(folder / "out"), str(folder / "again")
     whole = {"data": data, "folder": out, **ACCUMULATED}
-    resumed = [{**whole, "folder": again, "resume": f"{out}/checkpoint-{step}"} for step in (2, 4, 6)]
-    return folder, on_ranks(folder, 2, whole, {**whole, "stop": 3, "folder": f"{out}-stopped"}, *resumed)
+    resumed = [
+        {**whole, "folder": again, "resume": f"{out}/checkpoint-{step}"} for step in (2, 4, 6)
+    ]
+    return folder, on_ranks(
+        folder, 2, whole, {**whole, "stop": 3, "folder": f"{out}-stopped"}, *resumed
+    )
 
 
 @pytest.mark.slow
 def test_the_last_window_is_stepped_and_the_schedule_knows_all_steps(runs):
     for rank in runs[1][0]:
-        assert (8, 8) == (rank["step"], rank["max_steps"])  # windows of 2, 2, 2 and 1 batches, twice
+        assert (8, 8) == (
+            rank["step"],
+            rank["max_steps"],
+        )  # windows of 2, 2, 2 and 1 batches, twice
         assert 8 == len(rank["losses"])
-        assert rank["rates"] == pytest.approx([1e-2 * (1 - step / 8) for step in range(8)])  # linear, down to 0
+        assert rank["rates"] == pytest.approx(
+            [1e-2 * (1 - step / 8) for step in range(8)]
+        )  # linear, down to 0
         assert rank["epochs"] == pytest.approx([2 / 7, 4 / 7, 6 / 7, 1, 9 / 7, 11 / 7, 13 / 7, 2])
 
 
@@ -92,7 +112,9 @@ def test_other_ranks_train_what_the_first_ones_left(runs, data, tmp_path, ranks)
     stopped = results[1]
     checkpoint = f"{folder}/out-stopped/checkpoint-3"
     (others,) = on_ranks(
-        tmp_path, ranks, {"data": data, "folder": str(tmp_path / "out"), "resume": checkpoint, **ACCUMULATED}
+        tmp_path,
+        ranks,
+        {"data": data, "folder": str(tmp_path / "out"), "resume": checkpoint, **ACCUMULATED},
     )
 
     left = -(-(ROWS - 48) // (BATCH * ranks))
@@ -104,43 +126,74 @@ def test_other_ranks_train_what_the_first_ones_left(runs, data, tmp_path, ranks)
         assert whole + left == len(rank["rows"])
         assert 3 + 1 + -(-whole // 2) == rank["step"] == rank["max_steps"]
         assert rank["epochs"][-1] == pytest.approx(2)
-    assert list(range(ROWS)) == sorted({row for rank in others for batch in rank["rows"][left:] for row in batch})
+    assert list(range(ROWS)) == sorted(
+        {row for rank in others for batch in rank["rows"][left:] for row in batch}
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["language", "score"])
 def test_a_step_is_on_the_mean_of_its_real_rows(data, tmp_path, kind):
     """Also in a step with unequal numbers of rows or labels, and in the last window of an epoch."""
-    plain = {"optim": "sgd", "lr_scheduler_type": "constant", "max_grad_norm": 0, "learning_rate": 0.1}
-    run = {"data": data, "folder": str(tmp_path / "out"), "kind": kind, "gradient_accumulation_steps": 2, **plain}
+    plain = {
+        "optim": "sgd",
+        "lr_scheduler_type": "constant",
+        "max_grad_norm": 0,
+        "learning_rate": 0.1,
+    }
+    run = {
+        "data": data,
+        "folder": str(tmp_path / "out"),
+        "kind": kind,
+        "gradient_accumulation_steps": 2,
+        **plain,
+    }
     (ranks,) = on_ranks(tmp_path / "two", 2, {**run, "model": {"attention_dropout": 0.0}})
     windows = []
     for epoch in range(2):
         steps = [
-            [*(ranks[0]["rows"][7 * epoch + n]), *(ranks[1]["rows"][7 * epoch + n] if n < 6 else [])] for n in range(7)
+            [
+                *(ranks[0]["rows"][7 * epoch + n]),
+                *(ranks[1]["rows"][7 * epoch + n] if n < 6 else []),
+            ]
+            for n in range(7)
         ]
         windows += [sum(steps[n : n + 2], []) for n in range(0, 7, 2)]
     ((replay,),) = on_ranks(tmp_path / "one", 1, {"call": "replayed", "windows": windows, **run})
 
-    assert ranks[0]["weights"] == ranks[1]["weights"] == pytest.approx(replay["weights"], rel=1e-4, abs=1e-4)
+    assert (
+        ranks[0]["weights"]
+        == ranks[1]["weights"]
+        == pytest.approx(replay["weights"], rel=1e-4, abs=1e-4)
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_evaluation_is_over_the_real_rows_alone(data, tmp_path, ranks):
     cases = [
-        {"call": "evaluate", "data": data, "folder": str(tmp_path), "kind": kind} for kind in ("language", "score")
+        {"call": "evaluate", "data": data, "folder": str(tmp_path), "kind": kind}
+        for kind in ("language", "score")
     ]
     for kind, results in zip(("language", "score"), on_ranks(tmp_path, ranks, *cases), strict=True):
         for found in results:
-            assert found["loss"] == found["test_loss"] == found["loss_alone"] == pytest.approx(found["exact"], rel=1e-5)
+            assert (
+                found["loss"]
+                == found["test_loss"]
+                == found["loss_alone"]
+                == pytest.approx(found["exact"], rel=1e-5)
+            )
             assert ROWS == found["metrics"][0] == found["predictions"]
-        assert list(range(ROWS)) == sorted({row for found in results for row in found["rows"]}), kind
+        assert list(range(ROWS)) == sorted({row for found in results for row in found["rows"]}), (
+            kind
+        )
 
 
 def write_sequences(path, *, packed):
     """Token rows of 2 to 11 tokens, each beginning with a number of its own; packed: as bins with masks."""
-    sequences = [[1 + n, *((5 * n + 3 * place) % 64 for place in range(1 + n % 10))] for n in range(50)]
+    sequences = [
+        [1 + n, *((5 * n + 3 * place) % 64 for place in range(1 + n % 10))] for n in range(50)
+    ]
     if packed:
         bins = [sequences[n : n + 3] for n in range(0, 50, 3)]
         starts = [list(accumulate((len(each) for each in one), initial=0))[:-1] for one in bins]
@@ -160,7 +213,11 @@ def write_sequences(path, *, packed):
 @pytest.mark.parametrize("packing", ["streamed", "prepared"])
 def test_packed_sequences_do_not_see_each_other(tmp_path, packing):
     sequences = write_sequences(tmp_path / "tokens.parquet", packed=packing == "prepared")
-    usual = {"call": "packed_apart", "data": str(tmp_path / "tokens.parquet"), "folder": str(tmp_path / "out")}
+    usual = {
+        "call": "packed_apart",
+        "data": str(tmp_path / "tokens.parquet"),
+        "folder": str(tmp_path / "out"),
+    }
     ways = [("llama", "sdpa"), ("llama", "eager"), ("gpt2", "sdpa"), ("llama", "lengths")]
     cases = [
         {**usual, "form": form, "kind": kind, "attention": attention, "packing": packing}
@@ -177,7 +234,10 @@ def test_packed_sequences_do_not_see_each_other(tmp_path, packing):
 def test_the_trainers_own_loaders_repeat_and_leave_out_rows(data, tmp_path):
     """The figures of docs/trainers/hugging_face.md."""
     kinds = ("map-style", "streaming", "iterable")
-    cases = [{"call": "own_path", "data": data, "folder": str(tmp_path / kind), "dataset": kind} for kind in kinds]
+    cases = [
+        {"call": "own_path", "data": data, "folder": str(tmp_path / kind), "dataset": kind}
+        for kind in kinds
+    ]
     for kind, ranks in zip(kinds, on_ranks(tmp_path, 2, *cases), strict=True):
         counts = Counter(row for rank in ranks for batch in rank["rows"] for row in batch)
         assert [7, 7] == [len(rank["rows"]) for rank in ranks]

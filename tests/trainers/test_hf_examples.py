@@ -17,14 +17,17 @@ def test_the_trainer_stops_and_goes_on_on_other_ranks(tmp_path):
     pytest.importorskip("transformers", reason="needs transformers")
     command = [str(SCRIPTS / "hf_trainer.py"), "--checkpoint", "saved"]
 
-    assert "2 ranks, 2 steps: 32 of 49 rows, none twice\n" in run_script(tmp_path, 2, [*command, "--stop-after", "2"])
+    assert "2 ranks, 2 steps: 32 of 49 rows, none twice\n" in run_script(
+        tmp_path, 2, [*command, "--stop-after", "2"]
+    )
     assert "1 ranks, 3 steps: 49 of 49 rows, none twice\n" in run_script(tmp_path, 1, command)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(
-    not CHATS.is_dir() or not TOKENIZER.is_dir(), reason="chats and tokenizer are not beside the project"
+    not CHATS.is_dir() or not TOKENIZER.is_dir(),
+    reason="chats and tokenizer are not beside the project",
 )
 def test_packed_chats_are_trained_once_by_trl(tmp_path):
     pytest.importorskip("trl", reason="needs trl")

@@ -29,7 +29,9 @@ BINS = make_bins(ROWS, least_tokens=2)
 @pytest.fixture(scope="module")
 def patch(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))  # indexes of plain shards are kept below it
+        patch.setenv(
+            "HOME", str(tmp_path_factory.mktemp("home"))
+        )  # indexes of plain shards are kept below it
         yield patch
 
 
@@ -58,11 +60,17 @@ def out(tmp_path_factory, patch):
 
 
 def sequences():
-    return pa.table({"input_ids": [[token for sequence in each for token, _ in sequence] for each in BINS]})
+    return pa.table(
+        {"input_ids": [[token for sequence in each for token, _ in sequence] for each in BINS]}
+    )
 
 
 def build(titan, out, rank=0, ranks=1, batch=2, **settings):
-    chosen = {"dataset_path": str(out / settings.get("rows", "bins")), "infinite": False, "seed": 5} | settings
+    chosen = {
+        "dataset_path": str(out / settings.get("rows", "bins")),
+        "infinite": False,
+        "seed": 5,
+    } | settings
     return titan.HeadraceDataLoader(
         titan.HeadraceDataLoader.Config(**chosen),
         dp_world_size=ranks,
@@ -90,7 +98,10 @@ def as_rows(batch):
 
 
 def loaders(titan, out, ranks, batch, step=12, state=None, **settings):
-    made = [build(titan, out, rank, ranks, batch, global_batch_size=step, **settings) for rank in range(ranks)]
+    made = [
+        build(titan, out, rank, ranks, batch, global_batch_size=step, **settings)
+        for rank in range(ranks)
+    ]
     for loader in made if state else []:
         loader.load_state_dict(json.loads(json.dumps(state)))
     return made
@@ -102,11 +113,15 @@ def taken(loaders, drawn, steps=None):
     while len(found) != steps:
         batches = [[next(each, None) for _ in range(drawn)] for each in passes]
         if any(None in rank for rank in batches):
-            assert all(batch is None for rank in batches for batch in rank)  # all ranks end, and between steps
+            assert all(
+                batch is None for rank in batches for batch in rank
+            )  # all ranks end, and between steps
             break
         found.append(Counter())
         for tokens, labels, positions in (as_rows(batch) for rank in batches for batch in rank):
-            assert {tokens.shape, labels.shape, positions.shape} == {(loaders[0]._batch_rows, WIDTH)}
+            assert {tokens.shape, labels.shape, positions.shape} == {
+                (loaders[0]._batch_rows, WIDTH)
+            }
             rows = (each[labels != -100].tolist() for each in (tokens, labels, positions))
             found[-1].update(zip(*rows, strict=True))
     return found
@@ -122,7 +137,9 @@ def trained():
 
 
 @pytest.mark.parametrize(("ranks", "batch"), [(1, 12), (1, 3), (2, 3), (3, 2), (3, 4), (4, 1)])
-def test_an_epoch_trains_every_label_once_in_steps_that_do_not_depend_on_ranks(titan, out, ranks, batch):
+def test_an_epoch_trains_every_label_once_in_steps_that_do_not_depend_on_ranks(
+    titan, out, ranks, batch
+):
     steps = taken(loaders(titan, out, ranks, batch), 12 // ranks // batch)
 
     assert steps == taken(loaders(titan, out, 1, 12), 1)
@@ -138,7 +155,9 @@ def test_a_checkpoint_of_three_ranks_resumes_on_any_number(titan, out, ranks, ba
     states = [loader.state_dict() for loader in before]
 
     assert states[0] == states[1] == states[2]
-    assert whole[2:] == taken(loaders(titan, out, ranks, batch, state=states[0]), 12 // ranks // batch)
+    assert whole[2:] == taken(
+        loaders(titan, out, ranks, batch, state=states[0]), 12 // ranks // batch
+    )
 
 
 @pytest.mark.slow
@@ -178,7 +197,9 @@ def test_the_end_of_an_epoch_is_an_end_and_infinite_goes_on_with_another_order(t
     assert first == epochs[: len(first)]
     assert first != epochs[len(first) :]
     assert trained() == sum(epochs[len(first) :], Counter())
-    assert epochs[len(first) :] == taken(loaders(titan, out, 3, 4, state=end, infinite=True), 1, steps=len(first))
+    assert epochs[len(first) :] == taken(
+        loaders(titan, out, 3, 4, state=end, infinite=True), 1, steps=len(first)
+    )
 
 
 def test_validation_takes_every_row_in_one_pass_that_can_be_repeated(titan, out):
@@ -232,19 +253,25 @@ def test_settings_that_cannot_work_are_refused(titan, out, settings, says):
 
 def test_rows_wider_than_the_sequence_length_are_refused(titan, out):
     config = build(titan, out, options={"packed": "varlen"}).config
-    narrow = titan.HeadraceDataLoader(config, dp_world_size=1, dp_rank=0, **sizes(titan, 2, width=8))
+    narrow = titan.HeadraceDataLoader(
+        config, dp_world_size=1, dp_rank=0, **sizes(titan, 2, width=8)
+    )
 
     with pytest.raises(StreamError, match="pad_to is 8"):
         list(narrow)
 
 
 def test_epochs_without_a_batch_are_no_endless_loop(titan, out):
-    with pytest.raises(StreamError, match=f"'train' has no batch: {ROWS} rows, and a rank takes 64 a step"):
+    with pytest.raises(
+        StreamError, match=f"'train' has no batch: {ROWS} rows, and a rank takes 64 a step"
+    ):
         next(iter(build(titan, out, batch=64, infinite=True, options={"remainder": "drop"})))
 
 
 def test_the_state_of_another_loader_is_refused(titan, out):
-    with pytest.raises(StreamError, match=r"has \['dp_rank_0', 'world_size'\].*exclude_from_loading"):
+    with pytest.raises(
+        StreamError, match=r"has \['dp_rank_0', 'world_size'\].*exclude_from_loading"
+    ):
         build(titan, out).load_state_dict({"dp_rank_0": b"", "world_size": 1})
 
 
@@ -260,7 +287,9 @@ def test_a_config_builds_the_loader(titan, out):
 def test_after_0_3_the_trainer_says_what_a_step_draws_and_whether_data_repeat(titan, out):
     if titan._types is None:
         pytest.skip("before, configs say it")
-    config = titan.HeadraceDataLoader.Config(dataset_path=str(out / "bins"), seed=5, max_num_documents=8)
+    config = titan.HeadraceDataLoader.Config(
+        dataset_path=str(out / "bins"), seed=5, max_num_documents=8
+    )
     layout = SimpleNamespace(num_accumulation_steps=2, num_pp_microbatches=3)
     given = {"dp_world_size": 1, "dp_rank": 0, "tokenizer": None, "optimizer_step_layout": layout}
 

@@ -30,7 +30,8 @@ def test_without_torchtitan_it_says_what_to_install(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(
-    not INSTALLED, reason="torchtitan is not installed: it needs an environment of its own, `make titan`"
+    not INSTALLED,
+    reason="torchtitan is not installed: it needs an environment of its own, `make titan`",
 )
 @pytest.mark.skipif(not CORPUS, reason="chatterbot-corpus is not installed")
 def test_a_killed_epoch_goes_on_with_fewer_ranks_and_the_same_losses(tmp_path):
@@ -39,7 +40,8 @@ def test_a_killed_epoch_goes_on_with_fewer_ranks_and_the_same_losses(tmp_path):
 
     assert "19 steps of 12" in done.stdout
     assert re.search(
-        r"3 ranks killed after step \d+, resumed on 2: each bin once; losses differ by \de-0[5-9]", done.stdout
+        r"3 ranks killed after step \d+, resumed on 2: each bin once; losses differ by \de-0[5-9]",
+        done.stdout,
     )
     assert "each of 24 bins once" in done.stdout
     assert "dataloader resharding is not supported yet" in done.stdout

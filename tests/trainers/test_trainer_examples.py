@@ -24,7 +24,9 @@ NEEDS = {
     "deepspeed_train": "deepspeed",
     "composer_train": "composer",
 }
-COMPOSER = Path(f"{sys.prefix}-composer/bin/python")  # an environment of its own, as it needs another torch
+COMPOSER = Path(
+    f"{sys.prefix}-composer/bin/python"
+)  # an environment of its own, as it needs another torch
 ENVIRONMENT = os.environ | {
     "PATH": f"{COMPOSER.parent}:{os.environ['PATH']}",
     "PYTHONPATH": str(ROOT / "src"),
@@ -35,9 +37,18 @@ ENVIRONMENT = os.environ | {
     "RAY_TRAIN_METRICS_ENABLED": "0",
 }
 OWN = {"hf_trainer", "trl_sft", "llama_factory"}  # see test_hf_examples.py
-STOPPED = {1: "1 ranks, 2 steps: 16 of 49 rows, none twice\n", 2: "2 ranks, 2 steps: 32 of 49 rows, none twice\n"}
-WHOLE = {1: "1 ranks, 7 steps: 49 of 49 rows, none twice\n", 2: "2 ranks, 4 steps: 49 of 49 rows, none twice\n"}
-REST = {1: "1 ranks, 3 steps: 49 of 49 rows, none twice\n", 2: "2 ranks, 3 steps: 49 of 49 rows, none twice\n"}
+STOPPED = {
+    1: "1 ranks, 2 steps: 16 of 49 rows, none twice\n",
+    2: "2 ranks, 2 steps: 32 of 49 rows, none twice\n",
+}
+WHOLE = {
+    1: "1 ranks, 7 steps: 49 of 49 rows, none twice\n",
+    2: "2 ranks, 4 steps: 49 of 49 rows, none twice\n",
+}
+REST = {
+    1: "1 ranks, 3 steps: 49 of 49 rows, none twice\n",
+    2: "2 ranks, 3 steps: 49 of 49 rows, none twice\n",
+}
 
 
 def run(name, folder, processes, *flags):
@@ -56,13 +67,19 @@ def run(name, folder, processes, *flags):
         command = [sys.executable, "-m", "torch.distributed.run", *ranks, script]
     else:
         return run_script(folder, processes, [script, *flags])
-    done = subprocess.run([*command, *flags], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, *flags], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
-    return [line for line in done.stdout.splitlines(keepends=True) if " rows, " in line][-1]  # launchers print too
+    return [line for line in done.stdout.splitlines(keepends=True) if " rows, " in line][
+        -1
+    ]  # launchers print too
 
 
 def test_every_script_is_run_here_and_by_make_and_is_on_the_page():
-    (made,) = re.findall(r"^TRAINERS := (.*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    (made,) = re.findall(
+        r"^TRAINERS := (.*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE
+    )
     page = (SCRIPTS / "README.md").read_text("utf-8")
 
     assert sorted([*NEEDS, *OWN, "rows"]) == sorted(path.stem for path in SCRIPTS.glob("*.py"))
@@ -75,7 +92,9 @@ def test_every_script_is_run_here_and_by_make_and_is_on_the_page():
 @pytest.mark.parametrize("name", NEEDS)
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_stopped_epoch_goes_on_on_other_ranks_and_every_row_comes_once(tmp_path, name, processes, workers):
+def test_a_stopped_epoch_goes_on_on_other_ranks_and_every_row_comes_once(
+    tmp_path, name, processes, workers
+):
     flags = ["--workers", str(workers), "--checkpoint", "saved"]
 
     assert STOPPED[processes] == run(name, tmp_path, processes, *flags, "--stop-after", "2")

@@ -29,11 +29,19 @@ def numbers(batches):
 @pytest.mark.slow
 def test_dpo_trains_and_evaluates_each_pair_once(pairs, tmp_path):
     out = str(tmp_path / "out")
-    run = {"call": "preference", "data": pairs, "folder": out, "save_strategy": "steps", "save_steps": 2}
+    run = {
+        "call": "preference",
+        "data": pairs,
+        "folder": out,
+        "save_strategy": "steps",
+        "save_steps": 2,
+    }
     runs = [run, {**run, "folder": str(tmp_path / "again"), "resume": f"{out}/checkpoint-2"}]
     whole, resumed = on_ranks(tmp_path, 2, *runs)
     (alone,) = on_ranks(
-        tmp_path / "one", 1, {**run, "folder": str(tmp_path / "alone"), "resume": f"{out}/checkpoint-4"}
+        tmp_path / "one",
+        1,
+        {**run, "folder": str(tmp_path / "alone"), "resume": f"{out}/checkpoint-4"},
     )
 
     for rank in whole:

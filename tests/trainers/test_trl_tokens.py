@@ -35,24 +35,39 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> dict[
     folder = tmp_path_factory.mktemp("rows")
     asked = [[{"role": "user", "content": f"question {number}"}] for number in range(ROWS)]
     rows = {
-        "pairs": [{"prompt": each, "chosen": f"yes {n}", "rejected": "maybe no"} for n, each in enumerate(asked)],
-        "judged": [{"prompt": each, "completion": f"yes {n}", "label": n % 2 == 0} for n, each in enumerate(asked)],
-        "prompts": [{"prompt": each, "reward_model": {"ground_truth": str(n)}} for n, each in enumerate(asked)],
+        "pairs": [
+            {"prompt": each, "chosen": f"yes {n}", "rejected": "maybe no"}
+            for n, each in enumerate(asked)
+        ],
+        "judged": [
+            {"prompt": each, "completion": f"yes {n}", "label": n % 2 == 0}
+            for n, each in enumerate(asked)
+        ],
+        "prompts": [
+            {"prompt": each, "reward_model": {"ground_truth": str(n)}}
+            for n, each in enumerate(asked)
+        ],
     }
     for kind, each in rows.items():
         (folder / f"{kind}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in each))
-        recipe = headrace.Preferences(blend=folder / f"{kind}.jsonl", tokenizer=tokenizer, kind=kind, **RATIOS)
+        recipe = headrace.Preferences(
+            blend=folder / f"{kind}.jsonl", tokenizer=tokenizer, kind=kind, **RATIOS
+        )
         headrace.prepare(recipe, folder / kind)
     return {kind: folder / kind for kind in rows}
 
 
 def unpadded(batch: dict[str, Any], prefix: str = "") -> list[tuple[list[int], list[int]]]:
     """Prompt and answer of each sequence of a batch."""
-    columns = (batch[f"{prefix}{name}"] for name in ("input_ids", "attention_mask", "completion_mask"))
+    columns = (
+        batch[f"{prefix}{name}"] for name in ("input_ids", "attention_mask", "completion_mask")
+    )
     found = []
     for ids, there, answer in zip(*columns, strict=True):
         kept = [(token, part) for token, real, part in zip(ids, there, answer, strict=True) if real]
-        found.append(([token for token, part in kept if not part], [token for token, part in kept if part]))
+        found.append(
+            ([token for token, part in kept if not part], [token for token, part in kept if part])
+        )
     return found
 
 
@@ -70,7 +85,9 @@ def test_dpo_and_kto_train_on_the_tokens_as_they_are(
     (dpo,), (kto,), (grpo,) = on_ranks(tmp_path, 1, *runs)
 
     pairs, judged = rows_of_split(prepared["pairs"]), rows_of_split(prepared["judged"])
-    expected = [(row["prompt_ids"], row[name]) for row in pairs for name in ("chosen_ids", "rejected_ids")]
+    expected = [
+        (row["prompt_ids"], row[name]) for row in pairs for name in ("chosen_ids", "rejected_ids")
+    ]
     assert sorted(expected) == sorted(each for batch in dpo["batches"] for each in unpadded(batch))
     assert len(pairs) / 2 == dpo["steps"] == len(dpo["batches"])
     assert 0 < dpo["loss"] < 10
@@ -89,7 +106,9 @@ def test_dpo_and_kto_train_on_the_tokens_as_they_are(
 
 
 @pytest.mark.slow
-def test_the_tokens_are_those_that_trl_prepares(prepared: dict[str, Path], tokenizer: Path, tmp_path: Path) -> None:
+def test_the_tokens_are_those_that_trl_prepares(
+    prepared: dict[str, Path], tokenizer: Path, tmp_path: Path
+) -> None:
     """TRL keeps what the template writes behind the end of an answer; it is the line break here, which nobody says."""
     ((found,),) = on_ranks(tmp_path, 1, {"call": "prepared_by_trl", "data": str(prepared["pairs"].with_suffix(".jsonl")), "folder": str(tmp_path / "o"), "tokenizer": str(tokenizer)})  # fmt: skip
 

@@ -62,7 +62,10 @@ def module_over(base, patch: pytest.MonkeyPatch) -> ModuleType:
     """Import the module anew. base: a stand-in; None: that of the torchtitan installed here."""
     if base is not None:
         at = "data.loader" if base is Microbatches else "dataloader"
-        modules = {name: ModuleType(name) for name in ("torchtitan", "torchtitan.components", "tyro", "tyro.conf")}
+        modules = {
+            name: ModuleType(name)
+            for name in ("torchtitan", "torchtitan.components", "tyro", "tyro.conf")
+        }
         modules["tyro"].conf = modules["tyro.conf"]
         modules["tyro.conf"].Suppress = object()
         loader = modules[f"torchtitan.components.{at}"] = ModuleType("loader")

@@ -18,7 +18,9 @@ from titan_modules import Configs, module_over
 STEP_ROWS = 12
 
 
-def train_on_rank(rank: int, ranks: int, port: int, folder: str, width: int, steps: int | None) -> None:
+def train_on_rank(
+    rank: int, ranks: int, port: int, folder: str, width: int, steps: int | None
+) -> None:
     """Go on from the newest checkpoint for so many steps, and save one, as torchtitan does it.
 
     Write the trained tokens of each step. steps: None: to the end of the epoch.
@@ -34,7 +36,9 @@ def train_on_rank(rank: int, ranks: int, port: int, folder: str, width: int, ste
         config = titan.HeadraceDataLoader.Config(
             dataset_path=str(root / "bins"), infinite=False, global_batch_size=STEP_ROWS
         )
-        loader = config.build(dp_world_size=ranks, dp_rank=rank, tokenizer=None, seq_len=width, local_batch_size=2)
+        loader = config.build(
+            dp_world_size=ranks, dp_rank=rank, tokenizer=None, seq_len=width, local_batch_size=2
+        )
         if (root / "checkpoint").exists():
             dcp.load({"dataloader": loader}, checkpoint_id=root / "checkpoint")
         drawn, batches = STEP_ROWS // ranks // 2, iter(loader)
@@ -43,7 +47,13 @@ def train_on_rank(rank: int, ranks: int, port: int, folder: str, width: int, ste
             step = list(islice(batches, drawn))
             if not step:
                 break
-            trained.append([token for inputs, labels in step for token in inputs["input"][labels != -100].tolist()])
+            trained.append(
+                [
+                    token
+                    for inputs, labels in step
+                    for token in inputs["input"][labels != -100].tolist()
+                ]
+            )
         dcp.save({"dataloader": loader}, checkpoint_id=root / "checkpoint")
     (root / f"{rank}-of-{ranks}.json").write_text(json.dumps(trained))
     dist.destroy_process_group()

@@ -39,7 +39,9 @@ class Recorder(LightningModule):
         self.finite = True
 
     def loss(self, batch):
-        self.finite &= all(bool(torch.isfinite(batch[name]).all()) for name in ("X", "y", "future", "static"))
+        self.finite &= all(
+            bool(torch.isfinite(batch[name]).all()) for name in ("X", "y", "future", "static")
+        )
         out = self.layer(batch["X"].flatten(1))
         return torch.nn.functional.mse_loss(out, batch["y"])
 
@@ -81,16 +83,36 @@ class ExtraLoaders(Callback):
 
 
 def fit(
-    path, *, epochs, folder=None, every=None, ckpt_path=None, max_steps=-1, sanity=0, extra=(), trainer=None, **settings
+    path,
+    *,
+    epochs,
+    folder=None,
+    every=None,
+    ckpt_path=None,
+    max_steps=-1,
+    sanity=0,
+    extra=(),
+    trainer=None,
+    **settings,
 ):
     """A fitted Recorder and its data module; checkpoints every so many steps go to a folder."""
-    saver = [ModelCheckpoint(folder, every_n_train_steps=every, save_top_k=-1, filename="{step}")] if every else []
+    saver = (
+        [ModelCheckpoint(folder, every_n_train_steps=every, save_top_k=-1, filename="{step}")]
+        if every
+        else []
+    )
     model = Recorder()
     model.layer.initialize_parameters(torch.zeros(1, 10))
-    module = SeriesDataModule(path, **{"input_length": 5, "output_length": 2, "batch_size": 8, **settings})
+    module = SeriesDataModule(
+        path, **{"input_length": 5, "output_length": 2, "batch_size": 8, **settings}
+    )
     options = {"devices": 1, **QUIET, "enable_checkpointing": bool(every), **(trainer or {})}
     engine = Trainer(
-        max_epochs=epochs, max_steps=max_steps, callbacks=[*saver, *extra], num_sanity_val_steps=sanity, **options
+        max_epochs=epochs,
+        max_steps=max_steps,
+        callbacks=[*saver, *extra],
+        num_sanity_val_steps=sanity,
+        **options,
     )
     engine.fit(model, datamodule=module, ckpt_path=ckpt_path)
     return model, module, engine

@@ -19,7 +19,9 @@ def grown(train, options):
     """The most memory of its own that an epoch takes, from before its stream."""
     gc.collect()
     before = most = own_mib()
-    stream = train.stream(batch_size=64, topology=Topology(rank=0, world_size=1), batch_format="numpy", **options)
+    stream = train.stream(
+        batch_size=64, topology=Topology(rank=0, world_size=1), batch_format="numpy", **options
+    )
     for step, _ in enumerate(stream):
         if step % 10 == 0:
             most = max(most, own_mib())
@@ -30,7 +32,9 @@ def grown(train, options):
 
 def main(path, cases):
     train = headrace.windows.open(path, "train", input_length=30, output_length=2, stride=16)
-    next(iter(train.stream(batch_size=64, shuffle="none", batch_format="numpy")))  # what every stream takes once
+    next(
+        iter(train.stream(batch_size=64, shuffle="none", batch_format="numpy"))
+    )  # what every stream takes once
     return [grown(train, options) for options in cases]
 
 

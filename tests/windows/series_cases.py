@@ -101,7 +101,9 @@ def write_run(
             first += rows
     table = pa.Table.from_pylist(records)
     table = table.set_column(
-        table.schema.get_field_index("first_time"), "first_time", table["first_time"].cast(pa.timestamp("us"))
+        table.schema.get_field_index("first_time"),
+        "first_time",
+        table["first_time"].cast(pa.timestamp("us")),
     )
     pq.write_table(table.replace_schema_metadata(metadata), run / "entities.parquet")
     digests["entities.parquet"] = sha256_file(run / "entities.parquet")
@@ -111,7 +113,9 @@ def write_run(
         attributes["attribute_1"][who == without_attribute] = np.nan
         statics = pa.table({"entity": [f"basin_{number:03d}" for number in who], **attributes})
         pq.write_table(statics, run / "processed_static_features.parquet")
-        digests["processed_static_features.parquet"] = sha256_file(run / "processed_static_features.parquet")
+        digests["processed_static_features.parquet"] = sha256_file(
+            run / "processed_static_features.parquet"
+        )
     manifest = Manifest(
         run_id=run_id, recipe="series", libraries={}, source={}, schema=[],
         splits={}, dropped={}, index_digest=sha256_hex(b""), config_digest=sha256_hex(b""), facts={"series_files": digests, "pipelines": {}, "parts": {"names": SPLITS, "ranges": [RANGES]}},
@@ -137,7 +141,9 @@ def expected_windows(
         for start in range(begin, high - input_length - ahead + 1, stride):
             past = table[start : start + input_length]
             coming = table[start + input_length : start + input_length + ahead]
-            labels = np.isnan(coming[:, 0][[h - 1 for h in horizons] if horizons and ahead else slice(None)])
+            labels = np.isnan(
+                coming[:, 0][[h - 1 for h in horizons] if horizons and ahead else slice(None)]
+            )
             bad = [np.isnan(past[:, 0 if is_autoregressive else 1 : 3]).any()]
             bad.append(future != "none" and np.isnan(coming[:, 1:3]).any())
             bad.append(targets == "all" and labels.any())

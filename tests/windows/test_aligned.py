@@ -39,12 +39,17 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def rows_of(out: Path, split: str) -> dict[tuple[str, np.datetime64], tuple[float, float]]:
     """The scaled flow and rain of each entity and moment."""
-    tables = [pl.read_parquet(path) for path in next((out / "runs").iterdir()).glob(f"processed_time_series/{split}/*")]
+    tables = [
+        pl.read_parquet(path)
+        for path in next((out / "runs").iterdir()).glob(f"processed_time_series/{split}/*")
+    ]
     return {(e, np.datetime64(t, "us")): (y, x) for e, t, y, x in pl.concat(tables).iter_rows()}
 
 
 def test_they_are_the_whole_windows_of_both_runs_that_end_together(runs: Path) -> None:
-    both = aligned(open_windows(runs / "days", **DAYS), hourly=open_windows(runs / "hours", **HOURS))
+    both = aligned(
+        open_windows(runs / "days", **DAYS), hourly=open_windows(runs / "hours", **HOURS)
+    )
     days, hours = rows_of(runs / "days", "train"), rows_of(runs / "hours", "train")
     expected = []
     for entity, day in sorted(days):
@@ -66,7 +71,9 @@ def test_they_are_the_whole_windows_of_both_runs_that_end_together(runs: Path) -
     np.testing.assert_array_equal([each[3][:30, 1:] for each in expected], batch["X_hourly"])
     np.testing.assert_array_equal([each[3][30:, 0] for each in expected], batch["y_hourly"])
     np.testing.assert_array_equal([each[3][30:, 1:] for each in expected], batch["future_hourly"])
-    np.testing.assert_array_equal(batch["input_end_date"] + 23 * HOUR, batch["input_end_date_hourly"])
+    np.testing.assert_array_equal(
+        batch["input_end_date"] + 23 * HOUR, batch["input_end_date_hourly"]
+    )
 
 
 def test_they_stream_as_any_windows_do_mapped_and_in_chunks(runs: Path) -> None:
@@ -84,14 +91,20 @@ def test_they_stream_as_any_windows_do_mapped_and_in_chunks(runs: Path) -> None:
 
 
 def test_what_cannot_be_aligned_is_refused_with_advice(runs: Path) -> None:
-    days, hours = (open_windows(runs / name, **rule) for name, rule in (("days", DAYS), ("hours", HOURS)))
+    days, hours = (
+        open_windows(runs / name, **rule) for name, rule in (("days", DAYS), ("hours", HOURS))
+    )
 
-    with pytest.raises(headrace.SettingsError, match="steps of 1d do not divide those of 1h; give finer ones"):
+    with pytest.raises(
+        headrace.SettingsError, match="steps of 1d do not divide those of 1h; give finer ones"
+    ):
         aligned(hours, daily=days)
     with pytest.raises(headrace.SettingsError, match="is of split 'test', and not 'train'"):
         aligned(days, hourly=open_windows(runs / "hours", "test", **HOURS))
     with pytest.raises(headrace.SettingsError, match="no finer windows"):
         aligned(days)
     late = open_windows(runs / "hours", input_length=24 * 15, output_length=1)
-    with pytest.raises(headrace.InputError, match="none ends with one of each finer run .* same train_end"):
+    with pytest.raises(
+        headrace.InputError, match="none ends with one of each finer run .* same train_end"
+    ):
         aligned(days.of_entities(np.array([False, False])), hourly=late)

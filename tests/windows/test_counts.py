@@ -26,8 +26,14 @@ def test_counts_are_those_of_every_start_looked_at(tmp_path, split):
     expected = per_entity(values, split)
     counts = open_windows(tmp_path, split, **RULE).counts
 
-    assert (split, expected.sum(), (expected > 0).sum()) == (counts.split, counts.windows, counts.entities)
-    assert [f"basin_{number:03d}" for number in np.flatnonzero(expected == 0)] == list(counts.without)
+    assert (split, expected.sum(), (expected > 0).sum()) == (
+        counts.split,
+        counts.windows,
+        counts.entities,
+    )
+    assert [f"basin_{number:03d}" for number in np.flatnonzero(expected == 0)] == list(
+        counts.without
+    )
 
 
 def test_opening_tells_of_entities_without_windows(tmp_path, caplog):
@@ -40,7 +46,8 @@ def test_opening_tells_of_entities_without_windows(tmp_path, caplog):
     assert (logging.INFO, logging.WARNING) == (train.levelno, val.levelno)
     assert re.search(r"train: \d+ windows of 7 entities$", train.message)
     assert (
-        "val: 7 windows of 3 entities; 4 of 7 have none, e.g. basin_000, basin_001, basin_003, basin_004" in val.message
+        "val: 7 windows of 3 entities; 4 of 7 have none, e.g. basin_000, basin_001, basin_003, basin_004"
+        in val.message
     )
     assert "at most 12 rows there, a window takes 13" in val.message
 
@@ -48,10 +55,20 @@ def test_opening_tells_of_entities_without_windows(tmp_path, caplog):
 def test_the_input_length_that_an_error_names_works_and_one_more_does_not(tmp_path):
     write_run(tmp_path, LENGTHS, missing=0.05)
     for split in ("train", "val", "test"):
-        for rule in ({}, {"targets": "any"}, {"is_autoregressive": True}, {"stride": 4}, {"horizons": (1, 3)}):
+        for rule in (
+            {},
+            {"targets": "any"},
+            {"is_autoregressive": True},
+            {"stride": 4},
+            {"horizons": (1, 3)},
+        ):
             with pytest.raises(InputError, match=f"'{split}' has no window") as error:
                 open_windows(tmp_path, split, input_length=60, output_length=3, **rule)
-            named = int(re.search(r"give input_length (\d+), the longest that gives a window", str(error.value))[1])
+            named = int(
+                re.search(
+                    r"give input_length (\d+), the longest that gives a window", str(error.value)
+                )[1]
+            )
 
             assert len(open_windows(tmp_path, split, input_length=named, output_length=3, **rule))
             with pytest.raises(InputError, match="has no window"):
@@ -65,7 +82,9 @@ def test_a_history_that_would_do_is_named_with_its_windows(tmp_path):
         open_windows(tmp_path, "val", **rule)
 
     (count,) = re.findall(r'history="preceding" \(([\d,]+) windows\)', str(error.value))
-    assert len(open_windows(tmp_path, "val", **rule, history="preceding")) == int(count.replace(",", ""))
+    assert len(open_windows(tmp_path, "val", **rule, history="preceding")) == int(
+        count.replace(",", "")
+    )
     assert "val_ratio of about 0.29 or more" in str(error.value)  # 23 of 80 rows
 
 
@@ -80,7 +99,9 @@ def test_drop_that_leaves_no_step_is_an_error(tmp_path):
     write_run(tmp_path, LENGTHS, missing=0)
     train = headrace.windows.open(tmp_path, "train", **RULE)
 
-    with pytest.raises(SettingsError, match=rf'remainder="drop" leaves no step: .*{len(train)} windows.*batch_size'):
+    with pytest.raises(
+        SettingsError, match=rf'remainder="drop" leaves no step: .*{len(train)} windows.*batch_size'
+    ):
         train.stream(batch_size=len(train) + 1, remainder="drop")
     assert 1 == len(train.stream(batch_size=len(train), remainder="drop"))
 

@@ -22,7 +22,9 @@ from headrace.series.windows.datamodule import choose_pool
 pytestmark = [
     pytest.mark.filterwarnings("ignore:GPU available but not used"),
     pytest.mark.filterwarnings("ignore:Checkpoint directory:"),
-    pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning"),  # lightning 2.6 in newer torch
+    pytest.mark.filterwarnings(
+        "ignore:.*LeafSpec.* is deprecated:FutureWarning"
+    ),  # lightning 2.6 in newer torch
     pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`"),
     pytest.mark.filterwarnings("ignore:Lazy modules are a new feature"),
     pytest.mark.filterwarnings("ignore:.*will save all targets"),
@@ -57,7 +59,10 @@ def lightning_log():
 def windows_of(values, split, **rule):
     """(entity, day of the last input) of every window."""
     rule = {**RULE, **rule}
-    return sorted([e, DAY_0 + e + s + rule["input_length"] - 1] for e, s in expected_windows(values, split, **rule))
+    return sorted(
+        [e, DAY_0 + e + s + rule["input_length"] - 1]
+        for e, s in expected_windows(values, split, **rule)
+    )
 
 
 def flat(batches):
@@ -80,7 +85,9 @@ def test_epochs_are_chunks_and_a_pass_has_every_window_of_every_training_entity_
     assert list(range(8)) == sorted(seen)
     assert windows_of(values, "train") == sorted(flat(seen[epoch] for epoch in range(4)))
     assert windows_of(values, "train") == sorted(flat(seen[epoch] for epoch in range(4, 8)))
-    first, second = ([frozenset(entities(seen[epoch])) for epoch in part] for part in (range(4), range(4, 8)))
+    first, second = (
+        [frozenset(entities(seen[epoch])) for epoch in part] for part in (range(4), range(4, 8))
+    )
     assert all(3 == len(each) for each in first + second)
     assert set(first) != set(second)  # T7
     assert len({len(each) for each in seen.values()}) > 1  # chunks of different sizes, none cut off
@@ -92,7 +99,9 @@ def test_loaders_that_nobody_uses_and_sanity_checks_move_nothing(run):
     out, _ = run
     plain, _, _ = fit(out, epochs=3, chunk_size=3)
     asked, _, _ = fit(out, epochs=3, chunk_size=3, sanity=2, extra=[ExtraLoaders()])
-    reloading, _, _ = fit(out, epochs=3, chunk_size=3, trainer={"reload_dataloaders_every_n_epochs": 1})
+    reloading, _, _ = fit(
+        out, epochs=3, chunk_size=3, trainer={"reload_dataloaders_every_n_epochs": 1}
+    )
 
     assert plain.seen == asked.seen == reloading.seen
     assert 3 + 1 == len(asked.validated)
@@ -107,7 +116,9 @@ def test_a_stopped_fit_goes_on_exactly_where_it_was(run, tmp_path, chunks):
 
     for stop in (1, steps[0] - 1, steps[0], steps[0] + 2):
         fit(out, epochs=3, max_steps=stop, folder=tmp_path / str(stop), every=1, **chunks)
-        resumed, _, _ = fit(out, epochs=3, ckpt_path=tmp_path / str(stop) / f"step={stop}.ckpt", **chunks)
+        resumed, _, _ = fit(
+            out, epochs=3, ckpt_path=tmp_path / str(stop) / f"step={stop}.ckpt", **chunks
+        )
 
         rest = flat(resumed.seen[epoch] for epoch in sorted(resumed.seen))
         assert flat(whole.seen[epoch] for epoch in range(3))[stop:] == rest
@@ -124,14 +135,17 @@ def test_a_checkpoint_after_a_fit_that_stopped_inside_an_epoch(run, tmp_path, ch
     for stop in (2, steps - 1, steps, steps + 2):
         _, module, _ = fit(out, epochs=3, max_steps=stop, **chunks)
         module.trainer.save_checkpoint(tmp_path / "stopped.ckpt")
-        resumed, _, _ = fit(out, epochs=-1, max_steps=len(everything), ckpt_path=tmp_path / "stopped.ckpt", **chunks)
+        resumed, _, _ = fit(
+            out, epochs=-1, max_steps=len(everything), ckpt_path=tmp_path / "stopped.ckpt", **chunks
+        )
 
         rest = flat(resumed.seen[epoch] for epoch in sorted(resumed.seen))
         assert everything[stop:] == rest, stop
 
 
 @pytest.mark.parametrize(
-    ("validation", "split", "overlap"), [("time", "val", True), ("entity", "train", False), ("both", "val", False)]
+    ("validation", "split", "overlap"),
+    [("time", "val", True), ("entity", "train", False), ("both", "val", False)],
 )
 def test_who_trains_and_who_validates_is_what_was_chosen(run, validation, split, overlap):
     """T10"""
@@ -145,7 +159,9 @@ def test_who_trains_and_who_validates_is_what_was_chosen(run, validation, split,
     assert (set(range(12)) if overlap else set(range(12)) - pool) == entities(train)
     assert [each for each in windows_of(values, split) if each[0] in pool] == val
     assert [each for each in windows_of(values, "train") if each[0] in entities(train)] == train
-    assert module.windows("pool").matrices.rows < sum(LENGTHS) / 2  # in memory: only the pool's own rows
+    assert (
+        module.windows("pool").matrices.rows < sum(LENGTHS) / 2
+    )  # in memory: only the pool's own rows
 
 
 def test_the_pool_by_default_holds_a_tenth_of_the_entities_out(run):
@@ -155,7 +171,9 @@ def test_the_pool_by_default_holds_a_tenth_of_the_entities_out(run):
     assert "both" == module.validation
     assert 1 == (module.windows("pool").per_entity > 0).sum()
     assert 11 == (module.windows("train").per_entity > 0).sum()
-    assert (module.windows("pool").per_entity > 0).tolist() != (other.windows("pool").per_entity > 0).tolist()
+    assert (module.windows("pool").per_entity > 0).tolist() != (
+        other.windows("pool").per_entity > 0
+    ).tolist()
 
 
 def test_testing_has_every_window_and_predicting_those_without_targets_too(run):
@@ -188,7 +206,12 @@ def test_autoregressive_windows_read_the_targets_past(run):
 def test_missing_values_never_reach_a_model_in_training_or_validation(tmp_path):
     write_run(tmp_path, LENGTHS, missing=0.08)
     for targets in ("all", "any"):
-        model, _, _ = fit(tmp_path, epochs=1, validation="time", options={"targets": targets, "history": "preceding"})
+        model, _, _ = fit(
+            tmp_path,
+            epochs=1,
+            validation="time",
+            options={"targets": targets, "history": "preceding"},
+        )
 
         assert model.finite
         assert model.validated[-1]
@@ -220,23 +243,33 @@ def test_settings_that_cannot_work_are_said(run, settings, message):
 
 def test_setup_tells_the_windows_of_every_part(tmp_path, lightning_log):
     values = write_run(tmp_path, (60, 45, 80, 30, 52, 70, 20), missing=0)
-    module = SeriesDataModule(tmp_path, input_length=10, output_length=2, batch_size=8, validation="time")
+    module = SeriesDataModule(
+        tmp_path, input_length=10, output_length=2, batch_size=8, validation="time"
+    )
     module.setup("fit")
     module.setup("test")
 
     train, pool, test = lightning_log
     windows = windows_of(values, "train", input_length=10)
     assert f"train: {len(windows)} windows of 7 entities" == train
-    assert "pool: 9 windows of 3 entities; 4 of 7 have none, e.g. basin_001, basin_003, basin_004, basin_006" in pool
+    assert (
+        "pool: 9 windows of 3 entities; 4 of 7 have none, e.g. basin_001, basin_003, basin_004, basin_006"
+        in pool
+    )
     assert test.startswith("test: 9 windows of 3 entities; 4 of 7 have none")
     counts = module.window_counts
-    assert {"train": len(windows), "pool": 9, "test": 9} == {part: each.windows for part, each in counts.items()}
+    assert {"train": len(windows), "pool": 9, "test": 9} == {
+        part: each.windows for part, each in counts.items()
+    }
     assert ("basin_001", "basin_003", "basin_004", "basin_006") == counts["pool"].without
 
 
 @pytest.mark.parametrize(
     ("validation", "words"),
-    [("both", "'val' has no window.*give input_length 14, the longest"), ("time", "val_ratio of about")],
+    [
+        ("both", "'val' has no window.*give input_length 14, the longest"),
+        ("time", "val_ratio of about"),
+    ],
 )
 def test_nothing_to_validate_on_is_an_error_that_names_the_fix(tmp_path, validation, words):
     write_run(tmp_path, LENGTHS, missing=0)
@@ -266,7 +299,9 @@ def test_nobody_validates_if_that_is_chosen(run):
 
 
 def test_a_part_that_there_is_not_is_said(run):
-    with pytest.raises(SettingsError, match="part is 'trian'; expected one of train, pool, test, predict"):
+    with pytest.raises(
+        SettingsError, match="part is 'trian'; expected one of train, pool, test, predict"
+    ):
         SeriesDataModule(run[0], **RULE, batch_size=8).windows("trian")
 
 
@@ -320,7 +355,9 @@ def test_two_ranks_share_the_windows_of_the_same_chunk_in_equal_steps(run, ranks
 
             assert 1 == len({len(each) for each in batches})
             assert sorted(flat(expected.seen[epoch])) == windows
-            shared = [entities(flat(each)) for each in batches]  # entities are not dealt out, windows are
+            shared = [
+                entities(flat(each)) for each in batches
+            ]  # entities are not dealt out, windows are
             assert all(2 * len(each) > len(entities(windows)) for each in shared)
     validated = sorted(flat(flat(each["two"]["chunked"]["validated"][-1:]) for each in ranks[:2]))
     assert sorted(alone.validated[-1]) == validated

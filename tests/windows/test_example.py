@@ -24,9 +24,12 @@ ENVIRONMENT = os.environ | {
 }
 
 needs_package = pytest.mark.skipif(
-    find_spec("lumod") is None, reason="the catchments are not installed: pip install --no-deps lumod"
+    find_spec("lumod") is None,
+    reason="the catchments are not installed: pip install --no-deps lumod",
 )
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"the basins of Caravan are not beside the project: {DATA}")
+needs_data = pytest.mark.skipif(
+    not DATA.is_dir(), reason=f"the basins of Caravan are not beside the project: {DATA}"
+)
 
 
 @pytest.fixture(scope="module")
@@ -45,11 +48,22 @@ def test_two_ranks_learn_more_of_every_catchment_than_its_mean(tmp_path):
     done = run("--out", tmp_path, "--epochs", 6, "--ranks", 2)
 
     assert done.returncode == 0, done.stderr
-    found = {name: (int(windows), float(nse)) for name, _, _, windows, nse in BASIN.findall(done.stdout)}
-    expected = {"catchment_1": 137, "catchment_2": 41, "catchment_3": 19}  # each once, from both ranks
+    found = {
+        name: (int(windows), float(nse)) for name, _, _, windows, nse in BASIN.findall(done.stdout)
+    }
+    expected = {
+        "catchment_1": 137,
+        "catchment_2": 41,
+        "catchment_3": 19,
+    }  # each once, from both ranks
     assert expected == {name: windows for name, (windows, _) in found.items()}
-    assert sum(nse for _, nse in found.values()) / 3 > 0.05  # a few steps; the mean of a basin has 0
-    assert find_spec("matplotlib") is None or (tmp_path / "catchments" / "hydrographs.png").stat().st_size > 10_000
+    assert (
+        sum(nse for _, nse in found.values()) / 3 > 0.05
+    )  # a few steps; the mean of a basin has 0
+    assert (
+        find_spec("matplotlib") is None
+        or (tmp_path / "catchments" / "hydrographs.png").stat().st_size > 10_000
+    )
 
 
 @needs_package
@@ -61,9 +75,13 @@ def test_catchments_have_the_days_of_the_package_and_flow_in_millimetres(sources
 
     assert ["date", "prec", "tmean", "streamflow"] == days.columns
     assert ("1981-01-01", "2010-12-31", 10_957) == (days["date"][0], days["date"][-1], len(days))
-    assert days["streamflow"][0] == pytest.approx(0.68 * 86_400 / 382e6 * 1000, abs=1e-5)  # m³ a day over m², in mm
+    assert days["streamflow"][0] == pytest.approx(
+        0.68 * 86_400 / 382e6 * 1000, abs=1e-5
+    )  # m³ a day over m², in mm
     assert series == again
-    assert written == {path.name: path.stat().st_mtime_ns for path, _ in again.source_files()}  # the run is found
+    assert written == {
+        path.name: path.stat().st_mtime_ns for path, _ in again.source_files()
+    }  # the run is found
 
 
 @needs_data

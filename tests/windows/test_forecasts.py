@@ -24,17 +24,26 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
         days = np.datetime64("2020-01-01") + np.arange(DAYS)
         frame = pl.DataFrame({"date": days, "flow": flows[name], "rain": rng.gamma(1.0, 2.0, DAYS)})
         frame.write_csv(folder / "raw" / f"{name}.csv")
-    asked = headrace.Series(source=folder / "raw", target="flow", features=["rain"], min_train_years=0.1)
+    asked = headrace.Series(
+        source=folder / "raw", target="flow", features=["rain"], min_train_years=0.1
+    )
     headrace.prepare(asked, folder / "out")
     return folder / "out", flows
 
 
 @pytest.mark.parametrize("horizons", [None, (1, 4)])
-def test_targets_that_are_said_again_come_back_as_they_were(prepared, tmp_path: Path, horizons) -> None:
+def test_targets_that_are_said_again_come_back_as_they_were(
+    prepared, tmp_path: Path, horizons
+) -> None:
     out, flows = prepared
     windows = open_windows(out, "test", input_length=5, output_length=4, horizons=horizons)
-    batches = [windows.batch(range(start, min(start + 7, len(windows)))) for start in range(0, len(windows), 7)]
-    count = write_forecasts(tmp_path / "said.parquet", windows, ((batch, batch["y"]) for batch in batches))
+    batches = [
+        windows.batch(range(start, min(start + 7, len(windows))))
+        for start in range(0, len(windows), 7)
+    ]
+    count = write_forecasts(
+        tmp_path / "said.parquet", windows, ((batch, batch["y"]) for batch in batches)
+    )
 
     found = pl.read_parquet(tmp_path / "said.parquet")
     steps = [1, 2, 3, 4] if horizons is None else list(horizons)
@@ -51,24 +60,37 @@ def test_targets_that_are_said_again_come_back_as_they_were(prepared, tmp_path: 
 def test_a_stream_of_tensors_leaves_out_what_only_fills_a_step(prepared, tmp_path: Path) -> None:
     windows = headrace.windows.open(prepared[0], "test", input_length=5, output_length=2)
     stream = windows.stream(batch_size=16, shuffle="none", remainder="pad")
-    count = write_forecasts(tmp_path / "said.parquet", windows, ((batch, batch["y"]) for batch in stream))
+    count = write_forecasts(
+        tmp_path / "said.parquet", windows, ((batch, batch["y"]) for batch in stream)
+    )
 
     found = pl.read_parquet(tmp_path / "said.parquet")
-    assert len(windows) * 2 == count == len(found) == found.select("entity", "issue_time", "horizon").n_unique()
+    assert (
+        len(windows) * 2
+        == count
+        == len(found)
+        == found.select("entity", "issue_time", "horizon").n_unique()
+    )
 
 
 def test_a_forecast_that_is_nan_is_null(prepared, tmp_path: Path) -> None:
     windows = open_windows(prepared[0], "test", input_length=5, output_length=2)
     batch = windows.batch([0, 1])
-    write_forecasts(tmp_path / "said.parquet", windows, [(batch, np.array([[0.0, np.nan], [0.0, 0.0]]))])
+    write_forecasts(
+        tmp_path / "said.parquet", windows, [(batch, np.array([[0.0, np.nan], [0.0, 0.0]]))]
+    )
 
-    assert [False, True, False, False] == pl.read_parquet(tmp_path / "said.parquet")["value"].is_null().to_list()
+    assert [False, True, False, False] == pl.read_parquet(tmp_path / "said.parquet")[
+        "value"
+    ].is_null().to_list()
 
 
 def test_what_cannot_be_written_leaves_no_file(prepared, tmp_path: Path) -> None:
     windows = open_windows(prepared[0], "test", input_length=5, output_length=2)
     path = tmp_path / "said.parquet"
-    with pytest.raises(SettingsError, match=r"shape \(2, 3\), and its batch 2 windows of 2 horizons"):
+    with pytest.raises(
+        SettingsError, match=r"shape \(2, 3\), and its batch 2 windows of 2 horizons"
+    ):
         write_forecasts(path, windows, [(windows.batch([0, 1]), np.zeros((2, 3)))])
     with pytest.raises(InputError, match="no forecast to write"):
         write_forecasts(path, windows, [])

@@ -35,7 +35,9 @@ def dataset(tmp_path_factory):
 
 def streams(dataset, world, **options):
     return [
-        dataset.stream(topology=Topology(rank=rank, world_size=world), **{"batch_format": "numpy", **options})
+        dataset.stream(
+            topology=Topology(rank=rank, world_size=world), **{"batch_format": "numpy", **options}
+        )
         for rank in range(world)
     ]
 
@@ -63,14 +65,29 @@ def in_order(ranks):
 
 ORDERS = st.one_of(
     st.fixed_dictionaries({"shuffle": st.sampled_from(["everywhere", "none"])}),
-    st.fixed_dictionaries({"shuffle": st.just("nearby"), "lanes": st.integers(1, 7), "lane_windows": st.integers(1, 30)}),
+    st.fixed_dictionaries(
+        {
+            "shuffle": st.just("nearby"),
+            "lanes": st.integers(1, 7),
+            "lane_windows": st.integers(1, 30),
+        }
+    ),
 )
 CHUNKS = st.sampled_from([{}, {"chunk_size": 3}])
 
 
 @settings(max_examples=examples(60))
-@given(ORDERS, CHUNKS, st.integers(1, 4), st.integers(1, 50), st.sampled_from(["pad", "drop"]), st.integers(0, 3))
-def test_every_window_comes_once_over_all_ranks_in_equal_steps(dataset, order, chunks, world, size, remainder, seed):
+@given(
+    ORDERS,
+    CHUNKS,
+    st.integers(1, 4),
+    st.integers(1, 50),
+    st.sampled_from(["pad", "drop"]),
+    st.integers(0, 3),
+)
+def test_every_window_comes_once_over_all_ranks_in_equal_steps(
+    dataset, order, chunks, world, size, remainder, seed
+):
     data, expected = dataset
     options = {**order, **chunks, "batch_size": size, "remainder": remainder, "seed": seed}
     ranks = streams(data, world, **options)
@@ -96,8 +113,16 @@ def test_every_window_comes_once_over_all_ranks_in_equal_steps(dataset, order, c
 
 
 @settings(max_examples=examples(40))
-@given(ORDERS, CHUNKS, st.tuples(*[st.integers(1, 3)] * 3), st.tuples(*[st.integers(1, 20)] * 3), st.data())
-def test_a_stream_resumes_on_any_ranks_as_if_it_had_not_stopped(dataset, order, chunks, worlds, sizes, data):
+@given(
+    ORDERS,
+    CHUNKS,
+    st.tuples(*[st.integers(1, 3)] * 3),
+    st.tuples(*[st.integers(1, 20)] * 3),
+    st.data(),
+)
+def test_a_stream_resumes_on_any_ranks_as_if_it_had_not_stopped(
+    dataset, order, chunks, worlds, sizes, data
+):
     opened, _ = dataset
     options = {**order, **chunks, "remainder": "pad", "seed": 5}
     whole = in_order([received(streams(opened, 1, **{**options, "batch_size": 16})[0])])
@@ -136,7 +161,10 @@ def test_a_state_says_where_the_pass_is_as_that_of_every_loader(dataset, caplog)
     other.load_state_dict(state)
     assert (False, True) == (stream.partial_epoch, other.partial_epoch)
     assert fresh == other.epoch_start()
-    with pytest.raises(StreamError, match=rf"has {len(other)} batches on each rank, and 100 are said to be received"):
+    with pytest.raises(
+        StreamError,
+        match=rf"has {len(other)} batches on each rank, and 100 are said to be received",
+    ):
         other.state_after(100)
     received(stream)
     assert "epoch 0: was left after 3 batches and starts again" in caplog.text
@@ -211,13 +239,17 @@ def test_chunks_are_the_same_on_all_ranks_and_differ_from_pass_to_pass(dataset):
     assert passes[0][:4] != passes[0][4:]
 
 
-def test_asking_again_for_an_epoch_reads_nothing_and_the_next_chunk_is_read_meanwhile(dataset, monkeypatch):
+def test_asking_again_for_an_epoch_reads_nothing_and_the_next_chunk_is_read_meanwhile(
+    dataset, monkeypatch
+):
     data, _ = dataset
     epochs = Chunked(data.windows, seed=0, chunk_size=2)
     loaded = []
     load = epochs._load
     monkeypatch.setattr(
-        epochs, "_load", lambda epoch: loaded.append((epoch, threading.current_thread().name)) or load(epoch)
+        epochs,
+        "_load",
+        lambda epoch: loaded.append((epoch, threading.current_thread().name)) or load(epoch),
     )
 
     first = epochs.windows(0)
@@ -254,7 +286,9 @@ def test_no_thread_outlives_a_stream_of_chunks(dataset):
     before = set(threading.enumerate())
 
     def own():
-        return [each for each in set(threading.enumerate()) - before if each.name.startswith("headrace")]
+        return [
+            each for each in set(threading.enumerate()) - before if each.name.startswith("headrace")
+        ]
 
     stream = streams(data, 1, batch_size=8, chunk_size=2)[0]
     received(stream)
@@ -290,7 +324,9 @@ def test_torch_batches_hold_the_same_numbers_without_copies(dataset):
     assert arrays.keys() == tensors.keys()
     for name, values in arrays.items():
         assert isinstance(tensors[name], torch.Tensor)
-        np.testing.assert_array_equal(values.view(np.int64) if name == "input_end_date" else values, tensors[name])
+        np.testing.assert_array_equal(
+            values.view(np.int64) if name == "input_end_date" else values, tensors[name]
+        )
     assert torch.float32 == tensors["X"].dtype
     assert tensors["X"].untyped_storage().data_ptr() == tensors["y"].untyped_storage().data_ptr() or not tensors["X"].is_contiguous()  # fmt: skip
 
@@ -304,7 +340,10 @@ def test_torch_batches_hold_the_same_numbers_without_copies(dataset):
         ({"position": 10**6}, "position is 1000000; expected 0..121"),
         ({"position": -1}, "position is -1"),
         ({"shuffle": "some"}, "shuffle is 'some'"),
-        ({"shuffle": False}, "saved with seed=0, shuffle=False; this stream has seed=0, shuffle=True"),
+        (
+            {"shuffle": False},
+            "saved with seed=0, shuffle=False; this stream has seed=0, shuffle=True",
+        ),
         ({"seed": 4}, "saved with seed=4"),
         ({"index": "x"}, "with index 'x', this stream reads 'train'"),
         ({"split": "val"}, "it is of split 'val'"),
@@ -373,7 +412,9 @@ def test_a_remainder_of_one_window_has_equal_steps_and_valid_everywhere(dataset,
     for step in zip(*ranks, strict=True):
         assert all(size == len(batch["valid"]) for batch in step)
         assert any(batch["valid"].any() for batch in step)
-        assert all(np.isfinite(batch["X"]).all() for batch in step)  # filling windows are real ones repeated
+        assert all(
+            np.isfinite(batch["X"]).all() for batch in step
+        )  # filling windows are real ones repeated
     assert 1 == sum(int(batch["valid"].sum()) for batch in (batches[-1] for batches in ranks))
     assert len(expected) == sum(int(batch["valid"].sum()) for batches in ranks for batch in batches)
 

@@ -20,7 +20,11 @@ def test_an_epoch_takes_a_small_part_of_the_store_as_memory_of_its_own(tmp_path)
     cases = [{"shuffle": "nearby", "lane_windows": 512}, {"chunk_size": 2}, {"chunk_size": 24}]
     command = [sys.executable, str(CASES), str(tmp_path), json.dumps(cases)]
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
 
     assert done.returncode == 0, done.stderr

@@ -43,7 +43,9 @@ def write_raw(path):
             }
         )
         pa.csv.write_csv(table, path / f"{name}.csv")
-    attributes = pa.table({"gauge": list(LENGTHS), "area": [1.0, 5.0, 9.0, 3.0], "slope": [0.1, 0.4, 0.2, 0.9]})
+    attributes = pa.table(
+        {"gauge": list(LENGTHS), "area": [1.0, 5.0, 9.0, 3.0], "slope": [0.1, 0.4, 0.2, 0.9]}
+    )
     pa.csv.write_csv(attributes, path.parent / "attributes.csv")
     return raw
 
@@ -64,7 +66,9 @@ def prepared(tmp_path_factory):
 def unscaled(windows, batch, raw):
     """What the raw tables say for each window's targets: float64 [B, H]."""
     found = []
-    for name, end in zip(windows.entity_names(batch["entity"]), batch["input_end_date"], strict=True):
+    for name, end in zip(
+        windows.entity_names(batch["entity"]), batch["input_end_date"], strict=True
+    ):
         days, flow, *_ = raw[name]
         place = int((end.astype("datetime64[D]") - np.datetime64(days[0])).astype(int))
         found.append(flow[place + 1 : place + 4])
@@ -77,7 +81,9 @@ def test_targets_of_windows_are_the_raw_ones_when_brought_back(prepared, split):
     windows = open_windows(folder / "out", split, **RULE, history="preceding")
     batch = windows.batch(range(len(windows)))
 
-    back = SeriesDataModule(folder / "out", **RULE, batch_size=8).inverse_transform(batch["y"], batch["entity"])
+    back = SeriesDataModule(folder / "out", **RULE, batch_size=8).inverse_transform(
+        batch["y"], batch["entity"]
+    )
 
     assert len(windows) > 100
     assert 4 == len(set(batch["entity"]))
@@ -94,7 +100,9 @@ def test_windows_by_hand_from_the_readable_files_are_the_same(prepared):
     expected = []
     for number, name in enumerate(sorted(LENGTHS)):
         table = pq.read_table(run / "processed_time_series" / "train" / f"{name}.parquet")
-        matrix = np.column_stack([table[each].to_numpy(zero_copy_only=False) for each in ("flow", "rain", "warmth")])
+        matrix = np.column_stack(
+            [table[each].to_numpy(zero_copy_only=False) for each in ("flow", "rain", "warmth")]
+        )
         dates = table["date"].to_numpy().astype("datetime64[us]")
         assert (np.diff(dates) == np.timedelta64(1, "D")).all()
         for start in range(len(matrix) - 22):
@@ -132,13 +140,18 @@ def test_static_features_are_those_of_the_windows_entity(prepared):
     windows = open_windows(folder / "out", "train", **RULE)
     batch = windows.batch(range(len(windows)))
     scaled = {
-        name: row.tolist() for name, row in zip(windows.entity_names(batch["entity"]), batch["static"], strict=True)
+        name: row.tolist()
+        for name, row in zip(windows.entity_names(batch["entity"]), batch["static"], strict=True)
     }
 
     order = {
-        name: sorted(scaled, key=lambda each, at=at: scaled[each][at]) for at, name in enumerate(windows.static_names)
+        name: sorted(scaled, key=lambda each, at=at: scaled[each][at])
+        for at, name in enumerate(windows.static_names)
     }
-    assert {"area": ["ab_1", "zz_9", "ab_2", "ab_3"], "slope": ["ab_1", "ab_3", "ab_2", "zz_9"]} == order
+    assert {
+        "area": ["ab_1", "zz_9", "ab_2", "ab_3"],
+        "slope": ["ab_1", "ab_3", "ab_2", "zz_9"],
+    } == order
 
 
 def test_the_data_module_prepares_what_a_yaml_file_says_and_finds_it_again(prepared, tmp_path):
@@ -149,7 +162,13 @@ def test_the_data_module_prepares_what_a_yaml_file_says_and_finds_it_again(prepa
     file.write_text(yaml.safe_dump({"recipe": "series", "out": str(tmp_path / "out"), **settings}))
     modules = [
         SeriesDataModule(file, **RULE, batch_size=64, validation="time"),
-        SeriesDataModule(headrace.Series(**settings), out=tmp_path / "out", **RULE, batch_size=64, validation="time"),
+        SeriesDataModule(
+            headrace.Series(**settings),
+            out=tmp_path / "out",
+            **RULE,
+            batch_size=64,
+            validation="time",
+        ),
         SeriesDataModule(folder / "out", **RULE, batch_size=64, validation="time"),
     ]
     modules[0].prepare_data()
@@ -159,7 +178,9 @@ def test_the_data_module_prepares_what_a_yaml_file_says_and_finds_it_again(prepa
     batches = []
     for module in modules:
         module.setup("fit")
-        batches.append([(batch["entity"].tolist(), batch["y"].tolist()) for batch in module.train_dataloader()])
+        batches.append(
+            [(batch["entity"].tolist(), batch["y"].tolist()) for batch in module.train_dataloader()]
+        )
 
     assert batches[0] == batches[1] == batches[2]
     assert written == manifest.stat().st_mtime_ns
@@ -170,7 +191,9 @@ def test_the_data_module_prepares_what_a_yaml_file_says_and_finds_it_again(prepa
         "entity": batch["entity"].numpy(),
         "input_end_date": batch["input_end_date"].numpy().view("datetime64[us]"),
     }
-    np.testing.assert_allclose(unscaled(modules[0].windows("pool"), arrays, prepared[1]), back, rtol=1e-5)
+    np.testing.assert_allclose(
+        unscaled(modules[0].windows("pool"), arrays, prepared[1]), back, rtol=1e-5
+    )
 
 
 def test_settings_without_a_place_for_the_run_are_said(prepared, tmp_path):

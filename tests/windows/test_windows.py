@@ -30,9 +30,13 @@ def check_values(windows, values, expected, options):
         table = values[number]
         np.testing.assert_array_equal(table[start : start + L, first:3], batch["X"][place])
         if "future" in batch:
-            np.testing.assert_array_equal(table[start + L : start + L + H, 1:3], batch["future"][place])
+            np.testing.assert_array_equal(
+                table[start + L : start + L + H, 1:3], batch["future"][place]
+            )
         if "y" in batch:
-            labels = table[start + L : start + L + H, 0][[h - 1 for h in options.get("horizons") or range(1, H + 1)]]
+            labels = table[start + L : start + L + H, 0][
+                [h - 1 for h in options.get("horizons") or range(1, H + 1)]
+            ]
             np.testing.assert_array_equal(np.nan_to_num(labels), batch["y"][place])
             if "y_observed" in batch:
                 np.testing.assert_array_equal(~np.isnan(labels), batch["y_observed"][place])
@@ -61,7 +65,9 @@ def check_values(windows, values, expected, options):
         },
     ),
 )
-def test_windows_are_those_of_every_start_and_hold_their_entitys_rows(run, split, before, after, options):
+def test_windows_are_those_of_every_start_and_hold_their_entitys_rows(
+    run, split, before, after, options
+):
     out, values = run
     options = {"input_length": before, "output_length": after, **options}
     windows = open_windows(out, split, **options)
@@ -72,8 +78,12 @@ def test_windows_are_those_of_every_start_and_hold_their_entitys_rows(run, split
     if options.get("incomplete") != "keep":
         assert all(np.isfinite(batch[name]).all() for name in ("X", "y", "future") if name in batch)
     else:
-        inputs = [batch[name].reshape(len(windows), -1) for name in ("X", "future") if name in batch]
-        np.testing.assert_array_equal(~np.isnan(np.concatenate(inputs, 1)).any(1), batch["complete"])
+        inputs = [
+            batch[name].reshape(len(windows), -1) for name in ("X", "future") if name in batch
+        ]
+        np.testing.assert_array_equal(
+            ~np.isnan(np.concatenate(inputs, 1)).any(1), batch["complete"]
+        )
     if options.get("layout") == "contiguous":
         assert all(values.flags.c_contiguous for values in batch.values())
 
@@ -98,7 +108,9 @@ def test_a_window_never_takes_rows_of_another_entity_whatever_order_entities_are
 def test_dates_inside_a_window_are_one_step_apart(run):
     """T1: rows without a target are rows, so no window jumps over an outage: rain counts the days."""
     out, _ = run
-    batch = open_windows(out, "train", input_length=6, output_length=3, targets="any").batch(range(40))
+    batch = open_windows(out, "train", input_length=6, output_length=3, targets="any").batch(
+        range(40)
+    )
 
     steps = np.diff(np.concatenate([batch["X"][:, :, 0], batch["future"][:, :, 0]], axis=1), axis=1)
 
@@ -107,7 +119,9 @@ def test_dates_inside_a_window_are_one_step_apart(run):
 
 def test_masks_of_filled_values_are_inputs_where_asked_for(tmp_path):
     values = write_run(tmp_path, masks=MASKS, missing=0)
-    windows = open_windows(tmp_path, "train", input_length=4, output_length=2, masks="inputs", is_autoregressive=True)
+    windows = open_windows(
+        tmp_path, "train", input_length=4, output_length=2, masks="inputs", is_autoregressive=True
+    )
 
     assert ("flow", *FEATURES, *MASKS) == windows.input_names
     assert FEATURES == windows.future_names
@@ -155,7 +169,10 @@ def test_windows_travel_to_other_processes(run):
     before = windows.batch([3, 1]), chunk.batch([4, 2])
 
     parcels = [pickle.dumps(each) for each in (windows, chunk)]
-    after = [pickle.loads(each).batch(numbers) for each, numbers in zip(parcels, ([3, 1], [4, 2]), strict=True)]
+    after = [
+        pickle.loads(each).batch(numbers)
+        for each, numbers in zip(parcels, ([3, 1], [4, 2]), strict=True)
+    ]
 
     assert len(parcels[0]) < 20_000
     for expected, found in zip(before, after, strict=True):
@@ -175,7 +192,9 @@ def test_identities_differ_with_what_a_number_means(run):
     ]
 
     assert len(windows) == len({each.identity for each in windows})
-    assert windows[0].identity == open_windows(out, "train", **options, layout="contiguous").identity
+    assert (
+        windows[0].identity == open_windows(out, "train", **options, layout="contiguous").identity
+    )
 
 
 def test_names_of_entities_come_on_demand(run):
@@ -228,9 +247,13 @@ def test_windows_that_do_not_exist_are_index_errors(run):
 def test_what_holds_no_series_is_said(tmp_path, run):
     with pytest.raises(InputError, match="has no split 'training'"):
         open_windows(run[0], "training", input_length=5, output_length=2)
-    (tmp_path / "raw.jsonl").write_text("".join(f'{{"a": {each}, "t": "2020-01-01"}}\n' for each in range(20)))
+    (tmp_path / "raw.jsonl").write_text(
+        "".join(f'{{"a": {each}, "t": "2020-01-01"}}\n' for each in range(20))
+    )
     headrace.prepare(
-        headrace.TemporalSplit(source=tmp_path / "raw.jsonl", time="t", entity="a", split_date="2021-01-01"),
+        headrace.TemporalSplit(
+            source=tmp_path / "raw.jsonl", time="t", entity="a", split_date="2021-01-01"
+        ),
         tmp_path / "out",
     )
     with pytest.raises(InputError, match="'temporal_split' and holds no series"):
@@ -241,13 +264,17 @@ def test_missing_attributes_are_an_error_and_never_zero(tmp_path):
     """T11"""
     write_run(tmp_path, without_attribute=4)
 
-    with pytest.raises(InputError, match="'basin_004' are missing, and of 0 others; prepare with another"):
+    with pytest.raises(
+        InputError, match="'basin_004' are missing, and of 0 others; prepare with another"
+    ):
         open_windows(tmp_path, "train", input_length=5, output_length=2)
     windows = open_windows(tmp_path, "train", input_length=5, output_length=2, static="none")
     assert "static" not in windows[0]
 
 
-@pytest.mark.parametrize("name", ["store/part-00001.arrow", "entities.parquet", "processed_static_features.parquet"])
+@pytest.mark.parametrize(
+    "name", ["store/part-00001.arrow", "entities.parquet", "processed_static_features.parquet"]
+)
 def test_a_changed_byte_is_never_delivered(tmp_path, name):
     write_run(tmp_path)
     path = tmp_path / "runs" / RUN_ID / name

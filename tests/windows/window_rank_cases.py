@@ -31,7 +31,9 @@ def epoch(path: str, batch_size: int) -> dict[str, list]:
         loss_B = (model(batch["X"].flatten(1)) - batch["y"]).square().mean(dim=1)
         windows = batch["valid"].sum()
         own = int(windows)
-        dist.all_reduce(windows)  # of all ranks; DDP takes the mean of the ranks' gradients, hence their number
+        dist.all_reduce(
+            windows
+        )  # of all ranks; DDP takes the mean of the ranks' gradients, hence their number
         loss = (loss_B * batch["valid"]).sum() * dist.get_world_size() / windows
         optimizer.zero_grad()
         loss.backward()

@@ -8,7 +8,9 @@ class EveryNthRecipe(Recipe):
 
     name = "every_nth"
     commands = ("thin",)
-    help = "Keep every n-th row of each file.\n\nExample:  headrace thin raw --out thinned --step 10"
+    help = (
+        "Keep every n-th row of each file.\n\nExample:  headrace thin raw --out thinned --step 10"
+    )
     init_word = "thin"
     stages = {"split": ("thin out files", "files")}
     reasons = {"between": "is between two rows that are kept"}
@@ -39,5 +41,10 @@ class EveryNthRecipe(Recipe):
         from headrace.cli.init.look import look
 
         about = f"{len(look(options.source).names)} files"
-        settings = {"recipe": "every_nth", "source": options.source[0], "out": options.out, "step": 10}
+        settings = {
+            "recipe": "every_nth",
+            "source": options.source[0],
+            "out": options.out,
+            "step": 10,
+        }
         return [Section(f"Looked at {about}.", settings)], about

@@ -16,7 +16,9 @@ class EveryNth(RecipeSettings):
 
     recipe_name: ClassVar = "every_nth"
 
-    source: Places = Field(min_length=1, description="Files, directories or glob patterns of tables.")
+    source: Places = Field(
+        min_length=1, description="Files, directories or glob patterns of tables."
+    )
     step: int = Field(10, ge=1, description="Keep one row in this many.")
     columns: Names | None = Field(None, description="Columns to keep.")
 
@@ -24,5 +26,8 @@ class EveryNth(RecipeSettings):
 @dataclass(frozen=True)
 class ThinOptions:
     """Look at files, and write a configuration that thins them out."""
-    source: Annotated[list[str], typer.Argument(help="Files, directories or glob patterns of tables.")]
+
+    source: Annotated[
+        list[str], typer.Argument(help="Files, directories or glob patterns of tables.")
+    ]
     out: Annotated[str, typer.Option(help="Output directory of the run.")]

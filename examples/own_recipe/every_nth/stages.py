@@ -18,9 +18,13 @@ from headrace.run.tally import ShardRecord, tally
 def execute(settings, context, files):
     """Thin out every file; the split is called `all`."""
     shards = [survey(path, name) for path, name in files]
-    schema = pa.schema([shards[0].schema.field(name) for name in settings.columns or shards[0].schema.names])
+    schema = pa.schema(
+        [shards[0].schema.field(name) for name in settings.columns or shards[0].schema.names]
+    )
     work = partial(thin, settings=settings, schema=schema)
-    tasks = [Task(shard.name, shard.size, partial(work, shard=shard), [shard.path]) for shard in shards]
+    tasks = [
+        Task(shard.name, shard.size, partial(work, shard=shard), [shard.path]) for shard in shards
+    ]
     receipts = context.stage("split", tasks)
     records = [
         ShardRecord("all", receipt.files[0], receipt.extra["blocks"], "parquet", receipt.subject)
@@ -42,10 +46,14 @@ def execute(settings, context, files):
 def thin(files, settings, shard, schema):
     """Write every n-th row of a file. `files` gives its output a name when the task has finished."""
     table = pa.concat_tables(chunk.table(shard.schema.names) for chunk in read_chunks(shard))
-    kept = table.select(schema.names).take(pa.array(range(0, len(table), settings.step), pa.int64()))
+    kept = table.select(schema.names).take(
+        pa.array(range(0, len(table), settings.step), pa.int64())
+    )
     target = "data/" + shard.name.partition(".")[0] + ".parquet"
     path = files.temporary(target)
-    with ShardWriter(path, file_type=FileType.named("parquet"), schema=schema, dialect=None) as writer:
+    with ShardWriter(
+        path, file_type=FileType.named("parquet"), schema=schema, dialect=None
+    ) as writer:
         writer.append(kept)
         written = writer.finish()
     files.finished(path, target, written)
@@ -62,5 +70,7 @@ def verify(run):
     step = json.loads((run.root / "config.json").read_bytes())["step"]
     kept, read = run.manifest.splits["all"].rows, run.manifest.source["rows"]
     sound = kept <= read // step + run.manifest.source["files"]
-    problem = None if sound else f"{run.root}: {kept} rows are kept of {read}; prepare the run again"
+    problem = (
+        None if sound else f"{run.root}: {kept} rows are kept of {read}; prepare the run again"
+    )
     return [Check("one row in this many", f"{kept} of {read} rows, step {step}", problem)]

@@ -55,7 +55,9 @@ class CommandsOnUse(Mapping[str, Any]):
 
     def __iter__(self) -> Iterator[str]:
         words = [word for recipe in recipes().values() for word in recipe.commands]
-        return iter(dict.fromkeys([*words, *(word for commands in _COMMANDS.values() for word in commands)]))
+        return iter(
+            dict.fromkeys([*words, *(word for commands in _COMMANDS.values() for word in commands)])
+        )
 
     def __len__(self) -> int:
         return len(list(iter(self)))
@@ -163,9 +165,12 @@ def _flow(app: typer.Typer) -> None:
 
 
 def flowing(text: str) -> str:
-    """Return the text with each paragraph on one line, so that a terminal of any width can wrap it."""
+    """Return the text with each paragraph on one line, so that a terminal of any width can
+    wrap it.
+    """
     return "\n\n".join(
-        " ".join(map(str.strip, paragraph.splitlines())) for paragraph in inspect.cleandoc(text).split("\n\n")
+        " ".join(map(str.strip, paragraph.splitlines()))
+        for paragraph in inspect.cleandoc(text).split("\n\n")
     )
 
 

@@ -31,7 +31,9 @@ _TITLES = {
 
 
 def dry_run_record(recipe: Any, out: Path, options: RunOptions) -> dict[str, Any]:
-    """Collect what is known before a run: its id, its finished tasks, its need for disk and memory."""
+    """Collect what is known before a run: its id, its finished tasks, its need for disk and
+    memory.
+    """
     from headrace.dataset.manifest import read_manifest
     from headrace.engine.local import default_workers
     from headrace.run.identity import SourceState, check_apart, fingerprint, run_id

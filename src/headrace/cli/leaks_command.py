@@ -99,7 +99,9 @@ class LeakOptions:
 
 
 @with_groups
-def leaks(path: Source, *, options: LeakOptions, shards: PlainShards, as_json: Json = False) -> None:
+def leaks(
+    path: Source, *, options: LeakOptions, shards: PlainShards, as_json: Json = False
+) -> None:
     """Look for what splits share: rows of the same content, one entity under several names, a
     column that gives the label away, calendar time; and for benchmark items in the data. Exit 1 if
     more than --max-share of a split or benchmark is found.
@@ -160,7 +162,8 @@ def _print(report: LeakReport) -> None:
     blank = sum(report.blank.values())
     if blank:
         say(
-            f"{pluralise(blank, report.unit, report.units)} with no value in these columns: not compared"
+            f"{pluralise(blank, report.unit, report.units)} with no value in these columns: not"
+            " compared"
         )
     if (near := report.near) is not None:
         pairs = [pair.examples[0] if pair.examples else None for pair in near.shared]
@@ -179,7 +182,9 @@ def _print(report: LeakReport) -> None:
             )
     ids = report.near_ids
     if ids is not None and ids.entities:
-        names = printable("; ".join(" / ".join(map(repr, names_of_one)) for names_of_one in ids.examples))
+        names = printable(
+            "; ".join(" / ".join(map(repr, names_of_one)) for names_of_one in ids.examples)
+        )
         have = f"{many_entities(ids.entities)} {verb(ids.entities, 'has', 'have')} several names"
         say(
             f"{have}, {ids.separate:,} of them in different splits ({ids.fraction:.2%} of a split's"
@@ -203,7 +208,9 @@ def _print(report: LeakReport) -> None:
         )
         for one in same:
             span = (moment(at) for at in (one.first_us, one.last_us) if at is not None)
-            rows_table.add_row(one.split, one.earlier, f"{one.rows:,}", f"{one.fraction:.2%}", *span)
+            rows_table.add_row(
+                one.split, one.earlier, f"{one.rows:,}", f"{one.fraction:.2%}", *span
+            )
         printer().print(rows_table)
     for past in report.past_cut:
         say(
@@ -252,7 +259,8 @@ def _print_pairs(
             *[""] * len(heads),
         )
     rows = [
-        (pair.split, pair.earlier, f"{pair.rows:,}", f"{pair.fraction:.2%}") for pair in comparison.shared
+        (pair.split, pair.earlier, f"{pair.rows:,}", f"{pair.fraction:.2%}")
+        for pair in comparison.shared
     ]
     for row, cells in zip(rows, examples, strict=True):
         rows_table.add_row(*row, *map(printable, cells))

@@ -75,7 +75,9 @@ def _warnings_as_lines() -> Generator[None]:
 
 @contextmanager
 def _interrupts_ignored() -> Generator[None]:
-    """Within the block, ignore interrupts, so that a second Ctrl-C does not cut the message short."""
+    """Within the block, ignore interrupts, so that a second Ctrl-C does not cut the message
+    short.
+    """
     try:
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     except ValueError:  # only the main thread receives interrupts
@@ -161,7 +163,9 @@ def explain(error: BaseException) -> tuple[str, str, int]:
         )
     if isinstance(error, HeadraceError):
         public = next(
-            family for family in type(error).__mro__ if family.__module__ == HeadraceError.__module__
+            family
+            for family in type(error).__mro__
+            if family.__module__ == HeadraceError.__module__
         )
         return public.__name__, without_secrets(error.words(in_flags), os.environ), error.exit_code
     if caused_by_interrupt(error):

@@ -87,7 +87,9 @@ def table(title: str | None, heads: Sequence[str], *, numbers_from: int | None =
     """
     from rich.table import Table
 
-    rows_table = Table(title=title, title_justify="left", header_style="bold", show_header=any(heads))
+    rows_table = Table(
+        title=title, title_justify="left", header_style="bold", show_header=any(heads)
+    )
     for number, head in enumerate(heads):
         rows_table.add_column(
             head,
@@ -121,7 +123,12 @@ def fitting_tables(
         return
     beside = max(
         1,
-        (width - max(len(name) for name, _ in heads) - max(len(type_word) for _, type_word in heads) - 7)
+        (
+            width
+            - max(len(name) for name, _ in heads)
+            - max(len(type_word) for _, type_word in heads)
+            - 7
+        )
         // 27,
     )
     for first in range(0, rows, beside):
@@ -143,7 +150,9 @@ def record_table(title: str, record: Mapping[str, object]) -> Table:
 
 
 def in_words(value: object) -> str:
-    """Format a JSON value for people: whole numbers grouped, lists and mappings without brackets."""
+    """Format a JSON value for people: whole numbers grouped, lists and mappings without
+    brackets.
+    """
     if isinstance(value, Mapping):
         separator = ", "
         if any(isinstance(part, Mapping | list) for part in value.values()):
@@ -162,7 +171,9 @@ def name_flags_of(command: Callable[[], Any]) -> None:
 
 
 def in_flags(text: str) -> str:
-    """Write the settings of a message as flags of the running command; see `headrace.errors.spell`."""
+    """Write the settings of a message as flags of the running command; see
+    `headrace.errors.spell`.
+    """
     marked = "\ufdee" in text
     named = _running and (marked or _OPTION.search(text) or _SETTING.search(text))
     flags = {}
@@ -187,7 +198,9 @@ def _flags_of(command: Any) -> dict[str, str]:
     inner = getattr(command, "commands", {}).values()
     flags = {name: flag for subcommand in inner for name, flag in _flags_of(subcommand).items()}
     return flags | {
-        parameter.name: parameter.opts[0] for parameter in command.params if parameter.opts[0].startswith("--")
+        parameter.name: parameter.opts[0]
+        for parameter in command.params
+        if parameter.opts[0].startswith("--")
     }
 
 

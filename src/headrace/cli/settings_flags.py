@@ -135,7 +135,9 @@ class FlagValues:
 
 
 class PartialFlagValues(FlagValues):
-    """Settings of which no flag is required: the command finds them elsewhere, as in `environment`."""
+    """Settings of which no flag is required: the command finds them elsewhere, as in
+    `environment`.
+    """
 
     environment: ClassVar[Mapping[str, str]] = os.environ
 
@@ -185,7 +187,9 @@ def add_derived(
     """
 
     class Derived(TyperCommand):
-        """A placeholder that reads the settings only when its parameters are read or it is called."""
+        """A placeholder that reads the settings only when its parameters are read or it is
+        called.
+        """
 
         @cached_property
         def derived(self) -> Any:

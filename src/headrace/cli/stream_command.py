@@ -114,7 +114,9 @@ def stream(
     rows = sum(speed["rows"] for speed in speeds)
     seconds = max(speed["seconds"] for speed in speeds)
     read_bytes = sum(speed["bytes_per_s"] * speed["seconds"] for speed in speeds)
-    steady = [speed["steady_rows_per_s"] for speed in speeds if speed["steady_rows_per_s"] is not None]
+    steady = [
+        speed["steady_rows_per_s"] for speed in speeds if speed["steady_rows_per_s"] is not None
+    ]
     record: dict[str, Any] = {
         "rows": rows,
         "rows_per_s": round(rows / seconds) if seconds else 0,
@@ -144,7 +146,9 @@ def stream(
     for first in range(0, len(columns), beside):
         shown_ranks = columns[first : first + beside]
         rows_table = table(
-            None, ["", *(f"rank {first + number}" for number in range(len(shown_ranks)))], numbers_from=1
+            None,
+            ["", *(f"rank {first + number}" for number in range(len(shown_ranks)))],
+            numbers_from=1,
         )
         for name, *values in zip(_HEADS, *shown_ranks, strict=True):
             rows_table.add_row(name, *values)
@@ -238,7 +242,9 @@ def _measure(work: _Work, rank: int) -> dict[str, Any]:
 
 
 def _batches(work: _Work, rank: int) -> tuple[Any, float]:
-    """Return the batches that a training loop would iterate over, and the decoded bytes of one row."""
+    """Return the batches that a training loop would iterate over, and the decoded bytes of
+    one row.
+    """
     from headrace.stream.order.lanes import estimate_block_bytes
     from headrace.stream.ranks.topology import Topology
 

@@ -90,7 +90,11 @@ def index(
     splits = {name: published.dataset.split_index(name) for name in published.dataset.splits}
     if as_json:
         counts = {
-            name: {"shards": len(split_index.shards), "blocks": len(split_index.rows), "rows": split_index.total_rows}
+            name: {
+                "shards": len(split_index.shards),
+                "blocks": len(split_index.rows),
+                "rows": split_index.total_rows,
+            }
             for name, split_index in splits.items()
         }
         size = published.path.stat().st_size
@@ -172,7 +176,10 @@ def peek(
     from rich.text import Text
 
     cells = [
-        [Text("null", style="dim") if value is None else Text(cell(_cut(value))) for value in column]
+        [
+            Text("null", style="dim") if value is None else Text(cell(_cut(value)))
+            for value in column
+        ]
         for column in values
     ]
     heads = [(cell(column["name"]), cell(column["type"])) for column in columns]
@@ -196,15 +203,23 @@ def _cut(value: Any) -> Any:
 
 
 def _as_read(values: list[Any], column_type: pa.DataType) -> list[Any]:
-    """Return floats with only the digits of their type: 0.1 for a float32, not 0.10000000149011612."""
+    """Return floats with only the digits of their type: 0.1 for a float32, not
+    0.10000000149011612.
+    """
     import numpy as np
     import pyarrow as pa
 
     if pa.types.is_float32(column_type) or pa.types.is_float16(column_type):
         single = np.float32 if pa.types.is_float32(column_type) else np.float16
         return [None if value is None else float(str(single(value))) for value in values]
-    if pa.types.is_list(column_type) or pa.types.is_large_list(column_type) or pa.types.is_fixed_size_list(column_type):
-        return [None if value is None else _as_read(value, column_type.value_type) for value in values]
+    if (
+        pa.types.is_list(column_type)
+        or pa.types.is_large_list(column_type)
+        or pa.types.is_fixed_size_list(column_type)
+    ):
+        return [
+            None if value is None else _as_read(value, column_type.value_type) for value in values
+        ]
     return values
 
 
@@ -317,7 +332,9 @@ def _record(epoch: OneEpoch, index: Any, epoch_plan: Plan, saved: Any) -> dict[s
         "decoded_again_bytes": epoch_plan.decoded_again_bytes,
         "better_lanes": better,
         **(
-            {} if epoch_plan.imbalance is None else {"slowest_rank_over_mean": round(epoch_plan.imbalance, 4)}
+            {}
+            if epoch_plan.imbalance is None
+            else {"slowest_rank_over_mean": round(epoch_plan.imbalance, 4)}
         ),
         "peak_memory_bytes_per_rank": estimate_peak_bytes(epoch_plan),
         "mixing": {

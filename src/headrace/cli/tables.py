@@ -55,7 +55,9 @@ def print_manifest(console: Console, manifest: Manifest, run: Path, detail: Deta
         total, shards, total_bytes = (
             sum(getattr(totals, name) for totals in every) for name in ("rows", "shards", "bytes")
         )
-        rows_table.add_row("all folds", f"{total:,}", percent(total, read), f"{shards:,}", size(total_bytes))
+        rows_table.add_row(
+            "all folds", f"{total:,}", percent(total, read), f"{shards:,}", size(total_bytes)
+        )
     rows_table.add_section()
     for reason, lost in manifest.dropped.items():
         if lost or full:
@@ -71,7 +73,9 @@ def print_manifest(console: Console, manifest: Manifest, run: Path, detail: Deta
     rows_table.add_row("read", *blank, f"{read:,}", percent(read, read), files, total_bytes)
     empty = manifest.source.get("empty_shards", [])
     if empty:
-        rows_table.add_row("empty source files", *blank, "0", "", f"{len(empty):,}", "", style="yellow")
+        rows_table.add_row(
+            "empty source files", *blank, "0", "", f"{len(empty):,}", "", style="yellow"
+        )
     console.print(rows_table)
     if folds:
         console.print(folds_table(manifest))
@@ -113,7 +117,9 @@ def folds_table(manifest: Manifest) -> Table:
         cut = []
         if rolls:
             cut = [cell(fold.facts["split_date"])]
-        rows_table.add_row(str(number), *cut, *(f"{count:,}" for count in (*rows, every - sum(rows))))
+        rows_table.add_row(
+            str(number), *cut, *(f"{count:,}" for count in (*rows, every - sum(rows)))
+        )
     return rows_table
 
 

@@ -132,7 +132,11 @@ def condition_of(requested: Filter, schema: pa.Schema) -> Condition:
 
 def _terms(requested: Any) -> tuple[tuple[Term, ...], ...]:
     shape = 'expected a pyarrow.compute expression, or terms such as [("x", ">", 3)]'
-    if isinstance(requested, str | bytes | Mapping) or not isinstance(requested, Sequence) or not requested:
+    if (
+        isinstance(requested, str | bytes | Mapping)
+        or not isinstance(requested, Sequence)
+        or not requested
+    ):
         raise SettingsError(f"filter is {requested!r}; {shape}")
     any_of = requested
     if all(_is_term(term) for term in requested):
@@ -225,7 +229,9 @@ def _holds(term: Term, known: Range | None) -> Holds:
     # For a float32 column, Arrow may round the value to float32 before it compares.
     rounds = pa.types.is_float32(known.type)
     near = [
-        rounded for one in values for rounded in ((one, float(np.float32(one))) if rounds else (one,))
+        rounded
+        for one in values
+        for rounded in ((one, float(np.float32(one))) if rounds else (one,))
     ]
     # such a comparison is monotonic from low to high, so the bounds decide
     if comparison in _ORDERS:

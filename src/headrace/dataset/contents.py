@@ -219,15 +219,17 @@ def content_check(
         stored["repeated"],
     ):
         problem = (
-            f"{run.root}: {earlier:,} {unit} have the content of an earlier split and {repeated:,} of an"
-            " earlier one of their own, which is not what the manifest counts; prepare the run"
-            " again"
+            f"{run.root}: {earlier:,} {unit} have the content of an earlier split and"
+            f" {repeated:,} of an earlier one of their own, which is not what the manifest counts;"
+            " prepare the run again"
         )
     return Check(name, detail, problem, "count" if policy == "count" else "law")
 
 
 def first_repeat(run: FinishedRun, content: Mapping[str, U64], *, once: bool) -> str:
-    """Name the first row whose content is in an earlier split, or with `once` in any earlier row."""
+    """Name the first row whose content is in an earlier split, or with `once` in any
+    earlier row.
+    """
     known = np.empty(0, np.uint64)
     for split, digests in content.items():
         repeats = (digests != NOTHING) & among(digests, known)

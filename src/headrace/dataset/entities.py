@@ -248,7 +248,9 @@ def find_entities(
             [partial(look, split, texts_of, number) for number in numbers],
             workers or default_workers(),
         )
-        which, rows = np.concatenate([np.empty((2, 0), np.int64), *map(np.stack, block_rows)], axis=1)
+        which, rows = np.concatenate(
+            [np.empty((2, 0), np.int64), *map(np.stack, block_rows)], axis=1
+        )
         order = np.lexsort((rows, which))
         rows_of[split] = which[order], rows[order]
     return rows_of
@@ -294,7 +296,8 @@ def _build(
     else:
         row_type = pa.uint64()
     lists = [
-        pa.field(name, pa.large_list(type_)) for name, type_ in {**_COLUMNS, "rows": row_type}.items()
+        pa.field(name, pa.large_list(type_))
+        for name, type_ in {**_COLUMNS, "rows": row_type}.items()
     ]
     schema = pa.schema([pa.field("split", pa.string()), *lists]).with_metadata(
         {_VERSION_KEY: b"%d" % _VERSION}
@@ -325,7 +328,9 @@ def _build(
                     for entries, field in zip(values, lists, strict=True):
                         items = pa.array(entries).cast(field.type.value_type)
                         arrays.append(
-                            pa.LargeListArray.from_arrays(pa.array([0, len(entries)], pa.int64()), items)
+                            pa.LargeListArray.from_arrays(
+                                pa.array([0, len(entries)], pa.int64()), items
+                            )
                         )
                     write(pa.RecordBatch.from_arrays(arrays, schema=schema))
         replace(temporary, path)

@@ -70,7 +70,11 @@ def _read_matching(
 
 
 def _counts(
-    root: Path, index: SplitIndex, read_block: ReadBlock, condition: Condition, record_path: Path | None
+    root: Path,
+    index: SplitIndex,
+    read_block: ReadBlock,
+    condition: Condition,
+    record_path: Path | None,
 ) -> tuple[I64, list[Holds]]:
     """Count the matching rows of every block; also return what statistics decided about it.
 
@@ -106,7 +110,11 @@ def _counts(
     counts[unknown] = run_tasks([partial(count, block) for block in unknown], default_workers())
     if record_path is not None:
         values = [counts.tolist(), matching]
-        record = {"counts": values[0], "held": matching, "digest": sha256_hex(canonical_json(values))}
+        record = {
+            "counts": values[0],
+            "held": matching,
+            "digest": sha256_hex(canonical_json(values)),
+        }
         with suppress(StoreError, CorruptShard, OSError):
             make_directory(record_path.parent)
             record_path.unlink(missing_ok=True)

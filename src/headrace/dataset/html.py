@@ -20,7 +20,8 @@ def table_html(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
     if len(rows) > _MOST_ROWS:
         more = f"<p>and {len(rows) - _MOST_ROWS:,} more</p>"
     heading = f"<p><b>{escape(title)}</b></p>"
-    return f"<div>{heading}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}</div>"
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<div>{heading}{table}{more}</div>"
 
 
 def _cell(value: object) -> str:

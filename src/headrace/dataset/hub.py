@@ -222,7 +222,10 @@ def _make(view: Path, hub: _Hub, commit: str, path: str) -> None:
         paths = _fetch_all(hub, commit, about, listing)
         snapshot = paths[0].parents[about[0].count("/")]  # the directory that names are relative to
         saved = saved_files(snapshot / path, top) or {}
-        splits = {split: [f"{root}{name}" for name in files_of_split] for split, files_of_split in saved.items()}
+        splits = {
+            split: [f"{root}{name}" for name in files_of_split]
+            for split, files_of_split in saved.items()
+        }
     else:
         readme = None
         if not path and "README.md" in listing:
@@ -244,7 +247,10 @@ def _make(view: Path, hub: _Hub, commit: str, path: str) -> None:
     paths = _fetch_all(hub, commit, names, listing)
     files = dict(zip(names, paths, strict=True))
     address = f"hf://datasets/{hub.repository}@{commit}{f'/{path}' if path else ''}"
-    linked = {split: {name: files[name] for name in files_of_split} for split, files_of_split in splits.items()}
+    linked = {
+        split: {name: files[name] for name in files_of_split}
+        for split, files_of_split in splits.items()
+    }
     write_view(view, address, linked, {} if info is None else {"dataset_info": info})
 
 

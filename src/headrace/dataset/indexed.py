@@ -213,7 +213,9 @@ class BlockReader:
             texts = partition_of(index.shards[shard])
             partition = {name: texts[name] for name in index.partitioned}
             names = [name for name in names if name not in partition]
-            target = self._target([name for name in block_target.schema.names if name not in partition])
+            target = self._target(
+                [name for name in block_target.schema.names if name not in partition]
+            )
             if not target.schema.names:
                 return with_partition(
                     pa.table({}), int(index.rows[number]), block_target.schema, partition

@@ -101,7 +101,8 @@ class Manifest:
         """Show rows of each split and of each reason for dropping, for notebooks."""
         ordered = [(name, self.splits[name]) for name in in_usual_order(self.splits)]
         splits = [
-            [name, totals.rows, totals.shards, f"{totals.bytes / 1e3:,.1f}"] for name, totals in ordered
+            [name, totals.rows, totals.shards, f"{totals.bytes / 1e3:,.1f}"]
+            for name, totals in ordered
         ]
         dropped = [
             [f"dropped: {reason}", rows, "", ""] for reason, rows in self.dropped.items() if rows

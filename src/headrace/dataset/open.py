@@ -74,7 +74,9 @@ class FinishedRun(IndexedDataset):
 
 
 class Fold(IndexedDataset):
-    """One fold of a finished run, read-only: the same shards as its other folds, in other splits."""
+    """One fold of a finished run, read-only: the same shards as its other folds, in other
+    splits.
+    """
 
     def __init__(self, run: FinishedRun, number: int) -> None:
         super().__init__(run.root)
@@ -154,7 +156,9 @@ def find_run(path: str | Path, run: str | None = None) -> tuple[Path, Manifest]:
     if linked is not None and manifest is not None:
         return root / "runs" / linked, manifest
     runs = [root / "runs" / name for name in _finished(root)]
-    for newest in sorted(runs, key=lambda run_path: (finished_at(run_path), run_path), reverse=True):
+    for newest in sorted(
+        runs, key=lambda run_path: (finished_at(run_path), run_path), reverse=True
+    ):
         manifest = read_manifest(newest)
         if manifest is not None:
             return newest, manifest

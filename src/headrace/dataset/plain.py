@@ -243,7 +243,10 @@ class _Asked:
             problem = self.problem(index)
             if problem is None:
                 # Checked for published files only: it takes a second for a million blocks.
-                if any(replace(split_index).identity != split_index.identity for split_index in index.splits.values()):
+                if any(
+                    replace(split_index).identity != split_index.identity
+                    for split_index in index.splits.values()
+                ):
                     raise CorruptShard(
                         f"{path}: names its splits by other digests than theirs; delete it"
                     )
@@ -376,8 +379,8 @@ def _opened(request: _Asked, index: StoredIndex) -> PlainDataset:
     if file_type is not None and file_type.format.separator is not None and missing_header(names):
         file = listing.path(0)
         text = (
-            f"{file}: its first line, {shorten_list(names)}, was read as column names but looks like data;"
-            f" {REMEDY}"
+            f"{file}: its first line, {shorten_list(names)}, was read as column names but looks"
+            f" like data; {REMEDY}"
         )
         warnings.warn(printable(text), UserWarning, stacklevel=4)
     empty: list[str] = []
@@ -428,9 +431,14 @@ def build(
                 last = distinct[-1]
             shard, spans = look(listing.path(number), listing.names[number], last, partitions)
             if shard.dialect is not None and kinds:  # the declared types of text columns
-                declared_types = {name: type_ for name, type_ in kinds.items() if name not in shard.partition}
+                declared_types = {
+                    name: type_ for name, type_ in kinds.items() if name not in shard.partition
+                }
                 declared = pa.schema(
-                    [(field.name, declared_types.get(field.name, field.type)) for field in shard.schema]
+                    [
+                        (field.name, declared_types.get(field.name, field.type))
+                        for field in shard.schema
+                    ]
                 )
                 shard = replace(shard, schema=declared)
             size, mtime_ns, _ = listing.stats[number]
@@ -506,7 +514,9 @@ def _splits(
         holding = files[counts[files] > 0]
         block_counts = counts[holding]
         shard_of_block = np.repeat(np.arange(len(holding)), block_counts)
-        inside = np.arange(len(shard_of_block)) - np.repeat(np.cumsum(block_counts) - block_counts, block_counts)
+        inside = np.arange(len(shard_of_block)) - np.repeat(
+            np.cumsum(block_counts) - block_counts, block_counts
+        )
         block, rows, offset, length = spans[firsts[holding][shard_of_block] + inside].T.copy()
         indexes.append(
             SplitIndex(

@@ -208,8 +208,8 @@ def own_links_problem(run: Path, manifest: Manifest) -> str | None:
             return f"{entry}: is not a link to {links[name]}; restore it or prepare the run again"
         if (name not in links and entry.is_symlink()) or not entry.is_dir():
             return (
-                f"{entry}: does not lead to the directory {target} of the run; restore it or prepare"
-                " the run again"
+                f"{entry}: does not lead to the directory {target} of the run; restore it or"
+                " prepare the run again"
             )
     for entry in sorted(directory.iterdir()):
         if entry.name not in manifest.facts["directories"] and not entry.name.startswith(

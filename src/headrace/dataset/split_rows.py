@@ -56,13 +56,16 @@ class SplitRows:
         unknown = [name for name in names if name not in schema.names]
         if unknown:
             raise SettingsError(
-                f"{self._dataset.root}: has no column {unknown[0]!r}; it has {shorten_list(schema.names)}"
+                f"{self._dataset.root}: has no column {unknown[0]!r}; it has"
+                f" {shorten_list(schema.names)}"
             )
         selected_schema = pa.schema([schema.field(name) for name in names])
         read = self._dataset.block_reader(self.split)
         blocks = range(len(self._dataset.split_index(self.split).rows))
         batches = (
-            batch for block in blocks for batch in read(block, names).cast(selected_schema).to_batches()
+            batch
+            for block in blocks
+            for batch in read(block, names).cast(selected_schema).to_batches()
         )
         return pa.RecordBatchReader.from_batches(selected_schema, batches)
 

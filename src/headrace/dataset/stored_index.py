@@ -51,7 +51,10 @@ _STORED = pa.schema(
     [
         pa.field("split", pa.string(), nullable=False),
         pa.field("identity", pa.string(), nullable=False),
-        *(pa.field(name, pa.large_list(type_), nullable=False) for name, type_ in _OF_SHARDS.items()),
+        *(
+            pa.field(name, pa.large_list(type_), nullable=False)
+            for name, type_ in _OF_SHARDS.items()
+        ),
         *(
             pa.field(name, pa.large_list(pa.int64()), nullable=False)
             for name in (*_OF_BLOCKS, "stamps")
@@ -103,7 +106,9 @@ def stored_bytes(
         return lists([text_array(getattr(split, name)).cast(type_) for split in splits], type_)
 
     def numbers(name: str) -> pa.Array:
-        return lists([int64_array(getattr(split, name).reshape(-1)) for split in splits], pa.int64())
+        return lists(
+            [int64_array(getattr(split, name).reshape(-1)) for split in splits], pa.int64()
+        )
 
     columns = [
         text_array([split.split for split in splits]).cast(pa.string()),

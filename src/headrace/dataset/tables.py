@@ -275,7 +275,9 @@ def _stream(table: Any) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
             )
         batches = table.with_format("arrow").iter(batch_size=_BATCH_ROWS)
         return first.schema, (
-            batch for batch_table in batches for batch in batch_table.cast(first.schema).to_batches()
+            batch
+            for batch_table in batches
+            for batch in batch_table.cast(first.schema).to_batches()
         )
     if library == "xarray":
         from headrace.formats.grids import tables_of_grid
@@ -283,7 +285,9 @@ def _stream(table: Any) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
         slices = tables_of_grid(table)
         first = next(slices)
         return first.schema, (
-            batch for slice_table in (first, *slices) for batch in slice_table.cast(first.schema).to_batches()
+            batch
+            for slice_table in (first, *slices)
+            for batch in slice_table.cast(first.schema).to_batches()
         )
     if library == "polars" and not hasattr(table, "__arrow_c_stream__"):
         schema = table.limit(0).collect().to_arrow().schema
@@ -309,7 +313,8 @@ def _groups(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> Iterator
     rows = 0
     for batch in batches:
         arrays = [
-            column.storage if isinstance(column, pa.ExtensionArray) else column for column in batch.columns
+            column.storage if isinstance(column, pa.ExtensionArray) else column
+            for column in batch.columns
         ]
         plain_batch = pa.RecordBatch.from_arrays(arrays, names=names)
         begin = 0
@@ -346,13 +351,18 @@ def _feed(digest: Any, values: pa.Array) -> None:
     elif pa.types.is_map(type_) or pa.types.is_list(type_) or pa.types.is_fixed_size_list(type_):
         if pa.types.is_map(type_):
             entries = pa.struct(
-                [pa.field("key", type_.key_type, nullable=False), pa.field("value", type_.item_type)]
+                [
+                    pa.field("key", type_.key_type, nullable=False),
+                    pa.field("value", type_.item_type),
+                ]
             )
             values = values.cast(pa.list_(entries))
         digest.update(pc.fill_null(pc.list_value_length(values), 0).cast(pa.int64()).to_numpy())
         _feed(digest, values.flatten())
     elif (
-        pa.types.is_string(type_) or pa.types.is_binary(type_) or pa.types.is_fixed_size_binary(type_)
+        pa.types.is_string(type_)
+        or pa.types.is_binary(type_)
+        or pa.types.is_fixed_size_binary(type_)
     ):
         texts = values.cast(pa.binary()).cast(pa.large_binary())
         if texts.null_count:

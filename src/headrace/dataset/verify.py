@@ -1,7 +1,8 @@
 """Check a finished run against its manifest, byte for byte and row for row.
 
-Receipts list what was published besides the shards of the index: files without rows, which have no block in the index,
-and second names for other programs, which are hard links and become separate files when the run is copied.
+Receipts list what was published besides the shards of the index: files without rows, which have no
+block in the index, and second names for other programs, which are hard links and become separate
+files when the run is copied.
 """
 
 from __future__ import annotations
@@ -33,10 +34,13 @@ from headrace.storage.places import path_of, place_of
 
 @dataclass(frozen=True)
 class Check:
-    """The result of one check. problem: None, or what is wrong, with the first offending shard and row.
+    """The result of one check.
 
-    kind: "law", which must hold for the run anywhere; "count", which is reported and never a problem; "unchecked",
-    which could not be checked; "here", which concerns this location or machine.
+    problem: None, or what is wrong, with the first offending shard and row.
+
+    kind: "law", which must hold for the run anywhere; "count", which is reported and never a
+    problem; "unchecked", which could not be checked; "here", which concerns this location or
+    machine.
     """
 
     name: str
@@ -59,12 +63,16 @@ class Verdict:
 
     def __repr__(self) -> str:
         failed = "; ".join(self.problems)
-        return f"Verdict({self.run_id}: {len(self.checks)} checks, {f'FAILED: {failed}' if failed else 'all hold'})"
+        return (
+            f"Verdict({self.run_id}: {len(self.checks)} checks,"
+            f" {f'FAILED: {failed}' if failed else 'all hold'})"
+        )
 
     def _repr_html_(self) -> str:
         """Show every check and its result, for notebooks."""
         rows = [
-            [each.name, "ok" if each.problem is None else "FAILED", each.problem or each.detail] for each in self.checks
+            [each.name, "ok" if each.problem is None else "FAILED", each.problem or each.detail]
+            for each in self.checks
         ]
         return table_html(f"verify {self.run_id}", ["check", "result", "found"], rows)
 
@@ -76,11 +84,13 @@ def verify(
     workers: int | None = None,
     against: str | Path | None = None,
 ) -> Verdict:
-    """Check digests, row counts and the recipe's laws of a finished run, all derived again from the output.
+    """Check digests, row counts and the recipe's laws of a finished run, all derived again from the
+    output.
 
-    For a dataset directory this judges what a trainer reads through `splits/`: the complete run that it points at.
-    against: a file from `certify`; one more check compares the run with that certificate. Problems are in the verdict,
-    not raised. Only a directory without a finished run, and a file that is not a certificate, raise `InputError`.
+    For a dataset directory this judges what a trainer reads through `splits/`: the complete run
+    that it points at. against: a file from `certify`; one more check compares the run with that
+    certificate. Problems are in the verdict, not raised. Only a directory without a finished run,
+    and a file that is not a certificate, raise `InputError`.
     """
     if workers is not None:
         check_integer("workers", workers, least=1)
@@ -93,40 +103,63 @@ def verify(
     try:
         verdict.checks += _files(finished, workers or default_workers())
         if run is None and place != root:
-            problem, detail = pointer_problem(place, root, manifest), f"{pointer_of(place)} leads to this run"
+            problem, detail = (
+                pointer_problem(place, root, manifest),
+                f"{pointer_of(place)} leads to this run",
+            )
         else:  # only the run's own links
             there = place_of(root).has_links and (root / SPLITS).is_dir()
-            problem, detail = own_links_problem(root, manifest) if there else None, "the run's links lead into it"
+            problem, detail = (
+                (own_links_problem(root, manifest) if there else None),
+                "the run's links lead into it",
+            )
         verdict.checks.append(Check("splits", detail, problem, "here"))
         if not verdict.problems:
             verdict.checks += recipe.verify(finished, workers)
     except HeadraceError as error:
         verdict.checks.append(Check("laws", "could be checked", str(error)))
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
-        # Every digest fits, yet a field is missing or has another type: another recipe made the run.
+    except (
+        KeyError,
+        IndexError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        pa.ArrowException,
+    ) as error:
+        # Every digest fits, yet a field is missing or has another type: another recipe made the
+        # run.
         problem = f"{root}: its files do not say what a run of {manifest.recipe!r} says ({error!r})"
         verdict.checks.append(Check("laws", "could be checked", problem))
     if certificate is not None and not verdict.problems:
         other = difference(certificate, certificate_of(finished, verdict))
         problem = None if other is None else f"{root}: is not what {against} says: {other}"
-        verdict.checks.append(Check("certificate", f"the run is what {against} says", problem, "here"))
+        verdict.checks.append(
+            Check("certificate", f"the run is what {against} says", problem, "here")
+        )
     return verdict
 
 
-def certify(path: str | Path, *, run: str | None = None, workers: int | None = None) -> dict[str, Any]:
-    """Verify a finished run and return its certificate, JSON: what was proved, with which settings, and what was not.
+def certify(
+    path: str | Path, *, run: str | None = None, workers: int | None = None
+) -> dict[str, Any]:
+    """Verify a finished run and return its certificate, JSON: what was proved, with which settings,
+    and what was not.
 
-    The same run gives the same certificate. Raises what `verify` raises, and `CorruptShard` for the first problem.
+    The same run gives the same certificate. Raises what `verify` raises, and `CorruptShard` for the
+    first problem.
     """
     verdict = verify(path, run=run, workers=workers)
     return certificate_of(FinishedRun(*find_run(path, run)), verdict)
 
 
 def _files(run: FinishedRun, workers: int) -> list[Check]:
-    """Check that every file has its published digest, every count adds up, and no other file is among the shards."""
+    """Check that every file has its published digest, every count adds up, and no other file is
+    among the shards.
+    """
     root, manifest = run.root, run.manifest
     path = root / MANIFEST
-    data = path.read_bytes()  # reading checked its fields; this checks every byte if it has a digest
+    # reading checked its fields; this checks every byte if it has a digest
+    data = path.read_bytes()
     same = data == manifest.to_json() or DIGEST not in json.loads(data)
     problem = None if same else f"{path}: its bytes are not those it was written as"
     checks = [Check("manifest", "is as it was written", problem)]
@@ -147,19 +180,38 @@ def _files(run: FinishedRun, workers: int) -> list[Check]:
         return [*checks, Check("index", "index.parquet", str(error))]
     checks.append(Check("index", f"{table.num_rows:,} blocks, digest as in the manifest"))
 
-    indexed: dict[str, str] = dict(zip(table["shard"].to_pylist(), table["digest"].to_pylist(), strict=True))
-    found = run_tasks([partial(_file_problem, root / name, {indexed[name]}) for name in sorted(indexed)], workers)
+    indexed: dict[str, str] = dict(
+        zip(table["shard"].to_pylist(), table["digest"].to_pylist(), strict=True)
+    )
+    found = run_tasks(
+        [partial(_file_problem, root / name, {indexed[name]}) for name in sorted(indexed)], workers
+    )
     detail = f"{len(indexed):,} shards have the bytes that were published"
     checks.append(Check("digests", detail, next(filter(None, found), None)))
 
     whole = [receipt for receipt in receipts.values() if receipt is not None]
-    return [*checks, _beside(run, indexed, whole), _counts(run, whole), _strangers(run, indexed, whole)]
+    return [
+        *checks,
+        _beside(run, indexed, whole),
+        _counts(run, whole),
+        _strangers(run, indexed, whole),
+    ]
 
 
-def _beside(run: FinishedRun, indexed: Mapping[str, str], receipts: Sequence[Mapping[str, Any]]) -> Check:
-    """Check the files in receipts but not in the index, and the files in second directories of splits."""
-    named = {str(each["path"]): str(each["digest"]) for record in receipts for each in record["files"]}
-    digests = {name: each for name, each in named.items() if is_sound_name(name) and not name.startswith("stage/")}
+def _beside(
+    run: FinishedRun, indexed: Mapping[str, str], receipts: Sequence[Mapping[str, Any]]
+) -> Check:
+    """Check the files in receipts but not in the index, and the files in second directories of
+    splits.
+    """
+    named = {
+        str(each["path"]): str(each["digest"]) for record in receipts for each in record["files"]
+    }
+    digests = {
+        name: each
+        for name, each in named.items()
+        if is_sound_name(name) and not name.startswith("stage/")
+    }
     beside = sorted(set(digests) - set(indexed))
     digests |= indexed
     problems = [_file_problem(run.root / name, {digests[name]}) for name in beside]
@@ -173,8 +225,8 @@ def _beside(run: FinishedRun, indexed: Mapping[str, str], receipts: Sequence[Map
         count += len(files)
         if len(files) != len(twins):
             problems.append(
-                f"{run.root / directory}: has {len(files)} files, {run.root / twin} has {len(twins)}; they are the same"
-                " ones"
+                f"{run.root / directory}: has {len(files)} files, {run.root / twin} has"
+                f" {len(twins)}; they are the same ones"
             )
         same = {(each.stat().st_dev, each.stat().st_ino) for each in twins}
         known = {digest for name, digest in digests.items() if name.startswith(f"{twin}/")}
@@ -185,10 +237,14 @@ def _beside(run: FinishedRun, indexed: Mapping[str, str], receipts: Sequence[Map
 
 
 def _counts(run: FinishedRun, receipts: Sequence[Mapping[str, Any]]) -> Check:
-    """Check rows read = rows in splits + rows dropped, by the manifest, the index and the receipts alike."""
+    """Check rows read = rows in splits + rows dropped, by the manifest, the index and the receipts
+    alike.
+    """
     manifest = run.manifest
     # If output rows are not source rows, the recipe has counted the source rows in each split.
-    per_split = manifest.facts.get("source_rows") or {name: each.rows for name, each in manifest.splits.items()}
+    per_split = manifest.facts.get("source_rows") or {
+        name: each.rows for name, each in manifest.splits.items()
+    }
     in_splits, dropped = sum(per_split.values()), sum(manifest.dropped.values())
     read = manifest.source["rows"]
     problem = None
@@ -197,10 +253,15 @@ def _counts(run: FinishedRun, receipts: Sequence[Mapping[str, Any]]) -> Check:
     for split, totals in manifest.splits.items():
         rows = run.split_index(split).total_rows
         if problem is None and rows != totals.rows:
-            problem = f"split {split} has {totals.rows:,} rows by the manifest, {rows:,} by the index"
-    counting = [receipt for receipt in receipts if receipt["rows_by_split"] or receipt["dropped_by_reason"]]
+            problem = (
+                f"split {split} has {totals.rows:,} rows by the manifest, {rows:,} by the index"
+            )
+    counting = [
+        receipt for receipt in receipts if receipt["rows_by_split"] or receipt["dropped_by_reason"]
+    ]
     counted = sum(
-        sum(receipt["rows_by_split"].values()) + sum(receipt["dropped_by_reason"].values()) for receipt in counting
+        sum(receipt["rows_by_split"].values()) + sum(receipt["dropped_by_reason"].values())
+        for receipt in counting
     )
     if problem is None and counting and counted != read:
         problem = f"the receipts count {counted:,} rows, the manifest {read:,}"
@@ -208,20 +269,27 @@ def _counts(run: FinishedRun, receipts: Sequence[Mapping[str, Any]]) -> Check:
     return Check("rows conserved", detail, problem and f"{run.root}: {problem}")
 
 
-def _strangers(run: FinishedRun, indexed: Mapping[str, str], receipts: Sequence[Mapping[str, Any]]) -> Check:
-    """Check that a split's directory holds only the run's files, because other programs list directories.
+def _strangers(
+    run: FinishedRun, indexed: Mapping[str, str], receipts: Sequence[Mapping[str, Any]]
+) -> Check:
+    """Check that a split's directory holds only the run's files, because other programs list
+    directories.
 
     A file without rows has no blocks in the index, but a receipt names it.
     """
     real_root = place_of(run.root).real()
-    published = {str(file["path"]) for receipt in receipts for file in receipt["files"]} | indexed.keys()
+    published = {
+        str(file["path"]) for receipt in receipts for file in receipt["files"]
+    } | indexed.keys()
 
     def is_known(path: Path) -> bool:
         """Return whether the run has published a file, or for a link its target."""
         real, root = (path.resolve(), real_root) if path.is_symlink() else (path, run.root)
         return real.is_relative_to(root) and real.relative_to(root).as_posix() in published
 
-    directories = [run.root / run.manifest.facts["directories"][split] for split in run.manifest.splits]
+    directories = [
+        run.root / run.manifest.facts["directories"][split] for split in run.manifest.splits
+    ]
     strange = sorted(
         path
         for directory in directories
@@ -235,11 +303,19 @@ def _strangers(run: FinishedRun, indexed: Mapping[str, str], receipts: Sequence[
 def _file_problem(path: Path, known: set[str]) -> str | None:
     if not path.is_file():
         return f"{path}: is missing"
-    return None if sha256_file(path) in known else f"{path}: its bytes are not those that were published"
+    return (
+        None
+        if sha256_file(path) in known
+        else f"{path}: its bytes are not those that were published"
+    )
 
 
 def _files_in(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.glob("[!.]*") if path.is_file()) if directory.is_dir() else []
+    return (
+        sorted(path for path in directory.glob("[!.]*") if path.is_file())
+        if directory.is_dir()
+        else []
+    )
 
 
 def read_receipt(path: Path) -> dict[str, Any] | None:

@@ -25,7 +25,9 @@ class Engine(Protocol):
         """Return the default number of concurrent tasks."""
 
     def machines(self) -> int:
-        """Return the number of machines that tasks are spread over; a memory limit applies to each."""
+        """Return the number of machines that tasks are spread over; a memory limit applies
+        to each.
+        """
 
     def run(
         self, tasks: Sequence[Callable[[Observer], Result]], workers: int, *, on_event: Observer

@@ -295,8 +295,8 @@ def _prepare_process(stage: Stage) -> None:
     for name, expected in stage.versions.items():
         if installed[name] != expected:
             raise EngineError(
-                f"{platform.node()}: has {name} {installed[name]}, the driver has {expected}; other versions"
-                " write other bytes: install the same on all nodes"
+                f"{platform.node()}: has {name} {installed[name]}, the driver has {expected}; other"
+                " versions write other bytes: install the same on all nodes"
             )
     with suppress(OSError):  # where paths are absolute, the directory is not needed
         os.chdir(stage.here)

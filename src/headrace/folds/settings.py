@@ -1,4 +1,6 @@
-"""Define the settings of folds: cuts that roll through time, or entities that take turns to test."""
+"""Define the settings of folds: cuts that roll through time, or entities that take turns to
+test.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,9 @@ _KINDS: dict[str, type[Rolling] | type[GroupKFold]] = {
 
 
 def _read(value: object) -> object:
-    """Build the folds that a text such as rolling:n=5,step=30d or a mapping with `kind` describes."""
+    """Build the folds that a text such as rolling:n=5,step=30d or a mapping with `kind`
+    describes.
+    """
     text = None
     if isinstance(value, str):
         text = value

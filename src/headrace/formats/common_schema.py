@@ -77,8 +77,12 @@ def common_schema(
             seen_in.setdefault(field.name, shard)
         nulls |= shard.null_columns | (set(fields) - set(shard.schema.names))
     # A column of nulls only has no type of its own; text can hold it.
-    typed = {name: pa.string() if pa.types.is_null(type_) else type_ for name, type_ in fields.items()}
-    return pa.schema([pa.field(name, type_, nullable=name in nulls) for name, type_ in typed.items()])
+    typed = {
+        name: pa.string() if pa.types.is_null(type_) else type_ for name, type_ in fields.items()
+    }
+    return pa.schema(
+        [pa.field(name, type_, nullable=name in nulls) for name, type_ in typed.items()]
+    )
 
 
 def fit(table: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -185,10 +185,13 @@ def _nested_words(column: pa.Array, name: str) -> tuple[U64, Bools | None]:
         if not fields:
             return np.zeros(len(column), np.uint64), np.ones(len(column), np.bool_)
         readers = [
-            _reader(child, f"{name}.{field.name}") for child, field in zip(fields, type_, strict=True)
+            _reader(child, f"{name}.{field.name}")
+            for child, field in zip(fields, type_, strict=True)
         ]
         words = np.empty(len(column), np.uint64)
-        has_value = _chain_all(words, readers, 0, len(column), np.empty((2, len(column)), np.uint64))
+        has_value = _chain_all(
+            words, readers, 0, len(column), np.empty((2, len(column)), np.uint64)
+        )
         return mix(words), None if has_value is None else ~has_value
     if pa.types.is_map(type_):
         offsets = np.asarray(column.offsets, np.int64)
@@ -232,7 +235,9 @@ def _text_reader(texts: pa.Array) -> _Reader:
         if sizes[rows].max(initial=0) > _INLINE:
             long = np.flatnonzero(sizes[rows] > _INLINE)
             batch = texts.slice(first, stop - first)
-            words[long] = _chained_words(batch if len(long) == len(batch) else batch.take(pa.array(long)))
+            words[long] = _chained_words(
+                batch if len(long) == len(batch) else batch.take(pa.array(long))
+            )
         return words, sizes[rows] == 0 if sizes[rows].min(initial=1) == 0 else None
 
     return read
@@ -315,7 +320,9 @@ def _long_text_words(data: U8, starts: I64, sizes: I64) -> U64:
         word_counts = counts[part]
         size = sizes[part]
         ends = np.cumsum(word_counts)
-        words = word_at[np.repeat(start - 8 * (ends - word_counts), word_counts) + 8 * np.arange(ends[-1])]
+        words = word_at[
+            np.repeat(start - 8 * (ends - word_counts), word_counts) + 8 * np.arange(ends[-1])
+        ]
         # drops the bytes after the text
         words[ends - 1] <<= ((8 * word_counts - size) << 3).astype(np.uint64)
         result[part] = _sums(words, word_counts) + size.astype(np.uint64)
@@ -406,7 +413,9 @@ def count_sorted(parts: Sequence[U64], splits: Sequence[str], most: int | None =
     if most is None:
         most = max(_RANGE_ROWS, _PART_ROWS * len(parts))
     ranges = max(1, -(-sum(map(len, parts)) // most))
-    boundaries = np.array([((number << 62) // ranges) << 2 for number in range(1, ranges)], np.uint64)
+    boundaries = np.array(
+        [((number << 62) // ranges) << 2 for number in range(1, ranges)], np.uint64
+    )
     cuts = [[0, *np.searchsorted(part, boundaries).tolist(), len(part)] for part in parts]
     earlier = dict.fromkeys(splits[1:], 0)
     same_split = dict.fromkeys(splits, 0)

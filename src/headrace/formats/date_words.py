@@ -124,7 +124,9 @@ def _patterns(value: object) -> list[tuple[str, str]]:
 
 
 def _iso_fault(text: str, date_format: str, setting: str) -> str | None:
-    """Explain why a text that looks like an ISO date is not one; None if it does not look like one."""
+    """Explain why a text that looks like an ISO date is not one; None if it does not look
+    like one.
+    """
     if re.match(r"0000-|[+-]?\d{5,}-\d\d?-\d", text):
         return f"which is in no year that a date can have; {_YEARS}"
     if _ISO.fullmatch(text) is None:

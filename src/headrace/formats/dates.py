@@ -323,7 +323,9 @@ _TOKEN = re.compile(
 
 
 def _looks_like(pattern: str) -> str:
-    """Translate a strptime pattern to a regular expression; adjacent numbers need all their digits."""
+    """Translate a strptime pattern to a regular expression; adjacent numbers need all their
+    digits.
+    """
     tokens = [match.groupdict() for match in _TOKEN.finditer(pattern)]
     parts = []
     for index, token in enumerate(tokens):
@@ -389,7 +391,11 @@ def _from_numbers(
 
 
 def _take_numbers(
-    parsed: _Found, values: npt.NDArray[np.float64], integers: I64, is_whole: Bools, date_format: str
+    parsed: _Found,
+    values: npt.NDArray[np.float64],
+    integers: I64,
+    is_whole: Bools,
+    date_format: str,
 ) -> None:
     """Read numbers by the declared form, or by their size.
 

@@ -382,8 +382,15 @@ def _find_separator(
     usual = expected or ","
     if not len(ends) or width == 1:
         return usual
-    at = {character: records.outside_quotes(data, quotes, ord(character)) for character in SEPARATOR_NAMES}
-    candidates = [character for character in SEPARATOR_NAMES if len(at[character]) and at[character][0] < ends[0]]
+    at = {
+        character: records.outside_quotes(data, quotes, ord(character))
+        for character in SEPARATOR_NAMES
+    }
+    candidates = [
+        character
+        for character in SEPARATOR_NAMES
+        if len(at[character]) and at[character][0] < ends[0]
+    ]
     if len(candidates) < 2:
         if candidates:
             return candidates[0]

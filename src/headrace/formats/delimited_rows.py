@@ -78,7 +78,11 @@ class DelimitedChunk:
             missing = [name for name in missing if name not in self._parsed]
         if missing:
             self._parsed.update(
-                zip(missing, self._parse([index_of_name[name] for name in missing]).columns, strict=True)
+                zip(
+                    missing,
+                    self._parse([index_of_name[name] for name in missing]).columns,
+                    strict=True,
+                )
             )
         return pa.table({name: self._parsed[name] for name in selected})
 
@@ -395,11 +399,15 @@ def parse_numbers(
 
 
 def _is_number(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(type_) or pa.types.is_float32(type_) or pa.types.is_float64(type_))
+    return bool(
+        pa.types.is_integer(type_) or pa.types.is_float32(type_) or pa.types.is_float64(type_)
+    )
 
 
 def _is_plain(data: bytes, separator: int, *, quoted: bool) -> bool:
-    """Return whether all readers agree on the fields, and unquoted fields have no space at an edge."""
+    """Return whether all readers agree on the fields, and unquoted fields have no space at
+    an edge.
+    """
     if data.startswith(BOM) or (b"\r" in data and data.count(b"\r") != data.count(b"\r\n")):
         return False
     if not (data.isascii() or records.is_utf8(data)):

@@ -173,7 +173,9 @@ def detect(path: Path) -> FileType:
 
 
 def _content_of(start: bytes, named: Format) -> str:
-    """Return what the first bytes show: "text", "json", "nothing", or the name of a binary format."""
+    """Return what the first bytes show: "text", "json", "nothing", or the name of a binary
+    format.
+    """
     text = start.removeprefix(_BOM).lstrip()
     if not text:
         return "nothing"

@@ -147,7 +147,9 @@ _LAYOUTS = (
 
 
 def layout_of(directory: Path, names: Collection[str]) -> Layout | None:
-    """Recognize the layout of a directory from the names of its entries; None for an ordinary one."""
+    """Recognize the layout of a directory from the names of its entries; None for an
+    ordinary one.
+    """
     table = _table(directory, names.__contains__)
     if table is not None:
         return table
@@ -244,7 +246,9 @@ def table_of_file(path: Path) -> str | None:
 
 
 def refuse_unfinished(names: Iterable[str]) -> None:
-    """Raise `InputError` for an unfinished or packed data file, because its rows would be missing."""
+    """Raise `InputError` for an unfinished or packed data file, because its rows would be
+    missing.
+    """
     for name in names:
         match = _UNFINISHED.fullmatch(name)
         if match is None or not is_data_name(os.path.basename(match[1])):

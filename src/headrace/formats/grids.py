@@ -37,7 +37,11 @@ def grid_tables(
     """
     with closing(_open(path)) as opened:
         for column in columns:
-            if column not in opened.variables and column not in opened.dims and column not in optional:
+            if (
+                column not in opened.variables
+                and column not in opened.dims
+                and column not in optional
+            ):
                 raise InputError(
                     f"{path}: has no variable {column!r}; it has"
                     f" {', '.join(map(str, opened.variables))}"
@@ -46,14 +50,19 @@ def grid_tables(
         # a dimension without values becomes its indices
         named = {name: opened[name] for name in own_columns}
         chosen = opened.drop_vars(list(opened.variables)).assign(named)
-        alone = [name for name, size in chosen.sizes.items() if size == 1 and name not in own_columns]
+        alone = [
+            name for name, size in chosen.sizes.items() if size == 1 and name not in own_columns
+        ]
         chosen = chosen.squeeze(alone, drop=True)
-        labelled = {dim for variable in named.values() if len(variable.dims) == 1 for dim in variable.dims}
+        labelled = {
+            dim for variable in named.values() if len(variable.dims) == 1 for dim in variable.dims
+        }
         strange = [str(dimension) for dimension in chosen.dims if dimension not in labelled]
         if strange:
             raise InputError(
-                f"{path}: {', '.join(own_columns)} have the dimensions {', '.join(map(str, chosen.dims))},"
-                f" and no column tells {strange[0]!r}; name one as entity, or select a place of it"
+                f"{path}: {', '.join(own_columns)} have the dimensions"
+                f" {', '.join(map(str, chosen.dims))}, and no column tells {strange[0]!r}; name one"
+                " as entity, or select a place of it"
             )
         for table in tables_of_grid(chosen):
             yield table.select(own_columns)

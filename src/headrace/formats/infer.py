@@ -80,7 +80,9 @@ def infer_types(
                 typed.add(name)
             else:
                 words_of[name] = tuple(word for word in words_of.get(name, _WORDS) if word in words)
-    return {name: words[0] for name, words in sorted(words_of.items()) if words and name not in typed}
+    return {
+        name: words[0] for name, words in sorted(words_of.items()) if words and name not in typed
+    }
 
 
 def _holding(values: pa.ChunkedArray, words: Sequence[str]) -> tuple[str, ...]:
@@ -140,7 +142,9 @@ def _written_again(values: pa.ChunkedArray, word: str) -> pa.ChunkedArray | None
 
 
 def _keeps_numbers(values: pa.ChunkedArray) -> bool:
-    """Return whether float64 keeps every number, so that its shortest text is of the same number."""
+    """Return whether float64 keeps every number, so that its shortest text is of the same
+    number.
+    """
     read = _read(values, "float64")
     if read is None or not _all(pc.is_finite(read)):
         return False

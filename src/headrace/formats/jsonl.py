@@ -165,7 +165,9 @@ class JsonlChunk:
         return len(self._ends)
 
     def sizes(self) -> I32 | None:
-        """Return the bytes of every line; None if there are blank lines or a key must be renamed."""
+        """Return the bytes of every line; None if there are blank lines or a key must be
+        renamed.
+        """
         copied = (
             not self.blank_lines
             and b"__DOT__" not in self.data

@@ -128,7 +128,9 @@ def list_files(
         files: list[_Found] = []
         if os.path.isdir(path):
             listed, file_splits = _directory_files(path)
-            file_splits = _splits(address_of(path) or path, [name for name, _, _ in listed], splits, file_splits)
+            file_splits = _splits(
+                address_of(path) or path, [name for name, _, _ in listed], splits, file_splits
+            )
             absolute = os.path.abspath(path)
             real = os.path.realpath(path)
             # so no duplicates to look for
@@ -137,7 +139,11 @@ def list_files(
             for name, stat, is_link in listed:
                 absolute_path = os.path.join(absolute, name)
                 files.append(
-                    (absolute_path, os.path.realpath(absolute_path) if is_link else os.path.join(real, name), stat)
+                    (
+                        absolute_path,
+                        os.path.realpath(absolute_path) if is_link else os.path.join(real, name),
+                        stat,
+                    )
                 )
         elif os.path.isfile(path):
             directory = os.path.dirname(os.path.abspath(path))
@@ -158,7 +164,9 @@ def list_files(
     root = os.path.commonpath({os.path.dirname(path) for path in file_of_path})
     # move the root above the directories of columns below an entry, so that names include them
     for given_path in paths:
-        entry = os.path.abspath(str(given_path) if os.path.isdir(given_path) else _fixed(str(given_path)))
+        entry = os.path.abspath(
+            str(given_path) if os.path.isdir(given_path) else _fixed(str(given_path))
+        )
         below = os.path.relpath(root, entry).split(os.sep)
         kept_parts = next((at for at, part in enumerate(below) if is_partition(part)), None)
         if kept_parts is not None and below[0] != os.pardir:
@@ -241,7 +249,9 @@ def _fixed(pattern: str) -> str:
 
 
 def _matched(pattern: str) -> list[str]:
-    """List the data files that a local pattern matches; directories of other systems are refused."""
+    """List the data files that a local pattern matches; directories of other systems are
+    refused.
+    """
     files = []
     for match in glob.glob(pattern, recursive=True):
         if os.path.isfile(match):
@@ -308,13 +318,14 @@ def _directory_files(path: str) -> tuple[list[_File], list[str] | None]:
         below = os.path.join(path, name)
         if beside is None and name[0] not in "._" and name not in files_of and os.path.isdir(below):
             beside = next(
-                (f"{name}/{entry}" for entry in sorted(os.listdir(below)) if is_data_name(entry)), None
+                (f"{name}/{entry}" for entry in sorted(os.listdir(below)) if is_data_name(entry)),
+                None,
             )
     if beside is not None:
         raise InputError(
-            f"{path}: {', '.join(files_of)} are splits by their names, and {beside} belongs to none of"
-            f" them; give one directory, e.g. {os.path.join(path, next(iter(files_of)))}, or move the"
-            " other data away"
+            f"{path}: {', '.join(files_of)} are splits by their names, and {beside} belongs to none"
+            f" of them; give one directory, e.g. {os.path.join(path, next(iter(files_of)))}, or"
+            " move the other data away"
         )
     return [file for split_files in files_of.values() for file in split_files], None
 
@@ -373,7 +384,11 @@ def _remote_listing(entries: Sequence[Path], splits: Literal["refuse", "keep"]) 
             words |= dict(zip(files, file_splits, strict=False))
     parts = [path.parent.parts for path in stat_of]
     depth = next(
-        (at for at, parts_at_depth in enumerate(zip(*parts, strict=False)) if len(set(parts_at_depth)) > 1),
+        (
+            at
+            for at, parts_at_depth in enumerate(zip(*parts, strict=False))
+            if len(set(parts_at_depth)) > 1
+        ),
         min(map(len, parts)),
     )
     if depth < 2:
@@ -390,7 +405,9 @@ def _remote_listing(entries: Sequence[Path], splits: Literal["refuse", "keep"]) 
     if len(entries) == 1 and words:
         file_splits = [words[path] for path in stat_of]
     return _listing(
-        root, [(path.relative_to(root).as_posix(), stat) for path, stat in stat_of.items()], file_splits
+        root,
+        [(path.relative_to(root).as_posix(), stat) for path, stat in stat_of.items()],
+        file_splits,
     )
 
 
@@ -460,9 +477,9 @@ def _objects(entry: Path) -> tuple[dict[Path, _Stat], Path, list[str] | None]:
     split_objects = [pair for pair in split_objects if pair[1]]
     if split_objects and files:
         raise InputError(
-            f"{entry}: {', '.join(name for name, _ in split_objects)} are splits by their names, and"
-            f" {min(files).name} belongs to none of them; give one prefix, or move the other data"
-            " away"
+            f"{entry}: {', '.join(name for name, _ in split_objects)} are splits by their names,"
+            f" and {min(files).name} belongs to none of them; give one prefix, or move the other"
+            " data away"
         )
     for _, objects_of_split in split_objects:
         files |= objects_of_split

@@ -227,7 +227,9 @@ def _raw_names(schema: pa.Schema) -> dict[str, str]:
     return {column_name(raw): raw for raw in schema.names}
 
 
-def _group(file: pq.ParquetFile, group: int, file_names: list[str], columns: Sequence[str]) -> pa.Table:
+def _group(
+    file: pq.ParquetFile, group: int, file_names: list[str], columns: Sequence[str]
+) -> pa.Table:
     table = file.read_row_group(group, columns=file_names, use_threads=False)
     if table.column_names != file_names:  # the file's order
         table = table.select(file_names)

@@ -129,12 +129,17 @@ def write_view(
     """
     key = view.parent.name
     files = {
-        f"{key}/{name}": path.absolute() for split_files in splits.values() for name, path in split_files.items()
+        f"{key}/{name}": path.absolute()
+        for split_files in splits.values()
+        for name, path in split_files.items()
     }
     record = {
         **(about or {}),
         "address": address,
-        "splits": {split: [f"{key}/{name}" for name in split_files] for split, split_files in splits.items()},
+        "splits": {
+            split: [f"{key}/{name}" for name in split_files]
+            for split, split_files in splits.items()
+        },
         "checked": {name: _stamp(path) for name, path in files.items()},
     }
     local.make_directory(view.parent)

@@ -143,7 +143,9 @@ def typed(
 
 
 def first_unreadable(column: pa.ChunkedArray, type_: pa.DataType) -> tuple[int, str]:
-    """Find row and text of the first value that does not convert to a type, by bisection; O(rows)."""
+    """Find row and text of the first value that does not convert to a type, by bisection;
+    O(rows).
+    """
     low = 0
     high = len(column)
     while high - low > 1:

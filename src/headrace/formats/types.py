@@ -48,7 +48,9 @@ def hint(names: Sequence[str], remedy: str = REMEDY) -> str:
     """Return a hint that the header is missing if one of these column names looks like data; else
     "".
     """
-    suspect = next((name for name in names if _NUMBER.fullmatch(name) or _TIME.fullmatch(name)), None)
+    suspect = next(
+        (name for name in names if _NUMBER.fullmatch(name) or _TIME.fullmatch(name)), None
+    )
     if suspect is None:
         return ""
     return f"; if {suspect!r} is data, the file has no header: {remedy}"
@@ -79,7 +81,9 @@ def type_named(word: str) -> pa.DataType:
 def is_text(type_: pa.DataType) -> bool:
     """Check whether values of this type are text."""
     return bool(
-        pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_)
+        pa.types.is_string(type_)
+        or pa.types.is_large_string(type_)
+        or pa.types.is_string_view(type_)
     )
 
 

@@ -263,5 +263,7 @@ class Histories(RecipeSettings):
 
     @property
     def working_bytes(self) -> int:
-        """The memory that a measurement takes while its partition is sorted and encoded, in bytes."""
+        """The memory that a measurement takes while its partition is sorted and encoded, in
+        bytes.
+        """
         return WORKING_BYTES + 32 * len(self.values)

@@ -93,9 +93,9 @@ def _size_figures(run_facts: RunFacts, rows: pl.DataFrame | None) -> list[Figure
         subject = pluralise(several, "entity is", "entities are")
     of_all = percentage(float(sizes.max()), float(sizes.sum()))
     answer = (
-        f"{pluralise(len(sizes), 'entity', 'entities')}: median {np.median(sizes):,.0f} measurements,"
-        f" {sizes.max():,.0f} at most (of {largest}, {of_all} of all). {subject} cut into several"
-        " rows."
+        f"{pluralise(len(sizes), 'entity', 'entities')}: median"
+        f" {np.median(sizes):,.0f} measurements, {sizes.max():,.0f} at most (of {largest},"
+        f" {of_all} of all). {subject} cut into several rows."
     )
     long = (rows["last_time"] - rows["first_time"]).to_numpy().astype(np.float64)
     long_answer = (
@@ -149,8 +149,9 @@ def _context_figures(run_facts: RunFacts) -> list[Figure]:
         shares["empty"].append(plan.padding * tokens)
         lines.append(
             f"{split}: {pluralise(plan.contexts, 'context')} of"
-            f" {contexts.options.context_tokens:,} tokens an epoch, {percentage(plan.coverage, 1)} of"
-            f" the measurements seen, {percentage(plan.padding, 1)} padding"
+            f" {contexts.options.context_tokens:,} tokens an epoch,"
+            f" {percentage(plan.coverage, 1)} of the measurements seen,"
+            f" {percentage(plan.padding, 1)} padding"
         )
     answer = f"With the usual options, estimated from {_SAMPLE} contexts: {'; '.join(lines)}."
     names = {"trained": "measurements", "empty": "padding"}

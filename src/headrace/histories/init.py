@@ -145,9 +145,9 @@ def histories_sections(options: AskedHistories) -> tuple[list[Section], str]:
     source = {"source": options.source if len(options.source) > 1 else options.source[0]}
 
     about = (
-        f"{pluralise(len(seen.names), 'file')}, {size(seen.bytes)}; looked at {pluralise(rows, 'row')} of"
-        f" {pluralise(len(seen.tables), 'file')}; entity {entity.get('entity', 'the name of the file')},"
-        f" time {time['time']}, "
+        f"{pluralise(len(seen.names), 'file')}, {size(seen.bytes)}; looked at"
+        f" {pluralise(rows, 'row')} of {pluralise(len(seen.tables), 'file')}; entity"
+        f" {entity.get('entity', 'the name of the file')}, time {time['time']}, "
         + (f"value {value['value']}" if value else f"values {_some(list(types), 8)}")
     )
     sections = [

@@ -67,7 +67,9 @@ class EntityHashes:
     side: U64
 
     def in_train(self, ratio: float) -> Bools:
-        """Return which entities are in train: those whose `side` is below this fraction of 2**64."""
+        """Return which entities are in train: those whose `side` is below this fraction of
+        2**64.
+        """
         return _below_fraction(self.side, ratio)
 
 
@@ -270,9 +272,20 @@ class SpillWriter:
             self._partitions,
         )
         narrow, wide, counts, total = group_measurements(
-            partition, local, hashes, parsed.entity, parsed.micros, parsed.codes,
-            peer, peers.family, peers.bytes.view(np.uint64), values, mixed, base, self._partitions,
-        )  # fmt: skip
+            partition,
+            local,
+            hashes,
+            parsed.entity,
+            parsed.micros,
+            parsed.codes,
+            peer,
+            peers.family,
+            peers.bytes.view(np.uint64),
+            values,
+            mixed,
+            base,
+            self._partitions,
+        )
         row = [np.array([self._file.tell(), base])]
         for records in (entities, narrow, wide):
             self._write(records.view(np.uint8).reshape(-1).data)

@@ -273,7 +273,9 @@ def check_shard(
 
 
 class _ShardCheck:
-    """The running check of one shard: the counts so far, and the row to compare the next one with."""
+    """The running check of one shard: the counts so far, and the row to compare the next
+    one with.
+    """
 
     def __init__(self, path: Path, context: ShardContext, listed: pa.Table) -> None:
         self._path = path

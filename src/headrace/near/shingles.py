@@ -335,7 +335,8 @@ def propose(documents: I64, band: U32, next_band: U32) -> tuple[U64, Crowds]:
         proposals.append((at[position], at[position + distance]))
         distance += 1
     first, second = (
-        np.concatenate([np.empty(0, np.int64), *(pair[half] for pair in proposals)]) for half in (0, 1)
+        np.concatenate([np.empty(0, np.int64), *(pair[half] for pair in proposals)])
+        for half in (0, 1)
     )
     other = first != second
     return distinct(pair_words(documents[first[other]], documents[second[other]])), crowds

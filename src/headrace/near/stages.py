@@ -102,7 +102,9 @@ def find_near(context: RunContext, parts: Sequence[Part], near: float) -> Near:
     def stage(
         name: str, work: Sequence[tuple[str, Callable[[TaskFiles], dict[str, Any]]]]
     ) -> list[Receipt]:
-        return context.stage(name, [Task(subject, 0, task_work) for subject, task_work in work], durable=False)
+        return context.stage(
+            name, [Task(subject, 0, task_work) for subject, task_work in work], durable=False
+        )
 
     def of_parts(name: str, work: Callable[..., dict[str, Any]]) -> list[Receipt]:
         tasks = [
@@ -124,13 +126,20 @@ def find_near(context: RunContext, parts: Sequence[Part], near: float) -> Near:
         )
     stage("near_copies", [("copies", partial(_find_copies, parts=len(parts)))])
     shares = max(1, -(-documents // _PROPOSE_DOCUMENTS))
-    band_shares = [(band, part_of_band) for band in range(bands.bands) for part_of_band in range(shares)]
+    band_shares = [
+        (band, part_of_band) for band in range(bands.bands) for part_of_band in range(shares)
+    ]
     work = partial(_propose, parts=len(parts), bands=bands, shares=shares)
     stage(
         "near_propose",
-        [(f"band {band}", partial(work, band=band, share=part_of_band)) for band, part_of_band in band_shares],
+        [
+            (f"band {band}", partial(work, band=band, share=part_of_band))
+            for band, part_of_band in band_shares
+        ],
     )
-    (gathered,) = stage("near_candidates", [("pairs", partial(_gather, proposals=len(band_shares)))])
+    (gathered,) = stage(
+        "near_candidates", [("pairs", partial(_gather, proposals=len(band_shares)))]
+    )
     compared = int(gathered.extra["pairs"])
     shingle_receipts = of_parts("near_shingles", partial(_keep_shingles, firsts=firsts))
     shingles = sum(int(receipt.extra["shingles"]) for receipt in shingle_receipts)
@@ -161,9 +170,12 @@ def _file(what: str, number: int) -> str:
 
 def _sign(files: TaskFiles, part: Part, number: int, bands: Bands) -> dict[str, Any]:
     signatures = [sign(shingles, bands) for shingles in part.shingles(None)]
-    digest: U64 = np.concatenate([np.empty(0, np.uint64), *(signature.digest for signature in signatures)])
+    digest: U64 = np.concatenate(
+        [np.empty(0, np.uint64), *(signature.digest for signature in signatures)]
+    )
     numbers: U32 = np.concatenate(
-        [np.empty((bands.bands, 0), np.uint32), *(signature.bands for signature in signatures)], axis=1
+        [np.empty((bands.bands, 0), np.uint32), *(signature.bands for signature in signatures)],
+        axis=1,
     )
     columns = {"digest": digest, **{str(band): numbers[band] for band in range(bands.bands)}}
     files.write_arrow(_file("signed", number), pa.table(columns))
@@ -217,7 +229,9 @@ def _keep_shingles(files: TaskFiles, part: Part, number: int, firsts: I64) -> di
     begin, end = np.searchsorted(needed, firsts[number : number + 2])
     lists_of_batches = []
     if end > begin:
-        lists_of_batches = [batch.lists() for batch in part.shingles(needed[begin:end] - firsts[number])]
+        lists_of_batches = [
+            batch.lists() for batch in part.shingles(needed[begin:end] - firsts[number])
+        ]
     lists = pa.concat_arrays([pa.array([], pa.large_list(pa.uint64())), *lists_of_batches])
     files.write_arrow(_file("shingles", number), pa.table({"shingles": lists}))
     return {"rows_in": len(lists), "shingles": len(lists.flatten())}

@@ -50,8 +50,8 @@ def contents_figure(facts: RunFacts) -> Figure:
             parts[name].append(value)
     room = sum(map(sum, parts.values()))
     answer = (
-        f"{percentage(sum(parts['trained']), room)} of the room in the bins are tokens that are trained"
-        f" on, {percentage(sum(parts['context']), room)} are only read,"
+        f"{percentage(sum(parts['trained']), room)} of the room in the bins are tokens that are"
+        f" trained on, {percentage(sum(parts['context']), room)} are only read,"
         f" {percentage(sum(parts['empty']), room)} are empty or padding."
     )
     chart = charts.stacked_bars(splits, parts, unit="tokens", names=_PARTS)
@@ -59,7 +59,9 @@ def contents_figure(facts: RunFacts) -> Figure:
 
 
 def _role_figures(facts: RunFacts) -> list[Figure]:
-    """Draw how many messages of each role are trained; nothing if the rows are not conversations."""
+    """Draw how many messages of each role are trained; nothing if the rows are not
+    conversations.
+    """
     counts = facts.manifest.facts.get("messages")
     if not counts:
         return []
@@ -99,8 +101,8 @@ def fill_figure(facts: RunFacts) -> Figure:
     bound = sum(group["metrics"]["bound"] for group in groups)
     average = sum(fill * group["bins"] for fill, group in zip(fills, groups, strict=True)) / bins
     answer = (
-        f"{average:.2f} % over {pluralise(bins, 'bin')}; no packing of the same sequences can do with"
-        f" fewer than {bound:,}. Least full is {groups[worst]['split']} of"
+        f"{average:.2f} % over {pluralise(bins, 'bin')}; no packing of the same sequences can do"
+        f" with fewer than {bound:,}. Least full is {groups[worst]['split']} of"
         f" {groups[worst]['dataset']} with {fills[worst]:.2f} %."
     )
     if average >= 95:

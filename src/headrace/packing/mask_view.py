@@ -1,4 +1,6 @@
-"""Print conversations as decoded tokens, with the trained parts in colour: `headrace peek --mask`."""
+"""Print conversations as decoded tokens, with the trained parts in colour: `headrace peek
+--mask`.
+"""
 
 from __future__ import annotations
 

@@ -67,12 +67,16 @@ def growing_edges(low: float, high: float) -> F64:
 
 
 def span_edges(values: F64) -> tuple[F64, bool]:
-    """Return edges like `edges_for`, for seconds of 1 and more, at units of clocks and calendars."""
+    """Return edges like `edges_for`, for seconds of 1 and more, at units of clocks and
+    calendars.
+    """
     low = float(values.min())
     high = float(values.max())
     if high < 50 * low:
         unit = max(
-            candidate for candidate in (1.0, 60.0, 3600.0, _DAY, _YEAR) if high >= 4 * candidate or candidate == 1
+            candidate
+            for candidate in (1.0, 60.0, 3600.0, _DAY, _YEAR)
+            if high >= 4 * candidate or candidate == 1
         )
         return even_edges(low / unit, high / unit, integral=unit == 1) * unit, False
     end = int(np.searchsorted(_CLOCK, high, "right"))

@@ -227,7 +227,9 @@ def histogram(
             (bounds[index], text_of[index])
             for index in range(0, len(bounds), max(1, (len(bounds) + 6) // 7))
         ]
-        cases = [f"abs(datum.value-{edge!r})<=1e-9*abs({edge!r}) ? {text!r}" for edge, text in ticks]
+        cases = [
+            f"abs(datum.value-{edge!r})<=1e-9*abs({edge!r}) ? {text!r}" for edge, text in ticks
+        ]
         axis |= {"values": [edge for edge, _ in ticks], "labelExpr": " : ".join([*cases, "''"])}
     else:
         axis["labelExpr"] = _SHORT
@@ -336,14 +338,20 @@ def quantiles(rows: Sequence[tuple[str, str, Sequence[float]]]) -> Chart:
     data = []
     table = []
     for column, role, values in rows:
-        every = [quantile for name, _, quantiles_of_split in rows if name == column for quantile in quantiles_of_split]
+        every = [
+            quantile
+            for name, _, quantiles_of_split in rows
+            if name == column
+            for quantile in quantiles_of_split
+        ]
         low = min(every)
         high = max(every)
         width = high - low or 1.0
         texts = [f"{value:,.4g}" for value in values]
         at = [(value - low) / width for value in values]
         quantile_text = ", ".join(
-            f"{percent} % {value}" for percent, value in zip((5, 25, 50, 75, 95), texts, strict=True)
+            f"{percent} % {value}"
+            for percent, value in zip((5, 25, 50, 75, 95), texts, strict=True)
         )
         hint = f"{column}, {role}: {quantile_text}"
         text = f"{texts[0]} … {texts[2]} … {texts[4]}"

@@ -36,8 +36,8 @@ def rows_figure(run_facts: RunFacts) -> Figure:
     if lost:
         most = by_size[0]
         answer = (
-            f"Of {pluralise(read, 'row')} read {percentage(sum(rows_by_split.values()), read)} are in a split."
-            f" {pluralise(lost, 'row')} {'was' if lost == 1 else 'were'} dropped,"
+            f"Of {pluralise(read, 'row')} read {percentage(sum(rows_by_split.values()), read)} are"
+            f" in a split. {pluralise(lost, 'row')} {'was' if lost == 1 else 'were'} dropped,"
             f" {'most of them ' if len(dropped) > 1 else ''}for {most}:"
             f" {run_facts.reason_in_words(most)}."
         )
@@ -72,7 +72,9 @@ def tables(run_facts: RunFacts) -> list[Table]:
         "finished": run_facts.run.finished_at,
         **{f"library {name}": version for name, version in sorted(manifest.libraries.items())},
         "source fingerprint": manifest.source["fingerprint"],
-        "source": f"{pluralise(manifest.source['files'], 'file')}, {size(manifest.source['bytes'])}",
+        "source": (
+            f"{pluralise(manifest.source['files'], 'file')}, {size(manifest.source['bytes'])}"
+        ),
         **{
             name: value
             for name, value in sorted(manifest.facts.items())

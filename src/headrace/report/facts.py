@@ -55,7 +55,9 @@ class RunFacts:
         return in_usual_order(self.manifest.splits)
 
     def reason_in_words(self, reason: str) -> str:
-        """Return why rows were dropped, in words; by default the reason's name without underscores."""
+        """Return why rows were dropped, in words; by default the reason's name without
+        underscores.
+        """
         return recipe_of_run(self.manifest.recipe).reasons.get(reason, reason.replace("_", " "))
 
 

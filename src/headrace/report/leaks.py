@@ -48,7 +48,8 @@ def page_of_leaks(report: LeakReport, name: str, max_share: float) -> Page:
         title=f"leaks: {name}",
         subtitle=f"{report.units.capitalize()} are compared by {columns}. {verdict}",
         tiles=[
-            (split, pluralise(rows, report.unit, report.units)) for split, rows in report.rows.items()
+            (split, pluralise(rows, report.unit, report.units))
+            for split, rows in report.rows.items()
         ],
         figures=figures,
         tables=_tables(report),
@@ -121,9 +122,12 @@ def _repeats(
         ]
     again = {split: rows for split, rows in repeats.repeated.items() if rows}
     if again:
-        text = listed([f"{pluralise(rows, unit, units)} of {split}" for split, rows in again.items()])
+        text = listed(
+            [f"{pluralise(rows, unit, units)} of {split}" for split, rows in again.items()]
+        )
         lines.append(
-            f"Within a split, {text} {verb(sum(again.values()), 'is', 'are')} {opening} an earlier one."
+            f"Within a split, {text} {verb(sum(again.values()), 'is', 'are')} {opening} an earlier"
+            " one."
         )
     pairs = {(item.split, item.earlier): (item.rows, item.fraction) for item in repeats.shared}
     pairs |= {
@@ -166,9 +170,9 @@ def _ids_figures(report: LeakReport, max_share: float) -> list[Figure]:
     answer = f"{many_entities(ids.entities)} may: {names}."
     if ids.separate:
         answer += (
-            f"\n{ids.separate:,} of them {verb(ids.separate, 'has', 'have')} names in different splits:"
-            f" up to {percentage(ids.fraction, 1)} of the entities of a split have another name in an"
-            " earlier one."
+            f"\n{ids.separate:,} of them {verb(ids.separate, 'has', 'have')} names in different"
+            f" splits: up to {percentage(ids.fraction, 1)} of the entities of a split have another"
+            " name in an earlier one."
         )
     chart = charts.bars(
         ["in different splits", "in one split"],
@@ -176,7 +180,9 @@ def _ids_figures(report: LeakReport, max_share: float) -> list[Figure]:
         ["shared", "empty"],
         unit="entities",
     )
-    return [Figure("ids", question, answer, chart, "warning" if ids.fraction > max_share else "plain")]
+    return [
+        Figure("ids", question, answer, chart, "warning" if ids.fraction > max_share else "plain")
+    ]
 
 
 def _columns_figures(report: LeakReport) -> list[Figure]:
@@ -185,10 +191,11 @@ def _columns_figures(report: LeakReport) -> list[Figure]:
         return []
     best = sorted(report.telling, key=lambda item: -item.accuracy)
     usual = best[0].most_frequent
+    verb = "does" if len(best) == 1 else "do, each alone"
     answer = (
-        f"{listed([item.column for item in best])} {'does' if len(best) == 1 else 'do, each alone'}."
-        f" The most frequent label is right for {percentage(usual, 1)}. It may be a legitimate feature,"
-        " so nothing was left out."
+        f"{listed([item.column for item in best])} {verb}."
+        f" The most frequent label is right for {percentage(usual, 1)}. It may be a legitimate"
+        " feature, so nothing was left out."
     )
     chart = charts.bars(
         [*(item.column for item in best), "most frequent label"],
@@ -207,7 +214,9 @@ def _benchmark_figures(report: LeakReport, max_share: float) -> list[Figure]:
         return []
     best: dict[tuple[str, int], float] = {}
     for overlap in report.overlaps:
-        best[overlap.source, overlap.item] = max(overlap.fraction, best.get((overlap.source, overlap.item), 0.0))
+        best[overlap.source, overlap.item] = max(
+            overlap.fraction, best.get((overlap.source, overlap.item), 0.0)
+        )
     parts: dict[str, list[float]] = {role: [] for role in _FOUND}
     lines = []
     for source, count in report.items.items():
@@ -260,8 +269,8 @@ def _time_figures(report: LeakReport) -> list[Figure]:
     ]
     lines = [f"{row['label']} from {row['hint']}." for row in rows]
     lines += [
-        f"{pluralise(item.unread, 'row')} of {item.split} {verb(item.unread, 'has', 'have')} no readable"
-        " time."
+        f"{pluralise(item.unread, 'row')} of {item.split} {verb(item.unread, 'has', 'have')} no"
+        " readable time."
         for item in report.periods
         if item.unread
     ]
@@ -277,7 +286,9 @@ def _time_figures(report: LeakReport) -> list[Figure]:
             for item in shared
         ]
         text = text or ["No row is at a time at which another split has other entities."]
-        pairs = {(item.split, item.earlier): (item.rows, item.fraction) for item in report.concurrent}
+        pairs = {
+            (item.split, item.earlier): (item.rows, item.fraction) for item in report.concurrent
+        }
         chart = _matrix(report, pairs, "rows", "at the time of other entities in")
         question = "Do splits share calendar time?"
         figures.append(
@@ -347,7 +358,9 @@ def _tables(report: LeakReport) -> list[Table]:
         columns = ["item", "split", "row", "share", "text"]
         folded.append(
             Table(
-                f"{pluralise(len(rows), 'place')} in which a row holds a benchmark item", columns, rows
+                f"{pluralise(len(rows), 'place')} in which a row holds a benchmark item",
+                columns,
+                rows,
             )
         )
     return folded

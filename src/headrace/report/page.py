@@ -63,7 +63,8 @@ def draw(chart: Chart, key: str, label: str) -> str:
     # Make ids unique on the page and independent of earlier drawings.
     names = {name: f"{key}-{number}" for number, name in enumerate(_ID.findall(drawn))}
     inside = _REFERENCE.sub(
-        lambda reference: f"{reference[1]}{names.get(reference[2], reference[2])}", drawn[opening.end() :]
+        lambda reference: f"{reference[1]}{names.get(reference[2], reference[2])}",
+        drawn[opening.end() :],
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="group" aria-label="{_shown(label)}"'
@@ -160,10 +161,10 @@ def _folded(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -
     more = ""
     if len(rows) > _MOST_ROWS:
         more = f"<p>and {len(rows) - _MOST_ROWS:,} more</p>"
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return (
         f"<details><summary>{_shown(title)}</summary>"
-        "<div"
-        f' class="grid"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{more}</details>'
+        f'<div class="grid">{table}</div>{more}</details>'
     )
 
 

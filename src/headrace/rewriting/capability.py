@@ -24,9 +24,10 @@ class RewriteRecipe(Recipe):
 
     name = "rewrite"
     commands = ("rewrite",)
-    help = """Rewrite shards as Parquet made to be trained on: the same rows, several times faster to decode.
+    help = """Rewrite shards as Parquet made to be trained on.
 
-    The splits of a prepared dataset stay; plain shards become the split "all". A rewrite that was killed resumes.
+    The rows are the same, and decode several times faster. The splits of a prepared dataset stay;
+    plain shards become the split "all". A rewrite that was killed resumes.
 
     Example:  headrace rewrite raw --out fast
     """
@@ -76,7 +77,9 @@ class RewriteRecipe(Recipe):
 
         return verify_rewrite(run, workers)
 
-    def figures(self, run_facts: RunFacts, common: Callable[[RunFacts], list[Figure]]) -> list[Figure]:
+    def figures(
+        self, run_facts: RunFacts, common: Callable[[RunFacts], list[Figure]]
+    ) -> list[Figure]:
         from headrace.rewriting.figures import figures
 
         return figures(run_facts)

@@ -27,10 +27,10 @@ def _size_figure(facts: RunFacts) -> Figure:
     nulls = sum(1 for totals in manifest.schema if totals["nullable"])
     answer = (
         f"{size(before)} in {pluralise(manifest.source['files'], 'file')} became {size(after)} in"
-        f" {pluralise(shards, 'shard')} of {pluralise(len(facts.blocks), 'block')}, {times:.2f} times the"
-        f" bytes, compression {manifest.facts.get('compression')}."
-        f" {len(manifest.schema) - nulls} of {pluralise(len(manifest.schema), 'column')} hold no null"
-        " and are declared so."
+        f" {pluralise(shards, 'shard')} of {pluralise(len(facts.blocks), 'block')},"
+        f" {times:.2f} times the bytes, compression {manifest.facts.get('compression')}."
+        f" {len(manifest.schema) - nulls} of {pluralise(len(manifest.schema), 'column')} hold no"
+        " null and are declared so."
     )
     labels = ["before", "after"]
     values = [before, after]

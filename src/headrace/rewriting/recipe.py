@@ -152,7 +152,9 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
     source = open_source(settings)
     names = source.schema.names
     if unknown := [name for name in settings.columns or () if name not in names]:
-        raise SettingsError(f"columns {unknown} are not in {source.root}; it has {shorten_list(names)}")
+        raise SettingsError(
+            f"columns {unknown} are not in {source.root}; it has {shorten_list(names)}"
+        )
     directories = dict.fromkeys(source.splits, PLAIN_DIRECTORY)
     metadata: dict[str, Any] = {"compression": settings.compression}
     if isinstance(source, FinishedRun):
@@ -233,9 +235,13 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
         repeats = repeats or count_kept(
             context.run, [_COUNTED.format(number) for number in range(len(chunks))], order
         )
-        warnings = repeats_told(repeats.earlier, {split: total.rows for split, total in totals.items()})
+        warnings = repeats_told(
+            repeats.earlier, {split: total.rows for split, total in totals.items()}
+        )
         how = f"compared by {names_told(compared)}; set content= to the columns that count"
-        context.warn([] if warnings is None else [f'{warnings}, {how}, or choose duplicates="drop"'])
+        context.warn(
+            [] if warnings is None else [f'{warnings}, {how}, or choose duplicates="drop"']
+        )
         metadata["duplicates"] = {
             "are": settings.duplicates,
             "content": list(compared),
@@ -367,7 +373,9 @@ def compared_columns(
             roles.get("label"),
             *roles.get("targets", ()),
         }
-        columns = tuple(name for name in recorded_columns or content_columns(names, left_out) if name in names)
+        columns = tuple(
+            name for name in recorded_columns or content_columns(names, left_out) if name in names
+        )
         why = "all columns of the output have a role; name those to compare with content="
         if columns:
             why = None
@@ -564,7 +572,9 @@ def plan_pieces(index: SplitIndex, directory: str, shard_bytes: int | None) -> l
             held += size
         targets = [f"{directory}/part-{number:05d}.parquet" for number in range(len(first_blocks))]
     chunks = []
-    for target, start, stop in zip(targets, first_blocks, [*first_blocks[1:], len(index.rows)], strict=True):
+    for target, start, stop in zip(
+        targets, first_blocks, [*first_blocks[1:], len(index.rows)], strict=True
+    ):
         shards = np.unique(index.shard_of_block[start:stop])
         chunks.append(
             Piece(
@@ -620,8 +630,8 @@ def metadata_of_bins(
             if shard_metadata.get(key) != metadata[0].get(key):
                 raise InputError(
                     f"{root / index.shards[shard]}: its {key} is {shard_metadata.get(key)!r}, of"
-                    f" {index.shards[shards[0]]} it is {metadata[0].get(key)!r}; such bins cannot be"
-                    " one shard: leave shard_bytes out"
+                    f" {index.shards[shards[0]]} it is {metadata[0].get(key)!r}; such bins cannot"
+                    " be one shard: leave shard_bytes out"
                 )
     return {
         key: value

@@ -160,7 +160,9 @@ class CellProgress:
 
 
 def listener_here(recipe: str) -> OnEvent | None:
-    """Return a listener that draws a run below the running notebook cell; None outside a notebook."""
+    """Return a listener that draws a run below the running notebook cell; None outside a
+    notebook.
+    """
     ipython = sys.modules.get("IPython")  # a notebook has imported it already
     if ipython is None:
         shell = None

@@ -73,7 +73,9 @@ def make(job: Job, engine: EngineName, address: str | None) -> Manifest:
 
 
 def _execute(job: Job, engine: Engine) -> Outcome:
-    """Execute the recipe over a source that must not change between the first stage and the last."""
+    """Execute the recipe over a source that must not change between the first stage and the
+    last.
+    """
     # fingerprints by content ignore the times: other content is another run
     if job.fingerprint_by == "stat":
         keep_beginning(job.run / STAGE_DIRECTORY, job.state, job.files)

@@ -135,7 +135,9 @@ def forget(
                 _delete(out_path, str(record.get("of")))
                 result = replace(result, other_runs=_other_runs(out_path, root))
         return result
-    prepared = prepare(_Without(run, erased), out, workers=workers, work_dir=work_dir, on_event=on_event)
+    prepared = prepare(
+        _Without(run, erased), out, workers=workers, work_dir=work_dir, on_event=on_event
+    )
     record = _record(prepared.run)
     if old_run == "delete":
         _delete(out_path, root.name)
@@ -258,7 +260,9 @@ class _Without:
         erasure = recipe_of_run(manifest.recipe).erasure()
         assert erasure is not None  # checked before the entities were looked for
         eraser = ShardEraser(run, self.erased.column, self.names, erasure)
-        work = [(shards[name], count) for counts in touched.values() for name, count in counts.items()]
+        work = [
+            (shards[name], count) for counts in touched.values() for name, count in counts.items()
+        ]
         tasks = [
             Task(old.file.path, old.file.bytes, partial(eraser.task, old, count))
             for old, count in work
@@ -368,7 +372,9 @@ def _shards_of(run: FinishedRun) -> dict[str, ShardRecord]:
             if block.shard not in sizes:
                 raise damaged(run.root / block.shard, "is missing")
             file = FileRecord(block.shard, sizes[block.shard], block.digest, block.checksum)
-            shards[block.shard] = ShardRecord(block.split, file, blocks_of_shard, block.format, block.source_shard)
+            shards[block.shard] = ShardRecord(
+                block.split, file, blocks_of_shard, block.format, block.source_shard
+            )
     return shards
 
 

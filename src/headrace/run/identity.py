@@ -115,7 +115,8 @@ def fingerprint(
     else:
         versions = [_version(path, states[path]) for path in paths]
     parts = [
-        [name, states[path].size, version] for (path, name), version in zip(files, versions, strict=True)
+        [name, states[path].size, version]
+        for (path, name), version in zip(files, versions, strict=True)
     ]
     return sha256_hex(canonical_json(parts))
 

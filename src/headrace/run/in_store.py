@@ -48,7 +48,9 @@ def publish_task(run: Path, target: Path, receipt: Receipt) -> None:
 
 
 def publish_found(run: Path, target: Path, receipts: Sequence[Receipt], workers: int) -> None:
-    """Publish tasks that an earlier attempt finished locally and may not have put into the store."""
+    """Publish tasks that an earlier attempt finished locally and may not have put into the
+    store.
+    """
     there = {fact.name for fact in place_of(target / "receipts").files_below()}
     left = []
     for receipt in receipts:

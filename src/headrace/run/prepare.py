@@ -166,7 +166,9 @@ def _point_in_place(out: Path, run: Path, manifest: Manifest, on_event: OnEvent)
 def _point_in_store(
     out: Path, target: Path, work: Path, manifest: Manifest, on_event: OnEvent
 ) -> None:
-    """Make a finished run of an object store the current one, and remove its local work directory."""
+    """Make a finished run of an object store the current one, and remove its local work
+    directory.
+    """
     place_of(target / SUCCESS).put_new(b"")
     point_record_at(out, target.name, manifest)
     on_event(Step("splits.linked", str(out)))

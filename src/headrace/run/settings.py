@@ -82,7 +82,9 @@ class RecipeSettings(Settings):
         )
 
     def config(self) -> dict[str, Any]:
-        """Return all settings as JSON, with views of the hub replaced by the addresses they show."""
+        """Return all settings as JSON, with views of the hub replaced by the addresses they
+        show.
+        """
         return {"recipe": self.recipe_name, **_with_addresses(self.model_dump(mode="json"))}
 
     def identity_settings(self) -> dict[str, Any]:

@@ -35,7 +35,8 @@ def tally(
     A shard without blocks has no rows and appears in neither.
     """
     with_rows = sorted(
-        (shard for shard in shards if shard.blocks), key=lambda shard: (shard.split, shard.file.path)
+        (shard for shard in shards if shard.blocks),
+        key=lambda shard: (shard.split, shard.file.path),
     )
     index = [
         IndexRow(

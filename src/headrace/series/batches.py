@@ -468,7 +468,5 @@ def finish(
 
 def _report_tables(spools: Sequence[Spool]) -> Iterator[pa.Table]:
     for spool in spools:
-        rows = [
-            {**report, "report": canonical_json(report).decode()} for report in spool.reports()
-        ]
+        rows = [{**report, "report": canonical_json(report).decode()} for report in spool.reports()]
         yield pa.Table.from_pylist(rows, schema=_REPORTS_SCHEMA)

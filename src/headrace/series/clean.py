@@ -333,7 +333,8 @@ def clean(
             "longest_gap": gaps.select(inside).longest(width),
         },
         first_last=np.stack(
-            [observed_cells.argmax(axis=0), stop - start - 1 - observed_cells[::-1].argmax(axis=0)], axis=1
+            [observed_cells.argmax(axis=0), stop - start - 1 - observed_cells[::-1].argmax(axis=0)],
+            axis=1,
         ),
         added_rows=stop - start - int(limits[-1] - limits[0]),
         trimmed_steps=(start, placed.axis.rows - stop),
@@ -516,9 +517,7 @@ def add_to_report(report: dict[str, Any], settings: Series, cleaned: Cleaned) ->
         if reason.word in rows:
             steps.append(f"dropped {rows[reason.word]} rows: {reason.word}")
     steps.append(f"trimmed {start} steps at the start and {end} at the end")
-    steps.append(
-        f"carried {filled} values into gaps of at most {settings.max_imputation_gap_size}"
-    )
+    steps.append(f"carried {filled} values into gaps of at most {settings.max_imputation_gap_size}")
     report |= {
         "period": {"start": first, "end": last, "steps": step_count},
         "valid_period": periods,
@@ -528,8 +527,7 @@ def add_to_report(report: dict[str, Any], settings: Series, cleaned: Cleaned) ->
         "imputation_info": imputation,
         "targets": {"observed": sum(targets.values()), **targets},
         "split_starts": {
-            split: split_times[split] if row < step_count else None
-            for split, row in starts.items()
+            split: split_times[split] if row < step_count else None for split, row in starts.items()
         },
     }
 

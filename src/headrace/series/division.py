@@ -91,7 +91,9 @@ class RollingCells:
     sides: Sequence[Side]
 
     @classmethod
-    def of(cls, cuts: Cuts, folds: Rolling, margin_us: int, held_out: Sequence[Side]) -> RollingCells:
+    def of(
+        cls, cuts: Cuts, folds: Rolling, margin_us: int, held_out: Sequence[Side]
+    ) -> RollingCells:
         """Shift both cuts by a step for each fold.
 
         margin_us: how long before a cut rows are in no split.

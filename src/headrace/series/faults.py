@@ -64,9 +64,7 @@ def _time_faults(settings: Series) -> Iterator[str]:
 
 def _cut_faults(settings: Series) -> Iterator[str]:
     """Find contradictions among settings that divide rows."""
-    ratios = {
-        name: getattr(settings, name) for name in ("train_ratio", "val_ratio", "test_ratio")
-    }
+    ratios = {name: getattr(settings, name) for name in ("train_ratio", "val_ratio", "test_ratio")}
     total = sum(ratios.values())
     if abs(total - 1) > _RATIOS_SUM:
         words = " + ".join(f"{name} {ratio}" for name, ratio in ratios.items())
@@ -75,9 +73,7 @@ def _cut_faults(settings: Series) -> Iterator[str]:
     if settings.cut_by_dates and any(
         ratio != fields[name].default for name, ratio in ratios.items()
     ):
-        yield (
-            "train_end or cut_dates, and ratios are given; cut by dates or by shares of targets"
-        )
+        yield ("train_end or cut_dates, and ratios are given; cut by dates or by shares of targets")
     if settings.val_end is not None and settings.train_end is None:
         yield "val_end is given without train_end; give both"
     used = [name for name in DIVISION_SETTINGS if getattr(settings, name) not in (None, ())]

@@ -299,8 +299,8 @@ def _filled_figures(run_facts: RunFacts) -> list[Figure]:
     answer = (
         f"{carried} carried forward into gaps, {remaining} still missing. {len(with_gaps):,} of"
         f" {pluralise(len(columns), 'column')} had gaps, most of all {worst['column']}:"
-        f" {percentage(worst['gaps'], worst['steps'])} of its steps, {pluralise(worst['longest'], 'step')} at"
-        " a time at most."
+        f" {percentage(worst['gaps'], worst['steps'])} of its steps,"
+        f" {pluralise(worst['longest'], 'step')} at a time at most."
     )
     if len(with_gaps) > _MOST_COLUMNS:
         answer += f" The {_MOST_COLUMNS} with most gaps are shown."

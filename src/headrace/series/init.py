@@ -458,8 +458,8 @@ def _look_at_rows(draft: _Draft, data: Look) -> None:
         and Frequency.parse(settings["frequency"]).steps_per_year > _DAYS_A_YEAR
     ):
         seen["time"] = (
-            f"{pluralise(twice, 'time comes', 'times come')} twice: if they are of clocks that change,"
-            " give time_zone."
+            f"{pluralise(twice, 'time comes', 'times come')} twice: if they are of clocks that"
+            " change, give time_zone."
         )
     sentinels: dict[float, list[str]] = {}
     missing = []
@@ -539,7 +539,8 @@ def _known_ahead(draft: _Draft, rows: pl.DataFrame) -> None:
     if 0 < len(ahead) < len(features):
         draft.settings |= {"future_features": ahead, "trim": "none"}
         draft.seen["future_features"] = (
-            f"Seen: only these have values in the {pluralise(len(later), 'row')} after the last target."
+            f"Seen: only these have values in the {pluralise(len(later), 'row')} after the last"
+            " target."
         )
 
 

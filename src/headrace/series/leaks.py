@@ -358,9 +358,7 @@ class _Refit:
     problem: str | None = None
     skipped: set[str] = field(default_factory=set)
 
-    def compare(
-        self, pipelines: Sequence[PipelineSettings], fitted: Fitted, group: _Group
-    ) -> F64:
+    def compare(self, pipelines: Sequence[PipelineSettings], fitted: Fitted, group: _Group) -> F64:
         """Compare the columns of the pipelines of the group's strategy; return all rows in units,
         NaN without an inverse.
         """

@@ -63,6 +63,4 @@ REASONS = (
 
 def reasons_of(settings: Series) -> list[str]:
     """Return the words of the reasons for which these settings can drop a row."""
-    return [
-        reason.word for reason in REASONS if reason.applies is None or reason.applies(settings)
-    ]
+    return [reason.word for reason in REASONS if reason.applies is None or reason.applies(settings)]

@@ -111,9 +111,7 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
         empty += receipt.extra["empty_shards"]
     empty += [f"{STATIC}/{name}" for path, name in static_files if not path.stat().st_size]
     digests = {record.path: record.digest for record in finished.files}
-    stores = {
-        record.path: record.checksum for record in records if record.path.startswith(STORE)
-    }
+    stores = {record.path: record.checksum for record in records if record.path.startswith(STORE)}
     rows_read = sum(receipt.rows_in for receipt in cleaned)
     passed = len(retained.names)
     original = len(source.names)
@@ -276,17 +274,14 @@ def _retain(
     for number, names in enumerate(passed):
         here = {name: dropped[name] for name in names if name in dropped}
         if here:
-            left_out += [
-                report for report in spools[number].reports() if report["entity"] in here
-            ]
+            left_out += [report for report in spools[number].reports() if report["entity"] in here]
             spools[number] = replace(spools[number], left_out=here)
     retained = [name for names in passed for name in names if name not in dropped]
     if not any(map(settings.division.trains, retained)):
         reports = (report for spool in spools for report in spool.reports())
         failures = (report for report in reports if report["failure_reason"] is not None)
         reasons = [
-            f"{report['entity']}: {report['failure_reason']}"
-            for report in islice(failures, _NAMES)
+            f"{report['entity']}: {report['failure_reason']}" for report in islice(failures, _NAMES)
         ]
         outcome = "trains" if retained else "passes"
         why = "all are held out" if retained else "the source has no rows"
@@ -336,9 +331,7 @@ def _warn(settings: Series, context: RunContext, retained: _Retained, original: 
     passed = len(retained.names)
     copies = retained.copies
     if copies and settings.duplicates != "drop":
-        pairs = ", ".join(
-            f"{name!r} those of {copies[name]!r}" for name in islice(copies, _NAMES)
-        )
+        pairs = ", ".join(f"{name!r} those of {copies[name]!r}" for name in islice(copies, _NAMES))
         if len(copies) > _NAMES:
             pairs += f" and {len(copies) - _NAMES:,} more"
         context.warn(
@@ -366,7 +359,9 @@ def _warn_of_values(
         who = pluralise(count, "entity lacks it and gets", "entities lack it and get")
         context.warn([f"static feature {name}: {who} the {settings.missing_static}"])
     if unusable:
-        words = ", ".join(f"{pluralise(count, 'value')} of {name}" for name, count in unusable.items())
+        words = ", ".join(
+            f"{pluralise(count, 'value')} of {name}" for name, count in unusable.items()
+        )
         context.warn(
             [
                 f"{words} after the train rows cannot be scaled and became missing, see quality"
@@ -518,9 +513,7 @@ def _with_frequency(settings: Series, context: RunContext, source: EntitySource)
     return settings.model_copy(update={"frequency": word})
 
 
-def _find_frequencies(
-    settings: Series, source: EntitySource, _: TaskFiles
-) -> dict[str, list[str]]:
+def _find_frequencies(settings: Series, source: EntitySource, _: TaskFiles) -> dict[str, list[str]]:
     """Return the frequencies of some entities, or if they show none, why."""
     words: list[str] = []
     why: dict[int, str] = {}

@@ -88,7 +88,10 @@ def fitted_by(manifest: Manifest) -> dict[str, Any]:
             f"run {manifest.run_id} of {manifest.recipe} has no fitted pipelines; name a run of"
             " series"
         )
-    return {"run": metadata.get(REUSED, {}).get("run", manifest.run_id), "pipelines": metadata[FACT]}
+    return {
+        "run": metadata.get(REUSED, {}).get("run", manifest.run_id),
+        "pipelines": metadata[FACT],
+    }
 
 
 def named_run(path: Path) -> NamedRun:

@@ -148,14 +148,18 @@ class Series(RecipeSettings):
     source: Places = Field((), description="Files, directories or glob patterns of time series.")
     region_time_series_base_dirs: Mapping[str, Path] = _source(
         default_factory=dict,
-        description="Directories of series by region, instead of source. An entity's region is its"
-        " name up to the first _.",
+        description=(
+            "Directories of series by region, instead of source. An entity's region is its"
+            " name up to the first _."
+        ),
     )
     reader: Literal["table", "wide", "xarray", "grdc", "camels_us"] = _source(
         "table",
-        description="Kind of source; wide: tables with a column per entity, each file named after"
-        " the value it holds; xarray: NetCDF files and Zarr stores; grdc: text files of the Global"
-        " Runoff Data Centre; camels_us: the root of that data set's text files.",
+        description=(
+            "Kind of source; wide: tables with a column per entity, each file named after the value"
+            " it holds; xarray: NetCDF files and Zarr stores; grdc: text files of the Global Runoff"
+            " Data Centre; camels_us: the root of that data set's text files."
+        ),
     )
     comment: str | None = _source(
         None, min_length=1, description="Prefix of lines of CSV files to skip, e.g. #."
@@ -171,63 +175,81 @@ class Series(RecipeSettings):
     )
     entities: NamesOrFile | None = _source(
         None,
-        description="Prepare only these entities; one without data is left out; @FILE: one name a"
-        " line.",
+        description=(
+            "Prepare only these entities; one without data is left out; @FILE: one name a line."
+        ),
     )
     entity: str = _column(
         FILE_NAME,
         min_length=1,
-        description="Column of the entity in long tables; file_name: each file is an entity, named"
-        " by the file without its extension.",
+        description=(
+            "Column of the entity in long tables; file_name: each file is an entity, named"
+            " by the file without its extension."
+        ),
     )
     time: str = _column("date", min_length=1, description="Column of the time.")
     time_format: Names = _repeated(
         "iso",
         panel="Columns and times",
-        description="How times are written: iso, an epoch such as epoch_s, or a strptime pattern;"
-        " several are tried in turn. Times without offset are UTC.",
+        description=(
+            "How times are written: iso, an epoch such as epoch_s, or a strptime pattern;"
+            " several are tried in turn. Times without offset are UTC."
+        ),
     )
     time_zone: Annotated[str | None, AfterValidator(_known_zone)] = _column(
         None,
-        description="Time zone of times without an offset, e.g. Europe/Berlin; the output is in"
-        " UTC. Default: UTC.",
+        description=(
+            "Time zone of times without an offset, e.g. Europe/Berlin; the output is in"
+            " UTC. Default: UTC."
+        ),
     )
     ambiguous_times: Literal["in_order", "earlier", "later", "error"] = _column(
         "in_order",
-        description="How to read a time that occurs twice in time_zone; in_order: the first row is"
-        " the earlier, the next the later; error: leave out its entity.",
+        description=(
+            "How to read a time that occurs twice in time_zone; in_order: the first row is"
+            " the earlier, the next the later; error: leave out its entity."
+        ),
     )
     nonexistent_times: Literal["error", "drop", "forward"] = _column(
         "error",
-        description="What to do with rows at a time that does not exist in time_zone; forward:"
-        " read it with the offset before the change; error: leave out their entity.",
+        description=(
+            "What to do with rows at a time that does not exist in time_zone; forward:"
+            " read it with the offset before the change; error: leave out their entity."
+        ),
     )
     frequency: str = _column(
         "infer",
-        description="Step of all series, e.g. 1d, 1h, 15m or 1mo; 1b: business days; infer: the"
-        " step of most entities; coarsest: the longest step of any entity, for resample.",
+        description=(
+            "Step of all series, e.g. 1d, 1h, 15m or 1mo; 1b: business days; infer: the"
+            " step of most entities; coarsest: the longest step of any entity, for resample."
+        ),
     )
     business_days: Annotated[Names, BeforeValidator(_as_days)] = _column(
         (),
-        description="Business days of 1b: YYYY-MM-DD, or @FILE with one a line. Default: Monday to"
-        " Friday.",
+        description=(
+            "Business days of 1b: YYYY-MM-DD, or @FILE with one a line. Default: Monday to Friday."
+        ),
     )
     snap: str | None = _column(
         None,
-        description="Move times to the nearest step if it is at most this far, e.g. 2m; needs"
-        " frequency.",
+        description=(
+            "Move times to the nearest step if it is at most this far, e.g. 2m; needs frequency."
+        ),
     )
     resample: Annotated[Mapping[str, Rule], BeforeValidator(_as_rules)] = _column(
         {},
-        description="Combine the rows of each step by a rule per column: mean, sum, min, max,"
-        " first or last of the values; total: their sum, and 0 in steps without values. * stands"
-        " for all others; one rule alone is for all columns.",
+        description=(
+            "Combine the rows of each step by a rule per column: mean, sum, min, max, first or last"
+            " of the values; total: their sum, and 0 in steps without values. * stands for all"
+            " others; one rule alone is for all columns."
+        ),
     )
     target: str = _column(min_length=1, description="Column to predict.")
     more_targets: Names = _column(
         (),
-        description="Further columns to predict, scaled like target; target alone decides where"
-        " shares cut.",
+        description=(
+            "Further columns to predict, scaled like target; target alone decides where shares cut."
+        ),
     )
     features: Names = _column((), description="Forcing columns.")
     past_features: Names = _column(
@@ -239,8 +261,9 @@ class Series(RecipeSettings):
     )
     categories: Mapping[str, Names] = _column(
         {},
-        description="Text features, and the texts that each may hold; stored as positions in this"
-        " list.",
+        description=(
+            "Text features, and the texts that each may hold; stored as positions in this list."
+        ),
     )
     calendar: Names = _column(
         (),
@@ -264,20 +287,25 @@ class Series(RecipeSettings):
     )
     static_features: Names = _static(
         (),
-        description="Columns of the static files: numbers, or texts that a pipeline of"
-        " preprocessing_configs encodes.",
+        description=(
+            "Columns of the static files: numbers, or texts that a pipeline of"
+            " preprocessing_configs encodes."
+        ),
     )
     missing_static: Literal["error", "drop_entity", "mean", "median"] = _static(
         "error",
-        description="What to do with an entity that lacks a static feature; mean, median: those of"
-        " the retained entities.",
+        description=(
+            "What to do with an entity that lacks a static feature; mean, median: those of"
+            " the retained entities."
+        ),
     )
     train_ratio: float = Field(
         0.6,
         gt=0,
         le=1,
-        description="Share of each entity's observed targets that train; the three ratios sum"
-        " to 1.",
+        description=(
+            "Share of each entity's observed targets that train; the three ratios sum to 1."
+        ),
     )
     val_ratio: float = Field(
         0.2, ge=0, lt=1, description="Share of each entity's observed targets that validate."
@@ -287,55 +315,73 @@ class Series(RecipeSettings):
     )
     train_end: str | None = Field(
         None,
-        description="Rows before this time train, in every entity, instead of a share of its"
-        " targets; e.g. 2010-10-01, which does not train itself.",
+        description=(
+            "Rows before this time train, in every entity, instead of a share of its"
+            " targets; e.g. 2010-10-01, which does not train itself."
+        ),
     )
     val_end: str | None = Field(
         None,
-        description="Rows from train_end to before this time validate, and the rest tests."
-        " Default: none validate.",
+        description=(
+            "Rows from train_end to before this time validate, and the rest tests."
+            " Default: none validate."
+        ),
     )
     cut_dates: LocalPath | None = Field(
         None,
-        description="Table of entity, train_end and val_end (CSV, Parquet) for entities with their"
-        " own dates. Others use train_end and val_end.",
+        description=(
+            "Table of entity, train_end and val_end (CSV, Parquet) for entities with their"
+            " own dates. Others use train_end and val_end."
+        ),
     )
     val_entities: NamesOrFile = _held_out(
         (),
-        description="Entities held out for validation; only they validate; @FILE: one name a line."
-        " With dates they validate between train_end and val_end, with shares in all rows.",
+        description=(
+            "Entities held out for validation; only they validate; @FILE: one name a line."
+            " With dates they validate between train_end and val_end, with shares in all rows."
+        ),
     )
     test_entities: NamesOrFile = _held_out(
         (),
-        description="Entities held out for testing; only they test; @FILE: one name a line. With"
-        " dates they test from val_end, with shares in all rows.",
+        description=(
+            "Entities held out for testing; only they test; @FILE: one name a line. With"
+            " dates they test from val_end, with shares in all rows."
+        ),
     )
     trim: Literal["all", "target", "none"] = Field(
         "all",
-        description="Where a series begins and ends; all: at the first and last value of all"
-        " columns; target: at those of the target; none: at its first and last row, which keeps"
-        " warm-up weather and known futures.",
+        description=(
+            "Where a series begins and ends; all: at the first and last value of all"
+            " columns; target: at those of the target; none: at its first and last row, which keeps"
+            " warm-up weather and known futures."
+        ),
     )
     gap: str | None = Field(
         None, description="Rows closer than this before a cut are in no split, such as 30d."
     )
     label_horizon: str | None = Field(
         None,
-        description="How long after its time a target is known, e.g. 7d: rows whose target is not"
-        " known at a cut are in no split (a purge).",
+        description=(
+            "How long after its time a target is known, e.g. 7d: rows whose target is not"
+            " known at a cut are in no split (a purge)."
+        ),
     )
     folds: Folds = Field(
         None,
-        description="Prepare folds instead of one split: cuts that roll on from train_end and"
-        " val_end, such as rolling:n=5,step=365d. Scalers are those of fold 0.",
+        description=(
+            "Prepare folds instead of one split: cuts that roll on from train_end and"
+            " val_end, such as rolling:n=5,step=365d. Scalers are those of fold 0."
+        ),
     )
     min_train_years: float = Field(
         5.0, ge=0, description="Years of observed targets that an entity needs for training."
     )
     duplicate_times: Literal["error", "first", "last", "nearest"] = _rows(
         "error",
-        description="What to do with several rows of one time; error: leave out their entity;"
-        " others: keep one row; nearest: the one that snap moved least.",
+        description=(
+            "What to do with several rows of one time; error: leave out their entity;"
+            " others: keep one row; nearest: the one that snap moved least."
+        ),
     )
     off_grid: Literal["error", "drop"] = _rows(
         "error",
@@ -348,19 +394,22 @@ class Series(RecipeSettings):
     null_entity: Literal["error", "drop"] = _rows(
         "error", description="What to do with rows of long tables that have no entity."
     )
-    duplicates: Annotated[
-        Duplicates, never_groups("every entity of series is in all splits")
-    ] = _rows(
-        "count",
-        description="Entities with the values and times of an earlier one; drop: keep the first,"
-        " in the order of entities; count: reported; allow: not looked for. Not group: every"
-        " entity is in all splits.",
+    duplicates: Annotated[Duplicates, never_groups("every entity of series is in all splits")] = (
+        _rows(
+            "count",
+            description=(
+                "Entities with the values and times of an earlier one; drop: keep the first, in the"
+                " order of entities; count: reported; allow: not looked for. Not group: every"
+                " entity is in all splits."
+            ),
+        )
     )
     max_imputation_gap_size: int = Field(
         5,
         ge=0,
-        description="Longest gap, in steps, that is filled with the value before it; longer gaps"
-        " stay.",
+        description=(
+            "Longest gap, in steps, that is filled with the value before it; longer gaps stay."
+        ),
     )
     impute_target: Literal["never", "forward"] = Field(
         "never", description="How gaps of the target are filled; forward: like those of features."
@@ -375,9 +424,11 @@ class Series(RecipeSettings):
     )
     pipelines_from: LocalPath | None = Field(
         None,
-        description="Finished run, or its dataset directory, whose fitted pipelines scale this"
-        " run's rows. They are not fitted again, every row is in test, and targets may be missing."
-        " Other settings default to those of that run.",
+        description=(
+            "Finished run, or its dataset directory, whose fitted pipelines scale this run's rows."
+            " They are not fitted again, every row is in test, and targets may be missing. Other"
+            " settings default to those of that run."
+        ),
     )
     batch_size: int = Field(
         50, ge=1, description="Entities processed at a time, which decides memory."

@@ -596,9 +596,7 @@ def unread_time(settings: Series, table: pa.Table, row: int, first_row: int) -> 
     if value is None or value == "":
         why = "which is missing; correct it"
     elif isinstance(value, int):
-        why = (
-            "which is a number; for seconds or steps that are counted give time_format='epoch_s'"
-        )
+        why = "which is a number; for seconds or steps that are counted give time_format='epoch_s'"
     else:
         words = " or ".join(settings.time_format)
         why = f"which is not a time of time_format: {advice(value, words, 'time_format')}"

@@ -318,9 +318,7 @@ def _join_times(times: I64, values: F64, columns: I64) -> tuple[I64, F64]:
     return times[first], joined
 
 
-def _spread_source(
-    settings: Series, run: Path, parts: int, columns: Sequence[int]
-) -> EntitySource:
+def _spread_source(settings: Series, run: Path, parts: int, columns: Sequence[int]) -> EntitySource:
     """Open `parts` spread files; the source includes requested entities that have no rows.
 
     columns: for wide tables, the column that each part holds; rows of one time are then joined into

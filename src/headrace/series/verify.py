@@ -159,9 +159,7 @@ def _check_entities(run: FinishedRun, settings: Series) -> Check:
     elif short:
         problem = f"{path}: {short[0]} trains on fewer than {required:,} targets"
     elif settings.static_features and names != _static_names(run, settings, table):
-        problem = (
-            f"{run.root / STATICS}: has its rows in another order than {ENTITIES} says"
-        )
+        problem = f"{run.root / STATICS}: has its rows in another order than {ENTITIES} says"
     elif unreported:
         problem = f"{run.root}: {unreported[0]} has no quality report"
     return Check("entities", detail, problem)
@@ -256,9 +254,7 @@ def _check_shard(
     return _ShardRows(expected, in_no_split)
 
 
-def _calendar_problem(
-    settings: Series, shard: Path, entity: Entity, matrix: F32
-) -> str | None:
+def _calendar_problem(settings: Series, shard: Path, entity: Entity, matrix: F32) -> str | None:
     first = len(settings.columns)
     last = first + len(settings.calendar_columns)
     stored = entity.of_batch(matrix)[:, first:last]
@@ -409,7 +405,9 @@ def _check_held_out(run: FinishedRun, settings: Series, table: pl.DataFrame) -> 
                 allowed = side == split or (side == "train" and split not in held_out)
                 if not allowed and problem is None:
                     name = table["entity"][number]
-                    problem = f"{run.root / ENTITIES}: {name!r} has rows in {split} and is of {side}"
+                    problem = (
+                        f"{run.root / ENTITIES}: {name!r} has rows in {split} and is of {side}"
+                    )
     counts = Counter[str](sides)
     words = ", ".join(
         f"{counts[side]:,} of {side}" for side in SPLITS if side == "train" or side in held_out
@@ -539,8 +537,7 @@ def _check_pipelines(run: FinishedRun, settings: Series) -> Check:
     problem = None
     if fitted["pipelines"] != digests:
         problem = (
-            f"{run.root}: its pipelines are not those of {fitting_run} in"
-            f" {settings.pipelines_from}"
+            f"{run.root}: its pipelines are not those of {fitting_run} in {settings.pipelines_from}"
         )
     return Check(name, f"{same} that {fitting_run} fitted", problem)
 

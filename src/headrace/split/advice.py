@@ -1,4 +1,6 @@
-"""Judge a split by its scans and counts: refuse wrong units, warn of odd values and small splits."""
+"""Judge a split by its scans and counts: refuse wrong units, warn of odd values and small
+splits.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,9 @@ def _why_few_test(settings: TemporalSplit, counts: Counts, scans: Scans) -> str:
     late = counts.rows["test"] + trained + validated + repeated
     remedy = f"give an earlier {setting('split_date')}"
     if late > 2 * counts.rows["test"]:
-        why = f"of {pluralise(late, 'row')} from {date} on, {trained:,} belong to entities that train"
+        why = (
+            f"of {pluralise(late, 'row')} from {date} on, {trained:,} belong to entities that train"
+        )
         if validated:
             why += f" and {validated:,} to entities that validate"
         if repeated:
@@ -113,8 +117,8 @@ def _why_few_test(settings: TemporalSplit, counts: Counts, scans: Scans) -> str:
             why += f", and the last date is {moment(last)}"
     if dropped["duplicate"]:
         why += (
-            f"; of all splits, {pluralise(dropped['duplicate'], 'row')} with the content of an earlier"
-            " one are left out"
+            f"; of all splits, {pluralise(dropped['duplicate'], 'row')} with the content of an"
+            " earlier one are left out"
         )
     return f"{why}; {remedy}"
 
@@ -146,7 +150,8 @@ def odd_values(settings: TemporalSplit, scans: Scans) -> Iterator[str]:
             meaning = "a class"
         for text, count in counts.items():
             yield (
-                f"{name}: {pluralise(count, 'row')} hold the text {text!r}, which is {meaning}; pandas"
+                f"{name}: {pluralise(count, 'row')} hold the text {text!r}, which is {meaning};"
+                " pandas"
                 " reads it as missing: "
                 f'if it is, give {setting("null_values")}["{text}"]'
             )

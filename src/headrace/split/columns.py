@@ -31,12 +31,15 @@ def main_target(
     others = [name for name in targets if name != main]
     kinds = [table.schema.field(name).type for name in others]
     all_integers = all(
-        pa.types.is_boolean(data_type) or (pa.types.is_integer(data_type) and data_type != pa.uint64())
+        pa.types.is_boolean(data_type)
+        or (pa.types.is_integer(data_type) and data_type != pa.uint64())
         for data_type in kinds
     )
     if all_integers:
         columns = [
-            table[name].cast(pa.int8() if pa.types.is_boolean(data_type) else data_type).cast(pa.int64())
+            table[name]
+            .cast(pa.int8() if pa.types.is_boolean(data_type) else data_type)
+            .cast(pa.int64())
             for name, data_type in zip(others, kinds, strict=True)
         ]
     else:
@@ -56,7 +59,9 @@ def number_texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """
     is_integer = pc.and_kleene(pc.equal(pc.floor(values), values), pc.less(pc.abs(values), 2.0**53))
     integers = (
-        pc.if_else(is_integer, values, pa.scalar(0.0)).cast(pa.int64(), safe=False).cast(pa.string())
+        pc.if_else(is_integer, values, pa.scalar(0.0))
+        .cast(pa.int64(), safe=False)
+        .cast(pa.string())
     )
     return pc.if_else(
         pc.fill_null(is_integer, True),

@@ -146,8 +146,8 @@ def settings_from_environment(environment: Mapping[str, str]) -> tuple[dict[str,
             present_name = "MAIN_TASK_INDEX"
             missing = "TARGETS"
         raise SettingsError(
-            f"{present_name} is {text(present_name)!r} and {missing} is not set, so no main target would be made;"
-            f" set {missing}, or unset {present_name}"
+            f"{present_name} is {text(present_name)!r} and {missing} is not set, so no main target"
+            f" would be made; set {missing}, or unset {present_name}"
         )
     settings = {
         **{name: text(variable) for name, variable in _REQUIRED.items()},

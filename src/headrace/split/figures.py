@@ -68,12 +68,14 @@ def timeline_figure(data: RunFacts) -> Figure | None:
     for split in data.splits:
         split_blocks = blocks.filter(pl.col("split") == split)
         if not split_blocks.is_empty():
-            first, last = split_blocks.select(pl.col("key_min").min(), pl.col("key_max").max()).row(0)
+            first, last = split_blocks.select(pl.col("key_min").min(), pl.col("key_max").max()).row(
+                0
+            )
             lines.append(f"{split} from {moment(first)} to {moment(last)}")
     if late or early:
         answer = (
-            f"No: {pluralise(late + early, 'block')} span the cutoff {moment(cutoff)}; run `headrace"
-            " verify`."
+            f"No: {pluralise(late + early, 'block')} span the cutoff {moment(cutoff)}; run"
+            " `headrace verify`."
         )
     else:
         early_splits = " and ".join(split for split in data.splits if split != "test")
@@ -83,8 +85,7 @@ def timeline_figure(data: RunFacts) -> Figure | None:
         answer = f"Yes: {early_splits} {ends} before {moment(cutoff)}, test begins there."
         if after.is_empty():
             answer = (
-                f"Test is empty: {_why_empty(data)}. {early_splits} {ends} before"
-                f" {moment(cutoff)}."
+                f"Test is empty: {_why_empty(data)}. {early_splits} {ends} before {moment(cutoff)}."
             )
     answer = "\n".join([answer, f"{'; '.join(lines)}."])
     if late or early or after.is_empty():
@@ -197,7 +198,9 @@ def label_figures(data: RunFacts) -> list[Figure]:
         index = data.run.split_index(split)
         read = data.run.block_reader(split, verify="never")
         for block in range(len(index.rows)):
-            class_rows += np.bincount(read(block, [column])[column].to_numpy(), minlength=len(classes))
+            class_rows += np.bincount(
+                read(block, [column])[column].to_numpy(), minlength=len(classes)
+            )
     counts = {split: class_rows for split, class_rows in counts.items() if class_rows.any()}
     if not counts:
         return []
@@ -210,8 +213,8 @@ def label_figures(data: RunFacts) -> list[Figure]:
     common_class = int(order[0])
     answer = (
         f"{column} has {pluralise(len(names), 'class', 'classes')}. Most frequent is"
-        f" {names[common_class]} with {percentage(int(total[common_class]), int(total.sum()))} of all"
-        " rows."
+        f" {names[common_class]} with {percentage(int(total[common_class]), int(total.sum()))} of"
+        " all rows."
     )
     if len(shares) > 1:
         fractions = [
@@ -239,7 +242,9 @@ def label_figures(data: RunFacts) -> list[Figure]:
         [100 * count / int(counts[split].sum()) for _, count, split in bars],
         [split for _, _, split in bars],
         unit="of the rows",
-        texts=[f"{percentage(count, int(counts[split].sum()))} · {count:,}" for _, count, split in bars],
+        texts=[
+            f"{percentage(count, int(counts[split].sum()))} · {count:,}" for _, count, split in bars
+        ],
     )
     return [
         Figure(
@@ -357,7 +362,9 @@ def _largest_gap(first: F64, second: F64) -> float:
 
 
 def _much_to_read(data: RunFacts, most_rows: int) -> bool:
-    """Return True if a column has more rows than that, or lies in large shards that are read whole."""
+    """Return True if a column has more rows than that, or lies in large shards that are
+    read whole.
+    """
     totals = data.manifest.splits.values()
     parquet = data.blocks["format"].is_in(["parquet"]).all()
     return sum(split_totals.rows for split_totals in totals) > most_rows or (
@@ -384,7 +391,9 @@ def entity_figures(data: RunFacts) -> list[Figure]:
         return [Figure("entities", question, answer)]
     parts = {}
     lines = []
-    values = np.concatenate([entity_rows["rows"].to_numpy() for entity_rows in sizes.values()]).astype(np.float64)
+    values = np.concatenate(
+        [entity_rows["rows"].to_numpy() for entity_rows in sizes.values()]
+    ).astype(np.float64)
     if not len(values):
         return []
     edges, grows = edges_for(values)
@@ -394,7 +403,8 @@ def entity_figures(data: RunFacts) -> list[Figure]:
         if len(rows):
             lines.append(
                 f"{split}: {many_entities(len(rows))} with a median of {np.median(rows):,.0f} rows"
-                f" and at most {rows.max():,.0f} ({percentage(float(rows.max()), float(rows.sum()))} of"
+                " and at most"
+                f" {rows.max():,.0f} ({percentage(float(rows.max()), float(rows.sum()))} of"
                 f" {split})."
             )
     both = 0

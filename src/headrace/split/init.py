@@ -144,7 +144,8 @@ def _time(sample: Look, options: AskedSplit) -> tuple[Column, Section]:
     if options.time is not None:
         name = known(options.time, sample.columns, "--time")
         best = next(
-            (candidate for candidate in _number_times(sample) if candidate.name == name), sample.columns[name]
+            (candidate for candidate in _number_times(sample) if candidate.name == name),
+            sample.columns[name],
         )
     elif not times:
         raise SettingsError(
@@ -210,12 +211,14 @@ def _entity(sample: Look, options: AskedSplit, time: str) -> tuple[str, Section]
         usable = [
             candidate
             for candidate in candidates
-            if _LEAST_ENTITIES <= candidate.distinct <= _MOST_OWN * max(1, candidate.rows - candidate.missing)
+            if _LEAST_ENTITIES
+            <= candidate.distinct
+            <= _MOST_OWN * max(1, candidate.rows - candidate.missing)
         ]
         if not usable:
             raise SettingsError(
-                f"{options.source[0]}: no column repeats as an entity's would; give --entity, one of "
-                f"{', '.join(list(sample.columns)[:20])}"
+                f"{options.source[0]}: no column repeats as an entity's would; give --entity, one"
+                f" of {', '.join(list(sample.columns)[:20])}"
             )
         usable.sort(
             key=lambda candidate: (
@@ -230,7 +233,9 @@ def _entity(sample: Look, options: AskedSplit, time: str) -> tuple[str, Section]
             f"No entity may be in both train and test. Chosen by name and counts: {best.words()}."
         )
         if others:
-            words += f" Others that could be: {', '.join(candidate.words() for candidate in others)}."
+            words += (
+                f" Others that could be: {', '.join(candidate.words() for candidate in others)}."
+            )
     section = Section(words, {"entity": best.name})
     if best.missing:
         # or "own", which makes them one entity; both are counted

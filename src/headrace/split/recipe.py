@@ -294,9 +294,7 @@ def _written_shards(
         )
         tasks.append(Task(split, size, work))
     joined = context.stage("join", tasks)
-    return [
-        ShardRecord(part.subject, part.files[0], part.extra["blocks"], word) for part in joined
-    ]
+    return [ShardRecord(part.subject, part.files[0], part.extra["blocks"], word) for part in joined]
 
 
 def directory_of(split: str) -> str:

@@ -38,7 +38,8 @@ Codes = npt.NDArray[np.uint16]
 class DropRule:
     """A reason to drop a row.
 
-    reason: its word in the manifest. sentence: for people. applies: masks the rows [N]; None for no row.
+    reason: its word in the manifest. sentence: for people. applies: masks the rows [N]; None for no
+    row.
     """
 
     reason: str

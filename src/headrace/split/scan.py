@@ -260,7 +260,9 @@ class _ShardScan:
         return times
 
     def _in_repeated_hour(self, times: Dates) -> Bools:
-        """Mask the wall-clock times in an hour around a cut that clocks repeat: they have no side."""
+        """Mask the wall-clock times in an hour around a cut that clocks repeat: they have
+        no side.
+        """
         repeated = np.zeros(len(times.micros), np.bool_)
         for cutoff in self.cutoffs:
             if cutoff.fold_start_us < cutoff.fold_end_us:
@@ -319,7 +321,8 @@ class _ShardScan:
         codes = np.concatenate(self.codes)
         if len(self.names) == 1:
             entity = codes.astype(np.int32)
-        else:  # map indices into the lists of all chunks to indices into one list of distinct entities
+        else:
+            # map indices into the lists of all chunks to indices into one list of distinct entities
             if self.names:
                 names = pa.concat_arrays(self.names)
             else:

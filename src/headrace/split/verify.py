@@ -263,7 +263,9 @@ def settings_of(run: FinishedRun) -> TemporalSplit:
 
 
 def times_of(run: FinishedRun, settings: TemporalSplit, table: pa.Table) -> tuple[Dates, I64]:
-    """Read the dates of output rows; return them, and their microseconds on the clock of the index."""
+    """Read the dates of output rows; return them, and their microseconds on the clock of
+    the index.
+    """
     dates = parse_dates(
         nulled(table[settings.time], ("", *settings.null_values)), settings.time_format
     )
@@ -343,7 +345,9 @@ def _split_checks(output: _Output) -> list[Check]:
 
 
 def _entities_disjoint(output: _Output) -> Iterator[Check]:
-    """Check that no entity is in train and another split, nor in val and test if that is asked for."""
+    """Check that no entity is in train and another split, nor in val and test if that is
+    asked for.
+    """
     seen = output.seen
     train = seen["train"].entities
     for other in () if output.settings.entity is None else ("val", "test"):

@@ -106,7 +106,9 @@ class Room:
             return total + size <= self._limit
 
     def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
-        for directory in [Path(entry.path) for entry in os.scandir(self._directory) if entry.is_dir()]:
+        for directory in [
+            Path(entry.path) for entry in os.scandir(self._directory) if entry.is_dir()
+        ]:
             with suppress(FileNotFoundError), os.scandir(directory) as entries:
                 for entry in entries:
                     with suppress(FileNotFoundError):

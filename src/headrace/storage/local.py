@@ -112,7 +112,9 @@ def make_directory(path: Path) -> Path:
 
 
 def temporary_for(target: Path) -> Path:
-    """Make a temporary name beside `target` that no other attempt uses, without creating the file."""
+    """Make a temporary name beside `target` that no other attempt uses, without creating
+    the file.
+    """
     return target.with_name(f"{TEMP_PREFIX}{target.name}-{secrets.token_hex(8)}")
 
 
@@ -380,7 +382,9 @@ class LocalPlace:
 
     def free_bytes(self) -> int | None:
         here = self.path.absolute()
-        return shutil.disk_usage(next(directory for directory in (here, *here.parents) if directory.exists())).free
+        return shutil.disk_usage(
+            next(directory for directory in (here, *here.parents) if directory.exists())
+        ).free
 
     def read(self) -> bytes:
         if self.path.exists() and not self.path.is_file():

@@ -197,7 +197,9 @@ class ObjectPlace:
     def files_below(self) -> list[Fact]:
         def look() -> list[Fact]:
             listing = self._verbs.list(self._store, self._key or None, chunk_size=1000)
-            return [_fact(entry, self._relative(entry["path"])) for chunk in listing for entry in chunk]
+            return [
+                _fact(entry, self._relative(entry["path"])) for chunk in listing for entry in chunk
+            ]
 
         return sorted(self._do(look), key=lambda fact: fact.name)
 

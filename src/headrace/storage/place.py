@@ -146,7 +146,9 @@ class Place(Protocol):
         """Copy the bytes to a local file, whole and not synced."""
 
     def local_copy(self) -> AbstractContextManager[Path]:
-        """Give the file itself where it is local, or a temporary copy that is removed afterwards."""
+        """Give the file itself where it is local, or a temporary copy that is removed
+        afterwards.
+        """
 
     def local_tree(self) -> AbstractContextManager[Path]:
         """Give a directory and all files below it in the same way."""
@@ -170,7 +172,9 @@ class Place(Protocol):
         """Delete a file; a missing one is not an error."""
 
     def delete_below(self) -> int | None:
-        """Delete a directory and everything below it; return its bytes, None if nothing was there."""
+        """Delete a directory and everything below it; return its bytes, None if nothing was
+        there.
+        """
 
     def sweep(self, older_than_s: float | None = None) -> None:
         """Delete the temporary files that killed writers of this name left beside it."""

@@ -72,7 +72,14 @@ def path_of(address: str | PurePath) -> Path:
             f" {', '.join(SCHEMES)}://"
         )
     name, _, key = remainder.partition("/")
-    if not name or "@" in name or ":" in name or "?X-" in remainder or "?sig=" in remainder or "?sv=" in remainder:
+    if (
+        not name
+        or "@" in name
+        or ":" in name
+        or "?X-" in remainder
+        or "?sig=" in remainder
+        or "?sv=" in remainder
+    ):
         raise SettingsError(
             f"{scheme}:// address: has"
             f" {'no bucket' if not name else 'credentials or a query in it'}; give"

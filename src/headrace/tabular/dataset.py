@@ -275,7 +275,9 @@ class PipelineIterableDataset(StreamingDataset):
 
     @property
     def _current_epoch(self) -> int:
-        """The epoch, under the name that training code written for this interface reads and sets."""
+        """The epoch, under the name that training code written for this interface reads and
+        sets.
+        """
         return self.epoch
 
     @_current_epoch.setter

@@ -40,7 +40,9 @@ class Measurement:
     part: int
 
 
-def random_pings(seed: int, count: int, *, entities: int = 20, peers: int = 9, span_s: int = 5000) -> list[Ping]:
+def random_pings(
+    seed: int, count: int, *, entities: int = 20, peers: int = 9, span_s: int = 5000
+) -> list[Ping]:
     """In no order, with ties in time, doubles, failures of all kinds, and entities of very different sizes."""
     rng = random.Random(seed)
     sources = [_address(rng) for _ in range(entities)]
@@ -49,8 +51,12 @@ def random_pings(seed: int, count: int, *, entities: int = 20, peers: int = 9, s
         Ping(
             sources[min(int(rng.expovariate(0.3)), entities - 1)],
             rng.choice(targets),
-            1_700_000_000_000_000 + rng.randrange(span_s) * 1_000_000 + rng.choice([0, 0, 5, 999_999]),
-            rng.choice([None, float("nan"), -1.0, 0.0, round(rng.uniform(0, 400), 3), rng.uniform(0, 1e6)]),
+            1_700_000_000_000_000
+            + rng.randrange(span_s) * 1_000_000
+            + rng.choice([0, 0, 5, 999_999]),
+            rng.choice(
+                [None, float("nan"), -1.0, 0.0, round(rng.uniform(0, 400), 3), rng.uniform(0, 1e6)]
+            ),
         )
         for _ in range(count)
     ]
@@ -75,7 +81,9 @@ def write_pings(directory: Path, shards: Sequence[Sequence[Ping]]) -> Path:
             "event_time": pa.array([ping.event_time for ping in pings], pa.timestamp("us", "UTC")),
             "dst_addr": pa.array([ping.dst_addr for ping in pings], pa.string()),
         }
-        pq.write_table(pa.table(columns), directory / f"part-{number:05d}.parquet", row_group_size=1000)
+        pq.write_table(
+            pa.table(columns), directory / f"part-{number:05d}.parquet", row_group_size=1000
+        )
     return directory
 
 
@@ -87,7 +95,9 @@ def dealt(pings: Sequence[Ping], shards: int) -> list[list[Ping]]:
 def histories(source: Path, out: Path, *, workers: int = 1, **settings: Any) -> Prepared:
     """The run of `Histories` with peers."""
     return prepare(
-        Histories(source=source, **{"peer": "dst_addr", "partitions": 3, "train_ratio": 0.6, **settings}),
+        Histories(
+            source=source, **{"peer": "dst_addr", "partitions": 3, "train_ratio": 0.6, **settings}
+        ),
         out,
         workers=workers,
     )
@@ -146,7 +156,10 @@ def expected_measurements(pings: Sequence[Ping]) -> list[dict[str, Any]]:
 
 
 def without_part(measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
-    return [{name: value for name, value in asdict(each).items() if name != "part"} for each in measurements]
+    return [
+        {name: value for name, value in asdict(each).items() if name != "part"}
+        for each in measurements
+    ]
 
 
 def in_order(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -44,7 +44,9 @@ def test_a_bad_row_is_an_error_that_names_file_row_column_and_value(
 ) -> None:
     write_rows(tmp_path / "in" / f"a.{extension}", HEADER, [GOOD])
     path = write_rows(
-        tmp_path / "in" / f"b.{extension}", HEADER, [GOOD, GOOD, [value or None for value in bad_row(reason)], GOOD]
+        tmp_path / "in" / f"b.{extension}",
+        HEADER,
+        [GOOD, GOOD, [value or None for value in bad_row(reason)], GOOD],
     )
     name, value = BAD[reason]
 
@@ -63,12 +65,19 @@ def test_bad_rows_may_be_dropped_and_are_counted_with_their_first_place(tmp_path
     write_rows(tmp_path / "in" / "part-1.csv", HEADER, [bad_row("null_peer")])
     prepared = histories(tmp_path / "in", tmp_path / "out", bad_rows="drop")
 
-    expected = dict.fromkeys(BAD, 2) | {"null_peer": 3, "missing_value": 0, "negative_value": 0, "zero_value": 0}
+    expected = dict.fromkeys(BAD, 2) | {
+        "null_peer": 3,
+        "missing_value": 0,
+        "negative_value": 0,
+        "zero_value": 0,
+    }
     assert expected | {"not_sampled": 0} == prepared.manifest.dropped
     first = prepared.manifest.facts["first_dropped"]
     assert set(BAD) == set(first)
     for number, (reason, (name, value)) in enumerate(BAD.items()):
-        assert first[reason].startswith(f"part-0.csv: row {2 + 2 * number}: {name} is {value or None!r}")
+        assert first[reason].startswith(
+            f"part-0.csv: row {2 + 2 * number}: {name} is {value or None!r}"
+        )
     assert sum(prepared.manifest.facts["source_rows"].values()) == 2
     assert headrace.verify(tmp_path / "out").problems == []
 
@@ -77,7 +86,9 @@ def test_a_row_has_one_reason_the_first(tmp_path: Path) -> None:
     write_rows(tmp_path / "in" / "a.csv", HEADER, [GOOD, ["x", "y", "z", "w"]])
     prepared = histories(tmp_path / "in", tmp_path / "out", bad_rows="drop")
 
-    assert {"unreadable_time": 1} == {word: count for word, count in prepared.manifest.dropped.items() if count}
+    assert {"unreadable_time": 1} == {
+        word: count for word, count in prepared.manifest.dropped.items() if count
+    }
 
 
 VALUES = [
@@ -91,7 +102,9 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("value", "rule"), VALUES)
-def test_values_that_are_no_latency_are_what_their_rule_says(tmp_path: Path, value: str, rule: str) -> None:
+def test_values_that_are_no_latency_are_what_their_rule_says(
+    tmp_path: Path, value: str, rule: str
+) -> None:
     write_rows(tmp_path / "in" / "a.csv", HEADER, [GOOD, [*GOOD[:3], value]])
 
     def rtts(word: str) -> list[float | None]:
@@ -100,7 +113,9 @@ def test_values_that_are_no_latency_are_what_their_rule_says(tmp_path: Path, val
 
     assert {1.5, None} == set(rtts("failed"))
     assert [1.5] == rtts("drop")
-    with pytest.raises(headrace.InputError, match=rf"a\.csv: row 2: rtt is .*{rule}='error' refuses"):
+    with pytest.raises(
+        headrace.InputError, match=rf"a\.csv: row 2: rtt is .*{rule}='error' refuses"
+    ):
         rtts("error")
     if rule == "zero":
         assert {1.5, 0.001} == set(rtts("value"))
@@ -113,7 +128,9 @@ def test_infinite_values_are_unreadable_and_huge_ones_clamp_and_are_counted(tmp_
 
     assert prepared.manifest.dropped["unreadable_value"] == 1
     assert prepared.manifest.facts["clamped"] == 2
-    rtts = sorted(each.rtt or 0 for measurements in decoded(prepared).values() for each in measurements)
+    rtts = sorted(
+        each.rtt or 0 for measurements in decoded(prepared).values() for each in measurements
+    )
     assert [1.5, (2047 << 31) / 1000, (2047 << 31) / 1000] == rtts
 
 
@@ -127,19 +144,33 @@ def test_infinite_values_are_unreadable_and_huge_ones_clamp_and_are_counted(tmp_
     ],
 )
 @pytest.mark.parametrize("extension", ["csv", "parquet", "jsonl", "tsv"])
-def test_times_of_every_declared_form(tmp_path: Path, form: str, values: list[str], extension: str) -> None:
-    typed: list[Any] = [int(value) for value in values] if form.startswith("epoch") and extension != "csv" else values
-    write_rows(tmp_path / "in" / f"a.{extension}", HEADER, [[GOOD[0], value, GOOD[2], 1.0] for value in typed])
+def test_times_of_every_declared_form(
+    tmp_path: Path, form: str, values: list[str], extension: str
+) -> None:
+    typed: list[Any] = (
+        [int(value) for value in values]
+        if form.startswith("epoch") and extension != "csv"
+        else values
+    )
+    write_rows(
+        tmp_path / "in" / f"a.{extension}",
+        HEADER,
+        [[GOOD[0], value, GOOD[2], 1.0] for value in typed],
+    )
     prepared = histories(tmp_path / "in", tmp_path / "out", time_format=form)
 
-    times = [each.event_time for measurements in decoded(prepared).values() for each in measurements]
+    times = [
+        each.event_time for measurements in decoded(prepared).values() for each in measurements
+    ]
     assert [1_700_000_000, 1_700_000_001] == times
 
 
 def test_numbers_need_a_declared_unit(tmp_path: Path) -> None:
     write_rows(tmp_path / "in" / "a.parquet", HEADER, [[GOOD[0], 1_700_000_000, GOOD[2], 1.0]])
 
-    with pytest.raises(headrace.InputError, match=r"a\.parquet: row 1: event_time is 1700000000, .*time_format"):
+    with pytest.raises(
+        headrace.InputError, match=r"a\.parquet: row 1: event_time is 1700000000, .*time_format"
+    ):
         histories(tmp_path / "in", tmp_path / "out")
 
 
@@ -147,12 +178,20 @@ def test_numbers_need_a_declared_unit(tmp_path: Path) -> None:
 def test_timestamps_of_every_unit_and_zone(tmp_path: Path, unit: str) -> None:
     (tmp_path / "in").mkdir()
     for zone in (None, "Europe/Berlin"):
-        times = pa.array([1_700_000_000], pa.int64()).cast(pa.timestamp("s")).cast(pa.timestamp(unit, zone))
-        table = pa.table({"src_addr": [GOOD[0]], "event_time": times, "dst_addr": [GOOD[2]], "rtt": [1.0]})
+        times = (
+            pa.array([1_700_000_000], pa.int64())
+            .cast(pa.timestamp("s"))
+            .cast(pa.timestamp(unit, zone))
+        )
+        table = pa.table(
+            {"src_addr": [GOOD[0]], "event_time": times, "dst_addr": [GOOD[2]], "rtt": [1.0]}
+        )
         pq.write_table(table, tmp_path / "in" / f"{zone is None}.parquet")
     prepared = histories(tmp_path / "in", tmp_path / "out")
 
-    assert [1_700_000_000] * 2 == [each.event_time for split in SPLITS for each in decoded(prepared)[split]]
+    assert [1_700_000_000] * 2 == [
+        each.event_time for split in SPLITS for each in decoded(prepared)[split]
+    ]
 
 
 @pytest.mark.parametrize(("unit", "factor"), [("us", 0.001), ("ms", 1), ("s", 1000)])
@@ -165,9 +204,14 @@ def test_values_of_every_unit(tmp_path: Path, unit: str, factor: float) -> None:
 
 
 def test_a_missing_column_names_those_that_are_there(tmp_path: Path) -> None:
-    path = write_rows(tmp_path / "in" / "a.csv", ["src_addr", "when", "rtt"], [["10.0.0.1", "x", "1"]])
+    path = write_rows(
+        tmp_path / "in" / "a.csv", ["src_addr", "when", "rtt"], [["10.0.0.1", "x", "1"]]
+    )
 
-    with pytest.raises(headrace.InputError, match=rf"{path}: has no column 'event_time', it has src_addr, when, rtt"):
+    with pytest.raises(
+        headrace.InputError,
+        match=rf"{path}: has no column 'event_time', it has src_addr, when, rtt",
+    ):
         histories(tmp_path / "in", tmp_path / "out", peer=None)
 
 
@@ -193,22 +237,32 @@ def test_a_source_without_any_measurement_gives_empty_splits(tmp_path: Path) -> 
     write_rows(tmp_path / "in" / "a.csv", HEADER, [])
     prepared = histories(tmp_path / "in", tmp_path / "out", partitions=None)
 
-    assert {"train": 0, "test": 0} == {split: totals.rows for split, totals in prepared.manifest.splits.items()}
+    assert {"train": 0, "test": 0} == {
+        split: totals.rows for split, totals in prepared.manifest.splits.items()
+    }
     assert headrace.verify(tmp_path / "out").problems == []
     assert pq.read_table(prepared.run / "rows.parquet").num_rows == 0
 
 
 def test_numbers_as_entities_and_peers_from_columns_and_file_names(tmp_path: Path) -> None:
     for name in ("7", "4294967295"):
-        write_rows(tmp_path / "in" / f"{name}.csv", ["event_time", "to", "rtt"], [[GOOD[1], "99", "1"]])
-    asked = {"entity_from": "file_name", "entity_kind": "number", "peer": "to", "peer_kind": "number"}
+        write_rows(
+            tmp_path / "in" / f"{name}.csv", ["event_time", "to", "rtt"], [[GOOD[1], "99", "1"]]
+        )
+    asked = {
+        "entity_from": "file_name",
+        "entity_kind": "number",
+        "peer": "to",
+        "peer_kind": "number",
+    }
     found = decoded(histories(tmp_path / "in", tmp_path / "out", **asked))
 
     both = {(each.src_addr, each.dst_addr) for split in SPLITS for each in found[split]}
     assert {("7", "99"), ("4294967295", "99")} == both
     write_rows(tmp_path / "in" / "host.csv", ["event_time", "to", "rtt"], [[GOOD[1], "99", "1"]])
     with pytest.raises(
-        headrace.InputError, match=r"host\.csv: row 1: the file's name is 'host', which is not a valid number"
+        headrace.InputError,
+        match=r"host\.csv: row 1: the file's name is 'host', which is not a valid number",
     ):
         histories(tmp_path / "in", tmp_path / "out", **asked)
 
@@ -234,17 +288,22 @@ def test_settings_that_cannot_work_say_so(settings: dict[str, Any], says: str) -
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("2GiB", 2 << 30), ("512 MB", 512 << 20), ("1.5g", 3 << 29), (4096 << 10, 4 << 20)]
+    ("text", "expected"),
+    [("2GiB", 2 << 30), ("512 MB", 512 << 20), ("1.5g", 3 << 29), (4096 << 10, 4 << 20)],
 )
 def test_sizes_may_have_units(text: str | int, expected: int) -> None:
     assert expected == Histories(source="in", memory_limit=text).memory_limit
 
 
 def test_settings_come_back_from_their_json() -> None:
-    settings = Histories(source="in", peer="dst_addr", time_format=("iso", "%d/%m/%Y"), memory_limit="1GiB")
+    settings = Histories(
+        source="in", peer="dst_addr", time_format=("iso", "%d/%m/%Y"), memory_limit="1GiB"
+    )
     record = json.loads(json.dumps(settings.config()))
 
-    assert settings == Histories(**{name: value for name, value in record.items() if name != "recipe"})
+    assert settings == Histories(
+        **{name: value for name, value in record.items() if name != "recipe"}
+    )
 
 
 def test_a_source_that_vanishes_is_no_error_of_the_output(tmp_path: Path) -> None:
@@ -256,4 +315,9 @@ def test_a_source_that_vanishes_is_no_error_of_the_output(tmp_path: Path) -> Non
             path.unlink(missing_ok=True)
 
     with pytest.raises((headrace.InputError, FileNotFoundError), match=r"b\.csv"):
-        prepare(Histories(source=tmp_path / "in", peer="dst_addr"), tmp_path / "out", workers=1, on_event=remove)
+        prepare(
+            Histories(source=tmp_path / "in", peer="dst_addr"),
+            tmp_path / "out",
+            workers=1,
+            on_event=remove,
+        )

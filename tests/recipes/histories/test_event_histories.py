@@ -19,15 +19,23 @@ EVENTS = random_events(1, 1500)
 
 
 def shards_of(run: Path) -> dict[str, bytes]:
-    files = [*(run / "histories").rglob("part-*"), *(run / "dictionaries").iterdir(), run / "rows.parquet"]
+    files = [
+        *(run / "histories").rglob("part-*"),
+        *(run / "dictionaries").iterdir(),
+        run / "rows.parquet",
+    ]
     return {path.relative_to(run).as_posix(): path.read_bytes() for path in sorted(files)}
 
 
 @pytest.mark.parametrize("format_", ["array_record", "arrow"])
 @pytest.mark.parametrize("max_row_bytes", [1, 600, 8 << 20])
-def test_every_event_comes_back_with_its_texts_and_values(tmp_path: Path, format_: str, max_row_bytes: int) -> None:
+def test_every_event_comes_back_with_its_texts_and_values(
+    tmp_path: Path, format_: str, max_row_bytes: int
+) -> None:
     source = write_events(tmp_path / "in", EVENTS, 3)
-    prepared = event_histories(source, tmp_path / "out", format=format_, max_row_bytes=max_row_bytes)
+    prepared = event_histories(
+        source, tmp_path / "out", format=format_, max_row_bytes=max_row_bytes
+    )
     found = read_back(prepared)
 
     assert expected_events(EVENTS) == rows_of(found)
@@ -42,14 +50,25 @@ def test_every_event_comes_back_with_its_texts_and_values(tmp_path: Path, format
 
 
 def _rows(run: Path) -> list[pa.RecordBatch]:
-    tables = [pa.ipc.open_file(path).read_all() for path in sorted((run / "histories").rglob("*.arrow"))]
-    return [batch.slice(row, 1) for table in tables for batch in table.to_batches() for row in range(len(batch))]
+    tables = [
+        pa.ipc.open_file(path).read_all() for path in sorted((run / "histories").rglob("*.arrow"))
+    ]
+    return [
+        batch.slice(row, 1)
+        for table in tables
+        for batch in table.to_batches()
+        for row in range(len(batch))
+    ]
 
 
 @pytest.mark.slow
 def test_shards_workers_and_memory_change_no_byte(tmp_path: Path) -> None:
-    plain = shards_of(event_histories(write_events(tmp_path / "in", EVENTS, 3), tmp_path / "out").run)
-    many = event_histories(write_events(tmp_path / "many", EVENTS[::-1], 7), tmp_path / "many_out", workers=2)
+    plain = shards_of(
+        event_histories(write_events(tmp_path / "in", EVENTS, 3), tmp_path / "out").run
+    )
+    many = event_histories(
+        write_events(tmp_path / "many", EVENTS[::-1], 7), tmp_path / "many_out", workers=2
+    )
     merged = event_histories(tmp_path / "in", tmp_path / "merged", memory_limit=1 << 20)
 
     for other in (many, merged):
@@ -81,15 +100,22 @@ def test_a_text_keeps_its_side_when_others_come(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"value": "count", "values": {"kind": "category"}}])
 def test_contexts_show_what_was_measured(tmp_path: Path, settings: dict[str, object]) -> None:
-    prepared = event_histories(write_events(tmp_path / "in", EVENTS, 2), tmp_path / "out", **settings)
+    prepared = event_histories(
+        write_events(tmp_path / "in", EVENTS, 2), tmp_path / "out", **settings
+    )
     contexts = open_contexts(tmp_path / "out", "train", shuffle="none", context_tokens=512)
-    known = {role: Dictionary(prepared.run / "dictionaries" / f"{role}.arrow").texts for role in ("entity", "peer")}
+    known = {
+        role: Dictionary(prepared.run / "dictionaries" / f"{role}.arrow").texts
+        for role in ("entity", "peer")
+    }
     names = list(contexts.rows.values)
     held = read_back(prepared).with_columns(pl.col("kind").cast(pl.String))
     if "value" not in settings:
         held = held.drop("part")
     kinds = Dictionary(next(prepared.run.glob("dictionaries/value-*.arrow"))).texts
-    expected = {tuple(row[name] for name in ("user", "page", *names)) for row in held.iter_rows(named=True)}
+    expected = {
+        tuple(row[name] for name in ("user", "page", *names)) for row in held.iter_rows(named=True)
+    }
 
     for position in range(len(contexts)):
         for segment in decode_context(contexts[position], values=contexts.rows.values):
@@ -148,7 +174,12 @@ def test_verify_finds_a_changed_dictionary(tmp_path: Path, file: str) -> None:
 @pytest.mark.parametrize(
     ("column", "value", "kind", "wanted"),
     [
-        ("x", "many", "int32", "a whole number from -2,147,483,647 to 2,147,483,647, which int32 holds"),
+        (
+            "x",
+            "many",
+            "int32",
+            "a whole number from -2,147,483,647 to 2,147,483,647, which int32 holds",
+        ),
         ("x", "2147483648", "int32", "a whole number"),
         ("x", "-128", "int8", "a whole number from -127 to 127, which int8 holds"),
         ("x", "1.5", "int64", "a whole number"),
@@ -164,11 +195,19 @@ def test_a_value_that_does_not_fit_names_file_row_column_and_value(
     other = "y" if column == "x" else "x"
     text = f"user,when,{column},{other}\na,2024-01-01,3.0,1\na,2024-01-01,{value},1\n"
     (tmp_path / "in" / "a.csv").write_text(text)
-    settings = {"source": tmp_path / "in", "entity": "user", "entity_kind": "text", "time": "when", "format": "arrow"}
+    settings = {
+        "source": tmp_path / "in",
+        "entity": "user",
+        "entity_kind": "text",
+        "time": "when",
+        "format": "arrow",
+    }
     wrong = Histories(**settings, values={column: kind, other: "int8"})
     with pytest.raises(InputError, match=f"row 2: {column} is '{value}', which is not {wanted}"):
         prepare(wrong, tmp_path / "out")
-    dropped = prepare(wrong.model_copy(update={"bad_rows": "drop"}), tmp_path / "out").manifest.dropped
+    dropped = prepare(
+        wrong.model_copy(update={"bad_rows": "drop"}), tmp_path / "out"
+    ).manifest.dropped
 
     assert 1 == dropped["unreadable_value"]
 
@@ -177,19 +216,41 @@ def test_an_id_is_one_entity_whatever_the_type_of_its_column(tmp_path: Path) -> 
     ids = [7, 123_456_789_012, 2**52 + 1]
     (tmp_path / "in").mkdir()
     for kind in (pl.Int64, pl.Float64, pl.String):
-        rows = {"user": pl.Series(ids).cast(pl.Int64).cast(kind), "when": [1_700_000_000] * 3, "x": [1] * 3}
+        rows = {
+            "user": pl.Series(ids).cast(pl.Int64).cast(kind),
+            "when": [1_700_000_000] * 3,
+            "x": [1] * 3,
+        }
         pl.DataFrame(rows).write_parquet(tmp_path / "in" / f"{kind}.parquet")
-    asked = {"entity": "user", "entity_kind": "text", "time": "when", "time_format": "epoch_s", "format": "arrow"}
-    made = prepare(Histories(source=tmp_path / "in", values={"x": "int8"}, **asked), tmp_path / "out").manifest
+    asked = {
+        "entity": "user",
+        "entity_kind": "text",
+        "time": "when",
+        "time_format": "epoch_s",
+        "format": "arrow",
+    }
+    made = prepare(
+        Histories(source=tmp_path / "in", values={"x": "int8"}, **asked), tmp_path / "out"
+    ).manifest
 
     assert len(ids) == sum(made.facts["entities"].values())
 
 
 def test_null_values_are_missing(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.csv").write_text("user,when,x,kind\na,2024-01-01,NA,NA\nNA,2024-01-01,1,b\n")
-    settings = {"source": tmp_path / "in", "entity": "user", "entity_kind": "text", "time": "when", "format": "arrow"}
-    asked = Histories(**settings, values={"x": "int32", "kind": "category"}, null_values="NA", bad_rows="drop")
+    (tmp_path / "in" / "a.csv").write_text(
+        "user,when,x,kind\na,2024-01-01,NA,NA\nNA,2024-01-01,1,b\n"
+    )
+    settings = {
+        "source": tmp_path / "in",
+        "entity": "user",
+        "entity_kind": "text",
+        "time": "when",
+        "format": "arrow",
+    }
+    asked = Histories(
+        **settings, values={"x": "int32", "kind": "category"}, null_values="NA", bad_rows="drop"
+    )
     prepared = prepare(asked, tmp_path / "out")
     rows = [
         row
@@ -222,7 +283,9 @@ def test_failures_are_told_by_reason_with_place_and_values(tmp_path: Path) -> No
     (tmp_path / "in").mkdir()
     for number, values in enumerate((["1.5", "", "-3", "-4"], ["-3", "0", "-5", "2"])):
         lines = [f"10.0.0.1,2024-01-01,{value}" for value in values]
-        (tmp_path / "in" / f"part-{number}.csv").write_text("\n".join(["src_addr,event_time,rtt", *lines]) + "\n")
+        (tmp_path / "in" / f"part-{number}.csv").write_text(
+            "\n".join(["src_addr,event_time,rtt", *lines]) + "\n"
+        )
     settings = Histories(source=tmp_path / "in", format="arrow", zero="failed")
     told = prepare(settings, tmp_path / "out").manifest.facts["failed_by"]
 
@@ -236,7 +299,9 @@ def test_failures_are_told_by_reason_with_place_and_values(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_texts_out_of_core_are_those_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_out_of_core_are_those_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     events = [{**EVENTS[0], "user": f"{number * 7919 % 5000:x}"} for number in range(6000)]
     source = write_events(tmp_path / "in", events, 3)
     plain = shards_of(event_histories(source, tmp_path / "out").run)
@@ -255,16 +320,25 @@ def test_texts_out_of_core_are_those_in_memory(tmp_path: Path, monkeypatch: pyte
     }
 
 
-def test_entities_of_file_names_are_read_back_beside_a_peer_of_the_same_column_name(tmp_path: Path) -> None:
+def test_entities_of_file_names_are_read_back_beside_a_peer_of_the_same_column_name(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "data").mkdir()
     for file, page in (("ann", "/a"), ("bob", "/b")):
         frame = pl.DataFrame({"src_addr": [page] * 3, "when": [10, 20, 30], "amount": [1, 2, 3]})
         frame.write_parquet(tmp_path / "data" / f"{file}.parquet")
-    of_files = {"entity_from": "file_name", "entity_kind": "text", "peer": "src_addr", "peer_kind": "text"}
+    of_files = {
+        "entity_from": "file_name",
+        "entity_kind": "text",
+        "peer": "src_addr",
+        "peer_kind": "text",
+    }
     settings = headrace.Histories(source=tmp_path / "data", time="when", time_format="epoch_s", values={"amount": "int32"}, format="arrow", **of_files)  # fmt: skip
 
     prepared = headrace.prepare(settings, tmp_path / "out")
 
     found = [each for split in ("train", "test") for each in read_measurements(prepared.out, split)]
-    read = sorted({(row["file_name"], row["src_addr"]) for batch in found for row in batch.to_pylist()})
+    read = sorted(
+        {(row["file_name"], row["src_addr"]) for batch in found for row in batch.to_pylist()}
+    )
     assert [("ann", "/a"), ("bob", "/b")] == read

@@ -23,7 +23,9 @@ def test_histories_prepares_and_decode_prints_the_measurements_back(tmp_path: Pa
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     assert same.manifest.run_id == record["run_id"]
-    assert shards_of(same) == {name: (Path(record["run"]) / name).read_bytes() for name in shards_of(same)}
+    assert shards_of(same) == {
+        name: (Path(record["run"]) / name).read_bytes() for name in shards_of(same)
+    }
     printed = [
         json.loads(line)
         for split in SPLITS
@@ -84,4 +86,6 @@ def test_a_configuration_file_may_ask_for_histories(tmp_path: Path) -> None:
     done = headrace("run", tmp_path / "config.yaml", "--json")
 
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["run_id"] == histories(source, tmp_path / "library").manifest.run_id
+    assert (
+        json.loads(done.stdout)["run_id"] == histories(source, tmp_path / "library").manifest.run_id
+    )

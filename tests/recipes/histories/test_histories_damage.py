@@ -42,7 +42,9 @@ def rewrite(prepared: Prepared, change: Callable[[Rows], Rows]) -> None:
     blocks = [IndexRow(**record) for record in index.table.to_pylist()]
     name = path.relative_to(prepared.run).as_posix()
     blocks = [
-        replace(block, digest=sha256_file(path), checksum=checksum_file(path)) if block.shard == name else block
+        replace(block, digest=sha256_file(path), checksum=checksum_file(path))
+        if block.shard == name
+        else block
         for block in blocks
     ]
     data = index_bytes(blocks, index.schema, index.null_values)
@@ -108,9 +110,21 @@ def swapped_peers(rows: Rows) -> Rows:
         (lambda rows: [rows[1], rows[0], *rows[2:]], r"row 1: holds"),
         (lambda rows: [rows[0][:-8], *rows[1:]], "row 1: has .* bytes, its header says"),
     ],
-    ids=["code", "strange code", "time", "shifted", "peers", "lost row", "doubled row", "swapped rows", "cut row"],
+    ids=[
+        "code",
+        "strange code",
+        "time",
+        "shifted",
+        "peers",
+        "lost row",
+        "doubled row",
+        "swapped rows",
+        "cut row",
+    ],
 )
-def test_verify_finds_what_is_wrong_and_where(prepared: Prepared, change: Callable[[Rows], Rows], says: str) -> None:
+def test_verify_finds_what_is_wrong_and_where(
+    prepared: Prepared, change: Callable[[Rows], Rows], says: str
+) -> None:
     assert headrace.verify(prepared.out).problems == []
 
     rewrite(prepared, change)
@@ -139,7 +153,9 @@ def test_verify_finds_an_entity_on_the_wrong_side(prepared: Prepared) -> None:
 
 
 def test_verify_finds_measurements_the_manifest_does_not_count(prepared: Prepared) -> None:
-    set_in_manifest(prepared, lambda record: record["source"].update(rows=record["source"]["rows"] + 1))
+    set_in_manifest(
+        prepared, lambda record: record["source"].update(rows=record["source"]["rows"] + 1)
+    )
 
     (problem,) = headrace.verify(prepared.out).problems
     assert "rows read" in problem
@@ -154,4 +170,8 @@ def test_a_cut_shard_is_an_error_and_not_an_empty_one(prepared: Prepared) -> Non
 
 
 def test_rows_parquet_is_ordinary_parquet(prepared: Prepared) -> None:
-    assert pq.read_table(prepared.run / "rows.parquet").column_names[:3] == ["src_id", "part", "n_measurements"]
+    assert pq.read_table(prepared.run / "rows.parquet").column_names[:3] == [
+        "src_id",
+        "part",
+        "n_measurements",
+    ]

@@ -36,14 +36,18 @@ def with_twins(seed: int, *, late_s: int = 0) -> list[Ping]:
     names = sorted({ping.src_addr for ping in pings})
     again = [
         replace(
-            ping, src_addr=f"10.{copy}.0.{names.index(ping.src_addr)}", event_time=ping.event_time + late * 1_000_000
+            ping,
+            src_addr=f"10.{copy}.0.{names.index(ping.src_addr)}",
+            event_time=ping.event_time + late * 1_000_000,
         )
         for copy in range(3)
         for late in [late_s * (copy + 1)]
         for ping in pings
         if ping.src_addr in names[::2]
     ]
-    near = [ping for ping in pings if ping.src_addr == names[1]][1:]  # one measurement less is another history
+    near = [ping for ping in pings if ping.src_addr == names[1]][
+        1:
+    ]  # one measurement less is another history
     return pings + again + [replace(ping, src_addr="172.16.0.1") for ping in near]
 
 
@@ -59,10 +63,15 @@ def entity_of_place(run: Path, split: str) -> dict[str, str]:
     """The entity of each row of a split, by shard and number there."""
     dataset = headrace.open(run)
     index, read = dataset.split_index(split), dataset.block_reader(split)
-    rows = [(int(index.shard_of_block[block]), read(block, ["src_id"])["src_id"]) for block in range(len(index.rows))]
+    rows = [
+        (int(index.shard_of_block[block]), read(block, ["src_id"])["src_id"])
+        for block in range(len(index.rows))
+    ]
     found: dict[str, str] = {}
     for shard, names in ((shard, name.as_py()) for shard, own in rows for name in own):
-        found[f"{index.shards[shard]}:{sum(key.startswith(index.shards[shard]) for key in found)}"] = names
+        found[
+            f"{index.shards[shard]}:{sum(key.startswith(index.shards[shard]) for key in found)}"
+        ] = names
     return found
 
 
@@ -83,7 +92,14 @@ def test_entities_with_one_content_are_counted_share_a_split_or_go(
     pings = with_twins(3, late_s=late_s)
     source = write_pings(tmp_path / "raw", dealt(pings, 3))
     made = {
-        word: histories(source, tmp_path / word, duplicates=word, max_row_bytes=400, content=content, format="arrow")
+        word: histories(
+            source,
+            tmp_path / word,
+            duplicates=word,
+            max_row_bytes=400,
+            content=content,
+            format="arrow",
+        )
         for word in ("allow", "count", "group", "drop")
     }
     held = {word: by_split(each, columns) for word, each in made.items()}
@@ -100,7 +116,10 @@ def test_entities_with_one_content_are_counted_share_a_split_or_go(
         "are": "count",
         "content": list(columns),
         "in_earlier_split": {"test": sum(own in first["train"] for own in test.values())},
-        "repeated": {"train": len(train) - len(first["train"]), "test": len(test) - len(first["test"])},
+        "repeated": {
+            "train": len(train) - len(first["train"]),
+            "test": len(test) - len(first["test"]),
+        },
     }
     counted = headrace.find_leaks(headrace.open(tmp_path / "count"))
     (shared,) = counted.shared
@@ -115,7 +134,10 @@ def test_entities_with_one_content_are_counted_share_a_split_or_go(
     assert not set(held["group"]["train"].values()) & set(held["group"]["test"].values())
     assert {**held["group"]["train"], **held["group"]["test"]} == {**train, **test}
     alone = [
-        entity for own in (train, test) for entity in own if [*train.values(), *test.values()].count(own[entity]) < 2
+        entity
+        for own in (train, test)
+        for entity in own
+        if [*train.values(), *test.values()].count(own[entity]) < 2
     ]
     assert all((entity in train) == (entity in held["group"]["train"]) for entity in alone)
     kept = [*held["drop"]["train"].values(), *held["drop"]["test"].values()]
@@ -129,7 +151,12 @@ def test_entities_with_one_content_are_counted_share_a_split_or_go(
 @pytest.mark.parametrize("word", ["count", "group", "drop"])
 def test_workers_shards_and_memory_change_nothing(tmp_path: Path, word: str) -> None:
     pings = with_twins(4)
-    one = histories(write_pings(tmp_path / "one", [pings]), tmp_path / "out_one", duplicates=word, max_row_bytes=300)
+    one = histories(
+        write_pings(tmp_path / "one", [pings]),
+        tmp_path / "out_one",
+        duplicates=word,
+        max_row_bytes=300,
+    )
     source = write_pings(tmp_path / "many", dealt(pings[::-1], 4))
     settings = {"max_row_bytes": 300, "memory_limit": 1 << 20}
     many = histories(source, tmp_path / "out_many", workers=2, duplicates=word, **settings)
@@ -147,14 +174,18 @@ def test_a_run_without_copies_is_the_one_that_it_was(tmp_path: Path) -> None:
 
     assert counted.manifest.facts == allowed.manifest.facts
     assert counted.manifest.dropped == allowed.manifest.dropped
-    assert "duplicates" not in headrace.Histories(source=source, peer="dst_addr").identity_settings()
+    assert (
+        "duplicates" not in headrace.Histories(source=source, peer="dst_addr").identity_settings()
+    )
     assert len(decoded(counted)["train"]) + len(decoded(counted)["test"]) == len(
         expected_measurements([ping for own in dealt(random_pings(5, 800), 2) for ping in own])
     )
 
 
 @pytest.mark.parametrize("word", ["group", "drop"])
-def test_verify_names_a_content_that_is_not_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str) -> None:
+def test_verify_names_a_content_that_is_not_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
     source = write_pings(tmp_path / "raw", dealt(with_twins(6), 2))
     monkeypatch.setattr(recipe, "decide", lambda run, partitions, asked: [None] * partitions)
     histories(source, tmp_path / "out", duplicates=word)
@@ -163,12 +194,17 @@ def test_verify_names_a_content_that_is_not_apart(tmp_path: Path, monkeypatch: p
     assert "its content is that of" in problem
 
 
-def test_verify_finds_a_group_on_the_side_of_another_entity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_finds_a_group_on_the_side_of_another_entity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     right = duplicates.decide
     source = write_pings(tmp_path / "raw", dealt(with_twins(6), 2))
 
     def all_train(run: Path, partitions: int, asked: Any) -> list[duplicates.Decision]:
-        return [replace(each, in_train=np.ones_like(each.in_train)) for each in right(run, partitions, asked)]
+        return [
+            replace(each, in_train=np.ones_like(each.in_train))
+            for each in right(run, partitions, asked)
+        ]
 
     monkeypatch.setattr(recipe, "decide", all_train)
     histories(source, tmp_path / "out", duplicates="group")
@@ -178,5 +214,7 @@ def test_verify_finds_a_group_on_the_side_of_another_entity(tmp_path: Path, monk
 
 
 def test_content_names_columns_of_measurements() -> None:
-    with pytest.raises(SettingsError, match=r"content names \['src_addr'\]; name some of event_time, rtt"):
+    with pytest.raises(
+        SettingsError, match=r"content names \['src_addr'\]; name some of event_time, rtt"
+    ):
         headrace.Histories(source="pings", content="src_addr")

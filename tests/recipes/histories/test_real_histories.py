@@ -29,9 +29,22 @@ DATA = Path(__file__).parents[3].parent / "shared" / "data"
 RIPE = DATA / "job3-ripe-rtt-labelled" / "real_trace_labelled"
 SEATTLE = DATA / "job3-seattle-latency" / "Seattle.tar.gz"
 FORMS = ("%Y-%m-%d %H:%M:%S", "%d/%m/%Y %H:%M")
-DAY_FIRST = ["11119", "11134", "11145", "11148", "11323", "12125", "14206", "16933", "22309", "22568"]
+DAY_FIRST = [
+    "11119",
+    "11134",
+    "11145",
+    "11148",
+    "11323",
+    "12125",
+    "14206",
+    "16933",
+    "22309",
+    "22568",
+]
 
-needs_ripe = pytest.mark.skipif(not RIPE.is_dir(), reason=f"{RIPE} is not there: the data set is not in the repository")
+needs_ripe = pytest.mark.skipif(
+    not RIPE.is_dir(), reason=f"{RIPE} is not there: the data set is not in the repository"
+)
 needs_seattle = pytest.mark.skipif(
     not SEATTLE.is_file(), reason=f"{SEATTLE} is not there: the data set is not in the repository"
 )
@@ -64,7 +77,12 @@ def ripe_truth() -> Truth:
 
 def ripe_histories(out: Path, **settings: object) -> Prepared:
     """The raw files, which are separated by semicolons, to histories."""
-    asked = {"entity_from": "file_name", "entity_kind": "number", "time": "epoch", "time_format": FORMS}
+    asked = {
+        "entity_from": "file_name",
+        "entity_kind": "number",
+        "time": "epoch",
+        "time_format": FORMS,
+    }
     return prepare(Histories(source=RIPE, **{**asked, **settings}), out, workers=2)
 
 
@@ -89,7 +107,8 @@ def test_ripe_histories_hold_every_ping_in_time_order(tmp_path: Path) -> None:
     assert set(truth) == set(found)
     for probe, measurements in truth.items():
         expected = sorted(
-            (time, -1 if (ms := rounded_ms(rtt)) is None else round(ms * 1000)) for time, rtt in measurements
+            (time, -1 if (ms := rounded_ms(rtt)) is None else round(ms * 1000))
+            for time, rtt in measurements
         )
         assert [time for time, _ in expected] == [time for time, _ in found[probe]]
         assert expected == sorted(found[probe])
@@ -98,20 +117,30 @@ def test_ripe_histories_hold_every_ping_in_time_order(tmp_path: Path) -> None:
     assert {"train": 374_082, "test": 34_005} == facts["source_rows"]
     assert facts["backwards"] == 4
     assert facts["failed"] == sum(rtt < 0 for series in truth.values() for _, rtt in series)
-    assert sum(len(path.read_bytes()) for path in (prepared.run / "histories").rglob("part-*")) < 408_087 * 9
+    assert (
+        sum(len(path.read_bytes()) for path in (prepared.run / "histories").rglob("part-*"))
+        < 408_087 * 9
+    )
     assert headrace.verify(tmp_path / "out").problems == []
 
 
 @pytest.mark.slow
 @needs_ripe
-def test_the_day_first_files_of_ripe_are_an_error_unless_their_form_is_declared(tmp_path: Path) -> None:
-    with pytest.raises(headrace.InputError, match=r"11119\.csv\.gz: row 1: epoch is '14/10/2016 21:17', .*time_format"):
+def test_the_day_first_files_of_ripe_are_an_error_unless_their_form_is_declared(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(
+        headrace.InputError,
+        match=r"11119\.csv\.gz: row 1: epoch is '14/10/2016 21:17', .*time_format",
+    ):
         ripe_histories(tmp_path / "out", time_format=FORMS[0])
 
     dropped = ripe_histories(tmp_path / "out", time_format=FORMS[0], bad_rows="drop")
     rows = ripe_rows()
     assert sum(len(rows[name]) for name in DAY_FIRST) == dropped.manifest.dropped["unreadable_time"]
-    assert dropped.manifest.facts["first_dropped"]["unreadable_time"].startswith("11119.csv.gz: row 1: epoch")
+    assert dropped.manifest.facts["first_dropped"]["unreadable_time"].startswith(
+        "11119.csv.gz: row 1: epoch"
+    )
     assert sum(dropped.manifest.facts["entities"].values()) == 40
 
 
@@ -134,10 +163,28 @@ def test_the_command_prepares_the_raw_files_of_ripe(tmp_path: Path) -> None:
     probes = ("11119", "11297", "13746")  # the first has the day first
     source = [RIPE / f"{probe}.csv.gz" for probe in probes]
     forms = [each for form in FORMS for each in ("--time-format", form)]
-    asked = ["--entity-from", "file_name", "--entity-kind", "number", "--time", "epoch", *forms, "--json"]
+    asked = [
+        "--entity-from",
+        "file_name",
+        "--entity-kind",
+        "number",
+        "--time",
+        "epoch",
+        *forms,
+        "--json",
+    ]
     code = "from headrace.cli import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", code, "histories", *map(str, source), "--out", str(tmp_path / "out"), *asked],
+        [
+            sys.executable,
+            "-c",
+            code,
+            "histories",
+            *map(str, source),
+            "--out",
+            str(tmp_path / "out"),
+            *asked,
+        ],
         capture_output=True,
         text=True,
         check=False,
@@ -158,7 +205,10 @@ def seattle(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]
     with tarfile.open(SEATTLE) as archive:
         for member in archive:
             name = Path(member.name).name
-            if not name.startswith("SeattleData_") or (number := int(name.split("_")[1].split(".")[0])) > 40:
+            if (
+                not name.startswith("SeattleData_")
+                or (number := int(name.split("_")[1].split(".")[0])) > 40
+            ):
                 continue
             file = archive.extractfile(member)
             assert file is not None
@@ -166,7 +216,14 @@ def seattle(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]
     matrices = np.stack([slices[number] for number in sorted(slices)])
     for number, matrix in zip(sorted(slices), matrices, strict=True):
         i, j = np.indices(matrix.shape)
-        table = pa.table({"from": i.ravel(), "to": j.ravel(), "slice": np.full(i.size, number), "s": matrix.ravel()})
+        table = pa.table(
+            {
+                "from": i.ravel(),
+                "to": j.ravel(),
+                "slice": np.full(i.size, number),
+                "s": matrix.ravel(),
+            }
+        )
         pq.write_table(table, directory / f"SeattleData_{number}.parquet")
     return directory, matrices
 
@@ -189,7 +246,9 @@ def test_seattle_ties_and_zeros(seattle: tuple[Path, np.ndarray], tmp_path: Path
         "max_row_bytes": 8 << 10,
     }
     prepared = prepare(Histories(**asked, partitions=2), tmp_path / "out", workers=2)
-    merged = prepare(Histories(**asked, partitions=2, memory_limit=8 << 20), tmp_path / "merged", workers=2)
+    merged = prepare(
+        Histories(**asked, partitions=2, memory_limit=8 << 20), tmp_path / "merged", workers=2
+    )
 
     assert shards_of(prepared) == shards_of(merged)
     assert int((matrices == 0).sum()) == prepared.manifest.dropped["zero_value"]

@@ -13,7 +13,9 @@ import headrace
 
 def twins(pings: list[Ping], names: dict[str, str]) -> list[Ping]:
     """The pings of some entities again under other names."""
-    return [replace(ping, src_addr=names[ping.src_addr]) for ping in pings if ping.src_addr in names]
+    return [
+        replace(ping, src_addr=names[ping.src_addr]) for ping in pings if ping.src_addr in names
+    ]
 
 
 @pytest.mark.parametrize("format_", ["array_record", "arrow"])
@@ -22,8 +24,12 @@ def test_entities_with_the_same_measurements_are_counted(tmp_path: Path, format_
     first, second, *_ = sorted({ping.src_addr for ping in pings})
     names = {first: "10.9.8.7", second: "fe80::1"}
     again = twins(pings, names) + twins(pings, {first: "10.9.8.6"})
-    histories(write_pings(tmp_path / "raw", dealt(pings + again, 3)), tmp_path / "out", format=format_)
-    (check,) = [each for each in headrace.verify(tmp_path / "out").checks if each.name == "content counted"]
+    histories(
+        write_pings(tmp_path / "raw", dealt(pings + again, 3)), tmp_path / "out", format=format_
+    )
+    (check,) = [
+        each for each in headrace.verify(tmp_path / "out").checks if each.name == "content counted"
+    ]
 
     splits = {}
     for split in ("train", "test"):

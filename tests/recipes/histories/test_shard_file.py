@@ -13,10 +13,15 @@ from headrace.digest import sha256_file
 from headrace.histories.codec.rows import Encoded
 from headrace.histories.shard_file import FACTS_SCHEMA, open_shard
 
-pytest.importorskip("array_record", reason="needs array-record, which comes with the extra histories")
+pytest.importorskip(
+    "array_record", reason="needs array-record, which comes with the extra histories"
+)
 
 # Blobs of every length up to 300, and two that go on across the blocks of 64 KiB that the file consists of.
-BLOBS = [bytes((7 * place + size) % 256 for place in range(size)) for size in (*range(300), 70_000, 200_000)]
+BLOBS = [
+    bytes((7 * place + size) % 256 for place in range(size))
+    for size in (*range(300), 70_000, 200_000)
+]
 ARRAY_RECORD = "d7f774821cb2185d29b83c9c9cc5a1bcd6ce83567302683757566b0eb73b5206"
 
 

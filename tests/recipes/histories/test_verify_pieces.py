@@ -19,16 +19,31 @@ from pings import blobs_in, blobs_of, dealt, histories, random_pings, write_ping
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.errors import CorruptShard
 from headrace.histories.codec.addresses import Addresses, render
-from headrace.histories.codec.rows import HEADER, HEADER_BYTES, Measurements, RowColumns, decode_rows, encode_rows
+from headrace.histories.codec.rows import (
+    HEADER,
+    HEADER_BYTES,
+    Measurements,
+    RowColumns,
+    decode_rows,
+    encode_rows,
+)
 from headrace.histories.codec.values import is_canonical
 from headrace.histories.config import Histories
 from headrace.histories.shard_file import ROW_SCHEMA, ReadLimit, read_blobs
 from headrace.histories.spill import hash_entities, partition_of
-from headrace.histories.verify import FACTS, ShardContext, ShardResult, check_shard, verify_histories
+from headrace.histories.verify import (
+    FACTS,
+    ShardContext,
+    ShardResult,
+    check_shard,
+    verify_histories,
+)
 
 FORMATS = ["array_record", "arrow"]
 MOSTS = st.builds(
-    ReadLimit, rows=st.sampled_from([2, 3, 7, 20, 1000]), bytes=st.sampled_from([300, 3000, 1 << 20, 1 << 20])
+    ReadLimit,
+    rows=st.sampled_from([2, 3, 7, 20, 1000]),
+    bytes=st.sampled_from([300, 3000, 1 << 20, 1 << 20]),
 )
 WORD = (1 << 64) - 1
 
@@ -64,7 +79,9 @@ def write(path: Path, blobs: list[bytearray]) -> None:
             for first in range(0, len(blobs), 10):
                 some = [bytes(blob) for blob in blobs[first : first + 10]]
                 numbers = [[0] * len(some)] * 4
-                writer.write_batch(pa.record_batch([[""] * len(some), *numbers, some], schema=ROW_SCHEMA))
+                writer.write_batch(
+                    pa.record_batch([[""] * len(some), *numbers, some], schema=ROW_SCHEMA)
+                )
         return
     writer = array_record_module.ArrayRecordWriter(str(path), "group_size:1,uncompressed")
     for blob in blobs:
@@ -95,18 +112,29 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Case(directory, ShardContext(config, 1, 2), blobs, facts)
 
 
-def first_problem(rows: list[RowColumns], partition: ShardContext, facts: list[dict]) -> tuple[int, str] | None:
+def first_problem(
+    rows: list[RowColumns], partition: ShardContext, facts: list[dict]
+) -> tuple[int, str] | None:
     """The laws compared row by row: the place of the first that is wrong, and what is wrong with it."""
     before: tuple[str, int, int, int] | None = None
     for place, row in enumerate(rows):
         if place == len(facts):
             return place, "is not in rows.parquet"
-        address = Addresses(np.array([row.entity_family], np.uint8), row.entity_bytes.reshape(1, 16))
+        address = Addresses(
+            np.array([row.entity_family], np.uint8), row.entity_bytes.reshape(1, 16)
+        )
         (name,) = render(address, partition.settings.entity_kind).to_pylist()
         hashes = hash_entities(address, partition.settings.entity_kind, partition.settings.seed)
         split = "train" if hashes.in_train(partition.settings.train_ratio)[0] else "test"
         told = tuple(facts[place][each] for each in FACTS)
-        holds = (name, row.part, row.n, row.first_time, row.first_time + int(row.offsets[-1]), split)
+        holds = (
+            name,
+            row.part,
+            row.n,
+            row.first_time,
+            row.first_time + int(row.offsets[-1]),
+            split,
+        )
         if told != holds:
             return place, f"holds {holds}, rows.parquet says {told}"
         order = int(hashes.order[0])
@@ -115,7 +143,10 @@ def first_problem(rows: list[RowColumns], partition: ShardContext, facts: list[d
         if problem is None and len(wrong):
             code = int(row.codes[wrong[0]])
             problem = f"measurement {int(wrong[0]) + 1} has code {code}, which encodes no latency"
-        if problem is None and partition_of(hashes.order, partition.partitions)[0] != partition.number:
+        if (
+            problem is None
+            and partition_of(hashes.order, partition.partitions)[0] != partition.number
+        ):
             problem = f"its entity {name} belongs to another partition"
         if problem is not None:
             return place, problem
@@ -123,14 +154,24 @@ def first_problem(rows: list[RowColumns], partition: ShardContext, facts: list[d
     return None
 
 
-def out_of_order(row: RowColumns, name: str, order: int, before: tuple[str, int, int, int] | None) -> str | None:
+def out_of_order(
+    row: RowColumns, name: str, order: int, before: tuple[str, int, int, int] | None
+) -> str | None:
     if before is None or before[0] != name:
         if before is not None and order < before[1]:
             return f"its entity {name} is out of order, so it may come twice"
-        return None if row.part == 0 else f"is part {row.part} of {name}, and the parts before are missing"
+        return (
+            None
+            if row.part == 0
+            else f"is part {row.part} of {name}, and the parts before are missing"
+        )
     if row.part != before[2] + 1:
         return f"is part {row.part} of {name} after part {before[2]}"
-    return None if row.first_time >= before[3] else f"begins at {row.first_time}, the part before ends at {before[3]}"
+    return (
+        None
+        if row.first_time >= before[3]
+        else f"begins at {row.first_time}, the part before ends at {before[3]}"
+    )
 
 
 def told_one_by_one(case: Case, path: Path, shard: Rows) -> ShardResult:
@@ -151,9 +192,12 @@ def told_one_by_one(case: Case, path: Path, shard: Rows) -> ShardResult:
     if problem is not None:
         return ShardResult(0, 0, problem)
     addresses = Addresses(
-        np.array([row.entity_family for row in rows], np.uint8), np.stack([row.entity_bytes for row in rows])
+        np.array([row.entity_family for row in rows], np.uint8),
+        np.stack([row.entity_bytes for row in rows]),
     )
-    orders = hash_entities(addresses, case.partition.settings.entity_kind, case.partition.settings.seed).order.tolist()
+    orders = hash_entities(
+        addresses, case.partition.settings.entity_kind, case.partition.settings.seed
+    ).order.tolist()
     total = sum(sum_of(bytes(blob), order) for blob, order in zip(shard.blobs, orders, strict=True))
     return ShardResult(sum(row.n for row in rows), total % (1 << 64), None)
 
@@ -164,10 +208,14 @@ def sum_of(blob: bytes, order: int) -> int:
     (row,) = decode_rows([blob], [""])
     total = 0
     for place in range(row.n):
-        value = order + mixed(row.first_time + int(row.offsets[place]) << 16 | int(row.codes[place]))
+        value = order + mixed(
+            row.first_time + int(row.offsets[place]) << 16 | int(row.codes[place])
+        )
         if row.peers is not None:
             peer = int(row.peers[place])
-            first, second = (int.from_bytes(row.peer_bytes[peer, at : at + 8].tobytes()) for at in (0, 8))
+            first, second = (
+                int.from_bytes(row.peer_bytes[peer, at : at + 8].tobytes()) for at in (0, 8)
+            )
             value ^= mixed(mixed(first + int(row.peer_family[peer])) ^ second)
         total += mixed((value & WORD) + 0x9E3779B97F4A7C15)
     return total
@@ -217,7 +265,9 @@ def other_peer(rows: Rows, place: int, number: int, agrees: bool) -> None:
     head = header(rows, place)
     n, peers = int(head["n"][0]), int(head["peers4"][0] + head["peers6"][0])
     if peers:
-        rows.blobs[place][HEADER_BYTES + 4 * n + -(-2 * n // 4) * 4 + number % n] = peers if agrees else number % peers
+        rows.blobs[place][HEADER_BYTES + 4 * n + -(-2 * n // 4) * 4 + number % n] = (
+            peers if agrees else number % peers
+        )
 
 
 def other_part(rows: Rows, place: int, number: int, agrees: bool) -> None:
@@ -273,7 +323,9 @@ def doubled(rows: Rows, place: int, number: int, agrees: bool) -> None:
 
 
 def other_fact(rows: Rows, place: int, number: int, agrees: bool) -> None:
-    name = ["part", "n_measurements", "first_time", "last_time", "src_id", "split", "bytes"][number % 7]
+    name = ["part", "n_measurements", "first_time", "last_time", "src_id", "split", "bytes"][
+        number % 7
+    ]
     told = rows.facts[place][name]
     rows.facts[place][name] = told + 1 if isinstance(told, int) else told + "1"
 
@@ -319,7 +371,11 @@ def test_damage_is_told_as_each_row_tells_it(case: Case, data: st.DataObject, fo
         place = data.draw(st.integers(0, len(rows.blobs) - 1))
         try:
             change(rows, place, data.draw(st.integers(0, 1 << 12)), data.draw(st.booleans()))
-        except (CorruptShard, IndexError, ValueError):  # what was damaged before cannot be damaged in this way
+        except (
+            CorruptShard,
+            IndexError,
+            ValueError,
+        ):  # what was damaged before cannot be damaged in this way
             continue
     path, facts = case.written(rows, format_)
 
@@ -328,7 +384,9 @@ def test_damage_is_told_as_each_row_tells_it(case: Case, data: st.DataObject, fo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", DAMAGE, ids=lambda change: change.__name__)
-def test_every_damage_is_found_at_every_row(case: Case, change: Callable[[Rows, int, int, bool], None]) -> None:
+def test_every_damage_is_found_at_every_row(
+    case: Case, change: Callable[[Rows, int, int, bool], None]
+) -> None:
     """Where a piece begins, where it ends and between; or it changes the sum."""
     whole = told_one_by_one(case, Path(), case.rows())
     assert whole.problem is None
@@ -364,16 +422,27 @@ def test_other_settings_are_found_in_the_first_row_they_do_not_fit(case: Case) -
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-@given(st.lists(st.integers(0, 40), max_size=30), MOSTS, st.sampled_from(["none", "right", "short", "long"]))
+@given(
+    st.lists(st.integers(0, 40), max_size=30),
+    MOSTS,
+    st.sampled_from(["none", "right", "short", "long"]),
+)
 def test_pieces_are_the_rows_in_order(
     tmp_path: Path, format_: str, sizes: list[int], most: ReadLimit, expects: str
 ) -> None:
-    blobs = [bytearray([number % 256]) * 8 * size for number, size in enumerate(sizes, 1)] or [bytearray(8)]
+    blobs = [bytearray([number % 256]) * 8 * size for number, size in enumerate(sizes, 1)] or [
+        bytearray(8)
+    ]
     path = tmp_path / f"pieces.{format_}"
     path.unlink(missing_ok=True)
     write(path, blobs)
     told = np.array([len(blob) for blob in blobs], np.int64)
-    expected = {"none": None, "right": told, "short": told[: len(told) // 2], "long": np.append(told, [8, 8])}[expects]
+    expected = {
+        "none": None,
+        "right": told,
+        "short": told[: len(told) // 2],
+        "long": np.append(told, [8, 8]),
+    }[expects]
     pieces = [blobs_in(piece) for piece in read_blobs(path, expected, most)]
 
     assert [bytes(blob) for blob in blobs] == [blob for piece in pieces for blob in piece]
@@ -403,8 +472,13 @@ def test_a_row_group_of_the_rows_file_is_a_shard(tmp_path: Path) -> None:
     source = write_pings(tmp_path / "in", dealt(random_pings(3, 300), 2))
     prepared = histories(source, tmp_path / "out", max_row_bytes=400, partitions=3)
     with pq.ParquetFile(prepared.run / "rows.parquet") as file:
-        groups = [set(file.read_row_group(n, ["shard"])["shard"].to_pylist()) for n in range(file.num_row_groups)]
+        groups = [
+            set(file.read_row_group(n, ["shard"])["shard"].to_pylist())
+            for n in range(file.num_row_groups)
+        ]
 
     assert [1] * len(groups) == [len(group) for group in groups]
     assert len(groups) == len(set.union(*groups)) > 3
-    assert {None} == {check.problem for check in verify_histories(FinishedRun(*find_run(prepared.out)))}
+    assert {None} == {
+        check.problem for check in verify_histories(FinishedRun(*find_run(prepared.out)))
+    }

@@ -13,9 +13,14 @@ from headrace.packing.chats.settings import ChatSettings, RowForm
 from headrace.packing.chats.tokenise import ChatEncoder
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
-QWEN, GSM8K, DEMOS = DATA / "job5-tokenizer-qwen3", DATA / "job5-gsm8k", DATA / "job5-llamafactory-demos"
+QWEN, GSM8K, DEMOS = (
+    DATA / "job5-tokenizer-qwen3",
+    DATA / "job5-gsm8k",
+    DATA / "job5-llamafactory-demos",
+)
 needs_data = pytest.mark.skipif(
-    not (QWEN.is_dir() and GSM8K.is_dir() and DEMOS.is_dir()), reason="the chat data sets are not in the repository"
+    not (QWEN.is_dir() and GSM8K.is_dir() and DEMOS.is_dir()),
+    reason="the chat data sets are not in the repository",
 )
 
 CHATML = (
@@ -25,7 +30,9 @@ CHATML = (
 SPECIALS = ("<|im_end|>", "<|im_start|>", "<s>", "</s>", "<|user|>", "<|assistant|>", "<|end|>", "<|return|>", "<|start|>", "<|message|>", "[INST]", "[/INST]")  # fmt: skip
 
 
-def small_tokenizer(directory: Path, template: str | None = CHATML, eos: str | None = "<|im_end|>", **config) -> Path:
+def small_tokenizer(
+    directory: Path, template: str | None = CHATML, eos: str | None = "<|im_end|>", **config
+) -> Path:
     """A byte-level BPE of 400 tokens with special tokens of several families, and its configuration."""
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer = Tokenizer(models.BPE())
@@ -34,7 +41,11 @@ def small_tokenizer(directory: Path, template: str | None = CHATML, eos: str | N
     trainer = trainers.BpeTrainer(
         vocab_size=400, special_tokens=list(SPECIALS), initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )  # fmt: skip
-    words = ["the answer is forty two", "a question about apples and oranges", "user assistant system tool think"] * 5
+    words = [
+        "the answer is forty two",
+        "a question about apples and oranges",
+        "user assistant system tool think",
+    ] * 5
     tokenizer.train_from_iterator(words, trainer)
     tokenizer.save(str(directory / "tokenizer.json"))
     found = {"eos_token": eos, "pad_token": "</s>", "bos_token": "<s>", **config}
@@ -75,7 +86,9 @@ def rows_of(name: str, most: int | None = None) -> list[dict]:
     """Rows of a real file, as the json module reads them."""
     path = (GSM8K if name.startswith(("train", "test")) else DEMOS) / name
     text = gzip.decompress(path.read_bytes()).decode()
-    rows = json.loads(text) if ".json." in name else [json.loads(line) for line in text.splitlines()]
+    rows = (
+        json.loads(text) if ".json." in name else [json.loads(line) for line in text.splitlines()]
+    )
     return rows[:most]
 
 
@@ -84,14 +97,20 @@ def chat(*texts: str, **more) -> dict:
     messages: list[dict] = []
     for text in texts:
         match = re.match(r"(system|user|assistant|tool|developer): ?", text, re.DOTALL)
-        spoke = [message["role"] for message in messages if message["role"] in ("user", "assistant")]
+        spoke = [
+            message["role"] for message in messages if message["role"] in ("user", "assistant")
+        ]
         turn = "assistant" if spoke[-1:] == ["user"] else "user"
-        messages.append({"role": match[1] if match else turn, "content": text[match.end() :] if match else text})
+        messages.append(
+            {"role": match[1] if match else turn, "content": text[match.end() :] if match else text}
+        )
     return {"messages": messages, **more}
 
 
 def trained_texts(encoder: ChatEncoder, rows, **expected) -> list[list[str]]:
     """Per sequence the texts of its trained runs. No row may be rejected unless `rejected` says so."""
     encoded = encoder.encode(rows)
-    assert [each.reason for each in encoded.rejected] == expected.get("rejected", []), encoded.rejected
+    assert [each.reason for each in encoded.rejected] == expected.get("rejected", []), (
+        encoded.rejected
+    )
     return [[text for text, mask in parts if mask] for parts in encoder.texts(encoded)]

@@ -14,7 +14,9 @@ import headrace
 from headrace.run.prepare import Prepared
 
 Row = dict[str, Any]
-Sequence = tuple[tuple[int, ...], tuple[int, ...]]  # ids; per position whether its label, the next id, is trained
+Sequence = tuple[
+    tuple[int, ...], tuple[int, ...]
+]  # ids; per position whether its label, the next id, is trained
 
 VOCABULARY = 5000
 
@@ -28,14 +30,22 @@ def token_rows(count: int, seed: int = 0, *, longest: int = 300, keys: int = 40)
         mask = random.integers(0, 2, size)
         mask[-1] = 1
         ids = random.integers(1, VOCABULARY, size)
-        rows.append({"input_ids": ids.tolist(), "loss_mask": mask.tolist(), "task": f"t{number * 7919 % keys}"})
+        rows.append(
+            {
+                "input_ids": ids.tolist(),
+                "loss_mask": mask.tolist(),
+                "task": f"t{number * 7919 % keys}",
+            }
+        )
     return rows
 
 
 def write_jsonl(path: Path, rows: Iterable[Any]) -> Path:
     """One JSON line a row; a text is written as it is."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows).encode()
+    lines = "".join(
+        (row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows
+    ).encode()
     path.write_bytes(gzip.compress(lines, mtime=0) if path.suffix == ".gz" else lines)
     return path
 
@@ -43,12 +53,17 @@ def write_jsonl(path: Path, rows: Iterable[Any]) -> Path:
 def sources(directory: Path, *, files: int = 3, rows: int = 120, longest: int = 300) -> list[Path]:
     """Files of different sizes."""
     return [
-        write_jsonl(directory / f"part-{number}.jsonl", token_rows(rows * (number + 1), number, longest=longest))
+        write_jsonl(
+            directory / f"part-{number}.jsonl",
+            token_rows(rows * (number + 1), number, longest=longest),
+        )
         for number in range(files)
     ]
 
 
-def packed(blend: Any, out: Path, *, workers: int | None = 1, on_event: Any = None, **asked: Any) -> Prepared:
+def packed(
+    blend: Any, out: Path, *, workers: int | None = 1, on_event: Any = None, **asked: Any
+) -> Prepared:
     """A run of the recipe with small bins."""
     settings = {"pack_size": 512, "train_ratio": 0.8, "val_ratio": 0.1, "test_ratio": 0.1} | asked
     recipe = headrace.PackedSequences(blend=blend, **settings)
@@ -68,7 +83,9 @@ def bins_of(directory: Path) -> list[list[Sequence]]:
         for bin_ in pq.read_table(path).to_pylist():
             ids, mask, starts = bin_["input_ids"], bin_["loss_mask"], bin_["seq_start_id"]
             ends = [*starts[1:], len(ids)]
-            found.append([(tuple(ids[a:b]), tuple(mask[a:b])) for a, b in zip(starts, ends, strict=True)])
+            found.append(
+                [(tuple(ids[a:b]), tuple(mask[a:b])) for a, b in zip(starts, ends, strict=True)]
+            )
     return found
 
 
@@ -80,7 +97,9 @@ def sequences_in(out: Path, split: str) -> list[Sequence]:
 def all_sequences(out: Path) -> Counter[Sequence]:
     """The multiset of sequences over all splits."""
     return Counter(
-        sequence for split in sorted((out / "splits").iterdir()) for sequence in sequences_in(out, split.name)
+        sequence
+        for split in sorted((out / "splits").iterdir())
+        for sequence in sequences_in(out, split.name)
     )
 
 

@@ -48,7 +48,8 @@ ESCAPES: dict[str, str] = {
     "format in a dict": "{{ {'f': '{0.__class__}'.format}.f('') }}",
     "format handed to a macro": "{% macro m(f) %}{{ f('') }}{% endmacro %}{{ m('{0.__class__}'.format) }}",
     "format twice": LOOP + "{{ '{0.__class__}'.format(n) }}{% endfor %}",
-    "format after a harmless method": LOOP + "{{ 'a'.upper() }}{{ '{0.__class__}'.format(n) }}{% endfor %}",
+    "format after a harmless method": LOOP
+    + "{{ 'a'.upper() }}{{ '{0.__class__}'.format(n) }}{% endfor %}",
     "format of a format": "{{ '{0}'.format('{0.__class__}').format('') }}",
     "format with a nested field": "{{ '{0:{1.__class__}}'.format('', '') }}",
     "format with an index": "{{ '{0[0].__class__}'.format(['']) }}",
@@ -157,7 +158,9 @@ LEAKS = (
 )
 
 HANGS: dict[str, str] = {
-    "loops over one range": "{% set r = range(99999) %}" + "{% for n in r %}" * 6 + "{% endfor %}" * 6,
+    "loops over one range": "{% set r = range(99999) %}"
+    + "{% for n in r %}" * 6
+    + "{% endfor %}" * 6,
     "loops over a text": "{% set t = 'x' * 99999 %}" + "{% for n in t %}" * 4 + "{% endfor %}" * 4,
     "a product of large numbers": "{% set ns = namespace(a=3) %}"
     + "{% for n in range(99999) %}{% set ns.a = ns.a * ns.a %}{% endfor %}",
@@ -196,5 +199,9 @@ HANGS: dict[str, str] = {
     "urlize": "{% set a = '(' * 999999 %}{% for n in range(999) %}{% set x = a|urlize %}{% endfor %}",
     "striptags": "{% set a = '<!--' * 999999 %}{% for n in range(999) %}{% set x = a|striptags %}{% endfor %}",
     "constants folded while compiling": "{{ 'x'|center(9999999999)|length }}",
-    "constants doubled while compiling": "{{ " + "(" * 40 + "'xx'" + "|replace('x', 'xxxxxxxxxxxxxxxx'))" * 40 + " }}",
+    "constants doubled while compiling": "{{ "
+    + "(" * 40
+    + "'xx'"
+    + "|replace('x', 'xxxxxxxxxxxxxxxx'))" * 40
+    + " }}",
 }

@@ -56,10 +56,15 @@ def both(tmp_path_factory):
     directory = small_tokenizer(tmp_path_factory.mktemp("plain"))
     normalised = small_tokenizer(tmp_path_factory.mktemp("nfc"))
     definition = json.loads((normalised / "tokenizer.json").read_text())
-    (normalised / "tokenizer.json").write_text(json.dumps(definition | {"normalizer": {"type": "NFC"}}))
+    (normalised / "tokenizer.json").write_text(
+        json.dumps(definition | {"normalizer": {"type": "NFC"}})
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "fastokens", SimpleNamespace(Tokenizer=Library))
-        pairs = [(encoder(place), encoder(place, tokenizer_backend="tokenizers")) for place in (directory, normalised)]
+        pairs = [
+            (encoder(place), encoder(place, tokenizer_backend="tokenizers"))
+            for place in (directory, normalised)
+        ]
         assert ["fastokens"] * 2 == [by_bytes.backend for by_bytes, _ in pairs]
     return pairs
 
@@ -77,13 +82,27 @@ def test_other_tokenizers_need_offsets(tmp_path, library):
     definition = json.loads((place / "tokenizer.json").read_text())
     for change in (
         {"normalizer": {"type": "Lowercase"}},
-        {"pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}},
+        {
+            "pre_tokenizer": {
+                "type": "Metaspace",
+                "replacement": "▁",
+                "prepend_scheme": "always",
+                "split": True,
+            }
+        },
         {"pre_tokenizer": {**definition["pre_tokenizer"], "add_prefix_space": True}},
         {"model": {**definition["model"], "dropout": 0.1}},
-        {"added_tokens": [{**definition["added_tokens"][0], "lstrip": True}, *definition["added_tokens"][1:]]},
+        {
+            "added_tokens": [
+                {**definition["added_tokens"][0], "lstrip": True},
+                *definition["added_tokens"][1:],
+            ]
+        },
     ):
         assert token_bytes_of(Tokenizer.from_str(json.dumps(definition | change))) is None
-    (place / "tokenizer.json").write_text(json.dumps(definition | {"normalizer": {"type": "Lowercase"}}))
+    (place / "tokenizer.json").write_text(
+        json.dumps(definition | {"normalizer": {"type": "Lowercase"}})
+    )
     with pytest.raises(SettingsError, match="encodes byte-level BPE"):
         encoder(place, tokenizer_backend="fastokens").encode([chat("q", "a")])
     assert encoder(place).backend is None
@@ -102,14 +121,19 @@ def test_a_library_that_differs_on_any_probe_is_not_used(tmp_path, library, monk
 @pytest.mark.parametrize("differs", [False, True])
 def test_a_library_is_compared_and_replaced_at_the_first_difference(differs, tmp_path, library):
     place = small_tokenizer(tmp_path / "t")
-    rows = [chat(f"question {n}", f"wrong {n}" if differs and n > 200 else f"answer {n}") for n in range(600)]
+    rows = [
+        chat(f"question {n}", f"wrong {n}" if differs and n > 200 else f"answer {n}")
+        for n in range(600)
+    ]
     source = write_jsonl(tmp_path / "in.jsonl", rows)
     expected = packed(source, tmp_path / "a", tokenizer=place, tokenizer_backend="tokenizers")
     found = packed(source, tmp_path / "b", tokenizer=place, tokenizer_backend="fastokens")
     counts = found.manifest.facts["encoder"]["backend"]
 
     assert expected.manifest.run_id == found.manifest.run_id
-    assert [each.read_bytes() for each in shards(expected)] == [each.read_bytes() for each in shards(found)]
+    assert [each.read_bytes() for each in shards(expected)] == [
+        each.read_bytes() for each in shards(found)
+    ]
     assert counts["different"] == differs
     assert (counts["compared"] > 3) != differs
 

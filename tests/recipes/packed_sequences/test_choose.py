@@ -13,14 +13,16 @@ from headrace.packing.choose import copies_of, ratio_counts, split_units
 from headrace.packing.encode import assign_files, row_hashes
 from headrace.packing.shards import even_cuts, shard_counts
 
-RATIOS = st.sampled_from([(0.98, 0.01, 0.01), (0.8, 0.1, 0.1), (1.0, 0.0, 0.0), (0.5, 0.5, 0.0), (0.34, 0.33, 0.33)])
+RATIOS = st.sampled_from(
+    [(0.98, 0.01, 0.01), (0.8, 0.1, 0.1), (1.0, 0.0, 0.0), (0.5, 0.5, 0.0), (0.34, 0.33, 0.33)]
+)
 
 
 def sources_of(weights: list[float], **more: list[float]) -> list[Source]:
     """Datasets with these weights; more: other settings, a value each."""
-    settings = [dict(zip(more, values, strict=True)) for values in zip(*more.values(), strict=True)] or [{}] * len(
-        weights
-    )
+    settings = [
+        dict(zip(more, values, strict=True)) for values in zip(*more.values(), strict=True)
+    ] or [{}] * len(weights)
     return [
         Source(name=f"d{place}", path=["x"], weight=weight, **own)
         for place, (weight, own) in enumerate(zip(weights, settings, strict=True))
@@ -46,7 +48,9 @@ def test_every_row_of_every_file_is_read_by_exactly_one_task(sizes: list[int], s
 
 
 @given(sizes=st.lists(st.integers(1, 1000), min_size=1, max_size=40), shards=st.integers(1, 10))
-def test_loads_of_whole_files_differ_by_no_more_than_the_largest_file(sizes: list[int], shards: int) -> None:
+def test_loads_of_whole_files_differ_by_no_more_than_the_largest_file(
+    sizes: list[int], shards: int
+) -> None:
     if len(sizes) < shards:
         return
     tasks = assign_files(sizes, [f"{place:03d}" for place in range(len(sizes))], shards)
@@ -59,7 +63,9 @@ def test_files_go_largest_first_then_by_name_to_the_least_loaded_task() -> None:
     tasks = assign_files([10, 30, 20, 20], ["d", "c", "b", "a"], 2)
 
     # c (30) -> 0, a (20) -> 1, b (20) -> 1, d (10) -> 0
-    assert [["c", "d"], ["a", "b"]] == [[["d", "c", "b", "a"][part.file] for part in task] for task in tasks]
+    assert [["c", "d"], ["a", "b"]] == [
+        [["d", "c", "b", "a"][part.file] for part in task] for task in tasks
+    ]
 
 
 def test_few_large_files_get_tasks_by_size() -> None:
@@ -79,7 +85,9 @@ def test_the_order_in_which_files_are_found_changes_nothing() -> None:
 
 
 @given(count=st.integers(3, 5000), ratios=RATIOS)
-def test_splits_have_exactly_their_rounded_share_and_none_is_empty(count: int, ratios: tuple[float, ...]) -> None:
+def test_splits_have_exactly_their_rounded_share_and_none_is_empty(
+    count: int, ratios: tuple[float, ...]
+) -> None:
     asked = dict(zip(SPLITS, ratios, strict=True))
     side, counts = split_units(*hashes(count), asked, "rows")
 
@@ -89,12 +97,17 @@ def test_splits_have_exactly_their_rounded_share_and_none_is_empty(count: int, r
         if asked[split] == 0:
             assert counts[split] == 0
         elif count > 100:
-            assert abs(counts[split] - Fraction(repr(asked[split])) * count) <= max(1, Fraction(1, 2))
+            assert abs(counts[split] - Fraction(repr(asked[split])) * count) <= max(
+                1, Fraction(1, 2)
+            )
     assert all(counts[split] >= 1 for split in SPLITS if asked[split] > 0)
 
 
 def test_fewer_rows_than_splits_is_an_error_that_states_the_counts() -> None:
-    with pytest.raises(InputError, match=r"rows of tiny: 2 cannot fill 3 splits \(train 0.98, valid 0.01, test 0.01\)"):
+    with pytest.raises(
+        InputError,
+        match=r"rows of tiny: 2 cannot fill 3 splits \(train 0.98, valid 0.01, test 0.01\)",
+    ):
         ratio_counts(2, {"train": 0.98, "valid": 0.01, "test": 0.01}, "rows of tiny")
 
 
@@ -104,7 +117,9 @@ def test_rows_of_one_key_are_never_in_two_splits(keys: list[int]) -> None:
     rows = np.array(keys)
     if len(set(keys)) < 3:
         return
-    side, counts = split_units(high[rows], low[rows], {"train": 0.6, "valid": 0.2, "test": 0.2}, "keys")
+    side, counts = split_units(
+        high[rows], low[rows], {"train": 0.6, "valid": 0.2, "test": 0.2}, "keys"
+    )
 
     assert len(set(keys)) == sum(counts.values())
     for key in set(keys):
@@ -126,7 +141,9 @@ def test_the_order_of_rows_has_no_part_in_their_split() -> None:
     weights=st.lists(st.sampled_from([0.22, 0.5, 1.0, 3.0, 0.0]), min_size=2, max_size=5),
     seed=st.integers(0, 1000),
 )
-def test_token_shares_are_as_near_to_the_weights_as_whole_rows_allow(weights: list[float], seed: int) -> None:
+def test_token_shares_are_as_near_to_the_weights_as_whole_rows_allow(
+    weights: list[float], seed: int
+) -> None:
     if not any(weights):
         return
     random = np.random.default_rng(seed)
@@ -163,19 +180,33 @@ def test_weights_have_no_unit() -> None:
     orders = [hashes(300, 0)[0], hashes(900, 1)[0]]
 
     for one, other in zip(
-        *(copies_of(sources_of(weights), tokens, orders, repeats=True) for weights in ([1, 3], [0.5, 1.5])), strict=True
+        *(
+            copies_of(sources_of(weights), tokens, orders, repeats=True)
+            for weights in ([1, 3], [0.5, 1.5])
+        ),
+        strict=True,
     ):
         np.testing.assert_array_equal(one, other)
 
 
 @given(
-    data=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 9), st.integers(1, 40)), min_size=2, max_size=5),
+    data=st.lists(
+        st.tuples(st.integers(1, 4), st.integers(1, 9), st.integers(1, 40)), min_size=2, max_size=5
+    ),
     seed=st.integers(0, 99),
 )
-def test_a_dataset_may_be_repeated_to_reach_its_share(data: list[tuple[int, int, int]], seed: int) -> None:
-    tokens = [np.random.default_rng(seed + place).integers(1, 50, rows) for place, (_, _, rows) in enumerate(data)]
+def test_a_dataset_may_be_repeated_to_reach_its_share(
+    data: list[tuple[int, int, int]], seed: int
+) -> None:
+    tokens = [
+        np.random.default_rng(seed + place).integers(1, 50, rows)
+        for place, (_, _, rows) in enumerate(data)
+    ]
     orders = [hashes(len(each), place)[0] for place, each in enumerate(tokens)]
-    repeat, weights = [times / 2 + 0.5 for times, _, _ in data], [float(weight) for _, weight, _ in data]
+    repeat, weights = (
+        [times / 2 + 0.5 for times, _, _ in data],
+        [float(weight) for _, weight, _ in data],
+    )
     taken = copies_of(sources_of(weights, repeat=repeat), tokens, orders, repeats=True)
 
     got = [int((each * times).sum()) for each, times in zip(tokens, taken, strict=True)]
@@ -183,20 +214,33 @@ def test_a_dataset_may_be_repeated_to_reach_its_share(data: list[tuple[int, int,
     if len(set(weights)) == 1 and set(repeat) == {1}:
         assert got == totals
         return
-    scale = min(total * times / weight for total, times, weight in zip(totals, repeat, weights, strict=True))
+    scale = min(
+        total * times / weight for total, times, weight in zip(totals, repeat, weights, strict=True)
+    )
     for each, own, times, weight in zip(tokens, got, taken, weights, strict=True):
-        assert abs(own - scale * weight) <= max(1 if own > each.max() else each.max(), each.max() / 2 + 1)
+        assert abs(own - scale * weight) <= max(
+            1 if own > each.max() else each.max(), each.max() / 2 + 1
+        )
         assert times.max() - times.min() <= 1
 
 
-@given(epochs=st.integers(1, 40).map(lambda number: number / 8), rows=st.integers(1, 60), seed=st.integers(0, 99))
+@given(
+    epochs=st.integers(1, 40).map(lambda number: number / 8),
+    rows=st.integers(1, 60),
+    seed=st.integers(0, 99),
+)
 def test_epochs_take_rows_so_often_and_only_in_train(epochs: float, rows: int, seed: int) -> None:
     tokens = [np.random.default_rng(seed).integers(1, 50, rows), np.full(5, 7)]
     orders = [hashes(len(each), place)[0] for place, each in enumerate(tokens)]
     sources = sources_of([1.0, 1.0], epochs=[epochs, 1.0])
-    (taken, other), once = (copies_of(sources, tokens, orders, repeats=each) for each in (True, False))
+    (taken, other), once = (
+        copies_of(sources, tokens, orders, repeats=each) for each in (True, False)
+    )
 
-    assert abs(int((taken * tokens[0]).sum()) - epochs * tokens[0].sum()) <= tokens[0].max() / 2 + 1 or taken.sum() == 1
+    assert (
+        abs(int((taken * tokens[0]).sum()) - epochs * tokens[0].sum()) <= tokens[0].max() / 2 + 1
+        or taken.sum() == 1
+    )
     assert taken.max() - taken.min() <= 1
     assert other.tolist() == [1] * 5
     assert all(each.tolist() == [1] * len(each) for each in once)
@@ -208,7 +252,9 @@ def test_output_shards_follow_bins_and_no_split_with_bins_is_left_without() -> N
 
     assert {"train": 8, "valid": 1, "test": 1} == shard_counts(bins, tokens, 8)
     assert {"train": 1, "valid": 1, "test": 1} == shard_counts(bins, tokens, None)
-    assert {"train": 0, "valid": 3} == shard_counts({"train": 0, "valid": 3}, {"train": 0, "valid": 9}, 100)
+    assert {"train": 0, "valid": 3} == shard_counts(
+        {"train": 0, "valid": 3}, {"train": 0, "valid": 9}, 100
+    )
 
 
 @given(count=st.integers(0, 1000), shards=st.integers(1, 50))
@@ -216,4 +262,6 @@ def test_cuts_cover_all_bins_once_and_evenly(count: int, shards: int) -> None:
     cuts = even_cuts(count, shards)
 
     assert [place for start, stop in cuts for place in range(start, stop)] == list(range(count))
-    assert max(stop - start for start, stop in cuts) - min(stop - start for start, stop in cuts) <= 1
+    assert (
+        max(stop - start for start, stop in cuts) - min(stop - start for start, stop in cuts) <= 1
+    )

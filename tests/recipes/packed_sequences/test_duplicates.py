@@ -29,7 +29,8 @@ def chat(question: str, answer: str, *more: str) -> dict[str, Any]:
     roles = ("user", "assistant") * 9
     return {
         "messages": [
-            {"role": role, "content": text} for role, text in zip(roles, (question, answer, *more), strict=False)
+            {"role": role, "content": text}
+            for role, text in zip(roles, (question, answer, *more), strict=False)
         ]
     }
 
@@ -50,11 +51,16 @@ def content_check(out: Path) -> Any:
 
 @given(
     rows=st.integers(1, 40),
-    edges=st.lists(st.lists(st.tuples(st.integers(0, 39), st.integers(0, 12)), max_size=40), max_size=3),
+    edges=st.lists(
+        st.lists(st.tuples(st.integers(0, 39), st.integers(0, 12)), max_size=40), max_size=3
+    ),
 )
 def test_components_are_those_of_a_walk(rows: int, edges: list[list[tuple[int, int]]]) -> None:
     kept = [[(row % rows, number) for row, number in each] for each in edges]
-    groups = [(np.array([row for row, _ in each], np.int64), np.array([n for _, n in each], np.int64)) for each in kept]
+    groups = [
+        (np.array([row for row, _ in each], np.int64), np.array([n for _, n in each], np.int64))
+        for each in kept
+    ]
     near: dict[Any, set[Any]] = {row: set() for row in range(rows)}
     for kind, each in enumerate(kept):
         for row, number in each:
@@ -64,7 +70,9 @@ def test_components_are_those_of_a_walk(rows: int, edges: list[list[tuple[int, i
     for row in range(rows):
         reached, todo = {row}, [row]
         while todo:
-            todo += [each for each in near[todo.pop()] if each not in reached and not reached.add(each)]
+            todo += [
+                each for each in near[todo.pop()] if each not in reached and not reached.add(each)
+            ]
         expected.append(min(each for each in reached if isinstance(each, int)))
 
     assert expected == least_of_component(rows, groups).tolist()
@@ -80,7 +88,11 @@ def test_case_white_space_and_widths_of_characters_make_no_other_question() -> N
 
 @pytest.mark.parametrize("how", [None, "group", "drop", "count", "allow"])
 def test_each_chat_five_times_trains_in_one_split(tmp_path: Path, how: str | None) -> None:
-    rows = [chat(f"question {n} of many", f"answer {n} number {again % 2}") for n in range(100) for again in range(5)]
+    rows = [
+        chat(f"question {n} of many", f"answer {n} number {again % 2}")
+        for n in range(100)
+        for again in range(5)
+    ]
     source = write_jsonl(tmp_path / "in.jsonl", rows)
     events: list[Any] = []
 
@@ -93,13 +105,18 @@ def test_each_chat_five_times_trains_in_one_split(tmp_path: Path, how: str | Non
         **THIRDS,
     )
 
-    found, told = run.manifest.facts["duplicates"], [each.text for each in events if isinstance(each, Note)]
+    found, told = (
+        run.manifest.facts["duplicates"],
+        [each.text for each in events if isinstance(each, Note)],
+    )
     check = content_check(tmp_path / "out")
     assert check.problem is None
     if how in (None, "group", "drop"):
         assert seen_twice(tmp_path / "out") == 0
         assert found["seen_in_earlier_splits"] == 0
-        assert {"train": 60, "valid": 20, "test": 20} == {name: run.manifest.facts["units"][0][name] for name in SPLITS}
+        assert {"train": 60, "valid": 20, "test": 20} == {
+            name: run.manifest.facts["units"][0][name] for name in SPLITS
+        }
         assert (300 if how == "drop" else 0) == run.manifest.dropped["duplicate"]
         assert "no sequence of a split is in another" in check.detail
     else:
@@ -108,7 +125,9 @@ def test_each_chat_five_times_trains_in_one_split(tmp_path: Path, how: str | Non
         assert (how == "count") == any('choose duplicates="group"' in text for text in told)
         assert (found is None) == (how == "allow")
     if found:
-        assert (500, 400, 300, 5) == tuple(found[name] for name in ("rows", "same_content", "copies", "largest"))
+        assert (500, 400, 300, 5) == tuple(
+            found[name] for name in ("rows", "same_content", "copies", "largest")
+        )
 
 
 def test_rows_that_repeat_nothing_are_split_as_if_nobody_had_looked(tmp_path: Path) -> None:
@@ -141,7 +160,9 @@ def test_an_entity_and_content_join_each_other(tmp_path: Path) -> None:
     twins = [{**row, "task": f"twin of {row['task']}"} for row in rows[:50]]
     source = write_jsonl(tmp_path / "in.jsonl", [*rows, *twins])
     packed(source, tmp_path / "out", entity="task", **THIRDS)
-    assert headrace.find_leaks(headrace.open(tmp_path / "out")).unit == "sequence"  # whose rows have no such column
+    assert (
+        headrace.find_leaks(headrace.open(tmp_path / "out")).unit == "sequence"
+    )  # whose rows have no such column
 
     split_of = {ids: split for split in SPLITS for ids, _ in sequences_in(tmp_path / "out", split)}
     of_task: dict[str, set[str]] = {}
@@ -169,17 +190,23 @@ def test_given_splits_lose_rows_only_if_that_is_asked_for(tmp_path: Path, how: s
 def test_columns_may_be_named_in_place_of_user_turns(tmp_path: Path) -> None:
     rows = [{**row, "origin": number // 4} for number, row in enumerate(token_rows(200))]
     rows[0]["origin"] = None  # says nothing, so its tokens do
-    run = packed(write_jsonl(tmp_path / "in.jsonl", rows), tmp_path / "out", content="origin", **THIRDS)
+    run = packed(
+        write_jsonl(tmp_path / "in.jsonl", rows), tmp_path / "out", content="origin", **THIRDS
+    )
 
     split_of = {ids: split for split in SPLITS for ids, _ in sequences_in(tmp_path / "out", split)}
     for origin in range(1, 50):
-        assert 1 == len({split_of[tuple(row["input_ids"])] for row in rows if row["origin"] == origin})
+        assert 1 == len(
+            {split_of[tuple(row["input_ids"])] for row in rows if row["origin"] == origin}
+        )
     assert 149 == run.manifest.facts["duplicates"]["same_content"]
 
 
 def test_verify_finds_sequences_in_two_splits(tmp_path: Path) -> None:
     rows = token_rows(60)
-    run = packed(write_jsonl(tmp_path / "in.jsonl", rows * 2), tmp_path / "out", duplicates="allow", **THIRDS)
+    run = packed(
+        write_jsonl(tmp_path / "in.jsonl", rows * 2), tmp_path / "out", duplicates="allow", **THIRDS
+    )
     finished = FinishedRun(*find_run(tmp_path / "out"))
     config = json.loads((finished.root / "config.json").read_text())
 

@@ -18,7 +18,12 @@ SHORT = "what is the rarest colour"
 
 
 def chat(text: str) -> dict[str, Any]:
-    return {"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": "Let us see."}]}
+    return {
+        "messages": [
+            {"role": "user", "content": text},
+            {"role": "assistant", "content": "Let us see."},
+        ]
+    }
 
 
 @pytest.fixture
@@ -31,7 +36,9 @@ def chats(tmp_path: Path) -> Path:
         texts[n] = f"{n}: {' '.join(ITEM.split()[:12])}"
     texts[35] += f" And {SHORT}?"
     texts[36] = f"So, {SHORT}: \ud83d?"  # half of a surrogate pair
-    return write_jsonl(tmp_path / "chats.jsonl", [chat(text) | {"task": n // 4} for n, text in enumerate(texts)])
+    return write_jsonl(
+        tmp_path / "chats.jsonl", [chat(text) | {"task": n // 4} for n, text in enumerate(texts)]
+    )
 
 
 @pytest.fixture
@@ -39,7 +46,10 @@ def benchmarks(tmp_path: Path) -> Path:
     directory = tmp_path / "my_eval"
     (directory / "more").mkdir(parents=True)
     (directory / "README.md").write_text(f"{SHORT} is no item\n")
-    write_jsonl(directory / "farm.jsonl", [{"question": ITEM, "answer": 18}, {"question": "how many hens lay an egg"}])
+    write_jsonl(
+        directory / "farm.jsonl",
+        [{"question": ITEM, "answer": 18}, {"question": "how many hens lay an egg"}],
+    )
     (directory / "more" / "colours.txt").write_text(f"{SHORT}\n")
     return directory
 
@@ -57,12 +67,16 @@ def test_the_rows_that_leaks_names_are_left_out_and_counted(
     asked = {"tokenizer": tokenizer, "num_shards": 3, "max_bad_share": 1, "entity": entity}
     made = manifest(packed(chats, tmp_path / "out", exclude=benchmarks, **asked))
     kept = [line for line in chats.read_text().splitlines() if "\\ud83d" not in line]
-    report = headrace.find_leaks(headrace.open(write_jsonl(tmp_path / "sound.jsonl", kept)), against=[benchmarks])
+    report = headrace.find_leaks(
+        headrace.open(write_jsonl(tmp_path / "sound.jsonl", kept)), against=[benchmarks]
+    )
     named = {overlap.place.split(":")[1] for overlap in report.overlaps}
 
     assert len(named) == 20
     assert made["dropped"]["in_benchmark"] == len(named) + 1
-    assert {name: (each["items"], each["rows"]) for name, each in made["facts"]["benchmarks"].items()} == {
+    assert {
+        name: (each["items"], each["rows"]) for name, each in made["facts"]["benchmarks"].items()
+    } == {
         "my_eval/farm.jsonl": (2, len(named)),
         "my_eval/more/colours.txt": (1, 2),
     }
@@ -88,7 +102,10 @@ def test_the_benchmark_is_in_the_identity_by_name_and_content_not_by_path(
     moved = benchmarks.rename(tmp_path / "elsewhere" / "my_eval")
     assert once == headrace.PackedSequences(**asked, exclude=[moved]).identity_settings()
     assert str(tmp_path) not in json.dumps(once["exclude"])
-    assert once != headrace.PackedSequences(**asked, exclude=[moved], exclude_ngram=8).identity_settings()
+    assert (
+        once
+        != headrace.PackedSequences(**asked, exclude=[moved], exclude_ngram=8).identity_settings()
+    )
     (moved / "more" / "colours.txt").write_text(f"{SHORT} of all\n")
     assert once != headrace.PackedSequences(**asked, exclude=[moved]).identity_settings()
 
@@ -105,4 +122,6 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path, chats: Path, benchma
     for name in ("a", "b"):
         write_jsonl(tmp_path / name / "test.jsonl", [{"question": ITEM}])
     with pytest.raises(SettingsError, match=r"two benchmarks are called test\.jsonl"):
-        packed(tokens, tmp_path / "out", exclude=[tmp_path / "a/test.jsonl", tmp_path / "b/test.jsonl"])
+        packed(
+            tokens, tmp_path / "out", exclude=[tmp_path / "a/test.jsonl", tmp_path / "b/test.jsonl"]
+        )

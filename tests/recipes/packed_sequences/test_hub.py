@@ -24,10 +24,15 @@ from headrace.packing.chats.settings import ChatSettings
 
 NAME = "mill/small-chat"
 FIRST, SECOND = "1" * 40, "2" * 40
-ROWS = [chat(f"how many apples has crate {number}?", f"crate {number} has {number * 7}") for number in range(60)]
+ROWS = [
+    chat(f"how many apples has crate {number}?", f"crate {number} has {number * 7}")
+    for number in range(60)
+]
 
 
-def cache_snapshot(cache: Path, files: Path, commit: str, name: str = NAME, ref: str = "main") -> Path:
+def cache_snapshot(
+    cache: Path, files: Path, commit: str, name: str = NAME, ref: str = "main"
+) -> Path:
     """Put files into the cache as the hub's client lays them out: blobs, a snapshot of links, a ref."""
     folder = cache / f"models--{name.replace('/', '--')}"
     snapshot = folder / "snapshots" / commit
@@ -82,7 +87,18 @@ def test_a_path_comes_before_a_name(cache, files, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "text", ["qwen3", "/a/b", "./a/b", "a/b/c", "a/tokenizer.json", "a/tokenizer.json.gz", "../b", "a--b/c", "a/..b"]
+    "text",
+    [
+        "qwen3",
+        "/a/b",
+        "./a/b",
+        "a/b/c",
+        "a/tokenizer.json",
+        "a/tokenizer.json.gz",
+        "../b",
+        "a--b/c",
+        "a/..b",
+    ],
 )
 def test_what_is_no_name_stays_a_path(cache, text):
     assert Path(text) == ChatSettings(tokenizer=text).tokenizer
@@ -170,7 +186,10 @@ def test_a_name_that_nobody_knows_says_where_it_was_looked_for(cache):
     with pytest.raises(SettingsError) as raised:
         ChatSettings(tokenizer=f"{NAME}@v2")
 
-    assert f"tokenizer {NAME}@v2: is not a path on this machine, is not in the cache {cache}" in str(raised.value)
+    assert (
+        f"tokenizer {NAME}@v2: is not a path on this machine, is not in the cache {cache}"
+        in str(raised.value)
+    )
     assert f"hf download {NAME} --revision v2 --exclude '*.safetensors'" in str(raised.value)
     assert "HF_HUB_OFFLINE" in str(raised.value)
 
@@ -181,13 +200,19 @@ def test_a_slow_tokenizer_is_refused_by_name(cache, tmp_path):
         (tmp_path / "slow" / name).write_text("{}")
     cache_snapshot(cache, tmp_path / "slow", FIRST)
 
-    with pytest.raises(SettingsError, match=f"{NAME}: no tokenizer.json in .*slow.*save_pretrained"):
+    with pytest.raises(
+        SettingsError, match=f"{NAME}: no tokenizer.json in .*slow.*save_pretrained"
+    ):
         ChatSettings(tokenizer=NAME)
 
 
 def test_code_that_a_repository_brings_is_not_run(cache, tmp_path):
-    files = small_tokenizer(tmp_path / "files", auto_map={"AutoTokenizer": ["tokenization_mill.Mill", None]})
-    (files / "tokenization_mill.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nraise SystemExit('ran')\n")
+    files = small_tokenizer(
+        tmp_path / "files", auto_map={"AutoTokenizer": ["tokenization_mill.Mill", None]}
+    )
+    (files / "tokenization_mill.py").write_text(
+        f"open({str(tmp_path / 'ran')!r}, 'w')\nraise SystemExit('ran')\n"
+    )
     cache_snapshot(cache, files, FIRST)
 
     assert prepared(tmp_path, NAME).manifest.splits["train"].rows > 0
@@ -229,14 +254,31 @@ class Hub(http.server.BaseHTTPRequestHandler):
         headers = {"X-Repo-Commit": self.commit}
         resolved = re.fullmatch(rf"/{NAME}/resolve/(?:main|{self.commit})/([^/]+)", path)
         if re.fullmatch(rf"/api/models/{NAME}(/revision/(main|{self.commit}))?", path):
-            told = {"id": NAME, "sha": self.commit, "siblings": [{"rfilename": each} for each in files]}
-            status, body, headers = 200, json.dumps(told).encode(), {**headers, "Content-Type": "application/json"}
+            told = {
+                "id": NAME,
+                "sha": self.commit,
+                "siblings": [{"rfilename": each} for each in files],
+            }
+            status, body, headers = (
+                200,
+                json.dumps(told).encode(),
+                {**headers, "Content-Type": "application/json"},
+            )
         elif re.fullmatch(rf"/api/models/{NAME}/tree/{self.commit}", path):
             tree = [
-                {"type": "file", "path": each, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
+                {
+                    "type": "file",
+                    "path": each,
+                    "size": len(data),
+                    "oid": hashlib.sha1(data).hexdigest(),
+                }
                 for each, data in files.items()
             ]
-            status, body, headers = 200, json.dumps(tree).encode(), {**headers, "Content-Type": "application/json"}
+            status, body, headers = (
+                200,
+                json.dumps(tree).encode(),
+                {**headers, "Content-Type": "application/json"},
+            )
         elif resolved and resolved[1] in files:
             body = files[resolved[1]]
             status, headers = 200, {**headers, "ETag": f'"{hashlib.sha1(body).hexdigest()}"'}
@@ -270,14 +312,28 @@ def served(files):
 
 def command(*words, cwd, endpoint="http://127.0.0.1:9", offline=False, home="home"):
     """The command line, with a home and a hub of its own."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("HF_", "TRANSFORMERS_"))
+    }
     env = {**kept, "HF_HOME": str(cwd / home), "HF_ENDPOINT": endpoint, "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": str(int(offline))}  # fmt: skip
     line = [sys.executable, "-c", "from headrace.cli import command; command()", *map(str, words)]
     return subprocess.run(line, cwd=cwd, capture_output=True, text=True, check=False, env=env)
 
 
 def pack(name, *, cwd, out="out", **more):
-    words = ("pack", "chats.jsonl", "--out", out, "--tokenizer", name, "--pack-size", 1024, "--json")
+    words = (
+        "pack",
+        "chats.jsonl",
+        "--out",
+        out,
+        "--tokenizer",
+        name,
+        "--pack-size",
+        1024,
+        "--json",
+    )
     return command(*words, cwd=cwd, **more)
 
 
@@ -341,7 +397,10 @@ def test_what_the_hub_does_not_have_is_said_on_the_command_line(served, tmp_path
     done = pack(name, cwd=tmp_path, endpoint=served[0])
 
     assert 2 == done.returncode
-    assert f"tokenizer {name}: is not a path on this machine, is not in the cache {tmp_path}/home/hub" in done.stderr
+    assert (
+        f"tokenizer {name}: is not a path on this machine, is not in the cache {tmp_path}/home/hub"
+        in done.stderr
+    )
     assert words in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -360,9 +419,29 @@ def test_init_writes_the_commit_and_peek_takes_a_name(files, tmp_path):
     write_jsonl(tmp_path / "chats.jsonl", ROWS)
     cache_snapshot(tmp_path / "home" / "hub", files, FIRST)
 
-    written = ("init", "pack", "chats.jsonl", "--tokenizer", NAME, "--out", "out", "--config", "pack.yaml")
+    written = (
+        "init",
+        "pack",
+        "chats.jsonl",
+        "--tokenizer",
+        NAME,
+        "--out",
+        "out",
+        "--config",
+        "pack.yaml",
+    )
     made = command(*written, cwd=tmp_path, offline=True)
-    shown = command("peek", "chats.jsonl", "--mask", "--tokenizer", NAME, "--rows", 1, cwd=tmp_path, offline=True)
+    shown = command(
+        "peek",
+        "chats.jsonl",
+        "--mask",
+        "--tokenizer",
+        NAME,
+        "--rows",
+        1,
+        cwd=tmp_path,
+        offline=True,
+    )
 
     assert 0 == made.returncode, made.stderr
     assert f"tokenizer: {NAME}@{FIRST}\n" in (tmp_path / "pack.yaml").read_text()

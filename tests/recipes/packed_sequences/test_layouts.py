@@ -46,8 +46,20 @@ def test_one_conversation_in_many_layouts(row):
 
 
 def test_system_history_and_input_are_messages():
-    row = {"instruction": "q", "input": "more", "output": "a", "system": "s", "history": [["x", "y"]]}
-    expected = [("system", "s"), ("user", "x"), ("assistant", "y"), ("user", "q\nmore"), ("assistant", "a")]
+    row = {
+        "instruction": "q",
+        "input": "more",
+        "output": "a",
+        "system": "s",
+        "history": [["x", "y"]],
+    }
+    expected = [
+        ("system", "s"),
+        ("user", "x"),
+        ("assistant", "y"),
+        ("user", "q\nmore"),
+        ("assistant", "a"),
+    ]
     sample = sample_of(row)
 
     assert expected == [(message["role"], message["content"]) for message in sample.messages]
@@ -55,7 +67,9 @@ def test_system_history_and_input_are_messages():
 
 
 def test_only_the_completion_of_messages_is_trained():
-    sample = sample_of({"prompt": [USER, ASSISTANT, USER], "completion": [ASSISTANT], "system": "s"})
+    sample = sample_of(
+        {"prompt": [USER, ASSISTANT, USER], "completion": [ASSISTANT], "system": "s"}
+    )
 
     assert [0, 0, 0, 0, 1] == sample.weights
 
@@ -64,11 +78,25 @@ def test_only_the_completion_of_messages_is_trained():
     "call",
     [
         {"role": "assistant", "content": None, "tool_calls": [CALL]},
-        {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": '{"a": 1}'}}]},
-        {"role": "assistant", "tool_calls": [{"function": {"name": "add", "arguments": '"{\\"a\\": 1}"'}}]},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"function": {"name": "add", "arguments": '{"a": 1}'}}],
+        },
+        {
+            "role": "assistant",
+            "tool_calls": [{"function": {"name": "add", "arguments": '"{\\"a\\": 1}"'}}],
+        },
         {"role": "assistant", "tool_calls": json.dumps([{"name": "add", "arguments": {"a": 1}}])},
-        {"role": "assistant", "content": None, "function_call": {"name": "add", "arguments": '{"a": 1}'}},
-        {"role": "assistant", "content": [{"type": "tool_call", "value": '{"name": "add", "arguments": {"a": 1}}'}]},
+        {
+            "role": "assistant",
+            "content": None,
+            "function_call": {"name": "add", "arguments": '{"a": 1}'},
+        },
+        {
+            "role": "assistant",
+            "content": [{"type": "tool_call", "value": '{"name": "add", "arguments": {"a": 1}}'}],
+        },
         {"from": "function_call", "value": '{"name": "add", "arguments": {"a": 1}}'},
         {"from": "function_call", "value": '[{"name": "add", "parameters": "{\\"a\\": 1}"}]'},
     ],
@@ -85,7 +113,12 @@ def test_parts_become_reasoning_text_and_calls():
     parts = [{"type": "reasoning", "value": "why"}, {"type": "text", "value": "a"}, {"type": "tool_call", "value": json.dumps(CALL["function"])}]  # fmt: skip
     sample = sample_of({"messages": [USER, {"role": "assistant", "content": parts}]})
 
-    assert {"role": "assistant", "content": "a", "reasoning_content": "why", "tool_calls": [CALL]} == sample.messages[1]
+    assert {
+        "role": "assistant",
+        "content": "a",
+        "reasoning_content": "why",
+        "tool_calls": [CALL],
+    } == sample.messages[1]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +136,9 @@ def test_columns_of_other_names(columns, row):
 
 def test_texts_and_tokens_need_no_template():
     tokens = sample_of({"input_ids": [5, 6, 7], "labels": [-100, 6, 7]})
-    padded = sample_of({"input_ids": [5, 6, 0], "loss_mask": [0, 1, 0], "attention_mask": [1, 1, 0]})
+    padded = sample_of(
+        {"input_ids": [5, 6, 0], "loss_mask": [0, 1, 0], "attention_mask": [1, 1, 0]}
+    )
 
     assert Text("t") == sample_of({"text": "t"})
     assert Text("pc", 1) == sample_of({"prompt": "p", "completion": "c"}, "raw_completion")
@@ -196,10 +231,16 @@ def test_any_json_is_a_sample_or_a_reason(row):
     ],
 )
 def test_real_files_keep_every_message(name):
-    roles = {"human": "user", "gpt": "assistant", "function_call": "assistant", "observation": "tool"}
+    roles = {
+        "human": "user",
+        "gpt": "assistant",
+        "function_call": "assistant",
+        "observation": "tool",
+    }
     for row in rows_of(name):
         written = [
-            each.get("role", roles.get(each.get("from"))) for each in row.get("messages", row.get("conversations"))
+            each.get("role", roles.get(each.get("from")))
+            for each in row.get("messages", row.get("conversations"))
         ]
 
         assert written == [message["role"] for message in sample_of(row).messages]
@@ -207,6 +248,8 @@ def test_real_files_keep_every_message(name):
 
 def test_the_page_lists_every_reason():
     page = (Path(__file__).parents[3] / "docs" / "chats.md").read_text("utf-8")
-    table = [line for line in page.split("| reason | what |")[1].splitlines() if line.startswith("| `")]
+    table = [
+        line for line in page.split("| reason | what |")[1].splitlines() if line.startswith("| `")
+    ]
 
     assert [f"| `{word}` | {what} |" for word, what in REASONS.items()] == table

@@ -21,7 +21,11 @@ from headrace import PackedBatches
 from headrace import open as open_dataset
 from headrace.bins.rows import ALIGNMENT_KEY
 from headrace.errors import InputError
-from headrace.packing.storage.legacy import LegacyPickleWriter, convert_legacy_to_parquet, read_legacy
+from headrace.packing.storage.legacy import (
+    LegacyPickleWriter,
+    convert_legacy_to_parquet,
+    read_legacy,
+)
 
 
 def write(path, rows):
@@ -45,7 +49,9 @@ def test_numpy_reads_what_was_written(tmp_path):
     rows = made_rows(7)
     loaded = np.load(write(tmp_path / "s.npy", rows), allow_pickle=True)
 
-    assert as_lists(rows) == [(each["input_ids"], each["loss_mask"], each["seq_start_id"]) for each in loaded]
+    assert as_lists(rows) == [
+        (each["input_ids"], each["loss_mask"], each["seq_start_id"]) for each in loaded
+    ]
     assert [tmp_path / "s.npy"] == list(tmp_path.iterdir())
 
 
@@ -84,7 +90,9 @@ def test_values_may_be_lists_arrays_or_numpy_numbers(tmp_path, form, protocol):
 
 
 def test_masks_may_be_bools(tmp_path):
-    save(tmp_path / "s.npy", [{"input_ids": [1, 2], "loss_mask": [False, True], "seq_start_id": [0]}])
+    save(
+        tmp_path / "s.npy", [{"input_ids": [1, 2], "loss_mask": [False, True], "seq_start_id": [0]}]
+    )
 
     assert [([1, 2], [0, 1], [0])] == read(tmp_path / "s.npy")
 
@@ -142,7 +150,9 @@ def hostile(marker):
         "builtins.exec": Calling(builtins.exec, f"open({str(marker)!r}, 'w')"),
         "builtins.getattr": Calling(getattr, "text", "upper"),
         "builtins.__import__": Calling(builtins.__import__, "os"),
-        "subprocess.Popen": Calling(subprocess.Popen, command, -1, None, None, None, None, None, True, True),
+        "subprocess.Popen": Calling(
+            subprocess.Popen, command, -1, None, None, None, None, None, True, True
+        ),
         "io.open": Calling(io.open, str(marker), "w"),
         "pathlib.PosixPath": Calling(Path, str(marker)),
         "numpy.load": Calling(np.load, str(marker)),
@@ -157,9 +167,16 @@ def test_a_pickle_that_names_anything_else_is_refused_and_not_run(tmp_path, name
     marker = tmp_path / "ran"
     bad = hostile(marker)[name]
     sound = {"input_ids": [1], "loss_mask": [1], "seq_start_id": [0]}
-    content = {"whole": bad, "record": [bad], "value": [{**sound, "input_ids": bad}], "key": [{bad: 1, **sound}]}[place]
+    content = {
+        "whole": bad,
+        "record": [bad],
+        "value": [{**sound, "input_ids": bad}],
+        "key": [{bad: 1, **sound}],
+    }[place]
     path = npy(tmp_path, pickle.dumps(content))
-    with pytest.raises(InputError, match=r"s\.npy: asks for .*, which packed data does not need; it was not run"):
+    with pytest.raises(
+        InputError, match=r"s\.npy: asks for .*, which packed data does not need; it was not run"
+    ):
         read(path)
 
     assert not marker.exists()
@@ -177,7 +194,9 @@ def test_a_pickle_that_names_anything_else_is_refused_and_not_run(tmp_path, name
         b"\x80\x02\x82\x01.",  # extension code
         b"Pid\n.",  # persistent id
         b"\x80\x04\x8c\x08builtins\x8c\x04list\x93)R.",
-        b"\x80\x02]}N" + b"\x85" * 3000 + b"K\x01sa.",  # a bin whose key is nested too deep to be shown
+        b"\x80\x02]}N"
+        + b"\x85" * 3000
+        + b"K\x01sa.",  # a bin whose key is nested too deep to be shown
     ],
 )
 def test_no_opcode_leads_out(tmp_path, code):
@@ -190,7 +209,11 @@ def test_no_opcode_leads_out(tmp_path, code):
 )
 def test_an_array_of_a_strange_state_is_an_input_error(tmp_path, state):
     make = np.zeros(1).__reduce__()[:2]
-    bad = {"input_ids": Calling(*make[:1], *make[1], state=state), "loss_mask": [1], "seq_start_id": [0]}
+    bad = {
+        "input_ids": Calling(*make[:1], *make[1], state=state),
+        "loss_mask": [1],
+        "seq_start_id": [0],
+    }
     with pytest.raises(InputError, match="bin 0: input_ids|damaged"):
         read(npy(tmp_path, pickle.dumps([bad])))
 
@@ -211,7 +234,9 @@ def test_a_damaged_file_is_an_input_error_or_reads(tmp_path, data):
     content = bytearray(path.read_bytes())
     for _ in range(data.draw(st.integers(1, 3))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    path.write_bytes(content[: data.draw(st.integers(0, len(content)))] if data.draw(st.booleans()) else content)
+    path.write_bytes(
+        content[: data.draw(st.integers(0, len(content)))] if data.draw(st.booleans()) else content
+    )
     with contextlib.suppress(InputError), warnings.catch_warnings(action="ignore"):
         assert all(isinstance(each[0], list) for each in read(path))
 
@@ -248,7 +273,9 @@ def test_a_bad_bin_is_refused_by_number(tmp_path, record, says):
     sound = {"input_ids": [1], "loss_mask": [1], "seq_start_id": [0]}
     save(tmp_path / "s.npy", as_objects([sound, record, sound]))
     with pytest.raises(InputError, match=says):
-        convert_legacy_to_parquet(tmp_path / "s.npy", tmp_path / "out" / "s.parquet", row_group_size=1)
+        convert_legacy_to_parquet(
+            tmp_path / "s.npy", tmp_path / "out" / "s.parquet", row_group_size=1
+        )
 
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -287,7 +314,9 @@ def test_a_missing_file_is_told(tmp_path):
 def test_converted_bins_are_the_same_bins_and_smaller(tmp_path):
     rows = made_rows(60, longest=400)
     write(tmp_path / "s.npy", rows)
-    result = convert_legacy_to_parquet(tmp_path / "s.npy", tmp_path / "s.parquet", row_group_size=25)
+    result = convert_legacy_to_parquet(
+        tmp_path / "s.npy", tmp_path / "s.parquet", row_group_size=25
+    )
     file = pq.ParquetFile(tmp_path / "s.parquet")
 
     assert as_lists(rows) == table_lists(file.read())
@@ -300,13 +329,17 @@ def test_converted_bins_are_the_same_bins_and_smaller(tmp_path):
 def test_bins_converted_without_an_alignment_are_not_streamed_as_lists_silently(tmp_path):
     rows = made_rows(9)
     write(tmp_path / "s.npy", rows)
-    convert_legacy_to_parquet(tmp_path / "s.npy", tmp_path / "s.parquet", metadata={ALIGNMENT_KEY: "unknown"})
+    convert_legacy_to_parquet(
+        tmp_path / "s.npy", tmp_path / "s.parquet", metadata={ALIGNMENT_KEY: "unknown"}
+    )
     dataset = open_dataset(tmp_path / "s.parquet")
 
     with pytest.warns(UserWarning, match="loss masks have no known alignment"):
         dataset.stream(batch_size=2, batch_format="numpy")
     settings = PackedBatches(loss_mask_alignment="shift_left")
-    batch = next(iter(dataset.stream(batch_size=2, batch_format="numpy", packed=settings, shuffle=False)))
+    batch = next(
+        iter(dataset.stream(batch_size=2, batch_format="numpy", packed=settings, shuffle=False))
+    )
     assert batch["input_ids"].size == sum(rows.sizes[:2])
 
 
@@ -316,7 +349,11 @@ def test_a_legacy_file_is_a_source_of_packing(tmp_path, alignment):
     settings = {"num_shards": 1, "train_ratio": 1.0, "val_ratio": 0.0, "test_ratio": 0.0}
     source = write_jsonl(tmp_path / "in.jsonl", token_rows(40, longest=60))
     old = packed(
-        source, tmp_path / "old", packed_storage="legacy_npy_pickle", loss_mask_alignment=alignment, **settings
+        source,
+        tmp_path / "old",
+        packed_storage="legacy_npy_pickle",
+        loss_mask_alignment=alignment,
+        **settings,
     )
     (bins,) = (old.run / "datasets").rglob("*.npy")
     blend = {"name": "old", "path": str(bins), "alignment": alignment}
@@ -328,7 +365,11 @@ def test_a_legacy_file_is_a_source_of_packing(tmp_path, alignment):
         assert direct == new
     else:  # the value of the last token of each bin is lost
         assert sorted(ids for ids, _ in direct) == sorted(ids for ids, _ in new)
-        assert sum(map(labels, direct)) - len(read(bins)) <= sum(map(labels, new)) <= sum(map(labels, direct))
+        assert (
+            sum(map(labels, direct)) - len(read(bins))
+            <= sum(map(labels, new))
+            <= sum(map(labels, direct))
+        )
 
 
 def test_a_legacy_file_without_an_alignment_is_refused(tmp_path):
@@ -337,7 +378,9 @@ def test_a_legacy_file_without_an_alignment_is_refused(tmp_path):
         packed(tmp_path / "s.npy", tmp_path / "out")
 
 
-@pytest.mark.parametrize("content", [as_objects([]), np.empty((1, 0), object), np.empty((0, 3), object)])
+@pytest.mark.parametrize(
+    "content", [as_objects([]), np.empty((1, 0), object), np.empty((0, 3), object)]
+)
 def test_a_file_without_bins_is_an_error(tmp_path, content):
     save(tmp_path / "s.npy", content)
     with pytest.raises(InputError, match=r"s\.npy: "):

@@ -20,7 +20,11 @@ texts = st.lists(
     st.sampled_from(["a", "b ", "\n", " ", "<", "<|im_end|>", "<|im_start|>assistant\n", "assistant", "user\n", "<think>", "</think>", "\n\n", "é", "爱", "😀", "\x00", "\\", '"', "{{", "0"]),
     max_size=5,
 ).map("".join)  # fmt: skip
-chats = st.lists(st.tuples(st.sampled_from(["system", "user", "assistant", "tool"]), texts), min_size=1, max_size=6)
+chats = st.lists(
+    st.tuples(st.sampled_from(["system", "user", "assistant", "tool"]), texts),
+    min_size=1,
+    max_size=6,
+)
 
 
 def conversation(turns) -> Conversation:
@@ -68,7 +72,9 @@ def test_a_mask_is_right_or_there_is_none(turns, source):
 
     if isinstance(found, str):
         assert source == THINKS
-        assert found == "uncertain_mask" or (found == "not_rendered" and any("</think>" in text for _, text in turns))
+        assert found == "uncertain_mask" or (
+            found == "not_rendered" and any("</think>" in text for _, text in turns)
+        )
     else:
         assert expected == found
 
@@ -83,7 +89,9 @@ def three_ways(template: Template, chat: Conversation, specials: Specials):
             continue
         by_marks = rendering.turn_by_marks(place)
         by_difference = rendering.turn_by_difference(place)
-        before = template.render(chat.messages[:place], chat.tools, {}, trace=Trace(), generation_prompt=True)
+        before = template.render(
+            chat.messages[:place], chat.tools, {}, trace=Trace(), generation_prompt=True
+        )
         after = template.render(chat.messages[: place + 1], chat.tools, {}, trace=Trace())
         stable = text.startswith(before) and text.startswith(after)
         yield by_marks, by_difference, (len(before), len(after.rstrip())) if stable else None
@@ -99,11 +107,15 @@ def test_marks_differences_and_prefixes_agree(turns):
 
 
 @needs_data
-@pytest.mark.parametrize("name", ["reason_tool_use_demo_50.jsonl.gz", "glaive_toolcall_zh_demo.json.gz"])
+@pytest.mark.parametrize(
+    "name", ["reason_tool_use_demo_50.jsonl.gz", "glaive_toolcall_zh_demo.json.gz"]
+)
 def test_the_ways_agree_on_real_chats_where_prefixes_are_prefixes(name):
     qwen = qwen_encoder()
     specials = qwen.renderer.settings.specials
-    template = Template(qwen.files.templates["default"], special=qwen.files.special, values={}, day=None)
+    template = Template(
+        qwen.files.templates["default"], special=qwen.files.special, values={}, day=None
+    )
     stable = 0
     for row in rows_of(name, 40):
         for by_marks, by_difference, by_prefix in three_ways(template, sample_of(row), specials):
@@ -121,7 +133,13 @@ def test_the_same_rows_give_the_same_tokens_in_any_order_and_batches(tmp_path):
     back = encoder(place).encode(rows[::-1])
     parts = [encoder(place).encode(rows[at : at + 7]) for at in range(0, 40, 7)]
 
-    assert whole.tokens.tolist() == list(itertools.chain.from_iterable(part.tokens.tolist() for part in parts))
-    assert whole.mask.tolist() == list(itertools.chain.from_iterable(part.mask.tolist() for part in parts))
-    turned = [back.tokens[begin:end].tolist() for begin, end in itertools.pairwise(back.offsets.tolist())]
+    assert whole.tokens.tolist() == list(
+        itertools.chain.from_iterable(part.tokens.tolist() for part in parts)
+    )
+    assert whole.mask.tolist() == list(
+        itertools.chain.from_iterable(part.mask.tolist() for part in parts)
+    )
+    turned = [
+        back.tokens[begin:end].tolist() for begin, end in itertools.pairwise(back.offsets.tolist())
+    ]
     assert whole.tokens.tolist() == list(itertools.chain.from_iterable(turned[::-1]))

@@ -14,7 +14,11 @@ from headrace.errors import SettingsError
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    rows = [json.dumps(chat("question", "answer\nof two lines")), "no json", json.dumps({"q": "x", "a": "y"})]
+    rows = [
+        json.dumps(chat("question", "answer\nof two lines")),
+        "no json",
+        json.dumps({"q": "x", "a": "y"}),
+    ]
     (tmp_path / "chats.jsonl").write_text("\n".join(rows))
     small_tokenizer(tmp_path / "tokenizer")
     return tmp_path
@@ -22,7 +26,9 @@ def place(tmp_path: Path) -> Path:
 
 def peek(place: Path, *more: object, **environment: str):
     command = ["peek", place / "chats.jsonl", "--mask", "--tokenizer", place / "tokenizer", *more]
-    return CliRunner(env={"NO_COLOR": None, "FORCE_COLOR": None, **environment}).invoke(app, [*map(str, command)])
+    return CliRunner(env={"NO_COLOR": None, "FORCE_COLOR": None, **environment}).invoke(
+        app, [*map(str, command)]
+    )
 
 
 def test_pipes_show_brackets_and_places(place):
@@ -30,7 +36,8 @@ def test_pipes_show_brackets_and_places(place):
 
     assert done.exit_code == 0, done.output
     assert (
-        "<|im_start|>user\nquestion<|im_end|>\n<|im_start|>assistant\n⟦answer\nof two lines<|im_end|>⟧" in done.output
+        "<|im_start|>user\nquestion<|im_end|>\n<|im_start|>assistant\n⟦answer\nof two lines<|im_end|>⟧"
+        in done.output
     )
     assert "chats.jsonl: line 1: " in done.output
     assert "chats.jsonl: line 2: rejected, broken_json: " in done.output
@@ -63,7 +70,14 @@ def test_json_has_the_same_parts(place):
 def test_as_many_rows_as_asked_over_files(place):
     (place / "chats.jsonl").rename(place / "b.jsonl")
     (place / "a.jsonl").write_text(json.dumps(chat("q", "a")))
-    command = ["peek", str(place / "*.jsonl"), "--mask", "--tokenizer", str(place / "tokenizer"), "--json"]
+    command = [
+        "peek",
+        str(place / "*.jsonl"),
+        "--mask",
+        "--tokenizer",
+        str(place / "tokenizer"),
+        "--json",
+    ]
     for rows, expected in ((1, [("a.jsonl", 1)]), (2, [("a.jsonl", 1), ("b.jsonl", 1)]), (9, [("a.jsonl", 1), ("b.jsonl", 1), ("b.jsonl", 2), ("b.jsonl", 3)])):  # fmt: skip
         done = CliRunner().invoke(app, [*command, "--rows", str(rows)])
 
@@ -91,7 +105,9 @@ def test_template_values_reach_the_template(place):
     (place / "t.jinja").write_text(
         "{{ greeting }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     )
-    done = peek(place, "--chat-template", place / "t.jinja", "--template-values", "{greeting: hello}")
+    done = peek(
+        place, "--chat-template", place / "t.jinja", "--template-values", "{greeting: hello}"
+    )
 
     assert "hello<|im_start|>user" in done.output
 
@@ -102,7 +118,9 @@ def test_a_prepared_dataset_is_refused(place):
         val_ratio=0, test_ratio=0,
     )  # fmt: skip
     headrace.prepare(settings, place / "out", workers=1)
-    done = CliRunner().invoke(app, ["peek", str(place / "out"), "--mask", "--tokenizer", str(place / "tokenizer")])
+    done = CliRunner().invoke(
+        app, ["peek", str(place / "out"), "--mask", "--tokenizer", str(place / "tokenizer")]
+    )
 
     assert isinstance(done.exception, SettingsError)
     assert "is the prepared dataset" in str(done.exception)

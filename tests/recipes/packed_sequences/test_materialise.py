@@ -48,7 +48,10 @@ def test_padding_stands_behind_each_sequence_and_is_not_trained(spool, multiple,
     assert plain.ids.tolist() == padded.ids[padded.ids != -5].tolist()
     assert plain.mask.tolist() == padded.mask[padded.ids != -5].tolist()
     assert not padded.mask[padded.ids == -5].any()
-    assert padded_lengths(plain.sequence_lengths, multiple, counted).tolist() == padded.sequence_lengths.tolist()
+    assert (
+        padded_lengths(plain.sequence_lengths, multiple, counted).tolist()
+        == padded.sequence_lengths.tolist()
+    )
     assert first_fault(padded) is None
 
 
@@ -58,14 +61,21 @@ def test_no_bin_costs_a_reader_more_than_its_capacity(spool, multiple):
     rows = gather(spool, runtime, pad_multiple=multiple, counted="runtime")
     kept = rows.sequence_lengths - 1
 
-    assert all(kept[rows.start_offsets[b] : rows.start_offsets[b + 1]].sum() <= 24 for b in range(len(rows)))
+    assert all(
+        kept[rows.start_offsets[b] : rows.start_offsets[b + 1]].sum() <= 24
+        for b in range(len(rows))
+    )
 
 
 def trained_labels(ids, mask, starts):
     """What a reader trains on that drops the last token of every sequence and pairs the rest with the next token."""
     labels = []
     for begin, end in zip(starts, [*starts[1:], len(ids)], strict=True):
-        labels += [label for label, counts in zip(ids[begin + 1 : end], mask[begin : end - 1], strict=True) if counts]
+        labels += [
+            label
+            for label, counts in zip(ids[begin + 1 : end], mask[begin : end - 1], strict=True)
+            if counts
+        ]
     return labels
 
 
@@ -77,7 +87,9 @@ def test_a_reader_trains_on_the_answers_and_nothing_else():
     left, right = (as_lists(gather(spool, bins, alignment=each))[0] for each in get_args(Alignment))
 
     assert [13, 14, 22, 23] == trained_labels(*left)
-    assert [21] == trained_labels(*right)  # of the user: why the old alignment is only for comparing
+    assert [21] == trained_labels(
+        *right
+    )  # of the user: why the old alignment is only for comparing
 
 
 def test_mask_values_other_than_one_are_kept():
@@ -91,7 +103,9 @@ def test_gathering_row_groups_is_gathering_all():
     bins = pack(spool.lengths, 200)
     whole = as_lists(gather(spool, bins))
 
-    assert whole == [each for at in range(0, len(bins), 7) for each in as_lists(gather(spool, bins[at : at + 7]))]
+    assert whole == [
+        each for at in range(0, len(bins), 7) for each in as_lists(gather(spool, bins[at : at + 7]))
+    ]
 
 
 def test_an_unknown_alignment_is_refused():

@@ -36,7 +36,9 @@ def nearly(rows: list[Row], changes: int = 1) -> list[Row]:
 
 
 def long_rows(count: int, seed: int = 0) -> list[Row]:
-    return [row for row in token_rows(3 * count, seed, longest=200) if len(row["input_ids"]) >= 60][:count]
+    return [row for row in token_rows(3 * count, seed, longest=200) if len(row["input_ids"]) >= 60][
+        :count
+    ]
 
 
 def plain(ids: tuple[int, ...]) -> set[tuple[int, ...]]:
@@ -46,12 +48,16 @@ def plain(ids: tuple[int, ...]) -> set[tuple[int, ...]]:
 def near_across(out: Path, near: float) -> int:
     """Pairs of sequences in different splits that are near, by sets."""
     sets = [[plain(ids) for ids, _ in sequences_in(out, split)] for split in SPLITS]
-    pairs = ((a, b) for one in range(3) for other in range(one) for a in sets[one] for b in sets[other])
+    pairs = (
+        (a, b) for one in range(3) for other in range(one) for a in sets[one] for b in sets[other]
+    )
     return sum(len(a & b) / len(a | b) >= near for a, b in pairs)
 
 
 def near_check(out: Path) -> Any:
-    return next(check for check in headrace.verify(out).checks if check.name == "near content apart")
+    return next(
+        check for check in headrace.verify(out).checks if check.name == "near content apart"
+    )
 
 
 @pytest.mark.slow
@@ -66,10 +72,19 @@ def test_near_chats_are_in_one_split(tmp_path: Path) -> None:
     assert near_across(tmp_path / "out", 0.8) == 0
     found = run.manifest.facts["duplicates"]
     assert 55 <= found["near_pairs"] <= 60
-    assert (found["near_not_compared"], found["copies"], found["seen_in_earlier_splits"]) == (0, 0, 0)
-    assert any("pairs of sequences are near" in each.text for each in events if isinstance(each, Note))
+    assert (found["near_not_compared"], found["copies"], found["seen_in_earlier_splits"]) == (
+        0,
+        0,
+        0,
+    )
+    assert any(
+        "pairs of sequences are near" in each.text for each in events if isinstance(each, Note)
+    )
     assert near_check(tmp_path / "out").problem is None
-    assert "no sequence of a split has a Jaccard index of 0.8 or more" in near_check(tmp_path / "out").detail
+    assert (
+        "no sequence of a split has a Jaccard index of 0.8 or more"
+        in near_check(tmp_path / "out").detail
+    )
     assert headrace.find_leaks(headrace.open(tmp_path / "out"), near=0.8).worst == 0
 
 
@@ -106,15 +121,28 @@ def test_a_blend_per_split_leaves_out_what_is_near_a_later_split(tmp_path: Path)
     assert count.manifest.dropped["content_in_test"] == 0
     assert count.manifest.facts["duplicates"]["seen_in_earlier_splits"] == 10
     assert near_check(tmp_path / "group").problem is None
-    assert "not asked for: 10 pairs of sequences in different splits" in near_check(tmp_path / "count").detail
+    assert (
+        "not asked for: 10 pairs of sequences in different splits"
+        in near_check(tmp_path / "count").detail
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [{"pad_multiple": 8, "reader": "headrace", "pad_id": 4998}, {"too_long": "split"}])
-def test_padding_and_pieces_are_compared_as_before_packing(tmp_path: Path, more: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "more", [{"pad_multiple": 8, "reader": "headrace", "pad_id": 4998}, {"too_long": "split"}]
+)
+def test_padding_and_pieces_are_compared_as_before_packing(
+    tmp_path: Path, more: dict[str, Any]
+) -> None:
     rows = long_rows(50)
     source = write_jsonl(tmp_path / "in.jsonl", [*rows, *nearly(rows)])
-    packed(source, tmp_path / "out", near=0.8, **{"pack_size": 256 if "too_long" not in more else 64} | more, **HALVES)
+    packed(
+        source,
+        tmp_path / "out",
+        near=0.8,
+        **{"pack_size": 256 if "too_long" not in more else 64} | more,
+        **HALVES,
+    )
 
     assert near_check(tmp_path / "out").problem is None
     assert headrace.verify(tmp_path / "out").problems == []
@@ -141,7 +169,9 @@ def test_runs_that_do_not_ask_keep_their_names(tmp_path: Path) -> None:
     assert near.identity_settings()["near"] == 0.9
 
 
-@pytest.mark.parametrize(("asked", "what"), [({"near": 0.4}, "near"), ({"near": 0.8, "duplicates": "allow"}, "allow")])
+@pytest.mark.parametrize(
+    ("asked", "what"), [({"near": 0.4}, "near"), ({"near": 0.8, "duplicates": "allow"}, "allow")]
+)
 def test_what_cannot_work_is_refused(asked: dict[str, Any], what: str) -> None:
     with pytest.raises(SettingsError, match=what):
         PackedSequences(blend="x.jsonl", **asked)

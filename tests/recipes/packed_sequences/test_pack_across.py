@@ -23,13 +23,20 @@ def blend(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         }
         for number in range(20, 26)
     ]
-    return {"datasets": [{"name": "large", "path": [str(path) for path in sources(directory / "large")]}, *small]}
+    return {
+        "datasets": [
+            {"name": "large", "path": [str(path) for path in sources(directory / "large")]},
+            *small,
+        ]
+    }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reader", ["megatron", "headrace"])
 @pytest.mark.parametrize("too_long", ["error", "split"])
-def test_every_sequence_of_a_bin_leads_to_its_row(tmp_path: Path, blend: dict, reader: str, too_long: str) -> None:
+def test_every_sequence_of_a_bin_leads_to_its_row(
+    tmp_path: Path, blend: dict, reader: str, too_long: str
+) -> None:
     longest = 512 if too_long == "error" else 128
     packed(blend, tmp_path / "out", reader=reader, too_long=too_long, pack_size=longest)
 
@@ -47,35 +54,56 @@ def test_every_sequence_of_a_bin_leads_to_its_row(tmp_path: Path, blend: dict, r
                 each["seq_start_id"], ends, each["source"], each["source_row"], strict=True
             ):
                 ids, mask = sequence_of(json.loads(rows[name][row - 1]))
-                pieces = [(ids[at : at + longest], mask[at : at + longest]) for at in range(0, len(ids), longest)]
+                pieces = [
+                    (ids[at : at + longest], mask[at : at + longest])
+                    for at in range(0, len(ids), longest)
+                ]
                 pieces = [(one, (*other[:-1], 0)) for one, other in pieces]
-                assert (tuple(each["input_ids"][begin:end]), tuple(each["loss_mask"][begin:end])) in pieces
+                assert (
+                    tuple(each["input_ids"][begin:end]),
+                    tuple(each["loss_mask"][begin:end]),
+                ) in pieces
                 seen.add((name, row))
     assert len(seen) > 500
     assert headrace.verify(tmp_path / "out").problems == []
 
 
 @pytest.mark.slow
-def test_the_sequences_are_those_of_bins_per_dataset_in_fewer_bins(tmp_path: Path, blend: dict) -> None:
-    split, dataset = (packed(blend, tmp_path / how, pack_across=how) for how in ("split", "dataset"))
+def test_the_sequences_are_those_of_bins_per_dataset_in_fewer_bins(
+    tmp_path: Path, blend: dict
+) -> None:
+    split, dataset = (
+        packed(blend, tmp_path / how, pack_across=how) for how in ("split", "dataset")
+    )
 
     assert all_sequences(tmp_path / "split") == all_sequences(tmp_path / "dataset")
     for name, totals in split.manifest.splits.items():
         assert totals.rows < dataset.manifest.splits[name].rows
     (train,) = [group for group in split.manifest.facts["groups"] if group["split"] == "train"]
-    per = {group["dataset"]: group for group in dataset.manifest.facts["groups"] if group["split"] == "train"}
+    per = {
+        group["dataset"]: group
+        for group in dataset.manifest.facts["groups"]
+        if group["split"] == "train"
+    }
     assert train["metrics"]["fill"] > 0.98
     assert train["sources"] == {
-        name: {key: group[key] for key in ("rows", "sequences", "tokens", "labels")} for name, group in per.items()
+        name: {key: group[key] for key in ("rows", "sequences", "tokens", "labels")}
+        for name, group in per.items()
     }
     assert split.manifest.facts["source_rows"] == dataset.manifest.facts["source_rows"]
-    names = {name for link in (tmp_path / "dataset" / "splits").glob("*/*") for name in pq.read_schema(link).names}
+    names = {
+        name
+        for link in (tmp_path / "dataset" / "splits").glob("*/*")
+        for name in pq.read_schema(link).names
+    }
     assert names == {"input_ids", "loss_mask", "seq_start_id"}
 
 
 @pytest.mark.slow
 def test_workers_and_shards_do_not_change_what_leads_where(tmp_path: Path, blend: dict) -> None:
-    first, second = (packed(blend, tmp_path / str(workers), workers=workers, num_shards=5) for workers in (1, 3))
+    first, second = (
+        packed(blend, tmp_path / str(workers), workers=workers, num_shards=5) for workers in (1, 3)
+    )
 
     assert digests(first.run) == digests(second.run)
 
@@ -83,7 +111,11 @@ def test_workers_and_shards_do_not_change_what_leads_where(tmp_path: Path, blend
 @pytest.mark.slow
 def test_one_dataset_has_the_run_it_had_before(tmp_path: Path, blend: dict) -> None:
     alone = {"datasets": blend["datasets"][:1]}
-    per_split = {"train": blend["datasets"][:1], "val": blend["datasets"][1:2], "test": blend["datasets"][2:3]}
+    per_split = {
+        "train": blend["datasets"][:1],
+        "val": blend["datasets"][1:2],
+        "test": blend["datasets"][2:3],
+    }
     for name, given in (("alone", alone), ("per_split", per_split)):
         first = packed(given, tmp_path / name)
         again = packed(given, tmp_path / name, pack_across="dataset")
@@ -93,7 +125,11 @@ def test_one_dataset_has_the_run_it_had_before(tmp_path: Path, blend: dict) -> N
 
 @pytest.mark.slow
 def test_a_blend_per_split_packs_the_datasets_of_each_split(tmp_path: Path, blend: dict) -> None:
-    several = {"train": blend["datasets"][:3], "val": blend["datasets"][3:4], "test": blend["datasets"][3:6]}
+    several = {
+        "train": blend["datasets"][:3],
+        "val": blend["datasets"][3:4],
+        "test": blend["datasets"][3:6],
+    }
     run = packed(several, tmp_path / "out", duplicates="allow")
 
     sources = {group["split"]: set(group["sources"]) for group in run.manifest.facts["groups"]}
@@ -118,12 +154,17 @@ def test_batches_hold_no_traces_unless_they_are_asked_for(tmp_path: Path, blend:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["split", "dataset"])
-def test_epochs_repeat_whole_rows_in_train_alone_and_everything_adds_up(tmp_path: Path, blend: dict, how: str) -> None:
+def test_epochs_repeat_whole_rows_in_train_alone_and_everything_adds_up(
+    tmp_path: Path, blend: dict, how: str
+) -> None:
     plain = packed(blend, tmp_path / "plain", pack_across=how).manifest.facts
     names = [dataset["name"] for dataset in blend["datasets"]]
     epochs = dict(zip(names, [0.5, 3, 2.5, 1, 1, 1, 1], strict=True))
     datasets = [{**dataset, "epochs": epochs[dataset["name"]]} for dataset in blend["datasets"]]
-    run, again = (packed({"datasets": datasets}, tmp_path / str(n), pack_across=how, workers=n) for n in (1, 3))
+    run, again = (
+        packed({"datasets": datasets}, tmp_path / str(n), pack_across=how, workers=n)
+        for n in (1, 3)
+    )
 
     assert digests(run.run) == digests(again.run)
     facts = run.manifest.facts
@@ -131,7 +172,11 @@ def test_epochs_repeat_whole_rows_in_train_alone_and_everything_adds_up(tmp_path
     def tokens(facts: dict[str, Any], split: str) -> dict[str, int]:
         groups = [group for group in facts["groups"] if group["split"] == split]
         alone = {group["dataset"]: group for group in groups}
-        return {name: own["tokens"] for group in groups for name, own in group.get("sources", alone).items()}
+        return {
+            name: own["tokens"]
+            for group in groups
+            for name, own in group.get("sources", alone).items()
+        }
 
     for name, before in tokens(plain, "train").items():
         assert abs(tokens(facts, "train")[name] - epochs[name] * before) <= 151
@@ -146,7 +191,9 @@ def test_epochs_repeat_whole_rows_in_train_alone_and_everything_adds_up(tmp_path
 def test_weights_may_repeat_the_scarce_dataset(tmp_path: Path, blend: dict) -> None:
     large, small = blend["datasets"][:2]
     datasets = [large, {**small, "weight": 1, "repeat": 10}]
-    facts = packed({"datasets": [{**datasets[0], "weight": 9}, datasets[1]]}, tmp_path / "out").manifest.facts
+    facts = packed(
+        {"datasets": [{**datasets[0], "weight": 9}, datasets[1]]}, tmp_path / "out"
+    ).manifest.facts
 
     (train,) = [group for group in facts["groups"] if group["split"] == "train"]
     shares = {name: own["tokens"] / train["tokens"] for name, own in train["sources"].items()}

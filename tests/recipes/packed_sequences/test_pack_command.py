@@ -44,14 +44,35 @@ def run(*arguments: Any) -> Done:
 
 @pytest.fixture(scope="module")
 def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_jsonl(tmp_path_factory.mktemp("tokens") / "in.jsonl", [*token_rows(200, 1), "{broken"])
+    return write_jsonl(
+        tmp_path_factory.mktemp("tokens") / "in.jsonl", [*token_rows(200, 1), "{broken"]
+    )
 
 
 def test_a_plain_path_is_packed_and_summed_up(tmp_path: Path, tokens: Path) -> None:
-    done = run("pack", tokens, "--out", tmp_path / "out", "--pack-size", 256, "--too-long", "truncate", *SPLIT)
+    done = run(
+        "pack",
+        tokens,
+        "--out",
+        tmp_path / "out",
+        "--pack-size",
+        256,
+        "--too-long",
+        "truncate",
+        *SPLIT,
+    )
 
     assert done.returncode == 0, done.stderr
-    for word in ("train", "valid", "test", "fill", "trained", "broken_json", "too_long", "sequences longer than a bin"):
+    for word in (
+        "train",
+        "valid",
+        "test",
+        "fill",
+        "trained",
+        "broken_json",
+        "too_long",
+        "sequences longer than a bin",
+    ):
         assert word in done.stdout
     counts = re.findall(r"│ (train|valid|test) +│ +([0-9]+) │", done.stdout)
     assert [("train", "160"), ("valid", "20"), ("test", "20")] == counts
@@ -92,11 +113,23 @@ def test_chats_with_a_mapping_a_tokenizer_and_a_blend_file(tmp_path: Path) -> No
 
 
 def test_filters_leave_rows_out_and_count_them(tmp_path: Path) -> None:
-    rows = [{**row, "used_in": ["sft", "rl"][number % 2]} for number, row in enumerate(token_rows(60, 4))]
+    rows = [
+        {**row, "used_in": ["sft", "rl"][number % 2]}
+        for number, row in enumerate(token_rows(60, 4))
+    ]
     path = write_jsonl(tmp_path / "in.jsonl", rows)
 
     record = json.loads(
-        run("pack", path, "--out", tmp_path / "out", "--filter", "used_in=sft,chat", *SPLIT, "--json").stdout
+        run(
+            "pack",
+            path,
+            "--out",
+            tmp_path / "out",
+            "--filter",
+            "used_in=sft,chat",
+            *SPLIT,
+            "--json",
+        ).stdout
     )
 
     assert (30, 30) == (record["dropped"]["filtered"], sum(record["facts"]["source_rows"].values()))

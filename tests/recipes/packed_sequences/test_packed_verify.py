@@ -22,7 +22,12 @@ Bin = dict[str, list[int]]
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("whole")
-    packed(sources(directory / "in", files=2), directory / "out", num_shards=2, max_sequences_per_bin=12)
+    packed(
+        sources(directory / "in", files=2),
+        directory / "out",
+        num_shards=2,
+        max_sequences_per_bin=12,
+    )
     return directory / "out"
 
 
@@ -38,7 +43,9 @@ def problems(run: FinishedRun) -> list[str]:
 
 def change(run: FinishedRun, how: Callable[[list[Bin]], None]) -> str:
     """Change the bins of one shard of train."""
-    (name, *_) = next(group["shards"] for group in run.manifest.facts["groups"] if group["split"] == "train")
+    (name, *_) = next(
+        group["shards"] for group in run.manifest.facts["groups"] if group["split"] == "train"
+    )
     path = run.root / name
     bins = pq.read_table(path).to_pylist()
     how(bins)
@@ -164,7 +171,9 @@ def test_a_link_to_another_splits_shard_is_found(run: FinishedRun) -> None:
 
 
 def test_a_link_that_leads_nowhere_is_found(run: FinishedRun) -> None:
-    (run.root / "splits" / "train" / "000009__gone__shard_000000.parquet").symlink_to("../../gone.parquet")
+    (run.root / "splits" / "train" / "000009__gone__shard_000000.parquet").symlink_to(
+        "../../gone.parquet"
+    )
 
     (problem,) = problems(run)
     assert "leads nowhere" in problem

@@ -38,7 +38,9 @@ def test_bins_come_back_as_they_were_written(tmp_path, compression, how):
     file = pq.ParquetFile(tmp_path / "s.parquet", page_checksum_verification=True)
 
     assert as_lists(rows) == table_lists(file.read())
-    assert [10, 10, 5] == [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+    assert [10, 10, 5] == [
+        file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)
+    ]
     assert {("UNCOMPRESSED" if compression == "none" else compression.upper())} == {
         file.metadata.row_group(0).column(place).compression for place in range(3)
     }
@@ -63,14 +65,18 @@ def test_a_table_is_packed_rows_again_slices_and_chunks_too():
 
     assert as_lists(rows) == as_lists(rows_of(table))
     assert as_lists(rows[2:7]) == as_lists(rows_of(table.slice(2, 5)))
-    assert as_lists(rows[2:5]) == as_lists(rows_of(pa.concat_tables([table.slice(2, 1), table.slice(3, 2)])))
+    assert as_lists(rows[2:5]) == as_lists(
+        rows_of(pa.concat_tables([table.slice(2, 1), table.slice(3, 2)]))
+    )
     assert as_lists(rows[:0]) == as_lists(rows_of(table.slice(0, 0)))
     assert np.shares_memory(rows_of(table).ids, rows.ids)
 
 
 def test_columns_may_be_declared_to_hold_no_nulls(tmp_path):
     rows = made_rows(30)
-    with ParquetShardWriter(tmp_path / "s.parquet", row_group_size=20, declared="required") as writer:
+    with ParquetShardWriter(
+        tmp_path / "s.parquet", row_group_size=20, declared="required"
+    ) as writer:
         writer.write_bins(rows)
     schema = pq.read_schema(tmp_path / "s.parquet")
 
@@ -85,7 +91,10 @@ def test_columns_may_be_declared_to_hold_no_nulls(tmp_path):
 @pytest.mark.parametrize("size", [1, 3, 25, 1000])
 def test_the_bytes_do_not_depend_on_how_bins_arrive(tmp_path, size):
     rows = made_rows(60)
-    digests = [write(tmp_path / "a", rows, how, row_group_size=size)["sha256"] for how in ("bins", "bin by bin")]
+    digests = [
+        write(tmp_path / "a", rows, how, row_group_size=size)["sha256"]
+        for how in ("bins", "bin by bin")
+    ]
     for step in (1, 4, 7, 33):
         with ParquetShardWriter(tmp_path / "b", row_group_size=size) as writer:
             for at in range(0, 60, step):
@@ -103,7 +112,9 @@ def test_scratch_buffers_may_be_used_again(tmp_path):
             ids[:], mask[:] = number, number % 2
             writer.write_bin(number, ids, mask, starts)
 
-    assert [([n] * 4, [n % 2] * 4, [0]) for n in range(3)] == table_lists(pq.read_table(tmp_path / "s.parquet"))
+    assert [([n] * 4, [n % 2] * 4, [0]) for n in range(3)] == table_lists(
+        pq.read_table(tmp_path / "s.parquet")
+    )
 
 
 def test_the_result_says_what_was_written(tmp_path):
@@ -126,7 +137,9 @@ def test_the_result_says_what_was_written(tmp_path):
 def test_metadata_is_in_the_footer(tmp_path):
     write(tmp_path / "s.parquet", made_rows(), metadata={"pack_size": "4096", "seed": "0"})
 
-    assert {b"pack_size": b"4096", b"seed": b"0"}.items() <= pq.read_metadata(tmp_path / "s.parquet").metadata.items()
+    assert {b"pack_size": b"4096", b"seed": b"0"}.items() <= pq.read_metadata(
+        tmp_path / "s.parquet"
+    ).metadata.items()
 
 
 def test_tokens_have_no_dictionary_and_pages_have_checksums(tmp_path):
@@ -158,16 +171,24 @@ def test_words_for_a_codec(tmp_path, word, codec):
 @pytest.mark.slow
 def test_a_higher_level_makes_the_same_bins_smaller(tmp_path):
     rows = made_rows(300, longest=300)
-    rows = PackedRows(rows.ids % 300, rows.mask, rows.starts, rows.token_offsets, rows.start_offsets)
-    low, high = (write(tmp_path / f"{level}", rows, compression_level=level)["bytes"] for level in (1, 19))
+    rows = PackedRows(
+        rows.ids % 300, rows.mask, rows.starts, rows.token_offsets, rows.start_offsets
+    )
+    low, high = (
+        write(tmp_path / f"{level}", rows, compression_level=level)["bytes"] for level in (1, 19)
+    )
 
     assert high < low
     assert as_lists(rows) == table_lists(pq.read_table(tmp_path / "19"))
 
 
-@pytest.mark.parametrize(("compression", "level"), [("zstd", 0), ("zstd", 23), ("gzip", 10), ("lz4", 1), ("none", 1)])
+@pytest.mark.parametrize(
+    ("compression", "level"), [("zstd", 0), ("zstd", 23), ("gzip", 10), ("lz4", 1), ("none", 1)]
+)
 def test_a_level_that_the_codec_has_not_is_refused(tmp_path, compression, level):
-    with pytest.raises(ValueError, match=f"compression_level is {level}; levels of {compression}: "):
+    with pytest.raises(
+        ValueError, match=f"compression_level is {level}; levels of {compression}: "
+    ):
         ParquetShardWriter(tmp_path / "s.parquet", compression=compression, compression_level=level)
     assert list(tmp_path.iterdir()) == []
 
@@ -235,7 +256,10 @@ def test_until_the_end_there_is_only_a_temporary_name_of_its_own(tmp_path):
 def test_an_error_leaves_nothing_and_the_old_file_stays(tmp_path, end):
     write(tmp_path / "s.parquet", made_rows(3))
     if end == "error":
-        with pytest.raises(KeyError), ParquetShardWriter(tmp_path / "s.parquet", row_group_size=1) as writer:
+        with (
+            pytest.raises(KeyError),
+            ParquetShardWriter(tmp_path / "s.parquet", row_group_size=1) as writer,
+        ):
             writer.write_bins(made_rows(4))
             raise KeyError
     else:
@@ -283,7 +307,10 @@ def test_any_arrow_file_system_takes_shards(tmp_path):
 
     assert ["s.parquet"] == os.listdir(tmp_path / "bucket")
     assert as_lists(rows) == table_lists(pq.read_table("s.parquet", filesystem=elsewhere))
-    assert hashlib.sha256((tmp_path / "bucket" / "s.parquet").read_bytes()).hexdigest() == result["sha256"]
+    assert (
+        hashlib.sha256((tmp_path / "bucket" / "s.parquet").read_bytes()).hexdigest()
+        == result["sha256"]
+    )
 
     with pytest.raises(KeyError), ParquetShardWriter("t.parquet", filesystem=elsewhere) as writer:
         writer.write_bins(rows)
@@ -304,7 +331,9 @@ def test_a_runs_task_gets_the_file_with_its_row_groups(tmp_path):
     files.publish(lambda event: None)
     footer = pq.read_metadata(tmp_path / "data/s.parquet")
 
-    assert [(0, 10), (10, 10), (20, 5)] == [(block.first_row, block.rows) for block in written.blocks]
+    assert [(0, 10), (10, 10), (20, 5)] == [
+        (block.first_row, block.rows) for block in written.blocks
+    ]
     assert (25, (tmp_path / "data/s.parquet").stat().st_size) == (written.rows, written.bytes)
     for group, block in enumerate(written.blocks):
         first, last = footer.row_group(group).column(0), footer.row_group(group).column(2)
@@ -351,7 +380,9 @@ print(*peaks, size)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process is read from Linux")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="the peak of a process is read from Linux"
+)
 def test_memory_is_of_a_row_group_and_random_tokens_shrink(tmp_path):
     code = [sys.executable, "-c", MEMORY % sys.path, str(tmp_path / "s.parquet")]
     done = subprocess.run(code, capture_output=True, text=True, check=True)
@@ -376,9 +407,13 @@ os.kill(os.getpid(), signal.SIGKILL)
 @pytest.mark.slow
 def test_a_killed_writer_leaves_the_old_file_and_a_stray_that_gc_knows(tmp_path):
     write(tmp_path / "s.parquet", made_rows(3))
-    done = subprocess.run([sys.executable, "-c", KILLED % sys.path, str(tmp_path / "s.parquet")], check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED % sys.path, str(tmp_path / "s.parquet")], check=False
+    )
 
     assert done.returncode == -9
     assert 3 == pq.read_table(tmp_path / "s.parquet").num_rows
-    assert sorted(path for path in tmp_path.iterdir() if path.name != "s.parquet") == strays(tmp_path)
+    assert sorted(path for path in tmp_path.iterdir() if path.name != "s.parquet") == strays(
+        tmp_path
+    )
     assert 1 == len(strays(tmp_path))

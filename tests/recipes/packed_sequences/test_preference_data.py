@@ -31,8 +31,18 @@ REFUSED = {
     "OpenRLHF DPO": {"question": "q", "answer": "a", "chosen": "a", "rejected": "b"},
     "OpenRLHF KTO": {"prompt": "q", "response": "a", "score": 1, "label": True},
     "verl rollouts": {"prompt": "q", "response": "a", "rewards": [0.0, 1.0]},
-    "LLaMA-Factory DPO": {"instruction": "q", "input": "", "output": "a", "chosen": "a", "rejected": "b"},
-    "LLaMA-Factory DPO of conversations": {"conversations": SHAREGPT, "chosen": SHAREGPT[1], "rejected": SHAREGPT[1]},
+    "LLaMA-Factory DPO": {
+        "instruction": "q",
+        "input": "",
+        "output": "a",
+        "chosen": "a",
+        "rejected": "b",
+    },
+    "LLaMA-Factory DPO of conversations": {
+        "conversations": SHAREGPT,
+        "chosen": SHAREGPT[1],
+        "rejected": SHAREGPT[1],
+    },
     "LLaMA-Factory KTO": {"conversations": SHAREGPT, "kto_tag": False},
     "LLaMA-Factory KTO of instructions": {"instruction": "q", "output": "a", "kto_tag": True},
     "rejected_input": {"messages": CHAT, "rejected_input": "x"},
@@ -68,7 +78,9 @@ def test_harmless_columns_are_no_preference_data(name: str) -> None:
 
 
 def test_whoever_says_what_is_good_gets_it() -> None:
-    chosen = sample_of({"prompt": "q", "chosen": CHAT, "rejected": CHAT}, "auto", {"messages": "chosen"})
+    chosen = sample_of(
+        {"prompt": "q", "chosen": CHAT, "rejected": CHAT}, "auto", {"messages": "chosen"}
+    )
     kept = sample_of({"messages": CHAT, "label": True}, "auto", {}, {"label": ["True"]})
 
     assert isinstance(chosen, Conversation)
@@ -80,7 +92,9 @@ def test_a_run_stops_at_the_first_such_row(tmp_path: Path) -> None:
     rows = [*token_rows(20), {**token_rows(1)[0], "label": False}]
     source = write_jsonl(tmp_path / "a.jsonl", rows)
 
-    with pytest.raises(InputError, match=r'line 21: column label is False.*filters=\{"label": \["True"\]\}'):
+    with pytest.raises(
+        InputError, match=r'line 21: column label is False.*filters=\{"label": \["True"\]\}'
+    ):
         packed([{"name": "a", "path": str(source)}], tmp_path / "out")
     assert not list((tmp_path / "out").glob("runs/*/manifest.json"))
 
@@ -89,21 +103,26 @@ def test_a_run_stops_at_the_first_such_row(tmp_path: Path) -> None:
 def test_the_filter_of_the_advice_keeps_the_good_rows(tmp_path: Path) -> None:
     rows = [{**row, "label": bool(number % 2)} for number, row in enumerate(token_rows(60))]
     source = write_jsonl(tmp_path / "a.jsonl", rows)
-    made = packed([{"name": "a", "path": str(source), "filters": {"label": ["True"]}}], tmp_path / "out")
+    made = packed(
+        [{"name": "a", "path": str(source), "filters": {"label": ["True"]}}], tmp_path / "out"
+    )
 
     assert 30 == made.manifest.dropped["filtered"]
     assert 30 == sum(made.manifest.facts["source_rows"].values())
 
 
 def test_init_refuses_them_before_it_proposes_columns(tmp_path: Path) -> None:
-    source = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "q", "chosen": "a", "rejected": "b"}] * 5)
+    source = write_jsonl(
+        tmp_path / "a.jsonl", [{"prompt": "q", "chosen": "a", "rejected": "b"}] * 5
+    )
 
     with pytest.raises(SettingsError, match="column rejected is 'b'.*assistant=chosen"):
         pack_sections(AskedPack([str(source)], str(tmp_path / "out"), None))
 
 
 @pytest.mark.parametrize(
-    "extra", [{"label": [True, False]}, {"rejected_input_ids": [[1], [2]]}, {"scores": [[1.0], [2.0]]}]
+    "extra",
+    [{"label": [True, False]}, {"rejected_input_ids": [[1], [2]]}, {"scores": [[1.0], [2.0]]}],
 )
 def test_packing_while_streaming_refuses_them(tmp_path: Path, extra: dict) -> None:
     pq.write_table(pa.table({"input_ids": [[1, 2, 3], [4, 5]], **extra}), tmp_path / "a.parquet")
@@ -111,5 +130,7 @@ def test_packing_while_streaming_refuses_them(tmp_path: Path, extra: dict) -> No
     with pytest.raises(SettingsError, match=f"column {next(iter(extra))} judges answers"):
         list(headrace.open(tmp_path, cache_dir=tmp_path / "cache").stream(batch_size=1, pack=8))
     assert list(
-        headrace.open(tmp_path, cache_dir=tmp_path / "cache").stream(batch_size=1, pack=8, columns=["input_ids"])
+        headrace.open(tmp_path, cache_dir=tmp_path / "cache").stream(
+            batch_size=1, pack=8, columns=["input_ids"]
+        )
     )

@@ -28,14 +28,18 @@ def qwen():
 def plain_template():
     """The template in an environment of the test's own."""
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
-    environment.filters["tojson"] = lambda value: __import__("json").dumps(value, ensure_ascii=False)
+    environment.filters["tojson"] = lambda value: __import__("json").dumps(
+        value, ensure_ascii=False
+    )
     return environment.from_string(read_tokenizer(QWEN).templates["default"])
 
 
 def turn_by_turn(tokenizer, text: str) -> tuple[list[int], list[int]]:
     """Ids and mask of a ChatML text, each trained and each untrained part encoded on its own."""
     ids, mask = [], []
-    for place, part in enumerate(re.split(r"(?<=<\|im_start\|>assistant\n)(.*?<\|im_end\|>)", text, flags=re.DOTALL)):
+    for place, part in enumerate(
+        re.split(r"(?<=<\|im_start\|>assistant\n)(.*?<\|im_end\|>)", text, flags=re.DOTALL)
+    ):
         found = tokenizer.encode(part, add_special_tokens=False).ids
         ids += found
         mask += [place & 1] * len(found)
@@ -86,7 +90,10 @@ def test_chats_that_this_template_looks_into(place, qwen, plain_template):
         text = plain_template.render(messages=sample.messages, tools=sample.tools)
 
         assert [] == encoded.rejected
-        assert turn_by_turn(qwen.tokenizer, text) == (encoded.tokens.tolist(), encoded.mask.tolist())
+        assert turn_by_turn(qwen.tokenizer, text) == (
+            encoded.tokens.tolist(),
+            encoded.mask.tolist(),
+        )
 
 
 @pytest.mark.slow
@@ -97,11 +104,17 @@ def test_every_user_turn_keeps_its_reasoning(plain_template):
     encoded = every.encode(rows)
     thoughts = [part["value"] for row in rows for message in row["messages"] if message["role"] == "assistant" for part in message["content"] if part["type"] == "reasoning"]  # fmt: skip
     trained = ["".join(text for text, mask in parts if mask) for parts in every.texts(encoded)]
-    stripped = ["".join(text for text, mask in parts if mask) for parts in alone.texts(alone.encode(rows))]
+    stripped = [
+        "".join(text for text, mask in parts if mask) for parts in alone.texts(alone.encode(rows))
+    ]
 
     assert [] == encoded.rejected
-    assert sum(message["role"] == "user" for row in rows for message in row["messages"]) == len(encoded.lengths)
-    assert [1] * len(thoughts) == [sum(thought.strip() in text for text in trained) for thought in thoughts]
+    assert sum(message["role"] == "user" for row in rows for message in row["messages"]) == len(
+        encoded.lengths
+    )
+    assert [1] * len(thoughts) == [
+        sum(thought.strip() in text for text in trained) for thought in thoughts
+    ]
     assert 0 < sum(not any(thought.strip() in text for text in stripped) for thought in thoughts)
 
 

@@ -14,13 +14,17 @@ from headrace.errors import InputError
 from headrace.packing.chats import reader
 from headrace.packing.chats.reader import BrokenRow, read_rows
 
-ROWS = [{"n": n, "messages": [{"role": "user", "content": f"é\u2028{n}" * (n % 4)}]} for n in range(50)]
+ROWS = [
+    {"n": n, "messages": [{"role": "user", "content": f"é\u2028{n}" * (n % 4)}]} for n in range(50)
+]
 
 
 def all_of(path: Path, **asked):
     """Numbers and rows of a file, end to end."""
     batches = list(read_rows(path, **asked))
-    return [n for batch in batches for n in batch.numbers], [row for batch in batches for row in batch.rows]
+    return [n for batch in batches for n in batch.numbers], [
+        row for batch in batches for row in batch.rows
+    ]
 
 
 def write_stream(rows: list, path: Path, batch_rows: int) -> None:
@@ -38,7 +42,11 @@ def as_file(path: Path, name: str) -> Path:
         write_stream(ROWS, path, 17)
         return path
     lines = [json.dumps(row, ensure_ascii=False) for row in ROWS]
-    text = "\n".join(lines) if "l" in name.split(".")[1] or "nd" in name else "[" + ",\n".join(lines) + "]\n"
+    text = (
+        "\n".join(lines)
+        if "l" in name.split(".")[1] or "nd" in name
+        else "[" + ",\n".join(lines) + "]\n"
+    )
     data = text.encode()
     if name.endswith(".gz"):
         data = gzip.compress(data)
@@ -49,7 +57,17 @@ def as_file(path: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.ndjson", "a.json", "a.json.gz", "a.parquet", "a.arrow"]
+    "name",
+    [
+        "a.jsonl",
+        "a.jsonl.gz",
+        "a.jsonl.zst",
+        "a.ndjson",
+        "a.json",
+        "a.json.gz",
+        "a.parquet",
+        "a.arrow",
+    ],
 )
 @pytest.mark.parametrize("asked", [{}, {"batch_rows": 7}, {"batch_bytes": 100}])
 def test_every_row_comes_once_in_order(name, asked, tmp_path):
@@ -63,7 +81,11 @@ def test_every_row_comes_once_in_order(name, asked, tmp_path):
 @pytest.mark.parametrize("parts", [1, 3, 60])
 def test_the_parts_of_a_file_are_its_rows(name, parts, tmp_path):
     path = as_file(tmp_path, name)
-    found = [pair for k in range(parts) for pair in zip(*all_of(path, part=(k, parts), batch_rows=4), strict=True)]
+    found = [
+        pair
+        for k in range(parts)
+        for pair in zip(*all_of(path, part=(k, parts), batch_rows=4), strict=True)
+    ]
 
     assert list(enumerate(ROWS, 1)) == sorted(found, key=lambda pair: pair[0])
 
@@ -107,7 +129,9 @@ def test_odd_values_of_an_array_are_rows_with_a_reason(tmp_path):
     assert [{"a": 1}, "not_an_object", "not_an_object", {"a": "\udcff"}, "not_an_object", "not_an_object", {"a": 2}] == [row.reason if isinstance(row, BrokenRow) else row for row in rows]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", ['[{"a": 1}, {"a": ', '[{"a": 1}', '[{"a": 1}] {"a": 2}', '[{"a": 1}, {a: 2}]', "[{]"])
+@pytest.mark.parametrize(
+    "text", ['[{"a": 1}, {"a": ', '[{"a": 1}', '[{"a": 1}] {"a": 2}', '[{"a": 1}, {a: 2}]', "[{]"]
+)
 def test_an_array_that_cannot_be_told_apart_is_an_error(text, tmp_path):
     path = tmp_path / "a.json"
     path.write_text(text)
@@ -147,7 +171,9 @@ def test_damaged_and_foreign_files_are_errors(tmp_path):
 @needs_data
 def test_real_files_have_their_rows():
     expected = {GSM8K / "train.jsonl.gz": 7473, DEMOS / "alpaca_en_demo.json.gz": 999, DEMOS / "v1_sft_demo.jsonl.gz": 500, DEMOS / "glaive_toolcall_zh_demo.json.gz": 300}  # fmt: skip
-    assert expected == {path: sum(len(batch.rows) for batch in read_rows(path)) for path in expected}
+    assert expected == {
+        path: sum(len(batch.rows) for batch in read_rows(path)) for path in expected
+    }
 
 
 def test_a_first_line_that_is_broken_is_a_row_like_any_other(tmp_path):

@@ -24,7 +24,9 @@ IM_START, IM_END = "<|im_start|>", "<|im_end|>"
 
 @pytest.fixture(scope="module")
 def gsm8k(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    recipe = headrace.PackedSequences(blend=GSM8K / "train.jsonl.gz", tokenizer=QWEN, num_shards=2, **FULL)
+    recipe = headrace.PackedSequences(
+        blend=GSM8K / "train.jsonl.gz", tokenizer=QWEN, num_shards=2, **FULL
+    )
     return headrace.prepare(recipe, tmp_path_factory.mktemp("gsm8k") / "out")
 
 
@@ -42,7 +44,11 @@ def read(run: Prepared) -> list[tuple[np.ndarray, np.ndarray]]:
         for ids, mask, starts in zip(
             *(table[name] for name in ("input_ids", "loss_mask", "seq_start_id")), strict=True
         ):
-            ids, mask, starts = ids.values.to_numpy(), mask.values.to_numpy(), starts.values.to_numpy()
+            ids, mask, starts = (
+                ids.values.to_numpy(),
+                mask.values.to_numpy(),
+                starts.values.to_numpy(),
+            )
             found += list(zip(np.split(ids, starts[1:]), np.split(mask, starts[1:]), strict=True))
     return found
 
@@ -52,10 +58,15 @@ def read(run: Prepared) -> list[tuple[np.ndarray, np.ndarray]]:
 def test_every_question_and_answer_of_gsm8k_is_in_the_bins_once(gsm8k: Prepared) -> None:
     data = json.loads(gzip.decompress((QWEN / "tokenizer.json.gz").read_bytes()))
     tokenizer = Tokenizer.from_str(json.dumps(data))
-    rows = [json.loads(line) for line in gzip.decompress((GSM8K / "train.jsonl.gz").read_bytes()).splitlines()]
+    rows = [
+        json.loads(line)
+        for line in gzip.decompress((GSM8K / "train.jsonl.gz").read_bytes()).splitlines()
+    ]
     found: Counter[tuple[str, str]] = Counter()
     sequences = read(gsm8k)
-    texts = tokenizer.decode_batch([ids.tolist() for ids, _ in sequences], skip_special_tokens=False)
+    texts = tokenizer.decode_batch(
+        [ids.tolist() for ids, _ in sequences], skip_special_tokens=False
+    )
     trained = tokenizer.decode_batch(
         [ids[1:][mask[:-1] == 1].tolist() for ids, mask in sequences], skip_special_tokens=False
     )
@@ -65,13 +76,20 @@ def test_every_question_and_answer_of_gsm8k_is_in_the_bins_once(gsm8k: Prepared)
 
     # The template opens every last answer with an empty thought, which the model is trained on as well.
     thought = "<think>\n\n</think>\n\n"
-    assert Counter((row["question"], f"{thought}{row['answer'].strip(chr(10))}{IM_END}") for row in rows) == found
+    assert (
+        Counter(
+            (row["question"], f"{thought}{row['answer'].strip(chr(10))}{IM_END}") for row in rows
+        )
+        == found
+    )
 
 
 @pytest.mark.slow
 @needs_data
 @pytest.mark.parametrize("which", ["gsm8k", "mixed"])
-def test_nothing_is_rejected_and_every_token_is_accounted_for(which: str, request: pytest.FixtureRequest) -> None:
+def test_nothing_is_rejected_and_every_token_is_accounted_for(
+    which: str, request: pytest.FixtureRequest
+) -> None:
     run: Prepared = request.getfixturevalue(which)
     facts, manifest = run.manifest.facts, run.manifest
 
@@ -81,7 +99,9 @@ def test_nothing_is_rejected_and_every_token_is_accounted_for(which: str, reques
     for name in ("tokens", "labels"):
         lost = sum(loss[name] for loss in facts["lost"].values())
         assert facts["encoded"][f"encoded_{name}"] == facts["packed"][name] + lost
-    assert {} == {reason: rows for reason, rows in manifest.dropped.items() if rows and reason != "too_long"}
+    assert {} == {
+        reason: rows for reason, rows in manifest.dropped.items() if rows and reason != "too_long"
+    }
     assert manifest.source["rows"] == facts["source_rows"]["train"] + manifest.dropped["too_long"]
     assert headrace.verify(run.out).problems == []
 
@@ -99,7 +119,9 @@ def test_bins_are_full(which: str, bound: int, request: pytest.FixtureRequest) -
 @pytest.mark.slow
 @needs_data
 def test_the_one_row_too_long_is_named_with_its_line(mixed: Prepared) -> None:
-    (listed,) = [json.loads(line) for line in (mixed.out / "rejected.jsonl").read_text().splitlines()]
+    (listed,) = [
+        json.loads(line) for line in (mixed.out / "rejected.jsonl").read_text().splitlines()
+    ]
 
     assert "too_long" == listed["reason"]
     assert "tokens" in listed["detail"]
@@ -107,7 +129,9 @@ def test_the_one_row_too_long_is_named_with_its_line(mixed: Prepared) -> None:
 
 @needs_data
 def test_tokenizer_and_template_are_part_of_the_identity(tmp_path: Path, gsm8k: Prepared) -> None:
-    recipe = headrace.PackedSequences(blend=GSM8K / "train.jsonl.gz", tokenizer=QWEN, num_shards=2, **FULL)
+    recipe = headrace.PackedSequences(
+        blend=GSM8K / "train.jsonl.gz", tokenizer=QWEN, num_shards=2, **FULL
+    )
     other = recipe.model_copy(
         update={"chat_template": "{% for message in messages %}{{ message.content }}{% endfor %}"}
     )
@@ -125,7 +149,9 @@ def gsm8k_settings(run: Prepared) -> dict:
 @pytest.mark.slow
 @needs_data
 @pytest.mark.parametrize(("reasoning", "more"), [("template", 0), ("every_user_turn", 1)])
-def test_rows_may_give_several_sequences_that_stay_in_one_split(tmp_path: Path, reasoning: str, more: int) -> None:
+def test_rows_may_give_several_sequences_that_stay_in_one_split(
+    tmp_path: Path, reasoning: str, more: int
+) -> None:
     (path,) = DEMOS.glob("reason*")
     recipe = headrace.PackedSequences(
         blend=path,

@@ -28,7 +28,11 @@ from tables import digests
 
 SPLITS = ("train", "valid", "test")
 PINNED = (
-    {"train": (50, "320:3faa903fd6031f45"), "valid": (7, "40:6987db553fef30ba"), "test": (6, "40:149bfcad25c12b7a")},
+    {
+        "train": (50, "320:3faa903fd6031f45"),
+        "valid": (7, "40:6987db553fef30ba"),
+        "test": (6, "40:149bfcad25c12b7a"),
+    },
     [[395, 121, 184, 175, 161, 336], [329, 71, 206, 251, 370], [327, 360, 132, 134, 375, 266]],
 )
 
@@ -53,7 +57,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     ],
     ids=str,
 )
-def test_every_sequence_is_in_exactly_one_bin_of_one_split(tmp_path: Path, source: list[Path], asked: dict) -> None:
+def test_every_sequence_is_in_exactly_one_bin_of_one_split(
+    tmp_path: Path, source: list[Path], asked: dict
+) -> None:
     run = packed(source, tmp_path / "out", **asked)
 
     assert Counter(map(sequence_of, rows_of(source))) == all_sequences(tmp_path / "out")
@@ -63,7 +69,9 @@ def test_every_sequence_is_in_exactly_one_bin_of_one_split(tmp_path: Path, sourc
             cost = sum(len(ids) - (asked.get("capacity") == "runtime") for ids, _ in bin_)
             assert 0 < cost <= 512
             assert len(bin_) <= asked.get("max_sequences_per_bin", 10**9)
-    assert run.manifest.facts["packed"]["tokens"] == sum(len(row["input_ids"]) for row in rows_of(source))
+    assert run.manifest.facts["packed"]["tokens"] == sum(
+        len(row["input_ids"]) for row in rows_of(source)
+    )
 
 
 @pytest.mark.slow
@@ -77,9 +85,19 @@ def test_splits_have_exactly_their_share_of_rows(tmp_path: Path, source: list[Pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("storage", ["parquet", "legacy_npy_pickle"])
-def test_any_number_of_workers_makes_the_same_bytes(tmp_path: Path, source: list[Path], storage: str) -> None:
+def test_any_number_of_workers_makes_the_same_bytes(
+    tmp_path: Path, source: list[Path], storage: str
+) -> None:
     made = [
-        digests(packed(source, tmp_path / str(workers), workers=workers, num_shards=7, packed_storage=storage).run)
+        digests(
+            packed(
+                source,
+                tmp_path / str(workers),
+                workers=workers,
+                num_shards=7,
+                packed_storage=storage,
+            ).run
+        )
         for workers in (1, 2, 8)
     ]
 
@@ -88,7 +106,9 @@ def test_any_number_of_workers_makes_the_same_bytes(tmp_path: Path, source: list
 
 
 @pytest.mark.slow
-def test_rows_get_the_same_split_however_many_tasks_read_them(tmp_path: Path, source: list[Path]) -> None:
+def test_rows_get_the_same_split_however_many_tasks_read_them(
+    tmp_path: Path, source: list[Path]
+) -> None:
     packed(source, tmp_path / "one", num_shards=1)
     packed(source, tmp_path / "many", num_shards=8)
 
@@ -106,7 +126,9 @@ def test_the_seed_decides_and_is_part_of_the_identity(tmp_path: Path, source: li
 
 
 @pytest.mark.slow
-def test_what_cannot_change_a_byte_is_not_in_the_identity(tmp_path: Path, source: list[Path]) -> None:
+def test_what_cannot_change_a_byte_is_not_in_the_identity(
+    tmp_path: Path, source: list[Path]
+) -> None:
     first = packed(source, tmp_path / "out", max_bad_share=0.5)
     again = packed(source, tmp_path / "out", max_bad_share=0.1)
 
@@ -130,7 +152,10 @@ def test_over_long_rows_are_accounted_for_to_the_token_and_label(
         elif policy == "truncate":
             expected.append((ids[:longest], (*mask[: longest - 1], 0)))
         elif policy == "split":
-            parts = [(ids[at : at + longest], mask[at : at + longest]) for at in range(0, len(ids), longest)]
+            parts = [
+                (ids[at : at + longest], mask[at : at + longest])
+                for at in range(0, len(ids), longest)
+            ]
             expected += [(one, (*other[:-1], 0)) for one, other in parts if len(one) > 1]
     expected = [each for each in expected if policy != "truncate" or labels(each)]
     if policy == "split":  # pieces without a label may be alone in a bin, which is then dropped
@@ -139,24 +164,35 @@ def test_over_long_rows_are_accounted_for_to_the_token_and_label(
         assert Counter(expected) == all_sequences(tmp_path / "out")
     facts = run.manifest.facts
     kept = list(all_sequences(tmp_path / "out").elements())
-    lost = {name: sum(loss[name] for loss in facts["lost"].values()) for name in ("tokens", "labels")}
+    lost = {
+        name: sum(loss[name] for loss in facts["lost"].values()) for name in ("tokens", "labels")
+    }
     assert sum(len(ids) for ids, _ in whole) == sum(len(ids) for ids, _ in kept) + lost["tokens"]
     assert sum(map(labels, whole)) == sum(map(labels, kept)) + lost["labels"]
     assert headrace.verify(tmp_path / "out").problems == []
 
 
-def test_an_over_long_row_is_an_error_that_names_it_unless_a_policy_is_chosen(tmp_path: Path) -> None:
+def test_an_over_long_row_is_an_error_that_names_it_unless_a_policy_is_chosen(
+    tmp_path: Path,
+) -> None:
     rows = [{"input_ids": [1] * 20}, {"input_ids": [2] * 600}]
     path = write_jsonl(tmp_path / "in.jsonl", rows)
 
-    with pytest.raises(InputError, match=r"in\.jsonl: line 2: gives a sequence of 600 tokens, a bin holds 512; choose"):
+    with pytest.raises(
+        InputError,
+        match=r"in\.jsonl: line 2: gives a sequence of 600 tokens, a bin holds 512; choose",
+    ):
         packed(path, tmp_path / "out")
 
 
 @pytest.mark.slow
 def test_weights_are_shares_of_tokens(tmp_path: Path) -> None:
     datasets = [
-        {"name": name, "path": write_jsonl(tmp_path / f"{name}.jsonl", token_rows(400, seed)), "weight": weight}
+        {
+            "name": name,
+            "path": write_jsonl(tmp_path / f"{name}.jsonl", token_rows(400, seed)),
+            "weight": weight,
+        }
         for name, seed, weight in (("a", 1, 1.0), ("b", 2, 0.22), ("c", 3, 0.0))
     ]
     run = packed({"datasets": datasets}, tmp_path / "out")
@@ -179,7 +215,9 @@ def test_no_conversation_key_is_in_two_splits_whichever_datasets_it_is_in(tmp_pa
     packed({"datasets": datasets}, tmp_path / "out", entity="task")
 
     key_of = {tuple(row["input_ids"]): row["task"] for row in rows}
-    keys = {split: {key_of[ids] for ids, _ in sequences_in(tmp_path / "out", split)} for split in SPLITS}
+    keys = {
+        split: {key_of[ids] for ids, _ in sequences_in(tmp_path / "out", split)} for split in SPLITS
+    }
     assert [48, 6, 6] == [len(keys[split]) for split in SPLITS]
     assert not keys["train"] & keys["valid"]
     assert not keys["train"] & keys["test"]
@@ -205,10 +243,13 @@ def test_a_blend_per_split_leaves_keys_of_test_out_of_train_and_counts_them(tmp_
 def test_test_keeps_its_keys_before_valid_and_valid_before_train(tmp_path: Path) -> None:
     parts = {
         name: [{"input_ids": [place, 7, number], "task": task} for number, task in enumerate(tasks)]
-        for place, (name, tasks) in enumerate({"train": "abcd", "valid": "bcx", "test": "cdy"}.items(), 1)
+        for place, (name, tasks) in enumerate(
+            {"train": "abcd", "valid": "bcx", "test": "cdy"}.items(), 1
+        )
     }
     blend = {
-        name: [{"name": "d", "path": write_jsonl(tmp_path / f"{name}.jsonl", rows)}] for name, rows in parts.items()
+        name: [{"name": "d", "path": write_jsonl(tmp_path / f"{name}.jsonl", rows)}]
+        for name, rows in parts.items()
     }
 
     run = packed(blend, tmp_path / "out", entity="task")
@@ -225,14 +266,25 @@ def test_rows_without_a_key_are_rejected_and_listed(tmp_path: Path) -> None:
 
     run = packed(path, tmp_path / "out", entity="task")
 
-    (listed,) = [json.loads(line) for line in (tmp_path / "out" / "rejected.jsonl").read_text().splitlines()]
-    assert ("no_split_key", 301, "in/in.jsonl") == (listed["reason"], listed["line"], listed["file"])
+    (listed,) = [
+        json.loads(line) for line in (tmp_path / "out" / "rejected.jsonl").read_text().splitlines()
+    ]
+    assert ("no_split_key", 301, "in/in.jsonl") == (
+        listed["reason"],
+        listed["line"],
+        listed["file"],
+    )
     assert 1 == run.manifest.dropped["no_split_key"]
 
 
 def test_bad_rows_are_counted_by_reason_with_file_and_line(tmp_path: Path) -> None:
     good = token_rows(100, 2)
-    bad = ["{no json", json.dumps({"nothing": 1}), json.dumps({"input_ids": []}), json.dumps({"input_ids": [1, -4]})]
+    bad = [
+        "{no json",
+        json.dumps({"nothing": 1}),
+        json.dumps({"input_ids": []}),
+        json.dumps({"input_ids": [1, -4]}),
+    ]
     path = write_jsonl(tmp_path / "in.jsonl", [*good[:50], *bad, *good[50:]])
 
     run = packed(path, tmp_path / "out", max_bad_share=0.04)
@@ -240,7 +292,9 @@ def test_bad_rows_are_counted_by_reason_with_file_and_line(tmp_path: Path) -> No
     listed = [json.loads(line) for line in (run.run / "rejected.jsonl").read_text().splitlines()]
     assert {51, 52, 53, 54} == {each["line"] for each in listed}
     reasons = Counter(each["reason"] for each in listed)
-    assert reasons == Counter({name: count for name, count in run.manifest.dropped.items() if count})
+    assert reasons == Counter(
+        {name: count for name, count in run.manifest.dropped.items() if count}
+    )
     assert Counter(map(sequence_of, good)) == all_sequences(tmp_path / "out")
     assert 104 == run.manifest.source["rows"]
 
@@ -260,11 +314,16 @@ def test_too_many_bad_rows_fail_the_run_with_counts_and_places(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("row", "cure"),
     [
-        ({"inquiry": "a", "reply": "b"}, "unknown_layout 50, .*: say which column is which with mapping, e.g. user="),
+        (
+            {"inquiry": "a", "reply": "b"},
+            "unknown_layout 50, .*: say which column is which with mapping, e.g. user=",
+        ),
         ({"input_ids": [1, -4]}, "bad_tokens 50, .*: correct them, or raise max_bad_share"),
     ],
 )
-def test_rows_of_another_kind_throughout_are_told_what_setting_helps(row: Any, cure: str, tmp_path: Path) -> None:
+def test_rows_of_another_kind_throughout_are_told_what_setting_helps(
+    row: Any, cure: str, tmp_path: Path
+) -> None:
     path = write_jsonl(tmp_path / "in.jsonl", [row] * 50)
 
     with pytest.raises(InputError, match=cure):
@@ -275,10 +334,15 @@ def test_rows_of_another_kind_throughout_are_told_what_setting_helps(row: Any, c
     ("asked", "reason"),
     [
         ({"max_bad_share": 1}, r"bad_tokens 50, first in/in\.jsonl: line 1: ids are -4"),
-        ({"blend_filters": {"kind": ["good"]}}, r"filtered 50, first in/in\.jsonl: line 1: kind is 'bad'"),
+        (
+            {"blend_filters": {"kind": ["good"]}},
+            r"filtered 50, first in/in\.jsonl: line 1: kind is 'bad'",
+        ),
     ],
 )
-def test_a_run_without_any_sequence_says_why(asked: dict[str, Any], reason: str, tmp_path: Path) -> None:
+def test_a_run_without_any_sequence_says_why(
+    asked: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
     path = write_jsonl(tmp_path / "in.jsonl", [{"input_ids": [1, -4], "kind": "bad"}] * 50)
     filters = asked.pop("blend_filters", {})
     blend = {"name": "in", "path": str(path), "filters": filters}
@@ -306,7 +370,9 @@ def test_small_data_states_how_many_rows_each_split_has(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 6])
-def test_a_sample_takes_exactly_so_many_rows_of_each_dataset(tmp_path: Path, source: list[Path], shards: int) -> None:
+def test_a_sample_takes_exactly_so_many_rows_of_each_dataset(
+    tmp_path: Path, source: list[Path], shards: int
+) -> None:
     run = packed(source, tmp_path / "out", sample=100, num_shards=shards)
 
     assert 100 == sum(all_sequences(tmp_path / "out").values())
@@ -315,7 +381,9 @@ def test_a_sample_takes_exactly_so_many_rows_of_each_dataset(tmp_path: Path, sou
 
 
 @pytest.mark.slow
-def test_a_sample_does_not_depend_on_the_number_of_tasks(tmp_path: Path, source: list[Path]) -> None:
+def test_a_sample_does_not_depend_on_the_number_of_tasks(
+    tmp_path: Path, source: list[Path]
+) -> None:
     for shards in (1, 6):
         packed(source, tmp_path / str(shards), sample=50, num_shards=shards)
 
@@ -323,7 +391,9 @@ def test_a_sample_does_not_depend_on_the_number_of_tasks(tmp_path: Path, source:
 
 
 @pytest.mark.slow
-def test_every_padded_sequence_has_the_multiple_and_trains_nothing_more(tmp_path: Path, source: list[Path]) -> None:
+def test_every_padded_sequence_has_the_multiple_and_trains_nothing_more(
+    tmp_path: Path, source: list[Path]
+) -> None:
     run = packed(source, tmp_path / "out", pad_multiple=16, pad_id=0, capacity="runtime")
 
     expected = Counter(map(sequence_of, rows_of(source)))
@@ -362,7 +432,9 @@ def test_bins_without_a_label_are_dropped_and_counted_or_kept(tmp_path: Path, ch
 
 
 @pytest.mark.parametrize(("reader", "rows"), [("megatron", 32), ("headrace", 1000)])
-def test_row_groups_are_as_the_reader_likes_them(tmp_path: Path, source: list[Path], reader: str, rows: int) -> None:
+def test_row_groups_are_as_the_reader_likes_them(
+    tmp_path: Path, source: list[Path], reader: str, rows: int
+) -> None:
     run = packed(source, tmp_path / "out", reader=reader)
 
     (path,) = (tmp_path / "out" / "splits" / "train").iterdir()
@@ -372,11 +444,20 @@ def test_row_groups_are_as_the_reader_likes_them(tmp_path: Path, source: list[Pa
 
 
 def test_the_legacy_mask_is_rolled_right_and_says_so(tmp_path: Path) -> None:
-    rows = [{"input_ids": [1, 2, 3], "loss_mask": [0, 1, 1]}, {"input_ids": [4, 5, 6], "loss_mask": [0, 0, 1]}]
+    rows = [
+        {"input_ids": [1, 2, 3], "loss_mask": [0, 1, 1]},
+        {"input_ids": [4, 5, 6], "loss_mask": [0, 0, 1]},
+    ]
     path = write_jsonl(tmp_path / "in.jsonl", rows)
     everything = {"train_ratio": 1, "val_ratio": 0, "test_ratio": 0}
 
-    packed(path, tmp_path / "out", loss_mask_alignment="legacy_roll_right", algorithm="concatenative", **everything)
+    packed(
+        path,
+        tmp_path / "out",
+        loss_mask_alignment="legacy_roll_right",
+        algorithm="concatenative",
+        **everything,
+    )
 
     (shard,) = (tmp_path / "out" / "splits" / "train").iterdir()
     assert [[0, 0, 1, 1, 0, 0]] == pq.read_table(shard)["loss_mask"].to_pylist()
@@ -386,13 +467,19 @@ def test_the_legacy_mask_is_rolled_right_and_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("capacity", ["stored", "runtime"])
-def test_legacy_pickles_hold_the_same_bins(tmp_path: Path, source: list[Path], capacity: str) -> None:
+def test_legacy_pickles_hold_the_same_bins(
+    tmp_path: Path, source: list[Path], capacity: str
+) -> None:
     packed(source, tmp_path / "new", capacity=capacity)
     old = packed(source, tmp_path / "old", packed_storage="legacy_npy_pickle", capacity=capacity)
 
     for split in SPLITS:
         bins = [
-            [tuple(rows.bin(place)[0].tolist()) for rows in read_bins_of(path, kind) for place in range(len(rows))]
+            [
+                tuple(rows.bin(place)[0].tolist())
+                for rows in read_bins_of(path, kind)
+                for place in range(len(rows))
+            ]
             for out, kind in (("new", "parquet"), ("old", "legacy_npy_pickle"))
             for path in sorted((tmp_path / out / "splits" / split).iterdir())
         ]
@@ -404,7 +491,9 @@ def test_legacy_pickles_hold_the_same_bins(tmp_path: Path, source: list[Path], c
 
 
 def test_rows_that_are_no_tokens_need_a_tokenizer(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "in.jsonl", [{"messages": [{"role": "user", "content": "hello"}]}])
+    path = write_jsonl(
+        tmp_path / "in.jsonl", [{"messages": [{"role": "user", "content": "hello"}]}]
+    )
 
     with pytest.raises(SettingsError, match="give tokenizer="):
         packed(path, tmp_path / "out")
@@ -413,11 +502,20 @@ def test_rows_that_are_no_tokens_need_a_tokenizer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"train_ratio": 0.9, "val_ratio": 0.2, "test_ratio": 0.1}, "together 1.2; make them add up to 1"),
+        (
+            {"train_ratio": 0.9, "val_ratio": 0.2, "test_ratio": 0.1},
+            "together 1.2; make them add up to 1",
+        ),
         ({"blend": {"datasets": [], "train": []}}, "the blend has no dataset"),
         ({"blend": {"datasets": [{"name": "a/b", "path": "x"}]}}, "cannot be part of the names"),
-        ({"blend": {"datasets": [{"name": "a", "path": "x", "weight": -1}]}}, "weight is -1.0; give a finite number"),
-        ({"blend": {"datasets": [{"name": "a", "path": "x", "weight": float("nan")}]}}, "weight is nan"),
+        (
+            {"blend": {"datasets": [{"name": "a", "path": "x", "weight": -1}]}},
+            "weight is -1.0; give a finite number",
+        ),
+        (
+            {"blend": {"datasets": [{"name": "a", "path": "x", "weight": float("nan")}]}},
+            "weight is nan",
+        ),
         ({"blend": {"datasets": [{"name": "a", "path": "x"}] * 2}}, "'a' appears twice"),
         ({"pack_sise": 3}, "did you mean 'pack_size'"),
         ({"too_long": "chop"}, "too_long is 'chop'"),
@@ -429,7 +527,9 @@ def test_settings_that_cannot_work_say_what_to_do(asked: dict, message: str) -> 
 
 
 def test_padding_without_a_token_to_pad_with_is_refused(tmp_path: Path, source: list[Path]) -> None:
-    with pytest.raises(SettingsError, match="no tokenizer has an end token to pad with; give pad_id="):
+    with pytest.raises(
+        SettingsError, match="no tokenizer has an end token to pad with; give pad_id="
+    ):
         packed(source, tmp_path / "out", pad_multiple=8, capacity="runtime")
 
 
@@ -442,11 +542,19 @@ def test_nothing_to_pack_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reader", ["megatron", "headrace"])
-def test_the_stream_delivers_every_bin_once(tmp_path: Path, source: list[Path], reader: str) -> None:
+def test_the_stream_delivers_every_bin_once(
+    tmp_path: Path, source: list[Path], reader: str
+) -> None:
     run = packed(source, tmp_path / "out", num_shards=3, reader=reader)
 
     loader = headrace.open(tmp_path / "out").stream(
-        "train", batch_size=4, shuffle=True, seed=0, batch_format="arrow", columns=["input_ids"], remainder="exact"
+        "train",
+        batch_size=4,
+        shuffle=True,
+        seed=0,
+        batch_format="arrow",
+        columns=["input_ids"],
+        remainder="exact",
     )
     found = Counter(tuple(ids) for batch in loader for ids in batch["input_ids"].to_pylist())
     bins = bins_of(tmp_path / "out" / "splits" / "train")
@@ -457,11 +565,15 @@ def test_the_stream_delivers_every_bin_once(tmp_path: Path, source: list[Path], 
 
 def test_splits_bins_and_fingerprints_are_pinned(tmp_path: Path) -> None:
     """They may change only with the format version: whoever prepares the same data again must get the same bins."""
-    path = write_jsonl(tmp_path / "in.jsonl", [{"input_ids": list(range(n, n + 2 + n % 37))} for n in range(400)])
+    path = write_jsonl(
+        tmp_path / "in.jsonl", [{"input_ids": list(range(n, n + 2 + n % 37))} for n in range(400)]
+    )
 
     run = packed(path, tmp_path / "out", pack_size=128)
 
-    groups = {group["split"]: (group["bins"], group["print"]) for group in run.manifest.facts["groups"]}
+    groups = {
+        group["split"]: (group["bins"], group["print"]) for group in run.manifest.facts["groups"]
+    }
     bins = [[ids[0] for ids, _ in each] for each in bins_of(tmp_path / "out" / "splits" / "train")]
     assert PINNED == (groups, bins[:3])
 

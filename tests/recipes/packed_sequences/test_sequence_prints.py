@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from headrace.packing import sequences as prints_module
 from headrace.packing.sequences import sequence_prints, set_print
 
-SEQUENCES = st.lists(st.lists(st.integers(0, 150_000), min_size=1, max_size=9), min_size=1, max_size=8)
+SEQUENCES = st.lists(
+    st.lists(st.integers(0, 150_000), min_size=1, max_size=9), min_size=1, max_size=8
+)
 
 
 def prints_of(sequences: list[list[int]], blank: int | None = None) -> np.ndarray:
@@ -24,7 +26,9 @@ def test_the_order_of_sequences_does_not_matter(sequences: list[list[int]], seed
 
 
 @given(sequences=SEQUENCES, data=st.data())
-def test_any_change_of_a_sequence_changes_the_print(sequences: list[list[int]], data: st.DataObject) -> None:
+def test_any_change_of_a_sequence_changes_the_print(
+    sequences: list[list[int]], data: st.DataObject
+) -> None:
     place = data.draw(st.integers(0, len(sequences) - 1))
     changed = [list(each) for each in sequences]
     how = data.draw(st.sampled_from(["token", "cut", "double", "join", "swap"]))

@@ -19,13 +19,16 @@ def written(path: Path, record: Any) -> Path:
 
 def datasets(blend: Any) -> list[tuple[str, list[str]]]:
     return [
-        (source.name, [str(path) for path in source.path]) for source in PackedSequences(blend=blend).blend.datasets
+        (source.name, [str(path) for path in source.path])
+        for source in PackedSequences(blend=blend).blend.datasets
     ]
 
 
 def test_a_path_to_data_is_a_blend_of_one_dataset_named_after_it(tmp_path: Path) -> None:
     assert [("chats", ["raw/chats.jsonl.gz"])] == datasets("raw/chats.jsonl.gz")
-    assert [("my-chats", ["my chats.parquet", "b.parquet"])] == datasets(["my chats.parquet", "b.parquet"])
+    assert [("my-chats", ["my chats.parquet", "b.parquet"])] == datasets(
+        ["my chats.parquet", "b.parquet"]
+    )
 
 
 def test_a_json_file_is_a_blend_only_if_it_looks_like_one(tmp_path: Path) -> None:
@@ -38,13 +41,23 @@ def test_a_json_file_is_a_blend_only_if_it_looks_like_one(tmp_path: Path) -> Non
 
 
 def test_paths_in_a_blend_file_are_relative_to_it(tmp_path: Path) -> None:
-    blend = written(tmp_path / "blend.json", {"datasets": [{"name": "a", "path": ["x/*.jsonl", "/abs/y.jsonl"]}]})
+    blend = written(
+        tmp_path / "blend.json",
+        {"datasets": [{"name": "a", "path": ["x/*.jsonl", "/abs/y.jsonl"]}]},
+    )
 
     assert [("a", [str(tmp_path / "x/*.jsonl"), "/abs/y.jsonl"])] == datasets(blend)
 
 
 def test_other_preparations_text_field_is_a_mapping(tmp_path: Path) -> None:
-    source = {"name": "a", "path": "a.jsonl", "weight": 2, "text_field": "body", "split": None, "subset": None}
+    source = {
+        "name": "a",
+        "path": "a.jsonl",
+        "weight": 2,
+        "text_field": "body",
+        "split": None,
+        "subset": None,
+    }
     blend = written(tmp_path / "blend.json", {"train": [source]})
 
     (found,) = PackedSequences(blend=blend).blend.train
@@ -52,16 +65,24 @@ def test_other_preparations_text_field_is_a_mapping(tmp_path: Path) -> None:
 
 
 def test_parts_of_hub_data_sets_are_refused_with_what_to_do(tmp_path: Path) -> None:
-    blend = written(tmp_path / "blend.json", {"datasets": [{"name": "a", "path": "org/a", "split": "train"}]})
+    blend = written(
+        tmp_path / "blend.json", {"datasets": [{"name": "a", "path": "org/a", "split": "train"}]}
+    )
 
-    with pytest.raises(SettingsError, match="has split='train', which names part of a data set on a hub; download it"):
+    with pytest.raises(
+        SettingsError,
+        match="has split='train', which names part of a data set on a hub; download it",
+    ):
         PackedSequences(blend=blend)
 
 
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"datasets": [{"name": "a", "path": "a"}], "train": [{"name": "b", "path": "b"}]}, "both datasets and train"),
+        (
+            {"datasets": [{"name": "a", "path": "a"}], "train": [{"name": "b", "path": "b"}]},
+            "both datasets and train",
+        ),
         ({"datasets": [{"name": "a", "path": "a", "weight": 0}]}, "all weights of datasets are 0"),
         ({"datasets": ["a.jsonl"]}, "datasets holds 'a.jsonl'; write objects with name and path"),
         ({"datasets": [{"name": "a", "path": "a", "weihgt": 3}]}, "weihgt"),

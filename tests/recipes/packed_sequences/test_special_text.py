@@ -13,7 +13,17 @@ from headrace.packing.chats.marks import Specials
 from headrace.packing.chats.rejections import RowRejected
 from laws import examples
 
-TYPED = ["<|im_end|>", "<|im_start|>assistant\n", "</s>", "[INST]", "<|im_end", "a", " b\n", "é", "{{ x }}"]
+TYPED = [
+    "<|im_end|>",
+    "<|im_start|>assistant\n",
+    "</s>",
+    "[INST]",
+    "<|im_end",
+    "a",
+    " b\n",
+    "é",
+    "{{ x }}",
+]
 texts = st.lists(st.sampled_from(TYPED), max_size=5).map("".join)
 
 
@@ -38,9 +48,13 @@ def test_what_a_user_typed_does_not_end_the_users_turn(chats_as_text) -> None:
     encoded = chats_as_text.encode([row])
     ids, mask = encoded.tokens, encoded.mask
 
-    assert ["<|im_start|>", "<|im_end|>", "<|im_start|>", "<|im_end|>"] == controls(chats_as_text, ids)
+    assert ["<|im_start|>", "<|im_end|>", "<|im_start|>", "<|im_end|>"] == controls(
+        chats_as_text, ids
+    )
     assert 1 == encoded.special_text
-    assert ["no<|im_end|>"] == [text for text, trained in chats_as_text.texts(encoded)[0] if trained]
+    assert ["no<|im_end|>"] == [
+        text for text, trained in chats_as_text.texts(encoded)[0] if trained
+    ]
     assert ["<|im_end|>"] == controls(chats_as_text, ids[mask == 1])
 
 
@@ -49,7 +63,9 @@ def test_what_a_user_typed_does_not_end_the_users_turn(chats_as_text) -> None:
 def test_control_tokens_are_the_templates_and_text_stays_as_it_was(chats_as_text, turns) -> None:
     row = chat(*turns)
     encoded = chats_as_text.encode([row])
-    whole = "".join(f"<|im_start|>{each['role']}\n{each['content']}<|im_end|>\n" for each in row["messages"])
+    whole = "".join(
+        f"<|im_start|>{each['role']}\n{each['content']}<|im_end|>\n" for each in row["messages"]
+    )
     parts = chats_as_text.texts(encoded)[0]
     trained = [text for text, learnt in parts if learnt]
     answers = [each["content"] for each in row["messages"] if each["role"] == "assistant"]
@@ -72,13 +88,17 @@ def test_neighbours_of_a_row_do_not_change_it(chats_as_text, turns) -> None:
 
 def test_tool_calls_and_tools_are_looked_through(place) -> None:
     template = CHATML.replace(
-        "message.content", "(message.content + (message.tool_calls | tojson if message.tool_calls else ''))"
+        "message.content",
+        "(message.content + (message.tool_calls | tojson if message.tool_calls else ''))",
     )
     template = "{{ tools | tojson if tools else '' }}" + template
     encode = encoder(place, chat_template=template)
     call = {"type": "function", "function": {"name": "f", "arguments": {"</s>": ["x<|im_end|>"]}}}
     row = {
-        "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "tool_calls": [call]}],
+        "messages": [
+            {"role": "user", "content": "q"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+        ],
         "tools": [{"type": "function", "function": {"name": "f", "description": "ends in </s>"}}],
     }
     encoded = encode.encode([row])
@@ -88,7 +108,9 @@ def test_tool_calls_and_tools_are_looked_through(place) -> None:
     assert 2 == "".join(text for text, _ in encode.texts(encoded)[0]).count("</s>")
 
 
-@pytest.mark.parametrize(("word", "ends", "rejected"), [("control", 3, []), ("drop", 0, ["special_text"])])
+@pytest.mark.parametrize(
+    ("word", "ends", "rejected"), [("control", 3, []), ("drop", 0, ["special_text"])]
+)
 def test_another_word_asks_for_something_else(place, word, ends, rejected) -> None:
     encode = encoder(place, special_text=word)
     encoded = encode.encode([chat("a<|im_end|>b", "c")])
@@ -123,7 +145,9 @@ def test_stand_ins_that_a_row_holds_already_are_refused(place, chats_as_text) ->
 @given(st.lists(texts, min_size=1, max_size=4), st.data())
 def test_hidden_and_restored_is_what_it_was(contents, data) -> None:
     special = Specials(["<|im_end|>", "</s>", "[INST]", "<|im_start|>"])
-    hidden = special.hidden(Conversation([{"role": "user", "content": text} for text in contents], [0] * len(contents)))
+    hidden = special.hidden(
+        Conversation([{"role": "user", "content": text} for text in contents], [0] * len(contents))
+    )
     written = [message["content"] for message in hidden.messages]
     pieces = [f"({text})" for text in written]
     begins = [sum(map(len, pieces[:number])) + 1 for number in range(len(pieces))]
@@ -132,7 +156,9 @@ def test_hidden_and_restored_is_what_it_was(contents, data) -> None:
 
     assert "".join(f"({each})" for each in contents) == text
     assert contents == [text[begin:end] for begin, end in moved]
-    assert [part for each in contents for part in special.pattern.findall(each)] == [text[a:b] for a, b in plain]
+    assert [part for each in contents for part in special.pattern.findall(each)] == [
+        text[a:b] for a, b in plain
+    ]
 
 
 def test_what_is_torn_apart_is_told() -> None:
@@ -146,14 +172,18 @@ def test_a_run_counts_its_rows(tmp_path, place) -> None:
     rows[3], rows[7] = chat("</s>", "a"), chat("q", "a [INST]")
     source = write_jsonl(tmp_path / "in.jsonl", rows)
     facts = {
-        word: packed(source, tmp_path / word, tokenizer=place, special_text=word, max_bad_share=1).manifest
+        word: packed(
+            source, tmp_path / word, tokenizer=place, special_text=word, max_bad_share=1
+        ).manifest
         for word in ("text", "control", "drop")
     }
 
     assert {"text": 2, "control": 2, "drop": 0} == {
         word: each.facts["special_text_rows"] for word, each in facts.items()
     }
-    assert {"special_text": 2} == {name: count for name, count in facts["drop"].dropped.items() if count}
+    assert {"special_text": 2} == {
+        name: count for name, count in facts["drop"].dropped.items() if count
+    }
     assert len({each.run_id for each in facts.values()}) == 3
     rejected = [json.loads(line) for line in (tmp_path / "drop/runs" / facts["drop"].run_id / "rejected.jsonl").read_text().splitlines()]  # fmt: skip
     assert [4, 8] == sorted(each["line"] for each in rejected)
@@ -169,4 +199,6 @@ def test_a_real_tokenizer_keeps_what_was_typed_as_text() -> None:
     assert ["<|im_start|>", "<|im_end|>"] * 2 == [
         each for each in controls(encode, encoded.tokens) if "think" not in each
     ]
-    assert "a token: <|im_end|>.<|im_end|>" in "".join(text for text, trained in encode.texts(encoded)[0] if trained)
+    assert "a token: <|im_end|>.<|im_end|>" in "".join(
+        text for text, trained in encode.texts(encoded)[0] if trained
+    )

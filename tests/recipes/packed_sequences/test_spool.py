@@ -43,7 +43,9 @@ def test_what_was_added_is_read(tmp_path, pieces):
 
     assert 5 == len(spool)
     for number in range(5):
-        for expected, found in zip(made.read_sequence(number), spool.read_sequence(number), strict=True):
+        for expected, found in zip(
+            made.read_sequence(number), spool.read_sequence(number), strict=True
+        ):
             assert expected.tolist() == found.tolist()
     assert (np.int32, np.uint8, np.uint64, np.uint32) == (
         spool.tokens.dtype, spool.mask.dtype, spool.offsets.dtype, spool.lengths.dtype,
@@ -89,7 +91,9 @@ def test_a_damaged_file_is_found(tmp_path, name, damage):
         Spool.open(tmp_path / "s")
 
 
-@pytest.mark.parametrize("manifest", ["{", "[]", "{}", '{"version": "x", "files": {}, "sequences": 0, "tokens": 0}'])
+@pytest.mark.parametrize(
+    "manifest", ["{", "[]", "{}", '{"version": "x", "files": {}, "sequences": 0, "tokens": 0}']
+)
 def test_a_damaged_manifest_is_found(tmp_path, manifest):
     write(tmp_path / "s", np.array([3]))
     (tmp_path / "s" / "manifest.json").write_text(manifest)
@@ -150,7 +154,9 @@ def test_damaged_lengths_do_not_read_outside():
         wrong.take(np.array([2]))
 
 
-@given(st.lists(st.lists(st.integers(1, 5), max_size=4), max_size=4), st.randoms(use_true_random=False))
+@given(
+    st.lists(st.lists(st.integers(1, 5), max_size=4), max_size=4), st.randoms(use_true_random=False)
+)
 def test_joined_spools_are_one(lengths, random):
     parts = [made_spool(np.array(each, np.int64), place) for place, each in enumerate(lengths)]
     whole = Spool.of_arrays(

@@ -21,9 +21,15 @@ def written(source: str, messages=(), tools=None, day=None, prompt=False, **valu
     [
         ("{{ bos_token }}{{ x }}{{ y }}", "<s>1"),
         ("{%- for n in range(5) %}{% if n == 3 %}{% break %}{% endif %}{{ n }}{% endfor %}", "012"),
-        ("{% for n in range(4) %}{% if n == 1 %}{% continue %}{% endif %}{{ n }}{% endfor %}", "023"),
+        (
+            "{% for n in range(4) %}{% if n == 1 %}{% continue %}{% endif %}{{ n }}{% endfor %}",
+            "023",
+        ),
         ("{{ {'a': 'é<&\"', 'b': [1, none]} | tojson }}", '{"a": "é<&\\"", "b": [1, null]}'),
-        ("{{ {'b': 1, 'a': 2} | tojson(indent=2, sort_keys=true) }}", json.dumps({"a": 2, "b": 1}, indent=2)),
+        (
+            "{{ {'b': 1, 'a': 2} | tojson(indent=2, sort_keys=true) }}",
+            json.dumps({"a": 2, "b": 1}, indent=2),
+        ),
         ("{{ 'é' | tojson(ensure_ascii=true) }}", '"\\u00e9"'),
         ("{{ [1, 2] | tojson(separators=(',', ':')) }}", "[1,2]"),
         ("  {% if true %}\na\n  {% endif %}\nb", "a\nb"),
@@ -133,7 +139,9 @@ def test_a_prompt_is_fixed_only_where_that_can_be_read_off(fixed, source):
 
 def test_json_is_noted_and_generation_blocks_are_found():
     trace = Trace()
-    found = Template("{{ tools | tojson }}{% generation %}a{% endgeneration %}", special={}, values={}, day=None)
+    found = Template(
+        "{{ tools | tojson }}{% generation %}a{% endgeneration %}", special={}, values={}, day=None
+    )
     text = found.render([], [{"a": 1}], {}, trace=trace)
 
     assert ['[{"a": 1}]'] == trace.texts

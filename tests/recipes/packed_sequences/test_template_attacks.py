@@ -22,7 +22,9 @@ QUICK = (
     "a power",
 )
 HANGS_ON_X = (
-    "{% if messages[0].content == 'x' %}" + HANGS["loops over one range"] + "{% endif %}{{ messages[0].content }}"
+    "{% if messages[0].content == 'x' %}"
+    + HANGS["loops over one range"]
+    + "{% endif %}{{ messages[0].content }}"
 )
 
 
@@ -80,11 +82,15 @@ def test_nothing_random_is_written():
         renderer_of("{{ [1, 2]|random }}").render(asked("a"))
 
 
-@pytest.mark.parametrize("source", ["{{ raise_exception }}", "{{ messages[0].items }}", "{{ [1]|map('abs') }}"])
+@pytest.mark.parametrize(
+    "source", ["{{ raise_exception }}", "{{ messages[0].items }}", "{{ [1]|map('abs') }}"]
+)
 def test_the_address_of_an_object_is_no_text(source):
     """It differs from run to run. A message may hold one."""
     assert ["template_error"] == told(renderer_of(source).render(asked("a")))
-    assert ["<f at 0x7f00>"] == told(renderer_of("{{ messages[0].content }}").render(asked("<f at 0x7f00>")))
+    assert ["<f at 0x7f00>"] == told(
+        renderer_of("{{ messages[0].content }}").render(asked("<f at 0x7f00>"))
+    )
 
 
 @pytest.mark.slow
@@ -99,7 +105,10 @@ def test_a_template_that_never_ends_is_ended(name):
 def test_every_template_that_never_ends_is_ended(name):
     if name == "constants doubled while compiling":
         return  # has a test of its own
-    assert told(renderer_of(HANGS[name]).render(asked("q")))[0] in ("template_limit", "template_error")
+    assert told(renderer_of(HANGS[name]).render(asked("q")))[0] in (
+        "template_limit",
+        "template_error",
+    )
 
 
 @pytest.mark.slow
@@ -111,7 +120,9 @@ def test_only_the_conversation_that_hangs_is_rejected():
 
 @pytest.mark.slow
 def test_a_template_that_always_hangs_is_given_up():
-    with pytest.raises(SettingsError, match=r"1 s of processor time on each of 3 conversations.*chat_template="):
+    with pytest.raises(
+        SettingsError, match=r"1 s of processor time on each of 3 conversations.*chat_template="
+    ):
         renderer_of(HANGS_ON_X).render(asked(*"xxxxx"))
 
 

@@ -109,19 +109,31 @@ CALL = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name":
 )  # fmt: skip
 @pytest.mark.parametrize("arguments", [{"a": 1, "b": "two"}, json.dumps({"a": 1, "b": "two"}), json.dumps(json.dumps({"a": 1, "b": "two"}))])  # fmt: skip
 def test_tool_calls_are_trained_whole_and_never_encoded_twice(under, template, expected, arguments):
-    call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "add", "arguments": arguments}}]}
+    call = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"function": {"name": "add", "arguments": arguments}}],
+    }
     row = {"messages": [{"role": "user", "content": "q"}, call, {"role": "tool", "content": "3"}, {"role": "assistant", "content": "three"}]}  # fmt: skip
 
     assert [[expected, "three<|im_end|>"]] * 2 == trained_texts(under(template), [row, row])
 
 
-@pytest.mark.parametrize("arguments", [{}, {"a": 1}, {"a": [1, {"b": None}]}, {"a": "</call><|im_end|>\n"}])
+@pytest.mark.parametrize(
+    "arguments", [{}, {"a": 1}, {"a": [1, {"b": None}]}, {"a": "</call><|im_end|>\n"}]
+)
 def test_arguments_of_every_kind(under, arguments):
-    call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}] * 2}
+    call = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"function": {"name": "f", "arguments": arguments}}] * 2,
+    }
     row = {"messages": [{"role": "user", "content": "q"}, call, {"role": "user", "content": "r"}, {"role": "assistant", "content": "x"}]}  # fmt: skip
     written = f"<call=f>{json.dumps(arguments)}</call>"
 
-    assert [[f"{written}{written}<|im_end|>", "x<|im_end|>"]] == trained_texts(under(JSON_CALLS), [row])
+    assert [[f"{written}{written}<|im_end|>", "x<|im_end|>"]] == trained_texts(
+        under(JSON_CALLS), [row]
+    )
 
 
 @pytest.mark.smoke(every=3)
@@ -132,10 +144,19 @@ def test_arguments_of_every_kind(under, arguments):
 def test_arguments_written_one_by_one(under, arguments, tools):
     """Each as JSON; tools are written in the middle of the conversation, behind a message with a call."""
     template = ITEM_CALLS.replace(
-        "{{ '<|im_start|>' +", "{% if loop.last and tools %}{{ tools | tojson }}{% endif %}{{ '<|im_start|>' +", 1
+        "{{ '<|im_start|>' +",
+        "{% if loop.last and tools %}{{ tools | tojson }}{% endif %}{{ '<|im_start|>' +",
+        1,
     )
-    call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
-    row = {"messages": [{"role": "user", "content": "q"}, call, {"role": "assistant", "content": "x"}], "tools": tools}
+    call = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"function": {"name": "f", "arguments": arguments}}],
+    }
+    row = {
+        "messages": [{"role": "user", "content": "q"}, call, {"role": "assistant", "content": "x"}],
+        "tools": tools,
+    }
     written = "".join(f"<{name}>{json.dumps(value)}</{name}>" for name, value in arguments.items())
     found = under(template if tools else ITEM_CALLS)
 
@@ -150,7 +171,9 @@ def test_what_a_template_leaves_out_is_no_sequence(under):
         {"messages": [{"role": "user", "content": "q"}, CALL]},
     ]
 
-    assert [["one<|im_end|>"]] == trained_texts(found, rows, rejected=["not_rendered", "not_rendered"])
+    assert [["one<|im_end|>"]] == trained_texts(
+        found, rows, rejected=["not_rendered", "not_rendered"]
+    )
 
 
 def test_an_error_of_the_template_is_a_reason(under):
@@ -179,7 +202,9 @@ def test_every_user_turn_is_a_sequence_with_its_reasoning(under):
     encoded = kept.encode([chat("a", "b"), row, row])
 
     assert [0, 1, 1, 2, 2] == encoded.rows.tolist()
-    assert [["why\n</think>\none<|im_end|>"], ["so\n</think>\ntwo<|im_end|>"]] == trained_texts(kept, [row])
+    assert [["why\n</think>\none<|im_end|>"], ["so\n</think>\ntwo<|im_end|>"]] == trained_texts(
+        kept, [row]
+    )
     assert [["one<|im_end|>", "two<|im_end|>"]] == trained_texts(own, [row])
 
 
@@ -188,7 +213,9 @@ def test_values_of_the_template_change_the_prompt(under):
     template = CHATML.replace("assistant\\n' }}{% endif", "assistant\\n' }}{% if quiet %}{{ '<think></think>' }}{% endif %}{% endif").replace("message.role + '\\n' +", "message.role + '\\n' + ('<think></think>' if quiet and message.role == 'assistant' else '') +")  # fmt: skip
 
     assert [["one<|im_end|>"]] == trained_texts(under(template), [chat("q", "one")])
-    assert [["one<|im_end|>"]] == trained_texts(under(template, template_values={"quiet": True}), [chat("q", "one")])
+    assert [["one<|im_end|>"]] == trained_texts(
+        under(template, template_values={"quiet": True}), [chat("q", "one")]
+    )
     assert [["one<|im_end|>"]] == trained_texts(under(template), [chat("q", "one", chat_template_kwargs={"quiet": True})])  # fmt: skip
 
 
@@ -213,15 +240,21 @@ def test_a_call_that_may_not_be_the_last_message_still_has_its_end(under):
     template = JSON_CALLS.replace("{{ '<|im_start|>' + message.role", "{% if loop.last and message.tool_calls %}{{ raise_exception('unanswered') }}{% endif %}{{ '<|im_start|>' + message.role", 1)  # fmt: skip
     row = {"messages": [{"role": "user", "content": "q"}, CALL, {"role": "tool", "content": "r"}, {"role": "assistant", "content": "x"}]}  # fmt: skip
 
-    assert [['<call=add>{"a": 1, "b": "two"}</call><|im_end|>', "x<|im_end|>"]] == trained_texts(under(template), [row])
+    assert [['<call=add>{"a": 1, "b": "two"}</call><|im_end|>', "x<|im_end|>"]] == trained_texts(
+        under(template), [row]
+    )
     assert [] == trained_texts(under(template, eos="</s>"), [row], rejected=["uncertain_mask"])
 
 
-@pytest.mark.parametrize("texts", ["['q', 'one']", "['q', 'one', 'two'] or message.content | length > 4"])
+@pytest.mark.parametrize(
+    "texts", ["['q', 'one']", "['q', 'one', 'two'] or message.content | length > 4"]
+)
 def test_a_template_that_knows_all_its_texts_is_no_error_of_the_row(under, texts):
     """It refuses marks and changes; what can be rendered is not called an error of the template."""
     template = LOOP + "{% if not (message.content in " + texts + ") %}{{ raise_exception('unknown') }}{% endif %}{% endfor %}" + CHATML  # fmt: skip
     certain = "length" in texts  # there a mark makes the text long enough
     found = under(template).encode([chat("q", "one"), chat("q", "nope")])
 
-    assert ([] if certain else ["uncertain_mask"]) + ["template_error"] == [each.reason for each in found.rejected]
+    assert ([] if certain else ["uncertain_mask"]) + ["template_error"] == [
+        each.reason for each in found.rejected
+    ]

@@ -28,11 +28,16 @@ def place(tmp_path: Path) -> Path:
 
 def ids_and_mask(encoded) -> list[tuple[list[int], list[int]]]:
     bounds = itertools.pairwise(encoded.offsets.tolist())
-    return [(encoded.tokens[begin:end].tolist(), encoded.mask[begin:end].tolist()) for begin, end in bounds]
+    return [
+        (encoded.tokens[begin:end].tolist(), encoded.mask[begin:end].tolist())
+        for begin, end in bounds
+    ]
 
 
 def test_the_arrays_fit_together(place):
-    encoded = encoder(place).encode([chat("q", "one"), {"bad": 1}, chat("long question", "two", "r", "three")])
+    encoded = encoder(place).encode(
+        [chat("q", "one"), {"bad": 1}, chat("long question", "two", "r", "three")]
+    )
 
     assert (np.int32, np.uint8, np.int64, np.int64) == tuple(each.dtype for each in (encoded.tokens, encoded.mask, encoded.lengths, encoded.rows))  # fmt: skip
     assert [0, 2] == encoded.rows.tolist()
@@ -44,7 +49,9 @@ def test_no_rows_and_only_bad_rows_are_empty_arrays(place):
     for rows in ([], [{"bad": 1}, BrokenRow("broken_json", "x")]):
         encoded = encoder(place).encode(rows)
 
-        assert (0, 0, 0, 0) == tuple(map(len, (encoded.tokens, encoded.mask, encoded.lengths, encoded.rows)))
+        assert (0, 0, 0, 0) == tuple(
+            map(len, (encoded.tokens, encoded.mask, encoded.lengths, encoded.rows))
+        )
         assert list(range(len(rows))) == [each.row for each in encoded.rejected]
 
 
@@ -58,7 +65,9 @@ def test_no_token_is_half_the_prompts(answer, kind, place):
     found = encoder(place) if kind == "small" else qwen_encoder(chat_template=CHATML)
     ((ids, mask),) = ids_and_mask(found.encode([chat("q", answer)]))
     encode = found.tokenizer.encode
-    prompt = encode("<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n", add_special_tokens=False).ids
+    prompt = encode(
+        "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n", add_special_tokens=False
+    ).ids
     produced = encode(f"{answer}<|im_end|>", add_special_tokens=False).ids
     behind = encode("\n", add_special_tokens=False).ids
 
@@ -68,7 +77,12 @@ def test_no_token_is_half_the_prompts(answer, kind, place):
 
 def test_tokenizers_that_put_spaces_before_texts_keep_the_whole_texts_tokens(place):
     definition = json.loads((place / "tokenizer.json").read_text())
-    definition["pre_tokenizer"] = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+    definition["pre_tokenizer"] = {
+        "type": "Metaspace",
+        "replacement": "▁",
+        "prepend_scheme": "always",
+        "split": True,
+    }
     definition["model"]["vocab"]["▁"] = max(definition["model"]["vocab"].values()) + 1
     (place / "tokenizer.json").write_text(json.dumps(definition))
     plain = "{% for message in messages %}{{ message.content }}{% if message.role == 'assistant' %}<|im_end|>{% endif %}{% endfor %}"  # fmt: skip
@@ -104,7 +118,9 @@ def test_truncation_and_padding_of_the_tokenizer_are_off(place):
 
 def test_texts_end_with_the_end_token_and_are_trained(place):
     appended, plain = encoder(place), encoder(place, eos="none")
-    (ids, mask), (other, tail) = ids_and_mask(appended.encode([{"text": "the answer"}, {"text": "a"}]))
+    (ids, mask), (other, tail) = ids_and_mask(
+        appended.encode([{"text": "the answer"}, {"text": "a"}])
+    )
 
     assert appended.eos_id == ids[-1] == other[-1]
     assert [1] * len(ids) == mask
@@ -116,7 +132,9 @@ def test_texts_end_with_the_end_token_and_are_trained(place):
 def test_a_raw_completion_is_trained_behind_its_prompt(place):
     found = encoder(place, layout="raw_completion")
 
-    assert [[" forty two<|im_end|>"]] == trained_texts(found, [{"prompt": "the answer is", "completion": " forty two"}])
+    assert [[" forty two<|im_end|>"]] == trained_texts(
+        found, [{"prompt": "the answer is", "completion": " forty two"}]
+    )
 
 
 @pytest.mark.slow
@@ -125,7 +143,9 @@ def test_given_tokens_stay_as_they_are(place):
     encoded = found.encode([{"input_ids": [5, 6, 7], "loss_mask": [0, 1, 0]}, chat("q", "a"), {"input_ids": [5, 10**6]}, {"input_ids": [5], "loss_mask": [0]}])  # fmt: skip
 
     assert ([5, 6, 7], [0, 1, 0]) == ids_and_mask(encoded)[0]
-    assert [(2, "bad_tokens"), (3, "nothing_trained")] == [(each.row, each.reason) for each in encoded.rejected]
+    assert [(2, "bad_tokens"), (3, "nothing_trained")] == [
+        (each.row, each.reason) for each in encoded.rejected
+    ]
     assert [0, 1] == encoded.rows.tolist()
 
 
@@ -173,12 +193,13 @@ def test_rows_with_nothing_trained_may_be_kept(place):
 
 @pytest.mark.parametrize("asked", ["keep", "drop"])
 @pytest.mark.parametrize(
-    "row", [{"text": ""}, {"input_ids": [5], "attention_mask": [0]}, {"prompt": "", "completion": ""}]
+    "row",
+    [{"text": ""}, {"input_ids": [5], "attention_mask": [0]}, {"prompt": "", "completion": ""}],
 )
 def test_a_row_without_any_token_is_counted(row, asked, place):
-    encoded = encoder(place, nothing_trained=asked, layout="raw_completion" if "prompt" in row else "auto").encode(
-        [row]
-    )
+    encoded = encoder(
+        place, nothing_trained=asked, layout="raw_completion" if "prompt" in row else "auto"
+    ).encode([row])
 
     assert [(0, "nothing_trained")] == [(each.row, each.reason) for each in encoded.rejected]
     assert 0 == len(encoded.lengths)
@@ -186,9 +207,13 @@ def test_a_row_without_any_token_is_counted(row, asked, place):
 
 def identity(**settings):
     """What a run of this recipe is known by."""
-    form = {name: settings.pop(name) for name in ("layout", "mapping", "filters") if name in settings}
+    form = {
+        name: settings.pop(name) for name in ("layout", "mapping", "filters") if name in settings
+    }
     blend = {"datasets": [{"name": "chats", "path": "chats.jsonl", **form}]}
-    return json.dumps(headrace.PackedSequences(blend=blend, **settings).identity_settings(), sort_keys=True)
+    return json.dumps(
+        headrace.PackedSequences(blend=blend, **settings).identity_settings(), sort_keys=True
+    )
 
 
 def test_every_setting_that_changes_a_token_is_in_the_identity_of_a_run(place, tmp_path):
@@ -212,7 +237,9 @@ def test_every_setting_that_changes_a_token_is_in_the_identity_of_a_run(place, t
     assert len(set(found)) == len(variants)
     (tmp_path / "template.jinja").write_text(CHATML + " ")
     assert found[1] == identity(tokenizer=place, chat_template=str(tmp_path / "template.jinja"))
-    (place / "tokenizer.json.gz").write_bytes(gzip.compress((place / "tokenizer.json").read_bytes()))
+    (place / "tokenizer.json.gz").write_bytes(
+        gzip.compress((place / "tokenizer.json").read_bytes())
+    )
     assert found[0] == identity(tokenizer=place / "tokenizer.json.gz")
 
 
@@ -225,10 +252,15 @@ def test_a_template_of_its_own_file_goes_first(place):
 
 
 def test_named_templates_are_chosen_by_whether_there_are_tools(tmp_path):
-    named = [{"name": "default", "template": CHATML}, {"name": "tool_use", "template": "{{ tools | tojson }}" + CHATML}]
+    named = [
+        {"name": "default", "template": CHATML},
+        {"name": "tool_use", "template": "{{ tools | tojson }}" + CHATML},
+    ]
     place = small_tokenizer(tmp_path / "t", template=None, chat_template=named)
     found = encoder(place)
-    plain, tooled = found.texts(found.encode([chat("q", "one"), chat("q", "one", tools=[{"name": "f"}])]))
+    plain, tooled = found.texts(
+        found.encode([chat("q", "one"), chat("q", "one", tools=[{"name": "f"}])])
+    )
 
     assert plain[0][0].startswith("<|im_start|>")
     assert tooled[0][0].startswith('[{"type"')
@@ -283,7 +315,8 @@ def test_threads_and_hash_seeds_change_nothing(place, tmp_path):
         "print(hashlib.sha256(found.tokens.tobytes() + found.mask.tobytes()).hexdigest())"
     )
     rows = [
-        chat(f"q{n}" * (n % 7), f"a\n{n}", "r", "x" * n, tools=[{"name": "f"}] if n % 2 else None) for n in range(80)
+        chat(f"q{n}" * (n % 7), f"a\n{n}", "r", "x" * n, tools=[{"name": "f"}] if n % 2 else None)
+        for n in range(80)
     ]
     (tmp_path / "rows.json").write_text(json.dumps(rows))
     encoded = encoder(place).encode(rows)

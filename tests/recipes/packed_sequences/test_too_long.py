@@ -29,12 +29,17 @@ def test_every_token_and_label_is_kept_or_counted_as_lost(
 
     pieces = fit(mask, np.array(lengths), longest, policy)
 
-    kept = [mask[start : start + length] for start, length in zip(pieces.starts, pieces.lengths, strict=True)]
+    kept = [
+        mask[start : start + length]
+        for start, length in zip(pieces.starts, pieces.lengths, strict=True)
+    ]
     assert all(len(each) <= longest for each in kept)
     assert len(mask) == sum(map(len, kept)) + pieces.lost_tokens
     assert [labels_of(each) for each in kept] == pieces.labels.tolist()
     assert sum(map(labels_of, sequences)) == sum(map(labels_of, kept)) + pieces.lost_labels
-    for place in set(range(len(lengths))) - {at for at, length in enumerate(lengths) if length > longest}:
+    for place in set(range(len(lengths))) - {
+        at for at, length in enumerate(lengths) if length > longest
+    }:
         (own,) = np.flatnonzero(pieces.sequence == place)
         assert pieces.lengths[own] == lengths[place]
 

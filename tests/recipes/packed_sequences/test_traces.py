@@ -20,7 +20,10 @@ def long_chats(count: int) -> list[dict]:
     return [
         {
             "messages": [
-                {"role": role, "content": f"{number} {turn} " + "a question about apples " * (number % 4)}
+                {
+                    "role": role,
+                    "content": f"{number} {turn} " + "a question about apples " * (number % 4),
+                }
                 for turn in range(1 + number % 9)
                 for role in ("user", "assistant")
             ]
@@ -66,25 +69,36 @@ def test_the_index_has_every_bin_of_every_conversation(out: Path, tmp_path: Path
     index = headrace.open(out, cache_dir=tmp_path).entity_index()
 
     which, rows = index.rows_of("train", list(expected))
-    assert list(expected.values()) == [rows[which == number].tolist() for number in range(len(expected))]
+    assert list(expected.values()) == [
+        rows[which == number].tolist() for number in range(len(expected))
+    ]
     assert (len(expected), sum(map(len, expected.values()))) == index.count("train")
     assert max(map(len, expected.values())) > 1  # a chat in several bins
 
 
-def test_where_and_seen_name_the_steps_of_a_conversation(out: Path, tmp_path: Path, monkeypatch) -> None:
+def test_where_and_seen_name_the_steps_of_a_conversation(
+    out: Path, tmp_path: Path, monkeypatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     name, bins = max(bins_of_rows(out).items(), key=lambda each: len(each[1]))
-    loader = headrace.open(out).stream("train", columns=["source", "source_row"], packed="off", **STREAM)
+    loader = headrace.open(out).stream(
+        "train", columns=["source", "source_row"], packed="off", **STREAM
+    )
     steps = []
     for step, batch in enumerate(loader):
         if step == 3:
             (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
         for sources, rows in zip(batch["source"], batch["source_row"], strict=True):
-            steps += [step] * (name in {f"{one}:{row}" for one, row in zip(sources, np.asarray(rows), strict=True)})
+            steps += [step] * (
+                name in {f"{one}:{row}" for one, row in zip(sources, np.asarray(rows), strict=True)}
+            )
 
     told = CliRunner().invoke(app, ["where", str(out), "--split", "train", "--entity", name, "--ranks", "1", "--batch-size", "4", "--seed", "5", "--json"])  # fmt: skip
     found = json.loads(told.stdout)["entities"][name]
-    assert (len(bins), sorted(steps)) == (found["rows"], sorted(each["step"] for each in found["deliveries"]))
+    assert (len(bins), sorted(steps)) == (
+        found["rows"],
+        sorted(each["step"] for each in found["deliveries"]),
+    )
 
     told = CliRunner().invoke(
         app, ["where", str(out), "--seen", str(tmp_path / "state.json"), "--entity", name, "--json"]
@@ -99,11 +113,26 @@ def test_bins_without_traces_are_as_they_were_and_say_how_to_get_them(tmp_path: 
     assert "trace" not in headrace.PackedSequences(blend=source).identity_settings()
     for split in ("train", "valid", "test"):
         for one, other in zip(
-            *(sorted((run.out / "splits" / split).iterdir()) for run in (plain, traced)), strict=True
+            *(sorted((run.out / "splits" / split).iterdir()) for run in (plain, traced)),
+            strict=True,
         ):
-            assert pq.read_table(one).equals(pq.read_table(other).select(["input_ids", "loss_mask", "seq_start_id"]))
+            assert pq.read_table(one).equals(
+                pq.read_table(other).select(["input_ids", "loss_mask", "seq_start_id"])
+            )
     assert headrace.verify(tmp_path / "always").problems == []
     told = CliRunner().invoke(
-        app, ["where", str(plain.out), "--split", "train", "--entity", "x:1", "--ranks", "1", "--batch-size", "4"]
+        app,
+        [
+            "where",
+            str(plain.out),
+            "--split",
+            "train",
+            "--entity",
+            "x:1",
+            "--ranks",
+            "1",
+            "--batch-size",
+            "4",
+        ],
     )
     assert "does not record the entity of its rows" in str(told.exception)

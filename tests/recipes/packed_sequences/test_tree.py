@@ -21,16 +21,23 @@ def blend(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {
         "datasets": [
             {"name": "math", "path": [str(path) for path in sources(directory / "math", files=2)]},
-            {"name": "code", "path": str(write_jsonl(directory / "code.jsonl.gz", token_rows(200, 9)))},
+            {
+                "name": "code",
+                "path": str(write_jsonl(directory / "code.jsonl.gz", token_rows(200, 9))),
+            },
         ]
     }
 
 
-def test_links_lead_to_every_shard_once_and_datasets_do_not_collide(tmp_path: Path, blend: dict) -> None:
+def test_links_lead_to_every_shard_once_and_datasets_do_not_collide(
+    tmp_path: Path, blend: dict
+) -> None:
     out = tmp_path / "out"
     run = packed(blend, out, num_shards=4).run
 
-    links = sorted(path for name in ("train", "valid", "test") for path in (out / "splits" / name).iterdir())
+    links = sorted(
+        path for name in ("train", "valid", "test") for path in (out / "splits" / name).iterdir()
+    )
     shards = sorted(run.glob("datasets/*/*/shard_*.parquet"))
     assert shards == sorted(link.resolve() for link in links)
     assert all(link.is_symlink() and not os.path.isabs(os.readlink(link)) for link in links)
@@ -55,7 +62,9 @@ def test_the_tree_can_be_moved(tmp_path: Path, blend: dict) -> None:
     assert headrace.verify(tmp_path / "elsewhere").problems == []
 
 
-def test_the_blend_names_every_shard_of_its_split_with_its_share_of_tokens(tmp_path: Path, blend: dict) -> None:
+def test_the_blend_names_every_shard_of_its_split_with_its_share_of_tokens(
+    tmp_path: Path, blend: dict
+) -> None:
     out = tmp_path / "out"
     packed(blend, out, num_shards=3)
 
@@ -73,7 +82,9 @@ def test_the_blend_names_every_shard_of_its_split_with_its_share_of_tokens(tmp_p
             assert float(weight) == pytest.approx(count / sum(tokens), abs=1e-8)
 
 
-def test_metadata_is_what_readers_with_fixed_boundary_lists_need(tmp_path: Path, blend: dict) -> None:
+def test_metadata_is_what_readers_with_fixed_boundary_lists_need(
+    tmp_path: Path, blend: dict
+) -> None:
     out = tmp_path / "out"
     packed(blend, out, num_shards=3)
 
@@ -94,7 +105,9 @@ def test_metadata_is_what_readers_with_fixed_boundary_lists_need(tmp_path: Path,
         assert record["dataset_max_seqlen"] == max(max(each) for each in lengths)
         assert record["min_packed_seqlen"] == min(sum(each) for each in lengths)
         assert record["pack_size"] == 512
-        assert record["packing_factor"] == pytest.approx(sum(map(len, lengths)) / len(lengths), abs=1e-6)
+        assert record["packing_factor"] == pytest.approx(
+            sum(map(len, lengths)) / len(lengths), abs=1e-6
+        )
         assert 0 < record["packing_efficiency"] <= 100
 
 
@@ -115,7 +128,9 @@ def test_nothing_of_an_earlier_run_is_left_in_the_splits(tmp_path: Path, blend: 
 
 
 @pytest.mark.slow
-def test_going_back_to_an_earlier_run_brings_all_its_splits_back(tmp_path: Path, blend: dict) -> None:
+def test_going_back_to_an_earlier_run_brings_all_its_splits_back(
+    tmp_path: Path, blend: dict
+) -> None:
     out = tmp_path / "out"
     first = packed(blend, out)
     packed(blend, out, val_ratio=0, test_ratio=0.2)
@@ -124,12 +139,17 @@ def test_going_back_to_an_earlier_run_brings_all_its_splits_back(tmp_path: Path,
 
     assert "reused" == again.how
     assert ["test", "train", "valid"] == sorted(os.listdir(out / "splits"))
-    assert all(link.resolve().is_relative_to(first.run.resolve()) for link in (out / "splits" / "valid").iterdir())
+    assert all(
+        link.resolve().is_relative_to(first.run.resolve())
+        for link in (out / "splits" / "valid").iterdir()
+    )
     assert headrace.verify(out).run_id == first.manifest.run_id
 
 
 @pytest.mark.slow
-def test_another_recipe_in_the_same_directory_takes_the_links_away(tmp_path: Path, blend: dict) -> None:
+def test_another_recipe_in_the_same_directory_takes_the_links_away(
+    tmp_path: Path, blend: dict
+) -> None:
     out = tmp_path / "out"
     packed(blend, out)
     rows = [(str(number % 9), f"2024-01-{number % 28 + 1:02d}", number) for number in range(200)]
@@ -142,7 +162,9 @@ def test_another_recipe_in_the_same_directory_takes_the_links_away(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["blend.json", "splits"])
-def test_what_is_in_the_way_of_a_link_is_refused_before_the_work(tmp_path: Path, blend: dict, name: str) -> None:
+def test_what_is_in_the_way_of_a_link_is_refused_before_the_work(
+    tmp_path: Path, blend: dict, name: str
+) -> None:
     out = tmp_path / "out"
     (out / name).mkdir(parents=True)
     events: list[Any] = []
@@ -158,12 +180,16 @@ def test_more_tasks_than_rows_is_fine(tmp_path: Path) -> None:
 
     packed(path, tmp_path / "out", num_shards=20)
 
-    assert 5 == sum(len(sequences_in(tmp_path / "out", name)) for name in ("train", "valid", "test"))
+    assert 5 == sum(
+        len(sequences_in(tmp_path / "out", name)) for name in ("train", "valid", "test")
+    )
     assert headrace.verify(tmp_path / "out").problems == []
 
 
 @pytest.mark.slow
-def test_gc_removes_a_link_that_was_not_finished_and_nothing_else(tmp_path: Path, blend: dict) -> None:
+def test_gc_removes_a_link_that_was_not_finished_and_nothing_else(
+    tmp_path: Path, blend: dict
+) -> None:
     out = tmp_path / "out"
     packed(blend, out)
     (out / ".tmp-blend.json-0123456789abcdef").symlink_to("runs")
@@ -201,7 +227,9 @@ def test_the_stream_opens_the_splits(tmp_path: Path, blend: dict, name: str) -> 
 def test_two_data_sets_may_name_one_file(tmp_path: Path) -> None:
     path = str(write_jsonl(tmp_path / "in.jsonl", token_rows(50)))
 
-    run = packed({"datasets": [{"name": name, "path": path} for name in ("one", "two")]}, tmp_path / "out")
+    run = packed(
+        {"datasets": [{"name": name, "path": path} for name in ("one", "two")]}, tmp_path / "out"
+    )
 
     assert 100 == run.manifest.source["rows"]
     assert headrace.verify(tmp_path / "out").problems == []

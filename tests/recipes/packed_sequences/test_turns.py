@@ -32,11 +32,17 @@ GENERATION = (
 @st.composite
 def long_chats(draw: st.DrawFn) -> list[dict[str, Any]]:
     """Messages of 0 or 1 system prompt, then turns of any roles and lengths; some answers are not trained."""
-    messages = [{"role": "system", "content": "s" * draw(st.integers(1, 20))}] if draw(st.booleans()) else []
+    messages = (
+        [{"role": "system", "content": "s" * draw(st.integers(1, 20))}]
+        if draw(st.booleans())
+        else []
+    )
     for number in range(draw(st.integers(1, 12))):
         messages.append({"role": "user", "content": f"u{number}" + "q" * draw(st.integers(0, 25))})
         if draw(st.booleans()):
-            messages.append({"role": "tool", "content": f"t{number}" + "r" * draw(st.integers(0, 25))})
+            messages.append(
+                {"role": "tool", "content": f"t{number}" + "r" * draw(st.integers(0, 25))}
+            )
         answer = {"role": "assistant", "content": f"a{number}" + "z" * draw(st.integers(0, 25))}
         messages.append(answer if draw(st.integers(0, 4)) else {**answer, "weight": 0})
     messages[-1] = {"role": "assistant", "content": "the end"}
@@ -46,7 +52,10 @@ def long_chats(draw: st.DrawFn) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def encoders(tmp_path_factory: pytest.TempPathFactory) -> list[ChatEncoder]:
     directory = tmp_path_factory.mktemp("tokenizers")
-    tokenizers = [small_tokenizer(directory / str(number), text) for number, text in enumerate((CHATML, GENERATION))]
+    tokenizers = [
+        small_tokenizer(directory / str(number), text)
+        for number, text in enumerate((CHATML, GENERATION))
+    ]
     return [ChatEncoder(settings_of(each)[0]) for each in tokenizers]
 
 
@@ -71,7 +80,9 @@ def test_every_label_is_trained_once_and_every_piece_is_the_head_and_whole_turns
     head = start + (turns.pop(0) if messages[0]["role"] == "system" else "")
     if not divided:
         assert cut.lengths.tolist() == whole.lengths.tolist()
-        fitting = [run for run in runs_of(whole.tokens, whole.mask) if len(run) + len(head) + 22 <= room]
+        fitting = [
+            run for run in runs_of(whole.tokens, whole.mask) if len(run) + len(head) + 22 <= room
+        ]
         assert whole.lengths[0] <= room or not fitting
         return
     assert all(length <= room for length in cut.lengths)
@@ -99,7 +110,12 @@ def test_pieces_of_turns_that_fit_leave_out_nothing_and_repeat_a_quarter_at_most
 ) -> None:
     sizes = [size for pair in turns for size in pair]
     at = head + np.cumsum([0, *sizes])
-    mask = np.concatenate([np.zeros(head, np.uint8), *(np.full(size, n % 2, np.uint8) for n, size in enumerate(sizes))])
+    mask = np.concatenate(
+        [
+            np.zeros(head, np.uint8),
+            *(np.full(size, n % 2, np.uint8) for n, size in enumerate(sizes)),
+        ]
+    )
     borders = [Border(int(place), number % 2 == 0) for number, place in enumerate(at)]
 
     pieces = cut_at_turns(mask, borders, head + room)
@@ -119,15 +135,24 @@ def test_a_run_conserves_labels_and_says_what_is_repeated(tmp_path: Path) -> Non
     talk = [{"role": "system", "content": "be brief"}]
     for answer in answers:
         talk += [{"role": "user", "content": "go on"}, {"role": "assistant", "content": answer}]
-    path = write_jsonl(tmp_path / "in.jsonl", [{"messages": talk[: 3 + 2 * number]} for number in range(40)])
+    path = write_jsonl(
+        tmp_path / "in.jsonl", [{"messages": talk[: 3 + 2 * number]} for number in range(40)]
+    )
 
     run = packed(path, tmp_path / "out", tokenizer=tokenizer, pack_size=256, too_long="turns")
 
     facts = run.manifest.facts
     assert facts["too_long"]["divided"] > 20
     assert facts["encoded"]["encoded_labels"] == facts["packed"]["labels"]
-    assert facts["repeated"]["too_long"]["tokens"] == facts["packed"]["tokens"] - facts["encoded"]["encoded_tokens"]
-    written = [each for split in ("train", "valid", "test") for each in sequences_in(tmp_path / "out", split)]
+    assert (
+        facts["repeated"]["too_long"]["tokens"]
+        == facts["packed"]["tokens"] - facts["encoded"]["encoded_tokens"]
+    )
+    written = [
+        each
+        for split in ("train", "valid", "test")
+        for each in sequences_in(tmp_path / "out", split)
+    ]
     assert facts["packed"]["labels"] == sum(map(labels, written))
     assert headrace.verify(tmp_path / "out").problems == []
 
@@ -136,7 +161,9 @@ def test_a_chat_whose_system_prompt_is_in_a_turn_is_not_cut(tmp_path: Path) -> N
     tokenizer = small_tokenizer(tmp_path / "tokenizer", FOLDED)
     long = [{"role": "system", "content": "be brief"}]
     long += 30 * [{"role": "user", "content": "go on"}, {"role": "assistant", "content": "yes"}]
-    short = [{"messages": [{"role": "user", "content": f"q{number}"}, long[2]]} for number in range(20)]
+    short = [
+        {"messages": [{"role": "user", "content": f"q{number}"}, long[2]]} for number in range(20)
+    ]
     path = write_jsonl(tmp_path / "in.jsonl", [{"messages": long}, *short])
 
     run = packed(path, tmp_path / "out", tokenizer=tokenizer, pack_size=128, too_long="turns")
@@ -149,7 +176,9 @@ def test_a_chat_whose_system_prompt_is_in_a_turn_is_not_cut(tmp_path: Path) -> N
 @pytest.mark.smoke("400")
 @needs_data
 @pytest.mark.parametrize("longest", [400, 800])
-def test_real_calls_of_tools_keep_their_tools_and_lose_only_answers_longer_than_a_bin(longest: int) -> None:
+def test_real_calls_of_tools_keep_their_tools_and_lose_only_answers_longer_than_a_bin(
+    longest: int,
+) -> None:
     found = ChatEncoder(settings_of(QWEN)[0])
     rows = rows_of("glaive_toolcall_en_demo.json.gz", 80)
     whole = found.encode(rows, cut_over=longest)

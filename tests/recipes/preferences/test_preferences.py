@@ -18,18 +18,46 @@ from headrace.packing.verify import verify_preferences
 from headrace.run.prepare import Prepared
 from tables import digests
 
-ASKED = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "how many apples are there"}]
-GOOD, BAD = {"role": "assistant", "content": "forty two"}, {"role": "assistant", "content": "no idea"}
-SHAREGPT = [{"from": "system", "value": "be brief"}, {"from": "human", "value": "how many apples are there"}]
-ALPACA = {"instruction": "how many apples", "input": "are there", "system": "be brief", "history": []}
+ASKED = [
+    {"role": "system", "content": "be brief"},
+    {"role": "user", "content": "how many apples are there"},
+]
+GOOD, BAD = (
+    {"role": "assistant", "content": "forty two"},
+    {"role": "assistant", "content": "no idea"},
+)
+SHAREGPT = [
+    {"from": "system", "value": "be brief"},
+    {"from": "human", "value": "how many apples are there"},
+]
+ALPACA = {
+    "instruction": "how many apples",
+    "input": "are there",
+    "system": "be brief",
+    "history": [],
+}
 BINARIZED = {"prompt": "how many apples are there", "messages": [*ASKED, GOOD], "score_chosen": 8.0}
 
 PAIRS = {
     "TRL": {"prompt": ASKED, "chosen": [GOOD], "rejected": [BAD]},
     "TRL without a prompt": {"chosen": [*ASKED, GOOD], "rejected": [*ASKED, BAD]},
-    "texts": {"system": "be brief", "prompt": ASKED[1]["content"], "chosen": "forty two", "rejected": "no idea"},
-    "a prompt beside conversations": {**BINARIZED, "chosen": [*ASKED, GOOD], "rejected": [*ASKED, BAD]},
-    "OpenRLHF": {"system": "be brief", "question": ASKED[1]["content"], "chosen": "forty two", "rejected": "no idea"},
+    "texts": {
+        "system": "be brief",
+        "prompt": ASKED[1]["content"],
+        "chosen": "forty two",
+        "rejected": "no idea",
+    },
+    "a prompt beside conversations": {
+        **BINARIZED,
+        "chosen": [*ASKED, GOOD],
+        "rejected": [*ASKED, BAD],
+    },
+    "OpenRLHF": {
+        "system": "be brief",
+        "question": ASKED[1]["content"],
+        "chosen": "forty two",
+        "rejected": "no idea",
+    },
     "LLaMA-Factory": {
         "conversations": SHAREGPT,
         "chosen": {"from": "gpt", "value": "forty two"},
@@ -40,12 +68,24 @@ PAIRS = {
 }
 JUDGED = {
     "TRL": {"prompt": ASKED, "completion": [GOOD], "label": True},
-    "texts": {"system": "be brief", "prompt": ASKED[1]["content"], "response": "forty two", "label": 1},
-    "LLaMA-Factory": {"conversations": [*SHAREGPT, {"from": "gpt", "value": "forty two"}], "kto_tag": True},
+    "texts": {
+        "system": "be brief",
+        "prompt": ASKED[1]["content"],
+        "response": "forty two",
+        "label": 1,
+    },
+    "LLaMA-Factory": {
+        "conversations": [*SHAREGPT, {"from": "gpt", "value": "forty two"}],
+        "kto_tag": True,
+    },
     "LLaMA-Factory alpaca": {**ALPACA, "output": "forty two", "kto_tag": "true"},
 }
 PROMPTS = {
-    "verl": {"data_source": "sums", "prompt": ASKED, "reward_model": {"style": "rule", "ground_truth": "42"}},
+    "verl": {
+        "data_source": "sums",
+        "prompt": ASKED,
+        "reward_model": {"style": "rule", "ground_truth": "42"},
+    },
     "TRL": {"prompt": ASKED, "answer": "42"},
     "a question": {"system": "be brief", "question": ASKED[1]["content"], "answer": "42"},
     "LLaMA-Factory": {"conversations": SHAREGPT},
@@ -62,11 +102,17 @@ def prepared(blend: Any, out: Path, tokenizer: Path, **asked: Any) -> Prepared:
     """A run that keeps everything in train unless asked otherwise."""
     settings = {"train_ratio": 1, "val_ratio": 0, "test_ratio": 0} | asked
     workers = settings.pop("workers", 2)
-    return headrace.prepare(headrace.Preferences(blend=blend, tokenizer=tokenizer, **settings), out, workers=workers)
+    return headrace.prepare(
+        headrace.Preferences(blend=blend, tokenizer=tokenizer, **settings), out, workers=workers
+    )
 
 
 def rows_in(out: Path, split: str = "train") -> list[dict[str, Any]]:
-    return [row for path in sorted((out / "splits" / split).iterdir()) for row in pq.read_table(path).to_pylist()]
+    return [
+        row
+        for path in sorted((out / "splits" / split).iterdir())
+        for row in pq.read_table(path).to_pylist()
+    ]
 
 
 def loaded(directory: Path) -> Any:
@@ -74,25 +120,40 @@ def loaded(directory: Path) -> Any:
     return pytest.importorskip("transformers").PreTrainedTokenizerFast.from_pretrained(directory)
 
 
-def rendered(tokenizer: Any, prompt: list[dict], answer: dict, **more: Any) -> tuple[list[int], list[int]]:
+def rendered(
+    tokenizer: Any, prompt: list[dict], answer: dict, **more: Any
+) -> tuple[list[int], list[int]]:
     """The tokens of a prompt and of an answer through its end token, by transformers alone."""
     given = {"tokenize": False, **more}
     asked = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, **given)
     whole = tokenizer.apply_chat_template([*prompt, answer], **given)
     assert whole.startswith(asked)
     end = whole.rindex(tokenizer.eos_token) + len(tokenizer.eos_token)
-    encoded = (tokenizer(part, add_special_tokens=False)["input_ids"] for part in (asked, whole[len(asked) : end]))
+    encoded = (
+        tokenizer(part, add_special_tokens=False)["input_ids"]
+        for part in (asked, whole[len(asked) : end])
+    )
     return tuple(encoded)
 
 
 @pytest.mark.slow
 @pytest.mark.smoke("judged-layouts1")
-@pytest.mark.parametrize(("kind", "layouts"), [("pairs", PAIRS), ("judged", JUDGED), ("prompts", PROMPTS)])
-def test_every_layout_gives_the_tokens_of_another_renderer(kind: str, layouts: dict, tmp_path: Path, tokenizer) -> None:
+@pytest.mark.parametrize(
+    ("kind", "layouts"), [("pairs", PAIRS), ("judged", JUDGED), ("prompts", PROMPTS)]
+)
+def test_every_layout_gives_the_tokens_of_another_renderer(
+    kind: str, layouts: dict, tmp_path: Path, tokenizer
+) -> None:
     own = loaded(tokenizer)
     prompt, good = rendered(own, ASKED, GOOD)
     _, bad = rendered(own, ASKED, BAD)
-    expected = {"prompt_ids": prompt, "chosen_ids": good, "rejected_ids": bad, "completion_ids": good, "label": True}
+    expected = {
+        "prompt_ids": prompt,
+        "chosen_ids": good,
+        "rejected_ids": bad,
+        "completion_ids": good,
+        "label": True,
+    }
 
     for number, (name, row) in enumerate(layouts.items()):
         source = write_jsonl(tmp_path / f"{number}.jsonl", [row])
@@ -112,20 +173,34 @@ def test_every_layout_gives_the_tokens_of_another_renderer(kind: str, layouts: d
 def test_real_chats_have_the_tokens_of_another_renderer(tmp_path: Path) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json"):
         packed = QWEN / f"{name}.gz"
-        data = gzip.decompress(packed.read_bytes()) if packed.exists() else (QWEN / name).read_bytes()
+        data = (
+            gzip.decompress(packed.read_bytes()) if packed.exists() else (QWEN / name).read_bytes()
+        )
         (tmp_path / "qwen").mkdir(exist_ok=True)
         (tmp_path / "qwen" / name).write_bytes(data)
     own = loaded(tmp_path / "qwen")
     asked = rows_of("train.jsonl.gz", 150)
     rows = [
-        {"prompt": [{"role": "user", "content": row["question"]}], "chosen": row["answer"], "rejected": other["answer"]}
+        {
+            "prompt": [{"role": "user", "content": row["question"]}],
+            "chosen": row["answer"],
+            "rejected": other["answer"],
+        }
         for row, other in zip(asked, [*asked[1:], asked[0]], strict=True)
     ]
     for row in rows_of("glaive_toolcall_en_demo.json.gz", 150):
         turns = [
-            {"role": {"human": "user"}.get(each["from"]), "content": each["value"]} for each in row["conversations"]
+            {"role": {"human": "user"}.get(each["from"]), "content": each["value"]}
+            for each in row["conversations"]
         ]
-        rows.append({"prompt": turns[:1], "tools": json.loads(row["tools"]), "chosen": "Yes.", "rejected": "No: 1 < 2"})
+        rows.append(
+            {
+                "prompt": turns[:1],
+                "tools": json.loads(row["tools"]),
+                "chosen": "Yes.",
+                "rejected": "No: 1 < 2",
+            }
+        )
     source = write_jsonl(tmp_path / "rows.jsonl", rows)
 
     run = prepared(source, tmp_path / "out", tmp_path / "qwen")
@@ -134,7 +209,10 @@ def test_real_chats_have_the_tokens_of_another_renderer(tmp_path: Path) -> None:
     assert len(rows) == len(found) == run.manifest.splits["train"].rows
     for row, tokens in zip(rows, found, strict=True):
         tools = row.get("tools")
-        tools = [tool if "function" in tool else {"type": "function", "function": tool} for tool in tools or ()] or None
+        tools = [
+            tool if "function" in tool else {"type": "function", "function": tool}
+            for tool in tools or ()
+        ] or None
         for name in ("chosen", "rejected"):
             answer = {"role": "assistant", "content": row[name]}
             expected = rendered(own, row["prompt"], answer, tools=tools)
@@ -146,7 +224,12 @@ def test_real_chats_have_the_tokens_of_another_renderer(tmp_path: Path) -> None:
 def pairs(count: int, answers: int = 3) -> list[dict[str, Any]]:
     """Pairs with several for each question."""
     return [
-        {"prompt": f"question {number // answers}", "chosen": f"yes {number}", "rejected": f"no {number}", "n": number}
+        {
+            "prompt": f"question {number // answers}",
+            "chosen": f"yes {number}",
+            "rejected": f"no {number}",
+            "n": number,
+        }
         for number in range(count)
     ]
 
@@ -155,11 +238,25 @@ RATIOS = {"train_ratio": 0.8, "val_ratio": 0.1, "test_ratio": 0.1}
 
 
 @pytest.mark.slow
-def test_every_row_is_in_one_split_with_the_others_of_its_prompt(tmp_path: Path, tokenizer: Path) -> None:
-    rows = [*pairs(120), {"prompt": "same", "chosen": "x", "rejected": "x"}, {"prompt": "a", "chosen": "b"}]
+def test_every_row_is_in_one_split_with_the_others_of_its_prompt(
+    tmp_path: Path, tokenizer: Path
+) -> None:
+    rows = [
+        *pairs(120),
+        {"prompt": "same", "chosen": "x", "rejected": "x"},
+        {"prompt": "a", "chosen": "b"},
+    ]
     source = write_jsonl(tmp_path / "rows.jsonl", rows)
     runs = [
-        prepared(source, tmp_path / str(workers), tokenizer, columns="n", max_bad_share=0.1, workers=workers, **RATIOS)
+        prepared(
+            source,
+            tmp_path / str(workers),
+            tokenizer,
+            columns="n",
+            max_bad_share=0.1,
+            workers=workers,
+            **RATIOS,
+        )
         for workers in (1, 3)
     ]
 
@@ -170,7 +267,9 @@ def test_every_row_is_in_one_split_with_the_others_of_its_prompt(tmp_path: Path,
     assert sum(map(len, splits)) == len(set.union(*splits)) == 40
     dropped = {reason: count for reason, count in runs[0].manifest.dropped.items() if count}
     assert {"same_answers": 1, "unknown_layout": 1} == dropped
-    listed = [json.loads(line) for line in (tmp_path / "1" / "rejected.jsonl").read_text().splitlines()]
+    listed = [
+        json.loads(line) for line in (tmp_path / "1" / "rejected.jsonl").read_text().splitlines()
+    ]
     assert [121, 122] == sorted(each["line"] for each in listed)
     assert digests(runs[0].run) == digests(runs[1].run)
     assert headrace.verify(tmp_path / "1").problems == []
@@ -182,26 +281,38 @@ def test_columns_go_through_as_they_are(tmp_path: Path, tokenizer: Path) -> None
         {
             "prompt": [ASKED] * 40,
             "data_source": ["sums"] * 40,
-            "reward_model": [{"style": "rule", "ground_truth": str(number)} for number in range(40)],
+            "reward_model": [
+                {"style": "rule", "ground_truth": str(number)} for number in range(40)
+            ],
             "extra_info": [{"index": number, "tags": ["a"] * (number % 3)} for number in range(40)],
         }
     )
     pq.write_table(table, tmp_path / "one.parquet")
     pq.write_table(table.drop_columns("data_source"), tmp_path / "two.parquet")
     prepared(
-        {"datasets": [{"name": name, "path": str(tmp_path / f"{name}.parquet")} for name in ("one", "two")]},
+        {
+            "datasets": [
+                {"name": name, "path": str(tmp_path / f"{name}.parquet")} for name in ("one", "two")
+            ]
+        },
         tmp_path / "out",
         tokenizer,
         kind="prompts",
     )
 
-    found = pa.concat_tables([pq.read_table(path) for path in (tmp_path / "out/splits/train").iterdir()])
+    found = pa.concat_tables(
+        [pq.read_table(path) for path in (tmp_path / "out/splits/train").iterdir()]
+    )
     for name in ("reward_model", "extra_info", "prompt"):
         assert [*table[name].to_pylist()] * 2 == found[name].to_pylist()
     assert ["sums"] * 40 + [None] * 40 == found["data_source"].to_pylist()
     assert 1 == len(set(map(tuple, found["prompt_ids"].to_pylist())))
-    rows = next(iter(headrace.open(tmp_path / "out").stream("train", batch_size=8, batch_format="rows")))
-    assert {"prompt", "prompt_ids", "data_source", "reward_model", "extra_info", "valid"} == set(rows[0])
+    rows = next(
+        iter(headrace.open(tmp_path / "out").stream("train", batch_size=8, batch_format="rows"))
+    )
+    assert {"prompt", "prompt_ids", "data_source", "reward_model", "extra_info", "valid"} == set(
+        rows[0]
+    )
 
 
 @pytest.mark.smoke(every=3)
@@ -212,14 +323,20 @@ def test_columns_go_through_as_they_are(tmp_path: Path, tokenizer: Path) -> None
         ({"prompt": "q", "completion": "a", "label": "good"}, "judged", "no_label"),
         ({"prompt": "q", "chosen": "a", "rejected": "a"}, "pairs", "same_answers"),
         ({"prompt": [GOOD], "chosen": "a", "rejected": "b"}, "pairs", "no_prompt"),
-        ({"prompt": ASKED, "chosen": [GOOD, ASKED[1], GOOD], "rejected": "b"}, "pairs", "several_turns"),
+        (
+            {"prompt": ASKED, "chosen": [GOOD, ASKED[1], GOOD], "rejected": "b"},
+            "pairs",
+            "several_turns",
+        ),
         ({"chosen": [*ASKED, GOOD], "rejected": [ASKED[1], BAD]}, "pairs", "prompts_differ"),
         ({"messages": [*ASKED, GOOD]}, "prompts", "no_prompt"),
         ({"text": "q"}, "prompts", "unknown_layout"),
         ({"prompt": "q", "chosen": "a " * 200, "rejected": "b"}, "pairs", "too_long"),
     ],
 )
-def test_rows_that_cannot_be_told_are_counted(row: dict, kind: str, reason: str, tmp_path: Path, tokenizer) -> None:
+def test_rows_that_cannot_be_told_are_counted(
+    row: dict, kind: str, reason: str, tmp_path: Path, tokenizer
+) -> None:
     good = {"prompt": "fine", "chosen": "a", "rejected": "b", "completion": "a", "label": True}
     source = write_jsonl(tmp_path / "rows.jsonl", [good, row])
 
@@ -228,8 +345,13 @@ def test_rows_that_cannot_be_told_are_counted(row: dict, kind: str, reason: str,
     assert {reason: 1} == {name: count for name, count in run.manifest.dropped.items() if count}
 
 
-def test_texts_without_a_template_share_what_they_begin_with(tmp_path: Path, tokenizer: Path) -> None:
-    row = {"chosen": "Human: hi there Assistant: hello", "rejected": "Human: hi there Assistant: go away"}
+def test_texts_without_a_template_share_what_they_begin_with(
+    tmp_path: Path, tokenizer: Path
+) -> None:
+    row = {
+        "chosen": "Human: hi there Assistant: hello",
+        "rejected": "Human: hi there Assistant: go away",
+    }
     source = write_jsonl(tmp_path / "rows.jsonl", [row])
     blend = {"name": "hh", "path": str(source), "layout": "raw_completion"}
 
@@ -239,11 +361,16 @@ def test_texts_without_a_template_share_what_they_begin_with(tmp_path: Path, tok
     own = loaded(tokenizer)
     texts = {name: own.decode(ids) for name, ids in found.items()}
     assert "Human: hi there Assistant:" == texts["prompt_ids"]
-    assert (" hello<|im_end|>", " go away<|im_end|>") == (texts["chosen_ids"], texts["rejected_ids"])
+    assert (" hello<|im_end|>", " go away<|im_end|>") == (
+        texts["chosen_ids"],
+        texts["rejected_ids"],
+    )
 
 
 @pytest.mark.slow
-def test_columns_of_several_types_and_rows_without_texts_are_refused(tmp_path: Path, tokenizer: Path) -> None:
+def test_columns_of_several_types_and_rows_without_texts_are_refused(
+    tmp_path: Path, tokenizer: Path
+) -> None:
     rows = [{"prompt": "q", "truth": 1}, {"prompt": "r", "truth": "two"}]
     source = write_jsonl(tmp_path / "rows.jsonl", rows)
 
@@ -262,17 +389,27 @@ def test_columns_of_several_types_and_rows_without_texts_are_refused(tmp_path: P
 def test_a_swapped_answer_and_a_moved_prompt_are_found(tmp_path: Path, tokenizer: Path) -> None:
     source = write_jsonl(tmp_path / "rows.jsonl", pairs(90))
     prepared(source, tmp_path / "out", tokenizer, **RATIOS)
-    (train,), (test,) = ([*(tmp_path / "out/splits" / split).iterdir()] for split in ("train", "test"))
+    (train,), (test,) = (
+        [*(tmp_path / "out/splits" / split).iterdir()] for split in ("train", "test")
+    )
     table = pq.read_table(train)
 
     assert headrace.verify(tmp_path / "out").problems == []
-    swapped = table.rename_columns(["prompt_ids", "rejected_ids", "chosen_ids"]).select(table.column_names)
+    swapped = table.rename_columns(["prompt_ids", "rejected_ids", "chosen_ids"]).select(
+        table.column_names
+    )
     pq.write_table(swapped.cast(table.schema), train.resolve())
-    assert any("other prompts or answers" in problem for problem in headrace_checks(tmp_path / "out"))
+    assert any(
+        "other prompts or answers" in problem for problem in headrace_checks(tmp_path / "out")
+    )
     pq.write_table(pa.concat_tables([pq.read_table(test), table.slice(0, 1)]), test.resolve())
-    assert any("prompts are in test and train" in problem for problem in headrace_checks(tmp_path / "out"))
+    assert any(
+        "prompts are in test and train" in problem for problem in headrace_checks(tmp_path / "out")
+    )
 
 
 def headrace_checks(out: Path) -> list[str]:
     """What the recipe's own checks find; the digests would tell as well."""
-    return [each.problem for each in verify_preferences(FinishedRun(*find_run(out)), 1) if each.problem]
+    return [
+        each.problem for each in verify_preferences(FinishedRun(*find_run(out)), 1) if each.problem
+    ]

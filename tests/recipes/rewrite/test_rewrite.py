@@ -81,7 +81,9 @@ def files_of(run: Path) -> dict[str, str]:
 @pytest.mark.slow
 @settings(max_examples=examples(60))
 @given(table=tables(), compression=st.sampled_from(["none", "lz4", "zstd"]), source=st.sampled_from(["parquet", "arrow"]), group=st.none() | st.integers(1, 30))  # fmt: skip
-def test_every_type_comes_back_as_it_was(tmp_path_factory, table, compression, source, group) -> None:
+def test_every_type_comes_back_as_it_was(
+    tmp_path_factory, table, compression, source, group
+) -> None:
     where = fresh(tmp_path_factory.getbasetemp())
     if source == "parquet":
         pq.write_table(table, where / "a.parquet", row_group_size=7)
@@ -108,7 +110,8 @@ def test_vectors_that_could_not_be_read_back_are_refused(tmp_path, monkeypatch):
     with pa.ipc.new_file(str(tmp_path / "a.arrow"), table.schema) as writer:
         writer.write_table(table)
     with pytest.raises(
-        headrace.InputError, match=r"column x: 1 lists of a fixed size are missing, .*install pyarrow 26"
+        headrace.InputError,
+        match=r"column x: 1 lists of a fixed size are missing, .*install pyarrow 26",
     ):
         headrace.rewrite(tmp_path / "a.arrow", tmp_path / "out", cache_dir=tmp_path / "cache")
 
@@ -129,14 +132,21 @@ def test_plain_shards_keep_names_rows_and_order(extension: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("format_", ["csv", "parquet"])
 def test_the_splits_of_a_prepared_dataset_stay(format_: str, tmp_path: Path) -> None:
-    split(small_source(tmp_path / "raw", count=4, rows=50, entities=20), tmp_path / "prepared", format=format_)
+    split(
+        small_source(tmp_path / "raw", count=4, rows=50, entities=20),
+        tmp_path / "prepared",
+        format=format_,
+    )
     before = headrace.open(tmp_path / "prepared")
     made = headrace.rewrite(tmp_path / "prepared", tmp_path / "out")
     after = headrace.open(tmp_path / "out")
 
     assert before.split_rows == after.split_rows
     for name in before.splits:
-        assert rows_of(tmp_path / "prepared", name).to_pylist() == rows_of(tmp_path / "out", name).to_pylist()
+        assert (
+            rows_of(tmp_path / "prepared", name).to_pylist()
+            == rows_of(tmp_path / "out", name).to_pylist()
+        )
     assert rows_of(tmp_path / "out", "oot").equals(rows_of(tmp_path / "out", "test"))
     assert before.manifest is not None
     assert before.manifest.run_id == made.manifest.facts["source_run"]
@@ -146,7 +156,11 @@ def test_the_splits_of_a_prepared_dataset_stay(format_: str, tmp_path: Path) -> 
 def test_text_columns_become_the_declared_types(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("n,x\n007,1.5\n19,NA\n")
     headrace.rewrite(
-        tmp_path / "a.csv", tmp_path / "out", types={"x": "float32"}, null_values=["NA"], cache_dir=tmp_path / "cache"
+        tmp_path / "a.csv",
+        tmp_path / "out",
+        types={"x": "float32"},
+        null_values=["NA"],
+        cache_dir=tmp_path / "cache",
     )
 
     expected = pa.schema([pa.field("n", pa.string(), nullable=False), ("x", pa.float32())])
@@ -157,29 +171,44 @@ def test_text_columns_become_the_declared_types(tmp_path: Path) -> None:
 def test_the_file_is_made_to_be_decoded(tmp_path: Path) -> None:
     table = pa.table({"n": [k % 3 for k in range(9000)], "few": [f"w{k % 9}" for k in range(9000)], "many": [str(k) for k in range(9000)]})  # fmt: skip
     pq.write_table(table, tmp_path / "a.parquet")
-    run = headrace.rewrite(tmp_path / "a.parquet", tmp_path / "out", cache_dir=tmp_path / "cache").run
+    run = headrace.rewrite(
+        tmp_path / "a.parquet", tmp_path / "out", cache_dir=tmp_path / "cache"
+    ).run
     metadata = pq.read_metadata(run / "data" / "a.parquet")
-    columns = {metadata.row_group(0).column(c).path_in_schema: metadata.row_group(0).column(c) for c in range(3)}
+    columns = {
+        metadata.row_group(0).column(c).path_in_schema: metadata.row_group(0).column(c)
+        for c in range(3)
+    }
 
-    assert {"few"} == {name for name, column in columns.items() if "RLE_DICTIONARY" in column.encodings}
+    assert {"few"} == {
+        name for name, column in columns.items() if "RLE_DICTIONARY" in column.encodings
+    }
     assert {"UNCOMPRESSED"} == {column.compression for column in columns.values()}
     assert all(column.statistics.has_min_max for column in columns.values())
     assert [0, 0, 0] == [metadata.schema.column(c).max_definition_level for c in range(3)]
 
 
-@pytest.mark.parametrize(("size", "expected"), [(None, [20, 20, 20, 20, 20]), (1, [20] * 5), (10**9, [100])])
+@pytest.mark.parametrize(
+    ("size", "expected"), [(None, [20, 20, 20, 20, 20]), (1, [20] * 5), (10**9, [100])]
+)
 def test_shards_of_a_size(size: int | None, expected: list[int], tmp_path: Path) -> None:
     small_source(tmp_path / "raw", count=5, rows=20)
-    run = headrace.rewrite(tmp_path / "raw", tmp_path / "out", shard_bytes=size, cache_dir=tmp_path / "cache").run
+    run = headrace.rewrite(
+        tmp_path / "raw", tmp_path / "out", shard_bytes=size, cache_dir=tmp_path / "cache"
+    ).run
 
-    assert expected == [pq.read_metadata(path).num_rows for path in sorted((run / "data").iterdir())]
+    assert expected == [
+        pq.read_metadata(path).num_rows for path in sorted((run / "data").iterdir())
+    ]
     assert small_rows(100) == [tuple(row.values()) for row in rows_of(tmp_path / "out").to_pylist()]
 
 
 def test_one_and_two_workers_write_the_same_bytes(tmp_path: Path) -> None:
     small_source(tmp_path / "raw", count=5, rows=200)
     runs = [
-        headrace.rewrite(tmp_path / "raw", tmp_path / f"out{n}", workers=n, cache_dir=tmp_path / "cache").run
+        headrace.rewrite(
+            tmp_path / "raw", tmp_path / f"out{n}", workers=n, cache_dir=tmp_path / "cache"
+        ).run
         for n in (1, 2)
     ]
 
@@ -201,10 +230,23 @@ headrace.rewrite(sys.argv[1], sys.argv[2], cache_dir=sys.argv[3], workers=2, on_
 
 @pytest.mark.slow
 @pytest.mark.smoke("receipt.linked-7")
-@pytest.mark.parametrize(("step", "count"), [("shard.linked", 1), ("receipt.linked", 7), ("index.linked", 1)])
-def test_a_killed_rewrite_goes_on_and_makes_the_same_bytes(step: str, count: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("step", "count"), [("shard.linked", 1), ("receipt.linked", 7), ("index.linked", 1)]
+)
+def test_a_killed_rewrite_goes_on_and_makes_the_same_bytes(
+    step: str, count: int, tmp_path: Path
+) -> None:
     raw = small_source(tmp_path / "raw", count=5, rows=50)
-    command = [sys.executable, "-c", CHILD, str(raw), str(tmp_path / "out"), str(tmp_path / "cache"), step, str(count)]
+    command = [
+        sys.executable,
+        "-c",
+        CHILD,
+        str(raw),
+        str(tmp_path / "out"),
+        str(tmp_path / "cache"),
+        step,
+        str(count),
+    ]
     child = subprocess.run(command, env=dict(os.environ), check=False)
     assert child.returncode == -signal.SIGKILL
     with pytest.raises(InputError, match="holds no finished run"):
@@ -212,22 +254,28 @@ def test_a_killed_rewrite_goes_on_and_makes_the_same_bytes(step: str, count: int
     redone: list[str] = []
 
     def hear(event: object) -> None:
-        if isinstance(event, Step) and event.name == "shard.linked" and event.subject.startswith("data/"):
+        if (
+            isinstance(event, Step)
+            and event.name == "shard.linked"
+            and event.subject.startswith("data/")
+        ):
             redone.append(event.subject)
 
     made = headrace.rewrite(raw, tmp_path / "out", cache_dir=tmp_path / "cache", on_event=hear)
     undisturbed = headrace.rewrite(raw, tmp_path / "other", cache_dir=tmp_path / "cache").run
 
-    assert {name: digest for name, digest in files_of(made.run).items() if "/.tmp-" not in name} == files_of(
-        undisturbed
-    )
+    assert {
+        name: digest for name, digest in files_of(made.run).items() if "/.tmp-" not in name
+    } == files_of(undisturbed)
     assert len(redone) < 5 or step == "shard.linked"
     again = headrace.rewrite(raw, tmp_path / "out", cache_dir=tmp_path / "cache")
     assert again.how == "reused"
 
 
 def test_a_damaged_source_shard_is_not_rewritten(tmp_path: Path) -> None:
-    prepared = split(small_source(tmp_path / "raw", count=2, rows=50), tmp_path / "prepared", format="parquet")
+    prepared = split(
+        small_source(tmp_path / "raw", count=2, rows=50), tmp_path / "prepared", format="parquet"
+    )
     shard = next((prepared.run / "training_data" / "train").iterdir())
     data = bytearray(shard.read_bytes())
     data[len(data) // 3] ^= 4
@@ -243,13 +291,17 @@ def test_two_files_of_one_stem_get_two_names(tmp_path: Path) -> None:
     (tmp_path / "raw" / "a.tsv").write_text("n\n2\n")
     headrace.rewrite(tmp_path / "raw", tmp_path / "out", cache_dir=tmp_path / "cache")
 
-    assert ("data/a.csv.parquet", "data/a.tsv.parquet") == headrace.open(tmp_path / "out").split_index().shards
+    assert ("data/a.csv.parquet", "data/a.tsv.parquet") == headrace.open(
+        tmp_path / "out"
+    ).split_index().shards
 
 
 def test_shards_of_directories_below_keep_them(tmp_path: Path) -> None:
     small_source(tmp_path / "raw" / "x", count=1)
     small_source(tmp_path / "raw" / "y", count=1)
-    headrace.rewrite(str(tmp_path / "raw" / "*" / "*"), tmp_path / "out", cache_dir=tmp_path / "cache")
+    headrace.rewrite(
+        str(tmp_path / "raw" / "*" / "*"), tmp_path / "out", cache_dir=tmp_path / "cache"
+    )
 
     assert 2 == len(headrace.open(tmp_path / "out").split_index().shards)
     assert not headrace.verify(tmp_path / "out").problems
@@ -265,7 +317,9 @@ def test_what_cannot_be_asked(tmp_path: Path) -> None:
         {"columns": ["no"]},
     ):
         with pytest.raises(SettingsError):
-            headrace.rewrite(tmp_path / "raw", tmp_path / "out", cache_dir=tmp_path / "cache", **wrong)
+            headrace.rewrite(
+                tmp_path / "raw", tmp_path / "out", cache_dir=tmp_path / "cache", **wrong
+            )
     split(small_source(tmp_path / "more", count=2, rows=50), tmp_path / "prepared")
     with pytest.raises(SettingsError, match="are for plain text shards"):
         headrace.rewrite(tmp_path / "prepared", tmp_path / "out", types={"row": "int64"})
@@ -289,10 +343,16 @@ def test_the_command_rewrites_and_reports(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_configuration_file_rewrites_and_inspect_shows_it(tmp_path: Path) -> None:
     small_source(tmp_path / "raw", count=2, rows=20)
-    (tmp_path / "c.yaml").write_text("recipe: rewrite\nsource: raw\nout: out\ncompression: lz4\ncache_dir: cache\n")
+    (tmp_path / "c.yaml").write_text(
+        "recipe: rewrite\nsource: raw\nout: out\ncompression: lz4\ncache_dir: cache\n"
+    )
     main = [sys.executable, "-c", "from headrace.cli import main; main()"]
-    made = subprocess.run([*main, "run", "c.yaml"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    seen = subprocess.run([*main, "inspect", "out"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    made = subprocess.run(
+        [*main, "run", "c.yaml"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    seen = subprocess.run(
+        [*main, "inspect", "out"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
 
     assert "rewrite" in made.stdout
     assert all(word in seen.stdout for word in ("all", "compression", "lz4", "40"))

@@ -11,7 +11,9 @@ IDS, MASK, STARTS = np.arange(5, 11), np.array([1, 1, 0, 1, 0, 0]), np.array([0,
 
 
 def batches_of(path, cache):
-    stream = headrace.open(path, cache_dir=cache).stream("train", batch_size=3, batch_format="numpy")
+    stream = headrace.open(path, cache_dir=cache).stream(
+        "train", batch_size=3, batch_format="numpy"
+    )
     return [{name: np.asarray(array).tolist() for name, array in batch.items()} for batch in stream]
 
 
@@ -23,11 +25,21 @@ def write_bins(path, alignment):
 
 @pytest.mark.parametrize("shard_bytes", [None, 1 << 20])
 def test_a_rewritten_run_of_bins_streams_the_same_batches(tmp_path, shard_bytes):
-    rows = [{"input_ids": list(range(n, n + 4 + n % 9)), "loss_mask": [0, 0] + [1] * (2 + n % 9)} for n in range(1, 90)]
+    rows = [
+        {"input_ids": list(range(n, n + 4 + n % 9)), "loss_mask": [0, 0] + [1] * (2 + n % 9)}
+        for n in range(1, 90)
+    ]
     (tmp_path / "chats.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    recipe = headrace.PackedSequences(blend=tmp_path / "chats.jsonl", pack_size=32, num_shards=2, reader="headrace")
+    recipe = headrace.PackedSequences(
+        blend=tmp_path / "chats.jsonl", pack_size=32, num_shards=2, reader="headrace"
+    )
     headrace.prepare(recipe, tmp_path / "packed")
-    headrace.rewrite(tmp_path / "packed", tmp_path / "fast", shard_bytes=shard_bytes, cache_dir=tmp_path / "cache")
+    headrace.rewrite(
+        tmp_path / "packed",
+        tmp_path / "fast",
+        shard_bytes=shard_bytes,
+        cache_dir=tmp_path / "cache",
+    )
     packed = batches_of(tmp_path / "packed", tmp_path / "cache")
 
     assert "labels" in packed[0]
@@ -40,7 +52,9 @@ def test_each_plain_shard_of_bins_keeps_its_own_word(tmp_path):
         write_bins(tmp_path / "raw" / f"{name}.parquet", alignment)
     headrace.rewrite(tmp_path / "raw", tmp_path / "out", cache_dir=tmp_path / "cache")
     labels = [
-        next(iter(headrace.open(path, cache_dir=tmp_path / "cache").stream(batch_size=2)))["labels"].tolist()
+        next(iter(headrace.open(path, cache_dir=tmp_path / "cache").stream(batch_size=2)))[
+            "labels"
+        ].tolist()
         for path in (tmp_path / "raw", tmp_path / "out")
     ]
 
@@ -52,8 +66,12 @@ def test_shards_of_unlike_masks_are_not_put_together(tmp_path, other):
     (tmp_path / "raw").mkdir()
     for name, alignment in (("a", "shift_left"), ("b", other)):
         write_bins(tmp_path / "raw" / f"{name}.parquet", alignment)
-    with pytest.raises(headrace.InputError, match=r"b\.parquet: .*loss_mask_alignment.*leave shard_bytes out"):
-        headrace.rewrite(tmp_path / "raw", tmp_path / "out", shard_bytes=1 << 20, cache_dir=tmp_path / "cache")
+    with pytest.raises(
+        headrace.InputError, match=r"b\.parquet: .*loss_mask_alignment.*leave shard_bytes out"
+    ):
+        headrace.rewrite(
+            tmp_path / "raw", tmp_path / "out", shard_bytes=1 << 20, cache_dir=tmp_path / "cache"
+        )
 
 
 def test_only_rewrites_of_bins_have_the_version_of_their_layout_in_their_identity(tmp_path):

@@ -25,7 +25,9 @@ Row = tuple[Any, ...]
 texts = st.sampled_from(["", "x", "y", "x,y", "0"])
 dates = st.sampled_from(["2024-06-01", "2025-03-01"])
 tables = st.lists(
-    st.lists(st.tuples(st.sampled_from("abcdefgh"), dates, texts, texts), max_size=10), min_size=1, max_size=3
+    st.lists(st.tuples(st.sampled_from("abcdefgh"), dates, texts, texts), max_size=10),
+    min_size=1,
+    max_size=3,
 )
 
 
@@ -33,7 +35,9 @@ def rows_of(out: Path, split: str) -> list[Row]:
     run, manifest = find_run(out)
     directory = run / manifest.facts["directories"][split]
     return [
-        tuple(row.values()) for path in sorted(directory.rglob("*.parquet")) for row in pq.read_table(path).to_pylist()
+        tuple(row.values())
+        for path in sorted(directory.rglob("*.parquet"))
+        for row in pq.read_table(path).to_pylist()
     ]
 
 
@@ -57,7 +61,9 @@ def without_later_copies(found: dict[str, list[Row]]) -> dict[str, list[Row]]:
 @pytest.mark.slow
 @given(tables, st.sampled_from([None, 1, 1 << 20]))
 @settings(max_examples=examples(30))
-def test_the_first_row_of_each_content_stays(tmp_path: Path, table: list[list[Row]], shard_bytes: int | None) -> None:
+def test_the_first_row_of_each_content_stays(
+    tmp_path: Path, table: list[list[Row]], shard_bytes: int | None
+) -> None:
     directory = fresh(tmp_path)
     for place, rows in enumerate(table):
         write_rows(directory / "in" / f"part-{place}.parquet", NAMES, rows)
@@ -72,13 +78,20 @@ def test_the_first_row_of_each_content_stays(tmp_path: Path, table: list[list[Ro
     assert expected == {"all": rows_of(directory / "drop", "all")}
     assert made.manifest.dropped["duplicate"] == len(everything["all"]) - len(expected["all"])
     assert made.manifest.source["rows"] == len(everything["all"])
-    assert headrace.verify(directory / "all").problems == headrace.verify(directory / "drop").problems == []
+    assert (
+        headrace.verify(directory / "all").problems
+        == headrace.verify(directory / "drop").problems
+        == []
+    )
 
 
 def prepared(directory: Path) -> Path:
     """A split in which 50 of 60 test texts are of train or val rows."""
     rows = [(f"e{n}", "2024-03-01", f"A text of number {n % 200}.", "") for n in range(300)]
-    rows += [(f"new{n}", "2025-03-01", f"A text of number {n}." if n < 50 else f"No. {n}", "") for n in range(60)]
+    rows += [
+        (f"new{n}", "2025-03-01", f"A text of number {n}." if n < 50 else f"No. {n}", "")
+        for n in range(60)
+    ]
     for shard in range(3):
         write_rows(directory / "in" / f"part-{shard}.parquet", NAMES, rows[shard::3])
     split(directory / "in", directory / "split", content="text")
@@ -96,11 +109,20 @@ def test_copies_between_the_splits_of_a_prepared_source(tmp_path: Path) -> None:
 
     assert facts["content"] == ["text"]  # what the source's own run compares
     assert facts["in_earlier_split"]["test"] == 50
-    assert "of the test rows (50 of 60) repeat the content of an earlier split, compared by text" in told
+    assert (
+        "of the test rows (50 of 60) repeat the content of an earlier split, compared by text"
+        in told
+    )
     assert before == {name: rows_of(tmp_path / "count", name) for name in SPLITS}
-    assert without_later_copies(before) == {name: rows_of(tmp_path / "drop", name) for name in SPLITS}
+    assert without_later_copies(before) == {
+        name: rows_of(tmp_path / "drop", name) for name in SPLITS
+    }
     assert set(dropped.manifest.facts["duplicates"]["in_earlier_split"].values()) == {0}
-    assert headrace.verify(tmp_path / "count").problems == headrace.verify(tmp_path / "drop").problems == []
+    assert (
+        headrace.verify(tmp_path / "count").problems
+        == headrace.verify(tmp_path / "drop").problems
+        == []
+    )
     assert headrace.find_leaks(headrace.open(tmp_path / "drop"), content=["text"]).worst == 0
     proved = headrace.certify(tmp_path / "drop")["proved"]
     assert {"check": "content apart", "found": "no content appears twice"} in proved
@@ -109,16 +131,25 @@ def test_copies_between_the_splits_of_a_prepared_source(tmp_path: Path) -> None:
 def test_counts_of_a_prepared_source_are_taken_over(tmp_path: Path) -> None:
     source = prepared(tmp_path)
     taken = headrace.rewrite(source, tmp_path / "taken")
-    other = headrace.rewrite(source, tmp_path / "other", content=["id", "text"])  # not what the source compares
+    other = headrace.rewrite(
+        source, tmp_path / "other", content=["id", "text"]
+    )  # not what the source compares
     said = find_run(source)[1].facts["duplicates"]
-    receipts = [[each.read_text() for each in made.run.rglob("rewrite-*.json")] for made in (taken, other)]
+    receipts = [
+        [each.read_text() for each in made.run.rglob("rewrite-*.json")] for made in (taken, other)
+    ]
 
     assert [False, True] == [any("content.arrow" in text for text in texts) for texts in receipts]
-    assert {"are": "count", **{key: said[key] for key in ("content", "in_earlier_split", "repeated")}} == (
-        taken.manifest.facts["duplicates"]
-    )
+    assert {
+        "are": "count",
+        **{key: said[key] for key in ("content", "in_earlier_split", "repeated")},
+    } == (taken.manifest.facts["duplicates"])
     assert {"val": 0, "test": 0} == other.manifest.facts["duplicates"]["in_earlier_split"]
-    assert headrace.verify(tmp_path / "taken").problems == headrace.verify(tmp_path / "other").problems == []
+    assert (
+        headrace.verify(tmp_path / "taken").problems
+        == headrace.verify(tmp_path / "other").problems
+        == []
+    )
 
 
 @pytest.mark.slow
@@ -127,7 +158,10 @@ def test_any_number_of_workers_makes_the_same_files(tmp_path: Path) -> None:
     items = tmp_path / "items.txt"
     items.write_text("A text of number 7.\n")
     asked = {"duplicates": "drop", "exclude": [items]}
-    made = [headrace.rewrite(source, tmp_path / f"out{count}", workers=count, **asked).run for count in (1, 2, 4)]
+    made = [
+        headrace.rewrite(source, tmp_path / f"out{count}", workers=count, **asked).run
+        for count in (1, 2, 4)
+    ]
 
     assert digests(made[0]) == digests(made[1]) == digests(made[2])
 
@@ -151,7 +185,9 @@ def test_rows_that_hold_benchmark_items_go(tmp_path: Path) -> None:
 def test_a_shard_of_copies_alone_gets_no_file(tmp_path: Path) -> None:
     for number in range(2):
         write_rows(
-            tmp_path / "in" / f"part-{number}.parquet", NAMES, [("a", "2024-01-01", f"t{n}", "") for n in range(5)]
+            tmp_path / "in" / f"part-{number}.parquet",
+            NAMES,
+            [("a", "2024-01-01", f"t{n}", "") for n in range(5)],
         )
     made = headrace.rewrite(tmp_path / "in", tmp_path / "out", duplicates="drop", content="text")
 
@@ -169,7 +205,9 @@ def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="all columns of the output have a role"):
         headrace.rewrite(source, tmp_path / "out", duplicates="drop", columns=["id", "date"])
     items.write_text("A text of number 7.\n")
-    write_rows(tmp_path / "one" / "part-0.parquet", NAMES, [("a", "2024-01-01", "A text of number 7.", "")])
+    write_rows(
+        tmp_path / "one" / "part-0.parquet", NAMES, [("a", "2024-01-01", "A text of number 7.", "")]
+    )
     with pytest.raises(InputError, match="all 1 rows hold items of the benchmarks"):
         headrace.rewrite(tmp_path / "one", tmp_path / "out", exclude=[items])
 
@@ -177,7 +215,10 @@ def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
 def test_counting_is_no_part_of_the_identity_of_a_run(tmp_path: Path) -> None:
     source = prepared(tmp_path)
     words = {None: {}, **{word: {"duplicates": word} for word in ("count", "drop", "allow")}}
-    found = {word: headrace.rewrite(source, tmp_path / str(word), **asked) for word, asked in words.items()}
+    found = {
+        word: headrace.rewrite(source, tmp_path / str(word), **asked)
+        for word, asked in words.items()
+    }
 
     assert found[None].manifest.run_id == found["count"].manifest.run_id
     assert 3 == len({each.manifest.run_id for each in found.values()})

@@ -35,10 +35,15 @@ class Row:
     cold: float | None
 
 
-def a_basin(seed: int, days: int = 90, *, holes: float = 0.03, outages: int = 2, lost_days: float = 0.03) -> list[Row]:
+def a_basin(
+    seed: int, days: int = 90, *, holes: float = 0.03, outages: int = 2, lost_days: float = 0.03
+) -> list[Row]:
     """A series with single holes, outages, days that have no row, and missing values at both ends."""
     rng = random.Random(seed)
-    columns = {name: [round(rng.gauss(10 * place, 3), 3) for _ in range(days)] for place, name in enumerate(COLUMNS)}
+    columns = {
+        name: [round(rng.gauss(10 * place, 3), 3) for _ in range(days)]
+        for place, name in enumerate(COLUMNS)
+    }
     gone: dict[str, set[int]] = {name: set() for name in COLUMNS}
     for name in COLUMNS:
         gone[name] |= {day for day in range(days) if rng.random() < holes}
@@ -49,7 +54,10 @@ def a_basin(seed: int, days: int = 90, *, holes: float = 0.03, outages: int = 2,
     rows = [
         Row(
             START + day * DAY,
-            *(rng.choice(MISSING) if day in gone[name] else columns[name][day] for name in ("flow", "rain", "cold")),
+            *(
+                rng.choice(MISSING) if day in gone[name] else columns[name][day]
+                for name in ("flow", "rain", "cold")
+            ),
         )
         for day in range(days)
         if rng.random() >= lost_days
@@ -89,7 +97,13 @@ def write_basins(directory: Path, basins: Mapping[str, Sequence[Row]]) -> Path:
 
 def settings(source: Path, **more: Any) -> Series:
     """Settings that small basins pass."""
-    asked = {"target": "flow", "features": FEATURES, "frequency": "1d", "min_train_years": 0.02, "batch_size": 3}
+    asked = {
+        "target": "flow",
+        "features": FEATURES,
+        "frequency": "1d",
+        "min_train_years": 0.02,
+        "batch_size": 3,
+    }
     return Series(**{"source": source, **asked, **more})
 
 
@@ -105,7 +119,8 @@ def files_of(prepared: Prepared) -> dict[str, bytes]:
     return {
         name: path.read_bytes()
         for name, path in names.items()
-        if ".tmp-" not in name and not name.startswith(("receipts/", ".lock", "config.json", "manifest.json"))
+        if ".tmp-" not in name
+        and not name.startswith(("receipts/", ".lock", "config.json", "manifest.json"))
     }
 
 
@@ -130,7 +145,10 @@ def stored(prepared: Prepared) -> dict[str, dict[str, Stored]]:
         for split, start, stop in zip(SPLITS, edges, edges[1:], strict=False):
             if start == stop:
                 continue
-            values_ = [[None if math.isnan(cell) else cell for cell in row] for row in rows[start:stop].tolist()]
+            values_ = [
+                [None if math.isnan(cell) else cell for cell in row]
+                for row in rows[start:stop].tolist()
+            ]
             times = readable[split][entity["entity"]].times
             found[split][entity["entity"]] = Stored(times, values_)
     return found
@@ -147,7 +165,9 @@ def readable_rows(prepared: Prepared) -> dict[str, dict[str, Stored]]:
             for row in table.to_pylist():
                 each = own.setdefault(row[names[0]], Stored([], []))
                 each.times.append(row[names[1]])
-                each.values.append([None if math.isnan(row[name]) else row[name] for name in names[2:]])
+                each.values.append(
+                    [None if math.isnan(row[name]) else row[name] for name in names[2:]]
+                )
         found[split] = own
     return found
 
@@ -162,7 +182,9 @@ class Expected:
     targets: dict[str, int]
 
 
-def expected(rows: Sequence[Row], *, limit: int = 5, train: float = 0.6, val: float = 0.2) -> Expected | None:
+def expected(
+    rows: Sequence[Row], *, limit: int = 5, train: float = 0.6, val: float = 0.2
+) -> Expected | None:
     """Cleaned and split by the words of the specification, step by step; None if nothing is left to train on."""
     by_day = {(row.date - START).days: row for row in rows}
     first, last = min(by_day), max(by_day)
@@ -207,7 +229,10 @@ def expected(rows: Sequence[Row], *, limit: int = 5, train: float = 0.6, val: fl
     return Expected(
         {split: [START + days[n] * DAY for n in part] for split, part in parts.items()},
         {split: [series_[n] for n in part] for split, part in parts.items()},
-        [sum(1 for step, c in filled_cells if c == column and begun <= step <= ended) for column in range(3)],
+        [
+            sum(1 for step, c in filled_cells if c == column and begun <= step <= ended)
+            for column in range(3)
+        ],
         {split: sum(series_[n][0] is not None for n in part) for split, part in parts.items()},
     )
 
@@ -225,7 +250,10 @@ def scaled(found: Expected) -> dict[str, list[list[float | None]]]:
         widths.append(train.std() or 1.0)
     return {
         split: [
-            [None if cell is None else float(np.float32((cell - means[c]) / widths[c])) for c, cell in enumerate(row)]
+            [
+                None if cell is None else float(np.float32((cell - means[c]) / widths[c]))
+                for c, cell in enumerate(row)
+            ]
             for row in rows
         ]
         for split, rows in found.values.items()
@@ -235,5 +263,7 @@ def scaled(found: Expected) -> dict[str, list[list[float | None]]]:
 def close(left: list[list[float | None]], right: list[list[float | None]]) -> bool:
     """The same missing cells, and numbers that are alike to float32."""
     a = np.array([[math.nan if cell is None else cell for cell in row] for row in left], np.float64)
-    b = np.array([[math.nan if cell is None else cell for cell in row] for row in right], np.float64)
+    b = np.array(
+        [[math.nan if cell is None else cell for cell in row] for row in right], np.float64
+    )
     return a.shape == b.shape and bool(np.allclose(a, b, rtol=2e-6, atol=2e-6, equal_nan=True))

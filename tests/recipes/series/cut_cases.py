@@ -32,7 +32,12 @@ def table(seed: int = 0) -> np.ndarray:
     return values
 
 
-def write(directory: Path, entities: dict[str, np.ndarray], *, without_rows: dict[str, set[int]] | None = None) -> Path:
+def write(
+    directory: Path,
+    entities: dict[str, np.ndarray],
+    *,
+    without_rows: dict[str, set[int]] | None = None,
+) -> Path:
     directory.mkdir(parents=True)
     for name, values in entities.items():
         gone = (without_rows or {}).get(name, set())
@@ -77,7 +82,9 @@ def changed(values: np.ndarray, cut: int, how: dict) -> np.ndarray:
     if how["missing"] is not None:
         fresh = rng.normal(5, 2, behind[:, 1:].shape)
         gone = rng.random(fresh.shape) < how["missing"]
-        behind[:, 1:] = np.where(gone, np.nan, np.where(np.isnan(behind[:, 1:]), fresh, behind[:, 1:]))
+        behind[:, 1:] = np.where(
+            gone, np.nan, np.where(np.isnan(behind[:, 1:]), fresh, behind[:, 1:])
+        )
     for begin, length in how["lengths"]:
         behind[begin : begin + length, 1] = np.nan
     behind[: how["beginning"], 2] = np.nan
@@ -85,7 +92,12 @@ def changed(values: np.ndarray, cut: int, how: dict) -> np.ndarray:
 
 
 def differences(
-    directory: Path, configs: Mapping[str, Any], seed: int, cut_of: str, open_gap: int, how: Mapping[str, Any]
+    directory: Path,
+    configs: Mapping[str, Any],
+    seed: int,
+    cut_of: str,
+    open_gap: int,
+    how: Mapping[str, Any],
 ) -> list[str]:
     """What differs before a cut between a source and the same with other rows behind it; open_gap: steps before it."""
     cut, splits = (CUT, ("train",)) if cut_of == "val" else (TEST_CUT, ("train", "val"))

@@ -10,7 +10,9 @@ from headrace.run.prepare import Prepared, prepare
 from headrace.series.settings import Series
 
 
-def frame_of(entity: str, days: int = 900, seed: int = 0, first: str = "2001-01-01") -> pl.DataFrame:
+def frame_of(
+    entity: str, days: int = 900, seed: int = 0, first: str = "2001-01-01"
+) -> pl.DataFrame:
     """A year-round signal with noise, other in every entity; q is missing at times, at both ends too."""
     rng = np.random.default_rng([seed, *entity.encode()])
     day = np.arange(days)
@@ -36,7 +38,13 @@ def write_source(directory: Path, entities: list[str], **facts: Any) -> Path:
 def series(source: Path, **settings: Any) -> Series:
     """Settings for such a source."""
     return Series(
-        **{"source": source, "target": "q", "features": ["rain", "warm"], "min_train_years": 0.5, "batch_size": 2}
+        **{
+            "source": source,
+            "target": "q",
+            "features": ["rain", "warm"],
+            "min_train_years": 0.5,
+            "batch_size": 2,
+        }
         | settings
     )
 

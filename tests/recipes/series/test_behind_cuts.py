@@ -18,7 +18,9 @@ from laws import examples
 
 
 @pytest.mark.parametrize(("cut", "splits"), [(CUT, ("train",)), (TEST_CUT, ("train", "val"))])
-def test_a_gap_through_a_cut_is_left_whether_it_turns_out_short_or_long(tmp_path: Path, cut: int, splits) -> None:
+def test_a_gap_through_a_cut_is_left_whether_it_turns_out_short_or_long(
+    tmp_path: Path, cut: int, splits
+) -> None:
     runs = []
     for length in (1, 2, 3, 10):
         values = table()
@@ -31,7 +33,9 @@ def test_a_gap_through_a_cut_is_left_whether_it_turns_out_short_or_long(tmp_path
     first, *others = (before(each, *splits) for each in runs)
     for other in others:
         assert first == other
-    info = json.loads((runs[1].run / "quality_reports/a.json").read_bytes())["imputation_info"]["rain"]
+    info = json.loads((runs[1].run / "quality_reports/a.json").read_bytes())["imputation_info"][
+        "rain"
+    ]
     assert 1 == info["cut_gaps_count"]
 
 
@@ -60,12 +64,19 @@ def later(draw) -> dict:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("configs", CONFIGS.values(), ids=CONFIGS)
-@given(seed=st.integers(0, 1000), cut_of=st.sampled_from(["val", "test"]), open_gap=st.integers(0, 4), how=later())
+@given(
+    seed=st.integers(0, 1000),
+    cut_of=st.sampled_from(["val", "test"]),
+    open_gap=st.integers(0, 4),
+    how=later(),
+)
 @settings(max_examples=examples(4))
 def test_nothing_behind_a_cut_changes_a_byte_before_it(
     tmp_path_factory, configs: dict, seed: int, cut_of: str, open_gap: int, how: dict
 ) -> None:
-    assert [] == differences(tmp_path_factory.mktemp("behind"), configs, seed, cut_of, open_gap, how)
+    assert [] == differences(
+        tmp_path_factory.mktemp("behind"), configs, seed, cut_of, open_gap, how
+    )
 
 
 def test_a_value_that_a_step_cannot_take_fails_only_before_the_cut(tmp_path: Path) -> None:
@@ -90,7 +101,12 @@ def test_a_value_that_a_step_cannot_take_fails_only_before_the_cut(tmp_path: Pat
 def test_targets_that_a_step_cannot_take_are_no_longer_counted(tmp_path: Path) -> None:
     values = table()
     values[70, 0], values[90, 0] = -5.0, -7.0
-    logged = {"target": {"strategy": "per_group", "pipeline": [{"step": "Log", "offset": 0.1}, "StandardScaler"]}}
+    logged = {
+        "target": {
+            "strategy": "per_group",
+            "pipeline": [{"step": "Log", "offset": 0.1}, "StandardScaler"],
+        }
+    }
     prepared = run(tmp_path, {"a": values}, preprocessing_configs=logged)
 
     (entity,) = pq.read_table(prepared.run / "entities.parquet").to_pylist()

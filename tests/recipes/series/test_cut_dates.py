@@ -31,7 +31,9 @@ def staggered(directory: Path, starts: dict[str, str]) -> Path:
 
 
 def calendar_of(prepared: Prepared) -> str:
-    return next(each.detail for each in headrace.verify(prepared.out).checks if each.name == "calendar time")
+    return next(
+        each.detail for each in headrace.verify(prepared.out).checks if each.name == "calendar time"
+    )
 
 
 @pytest.mark.slow
@@ -41,12 +43,18 @@ def test_every_row_is_on_its_side_of_the_dates(tmp_path: Path) -> None:
     rows = readable_rows(made)
 
     for name in ("a", "b", "early"):
-        times = [moment for split in SPLITS if name in rows[split] for moment in rows[split][name].times]
+        times = [
+            moment for split in SPLITS if name in rows[split] for moment in rows[split][name].times
+        ]
         expected = [SPLITS[sum(moment >= end for end in ENDS)] for moment in times]
-        assert expected == [split for split in SPLITS if name in rows[split] for _ in rows[split][name].times]
+        assert expected == [
+            split for split in SPLITS if name in rows[split] for _ in rows[split][name].times
+        ]
     excluded = json.loads((made.run / "quality_summary.json").read_bytes())["excluded_basins"]
     assert ["late"] == list(excluded)
-    assert excluded["late"].startswith("0 observed targets would train before train_end 2002-03-01 (of")
+    assert excluded["late"].startswith(
+        "0 observed targets would train before train_end 2002-03-01 (of"
+    )
     assert "early" not in rows["test"]
     assert headrace.verify(made.out).problems == []
     assert "no two splits share any, whatever the entity" == calendar_of(made)
@@ -56,10 +64,18 @@ def test_scalers_are_of_the_rows_before_train_end(tmp_path: Path) -> None:
     source = write_source(tmp_path / "raw", ["a"])
     made = run_of(source, tmp_path / "out", max_imputation_gap_size=0, **DATES)
     fitted = json.loads((made.run / "fitted_pipelines.json").read_bytes())["time_series"]
-    rain = pl.read_csv(source / "a.csv").filter(pl.col("date").is_between(pl.lit("2001-01-08"), pl.lit("2002-02-28")))
+    rain = pl.read_csv(source / "a.csv").filter(
+        pl.col("date").is_between(pl.lit("2001-01-08"), pl.lit("2002-02-28"))
+    )
 
-    scaled = headrace.load_pipelines(made.out).features[0].transform(rain.with_columns(gauge_id=pl.lit("a")))
-    np.testing.assert_allclose([0, 1], [scaled["rain"].mean(), scaled["rain"].std(ddof=0)], atol=1e-12)
+    scaled = (
+        headrace.load_pipelines(made.out)
+        .features[0]
+        .transform(rain.with_columns(gauge_id=pl.lit("a")))
+    )
+    np.testing.assert_allclose(
+        [0, 1], [scaled["rain"].mean(), scaled["rain"].std(ddof=0)], atol=1e-12
+    )
     assert 2 == len(fitted)
 
 
@@ -69,11 +85,17 @@ def test_rows_that_come_later_move_no_cut(tmp_path: Path) -> None:
     shorter.mkdir()
     for path in source.iterdir():
         pl.read_csv(path).filter(pl.col("date") < "2002-12-01").write_csv(shorter / path.name)
-    whole, part = run_of(source, tmp_path / "whole", **DATES), run_of(shorter, tmp_path / "part", **DATES)
+    whole, part = (
+        run_of(source, tmp_path / "whole", **DATES),
+        run_of(shorter, tmp_path / "part", **DATES),
+    )
 
     for split in ("train", "val"):
         for path in (whole.run / "processed_time_series" / split).iterdir():
-            assert path.read_bytes() == (part.run / "processed_time_series" / split / path.name).read_bytes()
+            assert (
+                path.read_bytes()
+                == (part.run / "processed_time_series" / split / path.name).read_bytes()
+            )
 
 
 def test_without_val_end_nothing_validates(tmp_path: Path) -> None:
@@ -101,10 +123,14 @@ HELD = {"preprocessing_configs": {"features": UNIFIED, "target": UNIFIED}}
         (HELD | {"val_entities": ["c"]}, ["val has no rows: none of val_entities passes; see quality_summary.json"]),
     ],
 )  # fmt: skip
-def test_a_split_without_rows_is_told_with_its_cut_and_the_last_time(tmp_path: Path, more: dict, told: list) -> None:
+def test_a_split_without_rows_is_told_with_its_cut_and_the_last_time(
+    tmp_path: Path, more: dict, told: list
+) -> None:
     source, events = write_source(tmp_path / "raw", ["a", "b"]), list[Any]()
     frame_of("c", days=9).with_columns(q=None).write_csv(source / "c.csv")
-    made = headrace.prepare(series(source, **more), tmp_path / "out", workers=1, on_event=events.append)
+    made = headrace.prepare(
+        series(source, **more), tmp_path / "out", workers=1, on_event=events.append
+    )
     warned = [each.text for each in events if "has no rows" in getattr(each, "text", "")]
     run_command("inspect", tmp_path / "out", "--report")
     report = (made.run / "report.html").read_text()
@@ -117,9 +143,15 @@ def test_a_split_without_rows_is_told_with_its_cut_and_the_last_time(tmp_path: P
 
 
 def test_entities_whose_own_dates_leave_a_split_empty_are_told(tmp_path: Path) -> None:
-    own = {"entity": ["b", "c"], "train_end": ["2002-03-01", "2029-01-01"], "val_end": ["2029-01-01", "2030-01-01"]}
+    own = {
+        "entity": ["b", "c"],
+        "train_end": ["2002-03-01", "2029-01-01"],
+        "val_end": ["2029-01-01", "2030-01-01"],
+    }
     events = list[Any]()
-    asked = series(write_source(tmp_path / "raw", ["a", "b", "c"]), cut_dates=pl.DataFrame(own), **DATES)
+    asked = series(
+        write_source(tmp_path / "raw", ["a", "b", "c"]), cut_dates=pl.DataFrame(own), **DATES
+    )
     headrace.prepare(asked, tmp_path / "out", workers=1, on_event=events.append)
     end = "is after the last row, at 2003-06-14; give an earlier"
 
@@ -173,7 +205,10 @@ def test_dates_that_cannot_cut_are_refused(tmp_path: Path) -> None:
     for wrong, told in (
         ({"val_end": "2002-01-01"}, "val_end is given without train_end"),
         ({"train_end": "2002-01-01", "val_end": "2001-01-01"}, "is after val_end"),
-        ({"train_end": "2002-01-01", "train_ratio": 0.5, "val_ratio": 0.3}, "cut by dates or by shares"),
+        (
+            {"train_end": "2002-01-01", "train_ratio": 0.5, "val_ratio": 0.3},
+            "cut by dates or by shares",
+        ),
         ({"train_end": "soon"}, "train_end is 'soon'; give an ISO date"),
     ):
         with pytest.raises(SettingsError, match=told):

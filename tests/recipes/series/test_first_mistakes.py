@@ -16,21 +16,28 @@ def test_a_wrong_time_column_shows_the_columns_that_there_are(tmp_path: Path) ->
 
     told = str(raised.value)
     assert "no time axis in any of 4 entities" in told
-    assert all(f"{name}: {source / name}.csv: has no column 'day'; it has date, rain" in told for name in "abc")
+    assert all(
+        f"{name}: {source / name}.csv: has no column 'day'; it has date, rain" in told
+        for name in "abc"
+    )
     assert "d.csv" not in told
 
 
 def test_a_wrong_format_shows_row_and_value(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in/a.csv").write_text("date,q,rain,warm\n01.02.2020,1,1,1\n02.02.2020,1,1,1\n")
-    with pytest.raises(headrace.InputError, match=r"a\.csv: row 1: date is '01\.02\.2020', .*%d\.%m\.%Y"):
+    with pytest.raises(
+        headrace.InputError, match=r"a\.csv: row 1: date is '01\.02\.2020', .*%d\.%m\.%Y"
+    ):
         run_of(tmp_path / "in", tmp_path / "out")
 
 
 def test_too_few_times_are_told(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in/a.csv").write_text("date,q,rain,warm\n2020-02-01,1,1,1\n2020-02-02,1,1,1\n")
-    with pytest.raises(headrace.InputError, match=r"a: a\.csv: 2 times do not show a step; three would"):
+    with pytest.raises(
+        headrace.InputError, match=r"a: a\.csv: 2 times do not show a step; three would"
+    ):
         run_of(tmp_path / "in", tmp_path / "out")
 
 
@@ -38,7 +45,10 @@ def test_entities_that_pass_are_no_reason_why_none_trains(tmp_path: Path) -> Non
     source = write_source(tmp_path / "in", ["a", "b"], days=400)
     (source / "b.csv").write_text("date,q\n2020-01-01,1\n")
     unified = {"strategy": "unified", "pipeline": "StandardScaler", "fit_on_n_basins": 9}
-    asked = {"test_entities": ["a"], "preprocessing_configs": {"features": unified, "target": unified}}
+    asked = {
+        "test_entities": ["a"],
+        "preprocessing_configs": {"features": unified, "target": unified},
+    }
     with pytest.raises(headrace.InputError) as raised:
         run_of(source, tmp_path / "out", **asked, frequency="1d")
 
@@ -49,21 +59,34 @@ def test_entities_that_pass_are_no_reason_why_none_trains(tmp_path: Path) -> Non
 
 def test_a_table_without_rows_is_told(tmp_path: Path) -> None:
     table = pl.DataFrame(
-        schema={"id": pl.String, "date": pl.Date, "q": pl.Float64, "rain": pl.Float64, "warm": pl.Float64}
+        schema={
+            "id": pl.String,
+            "date": pl.Date,
+            "q": pl.Float64,
+            "rain": pl.Float64,
+            "warm": pl.Float64,
+        }
     )
-    with pytest.raises(headrace.InputError, match="no entity of 0 passes; the source has no rows; correct"):
+    with pytest.raises(
+        headrace.InputError, match="no entity of 0 passes; the source has no rows; correct"
+    ):
         run_of(table, tmp_path / "out", entity="id", frequency="1d")
 
 
 def test_counted_steps_are_told_their_time_format(tmp_path: Path) -> None:
     table = pl.DataFrame({"id": ["a"] * 5, "date": range(5), "q": 1.0, "rain": 1.0, "warm": 1.0})
-    with pytest.raises(headrace.InputError, match="no time axis in any of 1 entity: .* date is 0, .*'epoch_s'"):
+    with pytest.raises(
+        headrace.InputError, match="no time axis in any of 1 entity: .* date is 0, .*'epoch_s'"
+    ):
         run_of(table, tmp_path / "out", entity="id")
 
 
 def test_a_comment_in_place_of_the_header_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("# measured by hand\ndate,q,rain,warm\n2020-02-01,1,1,1\n")
-    with pytest.raises(headrace.InputError, match="it has # measured by hand; if that is a comment, give comment='#'"):
+    with pytest.raises(
+        headrace.InputError,
+        match="it has # measured by hand; if that is a comment, give comment='#'",
+    ):
         run_of(tmp_path / "a.csv", tmp_path / "out")
 
 
@@ -77,13 +100,20 @@ def test_files_of_another_reader_name_it(tmp_path: Path) -> None:
 
 
 def test_stamps_that_jitter_are_told_of_snap_and_resample(tmp_path: Path) -> None:
-    table = pl.DataFrame({"id": ["a"] * 9, "date": [f"2020-01-0{n + 1}T00:0{n}" for n in range(9)], "q": 1.0})
-    with pytest.raises(headrace.InputError, match="8 times are between steps of 1d, .* or snap or resample to move"):
+    table = pl.DataFrame(
+        {"id": ["a"] * 9, "date": [f"2020-01-0{n + 1}T00:0{n}" for n in range(9)], "q": 1.0}
+    )
+    with pytest.raises(
+        headrace.InputError, match="8 times are between steps of 1d, .* or snap or resample to move"
+    ):
         run_of(table, tmp_path / "out", entity="id", features=[], frequency="1d")
 
 
 def test_dates_of_its_own_are_told_to_an_entity_that_does_not_train(tmp_path: Path) -> None:
     source = write_source(tmp_path / "in", ["a"], days=400)
     own = pl.DataFrame({"entity": ["a"], "train_end": ["1990-01-01"], "val_end": ["1990-02-01"]})
-    with pytest.raises(headrace.InputError, match="would train before its train_end in cut_dates .* 1 is required; co"):
+    with pytest.raises(
+        headrace.InputError,
+        match="would train before its train_end in cut_dates .* 1 is required; co",
+    ):
         run_of(source, tmp_path / "out", cut_dates=own, train_end="2001-01-01", min_train_years=0)

@@ -35,13 +35,18 @@ def test_every_row_is_scaled_by_its_own_entity_and_stays_in_its_place(kind: str)
 
     assert type(made) is type(given)
     expected = frame.with_columns(
-        ((pl.col(name) - pl.col(name).mean()) / pl.col(name).std(ddof=0)).over("gauge_id") for name in ("p", "q")
+        ((pl.col(name) - pl.col(name).mean()) / pl.col(name).std(ddof=0)).over("gauge_id")
+        for name in ("p", "q")
     )
     for found, wanted in ((made, expected), (back, frame)):
         found = pl.DataFrame(found) if kind != "pandas" else pl.from_pandas(found)
         assert found["note"].to_list() == frame["note"].to_list()
-        np.testing.assert_allclose(found["p"].to_numpy(), wanted["p"].to_numpy(), rtol=1e-10, atol=1e-14)
-        np.testing.assert_allclose(found["q"].to_numpy(), wanted["q"].to_numpy(), rtol=1e-10, atol=1e-13)
+        np.testing.assert_allclose(
+            found["p"].to_numpy(), wanted["p"].to_numpy(), rtol=1e-10, atol=1e-14
+        )
+        np.testing.assert_allclose(
+            found["q"].to_numpy(), wanted["q"].to_numpy(), rtol=1e-10, atol=1e-13
+        )
         assert found["q"].null_count() == frame["q"].null_count()
 
 
@@ -63,7 +68,9 @@ def test_an_entity_that_comes_twice_is_named_and_changes_nothing(pipeline) -> No
     fitted = GroupedPipeline(pipeline, ["p"]).fit(table("ab"))
     before = pickle.dumps(fitted)
 
-    with pytest.raises(InputError, match="column 'gauge_id': entity 'a' was fitted before, like 1 others"):
+    with pytest.raises(
+        InputError, match="column 'gauge_id': entity 'a' was fitted before, like 1 others"
+    ):
         fitted.add(table("abc"))
     assert pickle.dumps(fitted) == before
 
@@ -84,9 +91,13 @@ def test_one_pipeline_for_all() -> None:
     made = fitted.transform(table("xyz"))
 
     assert abs(made["p"].mean()) < 1e-12
-    np.testing.assert_allclose(fitted.inverse_transform(made)["p"].to_numpy(), table()["p"].to_numpy(), rtol=1e-12)
     np.testing.assert_allclose(
-        fitted.sklearn().transform(table().select("p", "q").to_numpy())[:, 0], made["p"].to_numpy(), rtol=1e-12
+        fitted.inverse_transform(made)["p"].to_numpy(), table()["p"].to_numpy(), rtol=1e-12
+    )
+    np.testing.assert_allclose(
+        fitted.sklearn().transform(table().select("p", "q").to_numpy())[:, 0],
+        made["p"].to_numpy(),
+        rtol=1e-12,
     )
     assert pickle.loads(pickle.dumps(fitted)).transform(table("xyz")).equals(made)
 
@@ -101,7 +112,9 @@ def test_messages_say_what_is_missing() -> None:
     with pytest.raises(InputError, match="not all numbers"):
         GroupedPipeline(StandardScaler(), ["note"]).fit(table())
     with pytest.raises(InputError, match="3 rows have no entity"):
-        pipeline.fit(table().with_columns(gauge_id=pl.when(pl.int_range(pl.len()) > 2).then("gauge_id")))
+        pipeline.fit(
+            table().with_columns(gauge_id=pl.when(pl.int_range(pl.len()) > 2).then("gauge_id"))
+        )
     with pytest.raises(InputError, match="is not a table"):
         pipeline.fit(3)
     with pytest.raises(SettingsError, match="columns is empty"):

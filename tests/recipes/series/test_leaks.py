@@ -29,12 +29,19 @@ def checks_of(out: Path):
     [
         {},
         {"features": UNIFIED, "target": LOGGED},
-        {"features": [{**UNIFIED, "columns": ["rain"]}, {**LOGGED, "pipeline": [], "columns": ["warm"]}]},
+        {
+            "features": [
+                {**UNIFIED, "columns": ["rain"]},
+                {**LOGGED, "pipeline": [], "columns": ["warm"]},
+            ]
+        },
         {"features": {**RANKS}, "target": {**UNIFIED, "pipeline": [{"step": "PowerTransformer"}]}},
     ],
 )
 def test_an_honest_run_has_no_leak(tmp_path: Path, configs: dict) -> None:
-    run_of(write_source(tmp_path / "raw", ENTITIES), tmp_path / "out", preprocessing_configs=configs)
+    run_of(
+        write_source(tmp_path / "raw", ENTITIES), tmp_path / "out", preprocessing_configs=configs
+    )
 
     checks = checks_of(tmp_path / "out")
 
@@ -58,7 +65,9 @@ def test_an_honest_run_of_another_shape_has_no_leak(tmp_path: Path, settings: di
     assert [check.problem for check in checks_of(tmp_path / "out").values()] == [None] * 3
 
 
-def test_scalers_fitted_on_all_rows_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scalers_fitted_on_all_rows_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def all_rows(entities, values):
         parts = [values[each.first_row : each.first_row + each.rows] for each in entities]
         return np.concatenate(parts), np.cumsum([0, *map(len, parts)], dtype=np.int64)
@@ -72,7 +81,9 @@ def test_scalers_fitted_on_all_rows_are_found(tmp_path: Path, monkeypatch: pytes
     assert "changed with later rows" in checks["later rows change nothing"].problem
 
 
-def test_a_unified_scaler_fitted_on_all_rows_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_unified_scaler_fitted_on_all_rows_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from headrace.series import recipe
 
     def all_rows(entities, values):
@@ -98,7 +109,9 @@ def test_t11_static_features_of_entities_that_left_do_not_reach_the_scaler(
     source = write_source(tmp_path / "raw", ["a", "b", "c"])
     write_source(tmp_path / "short", ["z"], days=40)
     (tmp_path / "short/z.csv").rename(source / "z.csv")
-    pl.DataFrame({"id": ["a", "b", "c", "z"], "area": [1.0, 2.0, 6.0, 1e6]}).write_csv(tmp_path / "static.csv")
+    pl.DataFrame({"id": ["a", "b", "c", "z"], "area": [1.0, 2.0, 6.0, 1e6]}).write_csv(
+        tmp_path / "static.csv"
+    )
     settings = {"static": tmp_path / "static.csv", "static_entity": "id", "static_features": "area"}
 
     honest = run_of(source, tmp_path / "out", **settings)
@@ -124,10 +137,15 @@ def test_a_feature_that_is_the_target_in_another_unit_is_told(tmp_path: Path) ->
     source = tmp_path / "raw"
     source.mkdir()
     for number, entity in enumerate(["a", "b", "c"]):  # another area in every basin
-        frame_of(entity).with_columns(q_cfs=pl.col("q") * (number + 2) * 35.3 + 1).write_csv(source / f"{entity}.csv")
+        frame_of(entity).with_columns(q_cfs=pl.col("q") * (number + 2) * 35.3 + 1).write_csv(
+            source / f"{entity}.csv"
+        )
     heard = []
     prepared = prepare(
-        series(source, features=["rain", "warm", "q_cfs"]), tmp_path / "out", workers=1, on_event=heard.append
+        series(source, features=["rain", "warm", "q_cfs"]),
+        tmp_path / "out",
+        workers=1,
+        on_event=heard.append,
     )
 
     told = [event.text for event in heard if type(event).__name__ == "Note"]
@@ -136,7 +154,10 @@ def test_a_feature_that_is_the_target_in_another_unit_is_told(tmp_path: Path) ->
     assert any("looks like q in another unit: q_cfs in 3 of 3 entities" in text for text in told)
     assert summary["features_like_the_target"] == {"q_cfs": [3, 3]}
     assert prepared.manifest.facts["near_target"] == {"q_cfs": [3, 3]}
-    assert "warning: looks like q in another unit" in checks_of(tmp_path / "out")["no feature is the target"].detail
+    assert (
+        "warning: looks like q in another unit"
+        in checks_of(tmp_path / "out")["no feature is the target"].detail
+    )
 
 
 def test_a_source_that_is_gone_or_another_is_said(tmp_path: Path) -> None:
@@ -144,10 +165,16 @@ def test_a_source_that_is_gone_or_another_is_said(tmp_path: Path) -> None:
     run_of(source, tmp_path / "out")
     frame_of("a", seed=9).write_csv(source / "a.csv")
 
-    assert checks_of(tmp_path / "out")["later rows change nothing"].detail == "not checked, the source has changed"
+    assert (
+        checks_of(tmp_path / "out")["later rows change nothing"].detail
+        == "not checked, the source has changed"
+    )
     for path in source.iterdir():
         path.unlink()
-    assert "the source cannot be read" in checks_of(tmp_path / "out")["later rows change nothing"].detail
+    assert (
+        "the source cannot be read"
+        in checks_of(tmp_path / "out")["later rows change nothing"].detail
+    )
 
 
 def test_long_tables_are_checked_alike(tmp_path: Path) -> None:
@@ -162,14 +189,18 @@ def test_long_tables_are_checked_alike(tmp_path: Path) -> None:
     assert "5 entities prepared again" in checks["later rows change nothing"].detail
 
 
-def test_gaps_that_are_judged_by_later_rows_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gaps_that_are_judged_by_later_rows_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = tmp_path / "raw"
     source.mkdir()
     for entity in ENTITIES[:2]:
         values = frame_of(entity).with_row_index("row")
         observed = values.filter(pl.col("q").is_not_null())["row"].to_list()
         cut = observed[int(len(observed) * 0.6 + 1e-9) - 1] + 1
-        short = values.with_columns(warm=pl.when(pl.col("row").is_between(cut - 2, cut)).then(None).otherwise(20.0))
+        short = values.with_columns(
+            warm=pl.when(pl.col("row").is_between(cut - 2, cut)).then(None).otherwise(20.0)
+        )
         short.drop("row").write_csv(source / f"{entity}.csv")
     run_of(source, tmp_path / "honest")
     honest = checks_of(tmp_path / "honest")
@@ -188,6 +219,13 @@ def test_rows_between_steps_and_without_a_time_are_no_leak(tmp_path: Path) -> No
     noon = pl.when((row < 400) & (row % 2 == 0)).then(pl.col("date") + "T12:00:00").otherwise(pl.col("date") + "T00:00:00")  # fmt: skip
     for entity in ENTITIES[:2]:
         frame_of(entity).with_columns(date=pl.when(row == 5).then(pl.lit("")).otherwise(noon)).write_csv(source / f"{entity}.csv")  # fmt: skip
-    run_of(source, tmp_path / "out", off_grid="drop", bad_rows="drop", frequency="1d", min_train_years=0.1)
+    run_of(
+        source,
+        tmp_path / "out",
+        off_grid="drop",
+        bad_rows="drop",
+        frequency="1d",
+        min_train_years=0.1,
+    )
 
     assert [None] * 3 == [check.problem for check in checks_of(tmp_path / "out").values()]

@@ -45,18 +45,32 @@ def test_an_entity_may_be_called_na(tmp_path: Path) -> None:
     write_source(tmp_path / "raw", ["NA", "b"])
     (tmp_path / "static.csv").write_text("id,area\nNA,1\nb,2\n,3\n")
     static = {"static": tmp_path / "static.csv", "static_entity": "id", "static_features": "area"}
-    assert 2 == run_of(tmp_path / "raw", tmp_path / "out", **static).manifest.facts["entities"]["passed"]
+    assert (
+        2
+        == run_of(tmp_path / "raw", tmp_path / "out", **static).manifest.facts["entities"]["passed"]
+    )
 
     (tmp_path / "long").mkdir()
-    pl.concat([frame_of(each).with_columns(id=pl.lit(each)) for each in ("b", "NA")]).write_csv(tmp_path / "long/a.csv")
-    assert 2 == run_of(tmp_path / "long", tmp_path / "out", entity="id").manifest.facts["entities"]["passed"]
+    pl.concat([frame_of(each).with_columns(id=pl.lit(each)) for each in ("b", "NA")]).write_csv(
+        tmp_path / "long/a.csv"
+    )
+    assert (
+        2
+        == run_of(tmp_path / "long", tmp_path / "out", entity="id").manifest.facts["entities"][
+            "passed"
+        ]
+    )
 
 
 def test_a_row_without_an_entity_is_told(tmp_path: Path) -> None:
     (tmp_path / "long").mkdir()
-    pl.concat([frame_of(each).with_columns(id=pl.lit(each)) for each in ("b", "")]).write_csv(tmp_path / "long/a.csv")
+    pl.concat([frame_of(each).with_columns(id=pl.lit(each)) for each in ("b", "")]).write_csv(
+        tmp_path / "long/a.csv"
+    )
 
-    with pytest.raises(InputError, match="row 901: id is missing: correct it, or give null_entity='drop'"):
+    with pytest.raises(
+        InputError, match="row 901: id is missing: correct it, or give null_entity='drop'"
+    ):
         run_of(tmp_path / "long", tmp_path / "out", entity="id")
 
 
@@ -67,7 +81,9 @@ def test_entities_may_be_categories(tmp_path: Path, of: type[pl.DataType]) -> No
     (tmp_path / "coded").mkdir()
     plain.write_parquet(tmp_path / "plain/a.parquet")
     table = plain.with_columns(pl.col("id").cast(of)).to_arrow()
-    coded = table.set_column(table.schema.get_field_index("id"), "id", table["id"].dictionary_encode())
+    coded = table.set_column(
+        table.schema.get_field_index("id"), "id", table["id"].dictionary_encode()
+    )
     pq.write_table(coded, tmp_path / "coded/a.parquet")
 
     texts, categories = (
@@ -110,13 +126,19 @@ def test_files_that_are_not_read_are_named(tmp_path: Path) -> None:
     prepared, notes = heard(source, tmp_path / "out")
 
     assert 2 == prepared.manifest.facts["entities"]["original"]
-    assert [f"2 files or directories of the source are not read: {source}/c.txt, {source}/more"] == notes
+    assert [
+        f"2 files or directories of the source are not read: {source}/c.txt, {source}/more"
+    ] == notes
 
 
 def test_static_features_that_are_made_up_are_counted(tmp_path: Path) -> None:
     source = write_source(tmp_path / "raw", ["a", "b", "c"])
     (tmp_path / "static.csv").write_text("id,area,slope\na,NaN,1\nb,2,2\nc,4,NA\n")
-    static = {"static": tmp_path / "static.csv", "static_entity": "id", "static_features": ["area", "slope"]}
+    static = {
+        "static": tmp_path / "static.csv",
+        "static_entity": "id",
+        "static_features": ["area", "slope"],
+    }
 
     prepared, notes = heard(source, tmp_path / "out", **static, missing_static="mean")
 

@@ -47,13 +47,20 @@ MIXED = resolved(
 def test_every_column_is_scaled_by_its_own_pipeline() -> None:
     entities = ["z", "a", "m"]
     matrix, offsets = case(entities)
-    fitted = join([fit(MIXED, COLUMNS, matrix, offsets, entities, strategy=each) for each in ("unified", "per_group")])
+    fitted = join(
+        [
+            fit(MIXED, COLUMNS, matrix, offsets, entities, strategy=each)
+            for each in ("unified", "per_group")
+        ]
+    )
 
     scaled = fitted.transform(COLUMNS, matrix, offsets, entities, np.float64)
     swapped = fitted.transform(COLUMNS[::-1], matrix[:, ::-1], offsets, entities, np.float64)
 
     robust = RobustScaler().fit(matrix[: offsets[2], 2:])
-    np.testing.assert_allclose(scaled[:, 2:], robust.transform(matrix[:, 2:]), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(
+        scaled[:, 2:], robust.transform(matrix[:, 2:]), rtol=1e-12, atol=1e-14
+    )
     for group in range(3):
         own = slice(offsets[group], offsets[group + 1])
         for column, scaler in ((0, StandardScaler()), (1, MinMaxScaler())):
@@ -77,7 +84,9 @@ def test_batches_of_any_size_and_order_are_one_fit(order: list[str], cuts: set[i
         own = offsets[start : stop + 1] - offsets[start]
         batches.append(fit(MIXED, COLUMNS, rows, own, order[start:stop], strategy="per_group"))
 
-    assert [part.to_json() for part in merge(batches).parts] == [part.to_json() for part in whole.parts]
+    assert [part.to_json() for part in merge(batches).parts] == [
+        part.to_json() for part in whole.parts
+    ]
 
 
 def test_a_column_without_pipeline_and_a_fit_that_is_there_twice() -> None:
@@ -105,7 +114,9 @@ def test_a_column_without_pipeline_and_a_fit_that_is_there_twice() -> None:
         ([], slice(None), np.nan, None),
     ],
 )  # fmt: skip
-def test_an_entity_that_cannot_be_scaled_is_told_before_any_fit(steps, row, value: float, expected: str | None) -> None:
+def test_an_entity_that_cannot_be_scaled_is_told_before_any_fit(
+    steps, row, value: float, expected: str | None
+) -> None:
     pipelines = resolved(features={"strategy": "per_group", "pipeline": steps})
     trains = np.full((20, 3), 2.0)
     trains[row, 1] = value
@@ -123,25 +134,35 @@ def test_scikit_learns_imputers_fill_with_what_trains(steps, tmp_path: Path) -> 
     fitted = fit(pipelines[1:], COLUMNS, matrix, offsets, ["a", "b"], strategy="per_group")
     scaled = fitted.transform(COLUMNS[1:], matrix[:, 1:], offsets, ["a", "b"], np.float64)
     out = run_of(
-        write_source(tmp_path / "in", ["g", "h"]), tmp_path / "out", preprocessing_configs={"features": features}
+        write_source(tmp_path / "in", ["g", "h"]),
+        tmp_path / "out",
+        preprocessing_configs={"features": features},
     )
 
     for group in range(2):
         own = matrix[offsets[group] : offsets[group + 1], 1:]
         expected = make_pipeline(SimpleImputer(), StandardScaler()).fit_transform(own)
-        np.testing.assert_allclose(scaled[offsets[group] : offsets[group + 1]], expected, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(
+            scaled[offsets[group] : offsets[group + 1]], expected, rtol=1e-12, atol=1e-12
+        )
     assert not verify(out.out).problems
     with pytest.raises(
-        SettingsError, match="target: predictions could not be brought back: SimpleImputer has no inverse_transform"
+        SettingsError,
+        match="target: predictions could not be brought back: SimpleImputer has no inverse_transform",
     ):
         resolved(target=features)
 
 
 def test_a_value_lost_in_scikit_learns_own_steps_is_an_error() -> None:
-    pipelines = resolved(features={"strategy": "per_group", "pipeline": ["SimpleImputer", "QuantileTransformer"]})
+    pipelines = resolved(
+        features={"strategy": "per_group", "pipeline": ["SimpleImputer", "QuantileTransformer"]}
+    )
     matrix = np.full((40, 3), np.inf)
 
-    with pytest.raises(InputError, match="entity 'a', columns p, t: SimpleImputer -> QuantileTransformer cannot take"):
+    with pytest.raises(
+        InputError,
+        match="entity 'a', columns p, t: SimpleImputer -> QuantileTransformer cannot take",
+    ):
         fit(pipelines[1:], COLUMNS, matrix, np.array([0, 40]), ["a"], strategy="per_group")
 
 
@@ -164,9 +185,15 @@ print(len(headrace.verify(made.out).problems), back.shape)
 @pytest.mark.parametrize("trust", ["safe", "joblib"])
 def test_native_steps_need_nothing_but_numpy(tmp_path: Path, trust: str) -> None:
     source = write_source(tmp_path / "raw", ["a", "b"], days=400)
-    configs = {"features": {"strategy": "unified", "pipeline": ["RobustScaler"], "fit_on_n_basins": 1}}
+    configs = {
+        "features": {"strategy": "unified", "pipeline": ["RobustScaler"], "fit_on_n_basins": 1}
+    }
     code = BLOCKED.format(
-        tests=str(Path(__file__).parent), source=str(source), out=str(tmp_path / "out"), configs=configs, trust=trust
+        tests=str(Path(__file__).parent),
+        source=str(source),
+        out=str(tmp_path / "out"),
+        configs=configs,
+        trust=trust,
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
@@ -180,8 +207,15 @@ def test_steps_that_need_scikit_learn_name_the_extra(tmp_path: Path, steps: str)
     source = write_source(tmp_path / "raw", ["a"], days=400)
     configs = {"features": {"strategy": "per_group", "pipeline": [steps]}}
     code = BLOCKED.format(
-        tests=str(Path(__file__).parent), source=str(source), out=str(tmp_path / "out"), configs=configs, trust="safe"
+        tests=str(Path(__file__).parent),
+        source=str(source),
+        out=str(tmp_path / "out"),
+        configs=configs,
+        trust="safe",
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
-    assert "scikit-learn is not installed; install it with: pip install 'headrace[series]'" in done.stderr
+    assert (
+        "scikit-learn is not installed; install it with: pip install 'headrace[series]'"
+        in done.stderr
+    )

@@ -36,12 +36,21 @@ SAME = [
     (MinMaxScaler(feature_range=(-1, 1)), [{"MinMaxScaler": {"feature_range": [-1, 1]}}]),
     (
         Pipeline(
-            [("log", FunctionTransformer(np.log1p, np.expm1)), ("scale", RobustScaler(quantile_range=(5.0, 95.0)))]
+            [
+                ("log", FunctionTransformer(np.log1p, np.expm1)),
+                ("scale", RobustScaler(quantile_range=(5.0, 95.0))),
+            ]
         ),
-        [{"step": "FunctionTransformer", "func": "log1p"}, {"step": "RobustScaler", "quantile_range": [5, 95]}],
+        [
+            {"step": "FunctionTransformer", "func": "log1p"},
+            {"step": "RobustScaler", "quantile_range": [5, 95]},
+        ],
     ),
     ([("one", StandardScaler()), ("none", "passthrough")], ["StandardScaler"]),
-    (make_pipeline(make_pipeline(RobustScaler()), StandardScaler()), ["RobustScaler", "StandardScaler"]),
+    (
+        make_pipeline(make_pipeline(RobustScaler()), StandardScaler()),
+        ["RobustScaler", "StandardScaler"],
+    ),
     (QuantileTransformer(n_quantiles=50), {"step": "QuantileTransformer", "n_quantiles": 50}),
 ]
 
@@ -68,19 +77,28 @@ def test_t4_every_parameter_of_a_pipeline_is_in_the_run_id(tmp_path) -> None:
         make_pipeline(FunctionTransformer(np.sqrt, np.square), StandardScaler()),
     ]
     settings = [
-        series(source, preprocessing_configs={"features": {"strategy": "per_group", "pipeline": each}})
+        series(
+            source, preprocessing_configs={"features": {"strategy": "per_group", "pipeline": each}}
+        )
         for each in pipelines
     ]
     settings.append(
         series(
             source,
             preprocessing_configs={
-                "features": {"strategy": "unified", "pipeline": StandardScaler(), "fit_on_n_basins": 1}
+                "features": {
+                    "strategy": "unified",
+                    "pipeline": StandardScaler(),
+                    "fit_on_n_basins": 1,
+                }
             },
         )
     )
     ids = {run_id("series", each.identity_settings(), "x") for each in settings}
-    again = series(source, preprocessing_configs={"features": {"strategy": "per_group", "pipeline": StandardScaler()}})
+    again = series(
+        source,
+        preprocessing_configs={"features": {"strategy": "per_group", "pipeline": StandardScaler()}},
+    )
 
     assert len(settings) == len(ids)
     assert run_id("series", again.identity_settings(), "x") in ids
@@ -89,7 +107,10 @@ def test_t4_every_parameter_of_a_pipeline_is_in_the_run_id(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("pipeline", "says"),
     [
-        (FunctionTransformer(lambda x: x), "func is '<lambda>', which cannot be written as data; give one of numpy's"),
+        (
+            FunctionTransformer(lambda x: x),
+            "func is '<lambda>', which cannot be written as data; give one of numpy's",
+        ),
         (FunctionTransformer(np.log1p, kw_args={"where": True}), "kw_args"),
         (StandardScaler, "StandardScaler is a class; give an object"),
         (object(), "builtins.object cannot be written as data.*make the column beforehand"),
@@ -103,7 +124,10 @@ def test_t4_every_parameter_of_a_pipeline_is_in_the_run_id(tmp_path) -> None:
             "'with_meen' is not a parameter here; did you mean 'with_mean'",
         ),
         ({"step": "StandardScaler", "with_mean": "yes"}, "with_mean is 'yes'; give true or false"),
-        ({"step": "MinMaxScaler", "feature_range": [1, 0]}, "feature_range is .*; give two ascending numbers"),
+        (
+            {"step": "MinMaxScaler", "feature_range": [1, 0]},
+            "feature_range is .*; give two ascending numbers",
+        ),
         ({"step": "FunctionTransformer", "func": "eval"}, "func is 'eval'; give one of"),
         ({"step": "QuantileTransformer", "quantiles": 3}, "quantiles"),
         ({"step": "Log"}, "zeros have no logarithm; give offset"),
@@ -152,7 +176,9 @@ def unified(steps="StandardScaler", **more):
 )  # fmt: skip
 def test_every_rule_has_an_answer(configs, says) -> None:
     def check():
-        return Preprocessing(**configs).resolved(targets=["q"], features=["p", "t"], static_features=["area"])
+        return Preprocessing(**configs).resolved(
+            targets=["q"], features=["p", "t"], static_features=["area"]
+        )
 
     if says is None:
         check()
@@ -169,7 +195,11 @@ def test_the_target_is_no_feature() -> None:
 def test_objects_of_the_specification_are_taken_with_their_columns() -> None:
     configs = Preprocessing(
         features={"strategy": "per_group", "pipeline": GroupedPipeline(RobustScaler(), ["t", "p"])},
-        target={"strategy": "unified", "pipeline": UnifiedPipeline(StandardScaler(), ["q"]), "fit_on_n_basins": 2},
+        target={
+            "strategy": "unified",
+            "pipeline": UnifiedPipeline(StandardScaler(), ["q"]),
+            "fit_on_n_basins": 2,
+        },
     )
 
     resolved = configs.resolved(targets=["q"], features=["p", "t"])
@@ -182,10 +212,19 @@ def test_objects_of_the_specification_are_taken_with_their_columns() -> None:
 def test_steps_that_change_columns_are_refused_when_fitted() -> None:
     from headrace.series.pipelines.fitted import fit
 
-    resolved = Preprocessing(features=grouped(PolynomialFeatures(degree=2))).resolved(targets=["q"], features=["p"])
+    resolved = Preprocessing(features=grouped(PolynomialFeatures(degree=2))).resolved(
+        targets=["q"], features=["p"]
+    )
 
     with pytest.raises(SettingsError, match="makes 3 columns of 1"):
-        fit(resolved.features, ["p"], np.array([[1.0], [2.0], [3.0]]), np.array([0, 3]), ["a"], strategy="per_group")
+        fit(
+            resolved.features,
+            ["p"],
+            np.array([[1.0], [2.0], [3.0]]),
+            np.array([0, 3]),
+            ["a"],
+            strategy="per_group",
+        )
 
 
 def test_chosen_entities_are_seeded_nested_and_independent_of_their_order() -> None:
@@ -219,8 +258,14 @@ FITTED = [
 @pytest.mark.parametrize("given", FITTED, ids=lambda each: type(each).__name__)
 @pytest.mark.parametrize("role", ["features", "target", "static_features"])
 def test_a_fitted_pipeline_of_scikit_learn_is_refused(given, role: str) -> None:
-    config = {"strategy": "unified", "pipeline": given, **({} if role == "static_features" else {"fit_on_n_basins": 2})}
-    with pytest.raises(SettingsError, match=r"is fitted already.*would be fitted again.*sklearn\.base\.clone"):
+    config = {
+        "strategy": "unified",
+        "pipeline": given,
+        **({} if role == "static_features" else {"fit_on_n_basins": 2}),
+    }
+    with pytest.raises(
+        SettingsError, match=r"is fitted already.*would be fitted again.*sklearn\.base\.clone"
+    ):
         Preprocessing(**{role: config})
 
 
@@ -231,7 +276,9 @@ def test_a_transformer_that_learns_nothing_is_no_fit(given) -> None:
 
 def earlier_fits(directory) -> dict[str, object]:
     """Everything that an earlier run hands out as fitted, and where it lies."""
-    pl.DataFrame({"id": ["a", "b"], "area": [1.0, 2.0], "rock": ["clay", "sand"]}).write_csv(directory / "areas.csv")
+    pl.DataFrame({"id": ["a", "b"], "area": [1.0, 2.0], "rock": ["clay", "sand"]}).write_csv(
+        directory / "areas.csv"
+    )
     static = [
         {"strategy": "unified", "columns": ["area"], "pipeline": ["StandardScaler"]},
         {"strategy": "unified", "columns": ["rock"], "pipeline": ["OneHotEncoder"]},
@@ -266,7 +313,10 @@ FITTED = "is fitted already|is a file with fitted steps"  # objects, files
 def test_what_an_earlier_run_fitted_is_refused_in_every_form(tmp_path) -> None:
     """Fitted anew without a word, a new run would not be scaled as the old one."""
     for name, given in earlier_fits(tmp_path).items():
-        for config in ({"strategy": getattr(given, "headrace_strategy", "per_group"), "pipeline": given}, given):
+        for config in (
+            {"strategy": getattr(given, "headrace_strategy", "per_group"), "pipeline": given},
+            given,
+        ):
             with pytest.raises(SettingsError, match=FITTED):
                 series(tmp_path / "raw", preprocessing_configs={"features": config})
                 pytest.fail(name)

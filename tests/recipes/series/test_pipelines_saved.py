@@ -38,19 +38,35 @@ def made(source: Path, tmp_path_factory: pytest.TempPathFactory):
 
 
 def files_of(run: Path) -> dict[str, str]:
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(run.glob("fitted_*"))}
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(run.glob("fitted_*"))
+    }
 
 
 @pytest.mark.slow
-def test_the_same_bytes_for_any_workers_batches_and_hash_seed(source: Path, made, tmp_path: Path) -> None:
+def test_the_same_bytes_for_any_workers_batches_and_hash_seed(
+    source: Path, made, tmp_path: Path
+) -> None:
     script = (
         "import sys, json; sys.path.insert(0, sys.argv[1])\n"
         "from series_sources import run_of; from test_pipelines_saved import MIXED; from pathlib import Path\n"
         "print(run_of(Path(sys.argv[2]), Path(sys.argv[3]), workers=3, batch_size=1, preprocessing_configs=MIXED).run)"
     )
-    command = [sys.executable, "-c", script, str(Path(__file__).parent), str(source), str(tmp_path / "out")]
+    command = [
+        sys.executable,
+        "-c",
+        script,
+        str(Path(__file__).parent),
+        str(source),
+        str(tmp_path / "out"),
+    ]
     done = subprocess.run(
-        command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONHASHSEED": "77"}
+        command,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONHASHSEED": "77"},
     )
 
     expected = files_of(made.run)
@@ -66,7 +82,9 @@ def test_predictions_come_back_in_the_targets_unit(made, trust: str) -> None:
     pipelines = headrace.load_pipelines(made.out, trust=trust)
     for entity in ("a", "d"):
         stored = pl.read_parquet(made.run / f"processed_time_series/test/{entity}.parquet")
-        raw = frame_of(entity, days=500).with_columns(pl.col("date").str.to_datetime(time_unit="us"))
+        raw = frame_of(entity, days=500).with_columns(
+            pl.col("date").str.to_datetime(time_unit="us")
+        )
         truth = stored.join(raw, on="date", how="left", suffix="_raw")
 
         back = pipelines.inverse_transform(stored["q"].to_numpy(), entity=entity)
@@ -77,7 +95,9 @@ def test_predictions_come_back_in_the_targets_unit(made, trust: str) -> None:
         np.testing.assert_allclose(rain, truth["rain_raw"].to_numpy(), rtol=1e-5, atol=1e-6)
         inside = truth["warm"].is_between(0.001, 0.999).to_numpy()
         kept = inside & truth["warm_raw"].is_not_null().to_numpy()
-        np.testing.assert_allclose(warm[kept], truth["warm_raw"].to_numpy()[kept], rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(
+            warm[kept], truth["warm_raw"].to_numpy()[kept], rtol=1e-3, atol=1e-3
+        )
 
 
 def test_predictions_of_many_entities_and_steps_come_back_at_once(made) -> None:
@@ -88,7 +108,9 @@ def test_predictions_of_many_entities_and_steps_come_back_at_once(made) -> None:
     back = pipelines.inverse_transform(scaled, entity=names)
 
     for row, name in enumerate(names):
-        np.testing.assert_array_equal(back[row], pipelines.inverse_transform(scaled[row], entity=name))
+        np.testing.assert_array_equal(
+            back[row], pipelines.inverse_transform(scaled[row], entity=name)
+        )
     with pytest.raises(InputError, match="entity 'x'"):
         pipelines.inverse_transform(scaled, entity=["c", "a", "x", "a"])
     with pytest.raises(SettingsError, match="3 names for 4 values"):
@@ -96,14 +118,18 @@ def test_predictions_of_many_entities_and_steps_come_back_at_once(made) -> None:
 
 
 def test_predictions_of_entities_that_are_numbers_come_back(tmp_path: Path) -> None:
-    table = pl.concat([frame_of(str(number), days=500).with_columns(id=pl.lit(number)) for number in (4001, 4003)])
+    table = pl.concat(
+        [frame_of(str(number), days=500).with_columns(id=pl.lit(number)) for number in (4001, 4003)]
+    )
     pipelines = headrace.load_pipelines(run_of(table, tmp_path / "out", entity="id").out)
     scaled = np.array([[-1.0, 1.0], [0.5, 0.0]])
     by_text = pipelines.inverse_transform(scaled, entity=["4001", "4003"])
 
     assert np.array_equal(by_text, pipelines.inverse_transform(scaled, entity=[4001, 4003]))
     assert np.array_equal(by_text[:1], pipelines.inverse_transform(scaled[:1], entity=4001))
-    assert np.array_equal(by_text[:1], pipelines.inverse_transform(scaled[:1], entity=np.array([4001])[0]))
+    assert np.array_equal(
+        by_text[:1], pipelines.inverse_transform(scaled[:1], entity=np.array([4001])[0])
+    )
     with pytest.raises(InputError, match="entity '4002': no pipeline was fitted for it"):
         pipelines.inverse_transform(scaled, entity=4002)
 
@@ -133,9 +159,12 @@ def damaged_copy(made, tmp_path: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("name", "trust"), [(PIPELINES, "safe"), (TIME_SERIES_SKOPS, "safe"), (TIME_SERIES_JOBLIB, "joblib")]
+    ("name", "trust"),
+    [(PIPELINES, "safe"), (TIME_SERIES_SKOPS, "safe"), (TIME_SERIES_JOBLIB, "joblib")],
 )
-def test_other_bytes_than_the_manifest_names_are_never_read(made, tmp_path: Path, name: str, trust: str) -> None:
+def test_other_bytes_than_the_manifest_names_are_never_read(
+    made, tmp_path: Path, name: str, trust: str
+) -> None:
     copy = damaged_copy(made, tmp_path, name)
 
     with pytest.raises(CorruptShard, match=f"{name}: does not have the digest"):

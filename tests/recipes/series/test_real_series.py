@@ -26,8 +26,12 @@ CARAVAN, CAMELS = DATA / "job4-caravan", DATA / "job4-camels-us"
 FORCING = ("potential_evaporation_sum", "temperature_2m_mean", "total_precipitation_sum")
 STATIC = ("aridity", "frac_snow", "p_mean")
 
-needs_caravan = pytest.mark.skipif(not CARAVAN.is_dir(), reason=f"{CARAVAN} is not there: it is not in the repository")
-needs_camels = pytest.mark.skipif(not CAMELS.is_dir(), reason=f"{CAMELS} is not there: it is not in the repository")
+needs_caravan = pytest.mark.skipif(
+    not CARAVAN.is_dir(), reason=f"{CARAVAN} is not there: it is not in the repository"
+)
+needs_camels = pytest.mark.skipif(
+    not CAMELS.is_dir(), reason=f"{CAMELS} is not there: it is not in the repository"
+)
 
 
 def caravan(out: Path, **more) -> Prepared:
@@ -51,8 +55,14 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
 
 def flows_of(name: str) -> tuple[list[str], np.ndarray]:
     """Days and flows of a Caravan file, by polars alone."""
-    table = pl.read_csv(CARAVAN / "timeseries" / f"{name}.csv.gz", columns=["date", "streamflow"], infer_schema=False)
-    return table["date"].to_list(), table["streamflow"].cast(pl.Float64).fill_null(np.nan).to_numpy()
+    table = pl.read_csv(
+        CARAVAN / "timeseries" / f"{name}.csv.gz",
+        columns=["date", "streamflow"],
+        infer_schema=False,
+    )
+    return table["date"].to_list(), table["streamflow"].cast(pl.Float64).fill_null(
+        np.nan
+    ).to_numpy()
 
 
 @needs_caravan
@@ -60,9 +70,17 @@ def test_caravan_end_to_end(prepared: Prepared) -> None:
     manifest = prepared.manifest
     assert "1d" == manifest.facts["frequency"]
     assert 14_610 * 2 + 10_958 + 8_399 * 2 == manifest.source["rows"]
-    assert manifest.source["rows"] == sum(manifest.facts["source_rows"].values()) + manifest.dropped["trimmed"]
+    assert (
+        manifest.source["rows"]
+        == sum(manifest.facts["source_rows"].values()) + manifest.dropped["trimmed"]
+    )
     assert [] == headrace.verify(prepared.out).problems
-    assert 616 == json.loads((prepared.run / "quality_summary.json").read_bytes())["attributes_without_series"]
+    assert (
+        616
+        == json.loads((prepared.run / "quality_summary.json").read_bytes())[
+            "attributes_without_series"
+        ]
+    )
 
 
 @pytest.mark.slow
@@ -77,7 +95,9 @@ def test_caravan_values_come_back_as_they_were(prepared: Prepared) -> None:
         observed = {day: flow for day, flow in zip(days, flows, strict=True) if not np.isnan(flow)}
         rows = [(f"{time:%Y-%m-%d}", values[0]) for split in SPLITS for time, values in zip(readable[split][name].times, readable[split][name].values, strict=True)]  # fmt: skip
         told = [(day, value) for day, value in rows if value is not None]
-        back = pipelines.inverse_transform(np.array([value for _, value in told], np.float64), entity=name)
+        back = pipelines.inverse_transform(
+            np.array([value for _, value in told], np.float64), entity=name
+        )
         assert sorted(observed) == [day for day, _ in told]
         np.testing.assert_allclose([observed[day] for day, _ in told], back, rtol=2e-5, atol=1e-5)
 
@@ -126,7 +146,9 @@ def test_regions_are_found_by_prefix(tmp_path: Path) -> None:
         directory.mkdir()
         for path in (CARAVAN / "timeseries").glob(f"{region}_*"):
             (directory / path.name).symlink_to(path)
-    (series_["camelslx"] / "camelsch_9.csv.gz").symlink_to(CARAVAN / "timeseries" / "camelsch_4001.csv.gz")
+    (series_["camelslx"] / "camelsch_9.csv.gz").symlink_to(
+        CARAVAN / "timeseries" / "camelsch_4001.csv.gz"
+    )
 
     prepared = caravan(
         tmp_path / "out",
@@ -137,7 +159,9 @@ def test_regions_are_found_by_prefix(tmp_path: Path) -> None:
     )
 
     summary = json.loads((prepared.run / "quality_summary.json").read_bytes())
-    assert ["camelsch_4001", "camelsch_4003", "camelslx_054", "camelslx_055"] == summary["retained_basins"]
+    assert ["camelsch_4001", "camelsch_4003", "camelslx_054", "camelslx_055"] == summary[
+        "retained_basins"
+    ]
     assert "is of region 'camelsch' by its name" in summary["excluded_basins"]["camelsch_9"]
 
 
@@ -163,13 +187,22 @@ def test_camels_us_end_to_end(tmp_path: Path, forcing: str) -> None:
     prepared = camels(tmp_path / "out", forcing)
 
     names = ["01022500", "01547700", "02064000", "03015500"]  # leading zeros stay
-    assert names == json.loads((prepared.run / "quality_summary.json").read_bytes())["retained_basins"]
+    assert (
+        names == json.loads((prepared.run / "quality_summary.json").read_bytes())["retained_basins"]
+    )
     assert 4 * 1_096 == sum(prepared.manifest.facts["source_rows"].values())
-    assert (365 if forcing == "daymet" else 0) == prepared.manifest.dropped["trimmed"]  # a year without discharge
+    assert (365 if forcing == "daymet" else 0) == prepared.manifest.dropped[
+        "trimmed"
+    ]  # a year without discharge
     assert [] == headrace.verify(tmp_path / "out").problems
     statics = pq.read_table(prepared.run / "processed_static_features.parquet")
     assert names == statics["gauge_id"].to_pylist()
-    assert 667 == json.loads((prepared.run / "quality_summary.json").read_bytes())["attributes_without_series"]
+    assert (
+        667
+        == json.loads((prepared.run / "quality_summary.json").read_bytes())[
+            "attributes_without_series"
+        ]
+    )
 
 
 @needs_camels
@@ -181,7 +214,9 @@ def test_camels_us_discharge_is_cubic_feet_over_the_basin(tmp_path: Path) -> Non
     with gzip.open(CAMELS / "usgs_streamflow" / "01022500_streamflow_qc.txt.gz", "rt") as file:
         lines = file.read().splitlines()
     cubic_feet = np.array([float(line.split()[4]) for line in lines])
-    np.testing.assert_allclose(cubic_feet * 0.3048**3 * 86_400 / 587_675_987 * 1_000, found, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        cubic_feet * 0.3048**3 * 86_400 / 587_675_987 * 1_000, found, rtol=1e-4, atol=1e-5
+    )
 
 
 @needs_camels
@@ -195,7 +230,10 @@ def test_camels_us_flags_are_a_column(tmp_path: Path) -> None:
     )
     rows = readable_rows(prepared)
 
-    estimated = [sum(row[1] for split in SPLITS for row in rows[split][name].values) for name in ("01022500",)]
+    estimated = [
+        sum(row[1] for split in SPLITS for row in rows[split][name].values)
+        for name in ("01022500",)
+    ]
     assert [225] == estimated
 
 
@@ -205,7 +243,9 @@ def test_an_ungauged_basin_of_camels_us_is_served(tmp_path: Path) -> None:
     pipelines = {"features": unified, "target": unified}
     trained = camels(tmp_path / "out", "daymet", preprocessing_configs=pipelines)
     shutil.copytree(CAMELS / "basin_mean_forcing", tmp_path / "ungauged" / "basin_mean_forcing")
-    asked = Series(source=tmp_path / "ungauged", pipelines_from=tmp_path / "out", entities="01022500")
+    asked = Series(
+        source=tmp_path / "ungauged", pipelines_from=tmp_path / "out", entities="01022500"
+    )
     served = prepare(asked, tmp_path / "served", workers=1)
 
     before, rows = readable_rows(trained), readable_rows(served)["test"]["01022500"]
@@ -218,13 +258,31 @@ def test_an_ungauged_basin_of_camels_us_is_served(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @needs_caravan
-def test_a_benchmark_with_common_dates_and_basins_held_out_is_three_commands(tmp_path: Path) -> None:
+def test_a_benchmark_with_common_dates_and_basins_held_out_is_three_commands(
+    tmp_path: Path,
+) -> None:
     """Also against the days of the raw files: where the target is observed, each day is in the split of its date."""
     config, out = tmp_path / "basins.yaml", tmp_path / "out"
-    source = ("--target", "streamflow", "--features", ",".join(FORCING), "--out", out, "--config", config)
+    source = (
+        "--target",
+        "streamflow",
+        "--features",
+        ",".join(FORCING),
+        "--out",
+        out,
+        "--config",
+        config,
+    )
     pipelines = {"strategy": "unified", "pipeline": "StandardScaler", "fit_on_n_basins": 9}
     by_all = json.dumps({"features": pipelines, "target": pipelines})
-    dates = ("--train-end", "2010-10-01", "--val-end", "2014-10-01", "--test-entities", "camelslx_054,camelslx_055")
+    dates = (
+        "--train-end",
+        "2010-10-01",
+        "--val-end",
+        "2014-10-01",
+        "--test-entities",
+        "camelslx_054,camelslx_055",
+    )
     for command in (
         ("init", "series", CARAVAN / "timeseries", *source),
         ("series", config, "--trim", "none", "--preprocessing-configs", by_all, *dates),
@@ -234,10 +292,16 @@ def test_a_benchmark_with_common_dates_and_basins_held_out_is_three_commands(tmp
         assert done.returncode == 0, done.stderr
     made = headrace.open(out)
     assert (made.manifest.dropped["trimmed"], made.manifest.source["rows"]) == (0, 56_976)
-    rows = pl.concat(pl.DataFrame(made[split].to_arrow()).with_columns(split=pl.lit(split)) for split in SPLITS)
+    rows = pl.concat(
+        pl.DataFrame(made[split].to_arrow()).with_columns(split=pl.lit(split)) for split in SPLITS
+    )
     for name in ("camelsch_4001", "camelslx_054"):
         days, flows = flows_of(name)
-        told = pl.DataFrame({"day": days, "flow": flows}).filter(pl.col("flow").is_not_nan())["day"].to_list()
+        told = (
+            pl.DataFrame({"day": days, "flow": flows})
+            .filter(pl.col("flow").is_not_nan())["day"]
+            .to_list()
+        )
         own = rows.filter(pl.col("entity") == name, pl.col("streamflow").is_not_nan())
         for split, first, last in (
             ("train", "", "2010-10-01"),
@@ -246,4 +310,7 @@ def test_a_benchmark_with_common_dates_and_basins_held_out_is_three_commands(tmp
         ):
             there = split in (("test",) if name == "camelslx_054" else ("train", "val"))
             expected = [day for day in told if there and first <= day < last]
-            assert own.filter(pl.col("split") == split)["date"].dt.to_string("%Y-%m-%d").to_list() == expected
+            assert (
+                own.filter(pl.col("split") == split)["date"].dt.to_string("%Y-%m-%d").to_list()
+                == expected
+            )

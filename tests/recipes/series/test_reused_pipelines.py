@@ -30,14 +30,18 @@ GROUPED = {"target": {"strategy": "per_group", "pipeline": ["RobustScaler"]}}
 
 
 def served(source: Path, named: Path, out: Path, **more) -> Prepared:
-    return headrace.prepare(headrace.Series(source=source, pipelines_from=named, **more), out, workers=1)
+    return headrace.prepare(
+        headrace.Series(source=source, pipelines_from=named, **more), out, workers=1
+    )
 
 
 def store_of(prepared: Prepared) -> dict[str, np.ndarray]:
     found = {}
     for shard, entities in stored_entities(prepared.run).items():
         rows = map_store(prepared.run / shard)[0]
-        found |= {each.entity: rows[each.first_row : each.first_row + each.rows] for each in entities}
+        found |= {
+            each.entity: rows[each.first_row : each.first_row + each.rows] for each in entities
+        }
     return found
 
 
@@ -55,12 +59,16 @@ def next_month(tmp_path: Path) -> Path:
     return source
 
 
-def by_hand(past: Path, source: Path, *, entities: list[str]) -> tuple[dict[str, pd.DataFrame], pd.Series, pd.Series]:
+def by_hand(
+    past: Path, source: Path, *, entities: list[str]
+) -> tuple[dict[str, pd.DataFrame], pd.Series, pd.Series]:
     """The next month's rows scaled by pandas, and the means and deviations of all train rows; short gaps filled."""
     parts = []
     for path in sorted(past.glob("*.csv")):
         rows = pd.read_csv(path)
-        rows = rows.loc[rows.q.first_valid_index() : rows.q.last_valid_index()].reset_index(drop=True)
+        rows = rows.loc[rows.q.first_valid_index() : rows.q.last_valid_index()].reset_index(
+            drop=True
+        )
         observed = rows.index[rows.q.notna()]
         cuts = [observed[int(len(observed) * share + 1e-9) - 1] + 1 for share in (0.6, 0.8)]
         parts.append(filled(rows, cuts).loc[: cuts[0] - 1])
@@ -68,7 +76,9 @@ def by_hand(past: Path, source: Path, *, entities: list[str]) -> tuple[dict[str,
     means, widths = train.mean(), train.std(ddof=0)
     scaled = {}
     for name in entities:
-        rows = filled(pd.read_csv(source / f"{name}.csv").reindex(columns=["date", "q", "rain", "warm"]), [])
+        rows = filled(
+            pd.read_csv(source / f"{name}.csv").reindex(columns=["date", "q", "rain", "warm"]), []
+        )
         scaled[name] = (rows[["q", "rain", "warm"]] - means) / widths
     return scaled, means, widths
 
@@ -80,7 +90,12 @@ def filled(rows: pd.DataFrame, cuts: list[int]) -> pd.DataFrame:
         run = rows[name].notna().cumsum()
         for _, gap in rows[name][rows[name].isna()].groupby(run):
             first, end = gap.index[0], gap.index[-1] + 1
-            if 0 < first and end < len(rows) and len(gap) <= 5 and not any(first < cut <= end for cut in cuts):
+            if (
+                0 < first
+                and end < len(rows)
+                and len(gap) <= 5
+                and not any(first < cut <= end for cut in cuts)
+            ):
                 made.loc[first : end - 1, name] = rows[name][first - 1]
     return made
 
@@ -111,16 +126,24 @@ def test_a_model_serves_next_month_with_the_numbers_of_a_pipeline_by_hand(
             inputs = rows[["rain", "warm"]].to_numpy()[end - 20 : end]
             if not np.isnan(rows[["rain", "warm"]].to_numpy()[end - 20 : end + 3]).any():
                 with torch.no_grad():
-                    own = head(lstm(torch.from_numpy(inputs[None].astype(np.float32)))[0][:, -1]).double().numpy()[0]
+                    own = (
+                        head(lstm(torch.from_numpy(inputs[None].astype(np.float32)))[0][:, -1])
+                        .double()
+                        .numpy()[0]
+                    )
                 issued = pd.Timestamp("2003-06-01") + pd.Timedelta(days=end - 1)
-                expected += [(name, issued, step + 1, own[step] * widths.q + means.q) for step in range(3)]
+                expected += [
+                    (name, issued, step + 1, own[step] * widths.q + means.q) for step in range(3)
+                ]
     assert count == len(found) == len(expected)
     assert "2003-08-26" == str(found["issue_time"].max().date())  # the target ended on 2003-08-24
     assert [each[:3] for each in expected] == found.select("entity", "issue_time", "horizon").rows()
     np.testing.assert_allclose([each[3] for each in expected], found["value"], rtol=0, atol=1e-6)
 
 
-def test_scaled_rows_are_those_of_pandas(tmp_path: Path, trained: Prepared, next_month: Path) -> None:
+def test_scaled_rows_are_those_of_pandas(
+    tmp_path: Path, trained: Prepared, next_month: Path
+) -> None:
     rows = store_of(served(next_month, tmp_path / "trained", tmp_path / "now"))
     scaled, _, _ = by_hand(tmp_path / "past", next_month, entities=["a", "b", "u"])
 
@@ -149,7 +172,9 @@ def test_every_row_is_in_test_and_no_file_of_pipelines_changes(
 ) -> None:
     made = served(next_month, tmp_path / "trained", tmp_path / "now")
 
-    assert {"train": 0, "val": 0, "test": 270} == {name: each.rows for name, each in made.manifest.splits.items()}
+    assert {"train": 0, "val": 0, "test": 270} == {
+        name: each.rows for name, each in made.manifest.splits.items()
+    }
     assert 0 == sum(made.manifest.dropped.values())
     for name in trained.manifest.facts["pipelines"]:
         assert (trained.run / name).read_bytes() == (made.run / name).read_bytes()
@@ -161,11 +186,16 @@ def test_every_row_is_in_test_and_no_file_of_pipelines_changes(
 def test_long_tables_and_workers_make_the_same_rows(
     tmp_path: Path, trained: Prepared, next_month: Path, workers: int
 ) -> None:
-    frames = [pl.read_csv(path).with_columns(id=pl.lit(path.stem)) for path in sorted(next_month.glob("*.csv"))]
+    frames = [
+        pl.read_csv(path).with_columns(id=pl.lit(path.stem))
+        for path in sorted(next_month.glob("*.csv"))
+    ]
     (tmp_path / "long").mkdir()
     for number, frame in enumerate(frames):  # a shard has no column of the target
         frame.write_csv(tmp_path / "long" / f"part-{number}.csv")
-    asked = headrace.Series(source=tmp_path / "long", entity="id", pipelines_from=trained.run, batch_size=1)
+    asked = headrace.Series(
+        source=tmp_path / "long", entity="id", pipelines_from=trained.run, batch_size=1
+    )
     made = headrace.prepare(asked, tmp_path / "now", workers=workers)
     files = served(next_month, trained.run, tmp_path / "files")
 
@@ -182,11 +212,19 @@ def test_the_identity_is_of_the_named_run_and_not_of_its_place(
     shutil.copytree(trained.run, tmp_path / "copied")
     moved = headrace.Series(source=next_month, pipelines_from=tmp_path / "copied")
     through = headrace.Series(source=next_month, pipelines_from=chained.run)
-    run_of(tmp_path / "past", tmp_path / "other", preprocessing_configs=UNIFIED, train_ratio=0.5, val_ratio=0.3)
+    run_of(
+        tmp_path / "past",
+        tmp_path / "other",
+        preprocessing_configs=UNIFIED,
+        train_ratio=0.5,
+        val_ratio=0.3,
+    )
     other = headrace.Series(source=next_month, pipelines_from=tmp_path / "other")
 
     assert asked.identity_settings() == moved.identity_settings() == through.identity_settings()
-    assert asked.identity_settings()["pipelines_from"] != other.identity_settings()["pipelines_from"]
+    assert (
+        asked.identity_settings()["pipelines_from"] != other.identity_settings()["pipelines_from"]
+    )
 
 
 def test_an_entity_without_a_fit_is_left_out_with_its_reason(tmp_path: Path) -> None:
@@ -230,9 +268,23 @@ def test_static_features_are_scaled_by_the_named_run(tmp_path: Path) -> None:
     (tmp_path / "new.csv").write_text("id,area,rock\nu,11,lime\nv,3,basalt\nw,3,\n")
     for name in ("v", "w"):
         frame_of(name, days=60).write_csv(new / f"{name}.csv")
-    with pytest.raises(InputError, match="v: its static rock is 'basalt', .* missing_static='drop_entity'$"):
-        served(new, tmp_path / "trained", tmp_path / "strict", static=tmp_path / "new.csv", missing_static="error")
-    few = served(new, tmp_path / "trained", tmp_path / "few", static=tmp_path / "new.csv", missing_static="drop_entity")
+    with pytest.raises(
+        InputError, match="v: its static rock is 'basalt', .* missing_static='drop_entity'$"
+    ):
+        served(
+            new,
+            tmp_path / "trained",
+            tmp_path / "strict",
+            static=tmp_path / "new.csv",
+            missing_static="error",
+        )
+    few = served(
+        new,
+        tmp_path / "trained",
+        tmp_path / "few",
+        static=tmp_path / "new.csv",
+        missing_static="drop_entity",
+    )
     assert {
         "v": "its static rock is 'basalt', which no entity had that the encoder was fitted on",
         "w": "has no static rock",
@@ -245,15 +297,26 @@ def test_settings_that_contradict_the_named_run_are_refused(
 ) -> None:
     for wrong in ({"features": ["rain"]}, {"frequency": "1h"}, {"preprocessing_configs": GROUPED}):
         asked = headrace.Series(source=next_month, pipelines_from=trained.run, **wrong)
-        with pytest.raises(SettingsError, match=f"{next(iter(wrong))} .* run {trained.manifest.run_id}"):
+        with pytest.raises(
+            SettingsError, match=f"{next(iter(wrong))} .* run {trained.manifest.run_id}"
+        ):
             headrace.prepare(asked, tmp_path / "now")
     with pytest.raises(SettingsError, match="pipelines_from .* no such directory"):
         headrace.Series(source=next_month, pipelines_from=tmp_path / "nowhere")
-    with pytest.raises(SettingsError, match="train_end, val_end with pipelines_from, where nothing trains"):
-        headrace.Series(source=next_month, pipelines_from=trained.run, train_end="2001-01-01", val_end="2001-02-01")
+    with pytest.raises(
+        SettingsError, match="train_end, val_end with pipelines_from, where nothing trains"
+    ):
+        headrace.Series(
+            source=next_month,
+            pipelines_from=trained.run,
+            train_end="2001-01-01",
+            val_end="2001-02-01",
+        )
 
 
-def test_three_lines_of_configuration_are_enough(tmp_path: Path, trained: Prepared, next_month: Path) -> None:
+def test_three_lines_of_configuration_are_enough(
+    tmp_path: Path, trained: Prepared, next_month: Path
+) -> None:
     config = tmp_path / "serve.yaml"
     config.write_text(f"recipe: series\nsource: {next_month}\npipelines_from: {trained.out}\n")
     done = run_command("series", config, "--out", tmp_path / "now", "--json")
@@ -266,11 +329,21 @@ def test_three_lines_of_configuration_are_enough(tmp_path: Path, trained: Prepar
     assert "3 entities" in told["pipelines scaled the rows"]["detail"]
 
 
-def test_verify_finds_pipelines_of_another_run(tmp_path: Path, trained: Prepared, next_month: Path) -> None:
+def test_verify_finds_pipelines_of_another_run(
+    tmp_path: Path, trained: Prepared, next_month: Path
+) -> None:
     made = served(next_month, tmp_path / "trained", tmp_path / "now")
-    other = run_of(tmp_path / "past", tmp_path / "other", preprocessing_configs=UNIFIED, train_ratio=0.5, val_ratio=0.3)
+    other = run_of(
+        tmp_path / "past",
+        tmp_path / "other",
+        preprocessing_configs=UNIFIED,
+        train_ratio=0.5,
+        val_ratio=0.3,
+    )
     names = other.manifest.facts["pipelines"]
-    run = FinishedRun(made.run, replace(made.manifest, facts={**made.manifest.facts, "pipelines": names}))
+    run = FinishedRun(
+        made.run, replace(made.manifest, facts={**made.manifest.facts, "pipelines": names})
+    )
     settings = stored_settings(run)
     for name in names:
         shutil.copy(other.run / name, made.run / name)
@@ -279,7 +352,9 @@ def test_verify_finds_pipelines_of_another_run(tmp_path: Path, trained: Prepared
     assert "are not those of the source, scaled" in (_check_scaling(run, settings).problem or "")
 
 
-def test_verify_says_what_it_cannot_compare(tmp_path: Path, trained: Prepared, next_month: Path) -> None:
+def test_verify_says_what_it_cannot_compare(
+    tmp_path: Path, trained: Prepared, next_month: Path
+) -> None:
     made = served(next_month, tmp_path / "trained", tmp_path / "now")
     shutil.rmtree(tmp_path / "trained")
     kinds = {each.name: each.kind for each in headrace.verify(made.out).checks}

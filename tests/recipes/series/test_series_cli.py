@@ -22,7 +22,10 @@ def configuration(directory: Path, **more) -> Path:
         "batch_size": 3,
         "preprocessing_configs": {
             "features": {"strategy": "unified", "pipeline": ["MinMaxScaler"], "fit_on_n_basins": 2},
-            "target": {"strategy": "per_group", "pipeline": [{"step": "StandardScaler", "with_mean": False}]},
+            "target": {
+                "strategy": "per_group",
+                "pipeline": [{"step": "StandardScaler", "with_mean": False}],
+            },
         },
         "out": str(directory / "out"),
         **more,
@@ -37,11 +40,20 @@ def test_series_run_and_the_library_make_the_same_run(tmp_path: Path) -> None:
     done = run_command("series", config, "--json")
     again = run_command("run", config, "--json")
     record = yaml.safe_load(config.read_text())
-    same = series(tmp_path / "in", tmp_path / "library", preprocessing_configs=record["preprocessing_configs"])
+    same = series(
+        tmp_path / "in", tmp_path / "library", preprocessing_configs=record["preprocessing_configs"]
+    )
 
     assert (0, 0) == (done.returncode, again.returncode), done.stderr
-    assert ("computed", "reused") == (json.loads(done.stdout)["how"], json.loads(again.stdout)["how"])
-    assert same.manifest.run_id == json.loads(done.stdout)["run_id"] == json.loads(again.stdout)["run_id"]
+    assert ("computed", "reused") == (
+        json.loads(done.stdout)["how"],
+        json.loads(again.stdout)["how"],
+    )
+    assert (
+        same.manifest.run_id
+        == json.loads(done.stdout)["run_id"]
+        == json.loads(again.stdout)["run_id"]
+    )
 
 
 def test_the_summary_says_what_was_left_out_and_verify_checks_it(tmp_path: Path) -> None:
@@ -68,7 +80,9 @@ def test_the_summary_says_what_was_left_out_and_verify_checks_it(tmp_path: Path)
         (["--entities", "@no.txt"], "no.txt: cannot be read"),
     ],
 )
-def test_errors_are_one_message_and_an_exit_code(tmp_path: Path, arguments: list[str], message: str) -> None:
+def test_errors_are_one_message_and_an_exit_code(
+    tmp_path: Path, arguments: list[str], message: str
+) -> None:
     done = run_command("series", configuration(tmp_path), *arguments)
 
     assert 2 == done.returncode
@@ -81,15 +95,35 @@ def test_a_file_of_entities_restricts_the_run(tmp_path: Path) -> None:
     (tmp_path / "some.txt").write_text("g2\n\ng0\nnobody\n")
     done = run_command("series", config, "--entities", f"@{tmp_path / 'some.txt'}", "--json")
 
-    summary = json.loads((Path(json.loads(done.stdout)["run"]) / "quality_summary.json").read_bytes())
+    summary = json.loads(
+        (Path(json.loads(done.stdout)["run"]) / "quality_summary.json").read_bytes()
+    )
     assert ["g0", "g2"] == summary["retained_basins"]
-    assert {"nobody": "no file has its name; correct the list of entities"} == summary["excluded_basins"]
+    assert {"nobody": "no file has its name; correct the list of entities"} == summary[
+        "excluded_basins"
+    ]
 
 
 def test_flags_override_the_file(tmp_path: Path) -> None:
     pipelines = "{target: {strategy: per_group, pipeline: [MinMaxScaler]}}"
-    flags = ["--features", "rain", "--missing-numbers", "-999", "--preprocessing-configs", pipelines]
-    done = run_command("series", configuration(tmp_path), *flags, "--entities", "g1,g2", "--bad-rows", "drop", "--json")
+    flags = [
+        "--features",
+        "rain",
+        "--missing-numbers",
+        "-999",
+        "--preprocessing-configs",
+        pipelines,
+    ]
+    done = run_command(
+        "series",
+        configuration(tmp_path),
+        *flags,
+        "--entities",
+        "g1,g2",
+        "--bad-rows",
+        "drop",
+        "--json",
+    )
 
     assert 0 == done.returncode, done.stderr
     asked = json.loads((Path(json.loads(done.stdout)["run"]) / "config.json").read_bytes())

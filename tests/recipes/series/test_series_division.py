@@ -52,8 +52,17 @@ def test_every_row_is_written_or_counted(source: Path, tmp_path: Path) -> None:
     ways: dict[str, Any] = {
         "gap": {"gap": "20d", **DATES},
         "shares": {"gap": "20d", "label_horizon": "33d"},
-        "held": {"test_entities": ["b"], "val_entities": "c", "preprocessing_configs": BY_ALL, **DATES},
-        "folds": {"folds": "rolling:n=3,step=90d,window=200d", "train_end": "2002-01-01", "gap": "5d"},
+        "held": {
+            "test_entities": ["b"],
+            "val_entities": "c",
+            "preprocessing_configs": BY_ALL,
+            **DATES,
+        },
+        "folds": {
+            "folds": "rolling:n=3,step=90d,window=200d",
+            "train_end": "2002-01-01",
+            "gap": "5d",
+        },
     }
     for name, way in ways.items():
         made = run_of(source, tmp_path / name, min_train_years=0.1, **way)
@@ -78,41 +87,66 @@ def test_each_entity_has_the_dates_of_its_own(source: Path, tmp_path: Path) -> N
     usual = (date(2002, 3, 1), date(2002, 9, 1))
     for name, time, split in rows_of(made).select("entity", "time", "split").iter_rows():
         first, second = own.get(name, usual)
-        expected = "train" if time.date() < first else "val" if time.date() < (second or first) else "test"
+        expected = (
+            "train" if time.date() < first else "val" if time.date() < (second or first) else "test"
+        )
         assert expected == split
     assert problems(made) == []
     assert "every row of 5 entities is on its side" in detail(made, "cuts")
 
     (tmp_path / "dates.parquet").rename(tmp_path / "elsewhere.parquet")
     assert problems(made) == []
-    pl.read_parquet(tmp_path / "elsewhere.parquet").with_columns(pl.all().cast(pl.String)).write_csv(
-        tmp_path / "same.csv"
-    )
+    pl.read_parquet(tmp_path / "elsewhere.parquet").with_columns(
+        pl.all().cast(pl.String)
+    ).write_csv(tmp_path / "same.csv")
     again = series(source, cut_dates=tmp_path / "same.csv", **DATES)
     assert headrace.prepare(again, tmp_path / "out").manifest.run_id == made.manifest.run_id
     alone = run_of(source, tmp_path / "alone", cut_dates=pl.read_csv(tmp_path / "same.csv"))
-    assert json.loads((alone.run / "quality_summary.json").read_bytes())["retained_basins"] == ["a", "b"]
+    assert json.loads((alone.run / "quality_summary.json").read_bytes())["retained_basins"] == [
+        "a",
+        "b",
+    ]
 
 
 @pytest.mark.slow
 def test_held_out_entities_are_alone_and_in_no_fit(source: Path, tmp_path: Path) -> None:
     (tmp_path / "tests.txt").write_text("d\ne\n")
-    table = {"gauge": NAMES, "area": [1.0, 2.0, 50.0, 70.0, None], "rock": ["hard", "soft", "soft", "hard", "hard"]}
+    table = {
+        "gauge": NAMES,
+        "area": [1.0, 2.0, 50.0, 70.0, None],
+        "rock": ["hard", "soft", "soft", "hard", "hard"],
+    }
     pl.DataFrame(table).write_csv(tmp_path / "static.csv")
     static = [
         {"strategy": "unified", "columns": ["area"], "pipeline": "MinMaxScaler"},
         {"strategy": "unified", "columns": ["rock"], "pipeline": "OneHotEncoder"},
     ]
     asked = {
-        **{"preprocessing_configs": {**BY_ALL, "static_features": static}, "missing_static": "mean", **DATES},
-        **{"static": tmp_path / "static.csv", "static_entity": "gauge", "static_features": ["area", "rock"]},
+        **{
+            "preprocessing_configs": {**BY_ALL, "static_features": static},
+            "missing_static": "mean",
+            **DATES,
+        },
+        **{
+            "static": tmp_path / "static.csv",
+            "static_entity": "gauge",
+            "static_features": ["area", "rock"],
+        },
     }
-    held = run_of(source, tmp_path / "held", val_entities="c", test_entities=f"@{tmp_path / 'tests.txt'}", **asked)
+    held = run_of(
+        source,
+        tmp_path / "held",
+        val_entities="c",
+        test_entities=f"@{tmp_path / 'tests.txt'}",
+        **asked,
+    )
     rows = rows_of(held)
     sides = {split: set(part["gauge"]) for (split,), part in rows.group_by("split")}
 
     assert sides == {"train": {"a", "b"}, "val": {"c"}, "test": {"d", "e"}}
-    ends = {split: (part["time"].min(), part["time"].max()) for (split,), part in rows.group_by("split")}
+    ends = {
+        split: (part["time"].min(), part["time"].max()) for (split,), part in rows.group_by("split")
+    }
     assert ends["train"][1] < datetime(2002, 3, 1) <= ends["val"][0]
     assert ends["val"][1] < datetime(2002, 9, 1) <= ends["test"][0]
     assert problems(held) == []
@@ -120,7 +154,9 @@ def test_held_out_entities_are_alone_and_in_no_fit(source: Path, tmp_path: Path)
     (tmp_path / "tests.txt").unlink()
     assert problems(held) == []  # the run keeps what the file said
     without = run_of(source, tmp_path / "without", entities=["a", "b"], **asked)
-    assert (held.run / "fitted_pipelines.json").read_bytes() == (without.run / "fitted_pipelines.json").read_bytes()
+    assert (held.run / "fitted_pipelines.json").read_bytes() == (
+        without.run / "fitted_pipelines.json"
+    ).read_bytes()
     areas = pl.read_parquet(held.run / "processed_static_features.parquet")["area"].to_list()
     assert areas == [0, 1, 49, 69, 0.5]
 
@@ -128,18 +164,30 @@ def test_held_out_entities_are_alone_and_in_no_fit(source: Path, tmp_path: Path)
     rows = rows_of(shares)
     whole = run_of(source, tmp_path / "whole", preprocessing_configs=BY_ALL)
     assert set(rows.filter(pl.col("split") == "test")["entity"]) == {"d"}
-    assert len(rows.filter(pl.col("entity") == "d")) == len(rows_of(whole).filter(pl.col("entity") == "d"))
+    assert len(rows.filter(pl.col("entity") == "d")) == len(
+        rows_of(whole).filter(pl.col("entity") == "d")
+    )
 
 
 @pytest.mark.slow
-def test_rows_close_before_a_cut_are_in_no_split_and_may_be_inputs(source: Path, tmp_path: Path) -> None:
+def test_rows_close_before_a_cut_are_in_no_split_and_may_be_inputs(
+    source: Path, tmp_path: Path
+) -> None:
     made = run_of(source, tmp_path / "out", gap="3d", label_horizon="20d", **DATES)
     rows = rows_of(made)
     last = {split: part["time"].max() for (split,), part in rows.group_by("split")}
 
-    assert last["train"] < datetime(2002, 3, 1) - timedelta(days=20) <= last["train"] + timedelta(days=1)
-    assert last["val"] < datetime(2002, 9, 1) - timedelta(days=20) <= last["val"] + timedelta(days=1)
-    windows = headrace.windows.open(made.out, "val", input_length=15, output_length=2, history="preceding").windows
+    assert (
+        last["train"]
+        < datetime(2002, 3, 1) - timedelta(days=20)
+        <= last["train"] + timedelta(days=1)
+    )
+    assert (
+        last["val"] < datetime(2002, 9, 1) - timedelta(days=20) <= last["val"] + timedelta(days=1)
+    )
+    windows = headrace.windows.open(
+        made.out, "val", input_length=15, output_length=2, history="preceding"
+    ).windows
     ends = windows.batch(range(len(windows)))["input_end_date"]
     assert ends.min() == np.datetime64("2002-02-28")
     shares = run_of(source, tmp_path / "shares", gap="20d")
@@ -150,14 +198,27 @@ def test_rows_close_before_a_cut_are_in_no_split_and_may_be_inputs(source: Path,
 def test_folds_roll_over_one_store(source: Path, tmp_path: Path) -> None:
     """Each fold is what a prepared split at its cut is, but for the scalers, which are of fold 0."""
     plain = {"strategy": "per_group", "pipeline": []}
-    asked = {"preprocessing_configs": {"features": plain, "target": plain}, "max_imputation_gap_size": 0}
-    made = run_of(source, tmp_path / "out", folds=headrace.Rolling(n=3, step="60d"), **DATES, **asked)
+    asked = {
+        "preprocessing_configs": {"features": plain, "target": plain},
+        "max_imputation_gap_size": 0,
+    }
+    made = run_of(
+        source, tmp_path / "out", folds=headrace.Rolling(n=3, step="60d"), **DATES, **asked
+    )
     dataset = headrace.open(made.out)
     assert problems(made) == []
     assert "in 3 folds" in detail(made, "cuts")
     for number in range(3):
-        cuts = {name: date.fromisoformat(cut) + timedelta(days=60 * number) for name, cut in DATES.items()}
-        single = run_of(source, tmp_path / f"single{number}", **{name: str(cut) for name, cut in cuts.items()}, **asked)
+        cuts = {
+            name: date.fromisoformat(cut) + timedelta(days=60 * number)
+            for name, cut in DATES.items()
+        }
+        single = run_of(
+            source,
+            tmp_path / f"single{number}",
+            **{name: str(cut) for name, cut in cuts.items()},
+            **asked,
+        )
         fold = dataset.fold(number)
         for split in ("train", "val", "test"):
             one = pl.DataFrame(fold[split].to_arrow()).sort("entity", "date")
@@ -179,29 +240,45 @@ def test_folds_roll_over_one_store(source: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_folds_roll_for_held_out_entities_and_from_dates_of_their_own(source: Path, tmp_path: Path) -> None:
+def test_folds_roll_for_held_out_entities_and_from_dates_of_their_own(
+    source: Path, tmp_path: Path
+) -> None:
     """Each fold is what a prepared split is whose dates are all a step later."""
     plain = {"strategy": "unified", "pipeline": [], "fit_on_n_basins": 1}
     asked = {
-        **{"preprocessing_configs": {"features": plain, "target": plain}, "max_imputation_gap_size": 0, "gap": "4d"},
+        **{
+            "preprocessing_configs": {"features": plain, "target": plain},
+            "max_imputation_gap_size": 0,
+            "gap": "4d",
+        },
         **{"val_entities": ["c"], "test_entities": ["d", "e"]},
     }
-    own = {"a": (date(2002, 1, 10), date(2002, 7, 13)), "d": (date(2002, 4, 1), date(2002, 10, 2))}  # 184 days each
+    own = {
+        "a": (date(2002, 1, 10), date(2002, 7, 13)),
+        "d": (date(2002, 4, 1), date(2002, 10, 2)),
+    }  # 184 days each
 
     def dates_after(days: int) -> dict[str, Any]:
         later = timedelta(days=days)
         rows = [(name, one + later, two + later) for name, (one, two) in own.items()]
         usual = {name: str(date.fromisoformat(cut) + later) for name, cut in DATES.items()}
-        return {"cut_dates": pl.DataFrame(rows, ["entity", "train_end", "val_end"], orient="row"), **usual}
+        return {
+            "cut_dates": pl.DataFrame(rows, ["entity", "train_end", "val_end"], orient="row"),
+            **usual,
+        }
 
-    made = run_of(source, tmp_path / "out", folds=headrace.Rolling(n=3, step="20d"), **dates_after(0), **asked)
+    made = run_of(
+        source, tmp_path / "out", folds=headrace.Rolling(n=3, step="20d"), **dates_after(0), **asked
+    )
     assert problems(made) == []
     assert "2 of train, 1 of val, 2 of test" in detail(made, "held-out entities")
     for number in range(3):
         single = run_of(source, tmp_path / f"single{number}", **dates_after(20 * number), **asked)
         sides = {}
         for split in ("train", "val", "test"):
-            one = pl.DataFrame(headrace.open(made.out).fold(number)[split].to_arrow()).sort("entity", "date")
+            one = pl.DataFrame(headrace.open(made.out).fold(number)[split].to_arrow()).sort(
+                "entity", "date"
+            )
             other = pl.DataFrame(headrace.open(single.out)[split].to_arrow()).sort("entity", "date")
             if split == "test":
                 ends = [own.get(name, (None, date(2002, 9, 1)))[1] for name in other["entity"]]
@@ -209,33 +286,58 @@ def test_folds_roll_for_held_out_entities_and_from_dates_of_their_own(source: Pa
                 other = other.filter(pl.col("date").dt.date() < last)
             assert one.equals(other, null_equal=True)
             sides[split] = set(one["entity"])
-            windows = headrace.windows.open_windows(made.out, split, fold=number, input_length=9, output_length=2)
-            assert set(windows.entity_names(windows.batch(range(len(windows)))["entity"])) == sides[split]
+            windows = headrace.windows.open_windows(
+                made.out, split, fold=number, input_length=9, output_length=2
+            )
+            assert (
+                set(windows.entity_names(windows.batch(range(len(windows)))["entity"]))
+                == sides[split]
+            )
         assert sides == {"train": {"a", "b"}, "val": {"c"}, "test": {"d", "e"}}
     table = dates_after(0)["cut_dates"]
-    alone = run_of(source, tmp_path / "alone", folds="rolling:n=2,step=30d", entities=["a", "b"], cut_dates=table)
+    alone = run_of(
+        source,
+        tmp_path / "alone",
+        folds="rolling:n=2,step=30d",
+        entities=["a", "b"],
+        cut_dates=table,
+    )
     assert problems(alone) == []
     assert set(headrace.open(alone.out).fold(1).split_rows) == {"train", "val", "test"}
-    uneven = table.with_columns(val_end=pl.when(pl.col("entity") == "d").then(date(2002, 11, 2)).otherwise("val_end"))
-    with pytest.raises(SettingsError, match="entity 'd' validates for 215 days, others for 184 days; folds need"):
+    uneven = table.with_columns(
+        val_end=pl.when(pl.col("entity") == "d").then(date(2002, 11, 2)).otherwise("val_end")
+    )
+    with pytest.raises(
+        SettingsError, match="entity 'd' validates for 215 days, others for 184 days; folds need"
+    ):
         run_of(source, tmp_path / "uneven", folds="rolling:n=2,step=30d", cut_dates=uneven)
 
 
 def test_cut_dates_may_call_the_entity_so_and_must_exist(source: Path, tmp_path: Path) -> None:
-    whole = pl.concat([pl.read_csv(source / f"{name}.csv").with_columns(shop=pl.lit(name)) for name in "ab"])
+    whole = pl.concat(
+        [pl.read_csv(source / f"{name}.csv").with_columns(shop=pl.lit(name)) for name in "ab"]
+    )
     table = pl.DataFrame({"entity": ["a"], "train_end": ["2002-01-01"], "val_end": ["2002-06-01"]})
     named = run_of(whole, tmp_path / "one", entity="shop", cut_dates=table, **DATES)
-    again = run_of(whole, tmp_path / "two", entity="shop", cut_dates=table.rename({"entity": "shop"}), **DATES)
+    again = run_of(
+        whole, tmp_path / "two", entity="shop", cut_dates=table.rename({"entity": "shop"}), **DATES
+    )
 
     assert named.manifest.run_id == again.manifest.run_id
-    with pytest.raises(SettingsError, match="cut_dates '.*gone.csv' does not exist; check its path"):
+    with pytest.raises(
+        SettingsError, match="cut_dates '.*gone.csv' does not exist; check its path"
+    ):
         run_of(source, tmp_path / "three", cut_dates=tmp_path / "gone.csv", **DATES)
 
 
 @pytest.mark.slow
 def test_a_window_of_folds_slides(source: Path, tmp_path: Path) -> None:
     made = run_of(
-        source, tmp_path / "out", folds="rolling:n=3,step=90d,window=300d", train_end="2002-01-01", min_train_years=0.3
+        source,
+        tmp_path / "out",
+        folds="rolling:n=3,step=90d,window=300d",
+        train_end="2002-01-01",
+        min_train_years=0.3,
     )
     assert problems(made) == []
     for number in range(3):
@@ -251,7 +353,10 @@ def test_a_window_of_folds_slides(source: Path, tmp_path: Path) -> None:
 
 def test_what_cannot_be_is_refused(source: Path, tmp_path: Path) -> None:
     for wrong, told in (
-        ({"test_entities": ["a"]}, "a pipeline with strategy per_group, the default, has nothing to be fitted on"),
+        (
+            {"test_entities": ["a"]},
+            "a pipeline with strategy per_group, the default, has nothing to be fitted on",
+        ),
         ({"folds": "rolling:n=2,step=9d"}, "folds roll on from train_end, which is not given"),
         ({"folds": "group-kfold:k=2", **DATES}, "would each need other scalers"),
         ({"gap": "soon"}, "gap is 'soon'; give a number"),
@@ -266,26 +371,47 @@ def test_what_cannot_be_is_refused(source: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="entity 'a' is in val_entities and test_entities"):
         headrace.prepare(both, tmp_path / "out")
     nobody = series(source, test_entities=["nobody"], preprocessing_configs=BY_ALL)
-    with pytest.raises(InputError, match="none of test_entities is in the source, such as 'nobody'"):
+    with pytest.raises(
+        InputError, match="none of test_entities is in the source, such as 'nobody'"
+    ):
         headrace.prepare(nobody, tmp_path / "out")
 
 
 def test_cut_dates_of_unknown_entities_are_told(source: Path, tmp_path: Path) -> None:
-    dates = pl.DataFrame({"entity": ["a", "nobody"], **{name: [day] * 2 for name, day in DATES.items()}})
+    dates = pl.DataFrame(
+        {"entity": ["a", "nobody"], **{name: [day] * 2 for name, day in DATES.items()}}
+    )
     notes = []
-    headrace.prepare(series(source, cut_dates=dates, **DATES), tmp_path / "some", on_event=notes.append)
+    headrace.prepare(
+        series(source, cut_dates=dates, **DATES), tmp_path / "some", on_event=notes.append
+    )
 
-    assert any("1 of the entities in cut_dates is not in the source: nobody" in str(each) for each in notes)
-    with pytest.raises(InputError, match="none of the entities in cut_dates is in the source, such as 'nobody'"):
+    assert any(
+        "1 of the entities in cut_dates is not in the source: nobody" in str(each) for each in notes
+    )
+    with pytest.raises(
+        InputError, match="none of the entities in cut_dates is in the source, such as 'nobody'"
+    ):
         run_of(source, tmp_path / "none", cut_dates=dates[1:], **DATES)
 
 
-def test_cut_dates_name_entities_as_the_source_does_whatever_their_type(source: Path, tmp_path: Path) -> None:
+def test_cut_dates_name_entities_as_the_source_does_whatever_their_type(
+    source: Path, tmp_path: Path
+) -> None:
     numbers = {name: 4000 + place for place, name in enumerate("ab")}
-    parts = [pl.read_csv(source / f"{name}.csv").with_columns(id=pl.lit(own)) for name, own in numbers.items()]
+    parts = [
+        pl.read_csv(source / f"{name}.csv").with_columns(id=pl.lit(own))
+        for name, own in numbers.items()
+    ]
     table = pl.DataFrame({"entity": [4000], "train_end": ["2002-01-01"], "val_end": ["2002-06-01"]})
     runs = [
-        run_of(pl.concat(parts), tmp_path / str(kind), entity="id", **DATES, cut_dates=table.cast({"entity": kind}))
+        run_of(
+            pl.concat(parts),
+            tmp_path / str(kind),
+            entity="id",
+            **DATES,
+            cut_dates=table.cast({"entity": kind}),
+        )
         for kind in (pl.Int64, pl.Float64, pl.String)
     ]
 

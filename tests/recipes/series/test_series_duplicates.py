@@ -24,7 +24,9 @@ from headrace.series.verify import verify_series
 from laws import examples
 
 NAMES = ["a", "b", "c", "d"]
-UNIFIED = {"features": {"strategy": "unified", "pipeline": ["StandardScaler"], "fit_on_n_basins": 3}}
+UNIFIED = {
+    "features": {"strategy": "unified", "pipeline": ["StandardScaler"], "fit_on_n_basins": 3}
+}
 AS_IS = {role: {"strategy": "per_group", "pipeline": []} for role in ("features", "target")}
 ONCE = ("fitted_pipelines.json", "processed_static_features.parquet")
 
@@ -44,7 +46,9 @@ def heard(source: Path, out: Path, **more) -> tuple[Prepared, list[str]]:
 
 
 def tree(run: Path, *places: str) -> dict[str, bytes]:
-    files = [path for place in places for path in sorted((run / place).rglob("*")) if path.is_file()]
+    files = [
+        path for place in places for path in sorted((run / place).rglob("*")) if path.is_file()
+    ]
     return {path.relative_to(run).as_posix(): path.read_bytes() for path in files}
 
 
@@ -57,7 +61,11 @@ def problems_as(made: Prepared, word: str) -> list[str]:
     config = json.loads((made.run / "config.json").read_bytes())
     (made.run / "config.json").chmod(0o644)
     (made.run / "config.json").write_text(json.dumps(config | {"duplicates": word}))
-    return [each.problem for each in verify_series(FinishedRun(made.run, made.manifest), 1) if each.problem]
+    return [
+        each.problem
+        for each in verify_series(FinishedRun(made.run, made.manifest), 1)
+        if each.problem
+    ]
 
 
 @pytest.mark.slow
@@ -102,7 +110,9 @@ def test_a_packed_run_leaves_copies_out_too(tmp_path: Path) -> None:
     without = run_of(planted(tmp_path / "without"), tmp_path / "out", **more)
     left = run_of(planted(tmp_path / "with", ("bb", "b")), tmp_path / "left", **more)
 
-    assert tree(without.run, "processed_time_series", "store") == tree(left.run, "processed_time_series", "store")
+    assert tree(without.run, "processed_time_series", "store") == tree(
+        left.run, "processed_time_series", "store"
+    )
     assert headrace.verify(tmp_path / "left").problems == []
 
 
@@ -113,13 +123,20 @@ def test_count_names_the_copies_and_changes_no_row(tmp_path: Path) -> None:
     allowed, silent = heard(source, tmp_path / "allowed", duplicates="allow")
 
     (told,) = [each for each in notes if "under another name" in each]
-    assert told.startswith("2 of 6 entities have the values and times of an earlier one under another name: 'bb' those")
+    assert told.startswith(
+        "2 of 6 entities have the values and times of an earlier one under another name: 'bb' those"
+    )
     assert not any("under another name" in each for each in silent)
     assert {"are": "count", "entities": 2} == counted.manifest.facts["duplicates"]
-    assert {"bb": "b", "z": "b"} == json.loads((counted.run / "quality_summary.json").read_bytes())["duplicates"]
+    assert {"bb": "b", "z": "b"} == json.loads((counted.run / "quality_summary.json").read_bytes())[
+        "duplicates"
+    ]
     assert counted.manifest.index_digest == allowed.manifest.index_digest
     checks = checks_of(tmp_path / "out")
-    assert "2 of 6 entities have the values and times of an earlier one" == checks["duplicates counted"].detail
+    assert (
+        "2 of 6 entities have the values and times of an earlier one"
+        == checks["duplicates counted"].detail
+    )
     assert all(each.problem is None for each in checks.values())
     assert "duplicates counted" not in checks_of(tmp_path / "allowed")
 
@@ -146,7 +163,10 @@ def test_a_source_without_copies_is_prepared_as_before(tmp_path: Path) -> None:
 
 
 def test_entities_of_long_tables_are_compared_in_the_order_of_their_names(tmp_path: Path) -> None:
-    frames = [frame_of(of).with_columns(id=pl.lit(name)) for name, of in (("z", "a"), ("m", "a"), ("k", "b"))]
+    frames = [
+        frame_of(of).with_columns(id=pl.lit(name))
+        for name, of in (("z", "a"), ("m", "a"), ("k", "b"))
+    ]
     pl.concat(frames).sample(fraction=1, shuffle=True, seed=3).write_csv(tmp_path / "long.csv")
     run = run_of(tmp_path / "long.csv", tmp_path / "out", entity="id", duplicates="drop").run
 
@@ -154,7 +174,9 @@ def test_entities_of_long_tables_are_compared_in_the_order_of_their_names(tmp_pa
 
 
 def test_group_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="'group', and every entity of series is in all splits; choose 'drop'"):
+    with pytest.raises(
+        SettingsError, match="'group', and every entity of series is in all splits; choose 'drop'"
+    ):
         series(tmp_path, duplicates="group")
 
 
@@ -187,7 +209,9 @@ def test_series_in_another_unit_stay_and_verify_looks_at_the_source(tmp_path: Pa
 @pytest.mark.slow
 def test_zeros_of_either_sign_and_targets_that_were_filled_are_the_same(tmp_path: Path) -> None:
     """What the files say differs: a sign, and a target that is as the value before it."""
-    frame = frame_of("b").with_columns(pl.when(pl.col("rain") < 1).then(0.0).otherwise(pl.col("rain")).alias("rain"))
+    frame = frame_of("b").with_columns(
+        pl.when(pl.col("rain") < 1).then(0.0).otherwise(pl.col("rain")).alias("rain")
+    )
     q = frame["q"].to_list()
     q[850] = q[849] = q[851] = 2.0
     (tmp_path / "in").mkdir()
@@ -223,7 +247,9 @@ def test_verify_finds_copies_that_a_run_does_not_name(tmp_path: Path) -> None:
     assert "'bb' should be left out for 'b'" in told
 
 
-@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3), st.booleans()), min_size=2, max_size=6))
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3), st.booleans()), min_size=2, max_size=6)
+)
 @settings(max_examples=examples(20), deadline=None)
 def test_copies_are_those_whose_cleaned_series_are_equal(drawn) -> None:
     """Each is one of two series, as it is or changed in its values, times or gaps, with rows in any order."""
@@ -231,7 +257,10 @@ def test_copies_are_those_whose_cleaned_series_are_equal(drawn) -> None:
     cleaned = []
     for base, change, turned in drawn:
         rng = np.random.default_rng(base)
-        times, values = np.arange(400, dtype=np.int64) * 86_400_000_000, rng.integers(-3, 3, (400, 3)) + 0.0
+        times, values = (
+            np.arange(400, dtype=np.int64) * 86_400_000_000,
+            rng.integers(-3, 3, (400, 3)) + 0.0,
+        )
         values[values == 0] = -0.0 if turned else 0.0
         values[100:120, 1] = np.nan
         if change == 1:

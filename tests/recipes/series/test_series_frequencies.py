@@ -27,14 +27,24 @@ def months(count: int, day: int) -> list[datetime]:
 def write(path: Path, times: list[datetime], lost: tuple[int, ...] = ()) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     values = [math.sin(place / 3) + place for place in range(len(times))]
-    table = pa.table({"at": pa.array(times, pa.timestamp("us")), "load": values, "wind": values[::-1]})
+    table = pa.table(
+        {"at": pa.array(times, pa.timestamp("us")), "load": values, "wind": values[::-1]}
+    )
     pq.write_table(table.take([place for place in range(len(times)) if place not in lost]), path)
     return path
 
 
 def run(source: Path, out: Path, heard: list[Event] | None = None, **more) -> Prepared:
-    asked = {"source": source, "target": "load", "features": "wind", "time": "at", "min_train_years": 0}
-    return prepare(Series(**{**asked, **more}), out, on_event=(heard if heard is not None else []).append)
+    asked = {
+        "source": source,
+        "target": "load",
+        "features": "wind",
+        "time": "at",
+        "min_train_years": 0,
+    }
+    return prepare(
+        Series(**{**asked, **more}), out, on_event=(heard if heard is not None else []).append
+    )
 
 
 @pytest.mark.parametrize(
@@ -48,7 +58,9 @@ def run(source: Path, out: Path, heard: list[Event] | None = None, **more) -> Pr
         ([datetime(each.year, each.month, 1) - timedelta(days=1) for each in months(60, 1)], "1mo"),
     ],
 )
-def test_the_axis_has_the_steps_of_its_rows(tmp_path: Path, times: list[datetime], word: str) -> None:
+def test_the_axis_has_the_steps_of_its_rows(
+    tmp_path: Path, times: list[datetime], word: str
+) -> None:
     source = write(tmp_path / "in" / "a.parquet", times, lost=(7, 8, 30))
     prepared = run(source, tmp_path / "out", max_imputation_gap_size=0)
 
@@ -63,7 +75,9 @@ def test_years_are_counted_in_steps(tmp_path: Path) -> None:
     source = write(tmp_path / "in" / "a.parquet", months(60, 1)).parent
     run(source, tmp_path / "out", min_train_years=3)
 
-    with pytest.raises(headrace.InputError, match="36 observed targets would train \\(of 60\\), 37 are required"):
+    with pytest.raises(
+        headrace.InputError, match="36 observed targets would train \\(of 60\\), 37 are required"
+    ):
         run(source, tmp_path / "out", min_train_years=3.1)
 
 
@@ -76,7 +90,8 @@ def test_entities_that_differ_are_told_and_the_usual_step_wins(tmp_path: Path) -
 
     assert "1h" == prepared.manifest.facts["frequency"]
     assert any(
-        isinstance(each, Note) and "entities differ in frequency: 1h (3), 30m (1)" in each.text for each in heard
+        isinstance(each, Note) and "entities differ in frequency: 1h (3), 30m (1)" in each.text
+        for each in heard
     )
     excluded = json.loads((prepared.run / "quality_summary.json").read_bytes())["excluded_basins"]
     assert "50 times are between steps of 1h, first 2019-12-30T00:30:00" in excluded["half"]
@@ -90,7 +105,13 @@ def test_times_may_be_written_in_several_ways(tmp_path: Path) -> None:
         "zoned": [f"{each - timedelta(hours=2):%Y-%m-%dT%H:%M:%S}-02:00" for each in times],
     }
     for name, texts in written.items():
-        table = pa.table({"at": texts, "load": [float(n) for n in range(40)], "wind": [1.0 + n % 3 for n in range(40)]})
+        table = pa.table(
+            {
+                "at": texts,
+                "load": [float(n) for n in range(40)],
+                "wind": [1.0 + n % 3 for n in range(40)],
+            }
+        )
         (tmp_path / "in").mkdir(exist_ok=True)
         pq.write_table(table, tmp_path / "in" / f"{name}.parquet")
     prepared = run(tmp_path / "in", tmp_path / "out", time_format=["iso", "%d/%m/%Y"])
@@ -106,6 +127,11 @@ def test_numbers_that_mean_missing_are_missing(tmp_path: Path) -> None:
     marked = [type(row)(row.date, -999.0 if row.flow is None or math.isnan(row.flow) else row.flow, row.rain, row.cold) for row in rows]  # fmt: skip
     asked = {"target": "flow", "features": ["rain", "cold"], "time": "date"}
     plain = run(write_basins(tmp_path / "plain", {"a": rows}), tmp_path / "one", **asked)
-    numbered = run(write_basins(tmp_path / "marked", {"a": marked}), tmp_path / "two", missing_numbers=-999, **asked)
+    numbered = run(
+        write_basins(tmp_path / "marked", {"a": marked}),
+        tmp_path / "two",
+        missing_numbers=-999,
+        **asked,
+    )
 
     assert stored(plain) == stored(numbered)

@@ -63,9 +63,18 @@ def asked() -> str:
     every = sorted((row.date, name, row) for name, rows in basins.items() for row in rows)
     for part in range(3):
         rows = every[part::3]
-        parquet(directory / "in" / f"p{part}.parquet", [row for _, _, row in rows], [name for _, name, _ in rows])
+        parquet(
+            directory / "in" / f"p{part}.parquet",
+            [row for _, _, row in rows],
+            [name for _, name, _ in rows],
+        )
     unified = {"strategy": "unified", "pipeline": ["StandardScaler"], "fit_on_n_basins": 3}
-    asked = settings(directory / "in", entity="gauge", frequency="infer", preprocessing_configs={"features": unified})
+    asked = settings(
+        directory / "in",
+        entity="gauge",
+        frequency="infer",
+        preprocessing_configs={"features": unified},
+    )
     record = asked.config()
     record.pop("recipe")
     return json.dumps(record)
@@ -84,7 +93,9 @@ def undisturbed() -> tuple[dict[str, bytes], dict[str, float]]:
     return resume(out, []), json.loads(done.stdout)
 
 
-def start(out: Path, stage: str, after_s: float, step: str, count: int) -> subprocess.CompletedProcess[str]:
+def start(
+    out: Path, stage: str, after_s: float, step: str, count: int
+) -> subprocess.CompletedProcess[str]:
     arguments = [asked(), str(out), stage, str(after_s), step, str(count)]
     command = [sys.executable, "-c", CHILD, *arguments]
     return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
@@ -115,8 +126,12 @@ def check_and_resume(out: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.smoke("shard.linked-30")
-@pytest.mark.parametrize(("step", "count"), [("receipt.linked", 5), ("shard.linked", 30), ("index.linked", 1)])
-def test_a_kill_at_a_named_step_tears_loses_and_doubles_nothing(tmp_path: Path, step: str, count: int) -> None:
+@pytest.mark.parametrize(
+    ("step", "count"), [("receipt.linked", 5), ("shard.linked", 30), ("index.linked", 1)]
+)
+def test_a_kill_at_a_named_step_tears_loses_and_doubles_nothing(
+    tmp_path: Path, step: str, count: int
+) -> None:
     undisturbed()
     done = start(tmp_path / "out", "none", 0.0, step, count)
 
@@ -149,7 +164,13 @@ def test_kills_at_random_instants_one_after_another(tmp_path: Path, seed: int) -
     rng = random.Random(seed)
     kill_during(tmp_path / "out", rng.choice(STAGES), rng.random())
     if seed % 3 == 0:
-        start(tmp_path / "out", rng.choice(STAGES), rng.random() * undisturbed()[1]["write"], "none", 1)
+        start(
+            tmp_path / "out",
+            rng.choice(STAGES),
+            rng.random() * undisturbed()[1]["write"],
+            "none",
+            1,
+        )
         if list(tmp_path.glob("out/runs/*/manifest.json")):
             assert undisturbed()[0] == resume(tmp_path / "out", [])
             return
@@ -159,9 +180,21 @@ def test_kills_at_random_instants_one_after_another(tmp_path: Path, seed: int) -
 def test_two_processes_at_once_end_in_one_run(tmp_path: Path) -> None:
     """T15: without a lock two jobs of one identity interleaved. The second one ends busy, or finds the run finished."""
     undisturbed()
-    command = [sys.executable, "-c", CHILD, asked(), str(tmp_path / "out"), "none", "0", "none", "1"]
+    command = [
+        sys.executable,
+        "-c",
+        CHILD,
+        asked(),
+        str(tmp_path / "out"),
+        "none",
+        "0",
+        "none",
+        "1",
+    ]
     children = [
-        subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         for _ in range(2)
     ]
     ends = [(child.communicate()[1], child.returncode) for child in children]

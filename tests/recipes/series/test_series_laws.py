@@ -38,7 +38,9 @@ def some_basins(seed: int, count: int = 7) -> dict[str, list[Row]]:
 @pytest.mark.slow
 @given(st.integers(0, 10**6), st.sampled_from([0, 2, 5]), st.sampled_from([(0.6, 0.2, 0.2), (0.5, 0.25, 0.25), (0.7, 0.3, 0.0)]))  # fmt: skip
 @settings(max_examples=examples(8))
-def test_what_is_stored_is_what_the_words_give(tmp_path_factory, seed: int, limit: int, shares) -> None:
+def test_what_is_stored_is_what_the_words_give(
+    tmp_path_factory, seed: int, limit: int, shares
+) -> None:
     basins = some_basins(seed, 3)
     directory = tmp_path_factory.mktemp("laws")
     train, val, test = shares
@@ -84,21 +86,32 @@ def test_every_source_row_is_in_one_split_or_has_a_reason(tmp_path: Path) -> Non
     assert len(a_basin(5, 9, outages=0)) == manifest.dropped["entity_failed"]
     verdict = headrace.verify(tmp_path / "out")
     assert [] == verdict.problems
-    assert {"files", "entities", "rows", "rows conserved"} <= {check.name for check in verdict.checks}
+    assert {"files", "entities", "rows", "rows conserved"} <= {
+        check.name for check in verdict.checks
+    }
 
 
 def test_rows_of_an_entity_are_on_equal_steps_through_all_splits(tmp_path: Path) -> None:
-    readable = readable_rows(series(write_basins(tmp_path / "in", some_basins(2, 4)), tmp_path / "out"))
+    readable = readable_rows(
+        series(write_basins(tmp_path / "in", some_basins(2, 4)), tmp_path / "out")
+    )
 
     for name in readable["train"]:
-        times = [time for split in SPLITS if name in readable[split] for time in readable[split][name].times]
+        times = [
+            time
+            for split in SPLITS
+            if name in readable[split]
+            for time in readable[split][name].times
+        ]
         assert {1} == {(after - before).days for before, after in pairwise(times)}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["files", "packed"])
 @pytest.mark.parametrize("strategy", ["per_group", "unified"])
-def test_any_number_of_workers_gives_the_same_bytes(tmp_path: Path, layout: str, strategy: str) -> None:
+def test_any_number_of_workers_gives_the_same_bytes(
+    tmp_path: Path, layout: str, strategy: str
+) -> None:
     source = write_basins(tmp_path / "in", some_basins(3, 8))
     pipeline = {"strategy": strategy, "pipeline": ["StandardScaler"]}
     if strategy == "unified":
@@ -109,7 +122,9 @@ def test_any_number_of_workers_gives_the_same_bytes(tmp_path: Path, layout: str,
         "filled_mask": "columns",
     }
 
-    one, three = (series(source, tmp_path / f"out{workers}", workers=workers, **asked) for workers in (1, 3))
+    one, three = (
+        series(source, tmp_path / f"out{workers}", workers=workers, **asked) for workers in (1, 3)
+    )
 
     assert one.manifest.run_id == three.manifest.run_id
     assert files_of(one) == files_of(three)
@@ -117,7 +132,9 @@ def test_any_number_of_workers_gives_the_same_bytes(tmp_path: Path, layout: str,
 
 
 @pytest.mark.slow
-def test_layouts_and_batch_sizes_change_where_rows_lie_and_not_what_they_are(tmp_path: Path) -> None:
+def test_layouts_and_batch_sizes_change_where_rows_lie_and_not_what_they_are(
+    tmp_path: Path,
+) -> None:
     source = write_basins(tmp_path / "in", some_basins(4))
     files = series(source, tmp_path / "files")
     packed = series(source, tmp_path / "packed", layout="packed", batch_size=2)
@@ -125,14 +142,17 @@ def test_layouts_and_batch_sizes_change_where_rows_lie_and_not_what_they_are(tmp
     assert stored(files) == stored(packed)
     assert readable_rows(files) == readable_rows(packed)
     assert [] == headrace.verify(tmp_path / "packed").problems
-    reports = {name: data for name, data in files_of(files).items() if name.startswith("quality_reports/")}
+    reports = {
+        name: data for name, data in files_of(files).items() if name.startswith("quality_reports/")
+    }
     table = packed_reports(packed.run)
     assert {json.loads(data)["entity"]: json.loads(data) for data in reports.values()} == table
 
 
 def packed_reports(run: Path) -> dict[str, dict]:
     return {
-        row["entity"]: json.loads(row["report"]) for row in pq.read_table(run / "quality_reports.parquet").to_pylist()
+        row["entity"]: json.loads(row["report"])
+        for row in pq.read_table(run / "quality_reports.parquet").to_pylist()
     }
 
 
@@ -145,7 +165,11 @@ def test_text_long_tables_and_files_give_the_same_series(tmp_path: Path) -> None
     every = sorted((row.date, name, row) for name, rows in basins.items() for row in rows)
     half = len(every) // 2
     for number, part in enumerate((every[:half], every[half:])):
-        parquet(tmp_path / "long" / f"p{number}.parquet", [row for _, _, row in part], [name for _, name, _ in part])
+        parquet(
+            tmp_path / "long" / f"p{number}.parquet",
+            [row for _, _, row in part],
+            [name for _, name, _ in part],
+        )
 
     csv = series(tmp_path / "csv", tmp_path / "csv_out")
     long = series(tmp_path / "long", tmp_path / "long_out", entity="gauge")
@@ -164,7 +188,11 @@ def test_splits_stream_every_row_once(tmp_path: Path) -> None:
         for batch in stream
         for entity, time in zip(batch["entity"], batch["date"].tolist(), strict=True)
     ]
-    every = [(name, time) for name, each in readable_rows(prepared)["train"].items() for time in each.times]
+    every = [
+        (name, time)
+        for name, each in readable_rows(prepared)["train"].items()
+        for time in each.times
+    ]
     assert sorted(every) == sorted(rows)
 
 
@@ -198,13 +226,18 @@ def test_a_changed_byte_anywhere_is_found(tmp_path: Path, name: str) -> None:
 
 def test_the_mask_says_what_was_filled(tmp_path: Path) -> None:
     basins = some_basins(9, 3)
-    prepared = series(write_basins(tmp_path / "in", basins), tmp_path / "out", filled_mask="columns")
+    prepared = series(
+        write_basins(tmp_path / "in", basins), tmp_path / "out", filled_mask="columns"
+    )
 
     for name, rows in basins.items():
         by_hand = expected(rows)
         assert by_hand is not None
         values = [row for split in SPLITS for row in stored(prepared)[split][name].values]
-        assert by_hand.filled[1:] == [int(sum(row[3] or 0 for row in values)), int(sum(row[4] or 0 for row in values))]
+        assert by_hand.filled[1:] == [
+            int(sum(row[3] or 0 for row in values)),
+            int(sum(row[4] or 0 for row in values)),
+        ]
         assert {0.0, 1.0} >= {cell for row in values for cell in row[3:]}
     assert ["cold__filled", "rain__filled"] == prepared.manifest.facts["masks"]
 
@@ -215,7 +248,10 @@ def test_targets_are_filled_only_when_asked(tmp_path: Path) -> None:
     forward = series(source, tmp_path / "out", impute_target="forward")
 
     for name in stored(never)["train"]:
-        told = [json.loads((run.run / "quality_reports" / f"{name}.json").read_bytes()) for run in (never, forward)]
+        told = [
+            json.loads((run.run / "quality_reports" / f"{name}.json").read_bytes())
+            for run in (never, forward)
+        ]
         assert 0 == told[0]["imputation_info"]["flow"]["imputed_values_count"]
         assert told[0]["targets"] == told[1]["targets"]  # counted before anything is filled
     assert any(

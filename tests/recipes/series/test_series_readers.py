@@ -49,14 +49,18 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, tuple
 def wide(column: str) -> pl.DataFrame:
     """A column of times, and a column of these values for each entity."""
     own = frames()
-    return pl.DataFrame({"date": own["01"]["date"], **{name: frame[column] for name, frame in own.items()}})
+    return pl.DataFrame(
+        {"date": own["01"]["date"], **{name: frame[column] for name, frame in own.items()}}
+    )
 
 
 @pytest.mark.slow
 def test_wide_tables_are_the_files_turned(tmp_path: Path, plain: Mapping[str, object]) -> None:
     (tmp_path / "in").mkdir()
     for at, column in enumerate(("q", "rain", "warm")):
-        wide(column).sample(fraction=1, shuffle=True, seed=at).write_csv(tmp_path / "in" / f"{column}.csv")
+        wide(column).sample(fraction=1, shuffle=True, seed=at).write_csv(
+            tmp_path / "in" / f"{column}.csv"
+        )
 
     assert plain == rows(run(tmp_path / "in", tmp_path / "out", reader="wide", batch_size=2))
     assert headrace.verify(tmp_path / "out").problems == []
@@ -67,7 +71,8 @@ def test_a_wide_frame_in_memory_holds_the_target(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     frame = wide("q").to_pandas().set_index("date")
     long = pandas.concat(
-        {name: own.to_pandas().set_index("date")[["q"]] for name, own in frames().items()}, names=["id"]
+        {name: own.to_pandas().set_index("date")[["q"]] for name, own in frames().items()},
+        names=["id"],
     )
     shaped = run(wide("q"), tmp_path / "wide", reader="wide", features=[])
 
@@ -82,9 +87,13 @@ def test_one_entity_of_a_wide_table_fails_alone(tmp_path: Path) -> None:
 
     assert {"original": 4, "passed": 3, "failed": 1} == prepared.manifest.facts["entities"]
     assert "flows.csv: row 1: note is 'n/a'" in (prepared.run / "quality_summary.json").read_text()
-    with pytest.raises(headrace.InputError, match=r"flows\.csv: has no column 'day'; it has date, 01"):
+    with pytest.raises(
+        headrace.InputError, match=r"flows\.csv: has no column 'day'; it has date, 01"
+    ):
         run(tmp_path / "in", tmp_path / "other", reader="wide", features=[], time="day")
-    with pytest.raises(headrace.InputError, match="named as the column that it holds, one of q, rain, warm"):
+    with pytest.raises(
+        headrace.InputError, match="named as the column that it holds, one of q, rain, warm"
+    ):
         run(tmp_path / "in", tmp_path / "other", reader="wide")
 
 
@@ -100,7 +109,9 @@ def test_frames_are_sources(tmp_path: Path, plain: Mapping[str, object], library
     assert plain == rows(run(made, tmp_path / "out", entity="gauge", static_entity=None))
 
 
-def test_comments_decimal_commas_and_encodings_are_read(tmp_path: Path, plain: Mapping[str, object]) -> None:
+def test_comments_decimal_commas_and_encodings_are_read(
+    tmp_path: Path, plain: Mapping[str, object]
+) -> None:
     pandas = pytest.importorskip("pandas")
     (tmp_path / "in").mkdir()
     for name, frame in frames().items():
@@ -120,7 +131,9 @@ def test_comments_decimal_commas_and_encodings_are_read(tmp_path: Path, plain: M
 
 def test_a_decimal_comma_that_nobody_named_is_told(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    (tmp_path / "in/a.csv").write_text("date;q\n" + "".join(f"2020-01-{day:02};1,{day}\n" for day in range(1, 30)))
+    (tmp_path / "in/a.csv").write_text(
+        "date;q\n" + "".join(f"2020-01-{day:02};1,{day}\n" for day in range(1, 30))
+    )
     with pytest.raises(headrace.InputError, match="row 1: q is '1,1', .* or give decimal=','"):
         run(tmp_path / "in", tmp_path / "out", features=[])
     with pytest.raises(headrace.SettingsError, match="encoding 'latin-99' is not known"):
@@ -150,8 +163,12 @@ def test_files_of_grdc_hold_what_pandas_reads(tmp_path: Path) -> None:
     days = np.datetime64("1990-01-01") + np.arange(400)
     lines = [f"{day};--:--;{value:11.3f}" for day, value in zip(days, flow, strict=True)]
     path = tmp_path / "in/1134100_Q_Day.Cmd.txt"
-    path.write_bytes((GRDC.format(number=1134100, columns="Value") + "\n".join(lines) + "\n").encode("latin-1"))
-    theirs = pandas.read_csv(path, sep=";", comment="#", encoding="latin-1", na_values=[-999.0], skipinitialspace=True)
+    path.write_bytes(
+        (GRDC.format(number=1134100, columns="Value") + "\n".join(lines) + "\n").encode("latin-1")
+    )
+    theirs = pandas.read_csv(
+        path, sep=";", comment="#", encoding="latin-1", na_values=[-999.0], skipinitialspace=True
+    )
     plain = tmp_path / "plain/1134100.csv"
     plain.parent.mkdir()
     theirs.rename(columns={"YYYY-MM-DD": "date"})[["date", "Value"]].to_csv(plain, index=False)
@@ -163,11 +180,17 @@ def test_files_of_grdc_hold_what_pandas_reads(tmp_path: Path) -> None:
 
 
 def test_months_of_grdc_are_months(tmp_path: Path) -> None:
-    lines = [f"{2000 + at // 12}-{at % 12 + 1:02}-00;--:--;{at}.500;-999.000;  50" for at in range(96)]
+    lines = [
+        f"{2000 + at // 12}-{at % 12 + 1:02}-00;--:--;{at}.500;-999.000;  50" for at in range(96)
+    ]
     (tmp_path / "in").mkdir()
     header = GRDC.format(number=7, columns="Original; Calculated; Flag")
-    (tmp_path / "in/7_Q_Month.txt").write_bytes((header + "\n".join(lines) + "\n").encode("latin-1"))
-    prepared = run(tmp_path / "in", tmp_path / "out", reader="grdc", target="Original", features=["Flag"])
+    (tmp_path / "in/7_Q_Month.txt").write_bytes(
+        (header + "\n".join(lines) + "\n").encode("latin-1")
+    )
+    prepared = run(
+        tmp_path / "in", tmp_path / "out", reader="grdc", target="Original", features=["Flag"]
+    )
 
     assert "1mo" == prepared.manifest.facts["frequency"]
     assert {"7"} == rows(prepared)["train"].keys()
@@ -179,7 +202,10 @@ def grid() -> object:
     own = frames()
     times = own["01"]["date"].str.to_datetime(time_unit="ns").to_numpy()
     cubes = {
-        column: (("gauge", "date"), np.stack([own[name][column].cast(pl.Float64).fill_null(np.nan) for name in NAMES]))
+        column: (
+            ("gauge", "date"),
+            np.stack([own[name][column].cast(pl.Float64).fill_null(np.nan) for name in NAMES]),
+        )
         for column in ("q", "rain", "warm")
     }
     area, year = ("gauge", [1.5, 2.5, 3.5]), ("date", np.arange(DAYS) // 365 + 2001.0)
@@ -188,7 +214,9 @@ def grid() -> object:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["netcdf", "zarr", "memory", "cut", "turned"])
-def test_data_sets_of_xarray_are_sources(tmp_path: Path, plain: Mapping[str, object], kind: str) -> None:
+def test_data_sets_of_xarray_are_sources(
+    tmp_path: Path, plain: Mapping[str, object], kind: str
+) -> None:
     pytest.importorskip("netCDF4" if kind == "netcdf" else "zarr")
     data = grid()
     asked: dict[str, object] = {"entity": "gauge", "reader": "xarray"}
@@ -207,7 +235,9 @@ def test_data_sets_of_xarray_are_sources(tmp_path: Path, plain: Mapping[str, obj
     else:  # a file for each entity, without its dimension
         source, asked = tmp_path / "in", {"reader": "xarray"}
         for at, name in enumerate(NAMES):
-            data.isel(gauge=at).drop_vars("gauge").to_zarr(tmp_path / "in" / f"{name}.zarr", zarr_format=2)  # type: ignore[attr-defined]
+            data.isel(gauge=at).drop_vars("gauge").to_zarr(
+                tmp_path / "in" / f"{name}.zarr", zarr_format=2
+            )  # type: ignore[attr-defined]
 
     assert plain == rows(run(source, tmp_path / "out", **asked))
 
@@ -235,13 +265,21 @@ def test_netcdf_is_what_its_own_library_reads(tmp_path: Path) -> None:
         times = [str(each) for each in netcdf.num2date(file["time"][:], file["time"].units)]
     table = pa.concat_tables(
         [
-            pa.table({"code": [code] * 300, "time": times, "flow": pa.array(theirs[at], from_pandas=True)})
+            pa.table(
+                {
+                    "code": [code] * 300,
+                    "time": times,
+                    "flow": pa.array(theirs[at], from_pandas=True),
+                }
+            )
             for at, code in enumerate(("x1", "x2"))
         ]
     )
     asked = {"entity": "code", "time": "time", "target": "flow", "features": []}
 
-    assert rows(run(table, tmp_path / "other", **asked)) == rows(run(path, tmp_path / "out", reader="xarray", **asked))
+    assert rows(run(table, tmp_path / "other", **asked)) == rows(
+        run(path, tmp_path / "out", reader="xarray", **asked)
+    )
     with pytest.raises(headrace.InputError, match="is NetCDF or Zarr; give reader 'xarray'"):
         run(tmp_path, tmp_path / "third", **asked)
     with pytest.raises(headrace.InputError, match="has no variable 'flo'; it has"):
@@ -251,7 +289,9 @@ def test_netcdf_is_what_its_own_library_reads(tmp_path: Path) -> None:
 
 
 def first_settings(*source: Path, **asked: str) -> dict[str, object]:
-    return settings_of(series_sections(AskedSeries(source=list(map(str, source)), out="out", **asked))[0])
+    return settings_of(
+        series_sections(AskedSeries(source=list(map(str, source)), out="out", **asked))[0]
+    )
 
 
 @pytest.mark.slow
@@ -263,12 +303,18 @@ def test_a_first_configuration_names_the_reader(tmp_path: Path) -> None:
     (tmp_path / "flows").mkdir()
     header = GRDC.format(number=7, columns="Original; Calculated")
     lines = [f"{2000 + at // 12}-{at % 12 + 1:02}-00;--:--;{at}.500;{at}.400" for at in range(96)]
-    (tmp_path / "flows/7_Q_Month.txt").write_bytes((header + "\n".join(lines) + "\n").encode("latin-1"))
+    (tmp_path / "flows/7_Q_Month.txt").write_bytes(
+        (header + "\n".join(lines) + "\n").encode("latin-1")
+    )
     months = first_settings(tmp_path / "flows", target="Calculated")
 
-    assert ["xarray", "gauge", "date", "1d"] == [store[each] for each in ("reader", "entity", "time", "frequency")]
+    assert ["xarray", "gauge", "date", "1d"] == [
+        store[each] for each in ("reader", "entity", "time", "frequency")
+    ]
     assert ["area", "rain", "warm", "year"] == sorted(store["features"])  # type: ignore[call-overload]
-    assert ["grdc", "file_name", "1mo"] == [months[each] for each in ("reader", "entity", "frequency")]
+    assert ["grdc", "file_name", "1mo"] == [
+        months[each] for each in ("reader", "entity", "frequency")
+    ]
 
 
 def test_a_first_configuration_finds_decimal_commas_and_takes_a_zone(tmp_path: Path) -> None:
@@ -276,4 +322,6 @@ def test_a_first_configuration_finds_decimal_commas_and_takes_a_zone(tmp_path: P
     (tmp_path / "meter.csv").write_text("\n".join(["Zeit;Last", *times]) + "\n")
     found = first_settings(tmp_path / "meter.csv", target="Last", time_zone="Europe/Berlin")
 
-    assert [",", "Europe/Berlin", "1h"] == [found[each] for each in ("decimal", "time_zone", "frequency")]
+    assert [",", "Europe/Berlin", "1h"] == [
+        found[each] for each in ("decimal", "time_zone", "frequency")
+    ]

@@ -24,7 +24,10 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("raw")
     for name in ("a", "b"):
         day = pl.int_range(pl.len())
-        known = pl.when(day.is_between(100, 800)).then(pl.col("q")), pl.when(day <= 820).then(pl.col("warm"))
+        known = (
+            pl.when(day.is_between(100, 800)).then(pl.col("q")),
+            pl.when(day <= 820).then(pl.col("warm")),
+        )
         frame_of(name).with_columns(*known).write_csv(directory / f"{name}.csv")
     return directory
 
@@ -40,56 +43,88 @@ def batch(found: Any) -> dict[str, Any]:
 @pytest.mark.slow
 def test_only_what_is_known_ahead_is_given_and_needed(source: Path, tmp_path: Path) -> None:
     both = run_of(source, tmp_path / "both", trim="none", **UNSCALED)
-    ahead = run_of(source, tmp_path / "ahead", features=["warm"], future_features=["rain"], trim="none", **UNSCALED)
+    ahead = run_of(
+        source,
+        tmp_path / "ahead",
+        features=["warm"],
+        future_features=["rain"],
+        trim="none",
+        **UNSCALED,
+    )
     same = series(source, past_features=["warm"], features=["rain"], trim="none", **UNSCALED)
     one, other = windows(both, "test"), windows(ahead, "test")
 
     assert headrace.prepare(same, ahead.out).manifest.run_id == ahead.manifest.run_id
     assert (one.future_names, other.future_names) == (("rain", "warm"), ("rain",))
     assert one.input_names == other.input_names == ("rain", "warm")
-    assert np.array_equal(batch(other)["future"][..., 0], other.batch(range(len(other)))["future"][..., 0])
+    assert np.array_equal(
+        batch(other)["future"][..., 0], other.batch(range(len(other)))["future"][..., 0]
+    )
     beyond = {"targets": "none", "history": "preceding"}
-    last = [batch(windows(made, "test", **beyond))["input_end_date"].max() for made in (both, ahead)]
+    last = [
+        batch(windows(made, "test", **beyond))["input_end_date"].max() for made in (both, ahead)
+    ]
     first = np.datetime64("2001-01-01")
-    assert last == [first + 816, first + 820]  # both need the temperature of their inputs, one of its horizon too
+    assert last == [
+        first + 816,
+        first + 820,
+    ]  # both need the temperature of their inputs, one of its horizon too
     assert headrace.verify(ahead.out).problems == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("trim", "first", "last"), [("all", 100, 800), ("target", 100, 800), ("none", 0, 899)])
+@pytest.mark.parametrize(
+    ("trim", "first", "last"), [("all", 100, 800), ("target", 100, 800), ("none", 0, 899)]
+)
 def test_a_series_begins_and_ends_where_it_is_asked_to(
     source: Path, tmp_path: Path, trim: str, first: int, last: int
 ) -> None:
     made = run_of(source, tmp_path / "out", trim=trim, frequency="1d")
     manifest = made.manifest
     stored = pl.read_parquet(made.run / "entities.parquet")
-    raw = pl.read_csv(source / "a.csv").with_row_index().drop_nulls("q" if trim == "target" else ["q", "warm"])
+    raw = (
+        pl.read_csv(source / "a.csv")
+        .with_row_index()
+        .drop_nulls("q" if trim == "target" else ["q", "warm"])
+    )
     if trim != "none":
         first, last = raw["index"].min(), raw["index"].max()
     assert stored["rows"][0] == last - first + 1
-    assert manifest.dropped["trimmed"] == manifest.source["rows"] - sum(manifest.facts["source_rows"].values())
+    assert manifest.dropped["trimmed"] == manifest.source["rows"] - sum(
+        manifest.facts["source_rows"].values()
+    )
     assert (manifest.dropped["trimmed"] == 0) == (trim == "none")
     assert headrace.verify(made.out).problems == []
 
 
 @pytest.mark.slow
 def test_warm_up_rows_are_inputs_and_change_no_cut(source: Path, tmp_path: Path) -> None:
-    usual, warm = (run_of(source, tmp_path / trim, trim=trim, **UNSCALED) for trim in ("all", "none"))
+    usual, warm = (
+        run_of(source, tmp_path / trim, trim=trim, **UNSCALED) for trim in ("all", "none")
+    )
     facts = [pl.read_parquet(made.run / "entities.parquet") for made in (usual, warm)]
     assert facts[0]["train_targets"].equals(facts[1]["train_targets"])
     one, other = (batch(windows(made, "train")) for made in (usual, warm))
     assert other["input_end_date"].min() < one["input_end_date"].min()
-    keys = [{*zip(each["entity"].tolist(), each["input_end_date"].tolist(), strict=True)} for each in (one, other)]
+    keys = [
+        {*zip(each["entity"].tolist(), each["input_end_date"].tolist(), strict=True)}
+        for each in (one, other)
+    ]
     assert keys[0] < keys[1]
 
 
 @pytest.mark.slow
 def test_the_calendar_is_that_of_every_row(source: Path, tmp_path: Path) -> None:
     parts = ["day_of_year", "day_of_week", "hour_of_day", "day_of_month"]
-    made = run_of(source, tmp_path / "out", calendar=parts, future_features=["rain"], filled_mask="columns")
+    made = run_of(
+        source, tmp_path / "out", calendar=parts, future_features=["rain"], filled_mask="columns"
+    )
     assert headrace.verify(made.out).problems == []
     rows = pl.DataFrame(headrace.open(made.out)["test"].to_arrow())
-    day, leap = pl.col("date").dt.ordinal_day() - 1, pl.when(pl.col("date").dt.is_leap_year()).then(366).otherwise(365)
+    day, leap = (
+        pl.col("date").dt.ordinal_day() - 1,
+        pl.when(pl.col("date").dt.is_leap_year()).then(366).otherwise(365),
+    )
     month = pl.col("date").dt.month_end().dt.day()
     shares = {
         "day_of_year": day / leap,
@@ -103,13 +138,22 @@ def test_the_calendar_is_that_of_every_row(source: Path, tmp_path: Path) -> None
         assert np.allclose(rows[f"{name}_cos"].to_numpy(), np.cos(angle), atol=1e-6)
     found = windows(made, "test")
     assert found.input_names[:2] == ("rain", "warm")
-    assert found.future_names == ("rain", *(f"{part}_{wave}" for part in parts for wave in ("sin", "cos")))
-    assert windows(made, "test", masks="inputs").input_names[-2:] == ("rain__filled", "warm__filled")
+    assert found.future_names == (
+        "rain",
+        *(f"{part}_{wave}" for part in parts for wave in ("sin", "cos")),
+    )
+    assert windows(made, "test", masks="inputs").input_names[-2:] == (
+        "rain__filled",
+        "warm__filled",
+    )
 
 
 def test_roles_that_cannot_be_are_refused(source: Path) -> None:
     for wrong, told in (
-        ({"past_features": ["rain"], "future_features": ["rain"]}, "'rain' is in past_features and future_features"),
+        (
+            {"past_features": ["rain"], "future_features": ["rain"]},
+            "'rain' is in past_features and future_features",
+        ),
         ({"calendar": ["minute"]}, "calendar has 'minute'; give some of hour_of_day"),
         ({"past_features": ["q"]}, "the target 'q' is also a feature"),
         ({"calendar": ["day_of_year", "day_of_year"]}, "one exists already"),
@@ -125,12 +169,21 @@ def test_several_targets_are_predicted_together(source: Path, tmp_path: Path) ->
     both = run_of(source, tmp_path / "both", more_targets=["warm"], **asked)
     alone = {name: run_of(source, tmp_path / name, target=name, **asked) for name in ("q", "warm")}
     assert headrace.verify(both.out).problems == []
-    found, single = windows(both, "all"), {name: windows(made, "all") for name, made in alone.items()}
+    found, single = (
+        windows(both, "all"),
+        {name: windows(made, "all") for name, made in alone.items()},
+    )
     keys = {
         name: {
-            key: at for at, key in enumerate(zip(*(own[k].tolist() for k in ("entity", "input_end_date")), strict=True))
+            key: at
+            for at, key in enumerate(
+                zip(*(own[k].tolist() for k in ("entity", "input_end_date")), strict=True)
+            )
         }
-        for name, own in {"both": batch(found), **{name: batch(each) for name, each in single.items()}}.items()
+        for name, own in {
+            "both": batch(found),
+            **{name: batch(each) for name, each in single.items()},
+        }.items()
     }
     assert keys["both"].keys() == keys["q"].keys() & keys["warm"].keys()
     one = batch(found)
@@ -145,7 +198,9 @@ def test_several_targets_are_predicted_together(source: Path, tmp_path: Path) ->
     for at, (name, each) in enumerate(single.items()):
         places = [keys[name][key] for key in keys["both"]]
         own = {key: values[places] for key, values in batch(each).items()}
-        if name == "q":  # both are cut by the first target, so only its scaler is that of the other run
+        if (
+            name == "q"
+        ):  # both are cut by the first target, so only its scaler is that of the other run
             assert np.array_equal(one["y"][..., at], own["y"])
         headrace.windows.write_forecasts(tmp_path / f"{name}.parquet", each, [(own, own["y"])])
         alone_told = pl.read_parquet(tmp_path / f"{name}.parquet")
@@ -154,27 +209,44 @@ def test_several_targets_are_predicted_together(source: Path, tmp_path: Path) ->
         assert np.allclose(mine["value"], alone_told["value"], rtol=1e-5, atol=1e-5)
     with pytest.raises(SettingsError, match="4 horizons and 2 targets; give"):
         headrace.windows.write_forecasts(tmp_path / "g.parquet", found, [(one, one["y"][..., 0])])
-    new = headrace.prepare(headrace.Series(source=source, pipelines_from=both.out), tmp_path / "new")
+    new = headrace.prepare(
+        headrace.Series(source=source, pipelines_from=both.out), tmp_path / "new"
+    )
     assert headrace.verify(new.out).problems == []
     assert batch(windows(new, "test", targets="any"))["y"].shape[1:] == (4, 2)
 
 
 @pytest.mark.parametrize("entity", ["file_name", "gauge"])
-def test_categories_that_change_in_time_are_places_in_their_list(source: Path, tmp_path: Path, entity: str) -> None:
+def test_categories_that_change_in_time_are_places_in_their_list(
+    source: Path, tmp_path: Path, entity: str
+) -> None:
     kinds = ["storm", "dry", "rain"]
     table = pl.concat(
         pl.read_csv(source / f"{name}.csv").with_columns(
-            gauge=pl.lit(name), kind=pl.Series([kinds[day % 3] if day % 50 else None for day in range(900)])
+            gauge=pl.lit(name),
+            kind=pl.Series([kinds[day % 3] if day % 50 else None for day in range(900)]),
         )
         for name in ("a", "b")
     )
     (tmp_path / "in").mkdir()
     for (name,), part in table.group_by("gauge") if entity == "file_name" else [(("all",), table)]:
-        part.with_columns(pl.col("kind").cast(pl.Categorical)).write_parquet(tmp_path / "in" / f"{name}.parquet")
-    asked = {"future_features": ["kind"], "categories": {"kind": kinds}, "missing_numbers": [0], "entity": entity}
-    made = run_of(tmp_path / "in", tmp_path / "out", max_imputation_gap_size=0, trim="none", **asked)
+        part.with_columns(pl.col("kind").cast(pl.Categorical)).write_parquet(
+            tmp_path / "in" / f"{name}.parquet"
+        )
+    asked = {
+        "future_features": ["kind"],
+        "categories": {"kind": kinds},
+        "missing_numbers": [0],
+        "entity": entity,
+    }
+    made = run_of(
+        tmp_path / "in", tmp_path / "out", max_imputation_gap_size=0, trim="none", **asked
+    )
     assert headrace.verify(made.out).problems == []
-    rows = pl.concat(pl.DataFrame(headrace.open(made.out)[split].to_arrow()) for split in ("train", "val", "test"))
+    rows = pl.concat(
+        pl.DataFrame(headrace.open(made.out)[split].to_arrow())
+        for split in ("train", "val", "test")
+    )
     key = "entity" if entity == "file_name" else entity
     both = rows.join(
         table.with_columns(pl.col("date").str.to_datetime(time_unit="us")),
@@ -182,16 +254,32 @@ def test_categories_that_change_in_time_are_places_in_their_list(source: Path, t
         right_on=["gauge", "date"],
     )
     assert len(both) == 1800
-    expected = both["kind_right"].replace_strict(kinds, [0.0, 1.0, 2.0], default=np.nan, return_dtype=pl.Float32)
+    expected = both["kind_right"].replace_strict(
+        kinds, [0.0, 1.0, 2.0], default=np.nan, return_dtype=pl.Float32
+    )
     assert np.array_equal(both["kind"], expected.fill_null(np.nan), equal_nan=True)
     assert windows(made, "test").future_names == ("kind",)
-    with pytest.raises(headrace.InputError, match="kind is 'rain', which is none of its categories"):
-        run_of(tmp_path / "in", tmp_path / "few", frequency="1d", **asked | {"categories": {"kind": kinds[:2]}})
+    with pytest.raises(
+        headrace.InputError, match="kind is 'rain', which is none of its categories"
+    ):
+        run_of(
+            tmp_path / "in",
+            tmp_path / "few",
+            frequency="1d",
+            **asked | {"categories": {"kind": kinds[:2]}},
+        )
     with pytest.raises(SettingsError, match="are not features, or list no text or one twice"):
         series(source, categories={"snow": ["a"]})
     for missing in ("NA", ""):
-        with pytest.raises(SettingsError, match=f"categories of kind list '{missing}', which means a missing value"):
+        with pytest.raises(
+            SettingsError, match=f"categories of kind list '{missing}', which means a missing value"
+        ):
             run_of(
-                tmp_path / "in", tmp_path / "few", frequency="1d", **asked | {"categories": {"kind": ["dry", missing]}}
+                tmp_path / "in",
+                tmp_path / "few",
+                frequency="1d",
+                **asked | {"categories": {"kind": ["dry", missing]}},
             )
-    assert series(source, future_features="kind", categories={"kind": ["dry", "NA"]}, null_values=["-"])
+    assert series(
+        source, future_features="kind", categories={"kind": ["dry", "NA"]}, null_values=["-"]
+    )

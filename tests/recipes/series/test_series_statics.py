@@ -14,7 +14,9 @@ ASKED = {"static_entity": "gauge", "static_features": ["height", "area"]}
 
 def read(directory: Path, *names: str, entities: tuple[str, ...] = ("a", "b", "007")):
     files = [(directory / name, name) for name in names]
-    return read_statics(settings(directory, static=[path for path, _ in files], **ASKED), files, entities)
+    return read_statics(
+        settings(directory, static=[path for path, _ in files], **ASKED), files, entities
+    )
 
 
 def test_tables_of_several_kinds_are_one(tmp_path: Path) -> None:
@@ -23,7 +25,11 @@ def test_tables_of_several_kinds_are_one(tmp_path: Path) -> None:
     (tmp_path / "three.txt").write_text("area\tgauge\n2\tb\n1.5\ta\n")
     found = read(tmp_path, "one.csv", "two.txt", "three.txt")
 
-    assert (["007", "a", "b"], ("area", "height"), 1) == (found.entities, tuple(found.table.columns), found.unused)
+    assert (["007", "a", "b"], ("area", "height"), 1) == (
+        found.entities,
+        tuple(found.table.columns),
+        found.unused,
+    )
     np.testing.assert_array_equal([[3, 30], [1.5, 10], [2, 20]], found.table.to_numpy())
     assert {} == found.lacking()
 
@@ -40,12 +46,17 @@ def test_what_no_table_says_is_lacking(tmp_path: Path) -> None:
     [
         ("gauge,area\na,2\n", "second.csv: area of a is 2.0, .*first.csv has 1.0 for it"),
         ("gauge,area\nb,2\nb,3\n", "second.csv: area of b is .*second.csv has [23].0 for it"),
-        ("gauge,area\nb,wet\n", "area is 'wet', which is not a number; .* leave 'area' out, or encode it"),
+        (
+            "gauge,area\nb,wet\n",
+            "area is 'wet', which is not a number; .* leave 'area' out, or encode it",
+        ),
         ("gauge,area\nb,inf\n", "row 1: area is infinite"),
         ("id,area\nb,2\n", "has no column 'gauge' to join on"),
     ],
 )
-def test_tables_that_contradict_or_cannot_be_read_are_errors(tmp_path: Path, second: str, message: str) -> None:
+def test_tables_that_contradict_or_cannot_be_read_are_errors(
+    tmp_path: Path, second: str, message: str
+) -> None:
     (tmp_path / "first.csv").write_text("gauge,area,height\na,1,2\n")
     (tmp_path / "second.csv").write_text(second)
 

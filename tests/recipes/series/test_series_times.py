@@ -22,12 +22,18 @@ RNG = np.random.default_rng(0)
 
 
 def settings(**more: object) -> Series:
-    return Series(**{"source": "nowhere", "target": "load", "features": ["rain"], "frequency": "1h", **more})
+    return Series(
+        **{"source": "nowhere", "target": "load", "features": ["rain"], "frequency": "1h", **more}
+    )
 
 
 def observed(times: object, values: object = None) -> Observed:
     micros = pandas.DatetimeIndex(times).as_unit("us").asi8
-    rows = np.arange(2.0 * len(micros)).reshape(-1, 2) if values is None else np.asarray(values, np.float64)
+    rows = (
+        np.arange(2.0 * len(micros)).reshape(-1, 2)
+        if values is None
+        else np.asarray(values, np.float64)
+    )
     return Observed(np.array(micros, np.int64), rows)
 
 
@@ -35,9 +41,19 @@ def instants(found: Observed) -> object:
     return pandas.DatetimeIndex(found.times.astype("datetime64[us]"))
 
 
-def run(frame: pl.DataFrame | Path, out: Path, heard: list[Event] | None = None, **more: object) -> Prepared:
-    asked = {"source": frame, "target": "load", "features": ["rain"], "min_train_years": 0, "frequency": "1h"}
-    return headrace.prepare(Series(**{**asked, **more}), out, on_event=(heard if heard is not None else []).append)
+def run(
+    frame: pl.DataFrame | Path, out: Path, heard: list[Event] | None = None, **more: object
+) -> Prepared:
+    asked = {
+        "source": frame,
+        "target": "load",
+        "features": ["rain"],
+        "min_train_years": 0,
+        "frequency": "1h",
+    }
+    return headrace.prepare(
+        Series(**{**asked, **more}), out, on_event=(heard if heard is not None else []).append
+    )
 
 
 def report(prepared: Prepared, name: str) -> dict:
@@ -45,12 +61,24 @@ def report(prepared: Prepared, name: str) -> dict:
 
 
 def times_of(prepared: Prepared, name: str) -> list[datetime]:
-    return [time for split in readable_rows(prepared).values() if name in split for time in split[name].times]
+    return [
+        time
+        for split in readable_rows(prepared).values()
+        if name in split
+        for time in split[name].times
+    ]
 
 
 @pytest.mark.parametrize(
     "zone",
-    ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Sao_Paulo", "Africa/Casablanca", "UTC"],
+    [
+        "Europe/Berlin",
+        "America/New_York",
+        "Australia/Lord_Howe",
+        "America/Sao_Paulo",
+        "Africa/Casablanca",
+        "UTC",
+    ],
 )
 @pytest.mark.parametrize("step", ["15min", "30min", "1h"])
 @pytest.mark.parametrize("order", [1, -1])
@@ -63,8 +91,14 @@ def test_local_stamps_are_the_instants_that_were(zone: str, step: str, order: in
     found = instants(put_on_instants(settings(time_zone=zone), observed(wall[::order])))
 
     assert found.equals(truth.tz_localize(None).as_unit("us")[::order])
-    if order == 1 and zone != "Australia/Lord_Howe":  # pandas infers hours that come twice, not halves of them
-        theirs = wall.tz_localize(zone, ambiguous="infer", nonexistent="NaT").tz_convert("UTC").tz_localize(None)
+    if (
+        order == 1 and zone != "Australia/Lord_Howe"
+    ):  # pandas infers hours that come twice, not halves of them
+        theirs = (
+            wall.tz_localize(zone, ambiguous="infer", nonexistent="NaT")
+            .tz_convert("UTC")
+            .tz_localize(None)
+        )
         assert found.equals(theirs.as_unit("us"))
 
 
@@ -74,7 +108,9 @@ def test_times_that_come_once_are_placed_by_rule(rule: str, dst: bool) -> None:
     wall = wall[RNG.random(len(wall)) < 0.9]
     asked = {"time_zone": "Europe/Berlin", "nonexistent_times": "forward"}
     found = put_on_instants(settings(**asked, ambiguous_times=rule), observed(wall))
-    theirs = wall.tz_localize("Europe/Berlin", ambiguous=np.full(len(wall), dst), nonexistent=pandas.Timedelta(hours=1))
+    theirs = wall.tz_localize(
+        "Europe/Berlin", ambiguous=np.full(len(wall), dst), nonexistent=pandas.Timedelta(hours=1)
+    )
 
     assert instants(found).equals(theirs.tz_convert("UTC").tz_localize(None).as_unit("us"))
     if dst:
@@ -85,7 +121,10 @@ def test_times_that_come_once_are_placed_by_rule(rule: str, dst: bool) -> None:
     ("stamps", "minutes"),
     [
         ("01:30 02:00 02:30 02:00 02:30 03:00", "30 60 90 120 150 180"),  # from 23:00 UTC on
-        ("01:30 02:00 02:00 02:30 02:00 02:30 03:00", "30 60 60 90 120 150 180"),  # a row twice, as a meter sent it
+        (
+            "01:30 02:00 02:00 02:30 02:00 02:30 03:00",
+            "30 60 60 90 120 150 180",
+        ),  # a row twice, as a meter sent it
         ("01:00 02:30 02:00 03:00", "0 90 120 180"),
         ("01:00 02:00 02:00 03:00", "0 60 120 180"),
         ("01:00 02:00 03:00", "0 60 180"),
@@ -97,30 +136,44 @@ def test_repeated_hours_are_told_by_their_order(stamps: str, minutes: str) -> No
     found = put_on_instants(settings(time_zone="Europe/Berlin"), observed(wall))
     first = pandas.Timestamp("2021-10-30 23:00")
 
-    assert [first + pandas.Timedelta(int(each), "min") for each in minutes.split()] == list(instants(found))
+    assert [first + pandas.Timedelta(int(each), "min") for each in minutes.split()] == list(
+        instants(found)
+    )
 
 
 @pytest.mark.slow
 def test_times_that_never_were_fail_or_are_dropped_and_counted(tmp_path: Path) -> None:
-    wall = [datetime(2021, 3, 1) + at * timedelta(hours=1) for at in range(2000)]  # 2021-03-28T02:00 is not in Berlin
-    frame = pl.DataFrame({"id": "a", "date": wall, "load": RNG.random(2000), "rain": RNG.random(2000)})
+    wall = [
+        datetime(2021, 3, 1) + at * timedelta(hours=1) for at in range(2000)
+    ]  # 2021-03-28T02:00 is not in Berlin
+    frame = pl.DataFrame(
+        {"id": "a", "date": wall, "load": RNG.random(2000), "rain": RNG.random(2000)}
+    )
     asked = {"entity": "id", "time_zone": "Europe/Berlin"}
     with pytest.raises(
-        headrace.InputError, match=r"1 time does not exist in Europe/Berlin, .* first 2021-03-28 02:00:00"
+        headrace.InputError,
+        match=r"1 time does not exist in Europe/Berlin, .* first 2021-03-28 02:00:00",
     ):
         run(frame, tmp_path / "out", **asked)
     prepared = run(frame, tmp_path / "out", nonexistent_times="drop", **asked)
 
     assert 1 == prepared.manifest.dropped["nonexistent_time"]
-    assert 2000 == sum(prepared.manifest.dropped.values()) + sum(prepared.manifest.facts["source_rows"].values())
-    assert [datetime(2021, 2, 28, 23) + at * timedelta(hours=1) for at in range(1999)] == times_of(prepared, "a")
+    assert 2000 == sum(prepared.manifest.dropped.values()) + sum(
+        prepared.manifest.facts["source_rows"].values()
+    )
+    assert [datetime(2021, 2, 28, 23) + at * timedelta(hours=1) for at in range(1999)] == times_of(
+        prepared, "a"
+    )
     assert headrace.verify(tmp_path / "out").problems == []
 
 
 def test_an_instant_has_no_other_zone(tmp_path: Path) -> None:
-    frame = pl.DataFrame({"id": "a", "date": ["2021-03-01T00:00:00+01:00"] * 3, "load": 1.0, "rain": 2.0})
+    frame = pl.DataFrame(
+        {"id": "a", "date": ["2021-03-01T00:00:00+01:00"] * 3, "load": 1.0, "rain": 2.0}
+    )
     with pytest.raises(
-        headrace.InputError, match=r"parquet: row 1: date is .* has a zone of its own; leave time_zone out"
+        headrace.InputError,
+        match=r"parquet: row 1: date is .* has a zone of its own; leave time_zone out",
     ):
         run(frame, tmp_path / "out", entity="id", time_zone="Europe/Berlin")
     for wrong, told in (
@@ -142,9 +195,18 @@ def test_jittered_stamps_snap_as_pandas_finds_the_nearest(tmp_path: Path) -> Non
     """Slots take the nearest row within the tolerance, as `merge_asof` does; what is farther is off the grid."""
     slots = pandas.date_range("2022-01-01", periods=600, freq="1h")
     jitter = pandas.to_timedelta(RNG.integers(-900, 900, 600), unit="s")
-    extra = slots[::50] + pandas.to_timedelta(RNG.integers(-900, 900, 12), unit="s")  # two rows for one slot
-    frame = pandas.DataFrame({"date": (slots + jitter).append(extra), "load": RNG.random(612), "rain": RNG.random(612)})
-    asked = {"snap": "10m", "duplicate_times": "nearest", "off_grid": "drop", "max_imputation_gap_size": 0}
+    extra = slots[::50] + pandas.to_timedelta(
+        RNG.integers(-900, 900, 12), unit="s"
+    )  # two rows for one slot
+    frame = pandas.DataFrame(
+        {"date": (slots + jitter).append(extra), "load": RNG.random(612), "rain": RNG.random(612)}
+    )
+    asked = {
+        "snap": "10m",
+        "duplicate_times": "nearest",
+        "off_grid": "drop",
+        "max_imputation_gap_size": 0,
+    }
     made = put_on_instants(settings(**asked), observed(frame["date"], frame[["load", "rain"]]))
     on = made.times % 3_600_000_000 == 0
     ours = pandas.DataFrame(made.values[on], instants(made)[on], ["load", "rain"]).sort_index()
@@ -159,7 +221,9 @@ def test_jittered_stamps_snap_as_pandas_finds_the_nearest(tmp_path: Path) -> Non
 
     assert ours.index.equals(theirs.index.as_unit("us"))
     np.testing.assert_allclose(ours.to_numpy(), theirs.to_numpy(), rtol=1e-9)
-    prepared = run(pl.from_pandas(frame).with_columns(id=pl.lit("a")), tmp_path / "out", entity="id", **asked)
+    prepared = run(
+        pl.from_pandas(frame).with_columns(id=pl.lit("a")), tmp_path / "out", entity="id", **asked
+    )
     rows = prepared.manifest.facts["source_rows"]
     assert 612 == sum(prepared.manifest.dropped.values()) + sum(rows.values())
     assert {"snapped_times"} == report(prepared, "a")["times"].keys()
@@ -172,13 +236,21 @@ def test_jittered_stamps_snap_as_pandas_finds_the_nearest(tmp_path: Path) -> Non
 )
 @pytest.mark.parametrize("rule", ["mean", "sum", "total", "min", "max", "first", "last"])
 def test_resampled_steps_are_those_of_pandas(frequency: str, theirs: str, rule: str) -> None:
-    times = pandas.to_datetime(RNG.integers(0, 400 * 86_400, 4000), unit="s") + pandas.Timedelta(days=10_000)
+    times = pandas.to_datetime(RNG.integers(0, 400 * 86_400, 4000), unit="s") + pandas.Timedelta(
+        days=10_000
+    )
     values = RNG.gamma(1, 5, (4000, 2))
     values[RNG.random(values.shape) < 0.3] = np.nan
     made = put_on_instants(settings(frequency=frequency, resample=rule), observed(times, values))
     frame = pandas.DataFrame(values, times).sort_index(kind="stable")
-    resampler = frame.resample(theirs, **({} if theirs in ("1D", "MS", "QS") else {"origin": "epoch"}))
-    expected = resampler.sum(min_count=int(rule == "sum")) if rule in ("sum", "total") else getattr(resampler, rule)()
+    resampler = frame.resample(
+        theirs, **({} if theirs in ("1D", "MS", "QS") else {"origin": "epoch"})
+    )
+    expected = (
+        resampler.sum(min_count=int(rule == "sum"))
+        if rule in ("sum", "total")
+        else getattr(resampler, rule)()
+    )
     empty = 0.0 if rule == "total" else np.nan
     ours = pandas.DataFrame(made.values, instants(made)).reindex(expected.index, fill_value=empty)
 
@@ -200,7 +272,10 @@ def test_several_frequencies_become_the_coarsest(tmp_path: Path) -> None:
     prepared = run(source, tmp_path / "out", heard, **asked)
 
     assert "1d" == prepared.manifest.facts["frequency"]
-    assert any(isinstance(each, Note) and "1d (1), 1h (1), 6h (1); 1d is taken" in each.text for each in heard)
+    assert any(
+        isinstance(each, Note) and "1d (1), 1h (1), 6h (1); 1d is taken" in each.text
+        for each in heard
+    )
     assert [60] * 3 == [len(times_of(prepared, name)) for name in ("hours", "days", "sixes")]
     assert 60 * (24 + 1 + 4) == sum(prepared.manifest.facts["source_rows"].values())
     assert {"joined_rows": 60 * 23} == report(prepared, "hours")["times"]
@@ -223,7 +298,9 @@ def test_business_days_are_those_of_pandas(listed: bool) -> None:
     assert np.array_equal(np.arange(len(days)), placed.positions)
     assert np.array_equal(times, placed.axis.times())
     assert np.array_equal(times[900:], placed.axis.tail(900, len(times)).times())
-    between = pandas.date_range("1960-01-01", "2019-12-31").difference(days) + pandas.Timedelta(hours=17)
+    between = pandas.date_range("1960-01-01", "2019-12-31").difference(days) + pandas.Timedelta(
+        hours=17
+    )
     off = place_rows(np.append(times, between.as_unit("us").asi8), step).off_grid
     assert np.array_equal(off, np.arange(len(times), len(times) + len(between)))
     if not listed:
@@ -234,38 +311,62 @@ def test_trading_days_are_neighbours(tmp_path: Path) -> None:
     """A market's own days: windows lead over weekends and holidays, and rows on other days are off the grid."""
     days = pandas.bdate_range("2019-01-01", periods=500).delete([50, 51, 120, 300])
     (tmp_path / "days.txt").write_text("\n".join(f"{day:%Y-%m-%d}" for day in days))
-    frame = pl.DataFrame({"id": "a", "date": days, "load": RNG.random(496), "rain": RNG.random(496)})
-    extra = frame[:1].with_columns(date=pl.lit(datetime(2019, 6, 1)).cast(frame["date"].dtype))  # a Saturday
+    frame = pl.DataFrame(
+        {"id": "a", "date": days, "load": RNG.random(496), "rain": RNG.random(496)}
+    )
+    extra = frame[:1].with_columns(
+        date=pl.lit(datetime(2019, 6, 1)).cast(frame["date"].dtype)
+    )  # a Saturday
     asked = {"entity": "id", "frequency": "1b", "business_days": f"@{tmp_path / 'days.txt'}"}
     prepared = run(frame, tmp_path / "out", **asked)
 
     assert [0, list(days)] == [report(prepared, "a")["added_rows"], times_of(prepared, "a")]
     assert "1b" == prepared.manifest.facts["frequency"]
     assert headrace.verify(tmp_path / "out").problems == []
-    assert 4 == report(run(frame, tmp_path / "weekdays", entity="id", frequency="1b"), "a")["added_rows"]
-    with pytest.raises(headrace.InputError, match="1 time is between steps of 1b, first 2019-06-01"):
+    assert (
+        4
+        == report(run(frame, tmp_path / "weekdays", entity="id", frequency="1b"), "a")["added_rows"]
+    )
+    with pytest.raises(
+        headrace.InputError, match="1 time is between steps of 1b, first 2019-06-01"
+    ):
         run(pl.concat([frame, extra]), tmp_path / "other", **asked)
-    windows = pytest.importorskip("headrace.windows").open(tmp_path / "out", "train", input_length=30, output_length=5)
+    windows = pytest.importorskip("headrace.windows").open(
+        tmp_path / "out", "train", input_length=30, output_length=5
+    )
     assert 297 - 34 == len(windows)
     assert days[29] == pandas.Timestamp(int(windows[0]["input_end_date"]), unit="us")
-    with pytest.raises(headrace.SettingsError, match="business_days names 'Monday', which is not a day"):
+    with pytest.raises(
+        headrace.SettingsError, match="business_days names 'Monday', which is not a day"
+    ):
         settings(frequency="1b", business_days="Monday")
     with pytest.raises(headrace.SettingsError, match="business_days are of frequency 1b"):
         settings(business_days="2020-01-01")
 
 
 def test_rows_of_weekends_join_the_day_before(tmp_path: Path) -> None:
-    times = pandas.to_datetime(RNG.integers(0, 400 * 86_400, 3000), unit="s") + pandas.Timedelta(days=9_000)
+    times = pandas.to_datetime(RNG.integers(0, 400 * 86_400, 3000), unit="s") + pandas.Timedelta(
+        days=9_000
+    )
     values = RNG.random((3000, 2))
     made = put_on_instants(settings(frequency="1b", resample="sum"), observed(times, values))
     theirs = pandas.DataFrame(values, times).resample("B").sum(min_count=1).dropna()
 
-    np.testing.assert_allclose(pandas.DataFrame(made.values, instants(made)).to_numpy(), theirs.to_numpy(), rtol=1e-9)
+    np.testing.assert_allclose(
+        pandas.DataFrame(made.values, instants(made)).to_numpy(), theirs.to_numpy(), rtol=1e-9
+    )
     assert instants(made).equals(theirs.index.as_unit("us"))
 
 
 def test_an_integer_index_counts_seconds(tmp_path: Path) -> None:
-    frame = pl.DataFrame({"id": "a", "date": np.arange(3, 303) * 10, "load": RNG.random(300), "rain": RNG.random(300)})
+    frame = pl.DataFrame(
+        {
+            "id": "a",
+            "date": np.arange(3, 303) * 10,
+            "load": RNG.random(300),
+            "rain": RNG.random(300),
+        }
+    )
     prepared = run(
         frame.sample(fraction=1, shuffle=True, seed=1),
         tmp_path / "out",
@@ -275,7 +376,9 @@ def test_an_integer_index_counts_seconds(tmp_path: Path) -> None:
     )
 
     assert "10s" == prepared.manifest.facts["frequency"]
-    assert [datetime(1970, 1, 1) + timedelta(seconds=10 * at) for at in range(3, 303)] == times_of(prepared, "a")
+    assert [datetime(1970, 1, 1) + timedelta(seconds=10 * at) for at in range(3, 303)] == times_of(
+        prepared, "a"
+    )
 
 
 @pytest.mark.slow
@@ -283,12 +386,18 @@ def test_the_calendar_is_that_of_the_clocks_and_windows_count_hours(tmp_path: Pa
     """On both days on which the clocks change, every step is an hour, and each hour of the day is the one they show."""
     local = pandas.date_range("2024-01-01", "2024-12-31", freq="1h", tz="Europe/Berlin")
     load = np.arange(float(len(local)))
-    frame = pl.DataFrame({"date": local.strftime("%Y-%m-%d %H:%M").to_list(), "load": load, "rain": load})
-    made = run(frame, tmp_path / "out", time_zone="Europe/Berlin", calendar=["hour_of_day", "day_of_week"])
+    frame = pl.DataFrame(
+        {"date": local.strftime("%Y-%m-%d %H:%M").to_list(), "load": load, "rain": load}
+    )
+    made = run(
+        frame, tmp_path / "out", time_zone="Europe/Berlin", calendar=["hour_of_day", "day_of_week"]
+    )
     windows = open_windows(made.run.parents[1], "all", input_length=24, output_length=24)
     batch = windows.batch(range(len(windows)))
     named = dict(zip(windows.future_names, np.moveaxis(batch["future"], 2, 0), strict=True))
-    first = pandas.DatetimeIndex(batch["input_end_date"]).tz_localize("UTC").tz_convert("Europe/Berlin")
+    first = (
+        pandas.DatetimeIndex(batch["input_end_date"]).tz_localize("UTC").tz_convert("Europe/Berlin")
+    )
     hours = np.array([(first + pandas.Timedelta(hours=step)).hour for step in range(1, 25)]).T
     days = np.array([(first + pandas.Timedelta(hours=step)).day_of_week for step in range(1, 25)]).T
 

@@ -31,7 +31,10 @@ from headrace.series.pipelines.save import load_pipelines
 
 
 def plain(
-    days: int, *, flow: dict[int, float | None] | None = None, rain: dict[int, float | None] | None = None
+    days: int,
+    *,
+    flow: dict[int, float | None] | None = None,
+    rain: dict[int, float | None] | None = None,
 ) -> list[Row]:
     """A value every day, but for the days that are given."""
     flow, rain = flow or {}, rain or {}
@@ -60,7 +63,9 @@ def test_time_is_never_squeezed_over_an_outage(tmp_path: Path) -> None:
 def test_missing_days_become_rows(tmp_path: Path) -> None:
     """T1: so that a window of rows is a window of days."""
     rows = [row for place, row in enumerate(plain(60)) if place not in (20, 21, 40)]
-    prepared = series(write_basins(tmp_path / "in", {"a": rows}), tmp_path / "out", max_imputation_gap_size=0)
+    prepared = series(
+        write_basins(tmp_path / "in", {"a": rows}), tmp_path / "out", max_imputation_gap_size=0
+    )
 
     flows = [row[0] for split in SPLITS for row in stored(prepared)[split]["a"].values]
     assert [20, 21, 40] == [place for place, flow in enumerate(flows) if flow is None]
@@ -95,7 +100,9 @@ def test_every_parameter_of_a_pipeline_is_part_of_the_run(tmp_path: Path) -> Non
     source = write_basins(tmp_path / "in", {"a": a_basin(1), "b": a_basin(2)})
     runs = [
         series(
-            source, tmp_path / "out", preprocessing_configs={"features": {"strategy": "per_group", "pipeline": [step]}}
+            source,
+            tmp_path / "out",
+            preprocessing_configs={"features": {"strategy": "per_group", "pipeline": [step]}},
         )
         for step in (
             {"step": "StandardScaler"},
@@ -131,11 +138,14 @@ STATIC = {"static_entity": "gauge", "static_features": ["area", "height"]}
 
 def test_a_missing_static_value_is_never_a_zero(tmp_path: Path) -> None:
     """T11: missing attributes became 0 behind the scaler, and a basin without any became a row of zeros."""
-    source = write_basins(tmp_path / "in", {name: a_basin(place) for place, name in enumerate("abcd")})
+    source = write_basins(
+        tmp_path / "in", {name: a_basin(place) for place, name in enumerate("abcd")}
+    )
     table = statics(tmp_path / "static.csv", ["a,1,10", "b,2,NA", "c,6,40"])
 
     with pytest.raises(
-        headrace.InputError, match="2 of 4 entities lack static features, first b: has no static height"
+        headrace.InputError,
+        match="2 of 4 entities lack static features, first b: has no static height",
     ):
         series(source, tmp_path / "out", static=table, **STATIC)
     dropped = series(source, tmp_path / "out", static=table, missing_static="drop_entity", **STATIC)
@@ -163,13 +173,22 @@ def test_static_scalers_know_retained_entities_only(tmp_path: Path) -> None:
     """T11: the static pipeline was fitted on everything that was asked for, before the quality check."""
     basins = {"a": a_basin(1), "b": a_basin(2), "c": plain(9), "d": a_basin(4)}
     source = write_basins(tmp_path / "in", basins)
-    table = statics(tmp_path / "static.csv", ["a,1,10", "b,2,20", "c,1000000,1", "d,3,30", "stranger,-5e9,0"])
+    table = statics(
+        tmp_path / "static.csv", ["a,1,10", "b,2,20", "c,1000000,1", "d,3,30", "stranger,-5e9,0"]
+    )
     prepared = series(source, tmp_path / "out", static=table, min_train_years=0.05, **STATIC)
 
     found = pq.read_table(prepared.run / "processed_static_features.parquet")
     assert ["a", "b", "d"] == found["gauge"].to_pylist()
-    np.testing.assert_allclose((np.array([1, 2, 3]) - 2) / np.std([1, 2, 3]), found["area"].to_numpy(), rtol=1e-6)
-    assert 1 == json.loads((prepared.run / "quality_summary.json").read_bytes())["attributes_without_series"]
+    np.testing.assert_allclose(
+        (np.array([1, 2, 3]) - 2) / np.std([1, 2, 3]), found["area"].to_numpy(), rtol=1e-6
+    )
+    assert (
+        1
+        == json.loads((prepared.run / "quality_summary.json").read_bytes())[
+            "attributes_without_series"
+        ]
+    )
 
 
 def test_an_unknown_entity_is_an_error_and_not_unscaled(tmp_path: Path) -> None:
@@ -201,7 +220,12 @@ def spoil(directory: Path, name: str) -> None:
     rows = a_basin(3, outages=0, lost_days=0.0)
     path = directory / f"{name}.parquet"
     table = pa.table(
-        {"date": [START + day * DAY for day in range(50)], "rain": [1.0] * 50, "flow": [2.0] * 50, "cold": [3.0] * 50}
+        {
+            "date": [START + day * DAY for day in range(50)],
+            "rain": [1.0] * 50,
+            "flow": [2.0] * 50,
+            "cold": [3.0] * 50,
+        }
     )
     if name == "cut":
         parquet(path, rows)
@@ -213,10 +237,17 @@ def spoil(directory: Path, name: str) -> None:
     elif name == "text":
         pq.write_table(table.set_column(1, "rain", pa.array(["1", "wet", *["2"] * 48])), path)
     elif name == "infinite":
-        pq.write_table(table.set_column(1, "rain", pa.array([1.0, 2.0, float("inf"), *[2.0] * 47])), path)
+        pq.write_table(
+            table.set_column(1, "rain", pa.array([1.0, 2.0, float("inf"), *[2.0] * 47])), path
+        )
     elif name == "dates":
         dates = [f"2001-01-{day + 1:02d}" for day in range(30)]
-        pq.write_table(table.slice(0, 30).set_column(0, "date", pa.array([dates[0], "2001-13-01", *dates[2:]])), path)
+        pq.write_table(
+            table.slice(0, 30).set_column(
+                0, "date", pa.array([dates[0], "2001-13-01", *dates[2:]])
+            ),
+            path,
+        )
     elif name == "no_rows":
         pq.write_table(table.slice(0, 0), path)
     elif name in ("twice", "between"):
@@ -239,7 +270,9 @@ def test_one_bad_file_fails_alone_with_its_reason(tmp_path: Path) -> None:
 
     summary = json.loads((prepared.run / "quality_summary.json").read_bytes())
     assert sorted(good) == summary["retained_basins"]
-    assert (15, 4, 11) == tuple(summary[f"{word}_basins"] for word in ("original", "passed", "failed"))
+    assert (15, 4, 11) == tuple(
+        summary[f"{word}_basins"] for word in ("original", "passed", "failed")
+    )
     assert set(BAD_FILES) == set(summary["excluded_basins"])
     for name, reason in BAD_FILES.items():
         assert reason in summary["excluded_basins"][name], name
@@ -251,14 +284,20 @@ def test_one_bad_file_fails_alone_with_its_reason(tmp_path: Path) -> None:
 
 def test_a_bad_row_of_a_long_table_fails_its_entity_alone(tmp_path: Path) -> None:
     rows = [(name, row) for name in "abc" for row in plain(40)]
-    source = parquet(tmp_path / "in" / "long.parquet", [row for _, row in rows], [name for name, _ in rows])
+    source = parquet(
+        tmp_path / "in" / "long.parquet", [row for _, row in rows], [name for name, _ in rows]
+    )
     table = pq.read_table(source)
     texts = [str(value) for value in table["rain"].to_pylist()]
     texts[45] = "wet"
-    pq.write_table(table.set_column(table.column_names.index("rain"), "rain", pa.array(texts)), source)
+    pq.write_table(
+        table.set_column(table.column_names.index("rain"), "rain", pa.array(texts)), source
+    )
     prepared = series(source, tmp_path / "out", entity="gauge")
 
-    assert ["a", "c"] == json.loads((prepared.run / "quality_summary.json").read_bytes())["retained_basins"]
+    assert ["a", "c"] == json.loads((prepared.run / "quality_summary.json").read_bytes())[
+        "retained_basins"
+    ]
     assert "row 46: rain is 'wet'" in report(prepared, "b")["failure_reason"]
 
 
@@ -280,7 +319,9 @@ def test_there_is_no_success_before_everything_is_there(tmp_path: Path) -> None:
     """T15: the mark was touched in a directory that other processes wrote to; and no basin at all was a success."""
     source = write_basins(tmp_path / "in", {"a": plain(9)})
 
-    with pytest.raises(headrace.InputError, match="no entity of 1 passes; a: 5 observed targets would train"):
+    with pytest.raises(
+        headrace.InputError, match="no entity of 1 passes; a: 5 observed targets would train"
+    ):
         series(source, tmp_path / "out", min_train_years=1)
     assert not list((tmp_path / "out").glob("runs/*/_SUCCESS"))
     assert not list((tmp_path / "out").glob("runs/*/manifest.json"))
@@ -298,13 +339,20 @@ def test_null_and_nan_are_the_same_absence(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_rows_that_may_be_dropped_are_counted(tmp_path: Path) -> None:
-    rows = [*plain(50), Row(START + 4 * DAY, 99.0, 1.0, 1.0), Row(datetime(2001, 1, 5, 7), 1.0, 1.0, 1.0)]
+    rows = [
+        *plain(50),
+        Row(START + 4 * DAY, 99.0, 1.0, 1.0),
+        Row(datetime(2001, 1, 5, 7), 1.0, 1.0, 1.0),
+    ]
     source = write_basins(tmp_path / "in", {"a": rows})
     first = series(source, tmp_path / "out", duplicate_times="first", off_grid="drop")
     last = series(source, tmp_path / "out", duplicate_times="last", off_grid="drop")
 
     for prepared in (first, last):
-        assert (1, 1) == (prepared.manifest.dropped["duplicate_time"], prepared.manifest.dropped["off_grid"])
+        assert (1, 1) == (
+            prepared.manifest.dropped["duplicate_time"],
+            prepared.manifest.dropped["off_grid"],
+        )
         assert [] == headrace.verify(tmp_path / "out", run=prepared.manifest.run_id).problems
     flows = [pytest.approx(load_pipelines(tmp_path / "out", run=each.manifest.run_id).inverse_transform(np.array([stored(each)["train"]["a"].values[4][0]]), entity="a")[0], rel=1e-5) for each in (first, last)]  # fmt: skip
     assert flows == [4.0, 99.0]
@@ -335,7 +383,9 @@ def test_rows_that_may_be_dropped_are_counted(tmp_path: Path) -> None:
         ({"preprocessing_configs": {"target": {"strategy": "unified", "pipeline": ["StandardScaler"]}}}, "without fit_on_n_basins"),
     ],
 )  # fmt: skip
-def test_settings_that_cannot_work_are_refused_before_any_work(tmp_path: Path, asked: dict, message: str) -> None:
+def test_settings_that_cannot_work_are_refused_before_any_work(
+    tmp_path: Path, asked: dict, message: str
+) -> None:
     with pytest.raises(headrace.SettingsError) as refused:
         settings(tmp_path, **asked)
 
@@ -346,8 +396,14 @@ def test_settings_that_cannot_work_are_refused_before_any_work(tmp_path: Path, a
 def test_names_of_any_kind_are_entities(tmp_path: Path) -> None:
     names = ["a/b", "..", "_x", ".hidden", "ä ö", "100%", "a", "A" * 300, "007"]
     rows = [(name, row) for place, name in enumerate(names) for row in plain(40)]
-    source = parquet(tmp_path / "in" / "long.parquet", [row for _, row in rows], [name for name, _ in rows])
+    source = parquet(
+        tmp_path / "in" / "long.parquet", [row for _, row in rows], [name for name, _ in rows]
+    )
     prepared = series(source, tmp_path / "out", entity="gauge")
 
-    assert sorted(names) == sorted(stored(prepared)["train"]) == sorted(readable_rows(prepared)["test"])
+    assert (
+        sorted(names)
+        == sorted(stored(prepared)["train"])
+        == sorted(readable_rows(prepared)["test"])
+    )
     assert [] == headrace.verify(tmp_path / "out").problems

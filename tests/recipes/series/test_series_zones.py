@@ -15,24 +15,33 @@ BEGIN, ROWS = datetime(2024, 2, 1), 1500  # the clocks of Berlin change on 31 Ma
 
 def write(path: Path, times: pl.Series) -> Path:
     path.parent.mkdir(parents=True)
-    frame = pl.DataFrame({"date": times, "flow": np.arange(len(times)) % 37, "rain": np.arange(len(times)) % 11})
+    frame = pl.DataFrame(
+        {"date": times, "flow": np.arange(len(times)) % 37, "rain": np.arange(len(times)) % 11}
+    )
     frame.write_csv(path) if path.suffix == ".csv" else frame.write_parquet(path)
     return path.parent
 
 
 def run(source: Path, out: Path) -> Prepared:
-    recipe = headrace.Series(source=[source], target="flow", features=["rain"], min_train_years=0.01)
+    recipe = headrace.Series(
+        source=[source], target="flow", features=["rain"], min_train_years=0.01
+    )
     return headrace.prepare(recipe, out)
 
 
 def outputs(prepared: Prepared) -> dict[str, bytes]:
-    files = [*prepared.run.glob("processed_time_series/**/*.parquet"), *prepared.run.glob("store/*")]
+    files = [
+        *prepared.run.glob("processed_time_series/**/*.parquet"),
+        *prepared.run.glob("store/*"),
+    ]
     return {path.relative_to(prepared.run).as_posix(): path.read_bytes() for path in files}
 
 
 @pytest.mark.slow
 def test_one_instant_is_one_time_however_it_is_written(tmp_path: Path) -> None:
-    berlin = pl.datetime_range(BEGIN, BEGIN + timedelta(hours=ROWS), "1h", time_zone="Europe/Berlin", eager=True)
+    berlin = pl.datetime_range(
+        BEGIN, BEGIN + timedelta(hours=ROWS), "1h", time_zone="Europe/Berlin", eager=True
+    )
     utc = berlin.dt.convert_time_zone("UTC")
     written = {
         "zoned.parquet": berlin,
@@ -51,11 +60,18 @@ def test_one_instant_is_one_time_however_it_is_written(tmp_path: Path) -> None:
 
 
 def test_local_days_are_told_where_their_clocks_change(tmp_path: Path) -> None:
-    days = pl.datetime_range(BEGIN, BEGIN + timedelta(days=200), "1d", time_zone="Europe/Berlin", eager=True)
-    with pytest.raises(headrace.InputError, match="between steps of 1d, .* clocks change are not equal steps in UTC"):
+    days = pl.datetime_range(
+        BEGIN, BEGIN + timedelta(days=200), "1d", time_zone="Europe/Berlin", eager=True
+    )
+    with pytest.raises(
+        headrace.InputError,
+        match="between steps of 1d, .* clocks change are not equal steps in UTC",
+    ):
         run(write(tmp_path / "zoned/a.parquet", days), tmp_path / "out")
 
-    assert run(write(tmp_path / "dates/a.parquet", days.dt.date()), tmp_path / "out").how == "computed"
+    assert (
+        run(write(tmp_path / "dates/a.parquet", days.dt.date()), tmp_path / "out").how == "computed"
+    )
 
 
 def test_other_times_between_days_are_not_taken_for_that(tmp_path: Path) -> None:

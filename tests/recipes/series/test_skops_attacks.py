@@ -26,7 +26,9 @@ def test_a_trusted_name_in_a_skops_file_is_no_way_to_another_object(func: str) -
     with zipfile.ZipFile(io.BytesIO(to_skops([1]))) as archive:
         schema = json.loads(archive.read("schema.json"))
     inner = {
-        **{key: value for key, value in schema.items() if key not in ("protocol", "_skops_version")},
+        **{
+            key: value for key, value in schema.items() if key not in ("protocol", "_skops_version")
+        },
         "__id__": 999,
     }
     schema["__class__"], schema["__module__"], schema["__loader__"] = "dtype", "numpy", "MethodNode"

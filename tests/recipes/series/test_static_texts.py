@@ -22,17 +22,30 @@ def encoded(*columns: str, step: str = "OneHotEncoder", **params: object) -> dic
     return {"strategy": "unified", "columns": list(columns), "pipeline": [{"step": step, **params}]}
 
 
-def asked(tmp_path: Path, *pipelines: dict, features: tuple[str, ...] = ("soil", "area"), **more: object) -> dict:
+def asked(
+    tmp_path: Path, *pipelines: dict, features: tuple[str, ...] = ("soil", "area"), **more: object
+) -> dict:
     """Five basins, of which `empty` fails and has a soil of its own; a stranger has another one."""
     source = tmp_path / "raw"
     if not source.exists():
-        write_basins(source, {name: a_basin(place) for place, name in enumerate(["a", "b", "c", "d"])})
+        write_basins(
+            source, {name: a_basin(place) for place, name in enumerate(["a", "b", "c", "d"])}
+        )
         write_basins(source, {"empty": a_basin(9)[:2]})
         (tmp_path / "static.csv").write_text(
             "gauge,area,soil,code\na,1,clay,7\nb,2, sand,08\nc,3,clay,7\nd,4,silt,7\nempty,5,moor,1\nstranger,6,ice,9\n"
         )
-    static = {"static": tmp_path / "static.csv", "static_entity": "gauge", "static_features": features}
-    return {"source": source, **static, "preprocessing_configs": {"static_features": list(pipelines)}, **more}
+    static = {
+        "static": tmp_path / "static.csv",
+        "static_entity": "gauge",
+        "static_features": features,
+    }
+    return {
+        "source": source,
+        **static,
+        "preprocessing_configs": {"static_features": list(pipelines)},
+        **more,
+    }
 
 
 def statics(prepared: headrace.types.Prepared) -> dict[str, list]:
@@ -62,7 +75,9 @@ def test_numbers_are_texts_where_an_encoder_says_so(tmp_path: Path) -> None:
     prepared = series(out=tmp_path / "out", **asked(tmp_path, ordinal, features=("code", "soil")))
 
     found = statics(prepared)
-    assert {"code": [1, 0, 1, 1], "soil": [0, 1, 0, 2]} == {name: found[name] for name in ("code", "soil")}
+    assert {"code": [1, 0, 1, 1], "soil": [0, 1, 0, 2]} == {
+        name: found[name] for name in ("code", "soil")
+    }
     assert [("08", "7"), ("clay", "sand", "silt")] == list(
         load_pipelines(tmp_path / "out").static_encoders[0].categories
     )
@@ -78,7 +93,9 @@ def test_a_fit_is_loaded_in_both_forms_and_knows_no_others(tmp_path: Path, trust
     (encoder,) = pipelines.static_encoders
     assert ("area",) == pipelines.static_features.columns
     assert [[0, 1, 0]] == encoder.transform({"soil": ["sand"]}).tolist()
-    with pytest.raises(headrace.InputError, match="'soil' is 'moor', which is none of the 3 categories"):
+    with pytest.raises(
+        headrace.InputError, match="'soil' is 'moor', which is none of the 3 categories"
+    ):
         encoder.transform({"soil": ["moor"]})
 
 
@@ -92,7 +109,9 @@ def test_the_same_bytes_for_any_workers_and_places_of_the_files(tmp_path: Path) 
 
 def test_parameters_of_an_encoder_are_in_the_run_id(tmp_path: Path) -> None:
     plain = series(out=tmp_path / "out", **asked(tmp_path, SCALED, encoded("soil")))
-    dropping = series(out=tmp_path / "out", **asked(tmp_path, SCALED, encoded("soil", drop="first")))
+    dropping = series(
+        out=tmp_path / "out", **asked(tmp_path, SCALED, encoded("soil", drop="first"))
+    )
 
     assert plain.manifest.run_id != dropping.manifest.run_id
     assert ["area", "soil_sand", "soil_silt"] == dropping.manifest.facts["static_columns"]
@@ -100,17 +119,23 @@ def test_parameters_of_an_encoder_are_in_the_run_id(tmp_path: Path) -> None:
 
 def test_scikit_learn_objects_are_the_same_run(tmp_path: Path) -> None:
     preprocessing = pytest.importorskip("sklearn.preprocessing")
-    words = series(out=tmp_path / "out", **asked(tmp_path, SCALED, encoded("soil", handle_unknown="ignore")))
+    words = series(
+        out=tmp_path / "out", **asked(tmp_path, SCALED, encoded("soil", handle_unknown="ignore"))
+    )
     step = preprocessing.OneHotEncoder(handle_unknown="ignore")
     objects = {"strategy": "unified", "columns": ["soil"], "pipeline": step}
 
-    assert words.manifest.run_id == series(out=tmp_path / "out", **asked(tmp_path, SCALED, objects)).manifest.run_id
+    assert (
+        words.manifest.run_id
+        == series(out=tmp_path / "out", **asked(tmp_path, SCALED, objects)).manifest.run_id
+    )
 
 
 def test_an_encoder_that_saw_others_is_found(tmp_path: Path) -> None:
     """As if `moor`, which no retained basin has, had been in the fit."""
     prepared = series(
-        out=tmp_path / "out", **asked(tmp_path, encoded("soil", step="OrdinalEncoder"), features=("soil",))
+        out=tmp_path / "out",
+        **asked(tmp_path, encoded("soil", step="OrdinalEncoder"), features=("soil",)),
     )
     pipelines = load_pipelines(tmp_path / "out")
     step = pipelines.static_encoders[0].step
@@ -129,7 +154,11 @@ def test_an_encoder_that_saw_others_is_found(tmp_path: Path) -> None:
             {},
             "static.csv: row 1: soil is 'clay', which is not a number; .* leave 'soil' out, or encode it by a pipeline",
         ),
-        ([SCALED, encoded("soil", categories=[["clay", "sand"]])], {}, "'soil' is 'silt', which is none of the 2"),
+        (
+            [SCALED, encoded("soil", categories=[["clay", "sand"]])],
+            {},
+            "'soil' is 'silt', which is none of the 2",
+        ),
         (
             [SCALED, encoded("soil")],
             {"missing_static": "mean", "null_values": ["silt"]},
@@ -142,7 +171,9 @@ def test_an_encoder_that_saw_others_is_found(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_encoded_is_an_error(tmp_path: Path, pipelines: list, more: dict, says: str) -> None:
+def test_what_cannot_be_encoded_is_an_error(
+    tmp_path: Path, pipelines: list, more: dict, says: str
+) -> None:
     given = asked(tmp_path, *pipelines, **more)
     if not pipelines:
         del given["preprocessing_configs"]
@@ -152,8 +183,15 @@ def test_what_cannot_be_encoded_is_an_error(tmp_path: Path, pipelines: list, mor
 
 
 def test_two_columns_of_one_name_are_an_error(tmp_path: Path) -> None:
-    given = asked(tmp_path, encoded("soil"), {**SCALED, "columns": ["soil_clay"]}, features=("soil", "soil_clay"))
-    (tmp_path / "static.csv").write_text("gauge,soil_clay,soil\na,1,clay\nb,2,sand\nc,3,clay\nd,4,silt\nempty,5,moor\n")
+    given = asked(
+        tmp_path,
+        encoded("soil"),
+        {**SCALED, "columns": ["soil_clay"]},
+        features=("soil", "soil_clay"),
+    )
+    (tmp_path / "static.csv").write_text(
+        "gauge,soil_clay,soil\na,1,clay\nb,2,sand\nc,3,clay\nd,4,silt\nempty,5,moor\n"
+    )
 
     with pytest.raises(headrace.InputError, match="would have the same name, first 'soil_clay'"):
         series(out=tmp_path / "out", **given)
@@ -163,25 +201,40 @@ def test_tables_that_say_different_texts_are_an_error(tmp_path: Path) -> None:
     given = asked(tmp_path, SCALED, encoded("soil"))
     (tmp_path / "other.csv").write_text("gauge,soil\na,loam\n")
 
-    with pytest.raises(headrace.InputError, match="soil of a is '(loam|clay)', .* has '(loam|clay)' for it"):
-        series(out=tmp_path / "out", **{**given, "static": [tmp_path / "static.csv", tmp_path / "other.csv"]})
+    with pytest.raises(
+        headrace.InputError, match="soil of a is '(loam|clay)', .* has '(loam|clay)' for it"
+    ):
+        series(
+            out=tmp_path / "out",
+            **{**given, "static": [tmp_path / "static.csv", tmp_path / "other.csv"]},
+        )
 
 
 @pytest.mark.parametrize(
     ("configs", "says"),
     [
-        ({"features": encoded("rain", "cold")}, "preprocessing_configs.features: OneHotEncoder makes numbers of texts"),
+        (
+            {"features": encoded("rain", "cold")},
+            "preprocessing_configs.features: OneHotEncoder makes numbers of texts",
+        ),
         (
             {"target": {"strategy": "per_group", "pipeline": ["OrdinalEncoder"]}},
             "preprocessing_configs.target: OrdinalEncoder makes numbers of texts",
         ),
         (
-            {"static_features": {"strategy": "unified", "pipeline": ["OneHotEncoder", "StandardScaler"]}},
+            {
+                "static_features": {
+                    "strategy": "unified",
+                    "pipeline": ["OneHotEncoder", "StandardScaler"],
+                }
+            },
             "OneHotEncoder -> StandardScaler; an encoder is the only step",
         ),
     ],
 )
-def test_encoders_elsewhere_are_refused_before_any_work(tmp_path: Path, configs: dict, says: str) -> None:
+def test_encoders_elsewhere_are_refused_before_any_work(
+    tmp_path: Path, configs: dict, says: str
+) -> None:
     with pytest.raises(headrace.SettingsError, match=says):
         settings(tmp_path, preprocessing_configs=configs)
 
@@ -201,7 +254,10 @@ def test_geology_of_camels_us(tmp_path: Path) -> None:
             static_features=("elev_mean", "geol_1st_class"),
             min_train_years=1,
             preprocessing_configs={
-                "static_features": [{**SCALED, "columns": ["elev_mean"]}, encoded("geol_1st_class")],
+                "static_features": [
+                    {**SCALED, "columns": ["elev_mean"]},
+                    encoded("geol_1st_class"),
+                ],
             },
         ),
         tmp_path / "out",

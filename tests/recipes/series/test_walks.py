@@ -18,12 +18,20 @@ torch = pytest.importorskip("torch", reason="needs torch")
 CAMELS = Path(__file__).parents[4] / "shared/data/job4-camels-us"
 
 
-def first_run(tmp_path: Path, source: Path, target: str, *flags: object, **settings: object) -> Path:
+def first_run(
+    tmp_path: Path, source: Path, target: str, *flags: object, **settings: object
+) -> Path:
     """Run what `init` writes; return the output directory."""
     config, out = tmp_path / "config.yaml", tmp_path / "out"
-    asked = command("init", "series", source, "--target", target, "--out", out, "--config", config, *flags)
+    asked = command(
+        "init", "series", source, "--target", target, "--out", out, "--config", config, *flags
+    )
     assert asked.returncode == 0, asked.stderr
-    done = command("run", config, *(word for name, value in settings.items() for word in ("--set", f"{name}={value}")))
+    done = command(
+        "run",
+        config,
+        *(word for name, value in settings.items() for word in ("--set", f"{name}={value}")),
+    )
     assert done.returncode == 0, done.stderr
     assert headrace.verify(out).problems == []
     return out
@@ -34,7 +42,9 @@ def trained(out: Path, **shape: object) -> tuple[float, float]:
     torch.manual_seed(0)
     windows = headrace.windows.open(out, "train", **shape)
     lstm = torch.nn.LSTM(len(windows.windows.input_names), 8, batch_first=True)
-    head = torch.nn.Linear(8 + len(windows.windows.future_names) * shape["output_length"], shape["output_length"])
+    head = torch.nn.Linear(
+        8 + len(windows.windows.future_names) * shape["output_length"], shape["output_length"]
+    )
     optimizer = torch.optim.Adam([*lstm.parameters(), *head.parameters()], lr=0.02)
     losses = []
     for batch in windows.stream(batch_size=32, seed=0):
@@ -56,16 +66,24 @@ def test_energy_by_the_clocks_of_a_zone(tmp_path: Path) -> None:
     for name in ("home", "shop"):
         load = 5 + 2 * np.sin(times.hour * np.pi / 12) + draw.normal(0, 0.2, len(times))
         raw[name] = pd.DataFrame(
-            {"time": times.strftime("%Y-%m-%d %H:%M"), "load": load, "warmth": draw.random(len(times))}
+            {
+                "time": times.strftime("%Y-%m-%d %H:%M"),
+                "load": load,
+                "warmth": draw.random(len(times)),
+            }
         )
         raw[name].to_csv(tmp_path / f"meters/{name}.csv", index=False)
     out = first_run(tmp_path, tmp_path / "meters", "load", "--time-zone", "Europe/Berlin")
     before, after = trained(out, input_length=48, output_length=24, is_autoregressive=True)
-    windows = headrace.windows.open_windows(out, "test", input_length=48, output_length=24, is_autoregressive=True)
+    windows = headrace.windows.open_windows(
+        out, "test", input_length=48, output_length=24, is_autoregressive=True
+    )
     batch = windows.batch(range(len(windows)))
     worst = 0.0
     for name, table in raw.items():
-        own = table.set_index(pd.DatetimeIndex(table["time"]).tz_localize("Europe/Berlin", ambiguous="infer"))
+        own = table.set_index(
+            pd.DatetimeIndex(table["time"]).tz_localize("Europe/Berlin", ambiguous="infer")
+        )
         own = own[["load", "warmth"]].tz_convert("UTC").tz_localize(None)
         train = own.iloc[: int(0.6 * len(own))]
         scaled = (own - train.mean()) / train.std(ddof=0)
@@ -76,7 +94,9 @@ def test_energy_by_the_clocks_of_a_zone(tmp_path: Path) -> None:
 
     assert after < before
     assert worst < 1e-6
-    assert {2} == set(table["time"].value_counts()[lambda counts: counts > 1])  # the clocks did change
+    assert {2} == set(
+        table["time"].value_counts()[lambda counts: counts > 1]
+    )  # the clocks did change
 
 
 def test_shops_with_promotions_that_are_known(tmp_path: Path) -> None:
@@ -88,9 +108,9 @@ def test_shops_with_promotions_that_are_known(tmp_path: Path) -> None:
             rows.append((item, date(2023, 1, 1).toordinal() + day, *known, promotion))
     table = pl.DataFrame(rows, ["item", "day", "sold", "price", "promotion"], orient="row")
     days = table["day"] - date(1970, 1, 1).toordinal()
-    table.with_columns(date=days.cast(pl.Int32).cast(pl.Date), price=pl.col("price") + draw.random(len(table))).drop(
-        "day"
-    ).write_csv(tmp_path / "sales.csv")
+    table.with_columns(
+        date=days.cast(pl.Int32).cast(pl.Date), price=pl.col("price") + draw.random(len(table))
+    ).drop("day").write_csv(tmp_path / "sales.csv")
     out = first_run(tmp_path, tmp_path / "sales.csv", "sold")
     before, after = trained(out, input_length=28, output_length=14)
     ahead = headrace.windows.open_windows(

@@ -28,7 +28,10 @@ ids = st.lists(st.text(max_size=4), min_size=1, max_size=40)
 
 
 def hashes(*pairs: tuple[int, int]) -> Hashes:
-    return Hashes(np.array([high for high, _ in pairs], np.uint64), np.array([low for _, low in pairs], np.uint64))
+    return Hashes(
+        np.array([high for high, _ in pairs], np.uint64),
+        np.array([low for _, low in pairs], np.uint64),
+    )
 
 
 def known(texts: list[str], seed: int = 42, pieces: int = 1) -> Hashes:
@@ -72,7 +75,9 @@ def test_the_ratio_is_the_decimal_it_is_written_as(n: int, ratio: float, expecte
 
 
 @given(ids, st.integers(1, 6), st.randoms(use_true_random=False))
-def test_order_repeats_and_sharding_play_no_part(texts: list[str], pieces: int, shuffler: random.Random) -> None:
+def test_order_repeats_and_sharding_play_no_part(
+    texts: list[str], pieces: int, shuffler: random.Random
+) -> None:
     other = [*texts, *shuffler.sample(texts, len(texts) // 2)]
     shuffler.shuffle(other)
     one, two = allocate(known(texts), 0.5), allocate(known(other, pieces=pieces), 0.5)
@@ -89,7 +94,9 @@ def test_every_known_entity_has_a_side_and_others_are_unseen(texts: list[str]) -
     assert [len(set(texts)) // 2, len(set(texts)) - len(set(texts)) // 2] == [
         int((sides == side).sum()) for side in (TRAIN, VAL)
     ]
-    assert [UNSEEN] == allocation.side_of(hash_entities(pa.array(["never seen"], pa.large_string()), 42)).tolist()
+    assert [UNSEEN] == allocation.side_of(
+        hash_entities(pa.array(["never seen"], pa.large_string()), 42)
+    ).tolist()
 
 
 def test_another_seed_trains_other_entities() -> None:
@@ -130,11 +137,17 @@ def test_entities_that_share_half_a_hash_stay_apart(
     allocation = allocate(entities.ordered(), 0.5)
     distinct = sorted(set(before))
     expected = [
-        UNSEEN if pair not in distinct else TRAIN if distinct.index(pair) < len(distinct) // 2 else VAL
+        UNSEEN
+        if pair not in distinct
+        else TRAIN
+        if distinct.index(pair) < len(distinct) // 2
+        else VAL
         for pair in asked
     ]
 
-    assert distinct == list(zip(allocation.entities.high.tolist(), allocation.entities.low.tolist(), strict=True))
+    assert distinct == list(
+        zip(allocation.entities.high.tolist(), allocation.entities.low.tolist(), strict=True)
+    )
     assert expected == allocation.side_of(hashes(*asked)).tolist()
 
 

@@ -24,15 +24,25 @@ def column(values: list[object], kind: pa.DataType | None = None) -> pa.ChunkedA
         ([2**64 - 1], pa.uint64(), ["18446744073709551615"]),
         ([17850.0, 1.5, None, float("nan")], pa.float64(), ["17850", "1.5", None, None]),
         ([float("nan"), 2.0], pa.float32(), [None, "2"]),
-        ([123456789012.0, -(2.0**62), -0.0], pa.float64(), ["123456789012", "-4611686018427387904", "0"]),
-        ([2.0**63, 1e300, float("inf"), 0.25], pa.float64(), ["9.223372036854776e+18", "1e+300", "inf", "0.25"]),
+        (
+            [123456789012.0, -(2.0**62), -0.0],
+            pa.float64(),
+            ["123456789012", "-4611686018427387904", "0"],
+        ),
+        (
+            [2.0**63, 1e300, float("inf"), 0.25],
+            pa.float64(),
+            ["9.223372036854776e+18", "1e+300", "inf", "0.25"],
+        ),
         ([True, None], pa.bool_(), ["true", None]),
         ([b"ab", b""], pa.binary(), ["ab", None]),
         ([b"ab"], pa.binary(2), ["ab"]),
         (["x", None], pa.large_string(), ["x", None]),
     ],
 )
-def test_an_entity_is_known_by_its_text(values: list[object], kind: pa.DataType, expected: list[str | None]) -> None:
+def test_an_entity_is_known_by_its_text(
+    values: list[object], kind: pa.DataType, expected: list[str | None]
+) -> None:
     assert expected == as_text(column(values, kind), ["NA"], "entity 'id'").to_pylist()
 
 
@@ -57,7 +67,10 @@ def test_bytes_that_are_not_utf8_are_no_entity() -> None:
         (["-1", "1"], {"-1": -1, "1": 1}),
         (["1", "x"], {"1": 0, "x": 1}),
         (["1_0", "2_0"], {"1_0": 0, "2_0": 1}),
-        (["9007199254740992", "9007199254740993"], {"9007199254740992": 2**53, "9007199254740993": 2**53 + 1}),
+        (
+            ["9007199254740992", "9007199254740993"],
+            {"9007199254740992": 2**53, "9007199254740993": 2**53 + 1},
+        ),
         (["nan", "yes"], {"nan": 0, "yes": 1}),
         (["12345678901234567890", "1"], {"1": 0, "12345678901234567890": 1}),
         ([], {}),
@@ -81,7 +94,8 @@ def test_a_label_map_does_not_depend_on_the_order_of_labels(texts: list[str]) ->
 @pytest.mark.parametrize("odd", ["0.5", "nan", "NaN", "inf", "1e300", "-.5"])
 def test_a_label_among_numbers_that_is_no_whole_number_is_an_error(odd: str) -> None:
     with pytest.raises(
-        InputError, match=rf"label '{odd}' appears among numbers and is not a class; .* leave label= out"
+        InputError,
+        match=rf"label '{odd}' appears among numbers and is not a class; .* leave label= out",
     ):
         columns.label_map(["0", odd])
 
@@ -100,12 +114,16 @@ def test_fractions_alone_are_no_classes() -> None:
         ([1.0, float("nan"), None, 2.5], pa.float64(), ["1", None, None, "2.5"]),
     ],
 )
-def test_labels_are_known_by_their_text(values: list[object], kind: pa.DataType, expected: list[str | None]) -> None:
+def test_labels_are_known_by_their_text(
+    values: list[object], kind: pa.DataType, expected: list[str | None]
+) -> None:
     assert expected == columns.label_texts(column(values, kind), ["NA"]).to_pylist()
 
 
 def test_classes_are_looked_up_and_null_stays_null() -> None:
-    assert [1, None, 0] == columns.class_numbers(column(["b", None, "a"], pa.string()), {"a": 0, "b": 1}).to_pylist()
+    assert [1, None, 0] == columns.class_numbers(
+        column(["b", None, "a"], pa.string()), {"a": 0, "b": 1}
+    ).to_pylist()
 
 
 TARGETS = ["main", "a", "b"]
@@ -117,7 +135,12 @@ TARGETS = ["main", "a", "b"]
         ([0, 1, None, None], [1, 0, 2, None], pa.int64(), [1, 1, 2, None]),
         ([0.5, 1.0, None, None], [0.25, 2.0, 3.5, None], pa.float64(), [0.5, 2.0, 3.5, None]),
         (["0", "1", "", "NA"], ["1", "0.5", "2", ""], pa.string(), ["1", "1", "2", None]),
-        (["0.25", "-1", None, None], ["0.5", "-2", None, "1e3"], pa.string(), ["0.5", "-1", None, "1000"]),
+        (
+            ["0.25", "-1", None, None],
+            ["0.5", "-2", None, "1e3"],
+            pa.string(),
+            ["0.5", "-1", None, "1000"],
+        ),
         ([True, False, None, None], [False, False, True, None], pa.bool_(), [1, 0, 1, None]),
     ],
 )
@@ -130,7 +153,9 @@ def test_the_main_target_is_the_maximum_of_the_others(
 
 
 def test_large_whole_targets_keep_their_digits() -> None:
-    table = pa.table({"main": pa.nulls(1, pa.int64()), "a": pa.array([2**53 + 1]), "b": pa.array([5])})
+    table = pa.table(
+        {"main": pa.nulls(1, pa.int64()), "a": pa.array([2**53 + 1]), "b": pa.array([5])}
+    )
 
     assert [2**53 + 1] == columns.main_target(table, TARGETS, "main", []).to_pylist()
 
@@ -142,13 +167,20 @@ def test_a_target_that_is_no_number_is_an_error_with_row_and_value() -> None:
         columns.main_target(table, TARGETS, "main", [])
 
 
-@given(st.lists(st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**53) + 1, 2**53 - 1).map(float)))
+@given(
+    st.lists(
+        st.floats(allow_nan=False, allow_infinity=False)
+        | st.integers(-(2**53) + 1, 2**53 - 1).map(float)
+    )
+)
 def test_number_texts_read_back_as_the_numbers(values: list[float]) -> None:
     texts = columns.number_texts(column(values, pa.float64())).to_pylist()
 
     assert values == [float(text) for text in texts]
     assert all(
-        "." not in text for value, text in zip(values, texts, strict=True) if value.is_integer() and abs(value) < 2**53
+        "." not in text
+        for value, text in zip(values, texts, strict=True)
+        if value.is_integer() and abs(value) < 2**53
     )
 
 
@@ -160,15 +192,25 @@ def test_number_texts_read_back_as_the_numbers(values: list[float]) -> None:
         (["true", "false", "1", "0"], "bool", pa.bool_(), [True, False, True, False]),
     ],
 )
-def test_declared_types_are_read(texts: list[str | None], word: str, kind: pa.DataType, expected: list[object]) -> None:
-    table = typed(pa.table({"x": pa.array(texts, pa.string())}), {"x": kind}, ["NA"], "part-0.csv", 0)
+def test_declared_types_are_read(
+    texts: list[str | None], word: str, kind: pa.DataType, expected: list[object]
+) -> None:
+    table = typed(
+        pa.table({"x": pa.array(texts, pa.string())}), {"x": kind}, ["NA"], "part-0.csv", 0
+    )
 
     assert expected == table["x"].to_pylist()
 
 
 @pytest.mark.parametrize(
     ("kind", "value"),
-    [(pa.int8(), "300"), (pa.int32(), "1.5"), (pa.int64(), "x"), (pa.bool_(), "maybe"), (pa.date32(), "2025-02-30")],
+    [
+        (pa.int8(), "300"),
+        (pa.int32(), "1.5"),
+        (pa.int64(), "x"),
+        (pa.bool_(), "maybe"),
+        (pa.date32(), "2025-02-30"),
+    ],
 )
 def test_a_value_of_another_than_its_declared_type_is_an_error_with_file_row_and_value(
     kind: pa.DataType, value: str
@@ -176,7 +218,9 @@ def test_a_value_of_another_than_its_declared_type_is_an_error_with_file_row_and
     good = {pa.date32(): "2025-01-01"}.get(kind, "1")
     table = pa.table({"x": [good, good, good, value, good]})
 
-    with pytest.raises(InputError, match=rf"part-0\.csv: row 104: x is '{value}', declared {re.escape(str(kind))}"):
+    with pytest.raises(
+        InputError, match=rf"part-0\.csv: row 104: x is '{value}', declared {re.escape(str(kind))}"
+    ):
         typed(table, {"x": kind}, [], "part-0.csv", 100)
 
 

@@ -24,17 +24,29 @@ ASKED: dict[str, Any] = {"source": "in", "time": "date", "entity": "id", "split_
         ({"time_zone": "../etc/passwd"}, "which is not an IANA time zone"),
         ({"time_format": "dd.mm.yyyy"}, "time_format is 'dd.mm.yyyy'; give auto, iso"),
         ({"format": "xml"}, "format is 'xml'"),
-        ({"format": "parquet", "compression": "gz"}, "compression is 'gz', Parquet takes none, snappy, lz4, zstd"),
-        ({"format": "csv", "compression": "snappy"}, "compression is 'snappy', csv takes none, gz, zst"),
+        (
+            {"format": "parquet", "compression": "gz"},
+            "compression is 'gz', Parquet takes none, snappy, lz4, zstd",
+        ),
+        (
+            {"format": "csv", "compression": "snappy"},
+            "compression is 'snappy', csv takes none, gz, zst",
+        ),
         ({"targets": "a,b"}, "targets and main_task_index go together"),
         ({"main_task_index": 0}, "targets and main_task_index go together"),
         ({"targets": ["a"], "main_task_index": 0}, "give two or more different columns"),
         ({"targets": ["a", "a"], "main_task_index": 0}, "give two or more different columns"),
-        ({"targets": ["a", "b"], "main_task_index": 2}, "main_task_index is 2, there are 2 targets"),
+        (
+            {"targets": ["a", "b"], "main_task_index": 2},
+            "main_task_index is 2, there are 2 targets",
+        ),
         ({"targets": ["id", "b"], "main_task_index": 0}, "the main target 'id' is also the entity"),
         ({"label": "date"}, "label is 'date', which is also the time"),
         ({"label": "id"}, "label is 'id', which is also the entity"),
-        ({"label": "y", "types": {"y": "int8"}}, "types['y'] is 'int8', but a label becomes int64 class numbers"),
+        (
+            {"label": "y", "types": {"y": "int8"}},
+            "types['y'] is 'int8', but a label becomes int64 class numbers",
+        ),
         ({"time": "id"}, "time and entity are both 'id'"),
         ({"types": {"x": "integer"}}, "type 'integer' is not known"),
         ({"train_rato": 0.5}, "'train_rato' is not a setting; did you mean 'train_ratio'"),
@@ -44,7 +56,9 @@ ASKED: dict[str, Any] = {"source": "in", "time": "date", "entity": "id", "split_
     ],
     ids=str,
 )
-def test_a_setting_that_cannot_work_is_refused_when_it_is_built(more: dict[str, Any], message: str) -> None:
+def test_a_setting_that_cannot_work_is_refused_when_it_is_built(
+    more: dict[str, Any], message: str
+) -> None:
     with pytest.raises(SettingsError) as caught:
         TemporalSplit(**(ASKED | more))
     assert message in str(caught.value)
@@ -57,7 +71,14 @@ def test_a_setting_that_is_needed_is_asked_for(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["2025-01-01", "20250101", dt.date(2025, 1, 1), dt.datetime(2025, 1, 1), "2025-01-01T01:00:00+01:00"]
+    "value",
+    [
+        "2025-01-01",
+        "20250101",
+        dt.date(2025, 1, 1),
+        dt.datetime(2025, 1, 1),
+        "2025-01-01T01:00:00+01:00",
+    ],
 )
 def test_a_split_date_may_be_written_in_several_ways(value: object) -> None:
     settings = TemporalSplit(**(ASKED | {"split_date": value}))
@@ -78,7 +99,9 @@ def test_one_source_or_several_may_be_given(source: object) -> None:
 
 
 def test_the_configuration_makes_the_same_settings_again() -> None:
-    settings = TemporalSplit(**ASKED, targets=["a", "b"], main_task_index=1, types={"x": "int8"}, null_values=["NA"])
+    settings = TemporalSplit(
+        **ASKED, targets=["a", "b"], main_task_index=1, types={"x": "int8"}, null_values=["NA"]
+    )
     record = settings.config()
 
     assert "temporal_split" == record.pop("recipe")

@@ -24,15 +24,23 @@ def wall(moment: dt.datetime) -> int:
 
 @given(st.sampled_from(ZONES), st.datetimes(dt.datetime(1975, 1, 1), dt.datetime(2037, 1, 1)))
 @settings(max_examples=examples(300))
-def test_an_instant_has_the_wall_clock_time_that_zoneinfo_gives_it(key: str, moment: dt.datetime) -> None:
+def test_an_instant_has_the_wall_clock_time_that_zoneinfo_gives_it(
+    key: str, moment: dt.datetime
+) -> None:
     zone = ZoneInfo(key)
     cutoff = cutoff_at(moment.replace(tzinfo=dt.UTC), zone)
 
     assert micros(moment.replace(tzinfo=dt.UTC)) == cutoff.instant_us
-    assert wall(moment.replace(tzinfo=dt.UTC).astimezone(zone).replace(tzinfo=None)) == cutoff.wall_us
+    assert (
+        wall(moment.replace(tzinfo=dt.UTC).astimezone(zone).replace(tzinfo=None)) == cutoff.wall_us
+    )
 
 
-@given(st.sampled_from(ZONES), st.datetimes(dt.datetime(1975, 1, 1), dt.datetime(2037, 1, 1)), st.integers(-7200, 7200))
+@given(
+    st.sampled_from(ZONES),
+    st.datetimes(dt.datetime(1975, 1, 1), dt.datetime(2037, 1, 1)),
+    st.integers(-7200, 7200),
+)
 @settings(max_examples=examples(300))
 def test_a_wall_clock_time_is_before_the_cutoff_when_both_its_moments_are(
     key: str, at: dt.datetime, seconds: int
@@ -54,9 +62,15 @@ FOLDS = [
 @pytest.mark.parametrize(("key", "change"), FOLDS)
 @given(cut=st.integers(-5400, 5400), row=st.integers(-12_600, 12_600))
 @settings(max_examples=examples(200))
-def test_sides_hold_around_clocks_set_back(key: str, change: dt.datetime, cut: int, row: int) -> None:
+def test_sides_hold_around_clocks_set_back(
+    key: str, change: dt.datetime, cut: int, row: int
+) -> None:
     moment = change.replace(tzinfo=dt.UTC) + dt.timedelta(seconds=cut)
-    shown = (change.replace(tzinfo=dt.UTC) + dt.timedelta(seconds=row)).astimezone(ZoneInfo(key)).replace(tzinfo=None)
+    shown = (
+        (change.replace(tzinfo=dt.UTC) + dt.timedelta(seconds=row))
+        .astimezone(ZoneInfo(key))
+        .replace(tzinfo=None)
+    )
 
     check_sides(key, moment, shown)
 
@@ -83,7 +97,10 @@ def test_the_repeated_hour_is_exactly_what_happens_twice(key: str, change: dt.da
     cutoff = cutoff_at(at, zone)
     start = wall(after.replace(tzinfo=None))
 
-    assert (start, start + span // dt.timedelta(microseconds=1)) == (cutoff.fold_start_us, cutoff.fold_end_us)
+    assert (start, start + span // dt.timedelta(microseconds=1)) == (
+        cutoff.fold_start_us,
+        cutoff.fold_end_us,
+    )
 
 
 @pytest.mark.parametrize("key", ZONES)
@@ -96,14 +113,25 @@ def test_an_ordinary_day_has_no_repeated_hour(key: str) -> None:
 def test_a_date_without_offset_is_wall_clock_time_of_the_zone() -> None:
     cutoff = cutoff_at(dt.datetime(2025, 1, 1), ZoneInfo("Europe/Berlin"))
 
-    assert Cutoff(micros(dt.datetime(2024, 12, 31, 23, tzinfo=dt.UTC)), *[wall(dt.datetime(2025, 1, 1))] * 3) == cutoff
+    assert (
+        Cutoff(
+            micros(dt.datetime(2024, 12, 31, 23, tzinfo=dt.UTC)),
+            *[wall(dt.datetime(2025, 1, 1))] * 3,
+        )
+        == cutoff
+    )
 
 
 @pytest.mark.parametrize(
     ("when", "why"),
-    [(dt.datetime(2025, 3, 30, 2, 30), "does not exist"), (dt.datetime(2025, 10, 26, 2, 30), "happens twice")],
+    [
+        (dt.datetime(2025, 3, 30, 2, 30), "does not exist"),
+        (dt.datetime(2025, 10, 26, 2, 30), "happens twice"),
+    ],
 )
-def test_a_cutoff_that_clocks_skip_or_repeat_is_an_error_unless_it_has_an_offset(when: dt.datetime, why: str) -> None:
+def test_a_cutoff_that_clocks_skip_or_repeat_is_an_error_unless_it_has_an_offset(
+    when: dt.datetime, why: str
+) -> None:
     zone = ZoneInfo("Europe/Berlin")
 
     with pytest.raises(ValueError, match=rf"{why} in Europe/Berlin.*give it with an offset"):

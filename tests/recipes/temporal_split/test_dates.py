@@ -24,7 +24,9 @@ def read(values: list[object], kind: pa.DataType | None = None, date_format: str
     return parse_dates(pa.chunked_array([pa.array(values, kind)]), date_format)
 
 
-def one(value: object, kind: pa.DataType | None = None, date_format: str = "auto") -> tuple[int | None, str | None]:
+def one(
+    value: object, kind: pa.DataType | None = None, date_format: str = "auto"
+) -> tuple[int | None, str | None]:
     """The microseconds and form of one value, (None, None) if it is unreadable."""
     dates = read([value], kind, date_format)
     assert bool(dates.unreadable[0]) == (dates.micros[0] == MISSING)
@@ -85,7 +87,9 @@ DAY = micros(dt.datetime(2025, 1, 5))
         ("", (None, None)),
     ],
 )
-@pytest.mark.parametrize("beside", [[], [None], ["2025-01-05"], ["no date"], ["2025-01-05T00:00:00Z"]], ids=str)
+@pytest.mark.parametrize(
+    "beside", [[], [None], ["2025-01-05"], ["no date"], ["2025-01-05T00:00:00Z"]], ids=str
+)
 def test_a_text_is_read_alike_whatever_stands_beside_it(
     text: str, expected: tuple[int | None, str | None], beside: list[str | None]
 ) -> None:
@@ -104,14 +108,22 @@ def spelled(moment: dt.datetime) -> st.SearchStrategy[str]:
     return st.sampled_from([moment.isoformat(), moment.isoformat(" "), plain])
 
 
-offsets = st.none() | st.integers(-23 * 60, 23 * 60).map(lambda minutes: dt.timezone(dt.timedelta(minutes=minutes)))
+offsets = st.none() | st.integers(-23 * 60, 23 * 60).map(
+    lambda minutes: dt.timezone(dt.timedelta(minutes=minutes))
+)
 moments = st.builds(
-    lambda at, zone: at.replace(tzinfo=zone), st.datetimes(dt.datetime(2, 1, 1), dt.datetime(9998, 1, 1)), offsets
+    lambda at, zone: at.replace(tzinfo=zone),
+    st.datetimes(dt.datetime(2, 1, 1), dt.datetime(9998, 1, 1)),
+    offsets,
 )
 
 
 @pytest.mark.slow
-@given(st.lists(moments.flatmap(lambda at: st.tuples(st.just(at), spelled(at))), min_size=1, max_size=5))
+@given(
+    st.lists(
+        moments.flatmap(lambda at: st.tuples(st.just(at), spelled(at))), min_size=1, max_size=5
+    )
+)
 @settings(max_examples=examples(400))
 def test_iso_texts_are_what_datetime_says(pairs: list[tuple[dt.datetime, str]]) -> None:
     dates = read([text for _, text in pairs], pa.string())
@@ -131,7 +143,8 @@ def test_a_column_is_read_as_its_values_are_one_by_one(values: list[str]) -> Non
     together = read(list(values), pa.string())
 
     assert [one(value, pa.string())[0] for value in values] == [
-        None if bad else int(at) for bad, at in zip(together.unreadable, together.micros, strict=True)
+        None if bad else int(at)
+        for bad, at in zip(together.unreadable, together.micros, strict=True)
     ]
 
 
@@ -141,7 +154,9 @@ def test_a_column_is_read_as_its_values_are_one_by_one(values: list[str]) -> Non
 )
 def test_yyyymmdd_is_the_day_it_says(day: dt.date, kind: pa.DataType) -> None:
     number = int(f"{day:%Y%m%d}")
-    value = str(number) if kind == pa.string() else float(number) if kind == pa.float64() else number
+    value = (
+        str(number) if kind == pa.string() else float(number) if kind == pa.float64() else number
+    )
 
     assert (micros(dt.datetime.combine(day, dt.time())), "yyyymmdd") == one(value, kind)
 
@@ -156,8 +171,13 @@ def test_a_number_of_8_digits_that_is_no_day_is_unreadable(number: int) -> None:
     assert (micros(day), "yyyymmdd") == one(number)
 
 
-@given(st.datetimes(dt.datetime(2001, 9, 10), dt.datetime(2100, 1, 1)), st.sampled_from(["epoch_s", "epoch_ms"]))
-def test_epochs_are_told_apart_by_their_digits_and_keep_microseconds(moment: dt.datetime, form: str) -> None:
+@given(
+    st.datetimes(dt.datetime(2001, 9, 10), dt.datetime(2100, 1, 1)),
+    st.sampled_from(["epoch_s", "epoch_ms"]),
+)
+def test_epochs_are_told_apart_by_their_digits_and_keep_microseconds(
+    moment: dt.datetime, form: str
+) -> None:
     at = micros(moment)
     value = at / (1e6 if form == "epoch_s" else 1e3)
 
@@ -167,11 +187,21 @@ def test_epochs_are_told_apart_by_their_digits_and_keep_microseconds(moment: dt.
 
 @pytest.mark.parametrize(
     ("value", "form"),
-    [(-86400, "epoch_s"), (-86400000, "epoch_ms"), (0, "epoch_s"), (-0.5, "epoch_s"), (99, "epoch_ms")],
+    [
+        (-86400, "epoch_s"),
+        (-86400000, "epoch_ms"),
+        (0, "epoch_s"),
+        (-0.5, "epoch_s"),
+        (99, "epoch_ms"),
+    ],
 )
 def test_a_declared_epoch_may_be_any_number_also_negative(value: float, form: str) -> None:
-    assert (round(value * (1e6 if form == "epoch_s" else 1e3)), form) == one(value, date_format=form)
-    assert (round(value * (1e6 if form == "epoch_s" else 1e3)), form) == one(str(value), pa.string(), form)
+    assert (round(value * (1e6 if form == "epoch_s" else 1e3)), form) == one(
+        value, date_format=form
+    )
+    assert (round(value * (1e6 if form == "epoch_s" else 1e3)), form) == one(
+        str(value), pa.string(), form
+    )
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), 1e300, -1e300, 2.0**63])
@@ -185,7 +215,9 @@ def test_a_declared_form_reads_no_other() -> None:
     for place, date_format in enumerate(["iso", "yyyymmdd", "epoch_s", "epoch_ms"]):
         readable = [not bad for bad in read(values, pa.string(), date_format).unreadable]
         assert readable[place]
-        assert date_format in ("epoch_s", "epoch_ms") or [place] == np.flatnonzero(readable).tolist()
+        assert (
+            date_format in ("epoch_s", "epoch_ms") or [place] == np.flatnonzero(readable).tolist()
+        )
 
 
 @pytest.mark.parametrize(
@@ -203,7 +235,9 @@ def test_a_declared_form_reads_no_other() -> None:
         ("2025-01-05", "%d/%m/%Y", (None, None)),
     ],
 )
-def test_a_pattern_reads_what_it_says(text: str, pattern: str, expected: tuple[int | None, str | None]) -> None:
+def test_a_pattern_reads_what_it_says(
+    text: str, pattern: str, expected: tuple[int | None, str | None]
+) -> None:
     assert expected == one(text, pa.string(), pattern)
 
 
@@ -211,12 +245,16 @@ def test_a_pattern_reads_what_it_says(text: str, pattern: str, expected: tuple[i
 @pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
 @given(moment=st.datetimes(dt.datetime(1678, 1, 1), dt.datetime(2262, 1, 1)))
 @settings(max_examples=examples(30))
-def test_timestamps_of_any_unit_are_the_same_moment(unit: str, zone: str | None, moment: dt.datetime) -> None:
+def test_timestamps_of_any_unit_are_the_same_moment(
+    unit: str, zone: str | None, moment: dt.datetime
+) -> None:
     step = {"s": 10**6, "ms": 10**3}.get(unit, 1)
     moment = moment.replace(microsecond=moment.microsecond // step * step)
     value = moment if zone is None else moment.replace(tzinfo=dt.UTC).astimezone(ZoneInfo(zone))
 
-    assert (micros(moment), "iso" if zone is None else "iso_zoned") == one(value, pa.timestamp(unit, zone))
+    assert (micros(moment), "iso" if zone is None else "iso_zoned") == one(
+        value, pa.timestamp(unit, zone)
+    )
 
 
 def test_nanoseconds_are_rounded_down_also_before_1970() -> None:
@@ -231,11 +269,17 @@ def test_dates_are_their_midnight(kind: pa.DataType) -> None:
     assert (-86_400_000_000, "iso") == one(dt.date(1969, 12, 31), kind)
 
 
-@pytest.mark.parametrize("kind", [pa.string(), pa.int64(), pa.float64(), pa.date32(), pa.timestamp("ns"), pa.null()])
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.int64(), pa.float64(), pa.date32(), pa.timestamp("ns"), pa.null()]
+)
 def test_a_null_is_missing_and_not_unreadable(kind: pa.DataType) -> None:
     dates = read([None], kind)
 
-    assert ([MISSING], [False], frozenset()) == (dates.micros.tolist(), dates.unreadable.tolist(), dates.forms)
+    assert ([MISSING], [False], frozenset()) == (
+        dates.micros.tolist(),
+        dates.unreadable.tolist(),
+        dates.forms,
+    )
 
 
 @pytest.mark.parametrize("value", [True, [1], {"a": 1}, b"2025"])

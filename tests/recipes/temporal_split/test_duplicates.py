@@ -22,7 +22,9 @@ from laws import examples
 from tables import HEADER, digests, fresh, small_source, split, split_column, split_rows, write_rows
 
 SPLITS = ("train", "val", "test")
-BIRDS = Path(__file__).parents[3].parent / "shared" / "data" / "job2-faa-bird-remarks" / "birds.csv.gz"
+BIRDS = (
+    Path(__file__).parents[3].parent / "shared" / "data" / "job2-faa-bird-remarks" / "birds.csv.gz"
+)
 NAMES = ("id", "date", "row", "text", "more")
 CONTENT = ["text", "more"]
 WORDS = ("group", "drop", "count", "allow")
@@ -30,13 +32,17 @@ WORDS = ("group", "drop", "count", "allow")
 ids = st.sampled_from("abcdefgh")
 dates = st.sampled_from(["2024-06-01", "2024-12-31", "2025-01-01", "2025-03-01"])
 texts = st.sampled_from(["", "x", "y", "x,y", 'q"q', "n\nl", "0"])
-tables = st.lists(st.lists(st.tuples(ids, dates, texts, texts), max_size=10), min_size=1, max_size=3)
+tables = st.lists(
+    st.lists(st.tuples(ids, dates, texts, texts), max_size=10), min_size=1, max_size=3
+)
 
 
 def write(directory: Path, table: list[list[tuple[str, ...]]], extension: str = ".csv") -> Path:
     number = 0
     for place, rows in enumerate(table):
-        numbered = [(id_, date, str(number + at), *rest) for at, (id_, date, *rest) in enumerate(rows)]
+        numbered = [
+            (id_, date, str(number + at), *rest) for at, (id_, date, *rest) in enumerate(rows)
+        ]
         number += len(rows)
         write_rows(directory / f"part-{place:05d}{extension}", NAMES, numbered)
     return directory
@@ -52,7 +58,10 @@ def attempt(source: Path, out: Path, **asked: Any) -> Prepared | None:
 
 
 def rows_by_split(prepared: Prepared) -> dict[str, list[tuple[str, ...]]]:
-    return {name: [tuple(value or "" for value in row) for row in split_rows(prepared.run, name)] for name in SPLITS}
+    return {
+        name: [tuple(value or "" for value in row) for row in split_rows(prepared.run, name)]
+        for name in SPLITS
+    }
 
 
 def content(row: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -71,12 +80,17 @@ def in_earlier_split(found: dict[str, list[tuple[str, ...]]]) -> dict[str, int]:
 
 
 def repeated(found: dict[str, list[tuple[str, ...]]]) -> dict[str, int]:
-    held = {name: [each for each in map(content, rows) if each is not None] for name, rows in found.items()}
+    held = {
+        name: [each for each in map(content, rows) if each is not None]
+        for name, rows in found.items()
+    }
     return {name: len(each) - len(set(each)) for name, each in held.items()}
 
 
 @pytest.mark.slow
-@given(tables, st.sampled_from([0.2, 0.5, 0.9]), st.sampled_from(["keep", "drop"]), st.integers(0, 3))
+@given(
+    tables, st.sampled_from([0.2, 0.5, 0.9]), st.sampled_from(["keep", "drop"]), st.integers(0, 3)
+)
 @settings(max_examples=examples(100))
 def test_rows_go_where_a_plain_implementation_sends_them(
     tmp_path: Path, table: list[Any], ratio: float, val_in_test: str, seed: int
@@ -89,7 +103,11 @@ def test_rows_go_where_a_plain_implementation_sends_them(
     for word, prepared in made.items():
         if prepared is None:
             continue
-        found, facts, dropped = rows_by_split(prepared), prepared.manifest.facts, prepared.manifest.dropped
+        found, facts, dropped = (
+            rows_by_split(prepared),
+            prepared.manifest.facts,
+            prepared.manifest.dropped,
+        )
         numbers = [int(row[2]) for name in SPLITS for row in found[name]]
 
         assert len(set(numbers)) == len(numbers) == total - sum(dropped.values())  # law 1
@@ -106,12 +124,16 @@ def test_rows_go_where_a_plain_implementation_sends_them(
     kept = rows_by_split(count)
     assert kept == rows_by_split(allow)
     if (drop := made["drop"]) is not None:
-        assert_only_the_earliest_stays(kept, rows_by_split(drop), drop.manifest.dropped["duplicate"])
+        assert_only_the_earliest_stays(
+            kept, rows_by_split(drop), drop.manifest.dropped["duplicate"]
+        )
     if (group := made["group"]) is not None:
         assert_grouped(kept, group, ratio)
 
 
-def assert_only_the_earliest_stays(kept: dict[str, Any], found: dict[str, Any], dropped: int) -> None:
+def assert_only_the_earliest_stays(
+    kept: dict[str, Any], found: dict[str, Any], dropped: int
+) -> None:
     ordered = sorted((row[1], int(row[2]), name, row) for name in SPLITS for row in kept[name])
     seen: set[Any] = set()
     expected: dict[str, list[Any]] = {name: [] for name in SPLITS}
@@ -120,7 +142,9 @@ def assert_only_the_earliest_stays(kept: dict[str, Any], found: dict[str, Any], 
             expected[name].append(row)
         seen |= {content(row)} - {None}
 
-    assert {name: Counter(rows) for name, rows in expected.items()} == {n: Counter(rows) for n, rows in found.items()}
+    assert {name: Counter(rows) for name, rows in expected.items()} == {
+        n: Counter(rows) for n, rows in found.items()
+    }
     assert sum(map(len, kept.values())) - sum(map(len, found.values())) == dropped
 
 
@@ -147,7 +171,9 @@ def assert_grouped(kept: dict[str, Any], group: Prepared, ratio: float) -> None:
     }
     assert all(each <= trains or not each & trains for each in units)
     assert facts["train_entities"] == len(trains)
-    if 0 < len([each for each in units if each <= trains]) < len(units) - 1:  # no side was filled by force
+    if (
+        0 < len([each for each in units if each <= trains]) < len(units) - 1
+    ):  # no side was filled by force
         assert abs(len(trains) - wanted) <= max(map(len, units))
     if all(len(each) == 1 for each in units):
         assert kept["train"] == found["train"]
@@ -182,10 +208,16 @@ def test_all_formats_compare_alike(tmp_path: Path, table: list[Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("word", WORDS)
 @pytest.mark.parametrize("extension", [".csv", ".jsonl", ".parquet"])
-def test_any_number_of_workers_makes_the_same_files(tmp_path: Path, word: str, extension: str) -> None:
+def test_any_number_of_workers_makes_the_same_files(
+    tmp_path: Path, word: str, extension: str
+) -> None:
     source = reviews(tmp_path / "in", extension)
     found = [
-        digests(split(source, tmp_path / f"out{workers}", workers=workers, duplicates=word, content="text").run)
+        digests(
+            split(
+                source, tmp_path / f"out{workers}", workers=workers, duplicates=word, content="text"
+            ).run
+        )
         for workers in (1, 2, 8)
     ]
 
@@ -204,29 +236,45 @@ def reviews(directory: Path, extension: str = ".csv", shards: int = 4) -> Path:
 
 
 @pytest.mark.slow
-def test_reviews_that_return_behind_the_cutoff_are_counted_and_with_group_or_drop_gone(tmp_path: Path) -> None:
+def test_reviews_that_return_behind_the_cutoff_are_counted_and_with_group_or_drop_gone(
+    tmp_path: Path,
+) -> None:
     source, found = reviews(tmp_path / "in"), {}
     for word in WORDS:
         prepared = split(source, tmp_path / word, duplicates=word, content="text", train_ratio=0.9)
-        before = set(split_column(prepared.run, "train", "text")) | set(split_column(prepared.run, "val", "text"))
+        before = set(split_column(prepared.run, "train", "text")) | set(
+            split_column(prepared.run, "val", "text")
+        )
         found[word] = sum(text in before for text in split_column(prepared.run, "test", "text"))
 
         assert headrace.verify(tmp_path / word).problems == []
         assert {"group": 400}.get(word, 0) == prepared.manifest.dropped["content_before_cutoff"]
         assert {"drop": 400}.get(word, 0) == prepared.manifest.dropped["duplicate"]
-    leaks = {word: headrace.find_leaks(headrace.open(tmp_path / word), content=["text"]).worst for word in WORDS}
+    leaks = {
+        word: headrace.find_leaks(headrace.open(tmp_path / word), content=["text"]).worst
+        for word in WORDS
+    }
 
     assert {"group": 0, "drop": 0, "count": 400, "allow": 400} == found
     assert leaks["group"] == leaks["drop"] == 0 < 0.5 < leaks["count"] == leaks["allow"]
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not BIRDS.is_file(), reason=f"{BIRDS} is not there: the data set is not in the repository")
+@pytest.mark.skipif(
+    not BIRDS.is_file(), reason=f"{BIRDS} is not there: the data set is not in the repository"
+)
 def test_remarks_of_pilots_that_airlines_share_are_in_one_split(tmp_path: Path) -> None:
-    asked = {"time": "date", "entity": "opid", "split_date": "1997-01-01", "time_format": "%m/%d/%Y %H:%M:%S"}
+    asked = {
+        "time": "date",
+        "entity": "opid",
+        "split_date": "1997-01-01",
+        "time_format": "%m/%d/%Y %H:%M:%S",
+    }
     shared = {}
     for word in ("count", "group", "drop"):
-        run = split(BIRDS, tmp_path / word, duplicates=word, content="remarks", train_ratio=0.9, **asked).run
+        run = split(
+            BIRDS, tmp_path / word, duplicates=word, content="remarks", train_ratio=0.9, **asked
+        ).run
         remarks = {name: split_column(run, name, "remarks") for name in SPLITS}
         before = {*remarks["train"], *remarks["val"]} - {""}
         shared[word] = sum(each in before for each in remarks["test"])
@@ -238,8 +286,16 @@ def test_remarks_of_pilots_that_airlines_share_are_in_one_split(tmp_path: Path) 
 
 def test_the_default_warns_with_share_columns_and_cures(tmp_path: Path) -> None:
     notes: list[Any] = []
-    split(reviews(tmp_path / "in"), tmp_path / "out", content="text", train_ratio=0.9, on_event=notes.append)
-    (told,) = [spell(each.text) for each in notes if isinstance(each, Note) and each.kind == "warning"]
+    split(
+        reviews(tmp_path / "in"),
+        tmp_path / "out",
+        content="text",
+        train_ratio=0.9,
+        on_event=notes.append,
+    )
+    (told,) = [
+        spell(each.text) for each in notes if isinstance(each, Note) and each.kind == "warning"
+    ]
 
     assert (
         "80.0 % of the test rows (400 of 500) repeat the content of an earlier split, compared by text; set "
@@ -251,18 +307,29 @@ def test_entities_that_share_too_much_are_told(tmp_path: Path) -> None:
     rows = [(f"e{n}", "2024-01-01", str(n), "hello" if n < 50 else f"text {n}") for n in range(200)]
     write_rows(tmp_path / "in" / "part-0.csv", NAMES[:4], rows)
     notes: list[Any] = []
-    made = split(tmp_path / "in", tmp_path / "out", duplicates="group", content="text", on_event=notes.append)
+    made = split(
+        tmp_path / "in", tmp_path / "out", duplicates="group", content="text", on_event=notes.append
+    )
     told = [spell(each.text) for each in notes if isinstance(each, Note) and each.kind == "warning"]
 
-    assert any(each.startswith("50 of 200 entities are joined by rows with the same content") for each in told)
+    assert any(
+        each.startswith("50 of 200 entities are joined by rows with the same content")
+        for each in told
+    )
     assert 50 == made.manifest.facts["duplicates"]["largest_unit"]
     assert abs(made.manifest.facts["train_entities"] - 100) <= 25
 
 
 def test_one_unit_of_all_entities_is_an_error_that_says_so(tmp_path: Path) -> None:
-    write_rows(tmp_path / "in" / "part-0.csv", NAMES[:4], [(f"e{n}", "2024-01-01", str(n), "hello") for n in range(20)])
+    write_rows(
+        tmp_path / "in" / "part-0.csv",
+        NAMES[:4],
+        [(f"e{n}", "2024-01-01", str(n), "hello") for n in range(20)],
+    )
 
-    with pytest.raises(InputError, match="has no rows: 20 entities .* content joins them to 1 units"):
+    with pytest.raises(
+        InputError, match="has no rows: 20 entities .* content joins them to 1 units"
+    ):
         split(tmp_path / "in", tmp_path / "out", duplicates="group", content="text")
 
 
@@ -273,7 +340,11 @@ def test_rows_without_content_repeat_nothing(tmp_path: Path) -> None:
         made = split(tmp_path / "in", tmp_path / word, duplicates=word, content="text")
 
         assert {"val": 0, "test": 0} == made.manifest.facts["duplicates"]["in_earlier_split"]
-        assert 0 == made.manifest.dropped["duplicate"] == made.manifest.dropped["content_before_cutoff"]
+        assert (
+            0
+            == made.manifest.dropped["duplicate"]
+            == made.manifest.dropped["content_before_cutoff"]
+        )
         assert headrace.verify(tmp_path / word).problems == []
 
 
@@ -288,7 +359,14 @@ def test_rows_without_entity_and_labels_take_part_as_they_are_kept(tmp_path: Pat
     ]
     write_rows(tmp_path / "in" / "part-0.csv", NAMES[:4], rows)
     made = {
-        word: split(tmp_path / "in", tmp_path / word, duplicates=word, label="row", content="text", null_entity="own")
+        word: split(
+            tmp_path / "in",
+            tmp_path / word,
+            duplicates=word,
+            label="row",
+            content="text",
+            null_entity="own",
+        )
         for word in ("group", "drop")
     }
 
@@ -303,10 +381,14 @@ def test_rows_without_entity_and_labels_take_part_as_they_are_kept(tmp_path: Pat
 
 @pytest.mark.parametrize("word", ["group", "drop"])
 def test_verify_names_the_first_row_that_should_not_be_there(tmp_path: Path, word: str) -> None:
-    made = split(reviews(tmp_path / "in", ".parquet"), tmp_path / "out", content="text", train_ratio=0.9)
+    made = split(
+        reviews(tmp_path / "in", ".parquet"), tmp_path / "out", content="text", train_ratio=0.9
+    )
     path = made.run / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"duplicates": word}))
-    (problem,) = [each.problem for each in verify_split(FinishedRun(made.run, made.manifest)) if each.problem]
+    (problem,) = [
+        each.problem for each in verify_split(FinishedRun(made.run, made.manifest)) if each.problem
+    ]
     late, _, early = problem.partition(": its content is that of ")
 
     def text_at(place: str) -> str:
@@ -321,7 +403,9 @@ def test_verify_names_the_first_row_that_should_not_be_there(tmp_path: Path, wor
 def test_verify_counts_again(tmp_path: Path) -> None:
     made = split(reviews(tmp_path / "in"), tmp_path / "out", content="text", train_ratio=0.9)
     made.manifest.facts["duplicates"]["in_earlier_split"]["test"] = 399
-    problems = [each.problem for each in verify_split(FinishedRun(made.run, made.manifest)) if each.problem]
+    problems = [
+        each.problem for each in verify_split(FinishedRun(made.run, made.manifest)) if each.problem
+    ]
 
     assert ["400 rows have the content of an earlier split" in each for each in problems] == [True]
 
@@ -344,7 +428,8 @@ def test_counting_is_no_part_of_the_identity_of_a_run(tmp_path: Path) -> None:
     source = small_source(tmp_path / "in")
     plain, counted = (split(source, tmp_path / name) for name in ("a", "b"))
     others = {
-        word: split(source, tmp_path / word, duplicates=word).manifest.run_id for word in ("group", "drop", "allow")
+        word: split(source, tmp_path / word, duplicates=word).manifest.run_id
+        for word in ("group", "drop", "allow")
     }
 
     assert plain.manifest.run_id == counted.manifest.run_id

@@ -53,10 +53,20 @@ def numbers(dataset: headrace.Dataset) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("duplicates", ["group", "drop", "count", "allow"])
-def test_rows_of_the_same_content_are_those_that_are_left(tmp_path: Path, items: Path, duplicates: str) -> None:
+def test_rows_of_the_same_content_are_those_that_are_left(
+    tmp_path: Path, items: Path, duplicates: str
+) -> None:
     write(tmp_path / "raw", "csv")
-    asked = {"time": "when", "entity": "who", "split_date": "2025-01-01", "duplicates": duplicates, "content": ["text"]}
-    headrace.prepare(headrace.TemporalSplit(source=tmp_path / "raw", exclude=items, **asked), tmp_path / "out")
+    asked = {
+        "time": "when",
+        "entity": "who",
+        "split_date": "2025-01-01",
+        "duplicates": duplicates,
+        "content": ["text"],
+    }
+    headrace.prepare(
+        headrace.TemporalSplit(source=tmp_path / "raw", exclude=items, **asked), tmp_path / "out"
+    )
 
     assert headrace.verify(tmp_path / "out").problems == []
     report = headrace.find_leaks(headrace.open(tmp_path / "out"), content=["text"], against=[items])
@@ -69,9 +79,16 @@ def test_rows_of_the_same_content_are_those_that_are_left(tmp_path: Path, items:
 
 
 @pytest.mark.parametrize("format_", ["csv", "parquet"])
-def test_rows_that_hold_an_item_are_left_out_and_no_others(tmp_path: Path, items: Path, format_: str) -> None:
+def test_rows_that_hold_an_item_are_left_out_and_no_others(
+    tmp_path: Path, items: Path, format_: str
+) -> None:
     holding = write(tmp_path / "raw", format_)
-    asked = {"source": tmp_path / "raw", "time": "when", "entity": "who", "split_date": "2025-01-01"}
+    asked = {
+        "source": tmp_path / "raw",
+        "time": "when",
+        "entity": "who",
+        "split_date": "2025-01-01",
+    }
     runs = [
         headrace.prepare(headrace.TemporalSplit(**asked, **more), tmp_path / out, workers=workers)
         for out, workers, more in (
@@ -89,9 +106,13 @@ def test_rows_that_hold_an_item_are_left_out_and_no_others(tmp_path: Path, items
         assert headrace.find_leaks(dataset, against=[items]).overlaps == ()
         assert headrace.verify(tmp_path / out).problems == []
     assert one["dropped"] == two["dropped"]
-    assert one["dropped"]["in_benchmark"] == sum(each["rows"] for each in plain["splits"].values()) - len(kept)
+    assert one["dropped"]["in_benchmark"] == sum(
+        each["rows"] for each in plain["splits"].values()
+    ) - len(kept)
     assert plain["dropped"]["in_benchmark"] == 0
     assert list(one["facts"]["benchmarks"]) == ["items.txt"]
     assert one["facts"]["benchmarks"]["items.txt"]["rows"] == len(holding)
     assert "benchmarks" not in plain["facts"]
-    assert "exclude" not in headrace.TemporalSplit(**asked).identity_settings()  # runs of before keep their ids
+    assert (
+        "exclude" not in headrace.TemporalSplit(**asked).identity_settings()
+    )  # runs of before keep their ids

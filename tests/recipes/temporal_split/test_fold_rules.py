@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 
 from headrace.errors import SettingsError
 from headrace.folds.settings import GroupKFold, Rolling
-from headrace.split.features.cells import NO_CELL, TESTS, TRAINS, cell_of, deal, deal_stratified, fold_cells, fold_times
+from headrace.split.features.cells import (
+    NO_CELL,
+    TESTS,
+    TRAINS,
+    cell_of,
+    deal,
+    deal_stratified,
+    fold_cells,
+    fold_times,
+)
 from headrace.split.settings import TemporalSplit
 from laws import examples
 
@@ -59,9 +68,17 @@ def test_a_row_of_rolling_folds_has_the_roles_that_the_rule_says(
 )  # fmt: skip
 @settings(max_examples=examples(200))
 def test_no_entity_trains_and_tests_in_a_fold_and_each_row_tests_at_most_once(
-    n: int, step: int, window: int | None, gap: int, rows: list[tuple[int, int]], val_in_test: str, seed: int
+    n: int,
+    step: int,
+    window: int | None,
+    gap: int,
+    rows: list[tuple[int, int]],
+    val_in_test: str,
+    seed: int,
 ) -> None:
-    asked = rolling(n, step, window, gap=f"{gap}h" if gap else None, entity="id", val_in_test=val_in_test)
+    asked = rolling(
+        n, step, window, gap=f"{gap}h" if gap else None, entity="id", val_in_test=val_in_test
+    )
     cells, times = fold_cells(asked), fold_times(asked, "utc")
     entity = np.array([each for each, _ in rows])
     micros = int(START.timestamp()) * 1_000_000 + HOUR_US * np.array([hour for _, hour in rows])
@@ -69,7 +86,9 @@ def test_no_entity_trains_and_tests_in_a_fold_and_each_row_tests_at_most_once(
     np.minimum.at(first, entity, times.seen_from(micros))
     side = np.where(first == n, 2, np.random.default_rng(seed).integers(0, 2, 8))
     found = cell_of(cells.utc, micros, side[entity], first[entity])
-    roles = np.vstack([cells.roles, np.zeros((1, n), np.uint8)])[found]  # NO_CELL is -1, the last place
+    roles = np.vstack([cells.roles, np.zeros((1, n), np.uint8)])[
+        found
+    ]  # NO_CELL is -1, the last place
 
     assert ((roles == TESTS).sum(axis=1) <= 1).all()
     for fold in range(n):
@@ -89,20 +108,33 @@ def test_cuts_stay_at_midnight_when_clocks_change_and_each_row_goes_by_its_own_c
     cells = fold_cells(asked)
     cuts = [dt.datetime(2025, 2, 15) + number * dt.timedelta(days=30) for number in range(3)]
     wall = np.array([int(each.replace(tzinfo=dt.UTC).timestamp()) for each in cuts]) * 1_000_000
-    utc = np.array([int(each.replace(tzinfo=ZoneInfo("Europe/Berlin")).timestamp()) for each in cuts]) * 1_000_000
+    utc = (
+        np.array([int(each.replace(tzinfo=ZoneInfo("Europe/Berlin")).timestamp()) for each in cuts])
+        * 1_000_000
+    )
 
     assert [HOUR_US, HOUR_US, 2 * HOUR_US] == (wall - utc).tolist()
     assert wall.tolist() == fold_times(asked, "wall").cut.tolist()
     assert utc.tolist() == fold_times(asked, "utc").cut.tolist()
-    micros, instant = np.concatenate([wall, utc, wall - 1, utc - 1]), np.tile(np.repeat([False, True], 3), 2)
+    micros, instant = (
+        np.concatenate([wall, utc, wall - 1, utc - 1]),
+        np.tile(np.repeat([False, True], 3), 2),
+    )
     roles = cells.roles[cells.cells_of(micros, instant, None, None)]
     for fold in range(3):
-        assert [TESTS, TESTS, TRAINS, TRAINS] == roles[[fold, fold + 3, fold + 6, fold + 9], fold].tolist()
+        assert [TESTS, TESTS, TRAINS, TRAINS] == roles[
+            [fold, fold + 3, fold + 6, fold + 9], fold
+        ].tolist()
 
 
 def test_rolling_folds_are_those_of_time_series_split() -> None:
     model_selection = pytest.importorskip("sklearn.model_selection")
-    for rows, n, test, gap, most in [(100, 5, 10, 0, None), (60, 4, 7, 3, 20), (31, 3, 5, 1, 9), (28, 6, 4, 0, None)]:
+    for rows, n, test, gap, most in [
+        (100, 5, 10, 0, None),
+        (60, 4, 7, 3, 20),
+        (31, 3, 5, 1, 9),
+        (28, 6, 4, 0, None),
+    ]:
         cut = START + dt.timedelta(hours=rows - n * test)
         reach = {"gap": f"{gap}h"} if gap else {}
         folds = Rolling(n=n, step=f"{test}h", window="expanding" if most is None else f"{most}h")
@@ -120,13 +152,20 @@ def test_rolling_folds_are_those_of_time_series_split() -> None:
 def test_rolling_folds_are_those_of_purged_walk_forward() -> None:
     purgedcv = pytest.importorskip("purgedcv")
     pandas = pytest.importorskip("pandas")
-    for rows, n, test, horizon, most in [(100, 5, 10, 4, None), (60, 4, 7, 9, 20), (40, 3, 5, 1, 9), (50, 2, 8, 0, 11)]:
+    for rows, n, test, horizon, most in [
+        (100, 5, 10, 4, None),
+        (60, 4, 7, 9, 20),
+        (40, 3, 5, 1, 9),
+        (50, 2, 8, 0, 11),
+    ]:
         cut = START + dt.timedelta(hours=rows - n * test)
         reach = {"label_horizon": f"{horizon}h"} if horizon else {}
         folds = Rolling(n=n, step=f"{test}h", window="expanding" if most is None else f"{most}h")
         cells = fold_cells(TemporalSplit(**NAMES, split_date=cut.isoformat(), folds=folds, **reach))
         micros = int(START.timestamp()) * 1_000_000 + HOUR_US * np.arange(rows)
-        roles = np.vstack([cells.roles, np.zeros((1, n), np.uint8)])[cell_of(cells.utc, micros, None, None)]
+        roles = np.vstack([cells.roles, np.zeros((1, n), np.uint8)])[
+            cell_of(cells.utc, micros, None, None)
+        ]
         times = pandas.Series(pandas.date_range(START, periods=rows, freq="h"))
         # Its labels end before they end: one that ends at the cut is kept, and here it is not.
         ends = times + pandas.Timedelta(hours=horizon) + pandas.Timedelta(seconds=int(horizon > 0))
@@ -160,11 +199,17 @@ def test_folds_of_entities_are_those_of_group_k_fold(rows: list[int], folds: int
     ours = deal(np.array(rows), folds)
 
     assert [len(test) for test in theirs] == np.bincount(ours, np.array(rows), folds).tolist()
-    distinct = np.array(sorted(set(rows)))  # where no two entities have as many rows, nothing is left to a seed
+    distinct = np.array(
+        sorted(set(rows))
+    )  # where no two entities have as many rows, nothing is left to a seed
     if len(distinct) >= folds:
         groups = np.repeat(np.arange(len(distinct)), distinct)
-        for fold, (_, test) in enumerate(model_selection.GroupKFold(folds).split(groups, groups=groups)):
-            assert set(groups[test].tolist()) == set(np.flatnonzero(deal(distinct, folds) == fold).tolist())
+        for fold, (_, test) in enumerate(
+            model_selection.GroupKFold(folds).split(groups, groups=groups)
+        ):
+            assert set(groups[test].tolist()) == set(
+                np.flatnonzero(deal(distinct, folds) == fold).tolist()
+            )
 
 
 def spread(rows: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
@@ -173,11 +218,15 @@ def spread(rows: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
 
 @given(st.integers(2, 4), st.integers(2, 5), st.integers(0, 2**32))
 @settings(max_examples=examples(60))
-def test_stratified_folds_are_those_of_stratified_group_k_fold(classes: int, folds: int, seed: int) -> None:
+def test_stratified_folds_are_those_of_stratified_group_k_fold(
+    classes: int, folds: int, seed: int
+) -> None:
     model_selection = pytest.importorskip("sklearn.model_selection")
     rows = np.random.default_rng(seed).integers(0, 40, (60, classes))
     rows = rows[rows.sum(axis=1) > 0]
-    rows = rows[np.unique(spread(rows), return_index=True)[1]]  # entities equally uneven are in an order of our own
+    rows = rows[
+        np.unique(spread(rows), return_index=True)[1]
+    ]  # entities equally uneven are in an order of our own
     groups = np.concatenate([np.full(each.sum(), number) for number, each in enumerate(rows)])
     labels = np.concatenate([np.repeat(np.arange(classes), each) for each in rows])
     peer = model_selection.StratifiedGroupKFold(folds)
@@ -201,26 +250,56 @@ def test_stratified_folds_share_classes_evenly() -> None:
     ("asked", "told"),
     [
         ({"folds": "rolling:n=5,step=30d"}, "split_date is required"),
-        ({"folds": "rolling"}, r"folds is 'rolling': n is required, step is required; give rolling:n=5,step=30d or"),
+        (
+            {"folds": "rolling"},
+            r"folds is 'rolling': n is required, step is required; give rolling:n=5,step=30d or",
+        ),
         ({"folds": "group-kfold:k=5"}, "these folds divide entities, and entity is not given"),
         ({"folds": "group-kfold:k=1", "entity": "id"}, "folds is 'group-kfold:k=1': k is 1"),
-        ({"folds": GroupKFold(5), "entity": "id", "split_date": "2025-01-01"}, "split_date is '2025-01-01', and folds"),
-        ({"folds": GroupKFold(5), "entity": "id", "gap": "1d"}, "gap is '1d', and folds of entities"),
-        ({"folds": GroupKFold(5), "entity": "id", "near": 0.8}, "leave near out"),
-        ({"folds": GroupKFold(5), "entity": "id", "content": ["x"]}, 'duplicates is "count", which compares no'),
         (
-            {"folds": "rolling:n=5,step=1d", "split_date": "2025-01-01", "entity": "id", "duplicates": "group"},
+            {"folds": GroupKFold(5), "entity": "id", "split_date": "2025-01-01"},
+            "split_date is '2025-01-01', and folds",
+        ),
+        (
+            {"folds": GroupKFold(5), "entity": "id", "gap": "1d"},
+            "gap is '1d', and folds of entities",
+        ),
+        ({"folds": GroupKFold(5), "entity": "id", "near": 0.8}, "leave near out"),
+        (
+            {"folds": GroupKFold(5), "entity": "id", "content": ["x"]},
+            'duplicates is "count", which compares no',
+        ),
+        (
+            {
+                "folds": "rolling:n=5,step=1d",
+                "split_date": "2025-01-01",
+                "entity": "id",
+                "duplicates": "group",
+            },
             'duplicates is "group", and in folds that roll',
         ),
         ({"folds": GroupKFold(5), "entity": "id", "null_entity": "own"}, 'null_entity is "own"'),
         ({"folds": GroupKFold(5, stratify="id"), "entity": "id"}, "stratify is 'id'"),
-        ({"folds": "rolling:n=5,step=soon", "split_date": "2025-01-01"}, "step is 'soon'; give a number"),
-        ({"folds": "rolling:n=5,step=0d", "split_date": "2025-01-01"}, "step is '0d', which is not a time"),
+        (
+            {"folds": "rolling:n=5,step=soon", "split_date": "2025-01-01"},
+            "step is 'soon'; give a number",
+        ),
+        (
+            {"folds": "rolling:n=5,step=0d", "split_date": "2025-01-01"},
+            "step is '0d', which is not a time",
+        ),
         ({"folds": "rolling:n=5,step=1d,window=all", "split_date": "2025-01-01"}, "or expanding"),
         ({"folds": "walk:n=5", "split_date": "2025-01-01"}, "folds of kind 'walk' are not known"),
-        ({"folds": "rolling:n=1000,step=999w", "split_date": "9000-01-01"}, "go beyond the year 9999"),
         (
-            {"folds": "rolling:n=9,step=30m", "split_date": "2025-10-26T00:00", "time_zone": "Europe/Berlin"},
+            {"folds": "rolling:n=1000,step=999w", "split_date": "9000-01-01"},
+            "go beyond the year 9999",
+        ),
+        (
+            {
+                "folds": "rolling:n=9,step=30m",
+                "split_date": "2025-10-26T00:00",
+                "time_zone": "Europe/Berlin",
+            },
             "happens twice",
         ),
     ],
@@ -231,7 +310,9 @@ def test_folds_that_cannot_work_are_refused(asked: dict[str, Any], told: str) ->
 
 
 def test_a_text_a_mapping_and_a_model_are_the_same_folds() -> None:
-    model = TemporalSplit(**NAMES, split_date="2025-01-01", folds=Rolling(n=3, step="1d", window="7d"))
+    model = TemporalSplit(
+        **NAMES, split_date="2025-01-01", folds=Rolling(n=3, step="1d", window="7d")
+    )
     text = TemporalSplit(**NAMES, split_date="2025-01-01", folds="rolling:n=3, step=1d, window=7d")
     mapping = {"kind": "rolling", "n": 3, "step": "1d", "window": "7d"}
 

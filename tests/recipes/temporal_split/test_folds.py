@@ -61,7 +61,10 @@ def delivered(out: Path) -> list[dict[str, list[int]]]:
     for number in range(len(dataset.manifest.folds)):
         each = dataset.fold(number)
         found.append(
-            {name: sorted(int(row) for row in each[name].to_arrow()["row"].to_pylist()) for name in each.splits}
+            {
+                name: sorted(int(row) for row in each[name].to_arrow()["row"].to_pylist())
+                for name in each.splits
+            }
         )
         assert dict(each.split_rows) == {name: len(rows) for name, rows in found[-1].items()}
     return found
@@ -93,7 +96,10 @@ def test_rolling_folds_hold_the_rows_that_the_rule_says(
     expected: list[dict[str, list[int]]] = []
     for number in range(n):
         cut = number * step
-        spans = {"train": (-1000 if window is None else cut - gap - window, cut - gap), "test": (cut, cut + step)}
+        spans = {
+            "train": (-1000 if window is None else cut - gap - window, cut - gap),
+            "test": (cut, cut + step),
+        }
         expected.append(
             {
                 name: [row for row, (_, hours) in enumerate(rows_of(table)) if first <= hours < end]
@@ -102,7 +108,9 @@ def test_rolling_folds_hold_the_rows_that_the_rule_says(
         )
     asked: dict[str, Any] = {
         "split_date": "2025-01-01",
-        "folds": headrace.Rolling(n=n, step=f"{step}h", window="expanding" if window is None else f"{window}h"),
+        "folds": headrace.Rolling(
+            n=n, step=f"{step}h", window="expanding" if window is None else f"{window}h"
+        ),
         "label_horizon": f"{gap}h" if gap else None,
         "layout": layout,
     }
@@ -134,7 +142,10 @@ def test_one_fold_that_tests_all_the_rest_is_the_plain_split(
         plain = split(source, directory / "plain", **asked)
     except InputError:
         return
-    expected = {name: sorted(int(row[2]) for row in split_rows(plain.run, name)) for name in ("train", "val", "test")}
+    expected = {
+        name: sorted(int(row[2]) for row in split_rows(plain.run, name))
+        for name in ("train", "val", "test")
+    }
     split(source, directory / "out", folds=headrace.Rolling(n=1, step="9w"), **asked)
 
     assert {name: rows for name, rows in expected.items() if rows} == {
@@ -143,14 +154,24 @@ def test_one_fold_that_tests_all_the_rest_is_the_plain_split(
 
 
 @pytest.mark.slow
-@given(tables, st.integers(1, 4), st.integers(4, 30), st.sampled_from(["keep", "drop"]), st.integers(0, 3))
+@given(
+    tables,
+    st.integers(1, 4),
+    st.integers(4, 30),
+    st.sampled_from(["keep", "drop"]),
+    st.integers(0, 3),
+)
 @settings(max_examples=examples(40))
 def test_no_entity_trains_and_tests_in_a_fold_that_rolls(
     tmp_path: Path, table: Table, n: int, step: int, val_in_test: str, seed: int
 ) -> None:
     directory = fresh(tmp_path)
     source = write(directory / "in", table)
-    asked = {"folds": headrace.Rolling(n=n, step=f"{step}h"), "val_in_test": val_in_test, "seed": seed}
+    asked = {
+        "folds": headrace.Rolling(n=n, step=f"{step}h"),
+        "val_in_test": val_in_test,
+        "seed": seed,
+    }
     try:
         split(source, directory / "out", **asked)
     except InputError:  # a fold has no rows to train
@@ -176,9 +197,15 @@ def test_each_entity_tests_in_one_fold_and_trains_in_all_others(
     directory = fresh(tmp_path)
     source = write(directory / "in", table)
     counts = Counter(id_ for id_, _ in rows_of(table))
-    asked: dict[str, Any] = {"entity": "id", "folds": headrace.GroupKFold(k, stratify=stratify), "seed": seed}
+    asked: dict[str, Any] = {
+        "entity": "id",
+        "folds": headrace.GroupKFold(k, stratify=stratify),
+        "seed": seed,
+    }
     if len(counts) < k:
-        with pytest.raises(InputError, match=f"id: has {len(counts)} entities .* choose fewer folds"):
+        with pytest.raises(
+            InputError, match=f"id: has {len(counts)} entities .* choose fewer folds"
+        ):
             fold(source, directory / "out", **asked)
         return
     fold(source, directory / "out", **asked)
@@ -188,7 +215,9 @@ def test_each_entity_tests_in_one_fold_and_trains_in_all_others(
     assert every == sorted(row for each in found for row in each["test"])
     for each in found:
         assert every == sorted(each["train"] + each["test"])
-        assert not {rows_of(table)[row][0] for row in each["train"]} & {rows_of(table)[row][0] for row in each["test"]}
+        assert not {rows_of(table)[row][0] for row in each["train"]} & {
+            rows_of(table)[row][0] for row in each["test"]
+        }
     if stratify is None:
         load = [0] * k
         for count in sorted(counts.values(), reverse=True):
@@ -201,13 +230,20 @@ def some(directory: Path, extension: str = ".csv") -> Path:
     """300 rows of 40 entities in three shards; entity n has about as many rows as n."""
     dice = np.random.default_rng(3)
     pool = [f"c{each:02d}" for each in range(40) for _ in range(each + 1)]
-    table = [[(pool[dice.integers(len(pool))], int(dice.integers(-300, 96))) for _ in range(300)] for _ in range(3)]
+    table = [
+        [(pool[dice.integers(len(pool))], int(dice.integers(-300, 96))) for _ in range(300)]
+        for _ in range(3)
+    ]
     return write(directory, table, extension)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("output", [{}, {"format": "parquet"}, {"layout": "single", "label": "kind"}])
-@pytest.mark.parametrize("folds", ["rolling:n=4,step=1d,window=7d", "group-kfold:k=4,stratify=kind"])
+@pytest.mark.parametrize(
+    "output", [{}, {"format": "parquet"}, {"layout": "single", "label": "kind"}]
+)
+@pytest.mark.parametrize(
+    "folds", ["rolling:n=4,step=1d,window=7d", "group-kfold:k=4,stratify=kind"]
+)
 def test_workers_change_no_byte(tmp_path: Path, output: dict[str, Any], folds: str) -> None:
     source = some(tmp_path / "in")
     dated = {"split_date": "2025-01-01", "gap": "12h"} if folds.startswith("rolling") else {}
@@ -231,7 +267,13 @@ def test_another_seed_deals_entities_of_equal_size_anew(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_fold_streams_each_of_its_rows_once_and_resumes(tmp_path: Path) -> None:
-    fold(some(tmp_path / "in"), tmp_path / "out", entity="id", split_date="2025-01-01", folds="rolling:n=3,step=1d")
+    fold(
+        some(tmp_path / "in"),
+        tmp_path / "out",
+        entity="id",
+        split_date="2025-01-01",
+        folds="rolling:n=3,step=1d",
+    )
     expected = delivered(tmp_path / "out")
     asked: dict[str, Any] = {"batch_size": 16, "shuffle": True, "seed": 5, "batch_format": "numpy"}
     for number in range(3):
@@ -263,7 +305,9 @@ def test_a_fold_has_to_be_chosen(tmp_path: Path) -> None:
     split(some(tmp_path / "in2"), tmp_path / "plain")
     dataset = headrace.open(tmp_path / "out")
 
-    with pytest.raises(InputError, match="is prepared in 3 folds, each with train, test; choose one"):
+    with pytest.raises(
+        InputError, match="is prepared in 3 folds, each with train, test; choose one"
+    ):
         dataset.stream("train", batch_size=8)
     with pytest.raises(SettingsError, match="choose a fold"):
         headrace.find_leaks(dataset)
@@ -278,12 +322,20 @@ def test_a_fold_has_to_be_chosen(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_rows_that_a_wider_gap_reaches_are_found(tmp_path: Path) -> None:
-    asked = {"split_date": "2025-01-01", "folds": "rolling:n=3,step=1d", "gap": "6h", "label_horizon": "3h"}
+    asked = {
+        "split_date": "2025-01-01",
+        "folds": "rolling:n=3,step=1d",
+        "gap": "6h",
+        "label_horizon": "3h",
+    }
     made = fold(some(tmp_path / "in"), tmp_path / "out", entity="id", **asked)
     certificate = certify(tmp_path / "out")
-    assert {"gap before the cutoff", "labels end before the cutoff", "train and test are apart", "folds"} <= {
-        each["check"] for each in certificate["proved"]
-    }
+    assert {
+        "gap before the cutoff",
+        "labels end before the cutoff",
+        "train and test are apart",
+        "folds",
+    } <= {each["check"] for each in certificate["proved"]}
 
     config = {**json.loads((made.run / "config.json").read_bytes()), "gap": "20h"}
     config.pop("recipe")
@@ -297,7 +349,9 @@ def test_rows_that_a_wider_gap_reaches_are_found(tmp_path: Path) -> None:
 def test_an_entity_that_trains_and_tests_is_found(tmp_path: Path) -> None:
     fold(some(tmp_path / "in"), tmp_path / "out", entity="id", folds="group-kfold:k=3")
     run = FinishedRun(*find_run(tmp_path / "out"))
-    other = headrace.TemporalSplit(source=tmp_path, time="date", entity="kind", folds="group-kfold:k=3")
+    other = headrace.TemporalSplit(
+        source=tmp_path, time="date", entity="kind", folds="group-kfold:k=3"
+    )
     problems = {each.name: str(each.problem) for each in checks_of(run, other, 2) if each.problem}
 
     assert "fold 0: " in problems["train and test are apart"]
@@ -315,7 +369,13 @@ def test_folds_without_an_erased_entity_are_still_proved(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_rewritten_folds_have_the_same_rows(tmp_path: Path) -> None:
-    fold(some(tmp_path / "in"), tmp_path / "out", entity="id", split_date="2025-01-01", folds="rolling:n=3,step=1d")
+    fold(
+        some(tmp_path / "in"),
+        tmp_path / "out",
+        entity="id",
+        split_date="2025-01-01",
+        folds="rolling:n=3,step=1d",
+    )
     headrace.rewrite(tmp_path / "out", tmp_path / "fast")
 
     assert delivered(tmp_path / "out") == delivered(tmp_path / "fast")
@@ -324,7 +384,14 @@ def test_rewritten_folds_have_the_same_rows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "folds",
-    [{}, [1], [{}], [{"splits": {"train": ["cell-99"]}}], [{"splits": {"train": "cell-00"}}], [{"splits": [2]}]],
+    [
+        {},
+        [1],
+        [{}],
+        [{"splits": {"train": ["cell-99"]}}],
+        [{"splits": {"train": "cell-00"}}],
+        [{"splits": [2]}],
+    ],
 )
 def test_a_manifest_of_other_folds_is_refused(tmp_path: Path, folds: Any) -> None:
     made = fold(some(tmp_path / "in"), tmp_path / "out", entity="id", folds="group-kfold:k=3")
@@ -333,22 +400,53 @@ def test_a_manifest_of_other_folds_is_refused(tmp_path: Path, folds: Any) -> Non
     del record["digest"]
     (made.run / "manifest.json").write_text(json.dumps(record))
 
-    with pytest.raises(headrace.errors.CorruptShard, match="folds has .*, which are not lists of its splits"):
+    with pytest.raises(
+        headrace.errors.CorruptShard, match="folds has .*, which are not lists of its splits"
+    ):
         headrace.open(tmp_path / "out")
 
 
 @pytest.mark.slow
 def test_the_commands_know_folds(tmp_path: Path) -> None:
     source, out = some(tmp_path / "in"), str(tmp_path / "out")
-    words = ["split", str(source), "--out", out, "--time", "date", "--split-date", "2025-01-01", "--report", "never"]
-    done = CliRunner().invoke(app, [*words, "--folds", "rolling:n=2,step=1d", "--gap", "2h"], env={"COLUMNS": "120"})
+    words = [
+        "split",
+        str(source),
+        "--out",
+        out,
+        "--time",
+        "date",
+        "--split-date",
+        "2025-01-01",
+        "--report",
+        "never",
+    ]
+    done = CliRunner().invoke(
+        app, [*words, "--folds", "rolling:n=2,step=1d", "--gap", "2h"], env={"COLUMNS": "120"}
+    )
     assert done.exit_code == 0, done.output
     assert "2025-01-02 00:00:00" in done.output
 
-    listed = json.loads(CliRunner().invoke(app, ["inspect", out, "--folds", "--json"]).output)["folds"]
-    expected = [{name: len(rows) for name, rows in each.items()} for each in delivered(tmp_path / "out")]
+    listed = json.loads(CliRunner().invoke(app, ["inspect", out, "--folds", "--json"]).output)[
+        "folds"
+    ]
+    expected = [
+        {name: len(rows) for name, rows in each.items()} for each in delivered(tmp_path / "out")
+    ]
     assert expected == [each["rows"] for each in listed]
-    plan = ["plan", out, "--fold", "1", "--split", "test", "--ranks", "2", "--batch-size", "8", "--json"]
+    plan = [
+        "plan",
+        out,
+        "--fold",
+        "1",
+        "--split",
+        "test",
+        "--ranks",
+        "2",
+        "--batch-size",
+        "8",
+        "--json",
+    ]
     assert expected[1]["test"] == json.loads(CliRunner().invoke(app, plan).output)["rows"]
     assert "What does each fold train and test?" in write_report(tmp_path / "out").read_text()
 
@@ -363,19 +461,28 @@ def test_the_commands_know_folds(tmp_path: Path) -> None:
 
 
 def test_a_number_of_folds_is_refused_with_the_kinds_there_are():
-    with pytest.raises(SettingsError, match=r"folds is 5, .*rolling:n=5,step=30d or group-kfold:k=5"):
+    with pytest.raises(
+        SettingsError, match=r"folds is 5, .*rolling:n=5,step=30d or group-kfold:k=5"
+    ):
         headrace.TemporalSplit(source="raw", time="day", split_date="2025-01-01", folds=5)
 
 
 contents = st.lists(
-    st.tuples(st.sampled_from("abcdefghij"), st.integers(-90, 60), st.sampled_from("tuvwxyz")), min_size=1, max_size=25
+    st.tuples(st.sampled_from("abcdefghij"), st.integers(-90, 60), st.sampled_from("tuvwxyz")),
+    min_size=1,
+    max_size=25,
 )
 
 
 def write_contents(directory: Path, rows: list[tuple[str, int, str]]) -> Path:
-    written = [(id_, f"{CUT + hours * HOUR}", str(place), content) for place, (id_, hours, content) in enumerate(rows)]
+    written = [
+        (id_, f"{CUT + hours * HOUR}", str(place), content)
+        for place, (id_, hours, content) in enumerate(rows)
+    ]
     for place in range(2):
-        write_rows(directory / f"part-{place:05d}.parquet", HEADER, written[place::2] or written[:0])
+        write_rows(
+            directory / f"part-{place:05d}.parquet", HEADER, written[place::2] or written[:0]
+        )
     return directory
 
 
@@ -411,7 +518,9 @@ def test_entities_that_share_content_take_turns_together(
     assert list(range(len(rows))) == sorted(row for each in tested for row in each)
     for each in tested:
         own = {units[rows[row][0]] for row in each}
-        assert own.isdisjoint({units[id_] for place, (id_, _, _) in enumerate(rows) if place not in each})
+        assert own.isdisjoint(
+            {units[id_] for place, (id_, _, _) in enumerate(rows) if place not in each}
+        )
     load = [0] * k
     for size in sizes:
         load[load.index(min(load))] += size
@@ -443,11 +552,23 @@ def test_the_earliest_row_of_each_content_stays_in_folds(
 
 def test_verify_finds_content_that_is_in_two_folds(tmp_path: Path) -> None:
     rows = [(id_, place, "0" if id_ in "ad" else id_) for place, id_ in enumerate("abcd")]
-    made = fold(write_contents(tmp_path / "in", rows), tmp_path / "out", entity="id", folds=headrace.GroupKFold(4))
+    made = fold(
+        write_contents(tmp_path / "in", rows),
+        tmp_path / "out",
+        entity="id",
+        folds=headrace.GroupKFold(4),
+    )
     run = FinishedRun(*find_run(made.run))
     run.manifest.facts["fold_content"] = {"content": ["kind"]}
-    config = {"source": tmp_path / "in", "time": "date", "entity": "id", "folds": headrace.GroupKFold(4)}
-    check = checks_of(run, headrace.TemporalSplit(**config, duplicates="group", content=("kind",)), 1)[-1]
+    config = {
+        "source": tmp_path / "in",
+        "time": "date",
+        "entity": "id",
+        "folds": headrace.GroupKFold(4),
+    }
+    check = checks_of(
+        run, headrace.TemporalSplit(**config, duplicates="group", content=("kind",)), 1
+    )[-1]
 
     assert check.name == "content apart"
     assert check.problem is not None

@@ -101,7 +101,9 @@ def test_nanoseconds_keep_every_microsecond_beyond_53_bits() -> None:
         (2**50, pa.date64()),
     ],
 )
-def test_a_typed_time_that_does_not_fit_is_refused_and_never_wraps(value: int, kind: pa.DataType) -> None:
+def test_a_typed_time_that_does_not_fit_is_refused_and_never_wraps(
+    value: int, kind: pa.DataType
+) -> None:
     width = pa.int32() if kind == pa.date32() else pa.int64()
     dates = parse_dates(pa.chunked_array([pa.array([value], width).cast(kind)]), "auto")
 
@@ -127,7 +129,9 @@ def test_seconds_of_a_pattern_are_an_instant() -> None:
 @pytest.mark.parametrize("pattern", ["%d/%m/%Y %Q", "%d/%m/%Y %H:%M %p", "%H:%M", "50%"])
 def test_a_pattern_that_can_read_no_date_is_refused_when_settings_are_built(pattern: str) -> None:
     with pytest.raises(SettingsError, match="time_format"):
-        headrace.TemporalSplit(source="raw", time="date", entity="id", split_date="2025-01-01", time_format=pattern)
+        headrace.TemporalSplit(
+            source="raw", time="date", entity="id", split_date="2025-01-01", time_format=pattern
+        )
 
 
 def rows_of(dates: list[str], first: int = 0) -> list[tuple[str, str, str]]:
@@ -142,13 +146,17 @@ EARLY = [f"2024-0{month}-01 00:00:00" for month in range(1, 9)]
 def test_naive_and_zoned_iso_dates_mix(tmp_path: Path, extension: str, where: str) -> None:
     """The split date is 2024-12-31 23:00 UTC: what is naive is on Berlin's clock."""
     naive = rows_of([*EARLY, "2024-12-31 23:59:59", "2025-01-01 00:00:00"])
-    zoned = rows_of(["2024-12-31T22:59:59Z", "2024-12-31T23:00:00Z", "2025-01-01T00:59:59+02:00"], 100)
+    zoned = rows_of(
+        ["2024-12-31T22:59:59Z", "2024-12-31T23:00:00Z", "2025-01-01T00:59:59+02:00"], 100
+    )
     if where == "one shard":
         write_rows(tmp_path / "in" / f"part-0{extension}", HEADER, naive + zoned)
     else:
         write_rows(tmp_path / "in" / f"part-0{extension}", HEADER, naive)
         write_rows(tmp_path / "in" / f"part-1{extension}", HEADER, zoned)
-    prepared = split(tmp_path / "in", tmp_path / "out", time_format="iso", time_zone="Europe/Berlin")
+    prepared = split(
+        tmp_path / "in", tmp_path / "out", time_format="iso", time_zone="Europe/Berlin"
+    )
 
     assert {"e9", "e101"} == {str(row[0]) for row in split_rows(prepared.run, "test")}
     before = {str(row[0]) for name in ("train", "val") for row in split_rows(prepared.run, name)}
@@ -160,28 +168,44 @@ def test_naive_and_zoned_iso_dates_mix(tmp_path: Path, extension: str, where: st
 def test_the_index_of_mixed_dates_is_on_one_clock(tmp_path: Path) -> None:
     rows = rows_of([*EARLY, "2025-01-01 01:00:00", "2025-01-01T00:30:00Z"])
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
-    prepared = split(tmp_path / "in", tmp_path / "out", time_format="iso", time_zone="Europe/Berlin")
+    prepared = split(
+        tmp_path / "in", tmp_path / "out", time_format="iso", time_zone="Europe/Berlin"
+    )
     index = headrace.open(tmp_path / "out").split_index("test")
-    keys = pq.read_table(prepared.run / "index.parquet", columns=["split", "key_min", "key_max"]).to_pylist()
+    keys = pq.read_table(
+        prepared.run / "index.parquet", columns=["split", "key_min", "key_max"]
+    ).to_pylist()
     utc = (dt.datetime(2025, 1, 1) - EPOCH) // dt.timedelta(microseconds=1)
 
     assert 2 == int(index.rows.sum())
-    assert [(utc, utc + 1_800_000_000)] == [(row["key_min"], row["key_max"]) for row in keys if row["split"] == "test"]
+    assert [(utc, utc + 1_800_000_000)] == [
+        (row["key_min"], row["key_max"]) for row in keys if row["split"] == "test"
+    ]
 
 
 def test_a_naive_date_in_a_repeated_hour_is_refused_beside_zoned_ones(tmp_path: Path) -> None:
     rows = rows_of([*EARLY, "2024-10-27T00:30:00Z", "2024-10-27 02:30:00"])
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
-    asked = {"time_format": "iso", "time_zone": "Europe/Berlin", "split_date": "2024-10-27T02:30:00+01:00"}
+    asked = {
+        "time_format": "iso",
+        "time_zone": "Europe/Berlin",
+        "split_date": "2024-10-27T02:30:00+01:00",
+    }
 
-    with pytest.raises(InputError, match=r"row 10: date is '2024-10-27 02:30:00', an hour that happens twice"):
+    with pytest.raises(
+        InputError, match=r"row 10: date is '2024-10-27 02:30:00', an hour that happens twice"
+    ):
         split(tmp_path / "in", tmp_path / "out", **asked)
 
 
 @pytest.mark.parametrize("where", ["one shard", "two shards"])
-def test_a_mix_is_refused_without_a_word_of_the_user_and_the_word_is_named(tmp_path: Path, where: str) -> None:
+def test_a_mix_is_refused_without_a_word_of_the_user_and_the_word_is_named(
+    tmp_path: Path, where: str
+) -> None:
     naive, zoned = rows_of(EARLY), rows_of(["2025-01-01T00:00:00Z"], 100)
-    write_rows(tmp_path / "in" / "part-0.csv", HEADER, naive + zoned if where == "one shard" else naive)
+    write_rows(
+        tmp_path / "in" / "part-0.csv", HEADER, naive + zoned if where == "one shard" else naive
+    )
     write_rows(tmp_path / "in" / "part-1.csv", HEADER, zoned)
 
     with pytest.raises(InputError, match=r"part-[01]\.csv.*time_format=\"iso\".*time_zone"):
@@ -193,13 +217,19 @@ def epochs(unit: int, days: range) -> list[str]:
 
 
 @pytest.mark.parametrize("date_format", ["auto", "epoch_s", "epoch_ms", "epoch_us", "epoch_ns"])
-@pytest.mark.parametrize("units", [(1, 1_000), (1_000, 1), (1_000, 1_000_000), (1_000_000, 10**9), (10**9, 1)])
+@pytest.mark.parametrize(
+    "units", [(1, 1_000), (1_000, 1), (1_000, 1_000_000), (1_000_000, 10**9), (10**9, 1)]
+)
 @pytest.mark.parametrize("bad_rows", ["error", "drop"])
 def test_shards_of_two_units_are_refused_by_name(
     tmp_path: Path, date_format: str, units: tuple[int, int], bad_rows: str
 ) -> None:
     for number, unit in enumerate(units):
-        write_rows(tmp_path / "in" / f"part-{number}.csv", HEADER, rows_of(epochs(unit, range(12)), 100 * number))
+        write_rows(
+            tmp_path / "in" / f"part-{number}.csv",
+            HEADER,
+            rows_of(epochs(unit, range(12)), 100 * number),
+        )
 
     with pytest.raises(InputError, match=r"part-[01]\.csv.*epoch_"):
         split(tmp_path / "in", tmp_path / "out", time_format=date_format, bad_rows=bad_rows)
@@ -220,11 +250,15 @@ def test_a_source_in_another_unit_than_declared_is_refused(tmp_path: Path) -> No
         split(tmp_path / "in", tmp_path / "out", time_format="epoch_ms")
 
 
-def test_birthdays_around_1970_are_milliseconds_if_that_is_what_was_declared(tmp_path: Path) -> None:
+def test_birthdays_around_1970_are_milliseconds_if_that_is_what_was_declared(
+    tmp_path: Path,
+) -> None:
     days = [-400, -20, 10, 20, 50, 200, 400, 9_000]
     rows = rows_of([str(day * 86_400_000) for day in days])
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
-    prepared = split(tmp_path / "in", tmp_path / "out", time_format="epoch_ms", split_date="1971-01-01")
+    prepared = split(
+        tmp_path / "in", tmp_path / "out", time_format="epoch_ms", split_date="1971-01-01"
+    )
 
     assert 2 == prepared.manifest.splits["test"].rows
 
@@ -235,7 +269,12 @@ def test_hours_written_as_ten_digits_are_not_taken_for_seconds(tmp_path: Path) -
 
     with pytest.raises(InputError, match=r'part-0\.csv.*"%Y%m%d%H".*epoch_s'):
         split(tmp_path / "in", tmp_path / "out")
-    assert 1 == split(tmp_path / "in", tmp_path / "out", time_format="%Y%m%d%H").manifest.splits["test"].rows
+    assert (
+        1
+        == split(tmp_path / "in", tmp_path / "out", time_format="%Y%m%d%H")
+        .manifest.splits["test"]
+        .rows
+    )
 
 
 @pytest.mark.parametrize(
@@ -262,7 +301,9 @@ def test_hours_written_as_ten_digits_are_not_taken_for_seconds(tmp_path: Path) -
         ("yesterday", "correct it"),
     ],
 )
-def test_the_error_names_the_word_that_reads_the_value(tmp_path: Path, value: str, told: str) -> None:
+def test_the_error_names_the_word_that_reads_the_value(
+    tmp_path: Path, value: str, told: str
+) -> None:
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, [*rows_of(EARLY), ("x", value, "1")])
 
     with pytest.raises(InputError, match=rf"part-0\.csv: row 9: date is '.*', .*{told}"):
@@ -285,7 +326,9 @@ def test_the_words_in_errors_read_what_they_are_named_for(value: str, date_forma
 
 
 def int96(path: Path, dates: list[dt.datetime], **columns: list[Any]) -> None:
-    table = pa.table({"id": [f"e{number}" for number in range(len(dates))], "date": dates, **columns})
+    table = pa.table(
+        {"id": [f"e{number}" for number in range(len(dates))], "date": dates, **columns}
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, path, use_deprecated_int96_timestamps=True)
 
@@ -311,9 +354,16 @@ def test_a_stream_of_plain_shards_gives_int96_times_as_they_are(tmp_path: Path) 
 
 def test_dropped_dates_are_told_with_the_first_of_them(tmp_path: Path) -> None:
     told: list[Any] = []
-    write_rows(tmp_path / "in" / "part-0.csv", HEADER, [*rows_of([*EARLY, "2025-01-02"]), ("x", "03/04/2024", "1")])
+    write_rows(
+        tmp_path / "in" / "part-0.csv",
+        HEADER,
+        [*rows_of([*EARLY, "2025-01-02"]), ("x", "03/04/2024", "1")],
+    )
     prepared = split(tmp_path / "in", tmp_path / "out", bad_rows="drop", on_event=told.append)
     warnings = [spell(event.text) for event in told if getattr(event, "kind", "") == "warning"]
 
     assert 1 == prepared.manifest.dropped["unreadable_time"]
-    assert any("part-0.csv: row 10: date is '03/04/2024'" in text and '"%d/%m/%Y"' in text for text in warnings)
+    assert any(
+        "part-0.csv: row 10: date is '03/04/2024'" in text and '"%d/%m/%Y"' in text
+        for text in warnings
+    )

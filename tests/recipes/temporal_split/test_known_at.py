@@ -26,14 +26,21 @@ from tables import fresh, write_rows
 
 DAY = dt.timedelta(days=1)
 MOMENT = dt.datetime(2024, 12, 28)
-ASKED: dict[str, Any] = {"time": "time", "entity": "id", "split_date": "2025-01-01", "train_ratio": 0.5}
+ASKED: dict[str, Any] = {
+    "time": "time",
+    "entity": "id",
+    "split_date": "2025-01-01",
+    "train_ratio": 0.5,
+}
 
 ALONE: dict[str, Any] = {"entity": None, "train_ratio": 0.9}
 
 # Hours after MOMENT; None is missing, and a date names the day without a clock.
 times = st.integers(0, 200)
 knowns = st.none() | st.integers(-50, 250) | st.dates(dt.date(2024, 12, 26), dt.date(2025, 1, 8))
-rows = st.lists(st.tuples(st.sampled_from("abcdef"), times, knowns, knowns), min_size=1, max_size=25)
+rows = st.lists(
+    st.tuples(st.sampled_from("abcdef"), times, knowns, knowns), min_size=1, max_size=25
+)
 
 
 def written(known: int | dt.date | None) -> str:
@@ -60,7 +67,9 @@ def prepare(source: Any, out: Path, **asked: Any) -> headrace.Prepared:
 
 def ids_of(out: Path) -> list[int]:
     dataset = headrace.open(out)
-    return sorted(int(row) for split in dataset.splits for row in dataset[split].to_arrow()["row"].to_pylist())
+    return sorted(
+        int(row) for split in dataset.splits for row in dataset[split].to_arrow()["row"].to_pylist()
+    )
 
 
 @given(rows, st.sampled_from(["late", "keep"]), st.sampled_from([".csv", ".jsonl"]))
@@ -74,7 +83,9 @@ def test_the_rows_that_break_the_law_are_dropped_and_counted(
         (id_, written(time), written(one), written(other), str(number))
         for number, (id_, time, one, other) in enumerate(table)
     ]
-    write_rows(directory / "in" / f"part-0{extension}", ("id", "time", "one", "other", "row"), lines)
+    write_rows(
+        directory / "in" / f"part-0{extension}", ("id", "time", "one", "other", "row"), lines
+    )
     expected = [
         number
         for number, (_, time, one, other) in enumerate(table)
@@ -90,7 +101,10 @@ def test_the_rows_that_break_the_law_are_dropped_and_counted(
         first = min(set(range(len(table))) - set(expected))
         with pytest.raises(InputError) as refused:
             prepare(directory / "in", directory / "refused", **asked)
-        assert (refused.value.row, refused.value.path) == (first + 1, str(directory / "in" / f"part-0{extension}"))
+        assert (refused.value.row, refused.value.path) == (
+            first + 1,
+            str(directory / "in" / f"part-0{extension}"),
+        )
         assert refused.value.column in ("one", "other")
 
 
@@ -133,7 +147,9 @@ def test_each_clause_of_the_law(tmp_path: Path, known: Any, equal: str, allowed:
     pq.write_table(table_of(NOON, known), tmp_path / "part-0.parquet")
     asked = {"known_at": "known", "known_equal": equal}
     if allowed:
-        assert [0, 1, 2, 3, 4] == ids_of_run(prepare(tmp_path / "part-0.parquet", tmp_path / "out", **asked))
+        assert [0, 1, 2, 3, 4] == ids_of_run(
+            prepare(tmp_path / "part-0.parquet", tmp_path / "out", **asked)
+        )
         return
     with pytest.raises(InputError) as refused:
         prepare(tmp_path / "part-0.parquet", tmp_path / "out", **asked)
@@ -158,7 +174,10 @@ def test_a_typed_date_counts_as_the_end_of_its_day_and_a_timestamp_does_not(tmp_
         source = tmp_path / f"{known}.parquet".replace("[", "-").replace("]", "")
         pq.write_table(table.set_column(3, "known", column), source)
         if allowed:
-            assert prepare(source, tmp_path / source.stem, known_at="known").manifest.source["rows"] == 5
+            assert (
+                prepare(source, tmp_path / source.stem, known_at="known").manifest.source["rows"]
+                == 5
+            )
             continue
         with pytest.raises(InputError) as refused:
             prepare(source, tmp_path / source.stem, known_at="known")
@@ -182,13 +201,25 @@ def test_a_typed_date_counts_as_the_end_of_its_day_and_a_timestamp_does_not(tmp_
         ("auto", "20241103", "20241103", False),
     ],
 )
-def test_texts_are_read_like_the_time(tmp_path: Path, time_format: str, time: str, known: str, allowed: bool) -> None:
-    early = {"%d/%m/%Y": "01/06/2024", "%d/%m/%Y %H:%M": "01/06/2024 00:00", "epoch_s": "1717200000"}
+def test_texts_are_read_like_the_time(
+    tmp_path: Path, time_format: str, time: str, known: str, allowed: bool
+) -> None:
+    early = {
+        "%d/%m/%Y": "01/06/2024",
+        "%d/%m/%Y %H:%M": "01/06/2024 00:00",
+        "epoch_s": "1717200000",
+    }
     early |= {"yyyymmdd": "20240601", "auto": "20240601", "epoch_days": "19875"}
-    before = {"%d/%m/%Y": "01/05/2024", "%d/%m/%Y %H:%M": "01/05/2024 00:00", "epoch_s": "1714521600"}
+    before = {
+        "%d/%m/%Y": "01/05/2024",
+        "%d/%m/%Y %H:%M": "01/05/2024 00:00",
+        "epoch_s": "1714521600",
+    }
     before |= {"yyyymmdd": "20240501", "auto": "20240501", "epoch_days": "19844"}
     lines = [(f"e{number}", early[time_format], before[time_format]) for number in range(4)]
-    write_rows(tmp_path / "in" / "part-0.csv", ("id", "time", "known"), [*lines, ("e4", time, known)])
+    write_rows(
+        tmp_path / "in" / "part-0.csv", ("id", "time", "known"), [*lines, ("e4", time, known)]
+    )
     asked = {"known_at": "known", "time_format": time_format, "known_late": "drop"}
     made = prepare(tmp_path / "in", tmp_path / "out", **asked)
 
@@ -210,12 +241,19 @@ def test_a_repeated_hour_lets_no_value_in(tmp_path: Path) -> None:
 
 def test_an_instant_and_a_wall_clock_time_are_compared_in_utc(tmp_path: Path) -> None:
     table = table_of(dt.datetime(2024, 7, 1, 12), NOON)
-    moments = [*[dt.datetime(2024, 1, 1, tzinfo=dt.UTC)] * 4, dt.datetime(2024, 7, 1, 10, tzinfo=dt.UTC)]
+    moments = [
+        *[dt.datetime(2024, 1, 1, tzinfo=dt.UTC)] * 4,
+        dt.datetime(2024, 7, 1, 10, tzinfo=dt.UTC),
+    ]
     for zone, dropped in (("Europe/Berlin", 1), ("UTC", 0)):  # noon in Berlin is ten in UTC
         column = pa.array(moments, pa.timestamp("us", "UTC"))
         pq.write_table(table.set_column(3, "known", column), tmp_path / "part-0.parquet")
         made = prepare(
-            tmp_path / "part-0.parquet", tmp_path / zone[:3], known_at="known", known_late="drop", time_zone=zone
+            tmp_path / "part-0.parquet",
+            tmp_path / zone[:3],
+            known_at="known",
+            known_late="drop",
+            time_zone=zone,
         )
         assert dropped == made.manifest.dropped["known_late"]
 
@@ -232,7 +270,13 @@ def test_folds_drop_the_rows_that_were_known_late(tmp_path: Path) -> None:
     )
     for word in ("rolling:n=2,step=10d", "group-kfold:k=3"):
         out = tmp_path / word[:5]
-        asked = {**ASKED, "folds": word, "known_at": "known", "known_late": "drop", "split_date": "2024-03-01"}
+        asked = {
+            **ASKED,
+            "folds": word,
+            "known_at": "known",
+            "known_late": "drop",
+            "split_date": "2024-03-01",
+        }
         if word.startswith("group"):
             del asked["split_date"], asked["train_ratio"]
             made = headrace.prepare(TemporalSplit(source=table, **asked), out)
@@ -241,7 +285,9 @@ def test_folds_drop_the_rows_that_were_known_late(tmp_path: Path) -> None:
 
         assert 45 == made.manifest.dropped["known_late"]
         assert not headrace.verify(out).problems
-        assert [each.name for each in headrace.verify(out).checks].count("known before the row") == 1
+        assert [each.name for each in headrace.verify(out).checks].count(
+            "known before the row"
+        ) == 1
 
 
 def test_verify_proves_it_from_the_written_splits(tmp_path: Path) -> None:
@@ -292,8 +338,25 @@ def test_a_column_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 def test_the_command_has_the_flags(tmp_path: Path) -> None:
     pq.write_table(table_of(NOON, NOON), tmp_path / "part-0.parquet")
-    flags = ["--time", "time", "--entity", "id", "--split-date", "2025-01-01", "--train-ratio", "0.5"]
-    words = ["split", str(tmp_path / "part-0.parquet"), "--out", str(tmp_path / "out"), *flags, "--known-at", "known"]
+    flags = [
+        "--time",
+        "time",
+        "--entity",
+        "id",
+        "--split-date",
+        "2025-01-01",
+        "--train-ratio",
+        "0.5",
+    ]
+    words = [
+        "split",
+        str(tmp_path / "part-0.parquet"),
+        "--out",
+        str(tmp_path / "out"),
+        *flags,
+        "--known-at",
+        "known",
+    ]
     refused = command(*words)
     done = command(*words, "--known-late", "drop", "--json")
 

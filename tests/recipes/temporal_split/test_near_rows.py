@@ -24,7 +24,9 @@ from tables import digests, small_source, split, split_rows, write_rows
 SPLITS = ("train", "val", "test")
 NAMES = ("id", "date", "row", "text")
 NEAR = 0.8
-BIRDS = Path(__file__).parents[3].parent / "shared" / "data" / "job2-faa-bird-remarks" / "birds.csv.gz"
+BIRDS = (
+    Path(__file__).parents[3].parent / "shared" / "data" / "job2-faa-bird-remarks" / "birds.csv.gz"
+)
 Row = tuple[str, ...]
 
 
@@ -54,7 +56,9 @@ def near_groups(rows: list[Row]) -> dict[str, int]:
     group = list(range(len(rows)))
     for one in range(len(rows)):
         for other in range(one):
-            if group[one] != group[other] and len(sets[one] & sets[other]) >= NEAR * len(sets[one] | sets[other]):
+            if group[one] != group[other] and len(sets[one] & sets[other]) >= NEAR * len(
+                sets[one] | sets[other]
+            ):
                 old, new = group[one], group[other]
                 group = [new if each == old else each for each in group]
     return {row[2]: own for row, own in zip(rows, group, strict=True)}
@@ -69,26 +73,38 @@ def rows_by_split(run: Any) -> dict[str, list[Row]]:
 def test_rows_go_where_a_plain_implementation_sends_them(tmp_path: Path, seed: int) -> None:
     source = reviews(tmp_path / "in", seed)
     made = {
-        word: split(source, tmp_path / word, duplicates=word, content="text", near=NEAR, train_ratio=0.5)
+        word: split(
+            source, tmp_path / word, duplicates=word, content="text", near=NEAR, train_ratio=0.5
+        )
         for word in ("count", "group", "drop")
     }
     found = {word: rows_by_split(each.run) for word, each in made.items()}
     plain = rows_by_split(split(source, tmp_path / "plain", content="text", train_ratio=0.5).run)
     trained_later = made["count"].manifest.dropped["train_entity_after_cutoff"]
-    every = [line for path in sorted(source.iterdir()) for line in path.read_text().splitlines()[1:]]
+    every = [
+        line for path in sorted(source.iterdir()) for line in path.read_text().splitlines()[1:]
+    ]
     group = near_groups([tuple(line.split(",")) for line in every])
 
     assert plain == found["count"]
     facts = made["count"].manifest.facts["duplicates"]["near"]
     seen: set[int] = set()
     for name in SPLITS:
-        assert facts["in_earlier_split"].get(name, 0) == sum(group[row[2]] in seen for row in plain[name])
+        assert facts["in_earlier_split"].get(name, 0) == sum(
+            group[row[2]] in seen for row in plain[name]
+        )
         seen |= {group[row[2]] for row in plain[name]}
     assert facts["in_earlier_split"]["test"] > 5 < facts["pairs"]
 
     sides = {name: {group[row[2]] for row in found["group"][name]} for name in SPLITS}
-    assert not sides["train"] & sides["val"] | sides["train"] & sides["test"] | sides["val"] & sides["test"]
-    assert {row[0] for row in found["group"]["train"]}.isdisjoint(row[0] for row in found["group"]["val"])
+    assert (
+        not sides["train"] & sides["val"]
+        | sides["train"] & sides["test"]
+        | sides["val"] & sides["test"]
+    )
+    assert {row[0] for row in found["group"]["train"]}.isdisjoint(
+        row[0] for row in found["group"]["val"]
+    )
     before = Counter(row for name in ("train", "val") for row in plain[name])
     assert before == Counter(row for name in ("train", "val") for row in found["group"][name])
 
@@ -105,9 +121,17 @@ def test_rows_go_where_a_plain_implementation_sends_them(tmp_path: Path, seed: i
     for word in ("group", "drop"):
         verdict = headrace.verify(tmp_path / word)
         assert verdict.problems == []
-        assert [each.kind for each in verdict.checks if each.name == "near content apart"] == ["law"]
-        assert headrace.find_leaks(headrace.open(tmp_path / word), content=["text"], near=NEAR).worst == 0
-    assert headrace.find_leaks(headrace.open(tmp_path / "count"), content=["text"], near=NEAR).worst > 0
+        assert [each.kind for each in verdict.checks if each.name == "near content apart"] == [
+            "law"
+        ]
+        assert (
+            headrace.find_leaks(headrace.open(tmp_path / word), content=["text"], near=NEAR).worst
+            == 0
+        )
+    assert (
+        headrace.find_leaks(headrace.open(tmp_path / "count"), content=["text"], near=NEAR).worst
+        > 0
+    )
 
 
 @pytest.mark.slow
@@ -115,7 +139,10 @@ def test_rows_go_where_a_plain_implementation_sends_them(tmp_path: Path, seed: i
 def test_workers_formats_and_attempts_change_no_row(tmp_path: Path, word: str) -> None:
     asked = {"duplicates": word, "content": "text", "near": NEAR, "train_ratio": 0.5}
     source = reviews(tmp_path / "in", 4)
-    runs = [split(source, tmp_path / f"out{workers}", workers=workers, **asked).run for workers in (1, 2, 8)]
+    runs = [
+        split(source, tmp_path / f"out{workers}", workers=workers, **asked).run
+        for workers in (1, 2, 8)
+    ]
     other = split(reviews(tmp_path / "parquet", 4, ".parquet"), tmp_path / "other", **asked).run
 
     def stop(event: Event) -> None:
@@ -130,13 +157,20 @@ def test_workers_formats_and_attempts_change_no_row(tmp_path: Path, word: str) -
     assert rows_by_split(runs[0]) == rows_by_split(other)
 
 
-def folds_of(source: Path, out: Path, **asked: Any) -> tuple[list[Row], list[list[str]], dict[str, Any]]:
+def folds_of(
+    source: Path, out: Path, **asked: Any
+) -> tuple[list[Row], list[list[str]], dict[str, Any]]:
     """The rows of the source in its order, the numbers of the rows that test in each fold, and facts of the run."""
     settings = TemporalSplit(source=source, time="date", content="text", near=NEAR, **asked)
     made = headrace.prepare(settings, out)
-    every = [line for path in sorted(source.iterdir()) for line in path.read_text().splitlines()[1:]]
+    every = [
+        line for path in sorted(source.iterdir()) for line in path.read_text().splitlines()[1:]
+    ]
     dataset = headrace.open(out)
-    tested = [dataset.fold(fold)["test"].to_arrow()["row"].to_pylist() for fold in range(len(made.manifest.folds))]
+    tested = [
+        dataset.fold(fold)["test"].to_arrow()["row"].to_pylist()
+        for fold in range(len(made.manifest.folds))
+    ]
     return (
         [tuple(line.split(",")) for line in every],
         [[str(row) for row in own] for own in tested],
@@ -149,7 +183,10 @@ def folds_of(source: Path, out: Path, **asked: Any) -> tuple[list[Row], list[lis
 def test_entities_with_near_rows_take_turns_together(tmp_path: Path, seed: int) -> None:
     asked = {"entity": "id", "folds": headrace.GroupKFold(4), "duplicates": "group"}
     rows, tested, facts = folds_of(reviews(tmp_path / "in", seed), tmp_path / "out", **asked)
-    group, fold = near_groups(rows), {row: number for number, own in enumerate(tested) for row in own}
+    group, fold = (
+        near_groups(rows),
+        {row: number for number, own in enumerate(tested) for row in own},
+    )
 
     assert sorted(row[2] for row in rows) == sorted(row for own in tested for row in own)
     for key in (lambda row: row[0], lambda row: group[row[2]]):
@@ -168,14 +205,18 @@ def test_the_earliest_of_near_rows_stays_in_folds(tmp_path: Path, folds: Any) ->
     group, first = near_groups(rows), dict[int, Row]()
     for row in sorted(rows, key=lambda each: each[1]):  # equal times in the order of the source
         first.setdefault(group[row[2]], row)
-    expected = {row[2] for row in first.values() if not rolls or "2024-11-30" <= row[1] < "2025-03-30"}
+    expected = {
+        row[2] for row in first.values() if not rolls or "2024-11-30" <= row[1] < "2025-03-30"
+    }
 
     assert expected == {row for own in tested for row in own}
     assert headrace.verify(tmp_path / "out").problems == []
 
 
 def test_verify_finds_near_rows_in_two_folds(tmp_path: Path) -> None:
-    settings = TemporalSplit(source=reviews(tmp_path / "in", 4), time="date", entity="id", folds=headrace.GroupKFold(3))
+    settings = TemporalSplit(
+        source=reviews(tmp_path / "in", 4), time="date", entity="id", folds=headrace.GroupKFold(3)
+    )
     made = headrace.prepare(settings, tmp_path / "out")
     run = FinishedRun(made.run, made.manifest)
     run.manifest.facts["fold_content"] = {"content": ["text"], "near": {"not_compared": 0}}
@@ -188,7 +229,12 @@ def test_verify_finds_near_rows_in_two_folds(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_kill_in_any_near_stage_goes_on_by_receipts(tmp_path: Path) -> None:
-    settings = {"source": str(reviews(tmp_path / "in", 6)), "time": "date", "entity": "id", "split_date": "2025-01-01"}
+    settings = {
+        "source": str(reviews(tmp_path / "in", 6)),
+        "time": "date",
+        "entity": "id",
+        "split_date": "2025-01-01",
+    }
     settings |= {"duplicates": "group", "content": ["text"], "near": NEAR}
     done: list[str] = []
 
@@ -196,7 +242,10 @@ def test_a_kill_in_any_near_stage_goes_on_by_receipts(tmp_path: Path) -> None:
         done.extend([event.stage] if isinstance(event, TaskDone) else [])
 
     whole = make("split csv.gz", settings, tmp_path / "whole", workers=1, on_event=hear)
-    kills = [done.index(f"near_{stage}") + 1 for stage in ("sign", "propose", "shingles", "compare", "rows")]
+    kills = [
+        done.index(f"near_{stage}") + 1
+        for stage in ("sign", "propose", "shingles", "compare", "rows")
+    ]
     for count in kills:
         out = tmp_path / str(count)
         arguments = ("split csv.gz", settings, str(out), "receipt.linked", count, 1)
@@ -212,10 +261,16 @@ def test_a_kill_in_any_near_stage_goes_on_by_receipts(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_verify_finds_near_rows_that_should_not_be_there(tmp_path: Path) -> None:
-    made = split(reviews(tmp_path / "in", 5), tmp_path / "out", content="text", near=NEAR, train_ratio=0.5)
+    made = split(
+        reviews(tmp_path / "in", 5), tmp_path / "out", content="text", near=NEAR, train_ratio=0.5
+    )
     path = made.run / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"duplicates": "group"}))
-    problems = {each.name: each.problem for each in verify_split(FinishedRun(made.run, made.manifest)) if each.problem}
+    problems = {
+        each.name: each.problem
+        for each in verify_split(FinishedRun(made.run, made.manifest))
+        if each.problem
+    }
 
     assert "have a Jaccard index of 0.8 or more, such as" in problems["near content apart"]
 
@@ -223,11 +278,16 @@ def test_verify_finds_near_rows_that_should_not_be_there(tmp_path: Path) -> None
 def test_counted_near_rows_are_told(tmp_path: Path) -> None:
     notes: list[Event] = []
     source = reviews(tmp_path / "in", 6)
-    split(source, tmp_path / "out", content="text", near=NEAR, train_ratio=0.5, on_event=notes.append)
+    split(
+        source, tmp_path / "out", content="text", near=NEAR, train_ratio=0.5, on_event=notes.append
+    )
     told = [spell(each.text) for each in notes if isinstance(each, Note)]
 
     assert any("pairs of rows are near" in each for each in told)
-    assert any("are near, or joined through near ones to, rows of an earlier split" in each for each in told)
+    assert any(
+        "are near, or joined through near ones to, rows of an earlier split" in each
+        for each in told
+    )
 
 
 def test_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
@@ -236,8 +296,14 @@ def test_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
         split(source, tmp_path / "out", near=NEAR, duplicates="allow")
     with pytest.raises(SettingsError, match="near"):
         split(source, tmp_path / "out", near=0.2)
-    write_rows(tmp_path / "numbers" / "part-0.csv", NAMES[:3], [(f"e{n}", "2024-01-01", str(n)) for n in range(9)])
-    with pytest.raises(SettingsError, match="near: none of the compared columns holds texts: row; leave near out"):
+    write_rows(
+        tmp_path / "numbers" / "part-0.csv",
+        NAMES[:3],
+        [(f"e{n}", "2024-01-01", str(n)) for n in range(9)],
+    )
+    with pytest.raises(
+        SettingsError, match="near: none of the compared columns holds texts: row; leave near out"
+    ):
         split(tmp_path / "numbers", tmp_path / "out", near=NEAR, types={"row": "int64"})
 
 
@@ -250,10 +316,25 @@ def test_without_near_a_run_keeps_its_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not BIRDS.is_file(), reason=f"{BIRDS} is not there: the data set is not in the repository")
+@pytest.mark.skipif(
+    not BIRDS.is_file(), reason=f"{BIRDS} is not there: the data set is not in the repository"
+)
 def test_remarks_of_pilots_that_are_nearly_the_same_are_in_one_split(tmp_path: Path) -> None:
-    asked = {"time": "date", "entity": "opid", "split_date": "1997-01-01", "time_format": "%m/%d/%Y %H:%M:%S"}
-    made = split(BIRDS, tmp_path / "out", duplicates="drop", content="remarks", near=NEAR, train_ratio=0.9, **asked)
+    asked = {
+        "time": "date",
+        "entity": "opid",
+        "split_date": "1997-01-01",
+        "time_format": "%m/%d/%Y %H:%M:%S",
+    }
+    made = split(
+        BIRDS,
+        tmp_path / "out",
+        duplicates="drop",
+        content="remarks",
+        near=NEAR,
+        train_ratio=0.9,
+        **asked,
+    )
 
     assert made.manifest.facts["duplicates"]["near"]["pairs"] > 40
     assert headrace.verify(tmp_path / "out").problems == []

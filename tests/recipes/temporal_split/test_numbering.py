@@ -33,13 +33,17 @@ def test_a_directory_called_part_is_no_number() -> None:
     ],
 )
 def test_two_shards_of_one_number_are_an_error_that_names_both(names: list[str]) -> None:
-    with pytest.raises(InputError, match=f"{names[1]} and {names[0]}: are both shard .* shard_numbers="):
+    with pytest.raises(
+        InputError, match=f"{names[1]} and {names[0]}: are both shard .* shard_numbers="
+    ):
         number_shards(names, "keep")
     assert [0, 1] == number_shards(names, "dense")
 
 
 def test_a_shard_without_number_beside_numbered_ones_is_an_error() -> None:
-    with pytest.raises(InputError, match=r"extra\.csv: has no number, but other shards are called part-N"):
+    with pytest.raises(
+        InputError, match=r"extra\.csv: has no number, but other shards are called part-N"
+    ):
         number_shards(["extra.csv", "part-1.csv"], "keep")
 
 

@@ -63,7 +63,11 @@ def of(config: dict[str, Any]) -> TemporalSplit:
 
 
 def reason(
-    split: TemporalSplit, sides: list[int], row: tuple[int, int | None, int, int], number: int, first: dict[int, int]
+    split: TemporalSplit,
+    sides: list[int],
+    row: tuple[int, int | None, int, int],
+    number: int,
+    first: dict[int, int],
 ) -> str:
     """The rules, in words."""
     entity, hour, flags, content = row
@@ -76,7 +80,10 @@ def reason(
         return "null_entity"
     side = sides[-1] if entity < 0 else sides[entity]
     early = hour < 0
-    for name, setting in (("gap_before_cutoff", split.gap), ("label_past_cutoff", split.label_horizon)):
+    for name, setting in (
+        ("gap_before_cutoff", split.gap),
+        ("label_past_cutoff", split.label_horizon),
+    ):
         if setting is not None and early and hour >= -int(setting[:-1]):
             return name
     if not without and not early and side == 0:
@@ -101,7 +108,9 @@ def reason(
 
 @given(rows, asked, st.randoms(use_true_random=False))
 @settings(max_examples=examples(400))
-def test_a_row_has_the_first_reason_that_applies(table: list[Any], config: dict[str, Any], random: Any) -> None:
+def test_a_row_has_the_first_reason_that_applies(
+    table: list[Any], config: dict[str, Any], random: Any
+) -> None:
     split = of(dict(config))
     sides = [random.randrange(2) for _ in range(KNOWN)] + [2] * (ENTITIES - KNOWN)
     own_side = random.randrange(2) if split.null_entity == "own" and split.entity is not None else 2
@@ -144,7 +153,9 @@ def test_a_row_has_the_first_reason_that_applies(table: list[Any], config: dict[
     scanned = Scanned(
         shard=0,
         entity=np.array(entity, np.int32),
-        time_us=np.array([missing if row[1] is None else CUT_US + row[1] * HOUR_US for row in table], np.int64),
+        time_us=np.array(
+            [missing if row[1] is None else CUT_US + row[1] * HOUR_US for row in table], np.int64
+        ),
         flags=np.array([row[2] for row in table], np.uint8),
         sizes=None,
         content=np.array([row[3] for row in table], np.uint64),

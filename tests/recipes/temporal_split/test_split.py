@@ -47,7 +47,11 @@ def test_the_sharded_layout_keeps_shard_numbers_with_gaps(tmp_path: Path) -> Non
     run = split(tmp_path / "in", tmp_path / "out").run
     names = {name: [path.name for path in shards(run, name)] for name in (*SPLITS, "oot")}
 
-    assert ["part-00002.csv.gz", "part-00011.csv.gz", "part-00040.csv.gz"] == names["train"] == names["val"]
+    assert (
+        ["part-00002.csv.gz", "part-00011.csv.gz", "part-00040.csv.gz"]
+        == names["train"]
+        == names["val"]
+    )
     assert ["part-00005.csv.gz", "part-00040.csv.gz"] == names["test"] == names["oot"]
 
 
@@ -71,7 +75,9 @@ def test_the_single_layout_makes_one_file_a_split(tmp_path: Path, source: Path) 
 
 
 def test_both_layouts_hold_the_same_rows_in_the_same_order(tmp_path: Path, source: Path) -> None:
-    sharded, single = (split(source, tmp_path / layout, layout=layout) for layout in ("sharded", "single"))
+    sharded, single = (
+        split(source, tmp_path / layout, layout=layout) for layout in ("sharded", "single")
+    )
 
     assert everything(sharded.run) == everything(single.run)
 
@@ -92,7 +98,12 @@ def test_a_split_date_is_an_instant_and_belongs_to_test(tmp_path: Path) -> None:
     rows = [
         (f"{n}", date, str(n))
         for n, date in enumerate(
-            ["2024-12-31 23:59:59.999999", "2025-01-01 00:00:00", "2024-12-30", "2025-01-01 00:00:00.000001"]
+            [
+                "2024-12-31 23:59:59.999999",
+                "2025-01-01 00:00:00",
+                "2024-12-30",
+                "2025-01-01 00:00:00.000001",
+            ]
         )
     ]
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
@@ -104,13 +115,20 @@ def test_a_split_date_is_an_instant_and_belongs_to_test(tmp_path: Path) -> None:
 def test_a_split_date_with_offset_is_compared_with_naive_dates_of_the_zone(tmp_path: Path) -> None:
     rows = [(f"{n}", f"2025-01-01 {hour:02d}:00:00", str(n)) for n, hour in enumerate((0, 1, 2, 3))]
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
-    run = split(tmp_path / "in", tmp_path / "out", split_date="2025-01-01T01:00:00+00:00", time_zone="Europe/Berlin").run
+    run = split(
+        tmp_path / "in",
+        tmp_path / "out",
+        split_date="2025-01-01T01:00:00+00:00",
+        time_zone="Europe/Berlin",
+    ).run
 
     assert ["2", "3"] == split_column(run, "test", "row")
 
 
 def test_an_hour_that_happens_twice_around_the_split_date_is_an_error(tmp_path: Path) -> None:
-    rows = [(str(n), f"2025-10-26 {hour}:30:00", "0") for n, hour in enumerate(("00", "01", "02", "03"))]
+    rows = [
+        (str(n), f"2025-10-26 {hour}:30:00", "0") for n, hour in enumerate(("00", "01", "02", "03"))
+    ]
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
     asked = {"split_date": "2025-10-26T01:00:00Z", "time_zone": "Europe/Berlin"}
 
@@ -119,14 +137,25 @@ def test_an_hour_that_happens_twice_around_the_split_date_is_an_error(tmp_path: 
         match=r"part-0\.csv: row 3: date is '2025-10-26 02:30:00', an hour that happens twice in Europe/Berlin",
     ):
         split(tmp_path / "in", tmp_path / "out", **asked)
-    assert 1 == split(tmp_path / "in", tmp_path / "out", bad_rows="drop", **asked).manifest.dropped["unreadable_time"]
+    assert (
+        1
+        == split(tmp_path / "in", tmp_path / "out", bad_rows="drop", **asked).manifest.dropped[
+            "unreadable_time"
+        ]
+    )
 
 
 @pytest.mark.parametrize(
     ("bad", "why"),
-    [("soon", "is 'soon', no date of form auto"), ("", "has no date"), ("2025-02-30", "is '2025-02-30'")],
+    [
+        ("soon", "is 'soon', no date of form auto"),
+        ("", "has no date"),
+        ("2025-02-30", "is '2025-02-30'"),
+    ],
 )
-def test_a_row_without_a_readable_date_is_an_error_with_file_row_and_value(tmp_path: Path, bad: str, why: str) -> None:
+def test_a_row_without_a_readable_date_is_an_error_with_file_row_and_value(
+    tmp_path: Path, bad: str, why: str
+) -> None:
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, small_rows(50))
     write_rows(tmp_path / "in" / "part-1.csv", HEADER, [*small_rows(6), ("7", bad, "0")])
 
@@ -137,7 +166,9 @@ def test_a_row_without_a_readable_date_is_an_error_with_file_row_and_value(tmp_p
 def test_a_row_without_entity_is_an_error_with_file_and_row(tmp_path: Path) -> None:
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, [*small_rows(9), ("", "2024-01-01", "0")])
 
-    with pytest.raises(InputError, match=r'part-0\.csv: row 10: id is empty; choose .* null_entity="drop"'):
+    with pytest.raises(
+        InputError, match=r'part-0\.csv: row 10: id is empty; choose .* null_entity="drop"'
+    ):
         split(tmp_path / "in", tmp_path / "out")
 
 
@@ -159,16 +190,20 @@ def test_dates_in_two_forms_are_an_error(tmp_path: Path, one: str, other: str, p
         write_rows(tmp_path / "in" / f"part-{number}.csv", HEADER, rows)
 
     with pytest.raises(
-        InputError, match=rf"part-{len(parts) - 1}\.csv.* form|part-0\.csv: date is written as .* and as "
+        InputError,
+        match=rf"part-{len(parts) - 1}\.csv.* form|part-0\.csv: date is written as .* and as ",
     ):
         split(tmp_path / "in", tmp_path / "out")
 
 
 def test_a_train_split_without_rows_is_an_error(tmp_path: Path) -> None:
-    write_rows(tmp_path / "in" / "part-0.csv", HEADER, [("a", "2024-01-01", "0"), ("b", "2025-01-01", "0")])
+    write_rows(
+        tmp_path / "in" / "part-0.csv", HEADER, [("a", "2024-01-01", "0"), ("b", "2025-01-01", "0")]
+    )
 
     with pytest.raises(
-        InputError, match=r"train has no rows: 1 entity has rows before 2025-01-01.*choose a later split_date="
+        InputError,
+        match=r"train has no rows: 1 entity has rows before 2025-01-01.*choose a later split_date=",
     ):
         split(tmp_path / "in", tmp_path / "out")
 
@@ -181,7 +216,9 @@ def test_a_source_without_rows_before_the_split_date_is_an_error(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", ["train", "val"])
-def test_a_split_that_loses_all_its_rows_to_missing_labels_is_an_error(tmp_path: Path, name: str) -> None:
+def test_a_split_that_loses_all_its_rows_to_missing_labels_is_an_error(
+    tmp_path: Path, name: str
+) -> None:
     rows = [("a", "2024-01-01", ""), ("b", "2024-01-01", "y")]
     write_rows(tmp_path / "in" / "part-0.csv", ("id", "date", "label"), rows)
     messages = []
@@ -200,7 +237,9 @@ def test_a_test_split_without_rows_is_a_warning(tmp_path: Path) -> None:
     prepared = split(tmp_path / "in", tmp_path / "out", on_event=notes.append)
 
     assert 0 == prepared.manifest.splits["test"].rows
-    (warning,) = [spell(each.text) for each in notes if isinstance(each, Note) and each.kind == "warning"]
+    (warning,) = [
+        spell(each.text) for each in notes if isinstance(each, Note) and each.kind == "warning"
+    ]
     assert (
         "test is empty: no row that counts is from 2025-01-01 on, and the last date is 2024-01-01 00:00:00; "
         "give an earlier split_date=" == warning
@@ -211,9 +250,17 @@ def test_a_test_split_whose_entities_all_train_says_so(tmp_path: Path) -> None:
     rows = [(f"{n}", date, f"{n}{date}") for n in range(2) for date in ("2024-01-01", "2026-01-01")]
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
     notes: list[Any] = []
-    split(tmp_path / "in", tmp_path / "out", on_event=notes.append, train_ratio=0.5, val_in_test="drop")
+    split(
+        tmp_path / "in",
+        tmp_path / "out",
+        on_event=notes.append,
+        train_ratio=0.5,
+        val_in_test="drop",
+    )
 
-    (warning,) = [spell(each.text) for each in notes if isinstance(each, Note) and each.kind == "warning"]
+    (warning,) = [
+        spell(each.text) for each in notes if isinstance(each, Note) and each.kind == "warning"
+    ]
     assert (
         "test is empty: of 2 rows from 2025-01-01 on, 1 belong to entities that train and 1 to entities that validate; "
         "give an earlier split_date= or a smaller train_ratio=" == warning
@@ -227,7 +274,9 @@ def test_labels_have_one_map_for_all_shards(tmp_path: Path) -> None:
         write_rows(tmp_path / "in" / f"part-{number}.csv", header, rows)
     prepared = split(tmp_path / "in", tmp_path / "out", label="label")
     found = {
-        path.name: {row[2] for row in read_rows(path)[1]} for name in SPLITS for path in shards(prepared.run, name)
+        path.name: {row[2] for row in read_rows(path)[1]}
+        for name in SPLITS
+        for path in shards(prepared.run, name)
     }
 
     assert {"ant": 0, "cat": 1, "dog": 2} == prepared.manifest.facts["label_map"]
@@ -250,9 +299,14 @@ def test_the_label_of_a_parquet_output_is_a_number_without_nulls(tmp_path: Path)
 @pytest.mark.parametrize("extension", [".csv", ".parquet", ".jsonl"])
 def test_the_main_target_is_the_greatest_of_the_others(tmp_path: Path, extension: str) -> None:
     text = extension == ".csv"
-    rows = [(f"{n}", f"202{4 + n // 6}-01-01", *(str(v) if text else v for v in (9, n % 2, n % 3))) for n in range(12)]
+    rows = [
+        (f"{n}", f"202{4 + n // 6}-01-01", *(str(v) if text else v for v in (9, n % 2, n % 3)))
+        for n in range(12)
+    ]
     write_rows(tmp_path / "in" / f"part-0{extension}", ("id", "date", "main", "a", "b"), rows)
-    run = split(tmp_path / "in", tmp_path / "out", targets=["main", "a", "b"], main_task_index=0).run
+    run = split(
+        tmp_path / "in", tmp_path / "out", targets=["main", "a", "b"], main_task_index=0
+    ).run
 
     for name in SPLITS:
         mains, ids = split_column(run, name, "main"), split_column(run, name, "id")
@@ -261,7 +315,8 @@ def test_the_main_target_is_the_greatest_of_the_others(tmp_path: Path, extension
 
 
 @pytest.mark.parametrize(
-    ("extension", "format_"), [(".csv", "same"), (".csv.gz", "parquet"), (".parquet", "same"), (".jsonl", "csv")]
+    ("extension", "format_"),
+    [(".csv", "same"), (".csv.gz", "parquet"), (".parquet", "same"), (".jsonl", "csv")],
 )
 def test_lineage_points_at_the_source_row(tmp_path: Path, extension: str, format_: str) -> None:
     source = small_source(tmp_path / "in", extension=extension)
@@ -272,24 +327,36 @@ def test_lineage_points_at_the_source_row(tmp_path: Path, extension: str, format
         for path in shards(run, name):
             header, rows = read_rows(path)
             shard, row = header.index("source_shard"), header.index("source_row")
-            assert [originals[each[shard]][int(each[row])] for each in rows] == [each[:3] for each in rows]
+            assert [originals[each[shard]][int(each[row])] for each in rows] == [
+                each[:3] for each in rows
+            ]
 
 
 def test_declared_types_are_those_of_the_parquet_output(tmp_path: Path) -> None:
     rows = [(f"{n:03d}", f"202{4 + n // 6}-01-01", str(n) if n else "NA") for n in range(12)]
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
-    run = split(tmp_path / "in", tmp_path / "out", format="parquet", types={"row": "int16"}, null_values=["NA"]).run
+    run = split(
+        tmp_path / "in",
+        tmp_path / "out",
+        format="parquet",
+        types={"row": "int16"},
+        null_values=["NA"],
+    ).run
 
     assert pa.int16() == pq.read_schema(shards(run, "train")[0]).field("row").type
     assert [None, *range(1, 12)] == sorted(
-        (v for name in SPLITS for v in split_column(run, name, "row")), key=lambda v: -1 if v is None else v
+        (v for name in SPLITS for v in split_column(run, name, "row")),
+        key=lambda v: -1 if v is None else v,
     )
 
 
 @pytest.mark.parametrize(
-    "asked", [{}, {"lineage": "columns"}, {"format": "tsv"}, {"format": "parquet"}, {"layout": "single"}]
+    "asked",
+    [{}, {"lineage": "columns"}, {"format": "tsv"}, {"format": "parquet"}, {"layout": "single"}],
 )
-def test_a_value_of_another_than_its_declared_type_is_an_error(tmp_path: Path, asked: dict[str, Any]) -> None:
+def test_a_value_of_another_than_its_declared_type_is_an_error(
+    tmp_path: Path, asked: dict[str, Any]
+) -> None:
     rows = [(f"{n}", f"202{4 + n // 6}-01-01", "x" if n == 7 else str(n)) for n in range(12)]
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
 
@@ -307,12 +374,16 @@ def test_dot_words_in_column_names_are_dots_everywhere(tmp_path: Path) -> None:
 def test_headerless_shards_take_their_names_from_the_signature(tmp_path: Path) -> None:
     raw = tmp_path / "raw"
     write_bytes(raw / "signature.csv", b"id,date,row\n")
-    write_bytes(raw / "part-0.csv", b"".join(f"{','.join(row)}\n".encode() for row in small_rows(60)))
+    write_bytes(
+        raw / "part-0.csv", b"".join(f"{','.join(row)}\n".encode() for row in small_rows(60))
+    )
     write_bytes(raw / "part-1.csv", b"")
     prepared = split(raw, tmp_path / "out", signature=raw / "signature.csv")
 
     assert ["part-1.csv"] == prepared.manifest.source["empty_shards"]
-    assert 60 == sum(prepared.manifest.dropped.values()) + sum(t.rows for t in prepared.manifest.splits.values())
+    assert 60 == sum(prepared.manifest.dropped.values()) + sum(
+        t.rows for t in prepared.manifest.splits.values()
+    )
 
 
 def test_a_source_of_a_signature_only_is_an_error(tmp_path: Path) -> None:
@@ -334,19 +405,28 @@ def test_a_header_only_shard_is_recorded_as_empty(tmp_path: Path, place: str) ->
     assert 3 == prepared.manifest.source["files"]
 
 
-@pytest.mark.parametrize("names", [["part-1.csv", "part-00001.csv"], ["part-1.csv", "part-1.csv.gz"]])
+@pytest.mark.parametrize(
+    "names", [["part-1.csv", "part-00001.csv"], ["part-1.csv", "part-1.csv.gz"]]
+)
 def test_colliding_shard_numbers_are_an_error(tmp_path: Path, names: list[str]) -> None:
     for name in names:
         write_rows(tmp_path / "in" / name, HEADER, small_rows(20))
 
     with pytest.raises(InputError, match="are both shard 1, one would overwrite the other"):
         split(tmp_path / "in", tmp_path / "out")
-    assert 40 == split(tmp_path / "in", tmp_path / "out", shard_numbers="dense").manifest.source["rows"]
+    assert (
+        40
+        == split(tmp_path / "in", tmp_path / "out", shard_numbers="dense").manifest.source["rows"]
+    )
 
 
 @pytest.mark.parametrize("role", ["time", "entity", "label"])
-def test_a_column_that_is_not_there_is_an_error_with_those_that_are(tmp_path: Path, source: Path, role: str) -> None:
-    with pytest.raises(InputError, match=rf"has no column 'nope' \({role}\); its columns are id, date, row"):
+def test_a_column_that_is_not_there_is_an_error_with_those_that_are(
+    tmp_path: Path, source: Path, role: str
+) -> None:
+    with pytest.raises(
+        InputError, match=rf"has no column 'nope' \({role}\); its columns are id, date, row"
+    ):
         split(source, tmp_path / "out", **{role: "nope"})
 
 
@@ -354,7 +434,9 @@ def test_a_mixed_source_needs_an_output_format(tmp_path: Path) -> None:
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, small_rows(20))
     write_rows(tmp_path / "in" / "part-1.jsonl", HEADER, small_rows(20))
 
-    with pytest.raises(SettingsError, match="the source holds csv and jsonl; choose one output format"):
+    with pytest.raises(
+        SettingsError, match="the source holds csv and jsonl; choose one output format"
+    ):
         split(tmp_path / "in", tmp_path / "out")
     assert 40 == split(tmp_path / "in", tmp_path / "out", format="parquet").manifest.source["rows"]
 
@@ -392,7 +474,9 @@ def test_widened_shards_are_written_in_one_schema(tmp_path: Path) -> None:
     rows = small_rows(40)
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
     write_rows(
-        tmp_path / "in" / "part-1.csv", ("row", "id", "extra", "date"), [(row[2], row[0], "e", row[1]) for row in rows]
+        tmp_path / "in" / "part-1.csv",
+        ("row", "id", "extra", "date"),
+        [(row[2], row[0], "e", row[1]) for row in rows],
     )
     run = split(tmp_path / "in", tmp_path / "out", schema_drift="widen").run
 
@@ -406,7 +490,9 @@ def test_widened_shards_are_written_in_one_schema(tmp_path: Path) -> None:
 def test_text_ids_are_allocated_alike_in_every_format(tmp_path: Path) -> None:
     sides = []
     for extension in (".csv", ".tsv.zst", ".jsonl", ".json.gz", ".parquet"):
-        run = split(small_source(tmp_path / extension, extension=extension), tmp_path / f"out{extension}").run
+        run = split(
+            small_source(tmp_path / extension, extension=extension), tmp_path / f"out{extension}"
+        ).run
         sides.append({name: set(split_column(run, name, "id")) for name in SPLITS})
 
     assert [sides[0]] * 5 == sides
@@ -426,7 +512,10 @@ ASKED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("asked", ASKED)
 def test_any_number_of_workers_makes_the_same_bytes(tmp_path: Path, asked: str) -> None:
     source = small_source(tmp_path / "in", count=7)
-    runs = [split(source, tmp_path / f"out{workers}", workers=workers, **ASKED[asked]).run for workers in (1, 2, 4)]
+    runs = [
+        split(source, tmp_path / f"out{workers}", workers=workers, **ASKED[asked]).run
+        for workers in (1, 2, 4)
+    ]
 
     assert digests(runs[0]) == digests(runs[1]) == digests(runs[2])
     assert runs[0].name == runs[1].name == runs[2].name
@@ -436,7 +525,9 @@ def test_the_order_that_files_were_made_in_plays_no_part(tmp_path: Path) -> None
     runs = []
     for name, order in (("a", (0, 1, 2, 3)), ("b", (3, 1, 0, 2))):
         for number in order:
-            path = write_rows(tmp_path / name / f"part-{number}.csv", HEADER, small_rows(100, first=100 * number))
+            path = write_rows(
+                tmp_path / name / f"part-{number}.csv", HEADER, small_rows(100, first=100 * number)
+            )
             os.utime(path, ns=(10**18, 10**18))
         runs.append(split(tmp_path / name, tmp_path / f"out-{name}").run)
     one, two = digests(runs[0]), digests(runs[1])
@@ -460,7 +551,9 @@ print(split(sys.argv[1], sys.argv[2], label="row", lineage="columns").run)
 
 @pytest.mark.slow
 def test_the_hash_seed_of_python_plays_no_part(tmp_path: Path, source: Path) -> None:
-    path = os.pathsep.join([str(Path(headrace.__file__).parents[1]), str(Path(__file__).parents[2])])
+    path = os.pathsep.join(
+        [str(Path(headrace.__file__).parents[1]), str(Path(__file__).parents[2])]
+    )
     found = []
     for seed in ("1", "2"):
         out = tmp_path / seed

@@ -14,24 +14,55 @@ from hypothesis import strategies as st
 from headrace.errors import InputError
 from headrace.run.prepare import Prepared
 from laws import examples
-from tables import csv_bytes, decompressed, fresh, kind, read_rows, shards, split, split_rows, write_bytes, write_rows
+from tables import (
+    csv_bytes,
+    decompressed,
+    fresh,
+    kind,
+    read_rows,
+    shards,
+    split,
+    split_rows,
+    write_bytes,
+    write_rows,
+)
 
 HEADER = ("id", "date", "row", "text")
 CUTOFF = dt.date(2025, 1, 1)
 SPLITS = ("train", "val", "test")
 
 ids = st.sampled_from(
-    ["007", "7", "17850.0", "1234567890123456789", "NA", "null", "a b", 'q"q', "x,y", "é", "n\nl", " 7"]
+    [
+        "007",
+        "7",
+        "17850.0",
+        "1234567890123456789",
+        "NA",
+        "null",
+        "a b",
+        'q"q',
+        "x,y",
+        "é",
+        "n\nl",
+        " 7",
+    ]
 )
 dates = st.dates(dt.date(2024, 12, 25), dt.date(2025, 1, 7)).map(str)
 texts = st.text(alphabet=st.sampled_from('ab,"\n\té0 '), max_size=5)
 tables = st.lists(st.lists(st.tuples(ids, dates, texts), max_size=12), min_size=1, max_size=4)
 
 
-def write(directory: Path, table: list[list[tuple[str, ...]]], extension: str = ".csv", newline: str = "\n") -> Path:
+def write(
+    directory: Path,
+    table: list[list[tuple[str, ...]]],
+    extension: str = ".csv",
+    newline: str = "\n",
+) -> Path:
     number = 0
     for place, rows in enumerate(table):
-        numbered = [(id_, date, str(number + at), text) for at, (id_, date, text) in enumerate(rows)]
+        numbered = [
+            (id_, date, str(number + at), text) for at, (id_, date, text) in enumerate(rows)
+        ]
         number += len(rows)
         path = directory / f"part-{place:05d}{extension}"
         if newline == "\n":
@@ -52,12 +83,19 @@ def attempt(source: Path, out: Path, **asked: Any) -> Prepared | None:
 
 
 def all_rows(run: Path) -> dict[str, list[tuple[Any, ...]]]:
-    return {name: [tuple(value or "" for value in row) for row in split_rows(run, name)] for name in SPLITS}
+    return {
+        name: [tuple(value or "" for value in row) for row in split_rows(run, name)]
+        for name in SPLITS
+    }
 
 
 @pytest.mark.slow
 @given(
-    tables, st.sampled_from(["keep", "drop"]), st.integers(0, 5), st.sampled_from([0.2, 0.5, 0.9]), st.integers(1, 3)
+    tables,
+    st.sampled_from(["keep", "drop"]),
+    st.integers(0, 5),
+    st.sampled_from([0.2, 0.5, 0.9]),
+    st.integers(1, 3),
 )
 @settings(max_examples=examples(120))
 def test_every_row_is_in_one_split_or_one_reason_and_no_entity_leaks(
@@ -77,7 +115,11 @@ def test_every_row_is_in_one_split_or_one_reason_and_no_entity_leaks(
     numbers = [int(row[2]) for name in SPLITS for row in found[name]]
     assert len(numbers) == len(set(numbers))
     assert len(rows) == len(numbers) + sum(dropped.values())
-    assert all((rows[int(row[2])][0], rows[int(row[2])][1]) == row[:2] for name in SPLITS for row in found[name])
+    assert all(
+        (rows[int(row[2])][0], rows[int(row[2])][1]) == row[:2]
+        for name in SPLITS
+        for row in found[name]
+    )
     assert not entities["train"] & (entities["test"] | entities["val"])
     assert val_in_test == "keep" or not entities["val"] & entities["test"]
     assert all((row[1] < str(CUTOFF)) == (name != "test") for name in SPLITS for row in found[name])
@@ -85,12 +127,20 @@ def test_every_row_is_in_one_split_or_one_reason_and_no_entity_leaks(
     assert seen == entities["train"] | entities["val"]
     left = [row for row in rows if row[1] >= str(CUTOFF)]
     assert sum(row[0] in entities["train"] for row in left) == dropped["train_entity_after_cutoff"]
-    assert {name: len(found[name]) for name in SPLITS} == {name: t.rows for name, t in prepared.manifest.splits.items()}
+    assert {name: len(found[name]) for name in SPLITS} == {
+        name: t.rows for name, t in prepared.manifest.splits.items()
+    }
 
 
-@given(tables, st.sampled_from(["\n", "\r\n"]), st.sampled_from([".csv", ".csv.gz", ".csv.zst", ".tsv"]))
+@given(
+    tables,
+    st.sampled_from(["\n", "\r\n"]),
+    st.sampled_from([".csv", ".csv.gz", ".csv.zst", ".tsv"]),
+)
 @settings(max_examples=examples(80))
-def test_copied_rows_keep_their_bytes(tmp_path: Path, table: list[Any], newline: str, extension: str) -> None:
+def test_copied_rows_keep_their_bytes(
+    tmp_path: Path, table: list[Any], newline: str, extension: str
+) -> None:
     directory = fresh(tmp_path)
     newline = "\n" if extension == ".tsv" else newline
     source = write(directory / "in", table, extension, newline)
@@ -154,14 +204,20 @@ def test_the_split_of_a_row_does_not_depend_on_the_sharding(
     tmp_path: Path, table: list[Any], cuts: list[int], shuffler: Any
 ) -> None:
     directory = fresh(tmp_path)
-    rows = [(id_, date, str(number), "") for number, (id_, date, _) in enumerate(row for part in table for row in part)]
+    rows = [
+        (id_, date, str(number), "")
+        for number, (id_, date, _) in enumerate(row for part in table for row in part)
+    ]
     bounds = sorted({0, len(rows), *(min(cut, len(rows)) for cut in cuts)})
     parts = [rows[low:high] for low, high in pairwise(bounds)] or [[]]
     shuffler.shuffle(parts)
     write_rows(directory / "one" / "part-0.csv", HEADER, rows)
     for number, part in enumerate(parts):
         write_rows(directory / "many" / f"part-{number}.csv", HEADER, part)
-    one, many = attempt(directory / "one", directory / "out1"), attempt(directory / "many", directory / "out2")
+    one, many = (
+        attempt(directory / "one", directory / "out1"),
+        attempt(directory / "many", directory / "out2"),
+    )
 
     assert (one is None) == (many is None)
     if one is not None and many is not None:
@@ -184,7 +240,11 @@ def test_rows_without_entity_or_date_are_counted_by_their_reason(
     directory = fresh(tmp_path)
     write_rows(directory / "in" / "part-0.csv", ("id", "date", "row", "text", "more"), [(*row, str(at), "", "x") for at, row in enumerate(rows)])  # fmt: skip
     prepared = attempt(
-        directory / "in", directory / "out", null_entity=null_entity, bad_rows="drop", null_values=null_values
+        directory / "in",
+        directory / "out",
+        null_entity=null_entity,
+        bad_rows="drop",
+        null_values=null_values,
     )
     if prepared is None:
         return
@@ -195,9 +255,14 @@ def test_rows_without_entity_or_date_are_counted_by_their_reason(
     sides = {name: {row[0] for row in found} for name, found in all_rows(prepared.run).items()}
 
     assert sum(row[1] in absent for row in rows) == dropped["null_time"]
-    assert sum(row[1] in {"soon", "2025-02-30", "NA"} - absent for row in rows) == dropped["unreadable_time"]
+    assert (
+        sum(row[1] in {"soon", "2025-02-30", "NA"} - absent for row in rows)
+        == dropped["unreadable_time"]
+    )
     assert (len(nobody) if null_entity == "drop" else 0) == dropped["null_entity"]
-    assert len(rows) == sum(dropped.values()) + sum(len(found) for found in all_rows(prepared.run).values())
+    assert len(rows) == sum(dropped.values()) + sum(
+        len(found) for found in all_rows(prepared.run).values()
+    )
     if null_entity == "own":
         assert not sides["train"] & sides["val"]
         assert sum(bool(sides[name] & absent) for name in ("train", "val")) <= 1
@@ -207,13 +272,23 @@ def test_rows_without_entity_or_date_are_counted_by_their_reason(
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata"])
 @given(hours=st.lists(st.integers(-40, 40), min_size=8, max_size=30))
 @settings(max_examples=examples(15))
-def test_naive_dates_fall_on_the_side_that_the_zone_gives_them(tmp_path: Path, zone: str, hours: list[int]) -> None:
+def test_naive_dates_fall_on_the_side_that_the_zone_gives_them(
+    tmp_path: Path, zone: str, hours: list[int]
+) -> None:
     from zoneinfo import ZoneInfo
 
     directory = fresh(tmp_path)
-    moments = [dt.datetime(2025, 1, 1, tzinfo=ZoneInfo(zone)) + dt.timedelta(hours=each) for each in hours]
-    local = [(str(at), moment.strftime("%Y-%m-%d %H:%M:%S"), str(at)) for at, moment in enumerate(moments)]
-    zoned = [(str(at), moment.astimezone(dt.UTC).isoformat(), str(at)) for at, moment in enumerate(moments)]
+    moments = [
+        dt.datetime(2025, 1, 1, tzinfo=ZoneInfo(zone)) + dt.timedelta(hours=each) for each in hours
+    ]
+    local = [
+        (str(at), moment.strftime("%Y-%m-%d %H:%M:%S"), str(at))
+        for at, moment in enumerate(moments)
+    ]
+    zoned = [
+        (str(at), moment.astimezone(dt.UTC).isoformat(), str(at))
+        for at, moment in enumerate(moments)
+    ]
     epoch = [(str(at), str(int(moment.timestamp())), str(at)) for at, moment in enumerate(moments)]
     sides = []
     for number, rows in enumerate((local, zoned, epoch)):

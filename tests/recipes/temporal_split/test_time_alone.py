@@ -22,9 +22,13 @@ HEADER = ("id", "date", "row")
 CUTOFF = dt.datetime(2025, 1, 1)
 UNIT = {"h": dt.timedelta(hours=1), "d": dt.timedelta(days=1)}
 
-times = st.datetimes(dt.datetime(2024, 12, 25), dt.datetime(2025, 1, 7)).map(lambda each: each.replace(microsecond=0))
+times = st.datetimes(dt.datetime(2024, 12, 25), dt.datetime(2025, 1, 7)).map(
+    lambda each: each.replace(microsecond=0)
+)
 tables = st.lists(
-    st.lists(st.tuples(st.sampled_from("abcdef"), times), min_size=1, max_size=12), min_size=1, max_size=3
+    st.lists(st.tuples(st.sampled_from("abcdef"), times), min_size=1, max_size=12),
+    min_size=1,
+    max_size=3,
 )
 stretches = st.none() | st.sampled_from(["1h", "12h", "1d", "3d"])
 
@@ -101,16 +105,32 @@ def test_with_an_entity_only_rows_away_from_the_cutoff_decide_who_trains(
         elif where == "test" and id_ in train:
             where = "train_entity_after_cutoff"
         assert where not in rows or str(number) in [row[2] for row in rows[where]]
-    assert sum(map(len, rows.values())) + sum(made.manifest.dropped.values()) == sum(map(len, table))
+    assert sum(map(len, rows.values())) + sum(made.manifest.dropped.values()) == sum(
+        map(len, table)
+    )
     assert not verify(directory / "out").problems
 
 
-@pytest.mark.parametrize("output", [{"format": "parquet"}, {"layout": "single"}, {"format": "parquet", "label": "id"}])
+@pytest.mark.parametrize(
+    "output", [{"format": "parquet"}, {"layout": "single"}, {"format": "parquet", "label": "id"}]
+)
 def test_workers_change_no_byte(tmp_path: Path, output: dict[str, Any]) -> None:
     days = [CUTOFF + dt.timedelta(hours=7 * n) for n in range(-40, 20)]
-    source = write(tmp_path / "in", [[("ab"[n % 2], day) for n, day in enumerate(days[part::3])] for part in range(3)])
-    asked = {"entity": None, "train_ratio": 0.9, "gap": "1d", "label_horizon": "2d", "duplicates": "drop", **output}
-    one, three = (split(source, tmp_path / f"out{n}", workers=n, content=["row"], **asked) for n in (1, 3))
+    source = write(
+        tmp_path / "in",
+        [[("ab"[n % 2], day) for n, day in enumerate(days[part::3])] for part in range(3)],
+    )
+    asked = {
+        "entity": None,
+        "train_ratio": 0.9,
+        "gap": "1d",
+        "label_horizon": "2d",
+        "duplicates": "drop",
+        **output,
+    }
+    one, three = (
+        split(source, tmp_path / f"out{n}", workers=n, content=["row"], **asked) for n in (1, 3)
+    )
 
     assert digests(one.run) == digests(three.run)
     assert not verify(tmp_path / "out1").problems
@@ -119,7 +139,15 @@ def test_workers_change_no_byte(tmp_path: Path, output: dict[str, Any]) -> None:
 def test_a_row_whose_label_looks_too_far_is_found(tmp_path: Path) -> None:
     days = [CUTOFF + dt.timedelta(days=n) for n in range(-40, 20)]
     source = write(tmp_path / "in", [[("a", day) for day in days]])
-    made = split(source, tmp_path / "out", entity=None, train_ratio=0.9, gap="2d", label_horizon="7d", format="parquet")
+    made = split(
+        source,
+        tmp_path / "out",
+        entity=None,
+        train_ratio=0.9,
+        gap="2d",
+        label_horizon="7d",
+        format="parquet",
+    )
     certificate = certify(tmp_path / "out")
     assert {"gap before the cutoff", "labels end before the cutoff"} <= {
         each["check"] for each in certificate["proved"]
@@ -127,11 +155,17 @@ def test_a_row_whose_label_looks_too_far_is_found(tmp_path: Path) -> None:
     assert not [each for each in certificate["not_proved"] if "Labels may be made" in each]
     assert [each for each in certificate["not_proved"] if "An entity may be in two splits" in each]
 
-    config = made.run / "config.json"  # rows that a longer horizon reaches are where the rule does not want them
+    config = (
+        made.run / "config.json"
+    )  # rows that a longer horizon reaches are where the rule does not want them
     config.write_text(config.read_text().replace('"label_horizon":"7d"', '"label_horizon":"20d"'))
-    problems = {each.name: each.problem for each in verify_split(FinishedRun(*find_run(tmp_path / "out")))}
+    problems = {
+        each.name: each.problem for each in verify_split(FinishedRun(*find_run(tmp_path / "out")))
+    }
 
-    assert "row 21: its label ends 20d later, not before 2025-01-01" in str(problems["labels end before the cutoff"])
+    assert "row 21: its label ends 20d later, not before 2025-01-01" in str(
+        problems["labels end before the cutoff"]
+    )
     assert problems["gap before the cutoff"] is None
 
 
@@ -144,7 +178,9 @@ def test_a_row_whose_label_looks_too_far_is_found(tmp_path: Path) -> None:
         ({"entity": None, "train_ratio": 0.9, "duplicates": "group"}, "duplicates is 'group'"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(tmp_path: Path, asked: dict[str, Any], told: str) -> None:
+def test_settings_that_cannot_work_are_refused(
+    tmp_path: Path, asked: dict[str, Any], told: str
+) -> None:
     with pytest.raises(SettingsError, match=told):
         split(tmp_path, tmp_path / "out", **asked)
 
@@ -155,4 +191,7 @@ def test_old_settings_make_the_same_runs(tmp_path: Path) -> None:
     plain = headrace.TemporalSplit(**asked, entity="id").identity_settings()
 
     assert not {"gap", "label_horizon"} & plain.keys()
-    assert json.loads(json.dumps(headrace.TemporalSplit(**asked, gap="7d").identity_settings()))["gap"] == "7d"
+    assert (
+        json.loads(json.dumps(headrace.TemporalSplit(**asked, gap="7d").identity_settings()))["gap"]
+        == "7d"
+    )

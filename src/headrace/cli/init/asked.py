@@ -226,7 +226,9 @@ def _command_for(recipe: Recipe) -> Callable[..., None]:
             raise SettingsError(
                 f"{config}: cannot be written ({error.strerror}); give another --config"
             ) from error
-        proposed = [(name, value) for section in sections for name, value in section.settings.items()]
+        proposed = [
+            (name, value) for section in sections for name, value in section.settings.items()
+        ]
         needed = [
             f" --set {name}={value.value}"
             for name, value in proposed

@@ -54,7 +54,9 @@ class TimeForms:
 
 
 def time_format(columns: Sequence[pa.ChunkedArray]) -> str | None:
-    """Return the format that reads all values of these columns; None if there is none, or no value."""
+    """Return the format that reads all values of these columns; None if there is none, or
+    no value.
+    """
     columns = [_distinct(column) for column in columns if len(column)]
     for form in TIME_FORMATS:
         if all(_is_time(column, form) for column in columns) and any(
@@ -105,7 +107,8 @@ def time_forms(columns: Sequence[pa.ChunkedArray]) -> TimeForms | None:
         return TimeForms(("yyyymmdd",), 0.0, "")
     if not all(is_text(column.type) for column in columns):
         numeric = all(
-            pa.types.is_integer(column.type) or pa.types.is_floating(column.type) for column in columns
+            pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+            for column in columns
         )
         for form in _EPOCHS if numeric else ():
             if all(_read(column.drop_null(), form).all() for column in columns):
@@ -169,7 +172,11 @@ def _is_time(column: pa.ChunkedArray, form: str) -> bool:
     column_type = column.type
     typed = is_typed_time(column)
     if typed or not is_text(column_type):
-        if typed != (form == "iso") or pa.types.is_boolean(column_type) or pa.types.is_floating(column_type):
+        if (
+            typed != (form == "iso")
+            or pa.types.is_boolean(column_type)
+            or pa.types.is_floating(column_type)
+        ):
             return False
         if not typed and form not in NUMBERS:
             return False

@@ -44,7 +44,9 @@ class Addresses:
         return Addresses(self.family[indices], self.bytes[indices])
 
     def words(self) -> U64:
-        """Return the bytes as two big-endian words, so that words order as bytes do: uint64 [N, 2]."""
+        """Return the bytes as two big-endian words, so that words order as bytes do: uint64
+        [N, 2].
+        """
         return np.ascontiguousarray(self.bytes).view(">u8").astype(np.uint64).reshape(-1, 2)
 
 

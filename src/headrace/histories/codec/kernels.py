@@ -252,9 +252,20 @@ def group_entities(partition: Any, family: Any, words: Any, partitions: Any) -> 
 
 @kernel()
 def group_measurements(
-    partition: Any, local: Any, order: Any, entity: Any, micros: Any, codes: Any, peer: Any, peer_family: Any,
-    peer_words: Any, values: Any, mixed: Any, base: Any, partitions: Any,
-) -> Any:  # fmt: skip
+    partition: Any,
+    local: Any,
+    order: Any,
+    entity: Any,
+    micros: Any,
+    codes: Any,
+    peer: Any,
+    peer_family: Any,
+    peer_words: Any,
+    values: Any,
+    mixed: Any,
+    base: Any,
+    partitions: Any,
+) -> Any:
     """Group measurements by partition, keeping their order within each.
 
     Returns records of `spill.NARROW` and records of `spill.ALONE` or `spill.WITH_PEER`, uint64 [N,

@@ -351,9 +351,23 @@ def _few_peers(peer: Any, start: Any, stop: Any, row_peers: Any, total: Any) -> 
 
 @kernel("data", "halves", "words")
 def fill_rows(
-    data: Any, halves: Any, words: Any, ipv4_peers: Any, starts: Any, times: Any, codes: Any, index: Any, at_times: Any,
-    at_codes: Any, at_index: Any, at_peers: Any, width: Any, row_peers: Any, peer_counts: Any, peer_words: Any,
-) -> None:  # fmt: skip
+    data: Any,
+    halves: Any,
+    words: Any,
+    ipv4_peers: Any,
+    starts: Any,
+    times: Any,
+    codes: Any,
+    index: Any,
+    at_times: Any,
+    at_codes: Any,
+    at_index: Any,
+    at_peers: Any,
+    width: Any,
+    row_peers: Any,
+    peer_counts: Any,
+    peer_words: Any,
+) -> None:
     """Write the columns of rows.
 
     data, halves, words: the bytes of all rows, and views of them as uint16 and uint32.

@@ -207,10 +207,23 @@ def encode_rows(rows: Measurements) -> Encoded:
     data = np.zeros(int(offsets[-1]), np.uint8)
     peer_words = np.ascontiguousarray(rows.peers.bytes).view("<u4").reshape(-1, 4)
     fill_rows(
-        data, data.view("<u2"), data.view("<u4"), ipv4_peers, starts, rows.times, rows.codes, index,
-        begin + HEADER_BYTES, begin + layout.codes, begin + layout.index, begin + layout.peers,
-        layout.width, row_peers, peer_counts, peer_words,
-    )  # fmt: skip
+        data,
+        data.view("<u2"),
+        data.view("<u4"),
+        ipv4_peers,
+        starts,
+        rows.times,
+        rows.codes,
+        index,
+        begin + HEADER_BYTES,
+        begin + layout.codes,
+        begin + layout.index,
+        begin + layout.peers,
+        layout.width,
+        row_peers,
+        peer_counts,
+        peer_words,
+    )
     if rows.values:
         write_values(data.view("<u8"), begin + layout.length, n, rows.values)
 
@@ -293,7 +306,9 @@ class Violation(NamedTuple):
 
 
 def first_violation(rules: Sequence[Rule]) -> Violation | None:
-    """Return the first row that breaks a rule, with the message of the first rule that it breaks."""
+    """Return the first row that breaks a rule, with the message of the first rule that it
+    breaks.
+    """
     rows = [int(rule.broken.argmax()) if rule.broken.any() else len(rule.broken) for rule in rules]
     first = min(rows)
     rule = rules[rows.index(first)]

@@ -82,7 +82,9 @@ class Packed:
 
 
 def stamp_tokens(mode: int, fraction: np.uint64, count: I64, long_gaps: I64, span: I64) -> I64:
-    """Return an upper bound on the tokens of the timestamps of `count` measurements in this mode."""
+    """Return an upper bound on the tokens of the timestamps of `count` measurements in this
+    mode.
+    """
     if mode == NONE:
         return np.zeros_like(count)
     long = long_gaps

@@ -156,9 +156,21 @@ def find_candidates(segments: Segments, rows: Mapping[int, RowColumns], room: in
             width = row.peers.itemsize
         # Addresses are copied as two words each.
         _gather(
-            chosen, offsets, index, np.int64(row.first_time), row.offsets, row.codes, peers, width,
-            row.peer_family, row.peer_bytes.view(np.uint64), time, code, family, address.view(np.uint64),
-        )  # fmt: skip
+            chosen,
+            offsets,
+            index,
+            np.int64(row.first_time),
+            row.offsets,
+            row.codes,
+            peers,
+            width,
+            row.peer_family,
+            row.peer_bytes.view(np.uint64),
+            time,
+            code,
+            family,
+            address.view(np.uint64),
+        )
         for column, stored in zip(values, row.values, strict=True):
             candidates = ranges(offsets[chosen], offsets[chosen + 1] - offsets[chosen])
             column[candidates] = stored[index[candidates]]
@@ -368,9 +380,21 @@ def _exp2(y: Any) -> Any:
 
 @compiled
 def _gather(
-    chosen: Any, offsets: Any, index: Any, first_time: Any, seconds: Any, codes: Any, peers: Any, width: Any,
-    peer_family: Any, peer_words: Any, time: Any, code: Any, family: Any, address: Any,
-) -> None:  # fmt: skip
+    chosen: Any,
+    offsets: Any,
+    index: Any,
+    first_time: Any,
+    seconds: Any,
+    codes: Any,
+    peers: Any,
+    width: Any,
+    peer_family: Any,
+    peer_words: Any,
+    time: Any,
+    code: Any,
+    family: Any,
+    address: Any,
+) -> None:
     """Fill in the candidates of the chosen segments, all of one row."""
     for s in chosen:
         for m in range(offsets[s], offsets[s + 1]):

@@ -85,14 +85,35 @@ def make_tokens(segments: Segments, candidates: Candidates, contexts: int, room:
     """
     tokens = np.zeros((contexts, room), np.int32)
     order, timed, lengths, counts = _fit(
-        segments.context, segments.mode, segments.fraction, candidates.offsets, candidates.index,
-        candidates.time, candidates.result_sizes, candidates.family, candidates.source_family, room,
-    )  # fmt: skip
+        segments.context,
+        segments.mode,
+        segments.fraction,
+        candidates.offsets,
+        candidates.index,
+        candidates.time,
+        candidates.result_sizes,
+        candidates.family,
+        candidates.source_family,
+        room,
+    )
     _build(
-        segments.context, segments.key, candidates.offsets, order, timed, lengths, counts, candidates.time,
-        candidates.code, candidates.family, candidates.address, candidates.source_family,
-        candidates.source, candidates.result_sizes, candidates.results, tokens,
-    )  # fmt: skip
+        segments.context,
+        segments.key,
+        candidates.offsets,
+        order,
+        timed,
+        lengths,
+        counts,
+        candidates.time,
+        candidates.code,
+        candidates.family,
+        candidates.address,
+        candidates.source_family,
+        candidates.source,
+        candidates.result_sizes,
+        candidates.results,
+        tokens,
+    )
     return Tokens(tokens, lengths, counts)
 
 
@@ -114,9 +135,17 @@ def to_arrays(tokens: Tokens, segments: Segments, keys: Keys) -> dict[str, I32]:
 
 @compiled
 def _fit(
-    context: Any, mode: Any, fraction: Any, offsets: Any, index: Any, time: Any, results: Any, family: Any,
-    source_family: Any, room: Any,
-) -> Any:  # fmt: skip
+    context: Any,
+    mode: Any,
+    fraction: Any,
+    offsets: Any,
+    index: Any,
+    time: Any,
+    results: Any,
+    family: Any,
+    source_family: Any,
+    room: Any,
+) -> Any:
     """Find the longest prefixes of the candidates that fit; return (order, timed, lengths, counts).
 
     Segment s takes the first counts[s] of offsets[s] : offsets[s + 1]; timed[s] of them have a
@@ -146,9 +175,17 @@ def _fit(
         limit = room - used
         part = slice(offsets[s], offsets[s + 1])
         count, timed, total = _first(
-            mode[s], fraction[s], limit, 18 if source_family[s] == 6 else 6, index[part], results[part], family[part],
-            sizes, positions, at_random,
-        )  # fmt: skip
+            mode[s],
+            fraction[s],
+            limit,
+            18 if source_family[s] == 6 else 6,
+            index[part],
+            results[part],
+            family[part],
+            sizes,
+            positions,
+            at_random,
+        )
         if timed:
             _sort(positions, timed, chain[0], by_time)
             total += _stamps(by_time, timed, time[part])
@@ -168,9 +205,17 @@ def _fit(
 
 @compiled
 def _first(
-    mode: Any, fraction: Any, limit: Any, base: Any, index: Any, results: Any, family: Any, sizes: Any, positions: Any,
+    mode: Any,
+    fraction: Any,
+    limit: Any,
+    base: Any,
+    index: Any,
+    results: Any,
+    family: Any,
+    sizes: Any,
+    positions: Any,
     at_random: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     """Count the candidates that fit if every timestamp is short, those with a timestamp, and the
     tokens of all but timestamps.
     """
@@ -292,9 +337,23 @@ def _keep(by_time: Any, timed: Any, count: Any, out: Any) -> Any:
 
 @compiled
 def _build(
-    context: Any, key: Any, offsets: Any, order: Any, timed: Any, lengths: Any, counts: Any, times: Any, codes: Any,
-    family: Any, address: Any, source_family: Any, source: Any, result_sizes: Any, results: Any, tokens: Any,
-) -> None:  # fmt: skip
+    context: Any,
+    key: Any,
+    offsets: Any,
+    order: Any,
+    timed: Any,
+    lengths: Any,
+    counts: Any,
+    times: Any,
+    codes: Any,
+    family: Any,
+    address: Any,
+    source_family: Any,
+    source: Any,
+    result_sizes: Any,
+    results: Any,
+    tokens: Any,
+) -> None:
     used = 0
     last = -1
     for s in range(len(context)):

@@ -146,7 +146,9 @@ def masks_by_bytes(
 def runs_by_offsets(
     encoding: Encoding, spans: Sequence[Span], characters: int
 ) -> list[Span] | None:
-    """Find the tokens of each span; None if a token straddles a border or has no characters there."""
+    """Find the tokens of each span; None if a token straddles a border or has no characters
+    there.
+    """
     count = len(encoding.ids)
     runs = []
     for begin, end in spans:

@@ -290,7 +290,9 @@ class Skeleton(NamedTuple):
     def filled(
         self, texts: Sequence[str], jsons: Sequence[str] = ()
     ) -> tuple[str, list[Span]] | None:
-        """Write the conversation with these texts, and find its turns; None if it has other slots."""
+        """Write the conversation with these texts, and find its turns; None if it has other
+        slots.
+        """
         try:
             filled = [
                 part if isinstance(part, str) else texts[part] if part >= 0 else jsons[-1 - part]

@@ -293,7 +293,9 @@ class Rendering:
         self.owner: list[int | None] = []
 
     def takes_marks(self) -> bool:
-        """Render with marks and keep their positions; return False if marks change the rendering."""
+        """Render with marks and keep their positions; return False if marks change the
+        rendering.
+        """
         tools = {
             id(part): _TOOLS for part in parts_of(self.chat.tools) if isinstance(part, dict | list)
         }

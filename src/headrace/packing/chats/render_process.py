@@ -270,7 +270,9 @@ class _Process:
 
 
 def serve(finished_fd: int) -> None:
-    """Run the child: compile the templates, then answer batches until the parent closes the pipe."""
+    """Run the child: compile the templates, then answer batches until the parent closes the
+    pipe.
+    """
     receive = sys.stdin.buffer
     send = sys.stdout.buffer
     settings: RenderSettings = pickle.load(receive)

@@ -149,7 +149,9 @@ class ChatEncoder:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of the tokenizer's files, the template and every setting that can change a token."""
+        """Digest of the tokenizer's files, the template and every setting that can change a
+        token.
+        """
         return fingerprint_of(self.settings)
 
     @property

@@ -29,7 +29,9 @@ from headrace.packing.chats.marks import Span
 from headrace.packing.chats.messages import Message, has_reasoning
 
 Reasoning = Literal["template", "every_user_turn"]
-"""Which reasoning is written: what the template keeps, or all of it, with one sequence per user turn."""
+"""Which reasoning is written: what the template keeps, or all of it, with one sequence per
+user turn.
+"""
 
 _OVERLAP = 4  # repeated turns take at most one part in this many of a piece's room
 

@@ -17,7 +17,9 @@ ANSWERS: dict[Kind, tuple[str, ...]] = {
     "judged": ("completion",),
     "prompts": (),
 }
-"""The answers of a row, as trainers call them; their tokens are in columns of these names and `_ids`."""
+"""The answers of a row, as trainers call them; their tokens are in columns of these names
+and `_ids`.
+"""
 
 LABEL = "label"
 

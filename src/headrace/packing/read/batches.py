@@ -231,7 +231,9 @@ class PackedBatches:
 
 
 def _tokens_and_squares(table: pa.Table) -> I64:
-    """Compute (tokens, sum of squared lengths) from the mask and starts of bins; int64 [2, bins]."""
+    """Compute (tokens, sum of squared lengths) from the mask and starts of bins; int64 [2,
+    bins].
+    """
     tokens, counts, lengths = sequences_in(table)
     return np.stack([tokens, np.diff(offsets_of(np.square(lengths))[offsets_of(counts)])])
 

@@ -71,7 +71,9 @@ class LegacyPickleWriter:
             self.write_bin(number, *rows.bin(number))
 
     def finalize(self) -> dict[str, Any]:
-        """Write the file and publish it, replacing a file of that name; return format and num_bins."""
+        """Write the file and publish it, replacing a file of that name; return format and
+        num_bins.
+        """
         if self._closed:
             raise RuntimeError(f"{self.output_path}: was finalized before; open a new writer")
         self._closed = True

@@ -78,7 +78,9 @@ class Frequency:
         return cls(count * _UNITS_US[unit])
 
     def on(self, days: Sequence[int]) -> Frequency:
-        """Return business days of a list of days since 1970-01-01; without a list, the same step."""
+        """Return business days of a list of days since 1970-01-01; without a list, the same
+        step.
+        """
         if days:
             return replace(self, days=tuple(sorted(set(days))))
         return self

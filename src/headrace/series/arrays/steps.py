@@ -259,7 +259,9 @@ class FittedStep:
         return self.linear is not None and self.step["step"] != "PowerTransformer"
 
     def forward(self, x: F64, group: I64) -> F64:
-        """Apply the step to values [N, C] of the groups [N]; NaN or infinite if there is no result."""
+        """Apply the step to values [N, C] of the groups [N]; NaN or infinite if there is no
+        result.
+        """
         word = self.step["step"]
         step = self.step
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):

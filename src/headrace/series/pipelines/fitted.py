@@ -98,7 +98,9 @@ class Fitted:
         return parts
 
     def split(self) -> tuple[list[dict[str, Any]], list[list[Any]]]:
-        """Return the JSON of every part, and the scikit-learn objects of the parts that have them."""
+        """Return the JSON of every part, and the scikit-learn objects of the parts that
+        have them.
+        """
         records: list[dict[str, Any]] = []
         objects: list[list[Any]] = []
         for part in self.parts:

@@ -65,7 +65,9 @@ def as_steps(value: Any) -> list[StepData]:
 
 
 def refuse_fitted(value: Any) -> None:
-    """Raise `SettingsError` for a fitted pipeline, a pipeline with a fitted step, or a file of one."""
+    """Raise `SettingsError` for a fitted pipeline, a pipeline with a fitted step, or a file
+    of one.
+    """
     if isinstance(value, PurePath) or (isinstance(value, str) and value.lower().endswith(_FILES)):
         raise SettingsError(
             f"pipeline {str(value)!r} is a file with fitted steps, which would be fitted again on"

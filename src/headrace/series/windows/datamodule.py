@@ -279,7 +279,9 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         return windows
 
     def inference(self, split: str = "test") -> Windows:
-        """Return all windows of a split without targets; `complete` is false if inputs are missing."""
+        """Return all windows of a split without targets; `complete` is false if inputs are
+        missing.
+        """
         changed = {"targets": "none", "horizons": None, "incomplete": "keep"}
         return self._windows_of(split, changed)
 

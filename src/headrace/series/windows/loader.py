@@ -183,9 +183,15 @@ def _nearby(windows: Windows, state: StreamState) -> Callable[[I64], I64]:
         counts = np.empty(0, np.int64)
     first = np.cumsum(counts) - counts
     order = epoch_order(
-        counts, identities, seed=state.seed, epoch=state.epoch, lanes=state.lanes, window_rows=state.window_rows,
-        groups=1, shuffle=True,
-    )  # fmt: skip
+        counts,
+        identities,
+        seed=state.seed,
+        epoch=state.epoch,
+        lanes=state.lanes,
+        window_rows=state.window_rows,
+        groups=1,
+        shuffle=True,
+    )
 
     def numbers(positions: I64) -> I64:
         group, inside = order.locate(order.line_of(positions))

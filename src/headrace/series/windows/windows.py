@@ -191,7 +191,9 @@ class WindowCounts:
     window_rows: int
 
     def __str__(self) -> str:
-        summary = f"{self.split}: {pluralise(self.windows, 'window')} of {many_entities(self.entities)}"
+        summary = (
+            f"{self.split}: {pluralise(self.windows, 'window')} of {many_entities(self.entities)}"
+        )
         if not self.without:
             return summary
         short = self.longest_without < self.window_rows
@@ -279,7 +281,8 @@ def check_some(windows: Windows, *, remedy: str = "") -> None:
     if remedy:
         remedies += [remedy]
     takes = (
-        f"a window takes {pluralise(options.window_rows, 'row')} (input_length {options.input_length:,}"
+        f"a window takes {pluralise(options.window_rows, 'row')} (input_length"
+        f" {options.input_length:,}"
     )
     if options.horizon_rows:
         takes += f" and output_length {options.output_length:,})"

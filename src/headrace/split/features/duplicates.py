@@ -198,7 +198,9 @@ def choose_content(output: Output, shards: Sequence[Shard]) -> Content | None:
 
 
 def _compares_fields(output: Output, shards: Sequence[Shard]) -> bool:
-    """Return True if equal rows have equal bytes: delimited text with one separator that is copied."""
+    """Return True if equal rows have equal bytes: delimited text with one separator that is
+    copied.
+    """
     if output.file_type.format.separator is None:
         return False
     shards = with_content(shards)

@@ -295,7 +295,9 @@ class Folds(Feature):
 
 
 def _rows_of_entities(run: Path, shards: int) -> tuple[Hashes, I64]:
-    """Return the entities with rows that count, ascending by hash, and their rows by class [E, C]."""
+    """Return the entities with rows that count, ascending by hash, and their rows by class
+    [E, C].
+    """
     entity_set = EntitySet()
     classes = pa.array([""], pa.string())
     for number in range(shards):

@@ -87,7 +87,9 @@ def known_late(
 
 
 def _known_us(column: pa.ChunkedArray, known: Dates, settings: TemporalSplit) -> I64:
-    """Return the instant from which each value was known, in UTC; `MISSING` if it cannot be read."""
+    """Return the instant from which each value was known, in UTC; `MISSING` if it cannot be
+    read.
+    """
     days = _without_clock(column, known, settings.time_format)
     ends = known.micros + days * (DAY_US - 1)
     wall = (known.micros != MISSING) & ~known.instant

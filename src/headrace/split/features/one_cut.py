@@ -62,8 +62,9 @@ class OneCutInTime(Feature):
         ):
             if counts.rows[split] == 0:
                 raise InputError(
-                    f"{split} has no rows: {pluralise(entities, 'entity has', 'entities have')} rows"
-                    f" before {settings.split_date}, {on_side:,} of them {verb}{joined}; choose a"
-                    f" later {setting('split_date')} or another {setting('train_ratio')} (now"
+                    f"{split} has no rows:"
+                    f" {pluralise(entities, 'entity has', 'entities have')} rows before"
+                    f" {settings.split_date}, {on_side:,} of them {verb}{joined}; choose a later"
+                    f" {setting('split_date')} or another {setting('train_ratio')} (now"
                     f" {settings.train_ratio})"
                 )

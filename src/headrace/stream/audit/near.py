@@ -230,7 +230,9 @@ def _parts(split: SplitBlocks, columns: Sequence[str], sequences: I64 | None) ->
     read_block = split.dataset.block_reader(split.name)
     documents = index.rows
     if sequences is not None:
-        documents = np.diff(offsets_from_lengths(sequences)[np.append(index.first_row, index.total_rows)])
+        documents = np.diff(
+            offsets_from_lengths(sequences)[np.append(index.first_row, index.total_rows)]
+        )
 
     def shingles(blocks: I64, chosen: I64 | None) -> Iterator[Shingles]:
         begin = 0

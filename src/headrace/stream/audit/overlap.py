@@ -83,7 +83,9 @@ class _Words:
         return cls(words, np.repeat(np.arange(len(counts)), counts), words.hash(seed=0).to_numpy())
 
     def runs(self, n: int) -> tuple[I64, U64]:
-        """Return the positions where n words of one text begin, ascending, and a hash of each run."""
+        """Return the positions where n words of one text begin, ascending, and a hash of
+        each run.
+        """
         hashes = hash_runs(self.hashes, n)
         starts = np.flatnonzero(self.text[: len(hashes)] == self.text[n - 1 :])
         return starts, hashes[starts]

@@ -286,7 +286,9 @@ class Dataset(IndexedDataset):
         )
 
     def _contents_if_any(self) -> str | None:
-        """Return `contents`; None if the dataset has no such word, so rows are counted each time."""
+        """Return `contents`; None if the dataset has no such word, so rows are counted each
+        time.
+        """
         try:
             return self.contents
         except SettingsError:

@@ -220,7 +220,9 @@ class Claims:
             self.store.set(f"{self.prefix}/left", json.dumps([self.topology.rank, differing_start]))
 
     def take(self) -> Iterator[tuple[int, int]]:
-        """Claim parts one by one, each when it is requested: places [start, stop) of what remains."""
+        """Claim parts one by one, each when it is requested: places [start, stop) of what
+        remains.
+        """
         while True:
             with self._claiming:
                 number = int(self.store.add(f"{self.prefix}/next", 1)) - 1
@@ -380,7 +382,8 @@ class DynamicPasses(RowPasses):
         stream_key = index.split, index.identity, topology.world_size, topology.rank
         # ranks build their streams in the same order, so equal numbers mean the same stream
         _MADE[stream_key] += 1
-        self.name = f"headrace/dynamic/{index.split}/{index.identity[:16]}/{topology.world_size}/{_MADE[stream_key]}"
+        split = f"{index.split}/{index.identity[:16]}"
+        self.name = f"headrace/dynamic/{split}/{topology.world_size}/{_MADE[stream_key]}"
         self.begun = 0  # passes read so far
 
     def begin(self, epoch: int, after: Pass | None = None) -> DynamicPass:  # noqa: ARG002 - no order to continue

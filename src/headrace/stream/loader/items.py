@@ -118,9 +118,17 @@ def item_index(items: Items) -> ItemIndex:
         for name, array in items.sample().items()
     ]
     return ItemIndex(
-        split=items.split, schema=pa.schema(fields), shards=(items.split,), formats=("items",), shard_of_block=nothing,
-        block=nothing, rows=np.array([items.count(0)], np.int64), offset=nothing, length=nothing, items=items,
-    )  # fmt: skip
+        split=items.split,
+        schema=pa.schema(fields),
+        shards=(items.split,),
+        formats=("items",),
+        shard_of_block=nothing,
+        block=nothing,
+        rows=np.array([items.count(0)], np.int64),
+        offset=nothing,
+        length=nothing,
+        items=items,
+    )
 
 
 def item_options(
@@ -193,10 +201,10 @@ class ItemPasses(RowPasses):
         if (state.split, state.index) != (self.index.split, self.index.identity):
             raise StreamError(
                 f"stream state: it is of split {short_repr(state.split)} with index"
-                f" {short_repr(state.index[:12])}, this stream reads {short_repr(self.index.split)} with"
-                f" {short_repr(self.index.identity[:12])}; the run, the options of windows or contexts,"
-                " shuffle= or the chunks are others than when it was saved: open them as they"
-                " were, or start the epoch again"
+                f" {short_repr(state.index[:12])}, this stream reads"
+                f" {short_repr(self.index.split)} with {short_repr(self.index.identity[:12])}; the"
+                " run, the options of windows or contexts, shuffle= or the chunks are others than"
+                " when it was saved: open them as they were, or start the epoch again"
             )
         state.check_order(seed=self.options.seed, shuffle=self.options.shuffle)
         state.check_index(self.of_epoch(state.epoch))

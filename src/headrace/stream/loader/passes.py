@@ -450,7 +450,9 @@ class RowPasses:
         return replace(state, changes=tuple(changes))
 
     def _fits(self, state: StreamState) -> bool:
-        """Check whether these ranks can read a state's lanes without reading those of other ranks."""
+        """Check whether these ranks can read a state's lanes without reading those of other
+        ranks.
+        """
         if state.shard_partition is not None:
             return len(state.shard_partition.rows) == self.ranks
         if state.changes:

@@ -203,8 +203,8 @@ class ResumedModule(LightningDataModule, Generic[Loader]):
         remedy = f"resume from a checkpoint that was written with {type(self).__name__}"
         if set(values) != set(_SAVED):
             raise StreamError(
-                f"data module state: keys {short_repr(sorted(values))}, expected {', '.join(_SAVED)};"
-                f" {remedy}"
+                f"data module state: keys {short_repr(sorted(values))}, expected"
+                f" {', '.join(_SAVED)}; {remedy}"
             )
         for name, expected in _SAVED.items():
             value = values[name]
@@ -212,8 +212,8 @@ class ResumedModule(LightningDataModule, Generic[Loader]):
                 type(value) is int and not 0 <= value <= MOST_POSITIONS
             ):
                 raise StreamError(
-                    f"data module state: {name} is {short_repr(value)}, expected {_KINDS[expected]};"
-                    f" {remedy}"
+                    f"data module state: {name} is {short_repr(value)}, expected"
+                    f" {_KINDS[expected]}; {remedy}"
                 )
         self._loaded = dict(state_dict)
 

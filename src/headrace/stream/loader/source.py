@@ -28,7 +28,9 @@ OpenBlocks: TypeAlias = Callable[[StreamOptions], tuple[SplitIndex, ReadBlock]]
 
 @dataclass(frozen=True, eq=False)
 class StreamSource:
-    """The blocks that a stream reads, its settings, and how passes are made; None: over plain rows."""
+    """The blocks that a stream reads, its settings, and how passes are made; None: over
+    plain rows.
+    """
 
     index: SplitIndex
     read_block: ReadBlock

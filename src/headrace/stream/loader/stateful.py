@@ -62,7 +62,8 @@ class WorkerProgress:
             values["start"], Mapping
         ):
             raise StreamError(
-                f"worker state: {short_repr(values)} is not what a worker saved; pass it on unchanged"
+                f"worker state: {short_repr(values)} is not what a worker saved; pass it on"
+                " unchanged"
             )
         return cls(
             **{name: values[name] for name in (*_NUMBERS, "remainder")}, start=dict(values["start"])

@@ -44,8 +44,15 @@ from headrace.stream.read.transform import name_of, transformed
 log = logging.getLogger("headrace")
 
 _ALIKE = (  # options that are equal on all ranks
-    "batch_size", "seed", "shuffle", "samples_per_epoch", "distribution", "batch_format", "lists", "on_bad_block",
-)  # fmt: skip
+    "batch_size",
+    "seed",
+    "shuffle",
+    "samples_per_epoch",
+    "distribution",
+    "batch_format",
+    "lists",
+    "on_bad_block",
+)
 Given = TypeVar("Given")
 
 

@@ -521,7 +521,9 @@ class WorkerStream(StreamingDataset):
 
 
 def _alive(owner: weakref.ref[StreamingDataset]) -> StreamingDataset:
-    """Return the dataset behind a weak reference; the server of a dataset must not keep it alive."""
+    """Return the dataset behind a weak reference; the server of a dataset must not keep it
+    alive.
+    """
     dataset = owner()
     if dataset is None:
         raise StreamError(

@@ -56,7 +56,9 @@ class WatchedLoader(DataLoader[Batch]):
         self._source.set_epoch(epoch)
 
     def stats(self) -> StreamStats:
-        """Return what the current or last pass has cost its loop so far; see `StreamLoader.stats`."""
+        """Return what the current or last pass has cost its loop so far; see
+        `StreamLoader.stats`.
+        """
         stats: StreamStats = self._source.stats()
         return stats
 
@@ -230,7 +232,9 @@ def told_by_torch(error: BaseException) -> list[int]:
 
 
 def died(rank: str, processes: Sequence[int]) -> str:
-    """Describe the death of workers in a DataLoader of the user's own, which does not restart them."""
+    """Describe the death of workers in a DataLoader of the user's own, which does not
+    restart them.
+    """
     message = "; ".join(death_of(f"{rank}, a worker", process, None) for process in processes)
     return (
         f"{message}; resume from the last state, or use data_loader(), which restarts workers;"

@@ -160,7 +160,9 @@ class Order(ABC):
 
 
 def natural_rows(index: SplitIndex, order: Order, positions: I64) -> I64:
-    """Return the row number in the natural order of the split at each position; int64, same length."""
+    """Return the row number in the natural order of the split at each position; int64, same
+    length.
+    """
     blocks, rows = order.locate(order.line_of(positions))
     return index.first_row[blocks] + rows
 
@@ -458,7 +460,9 @@ def span_rows(blocks: I64, rows: I64) -> Pool:
 
 
 def expand(starts: I64, ends: I64, line: I64) -> tuple[I64, I64]:
-    """Return every overlapping pair of (span, entry of the line); spans [begin, end) are not empty."""
+    """Return every overlapping pair of (span, entry of the line); spans [begin, end) are
+    not empty.
+    """
     first = np.searchsorted(line, starts, side="right") - 1
     counts = np.searchsorted(line, ends - 1, side="right") - first
     span, turn = count_out(counts)
@@ -496,7 +500,11 @@ def epoch_order(
     else:
         along = numbers[blocks]
     return EpochOrder(
-        blocks=along, line=offsets_from_lengths(rows[blocks]), costs=costs, run_rows=run_rows, **settings
+        blocks=along,
+        line=offsets_from_lengths(rows[blocks]),
+        costs=costs,
+        run_rows=run_rows,
+        **settings,
     )
 
 

@@ -311,7 +311,9 @@ class MixedOrder(JoinedOrder):
 
     @cached_property
     def _bases(self) -> I64:
-        return offsets_from_lengths([len(source.epochs) * source.own_rows for source in self.sources])
+        return offsets_from_lengths(
+            [len(source.epochs) * source.own_rows for source in self.sources]
+        )
 
     def _split(self, positions: I64, /) -> tuple[I64, I64]:
         return self.interleave.split(positions)

@@ -137,7 +137,9 @@ class Plan:
 
     @property
     def dropped_rows(self) -> int:
-        """Rows that "drop" leaves out: less than one global batch, unless ranks have whole shards."""
+        """Rows that "drop" leaves out: less than one global batch, unless ranks have whole
+        shards.
+        """
         return self.remaining.total - int(self.rows_per_rank.sum())
 
     @property
@@ -281,7 +283,9 @@ class Plan:
         )
 
     def coverage(self) -> Coverage:
-        """Count every position that every rank would deliver, in O(rows) time and one byte per row."""
+        """Count every position that every rank would deliver, in O(rows) time and one byte
+        per row.
+        """
         seen = np.zeros(self.order.rows, np.uint8)
         overlap = filled = 0
         for rank in range(self.world_size):

@@ -39,7 +39,9 @@ def count_out(counts: I64) -> tuple[I64, I64]:
 
 
 def even_parts(total: int, parts: int) -> I64:
-    """Divide a total into parts that differ by at most one, the larger ones first; int64 [parts]."""
+    """Divide a total into parts that differ by at most one, the larger ones first; int64
+    [parts].
+    """
     short, longer = divmod(total, parts)
     return short + (np.arange(parts, dtype=np.int64) < longer)
 

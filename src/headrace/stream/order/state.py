@@ -148,8 +148,8 @@ class StreamState:
         unknown = sorted(values.keys() - {*_ALWAYS, *_OPTIONAL})
         if missing or unknown:
             raise StreamError(
-                f"stream state: keys missing {short_repr(missing)}, keys unknown {short_repr(unknown)};"
-                f" {_REMEDY}"
+                f"stream state: keys missing {short_repr(missing)}, keys unknown"
+                f" {short_repr(unknown)}; {_REMEDY}"
             )
         names = [name for name in (*_ALWAYS, *_OPTIONAL) if name in values]
         for name in names:
@@ -213,11 +213,11 @@ class StreamState:
             epoch_rows = self.samples_per_epoch
         if self.index != index.identity or self.rows != epoch_rows:
             raise StreamError(
-                f"stream state: split {short_repr(self.split)} had index {short_repr(self.index[:12])} with"
-                f" {self.rows:,} rows when saved, now it has {short_repr(index.identity[:12])} with"
-                f" {epoch_rows:,}; shards were added, removed or rewritten, or another filter or"
-                " blend was set up: open the dataset as it was when the state was saved, or start"
-                " the epoch again"
+                f"stream state: split {short_repr(self.split)} had index"
+                f" {short_repr(self.index[:12])} with {self.rows:,} rows when saved, now it has"
+                f" {short_repr(index.identity[:12])} with {epoch_rows:,}; shards were added,"
+                " removed or rewritten, or another filter or blend was set up: open the dataset as"
+                " it was when the state was saved, or start the epoch again"
             )
 
 

@@ -351,7 +351,9 @@ def default_group() -> Group | None:
 
 
 def once_in_group(name: str, ask: Callable[[], str]) -> str:
-    """Return what `ask` returns in one process of the default group, or here where there is none."""
+    """Return what `ask` returns in one process of the default group, or here where there is
+    none.
+    """
     group = default_group()
     if group is None:
         return ask()

@@ -193,9 +193,13 @@ class Progress:
                     f" {self.index.block[block]}"
                 )
         return Snapshot(
-            phase=phase, seconds=now - self._since, batches=self.steps, waited=waited,
-            elapsed=now - self._began, reading=block_name,
-        )  # fmt: skip
+            phase=phase,
+            seconds=now - self._since,
+            batches=self.steps,
+            waited=waited,
+            elapsed=now - self._began,
+            reading=block_name,
+        )
 
     def stats(self, rows: int) -> StreamStats:
         """Return what the pass has cost so far. rows: that the loop received."""

@@ -192,7 +192,9 @@ class Watch:
             )
 
     def report(self, error: Exception) -> None:
-        """Log an error of this rank, publish it to the others, and give them a moment to read it."""
+        """Log an error of this rank, publish it to the others, and give them a moment to
+        read it.
+        """
         if self._group is None:
             failure = failure_of(error, self._topology)
         else:
@@ -446,8 +448,8 @@ class _Start:
         if not names:
             return
         differences = ", ".join(
-            f"{name} is {short_repr(values.get(name))} on rank {rank} and {short_repr(others.get(name))} on"
-            f" rank {other_rank}"
+            f"{name} is {short_repr(values.get(name))} on rank {rank} and"
+            f" {short_repr(others.get(name))} on rank {other_rank}"
             for name in names[:_MOST_FIELDS]
         )
         more = ""

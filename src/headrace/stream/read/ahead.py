@@ -233,7 +233,9 @@ class Fetcher:
         return [next(columns_of_span[block]) for block, _, _ in wanted_spans]
 
     def announce(self, spans: Sequence[Piece]) -> None:
-        """Announce the pieces of a coming pool; each call needs one `release`, in the same order."""
+        """Announce the pieces of a coming pool; each call needs one `release`, in the same
+        order.
+        """
         for block, first in _first_rows(spans).items():
             if block not in self._wanted:
                 self._wanted[block] = deque()

@@ -95,7 +95,8 @@ class Ragged:
             values = (Buffers() if sparse else buffers).empty((sum(sizes),), values.dtype)
             np.concatenate([column.values for column in columns], out=values)
         shifted = [
-            column.starts + shift for column, shift in zip(columns, offsets_from_lengths(sizes), strict=False)
+            column.starts + shift
+            for column, shift in zip(columns, offsets_from_lengths(sizes), strict=False)
         ]
         laid = cls(values=values, starts=np.concatenate(shifted), lengths=lengths, missing=missing)
         if index is None:

@@ -180,7 +180,9 @@ def _stand_guard(
     noticed: threading.Event,
     sending: int,
 ) -> None:
-    """Wait until a process ends unasked, or all have ended; in the first case make the loop notice."""
+    """Wait until a process ends unasked, or all have ended; in the first case make the loop
+    notice.
+    """
     try:
         there = {process.sentinel: number for number, process in enumerate(processes)}
         dead: list[int] = []

@@ -442,7 +442,9 @@ class Client:
 
 
 class Ticket:
-    """A reference to a batch on its way from a worker to the loop; unpickled there it is the batch."""
+    """A reference to a batch on its way from a worker to the loop; unpickled there it is
+    the batch.
+    """
 
     def __init__(self, server: int, ticket: int) -> None:
         self._server = server
