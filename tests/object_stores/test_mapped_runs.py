@@ -25,7 +25,6 @@ CONTEXTS: dict[str, Any] = {
     "context_tokens": 128,
     "measurements_per_context": 5,
     "seed": 3,
-    "kernel": "numpy",
 }
 WINDOWS: dict[str, Any] = {"input_length": 20, "output_length": 3}
 

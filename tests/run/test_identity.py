@@ -9,52 +9,9 @@ import headrace
 from headrace.digest import canonical_json, sha256_hex
 from headrace.run.settings import RecipeSettings
 
-SPLIT = {
-    "source": "raw",
-    "time": "day",
-    "entity": "who",
-    "split_date": "2025-01-01",
-    "train_ratio": 0.8,
-}
-SERIES: dict[str, Any] = {
-    "source": "raw",
-    "target": "flow",
-    "features": ["rain"],
-    "preprocessing_configs": {},
-}
-
 
 def digest_of(settings: RecipeSettings) -> str:
     return sha256_hex(canonical_json(settings.identity_settings()))[:16]
-
-
-@pytest.mark.parametrize(
-    ("more", "digest"),
-    [
-        ({}, "ad24e638312f15e3"),
-        ({"gap": "3d"}, "503f29d1fea84a34"),
-        ({"label_horizon": "3d"}, "a5b4f3e71ea0b332"),
-        ({"duplicates": "drop"}, "8fbdb34b9ffe0e4b"),
-        ({"content": ["a"]}, "a599aaea1bd1f8ac"),
-        ({"duplicates": "group", "near": 0.8}, "1a9636d021b9a4ee"),
-        ({"exclude_ngram": 5}, "ad24e638312f15e3"),
-        ({"seed": 7}, "763106ae9a65ac6b"),
-    ],
-)
-def test_splits_are_the_runs_that_they_were(more: dict[str, Any], digest: str) -> None:
-    assert digest == digest_of(headrace.TemporalSplit(**SPLIT, **more))
-
-
-@pytest.mark.parametrize(
-    ("more", "digest"),
-    [
-        ({}, "3dafb9ae2d87332c"),
-        ({"duplicates": "drop"}, "4ae8b4da56244b06"),
-        ({"seed": 7}, "41d646fcab918c25"),
-    ],
-)
-def test_series_are_the_runs_that_they_were(more: dict[str, Any], digest: str) -> None:
-    assert digest == digest_of(headrace.Series(**SERIES, **more))
 
 
 @pytest.mark.parametrize(

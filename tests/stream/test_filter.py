@@ -183,7 +183,7 @@ def test_statistics_spare_blocks_and_count_the_rest_exactly(tmp_path):
     report = view.filter_report()
 
     assert report.rows == len(rows_of(view.stream(batch_size=32, columns=["row"]))) == 210
-    assert (report.blocks, report.ruled_out, report.whole, report.counted) == (22, 15, 5, 2)
+    assert (report.blocks, report.ruled_out, report.ruled_in, report.counted) == (22, 15, 5, 2)
     assert "15 of 22 blocks ruled out by statistics" in repr(view)
     assert len(view.stream(batch_size=32, columns=["row"]).index.rows) == 7
 

@@ -133,7 +133,7 @@ def find_near(context: RunContext, parts: Sequence[Part], near: float) -> Near:
     stage(
         "near_propose",
         [
-            (f"band {band}", partial(work, band=band, share=part_of_band))
+            (f"band {band}", partial(work, band=band, part_of_band=part_of_band))
             for band, part_of_band in band_shares
         ],
     )
