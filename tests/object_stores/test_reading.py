@@ -367,7 +367,7 @@ def test_an_index_is_published_in_the_bucket_and_used_while_it_fits(
     sources = [f"{s3}/data/deep", f"{s3}/data/*/part-*.parquet", f"{s3}/data/deep/part-1.parquet"]
     for source in sources:
         published = publish_index(source, cache_dir=tmp_path / "b")
-        assert ("beside", "written") == (published.place, published.how)
+        assert ("beside", "written") == (published.location, published.how)
         assert "kept" == publish_index(source, cache_dir=tmp_path / "c").how
     with monkeypatch.context() as patch:
         patch.setattr(plain, "build", lambda *_: pytest.fail("the shards are read"))

@@ -4,3 +4,7 @@
 `OnlinePacker` packs a stream. `PackedRows` are bins with their tokens. Both halves of headrace use
 this package.
 """
+
+from typing import Literal
+
+Alignment = Literal["shift_left", "legacy_roll_right"]

@@ -20,8 +20,6 @@ import numpy.typing as npt
 from headrace.arrays import I32, I64, U8
 from headrace.bins.bins import offsets_of
 
-Alignment = Literal["shift_left", "legacy_roll_right"]
-
 ALIGNMENT_KEY = "headrace.loss_mask_alignment"
 """Key of the alignment in a Parquet file's metadata."""
 

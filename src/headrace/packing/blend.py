@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from headrace.bins.rows import Alignment
+from headrace.bins import Alignment
 from headrace.credentials import refuse_credentials
 from headrace.dataset.tables import with_paths
 from headrace.errors import InputError, SettingsError

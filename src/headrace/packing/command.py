@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.bins.rows import Alignment
+from headrace.bins import Alignment
 from headrace.cli.commands import execute
 from headrace.cli.output import table
 from headrace.cli.settings_flags import FlagValues, Out, RunOptions, pairs_of

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from headrace.bins import Alignment
 from headrace.bins.bins import Counted
 from headrace.bins.pack import Algorithm
-from headrace.bins.rows import Alignment
 from headrace.near import LEAST_NEAR
 from headrace.packing.chat_recipe import ChatRecipe
 from headrace.packing.storage.packed_parquet import Codec, checked_codec

@@ -38,10 +38,15 @@ _STAGE = "stage/"
 def publish_task(run: Path, target: Path, receipt: Receipt) -> None:
     """Put a finished task's files into the store, then its receipt.
 
-    Repeating it changes nothing.
+    Repeating it changes nothing. Another process that finishes the same run removes its stage
+    there, possibly between a put and the read that checks it.
     """
     for record in receipt.files:
-        place_of(target / record.path).put_new(run / record.path)
+        try:
+            place_of(target / record.path).put_new(run / record.path)
+        except FileNotFoundError:
+            if not (record.path.startswith(_STAGE) and (target / MANIFEST).is_file()):
+                raise
     place_of(receipt_path(target, receipt.stage, receipt.number)).put_new(
         receipt_path(run, receipt.stage, receipt.number)
     )
@@ -68,7 +73,8 @@ def adopt(target: Path, run: Path) -> None:
     there = {fact.name for fact in place_of(target).files_below()}
 
     def adopt_task(name: str) -> None:
-        with suppress(*NO_RECEIPT):
+        # Another process may have finished the run and removed its stage.
+        with suppress(FileNotFoundError, *NO_RECEIPT):
             receipt = parse_receipt((target / name).read_bytes())
             if all(record.path in there for record in receipt.files):
                 for record in receipt.files:

@@ -70,7 +70,7 @@ def test_the_rows_that_leaks_names_are_left_out_and_counted(
     report = headrace.find_leaks(
         headrace.open(write_jsonl(tmp_path / "sound.jsonl", kept)), against=[benchmarks]
     )
-    named = {overlap.place.split(":")[1] for overlap in report.overlaps}
+    named = {overlap.location.split(":")[1] for overlap in report.overlaps}
 
     assert len(named) == 20
     assert made["dropped"]["in_benchmark"] == len(named) + 1

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packed_cases import as_lists, made_spool, plain_bin, spools
 
+from headrace.bins import Alignment
 from headrace.bins.bins import Bins, costs, padded_lengths
 from headrace.bins.pack import pack
-from headrace.bins.rows import Alignment, first_fault
+from headrace.bins.rows import first_fault
 from headrace.packing.storage.spool import Spool, gather, materialise_bin_arrays
 
 

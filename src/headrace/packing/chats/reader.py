@@ -20,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.bins.rows import Alignment
+from headrace.bins import Alignment
 from headrace.errors import InputError
 from headrace.formats.detect import detect, holds_nothing, open_bytes
 from headrace.formats.registry import FORMATS, FileType, file_type_of_name

@@ -27,7 +27,8 @@ import numpy.typing as npt
 from numpy.lib import format as npy
 
 from headrace.arrays import U8
-from headrace.bins.rows import Alignment, PackedRows, as_type, first_fault
+from headrace.bins import Alignment
+from headrace.bins.rows import PackedRows, as_type, first_fault
 from headrace.errors import InputError
 from headrace.packing.storage.packed_parquet import SCHEMA, ParquetShardWriter
 from headrace.storage import local

@@ -25,8 +25,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.arrays import I32, I64, U8
+from headrace.bins import Alignment
 from headrace.bins.bins import Bins, Counted, offsets_of, padded_lengths
-from headrace.bins.rows import Alignment, PackedRows, as_type, shift_left
+from headrace.bins.rows import PackedRows, as_type, shift_left
 from headrace.digest import canonical_json
 from headrace.errors import CorruptShard, InputError
 from headrace.formats.write import HashingFile
