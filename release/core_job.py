@@ -54,6 +54,7 @@ def write_shards() -> None:
 def with_library() -> None:
     """Every row is in one split or one reason; a stream gives each row of train once, also when it is resumed."""
     import headrace
+    from headrace.types import StreamLoader
 
     split = headrace.TemporalSplit(
         source="raw", time="time", entity="customer", split_date=CUTOFF, types={"event": "int64"}
@@ -61,7 +62,7 @@ def with_library() -> None:
     manifest = headrace.prepare(split, "out").manifest
     assert headrace.verify("out").problems == []
 
-    def stream() -> headrace.StreamLoader:
+    def stream() -> StreamLoader:
         return headrace.open("out").stream(
             "train", batch_size=64, shuffle=True, seed=7, batch_format="numpy"
         )

@@ -21,13 +21,14 @@ from typing import Any
 from headrace.arrays import I32
 from headrace.checks import check_integer
 from headrace.errors import MissingExtra, SettingsError
-from headrace.histories.contexts.contexts import ContextPlan, Contexts, open_contexts
 
-try:
+try:  # before contexts, which need less: where both are missing, this extra has both
     import grain
     from absl import flags
 except ImportError as error:
     raise MissingExtra("grain", "grain") from error
+
+from headrace.histories.contexts.contexts import ContextPlan, Contexts, open_contexts
 
 _MapDataset: Any = grain.MapDataset
 
