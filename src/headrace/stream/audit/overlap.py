@@ -41,9 +41,9 @@ LEAST_WORDS = 5  # of an item's text; shorter ones occur in too many other texts
 class Overlap:
     """A benchmark item that a row holds.
 
-    source: the benchmark's file. item: number of the item in the file, from 0. place: SHARD:ROW,
-    rows from 0. share: of the item's runs of words, those that the row holds; 1.0 means all of one
-    of its texts.
+    source: the benchmark's file. item: number of the item in the file, from 0.
+    location: SHARD:ROW, rows from 0. fraction: of the item's runs of words, those that the row
+    holds; 1.0 means all of one of its texts.
     text: the first shared run, as the row has it.
     """
 
