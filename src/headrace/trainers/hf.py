@@ -130,7 +130,7 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
         self._given = {"train_dataset": train_dataset, "eval_dataset": eval_dataset}
         self._feed: RowFeed | None = None
         self._resumed: dict[str, Any] | None = None
-        self._share: float | None = None
+        self._loss_fraction: float | None = None
         self._items: Any = None
         # rows of the model's batch, real ones of all ranks'
         self._gathered: tuple[int, torch.Tensor] | None = None
@@ -349,12 +349,12 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
 
     def training_step(self, model: Any, inputs: Any, *arguments: Any, **settings: Any) -> Any:
         """Train on a batch; its loss counts for the rows or labels that it holds."""
-        self._share = getattr(inputs, "share", None)
+        self._loss_fraction = getattr(inputs, "fraction", None)
         try:
             with self._gathering(differs=getattr(inputs, "differs", False)):
                 return super().training_step(model, inputs, *arguments, **settings)
         finally:
-            self._share = None
+            self._loss_fraction = None
 
     def compute_loss(
         self,
@@ -373,11 +373,11 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
             num_items_in_batch=num_items_in_batch,
             **settings,
         )
-        if self._share is None or self._share == 1:
+        if self._loss_fraction is None or self._loss_fraction == 1:
             return result
         if return_outputs:
-            return (result[0] * self._share, result[1])
-        return result * self._share
+            return (result[0] * self._loss_fraction, result[1])
+        return result * self._loss_fraction
 
     @contextmanager
     def _gathering(self, *, differs: bool) -> Iterator[None]:
