@@ -10,7 +10,7 @@ from chats import DEMOS, chat, encoder, needs_data, qwen_encoder, rows_of, small
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from recipe_cases import packed, write_jsonl
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from headrace.errors import MissingExtra, SettingsError
 from headrace.packing.chats.account import token_bytes_of
@@ -164,3 +164,24 @@ def test_fastokens_gives_the_ids_and_masks_of_tokenizers():
 
         assert_same(by_offsets.encode(rows), encoded)
     assert compared > 5
+
+
+def test_a_vocabulary_without_every_byte_is_read_by_tokenizers(tmp_path):
+    """fastokens refuses a byte without a token, where tokenizers leaves it out."""
+    pytest.importorskip("fastokens")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator(
+        ["one plus two is three"],
+        trainers.BpeTrainer(special_tokens=["<|im_start|>", "<|im_end|>"]),
+    )
+    directory = small_tokenizer(tmp_path / "t")
+    tokenizer.save(str(directory / "tokenizer.json"))
+
+    chosen = encoder(directory)
+    assert chosen.backend is None
+    row = [chat("one\x00two", "three")]
+    assert_same(encoder(directory, tokenizer_backend="tokenizers").encode(row), chosen.encode(row))
+    with pytest.raises(SettingsError, match="gives other ids"):
+        encoder(directory, tokenizer_backend="fastokens").encode(row)
