@@ -169,13 +169,16 @@ def _measure_ranks(work: _Work) -> list[dict[str, Any]]:
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
+    from headrace.stream.workers.starting import starting_without_interrupts
+
     ranks = work.epoch.ranks
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(ranks)
     with ProcessPoolExecutor(
         ranks, mp_context=context, initializer=_begin, initargs=(barrier,)
     ) as pool:
-        futures = [pool.submit(_measure, work, rank) for rank in range(ranks)]
+        with starting_without_interrupts("spawn"):
+            futures = [pool.submit(_measure, work, rank) for rank in range(ranks)]
         errors = [
             error for error in (future.exception() for future in futures) if error is not None
         ]
@@ -199,7 +202,11 @@ def _measure(work: _Work, rank: int) -> dict[str, Any]:
     seconds. steady_rows_per_s: rows after the first batch, over the seconds after it; None if there
     are none.
     """
+    from headrace.stream.workers.starting import accept_interrupts
+
     try:
+        if _barrier is not None:
+            accept_interrupts()  # here, the pool hands it to the parent as the call's error
         batches, row_bytes = _batches(work, rank)
         if _barrier is not None:
             _barrier.wait(_START_TIMEOUT_S)

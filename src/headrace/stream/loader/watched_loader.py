@@ -16,8 +16,7 @@ import logging
 import re
 import signal
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from multiprocessing import forkserver, get_start_method, resource_tracker
+from multiprocessing import get_start_method
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -27,6 +26,7 @@ from headrace.errors import EngineError, HeadraceError
 from headrace.stream.loader.check_collation import told_to_accelerate
 from headrace.stream.ranks.stats import StreamStats
 from headrace.stream.read.batch import Batch
+from headrace.stream.workers.starting import starting_without_interrupts
 
 if TYPE_CHECKING:
     from headrace.stream.workers.guarded_workers import GuardedWorkers
@@ -109,7 +109,7 @@ class WatchedLoader(DataLoader[Batch]):
             method = self.multiprocessing_context.get_start_method()
         else:
             method = get_start_method()
-        with _sheltered_start(method):
+        with starting_without_interrupts(method):
             return cast("GuardedWorkers", super().__iter__())
 
     def _unharmed(self, begun: list[GuardedWorkers]) -> Generator[Batch, None, None]:
@@ -165,31 +165,6 @@ def _say_once(what: str) -> None:
         " to 2.13",
         what,
     )
-
-
-@contextmanager
-def _sheltered_start(method: str) -> Generator[None, None, None]:
-    """Start processes that never receive SIGINT; this process receives it when the block is left,
-    at the latest.
-
-    A terminal signals Ctrl-C to all its processes, and this one handles it. A worker that Ctrl-C
-    kills while it imports its libraries makes the DataLoader's own shutdown fail, and the loop may
-    then wait forever. A fork server is shared, so it is started with SIGINT unblocked, and so are
-    its children.
-    method: the start method of the workers.
-    """
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    if method != "fork":
-        resource_tracker.ensure_running()  # starting it inside the block would unblock SIGINT again
-    if method == "forkserver":
-        forkserver.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def death_of(reader: str, process: int, code: int | None) -> str:
