@@ -202,10 +202,10 @@ def _measure(work: _Work, rank: int) -> dict[str, Any]:
     seconds. steady_rows_per_s: rows after the first batch, over the seconds after it; None if there
     are none.
     """
-    from headrace.stream.workers.starting import accept_interrupts
-
     try:
         if _barrier is not None:
+            from headrace.stream.workers.starting import accept_interrupts
+
             accept_interrupts()  # here, the pool hands it to the parent as the call's error
         batches, row_bytes = _batches(work, rank)
         if _barrier is not None:

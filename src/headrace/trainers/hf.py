@@ -349,9 +349,12 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
 
     def training_step(self, model: Any, inputs: Any, *arguments: Any, **settings: Any) -> Any:
         """Train on a batch; its loss counts for the rows or labels that it holds."""
-        self._loss_fraction = getattr(inputs, "fraction", None)
+        differs = False
+        if isinstance(inputs, Inputs):
+            self._loss_fraction = inputs.fraction
+            differs = inputs.differs
         try:
-            with self._gathering(differs=getattr(inputs, "differs", False)):
+            with self._gathering(differs=differs):
                 return super().training_step(model, inputs, *arguments, **settings)
         finally:
             self._loss_fraction = None
