@@ -198,8 +198,8 @@ def content_check(
     """Judge repeats that were counted again: "group" allows no content in two splits, "drop" no
     repeats at all.
 
-    said: the manifest's counts. content: reads the digests of the rows of each split, in the order
-    of the index, to name the first wrong row. unit: what is compared, such as rows.
+    stored: the manifest's counts. content: reads the digests of the rows of each split, in the
+    order of the index, to name the first wrong row. unit: what is compared, such as rows.
     """
     earlier = sum(repeats.earlier.values())
     repeated = sum(repeats.same_split.values())

@@ -367,8 +367,8 @@ def tagged(digests: U64, split: int | Ints, mask: Bools | None = None) -> U64:
 class Repeated:
     """Counts of rows that repeat others, by split.
 
-    earlier: rows whose content is in an earlier split. own: rows whose content is in an earlier row
-    of their own split.
+    earlier: rows whose content is in an earlier split. same_split: rows whose content is in an
+    earlier row of their own split.
     """
 
     earlier: Mapping[str, int]

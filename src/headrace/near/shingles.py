@@ -135,7 +135,7 @@ def take_sequences(tokens: Ints, lengths: I64, selected: I64 | None) -> tuple[In
     """Return the wanted ones of the sequences that lie end to end in `tokens`, copied, and their
     lengths.
 
-    wanted: numbers of sequences; None: all, not copied.
+    selected: numbers of sequences; None: all, not copied.
     """
     if selected is None:
         return tokens, lengths

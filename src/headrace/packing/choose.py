@@ -351,7 +351,7 @@ def _keep_apart(
 ) -> None:
     """Leave out units that a later split also has (train, valid, test).
 
-    unit: number of each row's unit.
+    units: number of each row's unit.
 
     Test keeps its units, valid keeps those that are not in test, and train keeps the rest.
     """

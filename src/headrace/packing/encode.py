@@ -269,7 +269,7 @@ def run_encoding(
 class Chosen:
     """Rows of a batch to encode.
 
-    places: their indices in the batch. keys: their entities. named: digests of the columns to
+    indices: their indices in the batch. keys: their entities. named: digests of the columns to
     compare, None if no columns are named.
     """
 

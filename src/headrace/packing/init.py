@@ -89,7 +89,7 @@ _FOUND = "detected from the columns; change it here or with --kind of init"
 class Sampled:
     """Sampled rows of a dataset, and the file and line of each.
 
-    whole: whether these are all rows of the dataset.
+    complete: whether these are all rows of the dataset.
     """
 
     rows: list[Row]

@@ -31,7 +31,7 @@ _CLOCK = np.array(
 def even_edges(low: float, high: float, *, most: int = 24, integral: bool = True) -> F64:
     """Return the edges of at most `most` bins of one round width that cover low..high.
 
-    whole: the width is a whole number, 1 or more.
+    integral: the width is a whole number, 1 or more.
     """
     width = (high - low) / most
     power = 1.0

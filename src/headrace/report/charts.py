@@ -258,7 +258,7 @@ def over_time(
 ) -> Chart:
     """Draw rows over time, a column for each interval.
 
-    edges: microseconds since 1970, [bins + 1]. behind: (role, name) of the time from the mark on,
+    edges: microseconds since 1970, [bins + 1]. shading: (role, name) of the time from the mark on,
     which is shaded, so that it shows even if its columns are too low to see. Other parameters as in
     `histogram`.
     """

@@ -106,7 +106,8 @@ def _repeats(
     """Return sentences about rows that repeat others, their tone, and the count and share of each
     pair of splits.
 
-    earlier, other, own: how a row is to those of an earlier split, of any other, and of its own.
+    earlier, other, opening: how a row is to those of an earlier split, of any other, and of its
+    own.
     """
     unit = report.unit
     units = report.units

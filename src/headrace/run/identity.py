@@ -162,7 +162,7 @@ def check_apart(out: Path, paths: Iterable[str | Path], files: Sequence[tuple[Pa
     runs or splits.
 
     A directory with runs in it is a prepared dataset to every reader, so raw shards beside them
-    would be hidden. Links are followed. places: as given to the recipe; a file contains nothing but
+    would be hidden. Links are followed. paths: as given to the recipe; a file contains nothing but
     itself.
     """
     try:

@@ -183,7 +183,7 @@ def _discarded_if_useless(run: Path, locked: Path) -> Iterator[None]:
     """Make the run's directory, and remove everything made if the block fails before a task has
     finished.
 
-    A run with a receipt stays, for the next attempt. place: the directory to lock and remove,
+    A run with a receipt stays, for the next attempt. locked: the directory to lock and remove,
     either the run or its work directory.
     """
     missing = [directory for directory in (run, *run.parents) if not directory.exists()]

@@ -24,7 +24,7 @@ class Inputs(dict[str, Any]):
 
     valid: bool [rows of the batch], true for those that are real, which come first; None where a
     row of the batch is no row of the arguments. rows: rows that the arguments hold. weight: what
-    the loss counts for: trained labels, or rows. share: the factor of the loss in its optimizer
+    the loss counts for: trained labels, or rows. fraction: the factor of the loss in its optimizer
     step; None where the Trainer divides by labels itself. differs: ranks have unequal numbers of
     rows.
     """

@@ -58,7 +58,8 @@ _STAND_IN = re.compile(f"{_STANDS}([{chr(_FIRST)}-\U0010ffff])")
 class MarkedText:
     """A marked text.
 
-    owner: its message. part: its field. whole: whether it is a field, not a leaf inside arguments.
+    owner: its message. part: its field. complete: whether it is a field, not a leaf inside
+    arguments.
     """
 
     owner: int

@@ -99,7 +99,7 @@ class ChatRenderer:
         """Render a conversation as one sequence, or one per answered user turn with
         reasoning="every_user_turn".
 
-        borders: whether to find the borders of turns, which takes several renderings. A
+        with_borders: whether to find the borders of turns, which takes several renderings. A
         conversation with nothing to train on has a text without spans. Raises `RowRejected`.
         """
         turns = self._turns["tool_use" if chat.tools and "tool_use" in self._turns else "default"]

@@ -102,8 +102,8 @@ class ProcessRenderer:
     ) -> list[list[Rendered] | RowRejected]:
         """Render the sequences of each conversation, or return the reason why it has none.
 
-        borders: whether to find the borders of turns. Raises `SettingsError` if the template does
-        not compile, needs a date, or reaches the time limit on several conversations in a row;
+        with_borders: whether to find the borders of turns. Raises `SettingsError` if the template
+        does not compile, needs a date, or reaches the time limit on several conversations in a row;
         `EngineError` if processes are killed from outside.
         """
         outcomes: list[list[Rendered] | RowRejected] = []

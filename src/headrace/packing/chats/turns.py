@@ -152,7 +152,7 @@ def cut_at_turns(mask: U8, turns: Sequence[Border], longest: int) -> list[Segmen
     """Cut a conversation of tokens into pieces of at most `longest` tokens, head included, as the
     module describes.
 
-    mask: 1 where a token is trained. borders: in tokens, ascending; the first one is the end of the
+    mask: 1 where a token is trained. turns: in tokens, ascending; the first one is the end of the
     head.
     """
     edges = np.flatnonzero(np.diff(mask, prepend=0, append=0)).tolist()

@@ -67,7 +67,7 @@ _TELLING = 0.1
 class Shared:
     """Rows of `split` whose content is also in an earlier split.
 
-    share: of the rows of `split`, 0 to 1.
+    fraction: of the rows of `split`, 0 to 1.
 
     examples: up to five pairs of rows, SHARD:ROW in the earlier split and in this one; rows count
     from 0.
@@ -84,9 +84,9 @@ class Shared:
 class NearIds:
     """Entities with several names that differ only in case, blanks or Unicode form.
 
-    apart: the number of them with names in different splits.
-    share: of a split's entities, those that have another name in an earlier split; the largest over
-    all splits, 0 to 1.
+    separate: the number of them with names in different splits.
+    fraction: of a split's entities, those that have another name in an earlier split; the largest
+    over all splits, 0 to 1.
     """
 
     entities: int
@@ -127,8 +127,8 @@ class Together:
     """Rows of `split` at times between the first and last row of other entities in an earlier
     split.
 
-    share: of the rows of `split`, 0 to 1. first_us, last_us: the first and last time of these rows;
-    None if there are none.
+    fraction: of the rows of `split`, 0 to 1. first_us, last_us: the first and last time of these
+    rows; None if there are none.
     """
 
     earlier: str
@@ -143,7 +143,7 @@ class Together:
 class PastCut:
     """Rows of `split` whose time plus horizon reaches the cutoff.
 
-    share: of the rows of `split`, 0 to 1.
+    fraction: of the rows of `split`, 0 to 1.
     """
 
     split: str

@@ -76,7 +76,7 @@ class SplitBlocks:
 class NearShared:
     """Rows of `split` that are near a row of an earlier split, or equal to one.
 
-    share: of its rows, 0 to 1.
+    fraction: of its rows, 0 to 1.
 
     examples: up to five pairs of rows, SHARD:ROW in the earlier split and in this one, and their
     Jaccard index; for packed rows SHARD:ROW:SEQUENCE, all from 0. Pairs that are not equal come

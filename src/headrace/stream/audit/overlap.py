@@ -179,7 +179,7 @@ def find_benchmarks(paths: Sequence[str | Path]) -> dict[Path, str]:
     """List the files of benchmarks with their names: the file name or, below a directory, directory
     name and path.
 
-    places: files, or directories whose data and .txt files all count, at any depth. Raises
+    paths: files, or directories whose data and .txt files all count, at any depth. Raises
     `InputError` for a place without such a file, `SettingsError` for two files with the same name.
     """
     # by absolute path, so that a file named twice counts once

@@ -174,9 +174,9 @@ class Claims:
 
     So a rank that finds no claim left learns the number of batches of every rank without waiting
     for slow ranks, even while they are in a collective.
-    store: any of torch.distributed. prefix: the name of the pass, equal on all ranks. borders: see
-    `claim_borders`. check: raises if another rank has failed. Batches may be made before the loop
-    takes them, so claims learn only at a state request what was received.
+    store: any of torch.distributed. prefix: the name of the pass, equal on all ranks. boundaries:
+    see `claim_borders`. check: raises if another rank has failed. Batches may be made before the
+    loop takes them, so claims learn only at a state request what was received.
     """
 
     store: Any

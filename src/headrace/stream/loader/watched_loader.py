@@ -186,7 +186,7 @@ def death_of(reader: str, process: int, code: int | None) -> str:
 def why_not_again(earlier: Sequence[int], deaths: Sequence[str], delivered: int) -> str | None:
     """Return why a pass whose workers died must not restart them; None if it may.
 
-    earlier: batches received at each earlier death. received: batches of the pass so far.
+    earlier: batches received at each earlier death. delivered: batches of the pass so far.
     """
     if list(earlier).count(delivered) + 1 < _LAST_TIME:
         return None

@@ -57,7 +57,7 @@ class Pool:
     """Rows of blocks that hold the rows at some positions: item i is row `index[i]` of the pieces
     laid end to end.
 
-    pieces: (block number, first row, stop row), none empty; a block may repeat. index: int64
+    spans: (block number, first row, stop row), none empty; a block may repeat. index: int64
     [items]; None for all rows of the pieces in order.
     """
 

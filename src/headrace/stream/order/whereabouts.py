@@ -26,7 +26,7 @@ _PART_ROWS = 1 << 20
 class Sighting:
     """The delivery of one row.
 
-    position: in the global order. step, place: batch number of its rank, and row in it.
+    position: in the global order. step, batch_row: batch number of its rank, and row in it.
     """
 
     position: int

@@ -278,7 +278,7 @@ def due(
     """Return the sentences to log now: each kind and rank once in `_AGAIN_S`, over all passes and
     blocks of a stream.
 
-    said: when each was last logged; updated. now: monotonic seconds.
+    last_logged: when each was last logged; updated. now: monotonic seconds.
     """
     ready = []
     for complaint in messages:

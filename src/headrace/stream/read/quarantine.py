@@ -108,7 +108,7 @@ class Quarantine:
         """Return the mask of real rows of a batch: its own rows that are not of bad blocks; removes
         the column `VALID`.
 
-        own: false for rows that only fill the last step. Raises `CorruptShard` beyond the limit.
+        is_row: false for rows that only fill the last step. Raises `CorruptShard` beyond the limit.
         """
         good = np.asarray(columns.pop(VALID), np.bool_)
         bad = np.flatnonzero(is_row & ~good)

@@ -78,10 +78,10 @@ def read_share(
 ) -> Generator[Any, None, None]:
     """Yield the batches of one rank in order, exactly `plan.steps_per_rank` of them.
 
-    quarantine: takes blocks that cannot be read. kept: keeps a small split decoded; None: for this
-    pass alone. make: makes batches of a given number of rows from columns; None: as the options
-    say. Threads end when the iterator is exhausted, closed or dropped, or raises. Raises what
-    reading a block raised, with rank, shard and block.
+    quarantine: takes blocks that cannot be read. memory: keeps a small split decoded; None: for
+    this pass alone. make: makes batches of a given number of rows from columns; None: as the
+    options say. Threads end when the iterator is exhausted, closed or dropped, or raises. Raises
+    what reading a block raised, with rank, shard and block.
     """
     index = plan.index
     rank_rows = plan.rank_rows(topology.rank)
@@ -346,8 +346,8 @@ def reading_real(
 def mark_real(columns: Columns, is_row: Bools, quarantine: Quarantine | None) -> Columns:
     """Return the columns with `VALID`: rows of one's own that are neither in bad blocks nor masked.
 
-    own: false for rows that only fill the last step. Batches of these columns share no mask, so a
-    loop may write to it.
+    is_row: false for rows that only fill the last step. Batches of these columns share no mask, so
+    a loop may write to it.
     """
     rows = dict(columns)
     retained = rows.pop(KEPT, None)
