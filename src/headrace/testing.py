@@ -79,7 +79,7 @@ def _check_damage(made: Prepared, directory: Path) -> None:
     shutil.copytree(made.run, run, symlinks=True)
     # Shards are read-only, and copies are too.
     shard = next(path for path in _shards(made) if path.stat().st_size)
-    path = run / shard.relative_to(made.run)
+    path = run / shard.relative_to(made.run.resolve())
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.chmod(0o644)
@@ -88,7 +88,7 @@ def _check_damage(made: Prepared, directory: Path) -> None:
 
     run = directory / "extended" / made.run.name
     shutil.copytree(made.run, run, symlinks=True)
-    foreign = run / shard.relative_to(made.run).with_name(f"foreign{shard.suffix}")
+    foreign = run / shard.relative_to(made.run.resolve()).with_name(f"foreign{shard.suffix}")
     foreign.parent.chmod(0o755)
     shutil.copyfile(shard, foreign)
     assert verify(run).problems, f"verify accepts a foreign file in a split, {foreign}"
@@ -96,15 +96,19 @@ def _check_damage(made: Prepared, directory: Path) -> None:
 
 def _shards(made: Prepared) -> list[Path]:
     """List the files in the directories of the splits, sorted."""
-    shards: list[Path] = []
-    for directory in sorted(set(made.manifest.directories.values())):
-        shards += sorted(path for path in (made.run / directory).rglob("*") if path.is_file())
-    return shards
+    run = made.run.resolve()
+    directories = {(run / "splits" / split).resolve() for split in made.manifest.splits}
+    shards = set()
+    for directory in directories:
+        shards.update(path for path in directory.rglob("*") if path.is_file())
+    return sorted(shards)
 
 
 def _digests(made: Prepared) -> dict[str, str]:
     """Return the digest of every file in a split, by name."""
-    return {path.relative_to(made.run).as_posix(): sha256_file(path) for path in _shards(made)}
+    return {
+        path.relative_to(made.run.resolve()).as_posix(): sha256_file(path) for path in _shards(made)
+    }
 
 
 def check_store(root: Path) -> None:
