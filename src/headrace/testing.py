@@ -98,7 +98,7 @@ def _shards(made: Prepared) -> list[Path]:
     """List the files in the directories of the splits, sorted."""
     run = made.run.resolve()
     directories = {(run / "splits" / split).resolve() for split in made.manifest.splits}
-    shards = set()
+    shards: set[Path] = set()
     for directory in directories:
         shards.update(path for path in directory.rglob("*") if path.is_file())
     return sorted(shards)

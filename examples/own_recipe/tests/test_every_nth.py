@@ -1,8 +1,8 @@
 """The recipe keeps what every recipe promises, and its own law."""
 
 import polars as pl
-
 from every_nth.settings import EveryNth
+
 from headrace.testing import check_recipe
 
 
