@@ -100,7 +100,10 @@ def _shards(made: Prepared) -> list[Path]:
     directories = {(run / "splits" / split).resolve() for split in made.manifest.splits}
     shards: set[Path] = set()
     for directory in directories:
-        shards.update(path for path in directory.rglob("*") if path.is_file())
+        for path in directory.rglob("*"):
+            # A killed task may leave a temporary file, which no reader sees.
+            if path.is_file() and not path.name.startswith(".tmp-"):
+                shards.add(path)
     return sorted(shards)
 
 
