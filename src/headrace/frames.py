@@ -35,7 +35,7 @@ from headrace.series.settings import Series
 from headrace.series.sources import parse
 from headrace.series.store import calendar_rows
 from headrace.series.times import Observed, put_on_instants
-from headrace.series.windows.store import Columns, Entities, Matrices, SeriesStore
+from headrace.series.windows.store import Columns, EntityTable, Matrices, SeriesStore
 from headrace.series.windows.windows import WindowOptions, Windows, check_some, windows_of
 
 __all__ = ["clean", "split", "windows_of_frame"]
@@ -110,7 +110,7 @@ class _FrameStore(SeriesStore):
         self.run_id = ""
         self.folds = 0
         self.columns = columns
-        self.entities = Entities(
+        self.entities = EntityTable(
             names=pa.array(list(axes), pa.large_string()),
             first_row=np.cumsum(rows) - rows,
             rows=rows,

@@ -83,6 +83,22 @@ def test_its_command_has_a_flag_for_each_setting_and_makes_the_run(shell: Shell)
     assert (2, True) == (wrong.returncode, "--step is 0" in wrong.stderr)
 
 
+def test_its_own_tests_pass(shell: Shell) -> None:
+    words = ["-m", "pytest", "-q", "-c", os.devnull, "--rootdir", PACKAGE, "-p", "no:cacheprovider"]
+    command = [sys.executable, *map(str, words), str(PACKAGE / "tests")]
+    tests = subprocess.run(
+        command,
+        cwd=shell.directory,
+        env=shell.environment,
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+
+    assert 0 == tests.returncode, tests.stdout + tests.stderr
+
+
 def test_a_stage_may_have_the_name_of_another_recipes_stage(shell: Shell) -> None:
     assert list((shell.directory / "out/runs").glob("*/receipts/split-00000.json"))
     assert shell.json("verify", "out")["ok"]

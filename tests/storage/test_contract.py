@@ -14,6 +14,7 @@ from headrace.errors import CorruptShard, HeadraceError, SettingsError, StoreErr
 from headrace.storage import object_store
 from headrace.storage.object_store import ObjectPath, joined_ranges
 from headrace.storage.places import parallel_reads, path_of, place_of
+from headrace.testing import check_store
 
 
 @pytest.fixture(params=["local", "s3", "gs", "az"])
@@ -23,6 +24,10 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         (tmp_path / "place").mkdir()
         return tmp_path / "place"
     return path_of(request.getfixturevalue(request.param)) / "some" / "prefix"
+
+
+def test_a_store_keeps_the_public_promises(root: Path) -> None:
+    check_store(root)
 
 
 # Writing

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
@@ -59,11 +59,6 @@ class Histories(RecipeSettings):
     """
 
     recipe_name: ClassVar[str] = "histories"
-    later: ClassVar[Sequence[tuple[str, ...]]] = (
-        ("duplicates", "content"),
-        ("values",),
-        ("null_values",),
-    )
 
     source: Places = Field(
         min_length=1,

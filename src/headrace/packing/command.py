@@ -243,7 +243,7 @@ def _print_left_out(console: Console, manifest: Manifest) -> None:
     cut = ", ".join(
         f"{count:,} {done[name]}" for name, count in metadata["too_long"].items() if count
     )
-    typed = metadata.get("special_text_rows", 0)  # older runs did not count it
+    typed = metadata["special_text_rows"]
     in_bins = metadata["packed"]["tokens"]
     encoded = metadata["encoded"]["encoded_tokens"]
     more = sum(repeats["tokens"] for repeats in metadata.get("repeated", {}).values())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -28,7 +27,6 @@ class PackedSequences(ChatRecipe):
     """
 
     recipe_name: ClassVar[str] = "packed_sequences"
-    later: ClassVar[Sequence[tuple[str, ...]]] = (("near",), ("trace",))
 
     pack_size: int = _packing(4096, ge=2, description="Tokens that a bin may hold.")
     pack_across: Literal["split", "dataset"] = _packing(

@@ -73,7 +73,6 @@ def verify_packed(run: FinishedRun, workers: int | None = None) -> list[Check]:
     # on this machine.
     for name in ("recipe", "algorithm", "tokenizer", "chat_template"):
         config.pop(name, None)
-    config.setdefault("duplicates", "allow")  # older runs have no such setting
     settings = PackedSequences(**config)
     groups = run.manifest.facts["groups"]
     names = [name for group in groups for name in group["shards"]]
@@ -314,7 +313,7 @@ def _tokens_check(run: FinishedRun) -> Check:
         before = facts["encoded"][f"encoded_{name}"]
         kept = facts["packed"][name]
         gone = sum(loss[name] for loss in facts["lost"].values())
-        # older runs repeat nothing
+        # A run that repeats nothing does not list it.
         more = sum(each[name] for each in facts.get("repeated", {}).values())
         if before + more != kept + gone:
             what = f"{before:,} {name} and {more:,} repeated, {kept:,} packed and {gone:,} left out"

@@ -29,7 +29,6 @@ class Rewrite(RecipeSettings):
     """
 
     recipe_name: ClassVar[str] = "rewrite"
-    later: ClassVar[Sequence[tuple[str, ...]]] = (("duplicates", "content"),)
 
     source: Places = Field(
         min_length=1,

@@ -25,13 +25,10 @@ class RecipeSettings(Settings):
 
     Wherever a setting takes a path, it takes a table too, which is written into the cache first;
     see `dataset.tables`. Each field is written once: its type, default and description make the
-    flag, completion, schema and documentation. later: groups of settings that recipes got after
-    their first runs were made. They are not in the identity while all of a group have their
-    defaults, so that those runs are found again.
+    flag, completion, schema and documentation.
     """
 
     recipe_name: ClassVar[str]
-    later: ClassVar[Sequence[tuple[str, ...]]] = ()
     untyped: ClassVar[Sequence[str]] = ()
     _inferred: Mapping[str, str] | None = PrivateAttr(None)
 
@@ -95,17 +92,7 @@ class RecipeSettings(Settings):
         """Return the settings for the identity without `others`, which change no byte or are added
         in another form.
         """
-        fields = type(self).model_fields
-        defaults = {
-            name
-            for group in self.later
-            if all(
-                getattr(self, name_) == fields[name_].get_default(call_default_factory=True)
-                for name_ in group
-            )
-            for name in group
-        }
-        return self.model_dump(mode="json", exclude={*others, *defaults})
+        return self.model_dump(mode="json", exclude=set(others))
 
     def source_files(self) -> list[tuple[Path, str]]:
         """Return the source's files and their names relative to its root, sorted by name."""

@@ -185,7 +185,7 @@ def _unusable_values(report: Mapping[str, Any]) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class Spool:
+class BatchSpool:
     """The spool of one batch, for reading.
 
     left_out: copy → its original. Copies are read as if they had not passed.
@@ -256,7 +256,7 @@ def _part_stem(number: int) -> str:
     return f"{STAGE_DIRECTORY}/write/fitted-{number:05d}"
 
 
-def write_batch(settings: Series, spool: Spool, files: TaskFiles) -> dict[str, Any]:
+def write_batch(settings: Series, spool: BatchSpool, files: TaskFiles) -> dict[str, Any]:
     """Scale and write the retained entities of a batch, and write the quality reports of all."""
     entities = spool.entities()
     values = spool.values()
@@ -385,7 +385,7 @@ def _write_splits(
 
 def finish(
     settings: Series,
-    spools: Sequence[Spool],
+    spools: Sequence[BatchSpool],
     statics: Statics | None,
     near_target: Mapping[str, Sequence[int]],
     copies: Mapping[str, str],
@@ -466,7 +466,7 @@ def finish(
     return facts
 
 
-def _report_tables(spools: Sequence[Spool]) -> Iterator[pa.Table]:
+def _report_tables(spools: Sequence[BatchSpool]) -> Iterator[pa.Table]:
     for spool in spools:
         rows = [{**report, "report": canonical_json(report).decode()} for report in spool.reports()]
         yield pa.Table.from_pylist(rows, schema=_REPORTS_SCHEMA)

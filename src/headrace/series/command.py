@@ -32,7 +32,7 @@ def series(
         typer.Option(help="Output directory; overrides the file's.", show_default=False),
     ] = None,
     settings: Settings = None,
-    given: PartialFlagValues,
+    flag_values: PartialFlagValues,
     about: RunOptions,
 ) -> None:
     """Clean, split and scale the time series of many entities, for training on windows of them.
@@ -45,9 +45,9 @@ def series(
     record = read_config(config)
     if record.pop("recipe", "series") != "series":
         raise SettingsError(f"{config}: is of another recipe; use `headrace run {config}`")
-    record = with_settings(record | given.values, settings or ())
+    record = with_settings(record | flag_values.values, settings or ())
     target, about = take_run_options(config, record, out=out, flags=about)
-    execute(given.model(**record), target, about)
+    execute(flag_values.model(**record), target, about)
 
 
 def print_series(console: Console, manifest: Manifest, run: Path, detail: Detail) -> None:

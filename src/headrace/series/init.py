@@ -99,7 +99,7 @@ _MANY = 10_000  # files per split; with more entities they are packed
 
 
 @dataclass
-class _Draft:
+class _SeriesDraft:
     """The settings found so far, in file order, and observations to print beside their
     descriptions.
     """
@@ -178,7 +178,7 @@ def series_sections(options: AskedSeries) -> tuple[list[Section], str]:
     return sections, draft.about
 
 
-def _camels(options: AskedSeries, root: Path) -> _Draft:
+def _camels(options: AskedSeries, root: Path) -> _SeriesDraft:
     products = sorted(directory.name for directory in (root / "basin_mean_forcing").iterdir())
     features = [
         known(name, (*FLOW, *FORCING), "feature") for name in options.feature_names or FORCING
@@ -190,7 +190,7 @@ def _camels(options: AskedSeries, root: Path) -> _Draft:
         "target": known(options.target or "qobs", (*FLOW, *FORCING), "target"),
         "features": features,
     }
-    draft = _Draft(settings)
+    draft = _SeriesDraft(settings)
     draft.entities = sorted(
         {path.name[:8] for path in (root / "usgs_streamflow").rglob("*_streamflow_qc.txt*")}
     )
@@ -207,7 +207,7 @@ def _camels(options: AskedSeries, root: Path) -> _Draft:
     return draft
 
 
-def _tables(options: AskedSeries) -> _Draft:
+def _tables(options: AskedSeries) -> _SeriesDraft:
     reader, data = _look(options)
     lower = {name.lower(): name for name in data.columns}
     entity = options.entity
@@ -256,7 +256,7 @@ def _tables(options: AskedSeries) -> _Draft:
             entity = named[0]
     entity = known(entity, (*data.columns, FILE_NAME), "entity")
     features = [known(name, data.columns, "feature") for name in options.feature_names]
-    draft = _Draft(
+    draft = _SeriesDraft(
         {
             "source": options.source,
             **reader,
@@ -398,7 +398,7 @@ def _look(options: AskedSeries) -> tuple[dict[str, str], Look]:
     )
 
 
-def _look_at_rows(draft: _Draft, data: Look) -> None:
+def _look_at_rows(draft: _SeriesDraft, data: Look) -> None:
     """Complete the draft from the first rows of some files, read as the run reads them."""
     settings = draft.settings
     seen = draft.seen
@@ -510,7 +510,7 @@ def _look_at_rows(draft: _Draft, data: Look) -> None:
     draft.about = f"{count}, {span}"
 
 
-def _require_train_years(draft: _Draft, targets: NDArray[Any], frequency: Frequency) -> None:
+def _require_train_years(draft: _SeriesDraft, targets: NDArray[Any], frequency: Frequency) -> None:
     """Require as many years to train as nine of ten entities have.
 
     targets: observed ones of those looked at.
@@ -527,7 +527,7 @@ def _require_train_years(draft: _Draft, targets: NDArray[Any], frequency: Freque
     )
 
 
-def _known_ahead(draft: _Draft, rows: pl.DataFrame) -> None:
+def _known_ahead(draft: _SeriesDraft, rows: pl.DataFrame) -> None:
     """Add to the draft the features that have values after the last target, if others have none."""
     features = Series(**draft.settings, min_train_years=0).feature_names
     last = pl.col("time").filter(pl.col("0").is_not_nan()).max().over("entity")
@@ -594,7 +594,7 @@ def sentinels_of(values: F64) -> list[float]:
     return sentinels
 
 
-def _static(draft: _Draft, options: AskedSeries) -> list[str]:
+def _static(draft: _SeriesDraft, options: AskedSeries) -> list[str]:
     """Add the static features to the draft; return the names of those that are texts."""
     shape = {
         **draft.settings,

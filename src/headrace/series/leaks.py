@@ -45,7 +45,7 @@ from headrace.series.arrays.encoders import Encoder, fit_encoder
 from headrace.series.arrays.scalers import Scalers
 from headrace.series.arrays.statistics import suspects, tally, warning
 from headrace.series.clean import Cleaned, LeftOut, clean
-from headrace.series.pipelines.fitted import Fitted, Part, fit, join, to_bytes
+from headrace.series.pipelines.fitted import AnyScalers, Fitted, fit, join, to_bytes
 from headrace.series.pipelines.save import FACT, Pipelines
 from headrace.series.pipelines.save import load as load_pipelines
 from headrace.series.pipelines.settings import PipelineSettings, Strategy, chosen_entities
@@ -239,9 +239,9 @@ class _Proof:
         self, files: Sequence[tuple[Path, str]], sample: Sequence[str]
     ) -> dict[str, Cleaned]:
         """Clean the sample, and the entities that unified pipelines were fitted on, again."""
-        wanted = {*sample, *self.chosen}
+        entities = {*sample, *self.chosen}
         cleaned: dict[str, Cleaned] = {}
-        for entity, read in _read_again(self.settings, files, wanted):
+        for entity, read in _read_again(self.settings, files, entities):
             ways = _WAYS if entity in sample else _WAYS[:1]
             try:
                 cleaned[entity] = _clean_in_ways(self.settings, read(), entity, ways)
@@ -249,7 +249,7 @@ class _Proof:
                 raise _Differs(f"entity {entity!r}: cannot be read again: {error}") from error
             except _Differs as error:
                 raise _Differs(f"entity {entity!r}: {error}") from error
-        for entity in sorted(wanted - cleaned.keys()):
+        for entity in sorted(entities - cleaned.keys()):
             raise _Differs(f"entity {entity!r}: is no longer in the source")
         return cleaned
 
@@ -321,7 +321,7 @@ class _Proof:
             )
 
 
-def _same_scalers(part: Part, stored: Part, entities: Sequence[str]) -> bool:
+def _same_scalers(part: AnyScalers, stored: AnyScalers, entities: Sequence[str]) -> bool:
     """Return whether two fits of some entities are the same; objects are compared by their results
     only.
     """

@@ -25,7 +25,7 @@ from headrace.run.receipts import Receipt
 from headrace.run.tally import ShardRecord, tally
 from headrace.series.arrays.axis import agreed, infer
 from headrace.series.arrays.statistics import suspects, warning
-from headrace.series.batches import UNIFIED, Spool, clean_batch, finish, write_batch
+from headrace.series.batches import UNIFIED, BatchSpool, clean_batch, finish, write_batch
 from headrace.series.clean import find_copies
 from headrace.series.division import Division
 from headrace.series.pipelines.fitted import fit
@@ -234,7 +234,7 @@ class _Retained:
     """
 
     names: list[str]
-    spools: list[Spool]
+    spools: list[BatchSpool]
     copies: Mapping[str, str]
     left_out: list[dict[str, Any]]
 
@@ -256,7 +256,7 @@ def _retain(
     Raises `InputError` if no entity passes or trains, or if a static feature is missing and that is
     an error.
     """
-    spools = [Spool(context.run, number, len(settings.columns)) for number in range(batches)]
+    spools = [BatchSpool(context.run, number, len(settings.columns)) for number in range(batches)]
     passed: list[list[str]] = []  # by batch
     digests: list[tuple[str, str]] = []
     for spool in spools:

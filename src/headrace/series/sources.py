@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -42,9 +42,11 @@ from headrace.formats.source import read_chunks, survey
 from headrace.formats.text_columns import as_text, nulled, with_points
 from headrace.formats.types import hint, is_text
 from headrace.series.readers import camels, text
-from headrace.series.settings import Series
 from headrace.series.times import Observed, put_on_instants
 from headrace.storage.places import path_of, place_of
+
+if TYPE_CHECKING:
+    from headrace.series.settings import Series
 
 SERIES = "series"
 STATIC = "static"

@@ -62,7 +62,7 @@ def _name(number: int, suffix: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _EntityRows:
     """Rows of several entities.
 
     entities: text [N].
@@ -81,7 +81,7 @@ class _Rows:
 
 
 @dataclass(frozen=True)
-class _Shard:
+class _SpreadShard:
     """A source file to spread.
 
     types: types of columns in file names.
@@ -92,13 +92,13 @@ class _Shard:
     name: str
     types: Mapping[str, pa.DataType]
 
-    def rows(self) -> Iterator[_Rows]:
+    def rows(self) -> Iterator[_EntityRows]:
         """Yield the rows of requested entities, in chunks."""
         if self.settings.reader == "wide":
             return self._wide_rows()
         return self._long_rows()
 
-    def _long_rows(self) -> Iterator[_Rows]:
+    def _long_rows(self) -> Iterator[_EntityRows]:
         settings = self.settings
         key = settings.entity
         requested = None
@@ -139,10 +139,10 @@ class _Shard:
                 entities = entities.filter(pa.array(keep))
                 times = times[keep]
                 values = values[keep]
-            yield _Rows(entities, times, values, unread, untimed, table.num_rows, dropped)
+            yield _EntityRows(entities, times, values, unread, untimed, table.num_rows, dropped)
             read += table.num_rows
 
-    def _wide_rows(self) -> Iterator[_Rows]:
+    def _wide_rows(self) -> Iterator[_EntityRows]:
         """Yield the rows of a table with a column for each entity, whose cells are values of one
         column.
         """
@@ -178,7 +178,7 @@ class _Shard:
                     if bad:
                         unread[name] = f"{path}: {bad[min(bad)]}"
                 codes = np.repeat(np.arange(len(chunk)), len(times))
-                yield _Rows(
+                yield _EntityRows(
                     pa.array(chunk, pa.large_string()).take(codes),
                     np.tile(times, len(chunk)),
                     values.reshape(-1, len(columns)),
@@ -214,7 +214,7 @@ def open_source(
     tasks = []
     columns = []
     for number, (path, name) in enumerate(shards):
-        shard = _Shard(settings, path, name, types)
+        shard = _SpreadShard(settings, path, name, types)
         tasks.append(Task(name, path.stat().st_size, partial(_spread, shard, number), [path]))
         if settings.reader == "wide":
             columns.append(wide_column(settings, path))
@@ -227,7 +227,7 @@ def open_source(
     return OpenedSource(source, lost, empty)
 
 
-def _spread(shard: _Shard, number: int, files: TaskFiles) -> dict[str, Any]:
+def _spread(shard: _SpreadShard, number: int, files: TaskFiles) -> dict[str, Any]:
     """Spread one source file. A row whose time or values cannot be read fails its entity, not the
     file.
 
@@ -237,7 +237,7 @@ def _spread(shard: _Shard, number: int, files: TaskFiles) -> dict[str, Any]:
     dropped: Counter[str] = Counter()
     bad: dict[str, dict[str, str]] = {"values": {}, "time": {}}
     runs = [_RUNS.empty_table()]
-    chunk: list[_Rows] = []
+    chunk: list[_EntityRows] = []
     pending = 0
     written = 0
     read = 0

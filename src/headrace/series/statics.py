@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -26,7 +27,9 @@ from headrace.series.arrays.encoders import Encoder, fit_encoder
 from headrace.series.pipelines.fitted import Fitted, fit
 from headrace.series.pipelines.settings import PipelineSettings
 from headrace.series.readers.text import text_table
-from headrace.series.settings import Series
+
+if TYPE_CHECKING:
+    from headrace.series.settings import Series
 
 _COMPRESSIONS: dict[str, Compression] = {".gz": "gz", ".zst": "zst"}
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -29,7 +30,9 @@ from headrace.formats.dates import DAY_US, MISSING, moment
 from headrace.report.words import pluralise
 from headrace.series.arrays.axis import occurrences, slots_of
 from headrace.series.reasons import DUPLICATE_TIME, NONEXISTENT_TIME
-from headrace.series.settings import Series
+
+if TYPE_CHECKING:
+    from headrace.series.settings import Series
 
 _BETWEEN_CHANGES_US = DAY_US  # clocks change less often than daily
 

@@ -44,14 +44,6 @@ class TemporalSplit(RecipeSettings):
 
     recipe_name: ClassVar[str] = "temporal_split"
     untyped: ClassVar[Sequence[str]] = ("time", "entity", "label", "targets", "known_at")
-    later: ClassVar[Sequence[tuple[str, ...]]] = (
-        ("gap",),
-        ("label_horizon",),
-        ("folds",),
-        ("duplicates", "content"),
-        ("near",),
-        ("known_at", "known_equal", "known_late"),
-    )
 
     source: Places = Field(min_length=1, description="Files, directories or glob patterns.")
     time: str = Field(

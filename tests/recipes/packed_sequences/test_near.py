@@ -161,14 +161,6 @@ def test_verify_finds_near_sequences_that_are_in_two_splits(tmp_path: Path) -> N
     assert "pairs of sequences in different splits have one of 0.8 or more" in str(check.problem)
 
 
-def test_runs_that_do_not_ask_keep_their_names(tmp_path: Path) -> None:
-    source = write_jsonl(tmp_path / "in.jsonl", token_rows(3))
-    plain_run, near = PackedSequences(blend=source), PackedSequences(blend=source, near=0.9)
-
-    assert "near" not in plain_run.identity_settings()
-    assert near.identity_settings()["near"] == 0.9
-
-
 @pytest.mark.parametrize(
     ("asked", "what"), [({"near": 0.4}, "near"), ({"near": 0.8, "duplicates": "allow"}, "allow")]
 )

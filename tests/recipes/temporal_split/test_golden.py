@@ -18,7 +18,7 @@ SHARDS = {
     "val": "2177fb83b77285ff",
     "test": "e2de5b1a1c8c0937",
 }
-RUN_ID = "d37afb36-4256-52bb-b229-8298ace95e72"
+RUN_ID = "1327de47-245a-5617-8472-58e6145efc30"
 
 
 def split(tmp_path: Path) -> headrace.types.Prepared:

@@ -307,14 +307,6 @@ def test_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
         split(tmp_path / "numbers", tmp_path / "out", near=NEAR, types={"row": "int64"})
 
 
-def test_without_near_a_run_keeps_its_name(tmp_path: Path) -> None:
-    source = small_source(tmp_path / "in")
-    settings = TemporalSplit(source=[source], time="date", entity="id", split_date="2025-01-01")
-
-    assert "near" not in settings.identity_settings()
-    assert settings.model_copy(update={"near": 0.9}).identity_settings()["near"] == 0.9
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(
     not BIRDS.is_file(), reason=f"{BIRDS} is not there: the data set is not in the repository"

@@ -1,7 +1,6 @@
 """A split by time alone, and rows kept away from the cutoff: the laws, against a plain implementation."""
 
 import datetime as dt
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import headrace
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.dataset.verify import certify, verify
 from headrace.errors import InputError, SettingsError
 from headrace.split.verify import verify_split
 from laws import examples
-from tables import csv_bytes, digests, fresh, split, split_rows, write_rows
+from tables import digests, fresh, split, split_rows, write_rows
 
 HEADER = ("id", "date", "row")
 CUTOFF = dt.datetime(2025, 1, 1)
@@ -183,15 +181,3 @@ def test_settings_that_cannot_work_are_refused(
 ) -> None:
     with pytest.raises(SettingsError, match=told):
         split(tmp_path, tmp_path / "out", **asked)
-
-
-def test_old_settings_make_the_same_runs(tmp_path: Path) -> None:
-    (tmp_path / "part-0.csv").write_bytes(csv_bytes(HEADER, [("a", "2024-01-01", "0")]))
-    asked = {"source": tmp_path / "part-0.csv", "time": "date", "split_date": "2025-01-01"}
-    plain = headrace.TemporalSplit(**asked, entity="id").identity_settings()
-
-    assert not {"gap", "label_horizon"} & plain.keys()
-    assert (
-        json.loads(json.dumps(headrace.TemporalSplit(**asked, gap="7d").identity_settings()))["gap"]
-        == "7d"
-    )

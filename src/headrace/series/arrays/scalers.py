@@ -63,7 +63,7 @@ MEASURED = {
 
 
 @dataclass(frozen=True)
-class Part(ABC):
+class BaseScalers(ABC):
     """One fitted pipeline over `columns`: a fit for each of the ascending `entities`, or one for
     all (None).
     """
@@ -155,7 +155,7 @@ class Part(ABC):
 
 
 @dataclass(frozen=True, repr=False)
-class Scalers(Part):
+class Scalers(BaseScalers):
     """A fitted pipeline of native steps.
 
     measured: for each step, arrays [G, C] with one row per entity, or one row for all.
@@ -178,7 +178,7 @@ class Scalers(Part):
     def apply(
         self, matrix: Values, offsets: I64, entities: Sequence[str], dtype: Any = np.float32
     ) -> Values:
-        """Return scaled values; see `Part`."""
+        """Return scaled values; see `BaseScalers`."""
         fit_of_entity = self.index_of(entities)
         out = np.empty(matrix.shape, dtype)
         for start in range(0, len(out), _BLOCK):
@@ -194,7 +194,7 @@ class Scalers(Part):
         return out
 
     def invert(self, scaled: Values, offsets: I64, entities: Sequence[str]) -> F64:
-        """Return values in their own units; see `Part`."""
+        """Return values in their own units; see `BaseScalers`."""
         for step in self.pipeline:
             reason = why_not_invertible(step)
             if reason is not None and not step.get("clip"):

@@ -51,7 +51,7 @@ def variances(matrix: F64, offsets: I64, n: F64, mean: F64) -> F64:
         both = np.empty((len(block), 2 * columns))
         deviation = np.subtract(block, mean[group], out=both[:, :columns])
         deviation[np.isnan(deviation)] = 0.0
-        # a huge value makes the variance infinite, which `Part` refuses
+        # a huge value makes the variance infinite, which `BaseScalers` refuses
         with np.errstate(over="ignore"):
             np.square(deviation, out=both[:, columns:])
         return both

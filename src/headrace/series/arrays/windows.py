@@ -74,7 +74,7 @@ class Missing:
 
 
 @dataclass(frozen=True)
-class Segments:
+class WindowRuns:
     """Windows by number: segment i holds the count[i] starts first[i], first[i] + stride, ….
 
     entity: the entity of the rows. All int64 [S], ordered by `first`. Window numbers run through
@@ -120,10 +120,10 @@ class Segments:
         """Count the windows of each entity; int64 [entities]."""
         return np.bincount(self.entity, self.count, entities).astype(np.int64)
 
-    def of_entities(self, selected: Bools) -> Segments:
+    def of_entities(self, selected: Bools) -> WindowRuns:
         """Return only the segments of the selected entities; bool [entities]."""
         mask = selected[self.entity]
-        return Segments(self.entity[mask], self.first[mask], self.count[mask], self.stride)
+        return WindowRuns(self.entity[mask], self.first[mask], self.count[mask], self.stride)
 
 
 def find_valid_sequences(
@@ -138,7 +138,7 @@ def find_valid_sequences(
     target: Runs = NOTHING,
     targets: Targets = "all",
     stride: int = 1,
-) -> Segments:
+) -> WindowRuns:
     """Find the windows within the entities' rows, starts[e]..ends[e]-1, that miss nothing they
     need.
 
@@ -178,7 +178,7 @@ def find_valid_sequences(
     first = grid + -(-(first - grid) // stride) * stride
     count = np.maximum(-(-(stop - first) // stride), 0)
     nonempty = count > 0
-    return Segments(entity[owner[nonempty]], first[nonempty], count[nonempty], stride)
+    return WindowRuns(entity[owner[nonempty]], first[nonempty], count[nonempty], stride)
 
 
 def _starts_with(rows: Runs, begin: int, end: int) -> Runs:

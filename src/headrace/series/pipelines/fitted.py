@@ -33,14 +33,14 @@ from headrace.series.arrays.steps import FUNCTIONS
 from headrace.series.pipelines.objects import ObjectScalers, fit_objects, from_skops, to_skops
 from headrace.series.pipelines.settings import PipelineSettings, Strategy, is_native
 
-Part = Scalers | ObjectScalers
+AnyScalers = Scalers | ObjectScalers
 
 
 @dataclass(frozen=True)
 class Fitted:
     """Fitted pipelines over disjoint columns."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[AnyScalers, ...]
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ class Fitted:
             out[:, at] = part.invert(scaled[:, at], offsets, entities)
         return out
 
-    def part(self, column: str) -> Part:
+    def part(self, column: str) -> AnyScalers:
         """Return the fitted pipeline of a column. Raises `SettingsError` if there is none."""
         for part in self.parts:
             if column in part.columns:
@@ -86,11 +86,11 @@ class Fitted:
             f"column {column!r} has no fitted pipeline; there are {', '.join(self.columns)}"
         )
 
-    def _where(self, columns: Sequence[str]) -> list[tuple[Part, list[int]]]:
+    def _where(self, columns: Sequence[str]) -> list[tuple[AnyScalers, list[int]]]:
         index_of = {column: at for at, column in enumerate(columns)}
         for column in columns:
             self.part(column)
-        parts: list[tuple[Part, list[int]]] = []
+        parts: list[tuple[AnyScalers, list[int]]] = []
         for part in self.parts:
             names = [column for column in part.columns if column in index_of]
             if names:
@@ -126,7 +126,7 @@ class Fitted:
     @classmethod
     def together(cls, records: Sequence[Mapping[str, Any]], objects: Any, where: str) -> Fitted:
         """Join the results of `split`. Raises `CorruptShard` if they do not fit together."""
-        parts: list[Part] = []
+        parts: list[AnyScalers] = []
         try:
             for record in records:
                 if "objects" not in record:
@@ -152,13 +152,13 @@ class Fitted:
         return cls(tuple(parts))
 
 
-def to_bytes(part: Part) -> bytes:
+def to_bytes(part: AnyScalers) -> bytes:
     """Return one fitted pipeline as bytes; equal fits give equal bytes."""
     records, objects = Fitted((part,)).split()
     return canonical_json(records) + b"\n" + (to_skops(objects) if objects else b"")
 
 
-def from_bytes(data: bytes) -> Part:
+def from_bytes(data: bytes) -> AnyScalers:
     """Read a fitted pipeline from `to_bytes`."""
     head, _, tail = data.partition(b"\n")
     return Fitted.together(
@@ -183,7 +183,7 @@ def fit(
     fit_on_n_basins of them.
     Raises `InputError` if a column has nothing to fit on or a step cannot take it.
     """
-    parts: list[Part] = []
+    parts: list[AnyScalers] = []
     for pipeline in pipelines:
         if pipeline.strategy != strategy:
             continue

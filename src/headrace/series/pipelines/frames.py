@@ -16,13 +16,13 @@ from headrace.arrays import F64, I64
 from headrace.errors import InputError, SettingsError
 from headrace.series.arrays.scalers import Values
 from headrace.series.arrays.steps import StepData
-from headrace.series.pipelines.fitted import Fitted, Part, fit, from_bytes, merge, to_bytes
+from headrace.series.pipelines.fitted import AnyScalers, Fitted, fit, from_bytes, merge, to_bytes
 from headrace.series.pipelines.objects import to_sklearn
 from headrace.series.pipelines.settings import PipelineSettings, Strategy
 
 
 @dataclass(frozen=True)
-class Rows:
+class SortedRows:
     """The rows of a frame sorted by entity.
 
     matrix: float64 [R, C]; order: the position of each row in the frame.
@@ -35,7 +35,7 @@ class Rows:
 
 
 class FramePipeline(ABC):
-    """A pipeline that scales table columns and holds a fitted `Part`.
+    """A pipeline that scales table columns and holds fitted scalers.
 
     A subclass defines how rows are grouped.
     """
@@ -46,10 +46,10 @@ class FramePipeline(ABC):
         self._settings = PipelineSettings(
             strategy=self.headrace_strategy, pipeline=pipeline, columns=tuple(columns)
         )
-        self._part: Part | None = None
+        self._part: AnyScalers | None = None
 
     @classmethod
-    def of_part(cls, part: Part) -> Self:
+    def of_part(cls, part: AnyScalers) -> Self:
         """Make a fitted pipeline from a part."""
         pipeline = cls(list(part.pipeline), part.columns)
         pipeline._part = part
@@ -71,7 +71,7 @@ class FramePipeline(ABC):
         return self._part is not None
 
     @property
-    def part(self) -> Part:
+    def part(self) -> AnyScalers:
         """The fitted part. Raises `SettingsError` before `fit`."""
         if self._part is None:
             raise SettingsError(
@@ -108,7 +108,7 @@ class FramePipeline(ABC):
         return _put_back(frame, self.columns, rows, values)
 
     @abstractmethod
-    def _rows(self, frame: pl.DataFrame) -> Rows:
+    def _rows(self, frame: pl.DataFrame) -> SortedRows:
         """Return the scaled columns of a table, sorted by entity."""
 
     def _fitted(self, frame: Any) -> Fitted:
@@ -148,9 +148,11 @@ class UnifiedPipeline(FramePipeline):
         """Return the fitted scikit-learn Pipeline. Raises `SettingsError` before `fit`."""
         return to_sklearn(self.part, None)
 
-    def _rows(self, frame: pl.DataFrame) -> Rows:
+    def _rows(self, frame: pl.DataFrame) -> SortedRows:
         matrix = matrix_of(frame, self.columns)
-        return Rows(matrix, np.array([0, len(matrix)], np.int64), ["all"], np.arange(len(matrix)))
+        return SortedRows(
+            matrix, np.array([0, len(matrix)], np.int64), ["all"], np.arange(len(matrix))
+        )
 
     def __reduce__(self) -> Any:
         return (_unified, self._plain())
@@ -214,7 +216,7 @@ class GroupedPipeline(FramePipeline):
         """
         return to_sklearn(self.part, entity)
 
-    def _rows(self, frame: pl.DataFrame) -> Rows:
+    def _rows(self, frame: pl.DataFrame) -> SortedRows:
         """Sort rows by entity, keeping their order within it.
 
         Raises `InputError` for rows without an entity.
@@ -230,7 +232,7 @@ class GroupedPipeline(FramePipeline):
         codes = names.rank("dense").to_numpy().astype(np.int64) - 1
         order = np.argsort(codes, kind="stable")
         offsets = np.append(0, np.cumsum(np.bincount(codes))).astype(np.int64)
-        return Rows(matrix[order], offsets, names.unique().sort().to_list(), order)
+        return SortedRows(matrix[order], offsets, names.unique().sort().to_list(), order)
 
     def __reduce__(self) -> Any:
         return (_grouped, (*self._plain(), self.group_identifier))
@@ -294,7 +296,7 @@ def check_column(frame: pl.DataFrame, name: str) -> None:
         raise InputError(f"the table has no column {name!r}; it has {', '.join(frame.columns)}")
 
 
-def _put_back(frame: Any, columns: Sequence[str], rows: Rows, values: Values) -> Any:
+def _put_back(frame: Any, columns: Sequence[str], rows: SortedRows, values: Values) -> Any:
     """Return the frame with these columns replaced, as the kind of table that was given."""
     unsorted = np.empty_like(values)
     unsorted[rows.order] = values

@@ -23,7 +23,7 @@ import numpy as np
 from headrace.arrays import F64, I64
 from headrace.dataset.sound import damaged
 from headrace.errors import CorruptShard, InputError, MissingExtra, SettingsError
-from headrace.series.arrays.scalers import Part, Scalers, Values
+from headrace.series.arrays.scalers import BaseScalers, Scalers, Values
 from headrace.series.arrays.steps import NATIVE, FittedStep, StepData
 from headrace.series.pipelines.settings import build, goes_back
 
@@ -32,7 +32,7 @@ _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True)
-class ObjectScalers(Part):
+class ObjectScalers(BaseScalers):
     """A fitted pipeline of any scikit-learn steps: an object for each entity, in their order, or
     one for all.
     """
@@ -42,11 +42,11 @@ class ObjectScalers(Part):
     def apply(
         self, matrix: Values, offsets: I64, entities: Sequence[str], dtype: Any = np.float32
     ) -> Values:
-        """Return scaled values; see `Part`."""
+        """Return scaled values; see `BaseScalers`."""
         return self._each("transform", matrix, offsets, entities, dtype)
 
     def invert(self, scaled: Values, offsets: I64, entities: Sequence[str]) -> F64:
-        """Return values in their own units; see `Part`."""
+        """Return values in their own units; see `BaseScalers`."""
         return np.asarray(
             self._each("inverse_transform", scaled, offsets, entities, np.float64), np.float64
         )
@@ -194,7 +194,7 @@ def _words(steps: Sequence[StepData]) -> str:
     return " -> ".join(step["step"] for step in steps)
 
 
-def to_sklearn(part: Part, entity: str | None) -> Any:
+def to_sklearn(part: BaseScalers, entity: str | None) -> Any:
     """Return the fitted scikit-learn Pipeline of an entity; None: of the fit for all.
 
     Raises `InputError` for an entity that was not fitted, `SettingsError` for a step that

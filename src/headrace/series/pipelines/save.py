@@ -25,7 +25,7 @@ from headrace.errors import InputError, SettingsError
 from headrace.run.context import TaskFiles
 from headrace.series.arrays.encoders import Encoder
 from headrace.series.arrays.scalers import Values
-from headrace.series.pipelines.fitted import Fitted, Part
+from headrace.series.pipelines.fitted import AnyScalers, Fitted
 from headrace.series.pipelines.frames import GroupedPipeline, UnifiedPipeline
 from headrace.series.pipelines.objects import from_skops, to_skops
 
@@ -194,7 +194,7 @@ def load_part(run: Path, stem: str) -> Fitted:
     return Fitted.together(stored, objects, str(path))
 
 
-def _frame_pipeline(part: Part) -> GroupedPipeline | UnifiedPipeline:
+def _frame_pipeline(part: AnyScalers) -> GroupedPipeline | UnifiedPipeline:
     if part.entities is None:
         return UnifiedPipeline.of_part(part)
     return GroupedPipeline.of_part(part)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -25,7 +26,9 @@ import polars as pl
 from headrace.arrays import F64, I64
 from headrace.errors import InputError
 from headrace.formats.detect import open_bytes
-from headrace.series.settings import Series
+
+if TYPE_CHECKING:
+    from headrace.series.settings import Series
 
 FORCING_NAME = re.compile(r"(\d+)_lump_\w+_forcing_leap\.txt(\.gz)?")
 FLOW_NAME = re.compile(r"(\d+)_streamflow_qc\.txt(\.gz)?")

@@ -29,7 +29,7 @@ from headrace.arrays import I64
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError, SettingsError
 from headrace.series.arrays.axis import divides, ends_at, steps_until
-from headrace.series.arrays.windows import Segments
+from headrace.series.arrays.windows import WindowRuns
 from headrace.series.windows.windows import WindowPositions, Windows
 
 _PIECE = 1 << 20  # windows looked up at a time
@@ -116,7 +116,7 @@ class AlignedWindows(Windows):
         begin_rows = np.flatnonzero(np.append(True, breaks)[: len(first)])
         count = np.diff(np.append(begin_rows, len(first)))
         return replace(
-            self, segments=Segments(entity[begin_rows], first[begin_rows], count, stride)
+            self, segments=WindowRuns(entity[begin_rows], first[begin_rows], count, stride)
         )
 
     def _starts(self, name: str, positions: WindowPositions) -> tuple[I64, I64]:

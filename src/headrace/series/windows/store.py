@@ -65,7 +65,7 @@ class Columns:
 
 
 @dataclass(frozen=True, eq=False)
-class Entities:
+class EntityTable:
     """The entities of a run, one entry each, in the order of their rows; int64 [E] except names and
     from_end.
 
@@ -351,7 +351,7 @@ def _columns_of(schema: pa.Schema, path: Path) -> Columns:
 
 def _entities_of(
     table: pa.Table, path: Path, ranges: Sequence[Mapping[str, Sequence[int]]]
-) -> tuple[list[str], I64, Entities]:
+) -> tuple[list[str], I64, EntityTable]:
     """Return shard names, the first row of each and the end, and the entities with rows numbered
     across all shards.
     """
@@ -382,7 +382,7 @@ def _entities_of(
     names = table["entity"].combine_chunks().cast(pa.large_string())
     if isinstance(names, pa.ChunkedArray):
         names = names.combine_chunks()
-    entities = Entities(
+    entities = EntityTable(
         names,
         first_row,
         rows,

@@ -33,8 +33,8 @@ from headrace.series.arrays.windows import (
     NOTHING,
     Missing,
     Runs,
-    Segments,
     Targets,
+    WindowRuns,
     find_valid_sequences,
 )
 from headrace.series.windows.store import Matrices, SeriesStore, open_store
@@ -155,7 +155,7 @@ def row_ranges(store: SeriesStore, split: str, options: WindowOptions) -> tuple[
 
 def segments_of(
     store: SeriesStore, split: str, options: WindowOptions, blockers: Blockers
-) -> Segments:
+) -> WindowRuns:
     """Find the windows of a split that touch no blocked row."""
     starts, ends = row_ranges(store, split, options)
     return find_valid_sequences(
@@ -354,7 +354,7 @@ class Windows:
     store: SeriesStore
     split: str
     options: WindowOptions
-    segments: Segments
+    segments: WindowRuns
     origin: I64
     starts: I64
     ends: I64
@@ -528,7 +528,7 @@ class Windows:
         shift = np.zeros(len(self.starts), np.int64)
         shift[entities] = np.cumsum(ends - starts) - ends
         mine = self.segments.of_entities(selected)
-        moved = Segments(mine.entity, mine.first + shift[mine.entity], mine.count, mine.stride)
+        moved = WindowRuns(mine.entity, mine.first + shift[mine.entity], mine.count, mine.stride)
         loaded = Matrices([self.matrices.copy_rows(starts, ends)])
         return replace(
             self,
