@@ -564,12 +564,12 @@ def plan_pieces(index: SplitIndex, directory: str, shard_bytes: int | None) -> l
         targets = [names[int(index.shard_of_block[begin])] for begin in first_blocks]
     else:
         first_blocks = [0]
-        held = 0
+        shard_size = 0
         for block, size in enumerate(index.length.tolist()):
-            if held >= shard_bytes:
+            if shard_size >= shard_bytes:
                 first_blocks.append(block)
-                held = 0
-            held += size
+                shard_size = 0
+            shard_size += size
         targets = [f"{directory}/part-{number:05d}.parquet" for number in range(len(first_blocks))]
     chunks = []
     for target, start, stop in zip(
