@@ -391,12 +391,10 @@ def _text(value: Any) -> RenderableType:
     from rich.text import Text
 
     if isinstance(value, bool):
-        if value:
-            return Text("yes", "green")
-        return Text("NO", "bold red")
-    if isinstance(value, dict) and "lanes" in value:
-        return f"{value['lanes']:,} (amplification {value['read_amplification']:,})"
+        return Text("yes", "green") if value else Text("NO", "bold red")
     if isinstance(value, dict):
+        if "lanes" in value:
+            return f"{value['lanes']:,} (amplification {value['read_amplification']:,})"
         return f"{value['min']:,} … {value['max']:,}"
     if value is None:
         return "none"

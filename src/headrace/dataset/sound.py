@@ -34,6 +34,17 @@ def manifest_problem(record: Mapping[str, Any]) -> str | None:
 
     Its splits are still plain dicts.
     """
+    problem = _types_problem(record) or _counts_problem(record) or _paths_problem(record)
+    if problem is not None:
+        return problem
+    facts, splits = record.get("facts", {}), record["splits"]
+    missing = sorted(set(splits) - set(facts.get("directories", splits)))
+    if missing:
+        return f"split {short_repr(missing[0])} has no directory"
+    return _folds_problem(facts.get("folds", []), splits)
+
+
+def _types_problem(record: Mapping[str, Any]) -> str | None:
     for name in ("run_id", "recipe"):
         if not isinstance(record[name], str):
             return f"{name} is {short_repr(record[name])}, not text"
@@ -45,6 +56,10 @@ def manifest_problem(record: Mapping[str, Any]) -> str | None:
             return f"{name} is {short_repr(record[name])}, not an object"
     if not isinstance(record["schema"], list):
         return f"schema is {short_repr(record['schema'])}, not a list"
+    return None
+
+
+def _counts_problem(record: Mapping[str, Any]) -> str | None:
     counts = {f"rows dropped as {reason}": count for reason, count in record["dropped"].items()}
     counts["rows of the source"] = record["source"].get("rows", 0)
     for split, totals in record["splits"].items():
@@ -52,9 +67,12 @@ def manifest_problem(record: Mapping[str, Any]) -> str | None:
     for name, count in counts.items():
         if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count < LARGEST:
             return f"{name} is {short_repr(count)}, not a count"
-    facts, splits = record.get("facts", {}), record["splits"]
+    return None
+
+
+def _paths_problem(record: Mapping[str, Any]) -> str | None:
     for name in ("directories", "published"):
-        paths = facts.get(name, {})
+        paths = record.get("facts", {}).get(name, {})
         if not isinstance(paths, dict):
             return f"{name} is {short_repr(paths)}, not an object"
         for key, path in paths.items():
@@ -63,12 +81,7 @@ def manifest_problem(record: Mapping[str, Any]) -> str | None:
                     f"{name} has {short_repr(key)}: {short_repr(path)}, which may lead out of"
                     " the run"
                 )
-    missing = sorted(set(splits) - set(facts.get("directories", splits)))
-    return (
-        f"split {short_repr(missing[0])} has no directory"
-        if missing
-        else _folds_problem(facts.get("folds", []), splits)
-    )
+    return None
 
 
 def _folds_problem(folds: Any, splits: Mapping[str, Any]) -> str | None:
