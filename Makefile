@@ -11,7 +11,7 @@ COMPOSER := $(VENV)-composer
 PYTHON312 ?= python3.12
 
 .DEFAULT_GOAL := help
-.PHONY: help demo remarks packed caravan weather purchases histories maxtext titan trainers test test-all test-rest faults fuzz check format lint types imports changes docs bench performance series-peers duplicate-peers megatron package lowest newest attacks changelog clean
+.PHONY: help demo remarks packed caravan weather purchases histories maxtext titan trainers test test-all test-rest faults fuzz check format lint types imports words changes docs bench performance series-peers duplicate-peers megatron package lowest newest attacks changelog clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -207,6 +207,9 @@ types: $(VENV)/lint ## mypy --strict on src/
 
 imports: $(VENV)/lint ## imports only go down
 	$(BIN)/lint-imports
+
+words: ## whether names in src/ are those of the field
+	$(PYTHON) release/identifiers.py
 
 changes: $(VENV)/lint ## whether the notes in changes/ are well formed
 	$(BIN)/towncrier build --draft --version next >/dev/null

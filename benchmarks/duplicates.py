@@ -154,7 +154,7 @@ def run_headrace(path: Path) -> Callable[[], dict[str, Any]]:
     import pyarrow.json
 
     from headrace.near.shingles import shingles_of_texts
-    from headrace.near.stages import Part, find_near
+    from headrace.near.stages import DocumentPart, find_near
     from headrace.run.context import RunContext
 
     def read(texts: pl.Series, wanted: Any) -> Iterator[Any]:
@@ -169,7 +169,7 @@ def run_headrace(path: Path) -> Callable[[], dict[str, Any]]:
             "text", pl.from_arrow(pyarrow.json.read_json(path, options)["text"].combine_chunks())
         )
         parts = [
-            Part(f"from {at}", 0, partial(read, texts[at : at + 65536]))
+            DocumentPart(f"from {at}", 0, partial(read, texts[at : at + 65536]))
             for at in range(0, len(texts), 65536)
         ]
         with tempfile.TemporaryDirectory() as folder:

@@ -2,7 +2,8 @@
 
 `identifiers.txt` lists the words, each with what to write in its place. They are refused as names of variables,
 parameters, functions, classes and attributes in src/headrace. A class name is also refused where a second module
-defines it. Names that other libraries define, such as numpy's `dtype.kind`, are not ours to choose.
+defines it. Names that other libraries define, such as numpy's `dtype.kind`, are not ours to choose, and a setting keeps
+its name in files of settings.
 """
 
 import ast
@@ -12,6 +13,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 OTHERS = {"dtype.kind", "parameter.kind"}  # numpy's and inspect's
+FILE_METHODS = {"tell"}  # of Python's file protocol
+SETTINGS = {"kind"}  # folds and preferences have a setting of this name
+SETTINGS_MODULES = {"settings.py", "asked.py"}
 
 
 def main() -> None:
@@ -22,8 +26,9 @@ def main() -> None:
     classes: dict[str, str] = {}
     for path in sorted((ROOT / "src").rglob("*.py")):
         tree = ast.parse(path.read_text())
+        settings = setting_lines(tree) if path.name in SETTINGS_MODULES else set()
         for line, name in identifiers(tree):
-            if name in refused:
+            if name in refused and not (name in SETTINGS and line in settings):
                 where = path.relative_to(ROOT)
                 problems.append(f"{where}:{line}: {name}; write {refused[name]}")
         for node in ast.walk(tree):
@@ -44,12 +49,27 @@ def identifiers(tree: ast.AST) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.arg):
             yield node.lineno, node.arg
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield node.lineno, node.name
+            if node.name not in FILE_METHODS:
+                yield node.lineno, node.name
         elif isinstance(node, ast.Attribute):
             owner = node.value
             last = getattr(owner, "attr", getattr(owner, "id", ""))
-            if f"{last}.{node.attr}" not in OTHERS:
+            is_setting = node.attr in SETTINGS and last in ("settings", "options")
+            if (
+                f"{last}.{node.attr}" not in OTHERS
+                and node.attr not in FILE_METHODS
+                and not is_setting
+            ):
                 yield node.lineno, node.attr
+
+
+def setting_lines(tree: ast.AST) -> set[int]:
+    """Return the lines of the fields of all classes of a module of settings."""
+    lines = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            lines |= {line.lineno for line in node.body if isinstance(line, ast.AnnAssign)}
+    return lines
 
 
 if __name__ == "__main__":

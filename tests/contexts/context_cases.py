@@ -8,7 +8,7 @@ from context_reference import below, log_uniform
 from headrace import draws
 from headrace.histories.codec.rows import RowColumns
 from headrace.histories.contexts import vocabulary
-from headrace.histories.contexts.sample import FULL, NONE, PARTIAL, Segments
+from headrace.histories.contexts.sample import FULL, NONE, PARTIAL, ContextSegments
 
 
 def row_of(
@@ -67,7 +67,7 @@ def segments_of(rows, modes, *, context=None, sampled=True, seed=1, epoch=0, fra
     keys = draws.segment_keys(draws.context_keys(seed, epoch, ids), np.zeros(len(ids), np.int64))
     if fractions is None:
         fractions = 0.1 + 0.8 * draws.unit(draws.draw(keys, draws.FRACTION))
-    return Segments(
+    return ContextSegments(
         context=context,
         row=ids,
         start=np.zeros(len(rows), np.int64),

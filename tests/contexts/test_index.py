@@ -20,7 +20,7 @@ from headrace.histories.contexts.sample import (
     FULL,
     NONE,
     PARTIAL,
-    Segments,
+    ContextSegments,
     draw_indices,
     find_candidates,
 )
@@ -196,7 +196,7 @@ def test_the_offset_of_a_window_is_uniform_over_all_that_keep_it_in_the_row(star
         nothing == 0,
         nothing.astype(np.uint8),
     )
-    segments = Segments(*columns, nothing.astype(np.uint64), keys)
+    segments = ContextSegments(*columns, nothing.astype(np.uint64), keys)
     offsets = np.concatenate([[0], np.cumsum(window)])  # every place of every window
     index = draw_indices(segments, nothing + fills, offsets)
     begin, end = np.minimum.reduceat(index, offsets[:-1]), np.maximum.reduceat(index, offsets[:-1])

@@ -43,10 +43,10 @@ def test_any_recipe_gives_the_same_bytes_wherever_its_run_is(recipe: str, tmp_pa
     )
     verdict = headrace.verify(out)
     assert [each["check"] for each in first["proved"]] == [
-        each.name for each in verdict.checks if each.kind == "law"
+        each.name for each in verdict.checks if each.category == "law"
     ]
     assert [each["check"] for each in first["counted"]] == [
-        each.name for each in verdict.checks if each.kind == "count"
+        each.name for each in verdict.checks if each.category == "count"
     ]
     rows = first["rows"]
     assert rows["splits"] == {

@@ -202,8 +202,8 @@ def test_a_crowd_gives_few_pairs_a_document_and_is_told() -> None:
     assert sorted(crowds.document.tolist()) == list(range(count - 3))
     assert components(count, first, second).tolist() == [0] * (count - 3) + [count - 3] * 3
     joined = Crowds.joined([crowds, Crowds(np.empty(0, np.int64), np.empty(0, np.int64)), crowds])
-    assert joined.apart(np.zeros(count, np.int64)) == 0
-    assert joined.apart(np.arange(count) % 2) == 2 * 9998 * 9999
+    assert joined.pairs_across(np.zeros(count, np.int64)) == 0
+    assert joined.pairs_across(np.arange(count) % 2) == 2 * 9998 * 9999
 
 
 @settings(max_examples=examples(200), deadline=None)

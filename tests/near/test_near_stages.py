@@ -16,7 +16,7 @@ from headrace.engine.local import LocalEngine
 from headrace.errors import SettingsError
 from headrace.near import shingles, stages
 from headrace.near.shingles import Shingles, shingles_of_texts
-from headrace.near.stages import Near, Part, check_near, find_near
+from headrace.near.stages import DocumentPart, Near, check_near, find_near
 from headrace.run.context import RunContext
 from headrace.run.events import Event, TaskDone
 
@@ -32,17 +32,17 @@ def planted(pairs: int, size: int = 102) -> list[str]:
     return [" ".join(each) for each in texts + changed]
 
 
-def parts_of(texts: list[str], count: int, batch: int = 97) -> list[Part]:
+def parts_of(texts: list[str], count: int, batch: int = 97) -> list[DocumentPart]:
     cuts = np.linspace(0, len(texts), count + 1).astype(int).tolist()
 
-    def part(own: pl.Series) -> Part:
+    def part(own: pl.Series) -> DocumentPart:
         def shingles(wanted: Any) -> Iterator[Shingles]:
             asked = own if wanted is None else own.gather(wanted)
             for begin in range(0, len(asked), batch):
                 some = asked[begin : begin + batch]
                 yield shingles_of_texts(some, np.arange(len(some)), len(some))
 
-        return Part("texts", 0, shingles)
+        return DocumentPart("texts", 0, shingles)
 
     return [part(pl.Series("t", texts[a:b], pl.String)) for a, b in pairwise(cuts)]
 

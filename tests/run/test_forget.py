@@ -124,7 +124,7 @@ def test_the_other_rows_stay_in_their_order_and_untouched_shards_are_the_same_fi
     assert rows_of(done.run) == expected
     assert (4, 3, sum(gone.values()), "computed") == (
         done.entities,
-        done.found,
+        done.matched,
         done.rows,
         done.how,
     )
@@ -289,7 +289,7 @@ def test_a_rewrite_of_plain_shards_and_of_a_run_forgets(tmp_path):
     done = headrace.forget(
         tmp_path / "faster", NAMES
     )  # the entity is that of the run that was rewritten
-    assert 3 == done.found
+    assert 3 == done.matched
 
 
 def test_what_cannot_be_erased_is_refused(tmp_path):
@@ -329,7 +329,7 @@ def test_entities_of_any_type_are_erased_by_their_text_one_or_all(tmp_path, ids)
     first = headrace.forget(tmp_path / "out", (name for name in names[:1]))
     every = headrace.forget(tmp_path / "out", names, old_run="delete")
 
-    assert (first.found, every.found, first.rows + every.rows) == (1, 2, before)
+    assert (first.matched, every.matched, first.rows + every.rows) == (1, 2, before)
     assert 0 == sum(headrace.open(tmp_path / "out").split_rows.values())
     assert [] == headrace.verify(tmp_path / "out").problems
 

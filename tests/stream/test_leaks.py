@@ -18,7 +18,7 @@ from headrace.errors import InputError, SettingsError
 from headrace.packing.storage.packed_parquet import ParquetShardWriter
 from headrace.stream.audit.overlap import (
     Benchmark,
-    Texts,
+    RowTexts,
     find_benchmarks,
     find_overlaps,
     read_items,
@@ -232,7 +232,8 @@ SHORT = "what is the rarest colour"
 
 def overlaps(rows, items, ngram=13):
     texts = [
-        Texts(np.arange(len(each)), texts_of(pa.table({"t": each})).texts) for each in (rows, items)
+        RowTexts(np.arange(len(each)), texts_of(pa.table({"t": each})).texts)
+        for each in (rows, items)
     ]
     return list(
         find_overlaps({"items": Benchmark.of(texts[1], ngram)}, [("all", "a", 0, texts[0])])

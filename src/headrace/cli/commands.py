@@ -390,12 +390,12 @@ def forget(
     if as_json:
         emit(asdict(result))
         return
-    report_absent(result.entities - result.found, result.entities, out)
+    report_absent(result.entities - result.matched, result.entities, out)
     if result.how == "nothing":
         say("nothing was written: no row belongs to these entities")
     else:
         say(
-            f"erased {result.rows:,} rows of {result.found:,} entities: {result.shards:,} shards "
+            f"erased {result.rows:,} rows of {result.matched:,} entities: {result.shards:,} shards "
             f"rewritten, from {result.bytes_before:,} to {result.bytes:,} bytes; the other shards "
             "are linked"
         )

@@ -72,17 +72,7 @@ def libraries() -> list[Finding]:
 
 def extras(requirements: Iterable[str]) -> list[Finding]:
     """Report the installed libraries of each extra. requirements: from the package's metadata."""
-    members: dict[str, list[str]] = {}  # of each extra: libraries, and other extras in brackets
-    for text in requirements:
-        marker = _EXTRA.search(text)
-        requirement = _REQUIREMENT.match(text)
-        if marker is None or requirement is None or marker[1] in _FOR_DEVELOPERS:
-            continue
-        name, inner = requirement.groups()
-        names = [name]
-        if name.lower() == "headrace":
-            names = [f"[{extra.strip()}]" for extra in inner.split(",") if extra.strip()]
-        members.setdefault(marker[1], []).extend(names)
+    members = _members_of_extras(requirements)
 
     def libraries_of(extra: str) -> list[str]:
         names: list[str] = []
@@ -110,6 +100,22 @@ def extras(requirements: Iterable[str]) -> list[Finding]:
         advice = "pip install 'headrace[NAME]' if you need one"
         findings.append(Finding("extras not installed", ", ".join(absent), "note", advice))
     return findings
+
+
+def _members_of_extras(requirements: Iterable[str]) -> dict[str, list[str]]:
+    """Return the libraries of each extra, and the other extras that it holds, in brackets."""
+    members: dict[str, list[str]] = {}
+    for text in requirements:
+        marker = _EXTRA.search(text)
+        requirement = _REQUIREMENT.match(text)
+        if marker is None or requirement is None or marker[1] in _FOR_DEVELOPERS:
+            continue
+        name, inner = requirement.groups()
+        names = [name]
+        if name.lower() == "headrace":
+            names = [f"[{extra}]" for extra in inner.replace(" ", "").split(",") if extra]
+        members.setdefault(marker[1], []).extend(names)
+    return members
 
 
 def _version(name: str) -> str:

@@ -165,21 +165,38 @@ def _print(report: LeakReport) -> None:
             f"{pluralise(blank, report.unit, report.units)} with no value in these columns: not"
             " compared"
         )
-    if (near := report.near) is not None:
-        pairs = [pair.examples[0] if pair.examples else None for pair in near.shared]
-        examples = [
-            ["", ""] if pair is None else [f"{pair[0]} ~ {pair[1]}", f"{pair[2]:.2f}"]
-            for pair in pairs
-        ]
-        title = f"near or same {report.units}, Jaccard {near.threshold:g} or more"
-        _print_pairs(title, report, near, ["example", "Jaccard"], examples)
-        if near.groups:
-            say(f"groups of near {report.units}: {near.groups:,}, the largest of {near.largest:,}")
-        if near.not_compared:
-            say(
-                f"up to {near.not_compared:,} pairs were not compared: they resemble too many"
-                " others"
-            )
+    _print_near(report)
+    _print_near_ids(report)
+    for column in report.telling:
+        right = (
+            f"it is right for {column.accuracy:.2%}, the most frequent class for"
+            f" {column.most_frequent:.2%}"
+        )
+        say(f"{printable(column.column)} alone predicts the label: {right}")
+    _print_times(report)
+    _print_items(report)
+
+
+def _print_near(report: LeakReport) -> None:
+    near = report.near
+    if near is None:
+        return
+    examples: list[list[str]] = []
+    for pair in near.shared:
+        example = ["", ""]
+        if pair.examples:
+            one, other, jaccard = pair.examples[0]
+            example = [f"{one} ~ {other}", f"{jaccard:.2f}"]
+        examples.append(example)
+    title = f"near or same {report.units}, Jaccard {near.threshold:g} or more"
+    _print_pairs(title, report, near, ["example", "Jaccard"], examples)
+    if near.groups:
+        say(f"groups of near {report.units}: {near.groups:,}, the largest of {near.largest:,}")
+    if near.not_compared:
+        say(f"up to {near.not_compared:,} pairs were not compared: they resemble too many others")
+
+
+def _print_near_ids(report: LeakReport) -> None:
     ids = report.near_ids
     if ids is not None and ids.entities:
         names = printable(
@@ -190,12 +207,10 @@ def _print(report: LeakReport) -> None:
             f"{have}, {ids.separate:,} of them in different splits ({ids.fraction:.2%} of a split's"
             f" entities): {names}"
         )
-    for column in report.telling:
-        right = (
-            f"it is right for {column.accuracy:.2%}, the most frequent class for"
-            f" {column.most_frequent:.2%}"
-        )
-        say(f"{printable(column.column)} alone predicts the label: {right}")
+
+
+def _print_times(report: LeakReport) -> None:
+    """Print unreadable times, rows at the same time as others, and labels past the cutoff."""
     for period in report.periods:
         if period.unread:
             say(f"{pluralise(period.unread, 'row')} of {period.split} have an unreadable time")
@@ -207,7 +222,10 @@ def _print(report: LeakReport) -> None:
             numbers_from=2,
         )
         for one in same:
-            span = (moment(at) for at in (one.first_us, one.last_us) if at is not None)
+            span = []
+            for time_us in (one.first_us, one.last_us):
+                if time_us is not None:
+                    span.append(moment(time_us))
             rows_table.add_row(
                 one.split, one.earlier, f"{one.rows:,}", f"{one.fraction:.2%}", *span
             )
@@ -217,6 +235,10 @@ def _print(report: LeakReport) -> None:
             f"labels of {pluralise(past.rows, 'row')} of {past.split} look past the cutoff:"
             f" {past.fraction:.2%}"
         )
+
+
+def _print_items(report: LeakReport) -> None:
+    """Print the items of benchmarks that rows hold."""
     for source, count in report.items.items():
         overlaps = [overlap for overlap in report.overlaps if overlap.source == source]
         items = len({overlap.item for overlap in overlaps})

@@ -82,12 +82,12 @@ def progress_on(
 
 
 def _note(console: Console, event: Event, detail: Literal["full", "quiet"]) -> None:
-    if isinstance(event, Note) and (detail == "full" or event.kind == "warning"):
+    if isinstance(event, Note) and (detail == "full" or event.level == "warning"):
         style = "dim"
-        if event.kind == "warning":
+        if event.level == "warning":
             style = "bold yellow"
         label = ""
-        if event.kind == "warning":
+        if event.level == "warning":
             label = "warning: "
         console.print(Text(f"{label}{printable(in_flags(event.text))}", style=style))
 

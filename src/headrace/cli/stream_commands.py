@@ -40,10 +40,11 @@ def index(
         ),
     ] = False,
     entity_column: EntityColumn = None,
-    place: Annotated[
+    location: Annotated[
         Literal["beside", "cache"] | None,
         unless_given(
-            help="Where to keep it: beside (in PATH/.headrace), or cache if PATH is not writable."
+            "--place",
+            help="Where to keep it: beside (in PATH/.headrace), or cache if PATH is not writable.",
         ),
     ] = None,
     shards: PlainShards,
@@ -71,7 +72,7 @@ def index(
     from headrace.storage.places import path_of
 
     if entity or entity_column is not None:
-        if place == "beside":
+        if location == "beside":
             raise SettingsError(
                 "--place: the index of entities is always kept in the cache; leave --place out with"
                 " --entity"
@@ -86,7 +87,9 @@ def index(
     if shards.fold is not None:
         raise SettingsError("--fold: plain shards have no folds; leave it out")
     with shard_progress("index the shards") as on_progress:
-        published = publish_index(path, location=place, **shards.options(), on_progress=on_progress)
+        published = publish_index(
+            path, location=location, **shards.options(), on_progress=on_progress
+        )
     splits = {name: published.dataset.split_index(name) for name in published.dataset.splits}
     if as_json:
         counts = {
@@ -117,7 +120,7 @@ def index(
     if published.how == "kept":
         unchanged = ", unchanged because the files are unchanged"
     say(f"index  {published.path}{unchanged}")
-    if place is None and published.location == "cache":
+    if location is None and published.location == "cache":
         say("the directory of the shards is not writable, so the index is in this user's cache")
 
 
@@ -388,12 +391,10 @@ def _text(value: Any) -> RenderableType:
     from rich.text import Text
 
     if isinstance(value, bool):
-        if value:
-            return Text("yes", "green")
-        return Text("NO", "bold red")
-    if isinstance(value, dict) and "lanes" in value:
-        return f"{value['lanes']:,} (amplification {value['read_amplification']:,})"
+        return Text("yes", "green") if value else Text("NO", "bold red")
     if isinstance(value, dict):
+        if "lanes" in value:
+            return f"{value['lanes']:,} (amplification {value['read_amplification']:,})"
         return f"{value['min']:,} … {value['max']:,}"
     if value is None:
         return "none"

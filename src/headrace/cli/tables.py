@@ -33,12 +33,38 @@ def print_run(console: Console, manifest: Manifest, run: Path, detail: Detail) -
 def print_manifest(console: Console, manifest: Manifest, run: Path, detail: Detail) -> None:
     """Print rows per split and per drop reason; in full also schema, facts, time and libraries."""
     full = detail == "full"
+    folds = manifest.folds
+    empty = manifest.source.get("empty_shards", [])
+    console.print(_rows_table(manifest, full=full))
+    if folds:
+        console.print(folds_table(manifest))
+    if empty and not full:
+        from headrace.formats.source import describe_empty  # imports all formats
+
+        console.print(Text(describe_empty(empty, int(manifest.source["files"])), style="dim"))
+    reasons = recipe_of_run(manifest.recipe).reasons
+    for reason, lost in manifest.dropped.items():
+        if lost and reason in reasons:
+            console.print(f"{reason}: {reasons[reason]}", style="dim", highlight=False)
+    if full:
+        schema = table("columns", ("name", "type", "nulls"))
+        for column in manifest.schema:
+            nulls = "may contain nulls" if column["nullable"] else "none"
+            schema.add_row(cell(column["name"]), cell(column["type"]), nulls)
+        console.print(schema)
+        remaining = {
+            name: value for name, value in manifest.facts.items() if name not in _TOLD_ELSEWHERE
+        }
+        remaining["empty source shards"] = ", ".join(manifest.source["empty_shards"]) or "none"
+        print_facts(console, run, remaining, manifest.libraries)
+
+
+def _rows_table(manifest: Manifest, *, full: bool) -> Table:
+    """Make a table of the rows of each split, of those dropped for each reason, and of all."""
     read = int(manifest.source["rows"])
     # set by recipes whose rows combine several source rows
     gathered = manifest.facts.get("source_rows", {})
-    blank = []
-    if gathered:
-        blank = [""]
+    blank = [""] if gathered else []
     folds = manifest.folds
     heads = ("split", "rows", *(["source rows"] if gathered else []), "share", "shards", "size")
     rows_table = table(f"{manifest.recipe} {manifest.run_id}", heads, numbers_from=1)
@@ -61,9 +87,7 @@ def print_manifest(console: Console, manifest: Manifest, run: Path, detail: Deta
     rows_table.add_section()
     for reason, lost in manifest.dropped.items():
         if lost or full:
-            style = "dim"
-            if lost:
-                style = "yellow"
+            style = "yellow" if lost else "dim"
             rows_table.add_row(
                 f"dropped: {reason}", *blank, f"{lost:,}", percent(lost, read), "", "", style=style
             )
@@ -76,30 +100,7 @@ def print_manifest(console: Console, manifest: Manifest, run: Path, detail: Deta
         rows_table.add_row(
             "empty source files", *blank, "0", "", f"{len(empty):,}", "", style="yellow"
         )
-    console.print(rows_table)
-    if folds:
-        console.print(folds_table(manifest))
-    if empty and not full:
-        from headrace.formats.source import describe_empty  # imports all formats
-
-        console.print(Text(describe_empty(empty, int(manifest.source["files"])), style="dim"))
-    reasons = recipe_of_run(manifest.recipe).reasons
-    for reason, lost in manifest.dropped.items():
-        if lost and reason in reasons:
-            console.print(f"{reason}: {reasons[reason]}", style="dim", highlight=False)
-    if full:
-        schema = table("columns", ("name", "type", "nulls"))
-        for column in manifest.schema:
-            nulls = "none"
-            if column["nullable"]:
-                nulls = "may contain nulls"
-            schema.add_row(cell(column["name"]), cell(column["type"]), nulls)
-        console.print(schema)
-        remaining = {
-            name: value for name, value in manifest.facts.items() if name not in _TOLD_ELSEWHERE
-        }
-        remaining["empty source shards"] = ", ".join(manifest.source["empty_shards"]) or "none"
-        print_facts(console, run, remaining, manifest.libraries)
+    return rows_table
 
 
 def folds_table(manifest: Manifest) -> Table:

@@ -62,8 +62,8 @@ def certificate_of(run: FinishedRun, verdict: Verdict) -> dict[str, Any]:
     shown_settings = settings_without_paths(recipe)
     kinds: dict[str, list[dict[str, str]]] = {"law": [], "count": [], "unchecked": [], "here": []}
     for check in verdict.checks:
-        kinds[check.kind].append({"check": check.name, "found": check.detail})
-    proved = {each["check"] for each in kinds["law"]}
+        kinds[check.category].append({"check": check.name, "found": check.detail})
+    proved = {entry["check"] for entry in kinds["law"]}
     benchmarks = manifest.facts.get("benchmarks")
     unproved = [
         *([] if "content apart" in proved else [_CONTENT]),
@@ -93,7 +93,7 @@ def certificate_of(run: FinishedRun, verdict: Verdict) -> dict[str, Any]:
         "benchmarks": benchmarks or {},
         "proved": kinds["law"],
         "counted": kinds["count"],
-        "unchecked": [each["check"] for each in kinds["unchecked"]],
+        "unchecked": [entry["check"] for entry in kinds["unchecked"]],
         "not_proved": unproved,
     }
     return {**certificate, "digest": sha256_hex(canonical_json(certificate))}
@@ -113,27 +113,28 @@ def read_certificate(path: Path) -> dict[str, Any]:
     Raises `InputError` if the file is not one, has another version, or was changed.
     """
     try:
-        found = json.loads(path.read_bytes())
+        certificate = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(
             f"{path}: cannot be read as a certificate ({error}); give a file of --certificate"
         ) from error
-    if not isinstance(found, dict) or found.get("kind") != KIND:
+    if not isinstance(certificate, dict) or certificate.get("kind") != KIND:
         raise InputError(
             f"{path}: is not a certificate; give a file that `headrace verify OUT --certificate`"
             " wrote"
         )
-    if found.get("format_version") != VERSION:
+    if certificate.get("format_version") != VERSION:
         raise InputError(
-            f"{path}: has version {short_repr(found.get('format_version'))}, this headrace reads"
-            f" {VERSION}; use the headrace that wrote it"
+            f"{path}: has version {short_repr(certificate.get('format_version'))}, this headrace"
+            f" reads {VERSION}; use the headrace that wrote it"
         )
     digest = None
     with suppress(ValueError):  # NaN, or half of a surrogate pair: no certificate holds them
-        digest = sha256_hex(canonical_json({k: each for k, each in found.items() if k != "digest"}))
-    if digest is None or found.get("digest") != digest:
+        undigested = {name: value for name, value in certificate.items() if name != "digest"}
+        digest = sha256_hex(canonical_json(undigested))
+    if digest is None or certificate.get("digest") != digest:
         raise InputError(f"{path}: was changed after it was written; fetch the certificate again")
-    return found
+    return certificate
 
 
 def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
@@ -147,13 +148,11 @@ def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     for name in ("run_id", "recipe", "settings", "digests", "rows", "benchmarks"):
         if then.get(name) != now[name]:
             return _first(name, then.get(name), now[name])
-    holds = {each["check"] for each in now["proved"]} | {*now["unchecked"]}
-    lost = next((each["check"] for each in then["proved"] if each["check"] not in holds), None)
-    return (
-        None
-        if lost is None
-        else f"check {lost!r} was proved then, and this headrace does not make it"
-    )
+    holds = {entry["check"] for entry in now["proved"]} | {*now["unchecked"]}
+    lost = next((entry["check"] for entry in then["proved"] if entry["check"] not in holds), None)
+    if lost is None:
+        return None
+    return f"check {lost!r} was proved then, and this headrace does not make it"
 
 
 def _first(name: str, then: Any, now: Any) -> str:
@@ -181,5 +180,5 @@ def _holds_path(annotation: Any) -> bool:
         return True
     fields = getattr(annotation, "model_fields", {})
     return any(
-        map(_holds_path, [*get_args(annotation), *(each.annotation for each in fields.values())])
+        map(_holds_path, [*get_args(annotation), *(field.annotation for field in fields.values())])
     )

@@ -286,36 +286,17 @@ def choose(
     configuration is ambiguous.
     """
     data = sorted(filter(_is_data, names))
-    if path or readme is None:
-        configurations = {}
-    else:
+    if not path and readme is not None:
         configurations = _configurations(address, readme)
-    if configurations:
-        return _of_configuration(address, configurations, data)
+        if configurations:
+            return _of_configuration(address, configurations, data)
     if path in names:
         return {"": [path]}
-    if any(sign in path for sign in "*?["):
-        parts = path.split("/")
-        chosen = []
-        for name in data:
-            if matches(name.split("/"), parts):
-                chosen.append(name)
-        fixed = next(depth for depth, part in enumerate(parts) if set(part) & set("*?["))
-        root = "".join(f"{part}/" for part in parts[:fixed])
-    else:
-        root = ""
-        if path:
-            root = f"{path}/"
-        chosen = []
-        for name in data:
-            if name.startswith(root):
-                chosen.append(name)
-        sharded = []
-        for name in chosen:
-            if not path and (match := _SHARDED.fullmatch(name)):
-                sharded.append((name, match[1]))
+    root, chosen = _below(path, data)
+    if not path:
+        sharded = [match for match in map(_SHARDED.fullmatch, chosen) if match is not None]
         if sharded:
-            return _grouped([name for name, _ in sharded], [split for _, split in sharded])
+            return _grouped([match[0] for match in sharded], [match[1] for match in sharded])
     if not chosen:
         listed = ", ".join(sorted(names)[:5]) + (", …" if len(names) > 5 else "")
         what = "holds no .csv, .tsv, .jsonl, .json, .parquet or .arrow file"
@@ -330,6 +311,20 @@ def choose(
             f" {root}{mixed.without} to none; add the path or pattern of the files that you want to"
             " the address"
         ) from None
+
+
+def _below(path: str, data: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the directory that a directory or pattern names, with a slash, and its data files."""
+    if not any(sign in path for sign in "*?["):
+        root = f"{path}/" if path else ""
+        return root, [name for name in data if name.startswith(root)]
+    parts = path.split("/")
+    chosen = []
+    for name in data:
+        if matches(name.split("/"), parts):
+            chosen.append(name)
+    fixed = next(depth for depth, part in enumerate(parts) if set(part) & set("*?["))
+    return "".join(f"{part}/" for part in parts[:fixed]), chosen
 
 
 def _is_data(name: str) -> bool:

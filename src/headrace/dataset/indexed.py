@@ -189,12 +189,8 @@ class BlockReader:
         shard = int(index.shard_of_block[number])
         path = self._root / index.shards[shard]
         word = index.formats[shard]
-        checksum = ""
-        if index.checksums:
-            checksum = index.checksums[shard]
-        copy = None
-        if self._files is not None:
-            copy = self._files.local_path(path, checksum)
+        checksum = index.checksums[shard] if index.checksums else ""
+        copy = None if self._files is None else self._files.local_path(path, checksum)
         if copy is None and self._remote and word == "parquet":
             # pages have their own checksums, and the rest of the object is not fetched
             checksum = ""
@@ -210,8 +206,7 @@ class BlockReader:
         target = block_target
         partition = {}
         if index.partitioned:
-            texts = partition_of(index.shards[shard])
-            partition = {name: texts[name] for name in index.partitioned}
+            partition = self._partition(shard)
             names = [name for name in names if name not in partition]
             target = self._target(
                 [name for name in block_target.schema.names if name not in partition]
@@ -238,19 +233,32 @@ class BlockReader:
                 raise
             # Another process has just deleted the copy to make room.
             return BlockReader(self._root, index, self._null_values)(number, columns)
-        # An object that still matches the index also did when it was read. The name of a copy holds
-        # its digest.
-        if index.stamps is not None and self._remote and copy is None:
-            _refuse_replaced(path, word, index.stamps[shard])
-        elif index.stamps is not None and copy is not None:
-            # one request for all threads that start on this shard
-            with _CHECKING[shard % len(_CHECKING)]:
-                if self._copies.get(shard) != copy:
-                    _refuse_replaced(path, "", index.stamps[shard])
-                    self._copies[shard] = copy
+        if index.stamps is not None:
+            self._check_unchanged(shard, path, word, index.stamps[shard], copy)
         if partition:
             return with_partition(table, table.num_rows, block_target.schema, partition)
         return table
+
+    def _partition(self, shard: int) -> dict[str, str | None]:
+        texts = partition_of(self._index.shards[shard])
+        return {name: texts[name] for name in self._index.partitioned}
+
+    def _check_unchanged(
+        self, shard: int, path: Path, word: str, stamp: I64, copy: Path | None
+    ) -> None:
+        """Refuse a block whose object no longer matches the index.
+
+        An object that still does also did when it was read. The name of a copy holds its digest.
+        """
+        if copy is None:
+            if self._remote:
+                _refuse_replaced(path, word, stamp)
+            return
+        # one request for all threads that start on this shard
+        with _CHECKING[shard % len(_CHECKING)]:
+            if self._copies.get(shard) != copy:
+                _refuse_replaced(path, "", stamp)
+                self._copies[shard] = copy
 
     def _target(self, columns: Sequence[str] | None) -> Target:
         if columns is None:

@@ -134,17 +134,7 @@ def read_manifest(run: Path) -> Manifest | None:
         return None
     except (ValueError, RecursionError) as error:
         raise damaged(path, f"is not a manifest ({error})") from error
-    version = None
-    if isinstance(record, dict):
-        version = record.get("format_version")
-    if version != FORMAT_VERSION:
-        older = isinstance(version, int) and version < FORMAT_VERSION
-        remedy = "upgrade headrace"
-        if older:
-            remedy = "it was made by an older one: prepare the run again"
-        raise InputError(
-            f"{path}: format version {version!r}, this headrace reads {FORMAT_VERSION}; {remedy}"
-        )
+    _check_version(path, record)
     try:
         digest = record.pop(DIGEST, None)
         if digest is not None and digest != sha256_hex(canonical_json(record)):
@@ -160,6 +150,18 @@ def read_manifest(run: Path) -> Manifest | None:
         raise damaged(path, f"has no {error}") from error
     except (TypeError, ValueError, AttributeError, RecursionError) as error:
         raise damaged(path, f"is not a manifest ({error})") from error
+
+
+def _check_version(path: Path, record: Any) -> None:
+    version = record.get("format_version") if isinstance(record, dict) else None
+    if version == FORMAT_VERSION:
+        return
+    remedy = "upgrade headrace"
+    if isinstance(version, int) and version < FORMAT_VERSION:
+        remedy = "it was made by an older one: prepare the run again"
+    raise InputError(
+        f"{path}: format version {version!r}, this headrace reads {FORMAT_VERSION}; {remedy}"
+    )
 
 
 def finished_at(run: Path) -> str:

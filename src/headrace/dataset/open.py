@@ -9,7 +9,7 @@ split of a fold.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -132,40 +132,35 @@ def find_run(path: str | Path, run: str | None = None) -> tuple[Path, Manifest]:
         raise InputError(
             f"{root}: no such directory; give the --out directory of a prepared dataset"
         )
-    manifest = None
-    if (root / MANIFEST).exists():
-        manifest = read_manifest(root)
+    manifest = read_manifest(root) if (root / MANIFEST).exists() else None
     if manifest is not None:
         return root, manifest
     if run is not None:
         chosen = root / "runs" / run
-        manifest = None
-        if RUN_ID.fullmatch(run):
-            manifest = read_manifest(chosen)
+        manifest = read_manifest(chosen) if RUN_ID.fullmatch(run) else None
         if manifest is None:
             raise InputError(
                 f"{root}: has no finished run {run!r}; it has"
                 f" {', '.join(_finished(root)) or 'none'}"
             )
         return chosen, manifest
-    linked = pointed_run(root)
-    if linked is None:
-        manifest = None
-    else:
-        manifest = read_manifest(root / "runs" / linked)
-    if linked is not None and manifest is not None:
-        return root / "runs" / linked, manifest
-    runs = [root / "runs" / name for name in _finished(root)]
-    for newest in sorted(
-        runs, key=lambda run_path: (finished_at(run_path), run_path), reverse=True
-    ):
-        manifest = read_manifest(newest)
+    for candidate in _newest_first(root):
+        manifest = read_manifest(candidate)
         if manifest is not None:
-            return newest, manifest
+            return candidate, manifest
     raise InputError(
         f"{root}: holds no finished run; prepare it first, e.g. with `headrace split SOURCE --out"
         f" {root}`"
     )
+
+
+def _newest_first(root: Path) -> Iterator[Path]:
+    """Yield the run that `splits` points at, and then the finished runs from the newest on."""
+    linked = pointed_run(root)
+    if linked is not None:
+        yield root / "runs" / linked
+    runs = [root / "runs" / name for name in _finished(root)]
+    yield from sorted(runs, key=lambda run: (finished_at(run), run), reverse=True)
 
 
 def _finished(root: Path) -> list[str]:

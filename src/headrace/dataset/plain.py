@@ -151,35 +151,40 @@ class _Asked:
         """Return why an index does not match the current files, or None."""
         if index.files != self.files:
             return "files came, went or changed after it was made"
-        listed_files = {}
+        types = {}
         for name in self.types:
             if name in index.schema.names:
-                listed_files[name] = index.schema.field(name).type
-        if listed_files != self.types or index.null_values != self.null_values:
+                types[name] = index.schema.field(name).type
+        if types != self.types or index.null_values != self.null_values:
             return "it was made with other types or null values"
         files_of = files_of_splits(self.listing)
         if list(index.splits) != list(files_of):
             return f"its splits are not {', '.join(files_of)}"
-        stamps = self.listing.stat_array[:, :2]
-        for split, of_split in files_of.items():
+        for split, files in files_of.items():
+            problem = self._split_problem(index.splits[split], files)
+            if problem is not None:
+                return problem
+        return None
+
+    def _split_problem(self, split: SplitIndex, files: I64) -> str | None:
+        """Return why the index of a split does not match the listed files with these numbers."""
+        names = self.listing.names
+        if len(files) < len(names):
+            names = [names[number] for number in files.tolist()]
+        shards = text_array(split.shards)
+        listed = text_array(names)
+        if not shards.equals(listed):
             # Files without rows are not in an index. This detects names that are only in the index.
-            known = index.splits[split]
-            if len(files_of) == 1:
-                names = self.listing.names
-            else:
-                names = [self.listing.names[number] for number in of_split.tolist()]
-            shards = text_array(known.shards)
-            listed = text_array(names)
-            if not shards.equals(listed):
-                positions = pc.index_in(shards, listed)
-                if positions.null_count:
-                    missing = shards.filter(pc.is_null(positions))[0].as_py()
-                    if is_sound_name(missing):
-                        return f"it has {missing[:80]!r}"
-                    return "it has files outside"
-                of_split = of_split[positions.to_numpy()]
-            if known.stamps is None or not np.array_equal(known.stamps, stamps[of_split]):
-                return "files have other sizes or times"
+            positions = pc.index_in(shards, listed)
+            if positions.null_count:
+                missing = shards.filter(pc.is_null(positions))[0].as_py()
+                return (
+                    f"it has {missing[:80]!r}" if is_sound_name(missing) else "it has files outside"
+                )
+            files = files[positions.to_numpy()]
+        stamps = self.listing.stat_array[files, :2]
+        if split.stamps is None or not np.array_equal(split.stamps, stamps):
+            return "files have other sizes or times"
         return None
 
     def index(self, tone: _Tone) -> StoredIndex:

@@ -157,33 +157,45 @@ def pointer_problem(root: Path, run: Path, manifest: Manifest) -> str | None:
     if it does.
     """
     pointer = root / SPLITS
-    record = root / POINTER
-    if not place_of(root).has_links or (not os.path.lexists(pointer) and record.is_file()):
-        try:
-            same = json.loads(record.read_bytes()) == pointer_record(run.name, manifest)
-        except FileNotFoundError:
-            return (
-                f"{record}: is missing, so readers of the store cannot tell which run is the"
-                f" newest; {_AGAIN}"
-            )
-        except ValueError:
-            return f"{record}: is not JSON; {_AGAIN}"
-        if same:
-            return None
-        return f"{record}: does not name run {run.name} and its splits; {_AGAIN}"
-    expected = f"runs/{run.name}/{SPLITS}"
+    if not place_of(root).has_links or (
+        not os.path.lexists(pointer) and (root / POINTER).is_file()
+    ):
+        return _record_problem(root / POINTER, run, manifest)
+    return (
+        _link_problem(pointer, f"runs/{run.name}/{SPLITS}")
+        or own_links_problem(run, manifest)
+        or _beside_problem(root, run, manifest)
+    )
+
+
+def _record_problem(record: Path, run: Path, manifest: Manifest) -> str | None:
+    try:
+        same = json.loads(record.read_bytes()) == pointer_record(run.name, manifest)
+    except FileNotFoundError:
+        return (
+            f"{record}: is missing, so readers of the store cannot tell which run is the"
+            f" newest; {_AGAIN}"
+        )
+    except ValueError:
+        return f"{record}: is not JSON; {_AGAIN}"
+    if same:
+        return None
+    return f"{record}: does not name run {run.name} and its splits; {_AGAIN}"
+
+
+def _link_problem(pointer: Path, expected: str) -> str | None:
     if not os.path.lexists(pointer):
         return f"{pointer}: is missing, so trainers that read paths find no split; {_AGAIN}"
     if not pointer.is_symlink():
-        found_type = "file"
-        if pointer.is_dir():
-            found_type = "directory"
-        return f"{pointer}: is a {found_type}, not a link to {expected}; move it away and {_AGAIN}"
+        file_type = "directory" if pointer.is_dir() else "file"
+        return f"{pointer}: is a {file_type}, not a link to {expected}; move it away and {_AGAIN}"
     if (text := os.readlink(pointer)) != expected:
         return f"{pointer}: leads to {text}, not to {expected}; delete the link and {_AGAIN}"
-    problem = own_links_problem(run, manifest)
-    if problem is not None:
-        return problem
+    return None
+
+
+def _beside_problem(root: Path, run: Path, manifest: Manifest) -> str | None:
+    """Name the first link beside `splits` that does not lead into this run, or None."""
     beside = manifest.facts.get("published", {})
     for name, path in sorted(beside.items()):
         link = root / name

@@ -34,6 +34,17 @@ def manifest_problem(record: Mapping[str, Any]) -> str | None:
 
     Its splits are still plain dicts.
     """
+    problem = _types_problem(record) or _counts_problem(record) or _paths_problem(record)
+    if problem is not None:
+        return problem
+    facts, splits = record.get("facts", {}), record["splits"]
+    missing = sorted(set(splits) - set(facts.get("directories", splits)))
+    if missing:
+        return f"split {short_repr(missing[0])} has no directory"
+    return _folds_problem(facts.get("folds", []), splits)
+
+
+def _types_problem(record: Mapping[str, Any]) -> str | None:
     for name in ("run_id", "recipe"):
         if not isinstance(record[name], str):
             return f"{name} is {short_repr(record[name])}, not text"
@@ -45,6 +56,10 @@ def manifest_problem(record: Mapping[str, Any]) -> str | None:
             return f"{name} is {short_repr(record[name])}, not an object"
     if not isinstance(record["schema"], list):
         return f"schema is {short_repr(record['schema'])}, not a list"
+    return None
+
+
+def _counts_problem(record: Mapping[str, Any]) -> str | None:
     counts = {f"rows dropped as {reason}": count for reason, count in record["dropped"].items()}
     counts["rows of the source"] = record["source"].get("rows", 0)
     for split, totals in record["splits"].items():
@@ -52,23 +67,21 @@ def manifest_problem(record: Mapping[str, Any]) -> str | None:
     for name, count in counts.items():
         if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count < LARGEST:
             return f"{name} is {short_repr(count)}, not a count"
-    facts, splits = record.get("facts", {}), record["splits"]
+    return None
+
+
+def _paths_problem(record: Mapping[str, Any]) -> str | None:
     for name in ("directories", "published"):
-        places = facts.get(name, {})
-        if not isinstance(places, dict):
-            return f"{name} is {short_repr(places)}, not an object"
-        for key, place in places.items():
-            if "/" in key or not is_sound_name(key) or not is_sound_name(place):
+        paths = record.get("facts", {}).get(name, {})
+        if not isinstance(paths, dict):
+            return f"{name} is {short_repr(paths)}, not an object"
+        for key, path in paths.items():
+            if "/" in key or not is_sound_name(key) or not is_sound_name(path):
                 return (
-                    f"{name} has {short_repr(key)}: {short_repr(place)}, which may lead out of"
+                    f"{name} has {short_repr(key)}: {short_repr(path)}, which may lead out of"
                     " the run"
                 )
-    missing = sorted(set(splits) - set(facts.get("directories", splits)))
-    return (
-        f"split {short_repr(missing[0])} has no directory"
-        if missing
-        else _folds_problem(facts.get("folds", []), splits)
-    )
+    return None
 
 
 def _folds_problem(folds: Any, splits: Mapping[str, Any]) -> str | None:
@@ -77,21 +90,21 @@ def _folds_problem(folds: Any, splits: Mapping[str, Any]) -> str | None:
     """
     if not isinstance(folds, list):
         return f"folds has {short_repr(folds)}, which are not lists of its splits"
-    for each in folds:
-        own = each.get("splits") if isinstance(each, dict) else None
-        cells: list[Any] = list(own.values()) if isinstance(own, dict) else [None]
-        sound = all(
-            isinstance(some, list) and all(isinstance(cell, str) for cell in some) for some in cells
-        )
-        if (
-            not isinstance(own, dict)
-            or not sound
-            or not {cell for some in cells for cell in some} <= splits.keys()
+    for fold in folds:
+        cells = fold.get("splits") if isinstance(fold, dict) else None
+        if not isinstance(cells, dict) or not all(
+            _lists_splits(names, splits) for names in cells.values()
         ):
-            return f"folds has {short_repr(each)}, which are not lists of its splits"
-        if own.keys() != folds[0]["splits"].keys():
-            return f"folds has {short_repr(each)}, with other splits than the first"
+            return f"folds has {short_repr(fold)}, which are not lists of its splits"
+        if cells.keys() != folds[0]["splits"].keys():
+            return f"folds has {short_repr(fold)}, with other splits than the first"
     return None
+
+
+def _lists_splits(names: Any, splits: Mapping[str, Any]) -> bool:
+    return isinstance(names, list) and all(
+        isinstance(name, str) and name in splits for name in names
+    )
 
 
 def index_problem(table: pa.Table) -> str | None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.dataset.hub import Once
+    from headrace.formats.types import Target
 
 _SHARD_ROWS = 1 << 20
 _GROUP_ROWS = 1 << 16
@@ -190,28 +191,24 @@ def _write(table: object, directory: Path, digest: Any) -> list[Path]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from headrace.formats.types import Target, in_schema, plain
+    from headrace.formats.types import Target, plain
     from headrace.storage.local import created, storing
 
     schema, batches = _stream(table)
     if not len(schema):
         raise InputError(f"a {type(table).__name__} has no columns; give a table with some")
-    storage = [
-        field.type.storage_type if isinstance(field.type, pa.ExtensionType) else field.type
-        for field in schema
-    ]
-    kinds = [plain(type_) for type_ in storage]
-    target = Target.of(pa.schema(list(zip(schema.names, kinds, strict=True))))
+    types = []
+    for field in schema:
+        is_extension = isinstance(field.type, pa.ExtensionType)
+        types.append(plain(field.type.storage_type if is_extension else field.type))
+    target = Target.of(pa.schema(list(zip(schema.names, types, strict=True))))
     if len(set(schema.names)) < len(schema):
         raise InputError(
             f"a {type(table).__name__} has a column name twice, among {schema.names}; rename one of"
             " them"
         )
-    digest.update(
-        "".join(
-            f"{name}\0{type_}\0" for name, type_ in zip(schema.names, kinds, strict=True)
-        ).encode()
-    )
+    for name, type_ in zip(schema.names, types, strict=True):
+        digest.update(f"{name}\0{type_}\0".encode())
     files: list[Path] = []
     groups = _groups(batches, schema.names)
     group = next(groups, target.schema.empty_table())
@@ -229,15 +226,9 @@ def _write(table: object, directory: Path, digest: Any) -> list[Path]:
             with closing(writer), storing(path):
                 rows = 0
                 while group is not None and rows < _SHARD_ROWS:
-                    try:
-                        group = in_schema(group, target).combine_chunks()
-                    except (pa.ArrowException, ValueError) as error:
-                        raise InputError(
-                            f"a {type(table).__name__} cannot be read as {target.schema}: {error}"
-                        ) from error
-                    for column in group.columns:
-                        for chunk in column.chunks:
-                            _feed(digest, chunk)
+                    group = _converted(table, group, target)
+                    for chunk in [chunk for column in group.columns for chunk in column.chunks]:
+                        _feed(digest, chunk)
                     writer.write_table(group, row_group_size=_GROUP_ROWS)
                     rows += group.num_rows
                     group = next(groups, None)
@@ -246,6 +237,19 @@ def _write(table: object, directory: Path, digest: Any) -> list[Path]:
                 os.fsync(file.fileno())
         files.append(path)
     return files
+
+
+def _converted(table: object, group: pa.Table, target: Target) -> pa.Table:
+    import pyarrow as pa
+
+    from headrace.formats.types import in_schema
+
+    try:
+        return in_schema(group, target).combine_chunks()
+    except (pa.ArrowException, ValueError) as error:
+        raise InputError(
+            f"a {type(table).__name__} cannot be read as {target.schema}: {error}"
+        ) from error
 
 
 def _stream(table: Any) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
@@ -337,7 +341,6 @@ def _feed(digest: Any, values: pa.Array) -> None:
     """
     import numpy as np
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     type_ = values.type
     digest.update(b"%d\0" % len(values))
@@ -348,41 +351,57 @@ def _feed(digest: Any, values: pa.Array) -> None:
     if pa.types.is_struct(type_):
         for field in values.flatten():
             _feed(digest, field)
-    elif pa.types.is_map(type_) or pa.types.is_list(type_) or pa.types.is_fixed_size_list(type_):
-        if pa.types.is_map(type_):
-            entries = pa.struct(
-                [
-                    pa.field("key", type_.key_type, nullable=False),
-                    pa.field("value", type_.item_type),
-                ]
-            )
-            values = values.cast(pa.list_(entries))
-        digest.update(pc.fill_null(pc.list_value_length(values), 0).cast(pa.int64()).to_numpy())
-        _feed(digest, values.flatten())
+    elif pa.types.is_map(type_):
+        key = pa.field("key", type_.key_type, nullable=False)
+        entries = pa.struct([key, pa.field("value", type_.item_type)])
+        _feed_lists(digest, values.cast(pa.list_(entries)))
+    elif pa.types.is_list(type_) or pa.types.is_fixed_size_list(type_):
+        _feed_lists(digest, values)
     elif (
         pa.types.is_string(type_)
         or pa.types.is_binary(type_)
         or pa.types.is_fixed_size_binary(type_)
     ):
-        texts = values.cast(pa.binary()).cast(pa.large_binary())
-        if texts.null_count:
-            texts = pc.fill_null(texts, b"")
-        offsets = np.frombuffer(texts.buffers()[1], np.int64)[
-            texts.offset : texts.offset + len(texts) + 1
-        ]
-        digest.update(np.diff(offsets))
-        if len(offsets) and texts.buffers()[2] is not None:
-            digest.update(memoryview(texts.buffers()[2])[int(offsets[0]) : int(offsets[-1])])
+        _feed_texts(digest, values)
     else:
-        if pa.types.is_boolean(type_):
-            values = values.cast(pa.uint8())
-        elif pa.types.is_temporal(type_):
-            values = values.cast(pa.int32() if type_.bit_width == 32 else pa.int64())
-        width = values.type.bit_width // 8
-        data = np.frombuffer(values.buffers()[1], np.uint8)[values.offset * width :][
-            : len(values) * width
-        ]
-        if values.null_count:
-            there = values.is_valid().to_numpy(zero_copy_only=False)
-            data = np.where(np.repeat(there, width), data, 0).astype(np.uint8)
-        digest.update(data)
+        _feed_fixed_width(digest, values)
+
+
+def _feed_lists(digest: Any, values: pa.Array) -> None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    digest.update(pc.fill_null(pc.list_value_length(values), 0).cast(pa.int64()).to_numpy())
+    _feed(digest, values.flatten())
+
+
+def _feed_texts(digest: Any, values: pa.Array) -> None:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    texts = values.cast(pa.binary()).cast(pa.large_binary())
+    if texts.null_count:
+        texts = pc.fill_null(texts, b"")
+    offsets = np.frombuffer(texts.buffers()[1], np.int64)
+    offsets = offsets[texts.offset : texts.offset + len(texts) + 1]
+    digest.update(np.diff(offsets))
+    if len(offsets) and texts.buffers()[2] is not None:
+        digest.update(memoryview(texts.buffers()[2])[int(offsets[0]) : int(offsets[-1])])
+
+
+def _feed_fixed_width(digest: Any, values: pa.Array) -> None:
+    import numpy as np
+    import pyarrow as pa
+
+    if pa.types.is_boolean(values.type):
+        values = values.cast(pa.uint8())
+    elif pa.types.is_temporal(values.type):
+        values = values.cast(pa.int32() if values.type.bit_width == 32 else pa.int64())
+    width = values.type.bit_width // 8
+    data = np.frombuffer(values.buffers()[1], np.uint8)[values.offset * width :]
+    data = data[: len(values) * width]
+    if values.null_count:
+        valid = values.is_valid().to_numpy(zero_copy_only=False)
+        data = np.where(np.repeat(valid, width), data, 0).astype(np.uint8)
+    digest.update(data)

@@ -38,7 +38,7 @@ class Check:
 
     problem: None, or what is wrong, with the first offending shard and row.
 
-    kind: "law", which must hold for the run anywhere; "count", which is reported and never a
+    category: "law", which must hold for the run anywhere; "count", which is reported and never a
     problem; "unchecked", which could not be checked; "here", which concerns this location or
     machine.
     """
@@ -46,7 +46,7 @@ class Check:
     name: str
     detail: str
     problem: str | None = None
-    kind: Literal["law", "count", "unchecked", "here"] = "law"
+    category: Literal["law", "count", "unchecked", "here"] = "law"
 
 
 @dataclass
@@ -71,8 +71,8 @@ class Verdict:
     def _repr_html_(self) -> str:
         """Show every check and its result, for notebooks."""
         rows = [
-            [each.name, "ok" if each.problem is None else "FAILED", each.problem or each.detail]
-            for each in self.checks
+            [check.name, "ok" if check.problem is None else "FAILED", check.problem or check.detail]
+            for check in self.checks
         ]
         return table_html(f"verify {self.run_id}", ["check", "result", "found"], rows)
 
@@ -94,18 +94,18 @@ def verify(
     """
     if workers is not None:
         check_integer("workers", workers, least=1)
-    place = path_of(path)
+    location = path_of(path)
     certificate = None if against is None else read_certificate(Path(against))
-    root, manifest = find_run(place, run)
+    root, manifest = find_run(location, run)
     finished = FinishedRun(root, manifest)
     verdict = Verdict(manifest.run_id)
     recipe = recipe_of_run(manifest.recipe)
     try:
         verdict.checks += _files(finished, workers or default_workers())
-        if run is None and place != root:
+        if run is None and location != root:
             problem, detail = (
-                pointer_problem(place, root, manifest),
-                f"{pointer_of(place)} leads to this run",
+                pointer_problem(location, root, manifest),
+                f"{pointer_of(location)} leads to this run",
             )
         else:  # only the run's own links
             there = place_of(root).has_links and (root / SPLITS).is_dir()
@@ -183,18 +183,18 @@ def _files(run: FinishedRun, workers: int) -> list[Check]:
     indexed: dict[str, str] = dict(
         zip(table["shard"].to_pylist(), table["digest"].to_pylist(), strict=True)
     )
-    found = run_tasks(
+    problems = run_tasks(
         [partial(_file_problem, root / name, {indexed[name]}) for name in sorted(indexed)], workers
     )
     detail = f"{len(indexed):,} shards have the bytes that were published"
-    checks.append(Check("digests", detail, next(filter(None, found), None)))
+    checks.append(Check("digests", detail, next(filter(None, problems), None)))
 
-    whole = [receipt for receipt in receipts.values() if receipt is not None]
+    complete = [receipt for receipt in receipts.values() if receipt is not None]
     return [
         *checks,
-        _beside(run, indexed, whole),
-        _counts(run, whole),
-        _strangers(run, indexed, whole),
+        _beside(run, indexed, complete),
+        _counts(run, complete),
+        _strangers(run, indexed, complete),
     ]
 
 
@@ -205,11 +205,11 @@ def _beside(
     splits.
     """
     named = {
-        str(each["path"]): str(each["digest"]) for record in receipts for each in record["files"]
+        str(file["path"]): str(file["digest"]) for record in receipts for file in record["files"]
     }
     digests = {
-        name: each
-        for name, each in named.items()
+        name: digest
+        for name, digest in named.items()
         if is_sound_name(name) and not name.startswith("stage/")
     }
     beside = sorted(set(digests) - set(indexed))
@@ -228,10 +228,10 @@ def _beside(
                 f"{run.root / directory}: has {len(files)} files, {run.root / twin} has"
                 f" {len(twins)}; they are the same ones"
             )
-        same = {(each.stat().st_dev, each.stat().st_ino) for each in twins}
+        same = {(path.stat().st_dev, path.stat().st_ino) for path in twins}
         known = {digest for name, digest in digests.items() if name.startswith(f"{twin}/")}
-        own = (path for path in files if (path.stat().st_dev, path.stat().st_ino) not in same)
-        problems += (_file_problem(path, known) for path in own)
+        copies = (path for path in files if (path.stat().st_dev, path.stat().st_ino) not in same)
+        problems += (_file_problem(path, known) for path in copies)
     detail = f"{count:,} other files and second names have their bytes"
     return Check("beside the shards", detail, next(filter(None, problems), None))
 
@@ -243,7 +243,7 @@ def _counts(run: FinishedRun, receipts: Sequence[Mapping[str, Any]]) -> Check:
     manifest = run.manifest
     # If output rows are not source rows, the recipe has counted the source rows in each split.
     per_split = manifest.facts.get("source_rows") or {
-        name: each.rows for name, each in manifest.splits.items()
+        name: totals.rows for name, totals in manifest.splits.items()
     }
     in_splits, dropped = sum(per_split.values()), sum(manifest.dropped.values())
     read = manifest.source["rows"]
@@ -322,7 +322,7 @@ def read_receipt(path: Path) -> dict[str, Any] | None:
     """Read the receipt in a file; None if it is not as it was written."""
     try:
         record: dict[str, Any] = json.loads(path.read_bytes())
-        whole = record.pop("digest") == sha256_hex(canonical_json(record))
-        return record if whole else None
+        intact = record.pop("digest") == sha256_hex(canonical_json(record))
+        return record if intact else None
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         return None

@@ -140,36 +140,26 @@ def supertype(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
         return b
     integers = pa.types.is_integer(a) and pa.types.is_integer(b)
     if integers and pa.types.is_signed_integer(a) != pa.types.is_signed_integer(b):
-        if pa.types.is_signed_integer(a):
-            signed, unsigned = (a, b)
-        else:
-            signed, unsigned = (b, a)
+        signed, unsigned = (a, b) if pa.types.is_signed_integer(a) else (b, a)
         bits = max(signed.bit_width, 2 * unsigned.bit_width)
         return {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}.get(bits)
     if integers or (pa.types.is_floating(a) and pa.types.is_floating(b)):
-        if a.bit_width >= b.bit_width:
-            return a
-        return b
+        return a if a.bit_width >= b.bit_width else b
     for float_, other in ((a, b), (b, a)):
         if pa.types.is_floating(float_) and pa.types.is_integer(other) and other.bit_width <= 32:
-            if other.bit_width == 32 or float_.bit_width == 64:
-                return pa.float64()
-            return pa.float32()
+            doubles = other.bit_width == 32 or float_.bit_width == 64
+            return pa.float64() if doubles else pa.float32()
     for date, stamp in ((a, b), (b, a)):
         if pa.types.is_date(date) and pa.types.is_timestamp(stamp) and stamp.tz is None:
             # nanoseconds cover only 1677 to 2262
-            if stamp.unit != "ns":
-                return stamp
-            return None
+            return stamp if stamp.unit != "ns" else None
     if (
         pa.types.is_timestamp(a)
         and pa.types.is_timestamp(b)
         and a.tz == b.tz
         and "ns" not in (a.unit, b.unit)
     ):
-        if _UNITS.index(a.unit) >= _UNITS.index(b.unit):
-            return a
-        return b
+        return a if _UNITS.index(a.unit) >= _UNITS.index(b.unit) else b
     return None
 
 

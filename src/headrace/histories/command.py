@@ -104,14 +104,14 @@ def plan(
         say(line)
 
 
-def prepare(*, given: FlagValues, out: Out, about: RunOptions) -> None:
+def prepare(*, flags: FlagValues, out: Out, about: RunOptions) -> None:
     """Gather measurements by entity, order them by time, and write them as big rows.
 
     `headrace histories SOURCE …` is the same. A run that was killed resumes.
 
     Example:  headrace histories pings --out out --peer dst_addr
     """
-    execute(given.recipe(), out, about)
+    execute(flags.recipe(), out, about)
 
 
 def _settings() -> Any:

@@ -252,7 +252,7 @@ def _about_files(seen: Look) -> str:
 
 def _find_time(seen: Look, chosen: str | None, free: Sequence[str]) -> Proposal:
     order = sorted(
-        free, key=lambda name: (-named(name, _TIMES), seen.columns[name].kind == "number")
+        free, key=lambda name: (-named(name, _TIMES), seen.columns[name].content == "number")
     )
     for name in order if chosen is None else [chosen]:
         forms = time_forms(_parts(seen, name))
@@ -322,7 +322,7 @@ def _find_values(seen: Look, free: Sequence[str]) -> tuple[dict[str, str], str]:
     """
     types: dict[str, str] = {}
     for name in free:
-        content = seen.columns[name].kind
+        content = seen.columns[name].content
         values = _numbers(seen, name)
         there = values[np.isfinite(values)]
         if content == "number" and len(there):
@@ -352,7 +352,7 @@ def _find_value(seen: Look, chosen: str | None, free: Sequence[str]) -> Proposal
     name = chosen
     if name is None:
         numbers = [
-            column_name for column_name in free if seen.columns[column_name].kind == "number"
+            column_name for column_name in free if seen.columns[column_name].content == "number"
         ]
         finer = []
         for column_name in numbers:

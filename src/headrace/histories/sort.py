@@ -58,7 +58,7 @@ def _word_of(records: Records, name: str) -> int:
 
 
 @dataclass(frozen=True)
-class Entities:
+class PartitionEntities:
     """The distinct entities of a partition, in hash order: [E]."""
 
     addresses: Addresses
@@ -102,7 +102,7 @@ class Partition:
     mixed: for each peer as it was gathered, see `mix_peers`.
     """
 
-    entities: Entities
+    entities: PartitionEntities
     peers: Addresses
     mixed: U64
     rows: int
@@ -177,7 +177,10 @@ def open_partition(
 
 
 def _partition(
-    entities: Entities, peers: Peers | None, rows: int, slices: Callable[[], Iterator[Slice]]
+    entities: PartitionEntities,
+    peers: Peers | None,
+    rows: int,
+    slices: Callable[[], Iterator[Slice]],
 ) -> Partition:
     if peers is None:
         return Partition(entities, NO_ADDRESSES, np.zeros(0, np.uint64), rows, slices)
@@ -388,7 +391,7 @@ def number_peers(index: Ints, words: U64, peer_codes: ToCodes = None) -> Peers:
 
 def find_entities(
     records: Records, hash_entities: Callable[[Addresses], EntityHashes]
-) -> tuple[Entities, U32]:
+) -> tuple[PartitionEntities, U32]:
     """Find the distinct entities of entity records in hash order, and the index of each record's
     entity: uint32 [N].
 
@@ -401,7 +404,7 @@ def find_entities(
     if not _differs(hashes.order[order]).all():
         order = np.lexsort((words[:, 1], words[:, 0], words[:, 2], hashes.order))
     hashes = EntityHashes(hashes.order[order], hashes.side[order])
-    return Entities(addresses.take(order), hashes), _ranks(order).astype(np.uint32)[index]
+    return PartitionEntities(addresses.take(order), hashes), _ranks(order).astype(np.uint32)[index]
 
 
 def distinct_addresses(records: Records) -> tuple[Ints, U64]:

@@ -252,7 +252,7 @@ class Crowds:
             np.concatenate([empty, *(part.document for part in parts)]),
         )
 
-    def apart(self, group: I64) -> int:
+    def pairs_across(self, group: I64) -> int:
         """Count the pairs within these buckets that are in different groups.
 
         This is an upper bound for the pairs that were not compared.

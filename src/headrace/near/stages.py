@@ -52,7 +52,7 @@ _COPIES, _CANDIDATES, _NEEDED = (
 
 
 @dataclass(frozen=True)
-class Part:
+class DocumentPart:
     """Some of the documents, read by one task.
 
     shingles: yields batches of shingles, in order, of the documents with these numbers in the part
@@ -91,7 +91,7 @@ def check_near(near: float) -> None:
         raise SettingsError(f"near is {near!r}; give a Jaccard index from {LEAST_NEAR} to 1")
 
 
-def find_near(context: RunContext, parts: Sequence[Part], near: float) -> Near:
+def find_near(context: RunContext, parts: Sequence[DocumentPart], near: float) -> Near:
     """Find the pairs of documents with a Jaccard index of `near` or more.
 
     Raises `InputError` for 2^32 documents.
@@ -161,14 +161,14 @@ def find_near(context: RunContext, parts: Sequence[Part], near: float) -> Near:
     crowd = Crowds.joined(
         [Crowds(table["bucket"].to_numpy(), table["document"].to_numpy()) for table in crowds]
     )
-    return Near(first, second, jaccards, group, compared, crowd.apart(group))
+    return Near(first, second, jaccards, group, compared, crowd.pairs_across(group))
 
 
 def _file(what: str, number: int) -> str:
     return f"{STAGE_DIRECTORY}/near-{what}-{number:05d}.arrow"
 
 
-def _sign(files: TaskFiles, part: Part, number: int, bands: Bands) -> dict[str, Any]:
+def _sign(files: TaskFiles, part: DocumentPart, number: int, bands: Bands) -> dict[str, Any]:
     signatures = [sign(shingles, bands) for shingles in part.shingles(None)]
     digest: U64 = np.concatenate(
         [np.empty(0, np.uint64), *(signature.digest for signature in signatures)]
@@ -224,7 +224,9 @@ def _gather(files: TaskFiles, proposals: int) -> dict[str, Any]:
     return {"pairs": len(pairs), "documents": len(needed)}
 
 
-def _keep_shingles(files: TaskFiles, part: Part, number: int, firsts: I64) -> dict[str, Any]:
+def _keep_shingles(
+    files: TaskFiles, part: DocumentPart, number: int, firsts: I64
+) -> dict[str, Any]:
     needed = read_arrow(files.run / _NEEDED)["document"].to_numpy()
     begin, end = np.searchsorted(needed, firsts[number : number + 2])
     lists_of_batches = []

@@ -17,7 +17,7 @@ from headrace.bins.bins import padded_lengths
 from headrace.bins.rows import PackedRows
 from headrace.errors import CorruptShard, InputError
 from headrace.near.shingles import Shingles, shingles_of_tokens, take_sequences
-from headrace.near.stages import Part
+from headrace.near.stages import DocumentPart
 from headrace.packing.config import PackedSequences
 from headrace.packing.encode import EncodeTask
 from headrace.packing.storage.legacy import read_legacy
@@ -28,21 +28,23 @@ from headrace.storage.places import place_of
 _BATCH_TOKENS = 1 << 20
 
 
-def of_task(settings: PackedSequences, run: Path, task: EncodeTask, blank: int | None) -> Part:
+def of_task(
+    settings: PackedSequences, run: Path, task: EncodeTask, blank: int | None
+) -> DocumentPart:
     """Read the sequences of a task in the order of its spool.
 
     blank: the padding token if sequences are padded.
     """
-    return Part(
+    return DocumentPart(
         task.file(),
         sum(task.dataset.sizes[part.file] for part in task.parts),
         partial(_of_spool, settings, run / task.file(), blank),
     )
 
 
-def of_shard(settings: PackedSequences, path: Path, blank: int | None) -> Part:
+def of_shard(settings: PackedSequences, path: Path, blank: int | None) -> DocumentPart:
     """Read the sequences in the bins of a shard, in their order."""
-    return Part(path.name, 0, partial(_of_shard, settings, path, blank))
+    return DocumentPart(path.name, 0, partial(_of_shard, settings, path, blank))
 
 
 def read_bins_of(path: Path, storage: str) -> Iterator[PackedRows]:

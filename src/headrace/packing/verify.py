@@ -217,7 +217,7 @@ class _Packed:
                 Check(
                     "near content apart",
                     f"not asked for: {listed if across else apart}",
-                    kind="count",
+                    category="count",
                 )
             ]
         # the run records that these were not compared
@@ -292,7 +292,7 @@ def _content_check(
     )
     if duplicates in ("group", "drop"):
         return Check("content apart", apart, listed or None)
-    return Check("content apart", f"not asked for: {listed or apart}", kind="count")
+    return Check("content apart", f"not asked for: {listed or apart}", category="count")
 
 
 def _files_check(run: FinishedRun) -> Check:
@@ -335,13 +335,13 @@ def _tokenizer_checks(run: FinishedRun) -> list[Check]:
     try:
         directory = cached_directory(name)
     except MissingExtra as error:
-        return [Check("tokenizer", f"{name}: not compared, {error}", kind="here")]
+        return [Check("tokenizer", f"{name}: not compared, {error}", category="here")]
     if directory is None:
         return [
             Check(
                 "tokenizer",
                 f"{name}: not compared, it is not in the hub's cache on this machine",
-                kind="here",
+                category="here",
             )
         ]
     recorded = made_with["files"]
@@ -353,7 +353,7 @@ def _tokenizer_checks(run: FinishedRun) -> list[Check]:
             )
             return [Check("tokenizer", name, problem, "here")]
     told = f"{name}: the files in the hub's cache are those that the run was made with"
-    return [Check("tokenizer", told, kind="here")]
+    return [Check("tokenizer", told, category="here")]
 
 
 def _look_at(run: FinishedRun, settings: PackedSequences, name: str) -> _Seen:

@@ -169,7 +169,7 @@ def _types(seen: Look, delimited: Container[str]) -> dict[str, str]:
         if (
             not parts
             or not all(is_text(part.type) for part in parts)
-            or column.kind not in ("number", "time")
+            or column.content not in ("number", "time")
         ):
             continue
         values = pa.chunked_array(

@@ -162,9 +162,7 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
         directories = {split: source_metadata["directories"][split] for split in source.splits}
         del source_metadata["directories"]
         if "folds" in source_metadata:
-            metadata |= {"folds": source_metadata.pop("folds")}
-        else:
-            metadata |= {}
+            metadata["folds"] = source_metadata.pop("folds")
         metadata |= {
             "source_recipe": source.manifest.recipe,
             "source_run": source.manifest.run_id,
@@ -189,23 +187,15 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
     choices: Sequence[Kept] | None = None
     if settings.duplicates == "drop" or benchmarks is not None:
         choices, excluded = _choose(settings, context, source, chunks, compared, benchmarks)
-        if benchmarks is None:
-            metadata |= {}
-        else:
-            metadata |= {"benchmarks": benchmarks.metadata(excluded)}
-    if choices is not None:
-        repeats = None
-    else:
-        repeats = known_repeats(source, order, compared)
+        if benchmarks is not None:
+            metadata["benchmarks"] = benchmarks.metadata(excluded)
+    repeats = None if choices is not None else known_repeats(source, order, compared)
     schema = _written_schema(context, source, chunks, settings.columns or names)
     for directory in directories.values():
         local.make_directory(context.run / directory)
 
     def write(number: int, chunk: Piece, files: TaskFiles) -> dict[str, Any]:
-        if compared and repeats is None:
-            digests: list[U64] | None = []
-        else:
-            digests = None
+        digests: list[U64] | None = [] if compared and repeats is None else None
         result = _write(
             files,
             settings,
@@ -338,14 +328,8 @@ def compared_columns(
         raise SettingsError(
             f"content names {unknown}, which the output does not have; it has {', '.join(names)}"
         )
-    if isinstance(source, FinishedRun):
-        manifest = source.manifest
-    else:
-        manifest = None
-    if manifest is None:
-        more = None
-    else:
-        more = recipe_of_run(manifest.recipe).content_unit
+    manifest = source.manifest if isinstance(source, FinishedRun) else None
+    more = None if manifest is None else recipe_of_run(manifest.recipe).content_unit
     why = None
     if settings.content:
         columns = settings.content
@@ -359,13 +343,8 @@ def compared_columns(
             " content="
         )
     else:
-        if manifest is None:
-            recorded = None
-        else:
-            recorded = manifest.facts.get("duplicates")
-        recorded_columns = None
-        if isinstance(recorded, dict):
-            recorded_columns = recorded.get("content")
+        recorded = None if manifest is None else manifest.facts.get("duplicates")
+        recorded_columns = recorded.get("content") if isinstance(recorded, dict) else None
         roles = roles_of(source)
         left_out = {
             roles.get("time"),
@@ -564,12 +543,12 @@ def plan_pieces(index: SplitIndex, directory: str, shard_bytes: int | None) -> l
         targets = [names[int(index.shard_of_block[begin])] for begin in first_blocks]
     else:
         first_blocks = [0]
-        held = 0
+        shard_size = 0
         for block, size in enumerate(index.length.tolist()):
-            if held >= shard_bytes:
+            if shard_size >= shard_bytes:
                 first_blocks.append(block)
-                held = 0
-            held += size
+                shard_size = 0
+            shard_size += size
         targets = [f"{directory}/part-{number:05d}.parquet" for number in range(len(first_blocks))]
     chunks = []
     for target, start, stop in zip(

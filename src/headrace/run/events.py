@@ -67,9 +67,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Note:
-    """A sentence the user should see; `kind` is "info" or "warning"."""
+    """A sentence the user should see; `level` is "info" or "warning"."""
 
-    kind: Literal["info", "warning"]
+    level: Literal["info", "warning"]
     text: str
 
 
@@ -85,7 +85,7 @@ def log_warnings(event: Event) -> None:
     """Write warnings to the log and ignore other events, so that a script reports an empty test
     split, for example.
     """
-    if isinstance(event, Note) and event.kind == "warning":
+    if isinstance(event, Note) and event.level == "warning":
         log.warning("%s", spell(event.text))
 
 
@@ -147,7 +147,7 @@ class CellProgress:
                 line.rows += event.rows
                 urgent = line.done >= line.tasks
             elif isinstance(event, Note):
-                prefix = "warning: " if event.kind == "warning" else ""
+                prefix = "warning: " if event.level == "warning" else ""
                 self._notes.append(f"{prefix}{spell(event.text)}")
             else:
                 return

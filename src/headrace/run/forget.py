@@ -61,7 +61,7 @@ class Forgotten:
     """Result of `forget`.
 
     run: the run that readers see now. old: the run that was read. other_runs: the remaining runs of
-    `out`, not read. entities: the number asked for. found: how many of them have rows. rows: how
+    `out`, not read. entities: the number asked for. matched: how many of them have rows. rows: how
     many were erased. shards: how many were rewritten; bytes_before, bytes: their size before and
     after. how: "computed", "reused" if the run existed already, "nothing" if these entities have no
     rows.
@@ -71,7 +71,7 @@ class Forgotten:
     old: Path
     other_runs: tuple[str, ...]
     entities: int
-    found: int
+    matched: int
     rows: int = 0
     shards: int = 0
     bytes_before: int = 0
@@ -125,7 +125,7 @@ def forget(
         old=root,
         other_runs=_other_runs(out_path, root),
         entities=len(set(entities)),
-        found=len(names),
+        matched=len(names),
     )
     if not names:
         # an earlier call may have been killed before it deleted the old run

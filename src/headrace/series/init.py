@@ -266,7 +266,7 @@ def _tables(options: AskedSeries) -> _SeriesDraft:
         }
     )
     form = data.columns[time].time_format
-    if data.columns[time].kind == "number":
+    if data.columns[time].content == "number":
         form = number_time_format(_parts(data, time), () if time.lower() in _STEP_NAMES else _YEARS)
         draft.counted = form is None
         form = form or "epoch_s"

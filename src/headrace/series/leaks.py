@@ -214,7 +214,7 @@ class _Proof:
         """
         files = same_source(self.run, self.settings)
         if isinstance(files, str):
-            return Check(_LATER, f"not checked, {files}", kind="unchecked")
+            return Check(_LATER, f"not checked, {files}", category="unchecked")
         detail = (
             f"{many_entities(len(sample))} prepared again with the rows after each cut"
             f" {', '.join(_WAYS)}: same rows, masks and scalers"

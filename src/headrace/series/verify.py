@@ -184,7 +184,7 @@ def _count_shared_times(run: FinishedRun, settings: Series) -> Check:
     """Count what splits share, such as one flood in the rows of different entities."""
     lines = shared_times(run.root, settings)
     detail = "; ".join(lines) or "no two splits share any, whatever the entity"
-    return Check("calendar time", detail, kind="count")
+    return Check("calendar time", detail, category="count")
 
 
 @dataclass(frozen=True)
@@ -440,7 +440,7 @@ def _check_copies(run: FinishedRun, settings: Series, workers: int) -> list[Chec
     detail = f"{len(pairs):,} of {len(entities):,} entities have the values of an earlier one"
     for name, original in list(pairs.items())[:1]:
         detail += f", such as {name!r} those of {original!r}"
-    checks = [Check("same values", detail, kind="count")]
+    checks = [Check("same values", detail, category="count")]
     if settings.duplicates != "allow":
         retained = {entity.entity for entity in entities}
         checks.append(_check_named_copies(run, settings, find_copies(series), retained))
@@ -492,7 +492,7 @@ def _check_named_copies(
                 f"{len(unnamed):,} entities have the stored rows of an earlier one; not compared"
                 f" further, {files}"
             )
-            return Check(name, detail, kind="unchecked")
+            return Check(name, detail, category="unchecked")
         digests = {}
         for entity, cleaned in clean_again(settings, files, {*unnamed, *unnamed.values()}):
             digests[entity] = series_digest(cleaned)
@@ -526,13 +526,13 @@ def _check_pipelines(run: FinishedRun, settings: Series) -> Check:
         _, manifest = find_run(settings.pipelines_from, named["run"])
         fitted = fitted_by(manifest)
     except (HeadraceError, OSError) as error:
-        return Check(name, f"not compared with {fitting_run}: {error}", kind="unchecked")
+        return Check(name, f"not compared with {fitting_run}: {error}", category="unchecked")
     if fitted["run"] != named["run"]:
         detail = (
             f"not compared with {fitting_run}: {settings.pipelines_from} holds run"
             f" {fitted['run']} by now"
         )
-        return Check(name, detail, kind="unchecked")
+        return Check(name, detail, category="unchecked")
     same = pluralise(len(digests), "file is byte for byte the one", "files are byte for byte those")
     problem = None
     if fitted["pipelines"] != digests:
@@ -549,7 +549,7 @@ def _check_scaling(run: FinishedRun, settings: Series) -> Check:
     name = "pipelines scaled the rows"
     files = same_source(run, settings)
     if isinstance(files, str):
-        return Check(name, f"not checked, {files}", kind="unchecked")
+        return Check(name, f"not checked, {files}", category="unchecked")
     columns = settings.columns
     fitted = load(run.root, run.manifest.facts[FACT]).time_series
     entities: dict[str, tuple[str, Entity]] = {}

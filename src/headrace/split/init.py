@@ -137,7 +137,7 @@ def _time(sample: Look, options: AskedSplit) -> tuple[Column, Section]:
     times = [
         candidate
         for candidate in sample.columns.values()
-        if candidate.kind == "time" and candidate.in_files == len(sample.tables)
+        if candidate.content == "time" and candidate.in_files == len(sample.tables)
     ]
     times = times or [*_number_times(sample)]
     also = ""
@@ -191,7 +191,7 @@ def _number_times(sample: Look) -> Iterator[Column]:
     for name in sample.everywhere("number"):
         form = number_time_format([table[name] for _, table in sample.tables])
         if form == "yyyymmdd" or (form is not None and named(name, _TIME_WORDS)):
-            yield replace(sample.columns[name], kind="time", time_format=form)
+            yield replace(sample.columns[name], content="time", time_format=form)
 
 
 def _entity(sample: Look, options: AskedSplit, time: str) -> tuple[str, Section]:
@@ -205,7 +205,7 @@ def _entity(sample: Look, options: AskedSplit, time: str) -> tuple[str, Section]
             for candidate in sample.columns.values()
             if candidate.in_files == len(sample.tables)
             and candidate.name != time
-            and candidate.kind in ("text", "number")
+            and candidate.content in ("text", "number")
             if _may_name(sample, candidate.name)
         ]
         usable = [
@@ -323,7 +323,7 @@ def _column_sections(sample: Look, entity: str, keep: Sequence[str]) -> list[Sec
     numbers = {
         name: "float32"
         for name in texts
-        if sample.columns[name].kind == "number" and sample.columns[name].missing < 1
+        if sample.columns[name].content == "number" and sample.columns[name].missing < 1
         if name != entity and not id_like(name)  # identifiers stay text
     }
     if numbers and not keep:

@@ -66,7 +66,7 @@ RULES = (
 
 
 @dataclass(frozen=True)
-class Source:
+class SurveyedSource:
     """The surveyed source: shards in name order, the number that each keeps, and their common
     schema.
     """
@@ -104,7 +104,7 @@ def execute(
     return _finish(plan, source, scans, parts, features)
 
 
-def _features(output: Output, source: Source) -> list[Feature]:
+def _features(output: Output, source: SurveyedSource) -> list[Feature]:
     """Return the parts of the split, in the order of their rules."""
     settings = output.settings
     features: list[Feature] = [
@@ -120,7 +120,10 @@ def _features(output: Output, source: Source) -> list[Feature]:
 
 
 def _scan(
-    settings: TemporalSplit, context: RunContext, source: Source, features: Sequence[Feature]
+    settings: TemporalSplit,
+    context: RunContext,
+    source: SurveyedSource,
+    features: Sequence[Feature],
 ) -> Scans:
     """Scan all shards. Warns of odd values."""
 
@@ -196,7 +199,7 @@ def _entities_before(settings: TemporalSplit, scans: Scans) -> Hashes:
     return entities.ordered()
 
 
-def _write(context: RunContext, plan: SplitPlan, source: Source) -> list[Receipt]:
+def _write(context: RunContext, plan: SplitPlan, source: SurveyedSource) -> list[Receipt]:
     """Write the rows of each shard to their splits."""
     sharded = plan.settings.layout == "sharded"
     if sharded:
@@ -214,7 +217,7 @@ def _write(context: RunContext, plan: SplitPlan, source: Source) -> list[Receipt
 
 def _finish(
     plan: SplitPlan,
-    source: Source,
+    source: SurveyedSource,
     scans: Scans,
     parts: Sequence[Receipt],
     features: Sequence[Feature],
@@ -264,7 +267,7 @@ def _finish(
 def _written_shards(
     context: RunContext,
     plan: SplitPlan,
-    source: Source,
+    source: SurveyedSource,
     parts: Sequence[Receipt],
     splits: Sequence[str],
 ) -> list[ShardRecord]:
@@ -306,7 +309,7 @@ def directory_of(split: str) -> str:
 
 def _survey(
     settings: TemporalSplit, context: RunContext, files: Sequence[tuple[Path, str]]
-) -> Source:
+) -> SurveyedSource:
     if settings.signature is None:
         signature = None
     else:
@@ -329,7 +332,7 @@ def _survey(
             f"{shards[0].path}: has a column source_shard or source_row already; leave lineage off"
             " or rename it"
         )
-    return Source(
+    return SurveyedSource(
         shards, number_shards([name for _, name in files], settings.shard_numbers), schema
     )
 
@@ -389,7 +392,7 @@ def number_shards(names: Sequence[str], how: Literal["keep", "dense"]) -> list[i
     return list(numbered)
 
 
-def _output(settings: TemporalSplit, source: Source) -> Output:
+def _output(settings: TemporalSplit, source: SurveyedSource) -> Output:
     """Decide how rows are written.
 
     Raises `InputError` for columns that the format cannot hold: delimited text has no form for

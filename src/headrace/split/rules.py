@@ -44,7 +44,7 @@ class DropRule:
 
     reason: str
     sentence: str
-    applies: Callable[[Rows], Bools | None]
+    applies: Callable[[ScannedRows], Bools | None]
 
 
 class Placement:
@@ -66,7 +66,7 @@ class Placement:
         """The entities that are drawn or dealt, ascending by hash."""
 
     @abstractmethod
-    def codes(self, rows: Rows) -> Codes:
+    def codes(self, rows: ScannedRows) -> Codes:
         """Return the index of each row's name [N]; `len(names)` for a row that has no place."""
 
     @abstractmethod
@@ -141,7 +141,7 @@ class SplitPlan:
         return {name: code for code, name in enumerate((*self.names, *reasons))}
 
 
-class Rows:
+class ScannedRows:
     """The rows of a shard [N] with all that decides their split."""
 
     def __init__(self, scanned: Scanned, plan: SplitPlan) -> None:
@@ -221,7 +221,7 @@ _VAL_ENTITY_LATE = "val_entity_after_cutoff"
 OF_ALL_SPLITS = (
     DropRule("unreadable_time", "time cannot be read", lambda rows: rows.has(UNREADABLE_TIME)),
     DropRule("null_time", "has no time", lambda rows: rows.time_us == MISSING),
-    DropRule("null_entity", "has no entity", Rows.lacks_entity),
+    DropRule("null_entity", "has no entity", ScannedRows.lacks_entity),
 )
 OF_REACHES = (
     DropRule(GAP, "lies in the gap before the cutoff", lambda rows: rows.close(GAP)),
@@ -247,7 +247,7 @@ def classify(scanned: Scanned, plan: SplitPlan) -> Codes:
 
     Pure.
     """
-    rows = Rows(scanned, plan)
+    rows = ScannedRows(scanned, plan)
     codes = rows.placed.copy()  # rules read the original
     reasons = list(enumerate(plan.rules, start=len(plan.names)))
     for code, rule in reversed(reasons):  # so that the first rule that applies has the last word
@@ -277,7 +277,7 @@ class OneCut(Placement):
         """The entities seen before the cutoff."""
         return self.allocation.entities
 
-    def codes(self, rows: Rows) -> Codes:
+    def codes(self, rows: ScannedRows) -> Codes:
         """Return the split of each row."""
         early = [TRAIN_CODE, VAL_CODE, TEST_CODE]  # by side
         if self.settings.entity is None:

@@ -85,7 +85,7 @@ class _Seen:
 
 
 @dataclass(frozen=True)
-class _Output:
+class _SplitOutput:
     """The output of a run, which is read block by block.
 
     seen: the splits or cells that were read.
@@ -281,13 +281,13 @@ def verify_split(run: FinishedRun, workers: int | None = None) -> list[Check]:
 
 def checks_of(run: FinishedRun, settings: TemporalSplit, workers: int) -> list[Check]:
     """Check the laws that these settings ask for."""
-    output = _Output(run, settings, DateBins.recorded(run.manifest.facts["dates"]), workers)
+    output = _SplitOutput(run, settings, DateBins.recorded(run.manifest.facts["dates"]), workers)
     if settings.folds is None:
         return _split_checks(output)
     return _fold_checks(output)
 
 
-def _split_checks(output: _Output) -> list[Check]:
+def _split_checks(output: _SplitOutput) -> list[Check]:
     run = output.run
     settings = output.settings
     workers = output.workers
@@ -344,7 +344,7 @@ def _split_checks(output: _Output) -> list[Check]:
     return checks
 
 
-def _entities_disjoint(output: _Output) -> Iterator[Check]:
+def _entities_disjoint(output: _SplitOutput) -> Iterator[Check]:
     """Check that no entity is in train and another split, nor in val and test if that is
     asked for.
     """
@@ -361,7 +361,7 @@ def _entities_disjoint(output: _Output) -> Iterator[Check]:
         yield Check("val and test are apart", "no entity validates and tests", problem)
 
 
-def _fold_checks(output: _Output) -> list[Check]:
+def _fold_checks(output: _SplitOutput) -> list[Check]:
     """Check the laws of every fold."""
     run = output.run
     settings = output.settings
@@ -408,7 +408,7 @@ def _fold_checks(output: _Output) -> list[Check]:
     checks += [_lists(output, cells), *output.dates_check(checks[0]), *output.known_check()]
     if not rolls:
         detail = "train and test of a fold are of the same time; their entities alone are apart"
-        checks.append(Check("time apart", detail, kind="count"))
+        checks.append(Check("time apart", detail, category="count"))
     if settings.entity is not None:
         checks += _fold_entities_disjoint(output)
     recorded = run.manifest.facts.get("fold_content")
@@ -417,7 +417,7 @@ def _fold_checks(output: _Output) -> list[Check]:
     return checks
 
 
-def _fold_content(output: _Output, recorded: Mapping[str, Any]) -> Check:
+def _fold_content(output: _SplitOutput, recorded: Mapping[str, Any]) -> Check:
     """Check that no content is in two folds, or with "drop" that none is repeated."""
     run = output.run
     once = output.settings.duplicates == "drop"
@@ -439,7 +439,7 @@ def _fold_content(output: _Output, recorded: Mapping[str, Any]) -> Check:
     )
 
 
-def _reaching(output: _Output, reach_us: int) -> str | None:
+def _reaching(output: _SplitOutput, reach_us: int) -> str | None:
     """Name the first fold whose train or val has a row that reaches its cut, by comparing times
     with cuts alone.
     """
@@ -457,7 +457,7 @@ def _reaching(output: _Output, reach_us: int) -> str | None:
     return None
 
 
-def _lists(output: _Output, cells: FoldCells) -> Check:
+def _lists(output: _SplitOutput, cells: FoldCells) -> Check:
     """Compare the cells of every fold with the settings, and check that each row tests in at most
     one fold.
     """
@@ -488,7 +488,7 @@ def _lists(output: _Output, cells: FoldCells) -> Check:
     )
 
 
-def _fold_entities_disjoint(output: _Output) -> list[Check]:
+def _fold_entities_disjoint(output: _SplitOutput) -> list[Check]:
     """Check that no entity is in two splits of a fold."""
     entities = output.entities()
     indices = {name: entities.index_of(seen.entities) for name, seen in output.seen.items()}
@@ -517,7 +517,7 @@ def _fold_entities_disjoint(output: _Output) -> list[Check]:
     ]
 
 
-def _near_checks(output: _Output, recorded: Mapping[str, Any]) -> list[Check]:
+def _near_checks(output: _SplitOutput, recorded: Mapping[str, Any]) -> list[Check]:
     """Search near rows again, as the settings do: across splits or cells of folds, and with "drop"
     anywhere.
     """
@@ -534,7 +534,7 @@ def _near_checks(output: _Output, recorded: Mapping[str, Any]) -> list[Check]:
     ]
     listed = f"{', '.join(parts)} have a Jaccard index of {settings.near:g} or more"
     if settings.duplicates == "count":
-        return [Check("near content apart", f"not asked for: {listed}", kind="count")]
+        return [Check("near content apart", f"not asked for: {listed}", category="count")]
     refused = across
     detail = f"no row has a Jaccard index of {settings.near:g} or more with one of another split"
     if settings.duplicates == "drop":

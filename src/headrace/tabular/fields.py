@@ -294,7 +294,7 @@ _FRAME_BLOCK_ROWS = 1 << 13
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class TabularSource:
     """Blocks, who reads them, and the files they are in, empty ones included (none for a
     DataFrame).
     """
@@ -311,7 +311,7 @@ def open_files(
     shard_pattern: str | Sequence[str] | None,
     split: str | None,
     cache_dir: str | Path | None,
-) -> Source:
+) -> TabularSource:
     """Open the shards of a directory, one file of it, or a split of a prepared dataset.
 
     shard_pattern: one or several patterns such as "part-*.parquet"; None: files named part-*, else
@@ -329,7 +329,7 @@ def open_files(
         data = open_dataset(root)
         index = data.split_index(split)
         files = tuple(data.root / name for name in index.shards)
-        return Source(index=index, read_block=data.block_reader(split), files=files)
+        return TabularSource(index=index, read_block=data.block_reader(split), files=files)
     if split is not None:
         raise SettingsError(
             f"split is {split!r}, but {root} is not a prepared dataset; give the directory of its"
@@ -340,7 +340,9 @@ def open_files(
     else:
         paths = _matching(root, shard_pattern)
     data = open_dataset(paths, cache_dir=cache_dir)
-    return Source(index=data.split_index(), read_block=data.block_reader(), files=tuple(paths))
+    return TabularSource(
+        index=data.split_index(), read_block=data.block_reader(), files=tuple(paths)
+    )
 
 
 def _matching(root: Path, shard_pattern: str | Sequence[str] | None) -> list[Path]:
@@ -376,7 +378,7 @@ def _matching(root: Path, shard_pattern: str | Sequence[str] | None) -> list[Pat
     return sorted(matches)
 
 
-def of_frame(frame: Any) -> Source:
+def of_frame(frame: Any) -> TabularSource:
     """Take the rows of a pandas or polars DataFrame, or of an Arrow table, into memory, and into
     every worker's.
 
@@ -413,7 +415,7 @@ def of_frame(frame: Any) -> Source:
         offset=nothing,
         length=nothing,
     )
-    return Source(index=index, read_block=partial(_block_of, table), files=())
+    return TabularSource(index=index, read_block=partial(_block_of, table), files=())
 
 
 def _block_of(table: pa.Table, number: int, columns: Sequence[str] | None) -> pa.Table:

@@ -52,4 +52,4 @@ def test_entities_with_the_same_measurements_are_counted(tmp_path: Path, format_
         )
         assert report.shared[0].rows == apart
         assert check.detail == f"{apart} entities have the content of an earlier split"
-    assert (check.kind, check.problem) == ("count", None)
+    assert (check.category, check.problem) == ("count", None)

@@ -104,7 +104,7 @@ def test_copies_between_the_splits_of_a_prepared_source(tmp_path: Path) -> None:
     notes: list[Any] = []
     counted = headrace.rewrite(source, tmp_path / "count", on_event=notes.append)
     dropped = headrace.rewrite(source, tmp_path / "drop", duplicates="drop")
-    (told,) = [each.text for each in notes if isinstance(each, Note) and each.kind == "warning"]
+    (told,) = [each.text for each in notes if isinstance(each, Note) and each.level == "warning"]
     facts = counted.manifest.facts["duplicates"]
 
     assert facts["content"] == ["text"]  # what the source's own run compares

@@ -294,7 +294,7 @@ def test_the_default_warns_with_share_columns_and_cures(tmp_path: Path) -> None:
         on_event=notes.append,
     )
     (told,) = [
-        spell(each.text) for each in notes if isinstance(each, Note) and each.kind == "warning"
+        spell(each.text) for each in notes if isinstance(each, Note) and each.level == "warning"
     ]
 
     assert (
@@ -310,7 +310,9 @@ def test_entities_that_share_too_much_are_told(tmp_path: Path) -> None:
     made = split(
         tmp_path / "in", tmp_path / "out", duplicates="group", content="text", on_event=notes.append
     )
-    told = [spell(each.text) for each in notes if isinstance(each, Note) and each.kind == "warning"]
+    told = [
+        spell(each.text) for each in notes if isinstance(each, Note) and each.level == "warning"
+    ]
 
     assert any(
         each.startswith("50 of 200 entities are joined by rows with the same content")

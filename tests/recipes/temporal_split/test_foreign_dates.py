@@ -360,7 +360,7 @@ def test_dropped_dates_are_told_with_the_first_of_them(tmp_path: Path) -> None:
         [*rows_of([*EARLY, "2025-01-02"]), ("x", "03/04/2024", "1")],
     )
     prepared = split(tmp_path / "in", tmp_path / "out", bad_rows="drop", on_event=told.append)
-    warnings = [spell(event.text) for event in told if getattr(event, "kind", "") == "warning"]
+    warnings = [spell(event.text) for event in told if getattr(event, "level", "") == "warning"]
 
     assert 1 == prepared.manifest.dropped["unreadable_time"]
     assert any(

@@ -121,7 +121,7 @@ def test_rows_go_where_a_plain_implementation_sends_them(tmp_path: Path, seed: i
     for word in ("group", "drop"):
         verdict = headrace.verify(tmp_path / word)
         assert verdict.problems == []
-        assert [each.kind for each in verdict.checks if each.name == "near content apart"] == [
+        assert [each.category for each in verdict.checks if each.name == "near content apart"] == [
             "law"
         ]
         assert (

@@ -23,7 +23,9 @@ def warnings_of(tmp_path: Path, **settings: Any) -> list[str]:
     events: list[Any] = []
     split(tmp_path / "in", tmp_path / "out", on_event=events.append, **settings)
     return [
-        spell(event.text) for event in events if isinstance(event, Note) and event.kind == "warning"
+        spell(event.text)
+        for event in events
+        if isinstance(event, Note) and event.level == "warning"
     ]
 
 

@@ -45,7 +45,7 @@ class Column:
     """
 
     name: str
-    kind: Kind
+    content: Kind
     in_files: int
     missing: float
     time_format: str | None = None
@@ -69,7 +69,7 @@ class Look:
         """Return the columns of this kind that all files have, in file order."""
         result = []
         for column in self.columns.values():
-            if column.kind == content and column.in_files == len(self.tables):
+            if column.content == content and column.in_files == len(self.tables):
                 result.append(column.name)
         return result
 

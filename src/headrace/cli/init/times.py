@@ -99,21 +99,24 @@ def time_forms(columns: Sequence[pa.ChunkedArray]) -> TimeForms | None:
     columns = [column for column in columns if len(column) > column.null_count]
     if not columns:
         return None
-    if all(is_typed_time(column) for column in columns):
-        return TimeForms((), 0.0, "")
-    if any(is_typed_time(column) for column in columns):
-        return None
+    typed = [is_typed_time(column) for column in columns]
+    if any(typed):
+        return TimeForms((), 0.0, "") if all(typed) else None
     if all(_is_time(_distinct(column), "yyyymmdd") for column in columns):  # every one is a day
         return TimeForms(("yyyymmdd",), 0.0, "")
-    if not all(is_text(column.type) for column in columns):
-        numeric = all(
-            pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
-            for column in columns
-        )
-        for form in _EPOCHS if numeric else ():
+    if all(is_text(column.type) for column in columns):
+        return _text_forms(columns)
+    if all(
+        pa.types.is_integer(column.type) or pa.types.is_floating(column.type) for column in columns
+    ):
+        for form in _EPOCHS:
             if all(_read(column.drop_null(), form).all() for column in columns):
                 return TimeForms((form,), 0.0, "")
-        return None
+    return None
+
+
+def _text_forms(columns: Sequence[pa.ChunkedArray]) -> TimeForms | None:
+    """Find the formats of columns of text; None if half of the texts or more is left unread."""
     values = pc.unique(
         pa.chunked_array(
             [chunk for column in columns for chunk in column.cast(pa.large_string()).chunks]

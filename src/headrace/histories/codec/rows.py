@@ -153,7 +153,7 @@ class Encoded:
 
 
 @dataclass(frozen=True)
-class Layout:
+class RowLayout:
     """Where the columns of rows are, int64 [R] each.
 
     width: bytes of a peer index, 0, 1, 2 or 4.
@@ -168,7 +168,7 @@ class Layout:
     length: I64
 
 
-def lay_out(n: I64, peers4: I64, peers6: I64) -> Layout:
+def lay_out(n: I64, peers4: I64, peers6: I64) -> RowLayout:
     """Lay out rows with `n` measurements and these numbers of peers of each family."""
     peers = peers4 + peers6
     width = np.select([peers == 0, peers <= 1 << 8, peers <= 1 << 16], [0, 1, 2], 4).astype(
@@ -178,7 +178,7 @@ def lay_out(n: I64, peers4: I64, peers6: I64) -> Layout:
     at_index = at_codes + round_up(2 * n, 4)
     at_peers = at_index + round_up(width * n, 4)
     length = round_up(at_peers + 4 * peers4 + 16 * peers6)
-    return Layout(width, at_codes, at_index, at_peers, length)
+    return RowLayout(width, at_codes, at_index, at_peers, length)
 
 
 def encode_rows(rows: Measurements) -> Encoded:
@@ -401,7 +401,7 @@ def _decode(data: U8, sizes: I64) -> Decoded | Violation:
     )
 
 
-def _value_types(data: U8, sizes: I64, layout: Layout, headers: npt.NDArray[np.void]) -> U8:
+def _value_types(data: U8, sizes: I64, layout: RowLayout, headers: npt.NDArray[np.void]) -> U8:
     """Read the types of the first row's value columns; none if it is too short for them or a type
     is unknown.
     """
@@ -416,7 +416,7 @@ def _value_types(data: U8, sizes: I64, layout: Layout, headers: npt.NDArray[np.v
 
 
 def _broken_header(
-    headers: npt.NDArray[np.void], layout: Layout, sizes: I64, lengths: I64
+    headers: npt.NDArray[np.void], layout: RowLayout, sizes: I64, lengths: I64
 ) -> Violation | None:
     """Check what the headers say. lengths: bytes of each row by its counts, [R]."""
     n = headers["n"]

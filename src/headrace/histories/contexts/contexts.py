@@ -31,7 +31,7 @@ from headrace.errors import CorruptShard, SettingsError
 from headrace.histories.contexts.index import ContextIndex, index_rows
 from headrace.histories.contexts.options import ContextOptions
 from headrace.histories.contexts.reading import HistoryRows, find_histories
-from headrace.histories.contexts.sample import Segments, find_candidates
+from headrace.histories.contexts.sample import ContextSegments, find_candidates
 from headrace.histories.contexts.tokens import Tokens, make_tokens, to_arrays
 from headrace.histories.contexts.vocabulary import SIZE, longest_measurement
 from headrace.stream.loader.items import ItemArguments, item_source
@@ -232,7 +232,7 @@ class Contexts:
 class Built:
     """The segments of a batch, and its tokens."""
 
-    segments: Segments
+    segments: ContextSegments
     tokens: Tokens
 
 

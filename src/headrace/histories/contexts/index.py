@@ -38,7 +38,14 @@ from headrace.bins.pack import pack
 from headrace.digest import derive_key
 from headrace.histories.contexts.options import ContextOptions
 from headrace.histories.contexts.reading import HistoryRows
-from headrace.histories.contexts.sample import FULL, NONE, PARTIAL, Segments, draw_modes, permute
+from headrace.histories.contexts.sample import (
+    FULL,
+    NONE,
+    PARTIAL,
+    ContextSegments,
+    draw_modes,
+    permute,
+)
 from headrace.keyed_hash import permutation
 
 _ROWS_AT_A_TIME = 1024
@@ -68,7 +75,7 @@ class SmallFacts(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Packed:
+class PackedContexts:
     """Parts of rows in bins; int64.
 
     Part p is count[p] measurements of row[p] from start[p].
@@ -99,7 +106,7 @@ def stamp_tokens(mode: int, fraction: np.uint64, count: I64, long_gaps: I64, spa
 
 def pack_group(
     metadata: SmallFacts, mode: int, fraction: np.uint64, room: int, max_segments: int | None
-) -> Packed:
+) -> PackedContexts:
     """Pack all measurements of some rows, in one mode, into close to the fewest contexts possible.
 
     Rows are numbered in the order of `facts`. Complete rows are packed first, by first fit
@@ -123,7 +130,7 @@ def pack_group(
     laid.add_rows(np.flatnonzero(others), metadata, lengths)
     cut = np.array(laid.parts, np.int64).reshape(-1, 3)
     offsets = np.concatenate([full.offsets, len(row) + np.cumsum(laid.sizes, dtype=np.int64)])
-    return Packed(
+    return PackedContexts(
         np.concatenate([row, cut[:, 0]]),
         np.concatenate([np.zeros(len(row), np.int64), cut[:, 1]]),
         np.concatenate([metadata.n[row], cut[:, 2]]),
@@ -258,7 +265,7 @@ class ContextIndex:
         self.large_contexts = int(per_row.sum())
         self.small_contexts = 0
         self._fractions = self._draw_fractions()
-        self._groups: list[dict[tuple[int, int], Packed]] = []
+        self._groups: list[dict[tuple[int, int], PackedContexts]] = []
         if len(self.small_rows):
             self._groups = self._pack(metadata)
             totals = []
@@ -298,7 +305,7 @@ class ContextIndex:
                     fractions[group, third] = int((0.1 + 0.8 * (third + within) / 3) * (1 << 32))
         return fractions
 
-    def _pack(self, metadata: SmallFacts) -> list[dict[tuple[int, int], Packed]]:
+    def _pack(self, metadata: SmallFacts) -> list[dict[tuple[int, int], PackedContexts]]:
         # Rows are dealt to groups at random, so that each group gets the same number of rows of
         # similar length.
         by_length = np.argsort(metadata.tokens, kind="stable")
@@ -326,7 +333,7 @@ class ContextIndex:
             groups.append(phases)
         return groups
 
-    def _packed_in(self, epoch: int) -> list[Packed]:
+    def _packed_in(self, epoch: int) -> list[PackedContexts]:
         """Return the contexts of each group in an epoch."""
         packed = []
         for group, phases in enumerate(self._groups):
@@ -395,11 +402,11 @@ class ContextIndex:
         ends = np.cumsum(sizes[order])
         return ends, starts[order] - ends + sizes[order]
 
-    def segments(self, requested: Requested) -> Segments:
+    def segments(self, requested: Requested) -> ContextSegments:
         """Return the segments of these contexts, in order; context c of the result is the c-th
         requested.
         """
-        parts: list[Segments] = []
+        parts: list[ContextSegments] = []
         for epoch in sorted(set(requested.epochs.tolist())) or [0]:
             contexts = np.flatnonzero(requested.epochs == epoch)
             ids = requested.ids[contexts]
@@ -415,7 +422,7 @@ class ContextIndex:
                 row = self.large_rows[np.searchsorted(self.ends, number, side="right")]
                 mode, fraction, key = draw_modes(keys[~is_small])
                 parts.append(
-                    Segments(
+                    ContextSegments(
                         context=contexts[~is_small],
                         row=row,
                         start=np.zeros_like(row),
@@ -430,16 +437,16 @@ class ContextIndex:
             return parts[0]
         order = np.argsort(np.concatenate([part.context for part in parts]), kind="stable")
         columns = {}
-        for name in Segments.__slots__:
+        for name in ContextSegments.__slots__:
             columns[name] = np.concatenate([getattr(part, name) for part in parts])[order]
-        return Segments(**columns)
+        return ContextSegments(**columns)
 
 
-def _small_segments(small: SmallContexts, contexts: I64, ids: I64, keys: U64) -> Segments:
+def _small_segments(small: SmallContexts, contexts: I64, ids: I64, keys: U64) -> ContextSegments:
     """Return the segments of contexts of small rows. contexts: their numbers in the batch."""
     sizes = small.offsets[ids + 1] - small.offsets[ids]
     part = ranges(small.offsets[ids], sizes)
-    return Segments(
+    return ContextSegments(
         context=np.repeat(contexts, sizes),
         row=small.row[part],
         start=small.start[part],

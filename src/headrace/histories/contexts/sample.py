@@ -58,7 +58,7 @@ _NO_PEERS = np.empty(0, np.uint8)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Segments:
+class ContextSegments:
     """S segments; those of one context are adjacent and in order.
 
     context: int64 [S], number of the context in its batch, never decreasing.
@@ -106,7 +106,9 @@ class Candidates:
     results: I32
 
 
-def find_candidates(segments: Segments, rows: Mapping[int, RowColumns], room: int) -> Candidates:
+def find_candidates(
+    segments: ContextSegments, rows: Mapping[int, RowColumns], room: int
+) -> Candidates:
     """Return the candidates of all segments.
 
     rows: exactly the rows that the segments name, opened.
@@ -191,7 +193,7 @@ def find_candidates(segments: Segments, rows: Mapping[int, RowColumns], room: in
     )
 
 
-def draw_indices(segments: Segments, fills: I64, offsets: I64) -> I64:
+def draw_indices(segments: ContextSegments, fills: I64, offsets: I64) -> I64:
     """Draw the position in its row of every candidate; int64 [M].
 
     fills: int64 [S], for sampled segments the number of candidates and the smallest length of their

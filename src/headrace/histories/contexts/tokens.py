@@ -44,7 +44,7 @@ from headrace.compiled import compiled
 from headrace.draws import FIELDS, POSITIONS
 from headrace.histories.contexts import vocabulary as v
 from headrace.histories.contexts.options import ARRAYS, Keys
-from headrace.histories.contexts.sample import FULL, NONE, Candidates, Segments, draw_word
+from headrace.histories.contexts.sample import FULL, NONE, Candidates, ContextSegments, draw_word
 
 FIELD_ORDERS = tuple(permutations(range(4)))  # source, destination, result, time
 _0, _1, _2, _4, _5, _8, _9 = (np.uint64(number) for number in (0, 1, 2, 4, 5, 8, 9))
@@ -78,7 +78,9 @@ class Tokens:
     measurements: I64
 
 
-def make_tokens(segments: Segments, candidates: Candidates, contexts: int, room: int) -> Tokens:
+def make_tokens(
+    segments: ContextSegments, candidates: Candidates, contexts: int, room: int
+) -> Tokens:
     """Write the contexts of the segments.
 
     contexts: B; room: T, at least as long as any measurement.
@@ -117,7 +119,7 @@ def make_tokens(segments: Segments, candidates: Candidates, contexts: int, room:
     return Tokens(tokens, lengths, counts)
 
 
-def to_arrays(tokens: Tokens, segments: Segments, keys: Keys) -> dict[str, I32]:
+def to_arrays(tokens: Tokens, segments: ContextSegments, keys: Keys) -> dict[str, I32]:
     """Return int32 [B, L] arrays: the six of MaxText, or "inputs", "targets", "segmentation",
     "positions".
 

@@ -39,7 +39,7 @@ from headrace.split.rules import (
     Codes,
     DropRule,
     Output,
-    Rows,
+    ScannedRows,
     SplitPlan,
     classify,
     key_micros,
@@ -53,14 +53,14 @@ _LARGE_UNIT = 10
 _LARGE_FRACTION = 0.01
 
 
-def _content_before_cutoff(rows: Rows) -> Bools | None:
+def _content_before_cutoff(rows: ScannedRows) -> Bools | None:
     repeated = _repeated(rows, "group")
     if repeated is not None:
         repeated &= rows.placed == TEST_CODE
     return repeated
 
 
-def _repeated(rows: Rows, duplicates: str) -> Bools | None:
+def _repeated(rows: ScannedRows, duplicates: str) -> Bools | None:
     repeats = rows.plan.repeats
     compared = rows.scanned.compared
     if repeats is None or compared is None or rows.plan.settings.duplicates != duplicates:

@@ -22,7 +22,7 @@ from headrace.split.allocate import UNSEEN, Allocation, EntitySet, Hashes, alloc
 from headrace.split.cutoff import cutoffs
 from headrace.split.features import Counts, Feature, Scans
 from headrace.split.features.cells import FoldCells, deal, deal_stratified, fold_cells
-from headrace.split.rules import Codes, DropRule, Placement, Rows, SplitPlan
+from headrace.split.rules import Codes, DropRule, Placement, ScannedRows, SplitPlan
 from headrace.split.scan import (
     HOLDS_ITEM,
     KNOWN_LATE,
@@ -68,7 +68,7 @@ class RollingPlacement(Placement):
         """The entities seen before the last cut."""
         return self.allocation.entities
 
-    def codes(self, rows: Rows) -> Codes:
+    def codes(self, rows: ScannedRows) -> Codes:
         """Return the cell of each row by its time, the side of its entity and when that is first
         seen.
         """
@@ -151,7 +151,7 @@ class GroupPlacement(Placement):
         """The entities with rows that count."""
         return self.known
 
-    def codes(self, rows: Rows) -> Codes:
+    def codes(self, rows: ScannedRows) -> Codes:
         """Return the cell of each row by the fold of its entity."""
         fold = np.append(self.fold, 0)[_entity_index(rows, self.known)]
         return _codes(self.cells.cells_of(rows.time_us, rows.instant, fold, None), self.cells)
@@ -162,7 +162,7 @@ class GroupPlacement(Placement):
         return self.dealt(self.settings, allocation, self.known, self.rows, units)
 
 
-def _entity_index(rows: Rows, entities: Hashes) -> I64:
+def _entity_index(rows: ScannedRows, entities: Hashes) -> I64:
     """Return the index of each row's entity, -1 for unknown and missing ones."""
     indices = np.append(entities.index_of(rows.scanned.hashes), -1)
     return indices[rows.scanned.entity]  # NULL_ENTITY is -1, the last element

@@ -18,7 +18,7 @@ from headrace.formats.content import NOTHING
 from headrace.formats.shard import Shard
 from headrace.formats.source import read_chunks
 from headrace.near.shingles import Shingles
-from headrace.near.stages import Part, find_near
+from headrace.near.stages import DocumentPart, find_near
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.events import Note
 from headrace.split.content import Content
@@ -68,7 +68,7 @@ def number_alike(context: RunContext, plan: SplitPlan, shards: Sequence[Shard]) 
     return replace(plan, near={"pairs": pairs, "not_compared": near.not_compared})
 
 
-def _part(content: Content, shard: Shard) -> Part:
+def _part(content: Content, shard: Shard) -> DocumentPart:
     """Return the rows of a shard as documents: all texts of a row in the compared columns,
     concatenated.
     """
@@ -83,4 +83,4 @@ def _part(content: Content, shard: Shard) -> Part:
                 table = table.take(pa.array(selected[first:stop] - chunk.first_row))
             yield from shingles_of_rows(table)
 
-    return Part(shard.name, shard.size, shingles, [shard.path])
+    return DocumentPart(shard.name, shard.size, shingles, [shard.path])

@@ -26,7 +26,7 @@ from headrace.dataset.contents import map_blocks
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import IndexedDataset
 from headrace.near.shingles import Shingles, shingles_of_texts, shingles_of_tokens, take_sequences
-from headrace.near.stages import Near, Part, find_near
+from headrace.near.stages import DocumentPart, Near, find_near
 from headrace.run.context import RunContext
 from headrace.stream.audit.overlap import texts_of
 from headrace.stream.order.whereabouts import row_in_shard
@@ -221,7 +221,9 @@ def _sequences_of_rows(split: SplitBlocks) -> I64:
     return np.concatenate([np.empty(0, np.int64), *counts]).astype(np.int64)
 
 
-def _parts(split: SplitBlocks, columns: Sequence[str], sequences: I64 | None) -> Iterator[Part]:
+def _parts(
+    split: SplitBlocks, columns: Sequence[str], sequences: I64 | None
+) -> Iterator[DocumentPart]:
     """Cut a split into parts of whole blocks.
 
     sequences: the number in each packed row; None: a row is a document.
@@ -256,7 +258,9 @@ def _parts(split: SplitBlocks, columns: Sequence[str], sequences: I64 | None) ->
     for number in np.unique(part).tolist():
         blocks = np.flatnonzero(part == number)
         bytes_read = int(index.length[blocks].sum())
-        yield Part(f"{split.name} from block {blocks[0]:,}", bytes_read, partial(shingles, blocks))
+        yield DocumentPart(
+            f"{split.name} from block {blocks[0]:,}", bytes_read, partial(shingles, blocks)
+        )
 
 
 def shingles_of_rows(table: pa.Table) -> Iterator[Shingles]:

@@ -56,7 +56,7 @@ class Overlap:
 
 
 @dataclass(frozen=True)
-class Texts:
+class RowTexts:
     """The texts of rows.
 
     A row may have several, or none. row: the row of each text, int64 [texts].
@@ -91,7 +91,7 @@ class _Words:
         return starts, hashes[starts]
 
 
-def texts_of(table: pa.Table) -> Texts:
+def texts_of(table: pa.Table) -> RowTexts:
     """Return all texts in a table's rows, including those inside lists and structs, column by
     column.
     """
@@ -104,10 +104,10 @@ def texts_of(table: pa.Table) -> Texts:
     texts = pa.concat_arrays(
         [pa.array([], pa.large_string()), *(values for _, values in columns_with_texts)]
     )
-    return Texts(rows, pl.Series("text", pl.from_arrow(texts)))
+    return RowTexts(rows, pl.Series("text", pl.from_arrow(texts)))
 
 
-def texts_of_blocks(splits: Iterable[SplitBlocks]) -> Iterator[tuple[str, str, int, Texts]]:
+def texts_of_blocks(splits: Iterable[SplitBlocks]) -> Iterator[tuple[str, str, int, RowTexts]]:
     """Yield (split, shard, number of the first row in the shard, texts) of each block."""
     for split in splits:
         index = split.index
@@ -127,7 +127,7 @@ def holds_texts(schema: pa.Schema) -> bool:
     return any(True for column in columns for _ in _leaves(column.combine_chunks(), nowhere))
 
 
-def texts_in(rows: Sequence[Any]) -> Texts:
+def texts_in(rows: Sequence[Any]) -> RowTexts:
     """Return all texts in rows of Python values, including those inside lists and objects."""
     strings: list[tuple[int, str]] = []
     for number, row in enumerate(rows):
@@ -142,7 +142,7 @@ def texts_in(rows: Sequence[Any]) -> Texts:
                 left += value
     # JSON may hold half of a surrogate pair
     texts = [text.encode("utf-8", "replace").decode() for _, text in strings]
-    return Texts(
+    return RowTexts(
         np.array([row for row, _ in strings], np.int64), pl.Series("text", texts, pl.String)
     )
 
@@ -219,7 +219,7 @@ def find_benchmarks(paths: Sequence[str | Path]) -> dict[Path, str]:
     return dict(benchmarks.values())
 
 
-def read_items(path: str | Path) -> Texts:
+def read_items(path: str | Path) -> RowTexts:
     """Read the items of a benchmark: each row is an item, and in a .txt file each line.
 
     Raises what `headrace.open` raises, and `InputError` if no item has enough words to be searched
@@ -234,7 +234,7 @@ def read_items(path: str | Path) -> Texts:
             raise InputError(
                 f"{path}: is not UTF-8 (byte {error.start}); convert it to UTF-8"
             ) from error
-        items = Texts(np.arange(len(lines)), pl.Series("text", lines, pl.String))
+        items = RowTexts(np.arange(len(lines)), pl.Series("text", lines, pl.String))
     else:
         dataset = open_dataset(path)
         parts = []
@@ -243,10 +243,10 @@ def read_items(path: str | Path) -> Texts:
             read = dataset.block_reader(split)
             for block, count in enumerate(dataset.split_index(split).rows.tolist()):
                 part = texts_of(read(block, None))
-                parts.append(Texts(part.row + first, part.texts))
+                parts.append(RowTexts(part.row + first, part.texts))
                 first += count
         rows = np.concatenate([np.empty(0, np.int64), *(part.row for part in parts)])
-        items = Texts(
+        items = RowTexts(
             rows, pl.concat([pl.Series("text", [], pl.String), *(part.texts for part in parts)])
         )
     words = _Words.of(items.texts)
@@ -258,7 +258,7 @@ def read_items(path: str | Path) -> Texts:
 
 
 def find_overlaps(
-    benchmarks: Mapping[str, Benchmark], blocks: Iterable[tuple[str, str, int, Texts]]
+    benchmarks: Mapping[str, Benchmark], blocks: Iterable[tuple[str, str, int, RowTexts]]
 ) -> Iterator[Overlap]:
     """Yield the rows that hold items, in the order of blocks, rows and items.
 
@@ -295,7 +295,7 @@ class Benchmark:
     by_length: Mapping[int, tuple[U64, I64]]
 
     @classmethod
-    def of(cls, items: Texts, ngram: int) -> Benchmark:
+    def of(cls, items: RowTexts, ngram: int) -> Benchmark:
         """Prepare to search for items. ngram: consecutive words that must match."""
         words = _Words.of(items.texts)
         counts = np.bincount(words.text, minlength=len(items.row))
@@ -376,7 +376,7 @@ class Benchmarks:
             digests, {name: Benchmark.of(read_items(path), ngram) for path, name in files.items()}
         )
 
-    def mask(self, texts: Texts, rows: int, excluded: Counter[str]) -> Bools:
+    def mask(self, texts: RowTexts, rows: int, excluded: Counter[str]) -> Bools:
         """Mask the rows that overlap a benchmark, bool [rows], and add to their counts by
         benchmark.
         """

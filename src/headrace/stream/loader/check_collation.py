@@ -138,8 +138,8 @@ def _kind() -> Any:
     """Create the class that represents a pass in Accelerate's list of active loaders."""
     loaders: Any = sys.modules["accelerate.data_loader"]
 
-    class Reading(loaders.DataLoaderStateMixin):  # type: ignore[misc]  # Accelerate has no types
+    class AcceleratePass(loaders.DataLoaderStateMixin):  # type: ignore[misc]  # Accelerate has no types
         def __init__(self) -> None:
             self.gradient_state = loaders.GradientState()
 
-    return Reading
+    return AcceleratePass

@@ -189,7 +189,7 @@ def lay_partition(
     return PartitionOrder(parts=tuple(parts), **joined_settings)
 
 
-class Part(NamedTuple):
+class EpochPart(NamedTuple):
     """Positions [begin, end) of an epoch, in the order of `order`, whose own positions count from
     0.
     """
@@ -203,7 +203,7 @@ class Part(NamedTuple):
 class ChainedOrder(JoinedOrder):
     """Orders in sequence; lanes, groups and window_rows are those of the last."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[EpochPart, ...]
 
     @property
     def rows(self) -> int:
@@ -231,15 +231,15 @@ class ChainedOrder(JoinedOrder):
         raise NotImplementedError
 
 
-def parts_of(order: Order) -> Sequence[Part]:
+def parts_of(order: Order) -> Sequence[EpochPart]:
     """Return the orders of an epoch in sequence; just one if its ranks never changed."""
     if isinstance(order, ChainedOrder):
         return order.parts
-    return (Part(0, order.rows, order),)
+    return (EpochPart(0, order.rows, order),)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Source(JoinedOrder):
+class MixedSource(JoinedOrder):
     """The part of one source's endless sequence that an epoch takes; its members are own epochs, by
     number.
 
@@ -302,7 +302,7 @@ class Source(JoinedOrder):
 class MixedOrder(JoinedOrder):
     """The order of an epoch of one or several sources; see the module docstring."""
 
-    sources: tuple[Source, ...]
+    sources: tuple[MixedSource, ...]
     interleave: Interleave
 
     @property
@@ -321,7 +321,7 @@ class MixedOrder(JoinedOrder):
     def _split_places(self, line_positions: I64, /) -> tuple[I64, I64]:
         return split_at(self._bases, line_positions)
 
-    def _member(self, number: int) -> tuple[Source, int]:
+    def _member(self, number: int) -> tuple[MixedSource, int]:
         return self.sources[number], int(self._bases[number])
 
     def positions_of_rows(self, blocks: I64, rows: I64) -> tuple[I64, I64]:

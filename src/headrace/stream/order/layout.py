@@ -39,7 +39,13 @@ from headrace.stream.order.epoch import (
     expand,
 )
 from headrace.stream.order.interleave import Interleave, quotas
-from headrace.stream.order.joined import ChainedOrder, MixedOrder, Part, Source, lay_partition
+from headrace.stream.order.joined import (
+    ChainedOrder,
+    EpochPart,
+    MixedOrder,
+    MixedSource,
+    lay_partition,
+)
 from headrace.stream.order.remaining import even_parts, split_at
 from headrace.stream.order.shard_partition import deal_shards
 from headrace.stream.order.state import Change, StreamState
@@ -127,7 +133,7 @@ def lay_epoch(
         # shards of two datasets may have the same names: each source shuffles by a key of its own
         if len(parts) > 1:
             source_settings["seed"] = derive_key(settings["seed"], "source of a blend", number)[0]
-        source = Source(
+        source = MixedSource(
             block_rows=part.rows,
             identities=block_identities(part),
             numbers=np.arange(firsts[number], firsts[number + 1], dtype=np.int64),
@@ -178,7 +184,7 @@ def chained(order: Order, changes: Sequence[Change]) -> ChainedOrder:
     """
     base = order
     begin = 0
-    parts = [Part(0, order.rows, order)]
+    parts = [EpochPart(0, order.rows, order)]
     for number, change in enumerate(changes):
         _, _, last = parts[-1]
         since = change.position - parts[-1].begin
@@ -197,7 +203,7 @@ def chained(order: Order, changes: Sequence[Change]) -> ChainedOrder:
                 " unchanged"
             )
         parts[-1] = parts[-1]._replace(end=change.position)
-        parts.append(Part(change.position, order.rows, following))
+        parts.append(EpochPart(change.position, order.rows, following))
     return ChainedOrder(parts=tuple(parts), **following.settings)
 
 

@@ -28,7 +28,7 @@ from headrace.dataset.html import table_html
 from headrace.dataset.index import SplitIndex
 from headrace.stream.order.balance import RowCosts, step_loads
 from headrace.stream.order.epoch import Order, Pool, natural_rows
-from headrace.stream.order.joined import Part, parts_of
+from headrace.stream.order.joined import EpochPart, parts_of
 from headrace.stream.order.lanes import estimate_block_bytes, is_small
 from headrace.stream.order.remaining import (
     RankRows,
@@ -346,7 +346,9 @@ class Plan:
             by_kinds.setdefault(kinds, []).extend(needs)
         return {kinds: np.concatenate(needs, axis=1) for kinds, needs in by_kinds.items()}
 
-    def _needs_of(self, part: Part, rank_rows: RankRows, *, kinds: int, rank: int | None) -> I64:
+    def _needs_of(
+        self, part: EpochPart, rank_rows: RankRows, *, kinds: int, rank: int | None
+    ) -> I64:
         """Return the needs of one rank's region in a part, or of all ranks together where they
         stride (rank: None).
         """

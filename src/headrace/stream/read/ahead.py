@@ -131,7 +131,7 @@ def made_ahead(
                 pass
 
 
-class Part(NamedTuple):
+class BlockPart(NamedTuple):
     """Rows start..stop-1 of a block."""
 
     start: int
@@ -170,17 +170,19 @@ class Fetcher:
         # the first row that each announced pool needs, in the order of pools
         self._wanted: dict[int, deque[int]] = {}
         self._waiting: deque[int] = deque()  # announced but not begun
-        self._begun: dict[int, Future[list[Part]]] = {}
+        self._begun: dict[int, Future[list[BlockPart]]] = {}
         self._floors: dict[int, int] = {}  # the lowest row held of each begun block
         self._used: dict[int, int] = {}  # the number of rows of begun blocks that pools have used
-        self._shared: dict[int, Future[list[Part]]] = {}  # whole blocks for pools not announced yet
+        self._shared: dict[
+            int, Future[list[BlockPart]]
+        ] = {}  # whole blocks for pools not announced yet
         self._shared_bytes = 0
         self._sizes: dict[int, int] = {}  # bytes of decoded blocks
         self._ratio = 1.0  # actual over estimated bytes of the last block: fewer columns take less
         # Unused blocks. Decoding a new block first releases one of them, to reuse its memory: the
         # allocator would return memory that stays free for a moment to the system, and fresh memory
         # is slow to touch.
-        self._done: deque[Future[list[Part]]] = deque(maxlen=_MOST_DONE)
+        self._done: deque[Future[list[BlockPart]]] = deque(maxlen=_MOST_DONE)
         self._in_use: frozenset[int] = frozenset()  # by the reader's current pool
         self._memory, self._memory_lock = Buffers(), threading.Lock()
         self._threads = start_threads(threads, name="headrace-read")
@@ -330,7 +332,7 @@ class Fetcher:
         self._sizes.pop(block, None)
         self._begun[block] = self._threads.submit(self._parts, block, self._floors[block])
 
-    def _parts(self, block: int, floor: int) -> list[Part]:
+    def _parts(self, block: int, floor: int) -> list[BlockPart]:
         """Decode a block into parts, from the row `floor` on."""
         with suppress(IndexError):
             self._done.popleft()
@@ -339,11 +341,11 @@ class Fetcher:
         size = size_of(columns)
         self._ratio = max(_LEAST_RATIO, size / max(1, self._estimated(block)))
         if self._keep == "views" or size <= _PART_BYTES:
-            return [Part(0, rows, columns)]
+            return [BlockPart(0, rows, columns)]
         count = max(1, size // _PART_BYTES)
         size = max(1, -(-rows // count))
         return [
-            Part(
+            BlockPart(
                 start,
                 min(start + size, rows),
                 copied(cut(columns, start, start + size), self._room),

@@ -11,8 +11,8 @@ they run it. If there is no code to run, a worker passes on a ticket. The batch 
 the rank's process, and the loop gets the arrays that were gathered there.
 
 The workers that one DataLoader starts together are a pool, and each pass of a pool is read once, by
-a `_Run`. Two loops over one dataset are two pools, which share nothing. A run reads only while a
-worker of its pool is connected, so an abandoned loop leaves no thread and no batch behind.
+a `_PoolRun`. Two loops over one dataset are two pools, which share nothing. A run reads only
+while a worker of its pool is connected, so an abandoned loop leaves no thread and no batch behind.
 
 `Server` is the side of the rank's process, `Client` that of a worker. They exchange pickled tuples
 over a local socket. Before anything is unpickled, both prove that they know the key that
@@ -50,7 +50,7 @@ _NUMBERS = itertools.count()
 _END = object()
 _GONE = "the dataset that it reads for has gone; keep it for as long as the loop runs"
 
-_START_S = 0.2  # seconds that a run waits for the rest of its pool; see `_Run._read_ahead`
+_START_S = 0.2  # seconds that a run waits for the rest of its pool; see `_PoolRun._read_ahead`
 _LOOK_S = 2.0  # seconds between a waiting worker's checks that its reading process is alive
 _kept_in = 0  # the process that called `keep_inherited`; a fork has another id
 _MOST_IDLE_RUNS = 4  # kept for late workers
@@ -92,9 +92,9 @@ class Server:
         # Also guards the runs. Reentrant: the garbage collector may close this server while the
         # lock is held.
         self._lock = threading.RLock()
-        self._runs: dict[Hashable, _Run] = {}
+        self._runs: dict[Hashable, _PoolRun] = {}
         self._connections: set[Any] = set()
-        self._tickets: dict[int, tuple[_Run | None, Any]] = {}
+        self._tickets: dict[int, tuple[_PoolRun | None, Any]] = {}
         self._ticket_numbers = itertools.count()
         self._listener = _listener()
         self.address: Any = self._listener.address
@@ -146,7 +146,7 @@ class Server:
             connection.close()
         self._listener.close()
 
-    def _end(self, run: _Run, reason: str) -> None:
+    def _end(self, run: _PoolRun, reason: str) -> None:
         run.close(reason)
         while run.tickets:
             self._tickets.pop(run.tickets.pop(), None)
@@ -167,7 +167,7 @@ class Server:
 
     def _serve(self, connection: Any) -> None:
         """Serve one worker until it is gone."""
-        position: tuple[_Run, int] | None = None
+        position: tuple[_PoolRun, int] | None = None
         try:
             sockets.deliver_challenge(connection, _key())
             sockets.answer_challenge(connection, _key())
@@ -202,17 +202,17 @@ class Server:
             run = self._runs.get(key)
             if run is None:
                 opened = self._open_pass(worker, workers, progress)
-                run = self._runs[key] = _Run(opened, key, workers, self._lock)
+                run = self._runs[key] = _PoolRun(opened, key, workers, self._lock)
             elif (
                 run.closed
             ):  # the others of its pool have gone: reopen the same pass for late workers
                 earlier = run
-                run = _Run(run.opened, key, workers, self._lock)
+                run = _PoolRun(run.opened, key, workers, self._lock)
                 run.next = earlier.next
                 self._runs[key] = run
             return run, *run.join(worker, progress)
 
-    def _leave(self, position: tuple[_Run, int] | None) -> None:
+    def _leave(self, position: tuple[_PoolRun, int] | None) -> None:
         """Remove a worker from its run; the last one ends the run."""
         if position is None:
             return
@@ -229,7 +229,7 @@ class Server:
                 del self._runs[key]
 
     def _next(
-        self, position: tuple[_Run, int] | None, step: int, in_place: bool
+        self, position: tuple[_PoolRun, int] | None, step: int, in_place: bool
     ) -> tuple[Any, ...]:
         if position is None:
             raise StreamError(
@@ -266,7 +266,7 @@ class Server:
         connection.send_bytes(ForkingPickler.dumps(answer))
 
 
-class _Run:
+class _PoolRun:
     """One pass of a pool, read once in a thread that stays slightly ahead of what its workers
     request.
     """
