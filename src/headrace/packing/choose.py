@@ -39,7 +39,7 @@ from headrace.arrays import I64, U8, U64, Bools, least_of_component, number_rows
 from headrace.digest import derive_key
 from headrace.errors import InputError
 from headrace.keyed_hash import hash_words
-from headrace.packing.blend import SPLITS, Dataset, Source, Split
+from headrace.packing.blend import SPLITS, BlendDataset, BlendSource, Split
 from headrace.packing.sequences import Origins
 from headrace.settings import Duplicates
 
@@ -80,7 +80,7 @@ class Choice:
 
 
 @dataclass
-class _Rows:
+class _DatasetRows:
     """The rows of a dataset. side: the split of each row, [rows]."""
 
     origins: Origins
@@ -102,7 +102,7 @@ class _Rows:
 
 
 def choose(
-    datasets: Sequence[Dataset],
+    datasets: Sequence[BlendDataset],
     origins: Sequence[Origins],
     *,
     ratios: Mapping[Split, float],
@@ -119,7 +119,8 @@ def choose(
     settings ask for them.
     """
     data = [
-        _Rows(dataset, np.full(len(dataset.first_of_row), TRAIN, np.uint8)) for dataset in origins
+        _DatasetRows(dataset, np.full(len(dataset.first_of_row), TRAIN, np.uint8))
+        for dataset in origins
     ]
     cuts = np.cumsum([len(rows.first) for rows in data])[:-1]
     if near is None:
@@ -166,14 +167,14 @@ def choose(
         units += _split_each(datasets, data, ratios, None if joined is None else joined.unit)
     for number in (TRAIN, VALID, TEST):
         _weigh([dataset.source for dataset in datasets], data, number, seed, left_out[WEIGHT])
-    found = None
+    duplicate_counts = None
     if repeats is not None:
         side = np.concatenate([rows.side for rows in data])
         unit = repeats.unit
         earliest = np.full(int(unit.max(initial=-1)) + 1, NOWHERE, np.uint8)
         np.minimum.at(earliest, unit, side)
         earlier = (side != NOWHERE) & (earliest[unit] < side)  # train, then valid
-        found = {
+        duplicate_counts = {
             "rows": len(unit),
             "same_content": len(unit) - int(repeats.content.max(initial=-1)) - 1,
             "copies": int(repeats.is_copy.sum()),
@@ -182,7 +183,7 @@ def choose(
         }
         if near is not None:
             unequal = int((near.jaccard < 1).sum())
-            found |= {"near_pairs": unequal, "near_not_compared": near.not_compared}
+            duplicate_counts |= {"near_pairs": unequal, "near_not_compared": near.not_compared}
     times_taken = [rows.per_sequence(rows.copies) for rows in data]
     repeated = {"tokens": 0, "labels": 0}
     for rows, times in zip(data, times_taken, strict=True):
@@ -194,13 +195,13 @@ def choose(
         left_out,
         repeated,
         units,
-        found,
+        duplicate_counts,
     )
 
 
 def _split_each(
-    datasets: Sequence[Dataset],
-    data: Sequence[_Rows],
+    datasets: Sequence[BlendDataset],
+    data: Sequence[_DatasetRows],
     ratios: Mapping[Split, float],
     unit: I64 | None,
 ) -> list[tuple[str, Mapping[Split, int]]]:
@@ -291,7 +292,7 @@ def split_units(
 
 
 def copies_of(
-    sources: Sequence[Source], tokens: Sequence[I64], orders: Sequence[U64], *, repeats: bool
+    sources: Sequence[BlendSource], tokens: Sequence[I64], orders: Sequence[U64], *, repeats: bool
 ) -> list[I64]:
     """Choose how many times a split takes each row of each dataset, so that token shares follow the
     weights.
@@ -344,7 +345,7 @@ def copies_of(
 
 
 def _keep_apart(
-    data: Sequence[_Rows],
+    data: Sequence[_DatasetRows],
     units: Sequence[I64],
     reasons: tuple[str, str],
     left_out: Mapping[str, Counter[str]],
@@ -371,7 +372,11 @@ def _keep_apart(
 
 
 def _weigh(
-    sources: Sequence[Source], data: Sequence[_Rows], number: int, seed: int, left_out: Counter[str]
+    sources: Sequence[BlendSource],
+    data: Sequence[_DatasetRows],
+    number: int,
+    seed: int,
+    left_out: Counter[str],
 ) -> None:
     """Leave out or repeat rows of one split so that the token shares of its datasets follow the
     weights.
@@ -390,8 +395,10 @@ def _weigh(
         )
         words = np.stack([origins.unit_low[rows_of], number_in_file], axis=1)
         orders.append(hash_words(derive_key(seed, "packed_sequences.weight"), words)[0])
-    found = copies_of([sources[index] for index in here], tokens, orders, repeats=number == TRAIN)
-    for index, copies in zip(here, found, strict=True):
+    copies_of_dataset = copies_of(
+        [sources[index] for index in here], tokens, orders, repeats=number == TRAIN
+    )
+    for index, copies in zip(here, copies_of_dataset, strict=True):
         data[index].copies[rows[index]] = np.maximum(copies, 1)
         doomed = np.zeros(len(data[index].side), np.bool_)
         doomed[rows[index][copies == 0]] = True
@@ -399,7 +406,7 @@ def _weigh(
 
 
 @dataclass(frozen=True)
-class Repeats:
+class RowRepeats:
     """All rows of all datasets, end to end [R], compared with each other.
 
     unit: number of each row's component. unit_high, unit_low: the least hash of the component's
@@ -416,7 +423,9 @@ class Repeats:
     is_copy: Bools
 
 
-def find_repeats(origins: Sequence[Origins], least_tokens: int, near: I64 | None = None) -> Repeats:
+def find_repeats(
+    origins: Sequence[Origins], least_tokens: int, near: I64 | None = None
+) -> RowRepeats:
     """Compare all rows of all datasets. least_tokens: shorter sequences join no rows.
 
     near: a number for each of all sequences, int64. Near duplicates have the same number.
@@ -458,4 +467,4 @@ def find_repeats(origins: Sequence[Origins], least_tokens: int, near: I64 | None
     )
     is_copy = np.ones(len(counts), np.bool_)
     is_copy[first_copy] = False
-    return Repeats(unit, every.unit_high[drawn], every.unit_low[drawn], content, is_copy)
+    return RowRepeats(unit, every.unit_high[drawn], every.unit_low[drawn], content, is_copy)

@@ -22,12 +22,19 @@ from headrace.formats.listing import Listing, list_files
 from headrace.formats.saved import address_of
 from headrace.packing.blend import SPLITS, Split, is_blend_file, plain
 from headrace.packing.chats import hub
-from headrace.packing.chats.layouts import NAMES, Conversation, Sample, Tokens, layout_of, sample_of
+from headrace.packing.chats.layouts import (
+    NAMES,
+    Conversation,
+    Sample,
+    TokenSample,
+    layout_of,
+    sample_of,
+)
 from headrace.packing.chats.messages import ROLES
 from headrace.packing.chats.reader import BrokenRow, Row, read_rows
 from headrace.packing.chats.rejections import RowRejected, preview
-from headrace.packing.chats.settings import ChatSettings, RowForm
-from headrace.packing.chats.tokenise import ChatEncoder, Encoded
+from headrace.packing.chats.settings import ChatForm, ChatSettings
+from headrace.packing.chats.tokenise import ChatEncoder, EncodedChats
 from headrace.packing.config import PackedSequences
 from headrace.packing.preferences.encode import FORMS
 from headrace.packing.preferences.layouts import LABELS, Question, question_of
@@ -342,13 +349,12 @@ def _look(listing: Listing, tokenizer: str | None) -> _Look:
     mapping = _mapping(sampled, listing.names[0])
     samples = [_try(sample_of, row, "auto", mapping) for row in rows]
     read = []
-    for sample in samples:
-        if not isinstance(sample, RowRejected):
-            read.append(sample)
     rejected = {}
-    for number, each in enumerate(samples):
-        if isinstance(each, RowRejected):
-            rejected[number] = each.reason
+    for number, sample in enumerate(samples):
+        if isinstance(sample, RowRejected):
+            rejected[number] = sample.reason
+        else:
+            read.append(sample)
     layouts = Counter(
         layout_of(row, mapping)
         for number, row in enumerate(rows)
@@ -356,17 +362,17 @@ def _look(listing: Listing, tokenizer: str | None) -> _Look:
     )
     tokens = np.array([_length(sample) for sample in read], np.int64)
     how = "counted"
-    if not isinstance(read[0], Tokens) and tokenizer is None:
+    if not isinstance(read[0], TokenSample) and tokenizer is None:
         how = f"estimated, {_CHARACTERS_A_TOKEN} characters a token"
-    elif tokenizer is not None and not isinstance(read[0], Tokens):
-        encoded = _encoded(rows, RowForm(mapping=mapping), tokenizer, f"{listing.names[0]}: ")
+    elif tokenizer is not None and not isinstance(read[0], TokenSample):
+        encoded = _encoded(rows, ChatForm(mapping=mapping), tokenizer, f"{listing.names[0]}: ")
         tokens = encoded.lengths
         how = "counted with this tokenizer"
         rejected |= {rejection.row: rejection.reason for rejection in encoded.rejected}
     return _Look(rows, sampled.wheres, sampled.complete, mapping, layouts, tokens, how, rejected)
 
 
-def _encoded(rows: Sequence[Row], form: RowForm, tokenizer: str, where: str = "") -> Encoded:
+def _encoded(rows: Sequence[Row], form: ChatForm, tokenizer: str, where: str = "") -> EncodedChats:
     """Encode rows to count their tokens. Raises `SettingsError` if no row becomes tokens."""
     encoded = ChatEncoder(ChatSettings(tokenizer=tokenizer)).encode(rows, form)
     if not len(encoded.lengths):
@@ -395,7 +401,7 @@ def _why_no_object(rows: Sequence[Row], file: str) -> str:
 
 def _length(sample: Sample) -> int:
     """Return the tokens of a row: counted if the row is tokens, else estimated."""
-    if isinstance(sample, Tokens):
+    if isinstance(sample, TokenSample):
         return len(sample.ids)
     if not isinstance(sample, Conversation):
         return len(sample.text) // _CHARACTERS_A_TOKEN
@@ -540,7 +546,7 @@ def preference_sections(options: AskedPreferences) -> tuple[list[Section], str]:
     tokenizer = pinned(options.tokenizer)
     sampled = read_some(listing)
     row_type, mapping = _kind_and_mapping(sampled, options.kind, listing.names[0])
-    form = RowForm(mapping=mapping)
+    form = ChatForm(mapping=mapping)
     questions = [_try(question_of, row, form, row_type) for row in sampled.rows]
     rejected = {}
     for index, question in enumerate(questions):
@@ -620,13 +626,13 @@ def _kind_and_mapping(
     first = objects[0]
     for row_type in [requested] if requested is not None else get_args(Kind):
         for mapping in _proposals(first, row_type):
-            form = RowForm(mapping=mapping)
+            form = ChatForm(mapping=mapping)
             read = sum(
                 isinstance(_try(question_of, row, form, row_type), Question) for row in objects
             )
             if 2 * read > len(objects):
                 return row_type, mapping
-    wrong = _try(question_of, first, RowForm(), requested or "pairs")
+    wrong = _try(question_of, first, ChatForm(), requested or "pairs")
     if isinstance(wrong, RowRejected):
         reason = f"; as they are, the first row is {wrong.reason}: {wrong.detail}"
     else:

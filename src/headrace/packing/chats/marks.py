@@ -400,14 +400,14 @@ class Specials:
             plain.append((at - len(token), at))
             ends.append(last)
             shifts.append(at - last)
-        whole = "".join([*parts, text[last:]])
-        if _STANDS in whole:
+        complete = "".join([*parts, text[last:]])
+        if _STANDS in complete:
             raise RowRejected("special_text", "the template splits the text of a special token")
 
         def moved(position: int) -> int:
             return position + shifts[bisect_right(ends, position) - 1]
 
-        return whole, [(moved(begin), moved(end)) for begin, end in spans], plain
+        return complete, [(moved(begin), moved(end)) for begin, end in spans], plain
 
     def first_in_chat(self, chat: Conversation) -> str | None:
         """Find the first special token in the texts of a conversation, including its tools and

@@ -72,12 +72,12 @@ _ASKS_FOR_NONE = re.compile(r"content(['\"]\])? is (not )?none", re.IGNORECASE)
 class Rendered:
     """A text and its trained spans: [begin, end) in characters, in order, none empty.
 
-    borders: of turns, if they were requested; see `turn_borders`.
+    boundaries: of turns, if they were requested; see `turn_borders`.
     """
 
     text: str
     spans: list[Span]
-    borders: list[Border] = field(default_factory=list)
+    boundaries: list[Border] = field(default_factory=list)
 
 
 class ChatRenderer:
@@ -177,7 +177,9 @@ class Turns:
                 return without_generated(text)[0]
             return text
 
-        return replace(rendered, borders=turn_borders(written, chat, rendered.text, rendered.spans))
+        return replace(
+            rendered, boundaries=turn_borders(written, chat, rendered.text, rendered.spans)
+        )
 
     def _with_spans(self, chat: Conversation) -> Rendered:
         trace = Trace()
@@ -253,8 +255,8 @@ class Turns:
             if learnt is not None:
                 if len(self._skeletons) >= _MOST_SHAPES:
                     self._skeletons.clear()
-                kept = self._skeletons.setdefault(key, [])
-                kept[:] = [*kept[-_MOST_SKELETONS + 1 :], learnt]
+                skeletons = self._skeletons.setdefault(key, [])
+                skeletons[:] = [*skeletons[-_MOST_SKELETONS + 1 :], learnt]
         return turns
 
     def remembered(self, key: Any, find: Callable[[], int | None]) -> int | None:

@@ -318,7 +318,7 @@ def _answer_of(renderer: ChatRenderer, chat: Conversation, with_borders: bool) -
     try:
         rendered = renderer.render(chat, with_borders=with_borders)
         return _encoded(
-            [(sequence.text, sequence.spans, sequence.borders) for sequence in rendered]
+            [(sequence.text, sequence.spans, sequence.boundaries) for sequence in rendered]
         )
     except RowRejected as wrong:
         answer = {"rejected": [wrong.reason, wrong.detail]}

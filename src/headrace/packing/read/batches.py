@@ -260,8 +260,8 @@ def packed_form(
     (the mask also of booleans), all of them are read, and the metadata declares the alignment of
     masks.
     """
-    wanted = options.columns is None or set(PACKED_COLUMNS) <= set(options.columns)
-    possible = wanted and options.batch_format not in IN_ARROW and options.lists == "ragged"
+    reads_all = options.columns is None or set(PACKED_COLUMNS) <= set(options.columns)
+    possible = reads_all and options.batch_format not in IN_ARROW and options.lists == "ragged"
     if possible and all(_says_packed(root, index) for root, index in parts):
         return PackedBatches()
     return None
