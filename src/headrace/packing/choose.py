@@ -122,68 +122,29 @@ def choose(
         _DatasetRows(dataset, np.full(len(dataset.first_of_row), TRAIN, np.uint8))
         for dataset in origins
     ]
-    cuts = np.cumsum([len(rows.first) for rows in data])[:-1]
-    if near is None:
-        nearly = None
-    else:
-        nearly = near.group
-    if duplicates == "allow":
-        repeats = None
-    else:
-        repeats = find_repeats(origins, least_tokens, nearly)
-    if duplicates == "count":
-        joined = None
-    else:
-        joined = repeats
+    repeats = None
+    if duplicates != "allow":
+        repeats = find_repeats(origins, least_tokens, None if near is None else near.group)
     left_out = {reason: Counter[str]() for reason in REASONS}
-    units: list[tuple[str, Mapping[Split, int]]] = []
     if repeats is not None and duplicates == "drop":
-        for rows, copies in zip(data, np.split(repeats.is_copy, cuts), strict=True):
+        for rows, copies in zip(data, _cut(data, repeats.is_copy), strict=True):
             rows.leave_out(copies, left_out[DUPLICATE])
+    joined = None
+    if duplicates != "count":
+        joined = repeats
     fixed_splits = [dataset.split for dataset in datasets if dataset.split is not None]
-    if joined is not None and not fixed_splits:
-        halves = (np.split(half, cuts) for half in (joined.unit_high, joined.unit_low))
-        for rows, high, low in zip(data, *halves, strict=True):
-            rows.units = high, low
-    if keyed:
-        high, low = (np.concatenate([rows.units[half] for rows in data]) for half in (0, 1))
+    units: list[tuple[str, Mapping[Split, int]]] = []
     if fixed_splits:
         for rows, split in zip(data, fixed_splits, strict=True):
             rows.side[rows.side != NOWHERE] = SPLITS.index(split)
         if keyed:
-            _keep_apart(data, np.split(number_rows(high, low), cuts), KEY_IN, left_out)
+            _keep_apart(data, number_rows(*_units(data)), KEY_IN, left_out)
         if joined is not None:
-            _keep_apart(data, np.split(joined.unit, cuts), CONTENT_IN, left_out)
-    elif keyed:
-        side = np.concatenate([rows.side for rows in data])
-        selected = side != NOWHERE
-        side[selected], counts = split_units(
-            high[selected], low[selected], ratios, "conversation keys of the blend"
-        )
-        for rows, part in zip(data, np.split(side, cuts), strict=True):
-            rows.side = part
-        units.append(("keys", counts))
+            _keep_apart(data, joined.unit, CONTENT_IN, left_out)
     else:
-        units += _split_each(datasets, data, ratios, None if joined is None else joined.unit)
+        units = _draw_splits(datasets, data, ratios, joined, keyed=keyed)
     for number in (TRAIN, VALID, TEST):
         _weigh([dataset.source for dataset in datasets], data, number, seed, left_out[WEIGHT])
-    duplicate_counts = None
-    if repeats is not None:
-        side = np.concatenate([rows.side for rows in data])
-        unit = repeats.unit
-        earliest = np.full(int(unit.max(initial=-1)) + 1, NOWHERE, np.uint8)
-        np.minimum.at(earliest, unit, side)
-        earlier = (side != NOWHERE) & (earliest[unit] < side)  # train, then valid
-        duplicate_counts = {
-            "rows": len(unit),
-            "same_content": len(unit) - int(repeats.content.max(initial=-1)) - 1,
-            "copies": int(repeats.is_copy.sum()),
-            "largest": int(np.bincount(unit).max(initial=0)),
-            "seen_in_earlier_splits": int(earlier.sum()),
-        }
-        if near is not None:
-            unequal = int((near.jaccard < 1).sum())
-            duplicate_counts |= {"near_pairs": unequal, "near_not_compared": near.not_compared}
     times_taken = [rows.per_sequence(rows.copies) for rows in data]
     repeated = {"tokens": 0, "labels": 0}
     for rows, times in zip(data, times_taken, strict=True):
@@ -195,8 +156,77 @@ def choose(
         left_out,
         repeated,
         units,
-        duplicate_counts,
+        _count_duplicates(data, repeats, near),
     )
+
+
+def _cut(data: Sequence[_DatasetRows], values: npt.NDArray[Value]) -> list[npt.NDArray[Value]]:
+    """Cut one value for each of all rows into those of each dataset."""
+    return np.split(values, np.cumsum([len(rows.first) for rows in data])[:-1])
+
+
+def _units(data: Sequence[_DatasetRows]) -> tuple[U64, U64]:
+    """Return the high and low halves of the unit hashes of all rows."""
+    high = np.concatenate([rows.units[0] for rows in data])
+    low = np.concatenate([rows.units[1] for rows in data])
+    return high, low
+
+
+def _draw_splits(
+    datasets: Sequence[BlendDataset],
+    data: Sequence[_DatasetRows],
+    ratios: Mapping[Split, float],
+    joined: RowRepeats | None,
+    *,
+    keyed: bool,
+) -> list[tuple[str, Mapping[Split, int]]]:
+    """Draw the split of each row by its unit; return the units of each split.
+
+    joined: rows whose components are the units; None if every row keeps its own unit. keyed: draw
+    from all datasets together.
+    """
+    if joined is not None:
+        halves = (_cut(data, half) for half in (joined.unit_high, joined.unit_low))
+        for rows, high, low in zip(data, *halves, strict=True):
+            rows.units = high, low
+    if not keyed:
+        return _split_each(datasets, data, ratios, None if joined is None else joined.unit)
+    high, low = _units(data)
+    side = np.concatenate([rows.side for rows in data])
+    selected = side != NOWHERE
+    side[selected], counts = split_units(
+        high[selected], low[selected], ratios, "conversation keys of the blend"
+    )
+    for rows, dataset_side in zip(data, _cut(data, side), strict=True):
+        rows.side = dataset_side
+    return [("keys", counts)]
+
+
+def _count_duplicates(
+    data: Sequence[_DatasetRows], repeats: RowRepeats | None, near: Near | None
+) -> dict[str, int] | None:
+    """Count the rows that repeat others, and those whose unit is also in an earlier split.
+
+    None if rows were not compared.
+    """
+    if repeats is None:
+        return None
+    side = np.concatenate([rows.side for rows in data])
+    unit = repeats.unit
+    earliest = np.full(int(unit.max(initial=-1)) + 1, NOWHERE, np.uint8)
+    np.minimum.at(earliest, unit, side)
+    earlier = (side != NOWHERE) & (earliest[unit] < side)  # train, then valid
+    counts = {
+        "rows": len(unit),
+        "same_content": len(unit) - int(repeats.content.max(initial=-1)) - 1,
+        "copies": int(repeats.is_copy.sum()),
+        "largest": int(np.bincount(unit).max(initial=0)),
+        "seen_in_earlier_splits": int(earlier.sum()),
+    }
+    if near is not None:
+        counts["near_pairs"] = int((near.jaccard < 1).sum())
+        counts["near_not_compared"] = near.not_compared
+    return counts
 
 
 def _split_each(
@@ -346,13 +376,13 @@ def copies_of(
 
 def _keep_apart(
     data: Sequence[_DatasetRows],
-    units: Sequence[I64],
+    units: I64,
     reasons: tuple[str, str],
     left_out: Mapping[str, Counter[str]],
 ) -> None:
     """Leave out units that a later split also has (train, valid, test).
 
-    unit: number of each row's unit.
+    units: number of the unit of each of all rows.
 
     Test keeps its units, valid keeps those that are not in test, and train keeps the rest.
     """
@@ -360,15 +390,10 @@ def _keep_apart(
         (TEST, reasons[0], (VALID, TRAIN)),
         (VALID, reasons[1], (TRAIN,)),
     ):
-        keeper_units = np.unique(
-            np.concatenate(
-                [unit[rows.side == keeper] for rows, unit in zip(data, units, strict=True)]
-            )
-        )
-        for rows, unit in zip(data, units, strict=True):
-            rows.leave_out(
-                np.isin(rows.side, others) & np.isin(unit, keeper_units), left_out[reason]
-            )
+        side = np.concatenate([rows.side for rows in data])
+        doomed = np.isin(side, others) & np.isin(units, units[side == keeper])
+        for rows, doomed_rows in zip(data, _cut(data, doomed), strict=True):
+            rows.leave_out(doomed_rows, left_out[reason])
 
 
 def _weigh(
