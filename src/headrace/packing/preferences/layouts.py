@@ -80,47 +80,49 @@ def question_of(row: Mapping[str, Any], form: ChatForm, row_type: Kind) -> Quest
     label = None
     if row_type == "judged":
         label = _label(cells)
-    if row_type == "pairs":
-        missing = []
-        for name in ANSWERS[row_type]:
-            if cells.get(name) is None:
-                missing.append(cells.name(name))
-        if missing:
-            raise RowRejected(
-                "unknown_layout", f"no column {missing[0]}; there are {preview(list(row))}"
-            )
-    if form.layout == "raw_completion":
-        return _raw(cells, row_type, label)
     answers = []
     if row_type == "pairs":
+        for name in ANSWERS[row_type]:
+            if cells.get(name) is None:
+                raise _missing(cells, f"column {cells.name(name)}")
+    if form.layout == "raw_completion":
+        return _raw(cells, row_type, label)
+    if row_type == "pairs":
         answers = [_turns(cells, cells.get(name)) for name in ANSWERS[row_type]]
-    if answers and any(turns[0]["role"] not in ("assistant", "tool") for turns in answers):
-        return _implicit(cells, answers)
+        if any(turns[0]["role"] not in ("assistant", "tool") for turns in answers):
+            return _implicit(cells, answers)
     layout = form.layout
     if layout == AUTO:
-        names = ("messages", "conversations", *_ANSWERED)
-        layout_name = next(
-            (name for name in names if cells.get(LAYOUTS[name].column) is not None), None
-        )
-        if layout_name is None:
-            needed = " and ".join((*ANSWERS[row_type], *((LABEL,) if row_type == "judged" else ())))
-            what = "a prompt"
-            if needed:
-                what = f"a prompt beside {needed}"
-            raise RowRejected(
-                "unknown_layout", f"no column of {what}; there are {preview(list(row))}"
-            )
-        layout = layout_name
-    if layout in ("messages", "conversations"):
-        keys = {"role": "role", "content": "content"}
-        if layout == "conversations":
-            keys = {"role": "from", "content": "value"}
-        chat = read_messages(cells, cells.get(layout), **keys)
-        if row_type == "judged":
-            chat, answers = _without_last(chat), [chat.messages[-1:]]
-    else:
+        layout = _layout_of_prompt(cells, row_type)
+    if layout not in ("messages", "conversations"):
         chat, answers = _single(cells, layout, row_type, answers)
+        return _question(chat, answers, label)
+    keys = {"role": "role", "content": "content"}
+    if layout == "conversations":
+        keys = {"role": "from", "content": "value"}
+    chat = read_messages(cells, cells.get(layout), **keys)
+    if row_type == "judged":
+        answers = [chat.messages[-1:]]
+        chat = _without_last(chat)
     return _question(chat, answers, label)
+
+
+def _layout_of_prompt(cells: Cells, row_type: Kind) -> str:
+    """Return the first layout whose column the row has. Raises `RowRejected` if it has none."""
+    for name in ("messages", "conversations", *_ANSWERED):
+        if cells.get(LAYOUTS[name].column) is not None:
+            return name
+    needed = [*ANSWERS[row_type]]
+    if row_type == "judged":
+        needed.append(LABEL)
+    what = "column of a prompt"
+    if needed:
+        what = f"column of a prompt beside {' and '.join(needed)}"
+    raise _missing(cells, what)
+
+
+def _missing(cells: Cells, what: str) -> RowRejected:
+    return RowRejected("unknown_layout", f"no {what}; there are {preview(list(cells.row))}")
 
 
 def _turns(cells: Cells, value: object) -> list[Message]:
@@ -166,10 +168,7 @@ def _single(
         if value is None and layout == "prompt_completion":
             value = cells.get("response")
         if value is None:
-            raise RowRejected(
-                "unknown_layout",
-                f"no column {cells.name(name)}; there are {preview(list(cells.row))}",
-            )
+            raise _missing(cells, f"column {cells.name(name)}")
         answers = [_turns(cells, value)]
     stand_in = Cells({**cells.row, cells.name(name): _SOME_ANSWER}, cells.columns)
     chat = LAYOUTS[layout].read(stand_in)
