@@ -181,23 +181,7 @@ def blend_of(value: object) -> object:
     A path to a blend file, a path (or paths) to data, a mapping, or a list of datasets.
     """
     if isinstance(value, str | PurePath):
-        refuse_credentials(value)
-        path = path_of(value)
-        record = _blend_file(path)
-        if record is None:
-            return plain([path])
-        groups = {
-            name: sources
-            for name, sources in record.items()
-            if name in _GROUPS and isinstance(sources, list)
-        }
-        return {
-            **record,
-            **{
-                name: [_source(source, name, path) for source in group]
-                for name, group in groups.items()
-            },
-        }
+        return _blend_of_path(value)
     if isinstance(value, Mapping):
         if _GROUPS.isdisjoint(value):
             return {"datasets": [value]}
@@ -208,6 +192,20 @@ def blend_of(value: object) -> object:
             return plain(paths)
         return {"datasets": list(value)}
     return value
+
+
+def _blend_of_path(value: str | PurePath) -> dict[str, Any]:
+    """Read a blend file, or make a blend of a path to data."""
+    refuse_credentials(value)
+    path = path_of(value)
+    record = _blend_file(path)
+    if record is None:
+        return plain([path])
+    blend = dict(record)
+    for name, sources in record.items():
+        if name in _GROUPS and isinstance(sources, list):
+            blend[name] = [_source(source, name, path) for source in sources]
+    return blend
 
 
 def is_blend_file(path: Path) -> bool:

@@ -146,18 +146,23 @@ def choose(
     for number in (TRAIN, VALID, TEST):
         _weigh([dataset.source for dataset in datasets], data, number, seed, left_out[WEIGHT])
     times_taken = [rows.per_sequence(rows.copies) for rows in data]
-    repeated = {"tokens": 0, "labels": 0}
-    for rows, times in zip(data, times_taken, strict=True):
-        repeated["tokens"] += int(((times - 1) * rows.origins.lengths).sum())
-        repeated["labels"] += int(((times - 1) * rows.origins.labels).sum())
     return Choice(
         [rows.per_sequence(rows.side) for rows in data],
         times_taken,
         left_out,
-        repeated,
+        _count_repeated(data, times_taken),
         units,
         _count_duplicates(data, repeats, near),
     )
+
+
+def _count_repeated(data: Sequence[_DatasetRows], times_taken: Sequence[I64]) -> dict[str, int]:
+    """Count the tokens and labels that are taken again."""
+    repeated = {"tokens": 0, "labels": 0}
+    for rows, times in zip(data, times_taken, strict=True):
+        repeated["tokens"] += int(((times - 1) * rows.origins.lengths).sum())
+        repeated["labels"] += int(((times - 1) * rows.origins.labels).sum())
+    return repeated
 
 
 def _cut(data: Sequence[_DatasetRows], values: npt.NDArray[Value]) -> list[npt.NDArray[Value]]:

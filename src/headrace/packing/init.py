@@ -448,14 +448,22 @@ def _mapping(sampled: Sampled, file: str) -> dict[str, str]:
     )
 
 
-def _of_list(name: str, value: object) -> dict[str, str]:
-    """Return a mapping for a column of messages or of tokens; empty for others."""
+def _list_in(value: object) -> Sequence[Any]:
+    """Return a list, which may be written as JSON; empty for other values."""
     if isinstance(value, str) and value[:1] == "[":
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
-            return {}
-    if not isinstance(value, Sequence) or isinstance(value, str) or not value:
+            return ()
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return value
+    return ()
+
+
+def _of_list(name: str, value: object) -> dict[str, str]:
+    """Return a mapping for a column of messages or of tokens; empty for others."""
+    value = _list_in(value)
+    if not value:
         return {}
     if all(isinstance(number, int) and not isinstance(number, bool) for number in value):
         return {"input_ids": name}

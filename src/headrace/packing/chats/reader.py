@@ -88,19 +88,7 @@ def read_rows(
     if path.suffix == NPY:
         yield from _sequences_of_bins(path, name, part, alignment, batch_rows)
         return
-    try:
-        file_type = detect(path)
-    except (
-        InputError
-    ):  # a text that does not begin with JSON may be JSON lines whose first lines are broken
-        known = file_type_of_name(path.name)
-        if (
-            known is None
-            or known.format.name != "jsonl"
-            or _CONTROL.search(next(_chunks(path, known), b""))
-        ):
-            raise
-        file_type = known
+    file_type = _detected(path)
     if holds_nothing(path, file_type):
         return
     is_lines = file_type.format.name == "jsonl"
@@ -133,6 +121,22 @@ def read_rows(
             size = 0
     if rows:
         yield RowBatch(name, unit, numbers, rows)
+
+
+def _detected(path: Path) -> FileType:
+    """Detect the type of a file of chats. Raises `InputError`."""
+    try:
+        return detect(path)
+    except InputError:
+        # a text that does not begin with JSON may be JSON lines whose first lines are broken
+        known = file_type_of_name(path.name)
+        if (
+            known is None
+            or known.format.name != "jsonl"
+            or _CONTROL.search(next(_chunks(path, known), b""))
+        ):
+            raise
+        return known
 
 
 def _sequences_of_bins(

@@ -266,10 +266,8 @@ class ChatEncoder:
                 contents[number] = content_of(sample)
                 if isinstance(sample, Conversation):
                     chats.append((number, *self._ready(sample)))
-                elif isinstance(sample, Text):
-                    drafts.append(self._draft_of_text(number, sample))
                 else:
-                    drafts.append(self._draft_of_tokens(number, sample))
+                    drafts.append(self._draft_of(number, sample))
             except RowRejected as wrong:
                 rejected.append(Rejected(number, wrong.reason, wrong.detail))
         outcomes = []
@@ -340,6 +338,11 @@ class ChatEncoder:
             draft.ids = np.array(ids, np.int32)
             draft.mask = mask_of_runs(runs, len(ids))
         return draft
+
+    def _draft_of(self, row: int, sample: Text | TokenSample) -> _SequenceDraft:
+        if isinstance(sample, Text):
+            return self._draft_of_text(row, sample)
+        return self._draft_of_tokens(row, sample)
 
     def _draft_of_text(self, row: int, sample: Text) -> _SequenceDraft:
         check_text(sample.text)

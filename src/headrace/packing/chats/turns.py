@@ -96,23 +96,14 @@ def turn_borders(
     """
     messages = chat.messages
     trained = [index for index, weight in enumerate(chat.weights) if weight]
-    lead = None
-    for index, message in enumerate(messages):
-        if message["role"] not in ("system", "developer"):
-            lead = index
-            break
+    lead = _lead_of(messages)
     if lead is None or len(trained) != len(spans) or trained[:1] < [lead]:
         return []
     leading = messages[:lead]
     one = written([*leading, _USER]) or ""
     head = _head_length(written, leading, text, one)
-    if head is None:
+    if head is None or not _rest_is_apart(written, chat, lead, text[head:]):
         return []
-    if leading or chat.tools:
-        changed = [{**message, "content": "x"} for message in leading]
-        other = written([*changed, *messages[lead:]], with_tools=False)
-        if other is None or not other.endswith(text[head:]):
-            return []
 
     prompted = written([*leading, _USER], prompt=True) or ""
     prompt = ""
@@ -130,6 +121,14 @@ def turn_borders(
             if shorter and text.startswith(shorter):
                 at[index] = len(shorter)
     return _rising_borders(at, messages)
+
+
+def _lead_of(messages: Sequence[Message]) -> int | None:
+    """Count the messages before the first turn; None if there is no turn."""
+    for index, message in enumerate(messages):
+        if message["role"] not in ("system", "developer"):
+            return index
+    return None
 
 
 def _head_length(written: Write, leading: Sequence[Message], text: str, one: str) -> int | None:
@@ -155,6 +154,15 @@ def _head_length(written: Write, leading: Sequence[Message], text: str, one: str
         if text.startswith(head):
             return len(head)
     return None
+
+
+def _rest_is_apart(written: Write, chat: Conversation, lead: int, rest: str) -> bool:
+    """Return whether the text after the head stays the same with another head."""
+    if not lead and not chat.tools:
+        return True
+    changed = [{**message, "content": "x"} for message in chat.messages[:lead]]
+    other = written([*changed, *chat.messages[lead:]], with_tools=False)
+    return other is not None and other.endswith(rest)
 
 
 def _rising_borders(at: Mapping[int, int], messages: Sequence[Message]) -> list[Border]:

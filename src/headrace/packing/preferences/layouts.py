@@ -82,9 +82,7 @@ def question_of(row: Mapping[str, Any], form: ChatForm, row_type: Kind) -> Quest
         label = _label(cells)
     answers = []
     if row_type == "pairs":
-        for name in ANSWERS[row_type]:
-            if cells.get(name) is None:
-                raise _missing(cells, f"column {cells.name(name)}")
+        _check_answers(cells)
     if form.layout == "raw_completion":
         return _raw(cells, row_type, label)
     if row_type == "pairs":
@@ -105,6 +103,13 @@ def question_of(row: Mapping[str, Any], form: ChatForm, row_type: Kind) -> Quest
         answers = [chat.messages[-1:]]
         chat = _without_last(chat)
     return _question(chat, answers, label)
+
+
+def _check_answers(cells: Cells) -> None:
+    """Raise `RowRejected` unless the row has both answers of a pair."""
+    for name in ANSWERS["pairs"]:
+        if cells.get(name) is None:
+            raise _missing(cells, f"column {cells.name(name)}")
 
 
 def _layout_of_prompt(cells: Cells, row_type: Kind) -> str:
