@@ -311,7 +311,10 @@ class _Noted:
 
 
 class _ArrayRecord(NamedTuple):
-    """An array as a pickle records it. dtype: of numbers; None for objects, whose data is a list."""
+    """An array as a pickle records it.
+
+    dtype: of its numbers; None for an array of objects, whose data is a list.
+    """
 
     length: int
     dtype: np.dtype[Any] | None
@@ -374,12 +377,17 @@ def _array_record(noted: _Noted) -> _ArrayRecord:
             raise ValueError(f"byte order {order!r:.60}")
     except (AttributeError, TypeError, ValueError, LookupError) as error:
         raise ValueError(f"an array that is damaged ({error})") from error
-    if not isinstance(shape, tuple) or len(shape) != 1 or not isinstance(shape[0], int):
-        raise ValueError(f"an array of shape {shape!r:.60}; packed data has one axis")
+    length = _only_axis(shape)
     if text in ("O", "O8"):
-        return _ArrayRecord(shape[0], None, data)
+        return _ArrayRecord(length, None, data)
     if text not in _PLAIN:
         raise ValueError(f"an array of type {text!r:.60}")
     if order != ">":
         order = "<"
-    return _ArrayRecord(shape[0], np.dtype(order + text), data)
+    return _ArrayRecord(length, np.dtype(order + text), data)
+
+
+def _only_axis(shape: Any) -> int:
+    if not isinstance(shape, tuple) or len(shape) != 1 or not isinstance(shape[0], int):
+        raise ValueError(f"an array of shape {shape!r:.60}; packed data has one axis")
+    return shape[0]
