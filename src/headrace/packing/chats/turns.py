@@ -156,13 +156,13 @@ def _head_length(written: Write, leading: Sequence[Message], text: str, one: str
     return None
 
 
-def _rest_is_apart(written: Write, chat: Conversation, lead: int, rest: str) -> bool:
+def _rest_is_apart(written: Write, chat: Conversation, lead: int, tail: str) -> bool:
     """Return whether the text after the head stays the same with another head."""
     if not lead and not chat.tools:
         return True
     changed = [{**message, "content": "x"} for message in chat.messages[:lead]]
     other = written([*changed, *chat.messages[lead:]], with_tools=False)
-    return other is not None and other.endswith(rest)
+    return other is not None and other.endswith(tail)
 
 
 def _rising_borders(at: Mapping[int, int], messages: Sequence[Message]) -> list[Border]:
