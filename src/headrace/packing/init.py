@@ -355,11 +355,10 @@ def _look(listing: Listing, tokenizer: str | None) -> _Look:
             rejected[number] = sample.reason
         else:
             read.append(sample)
-    layouts = Counter(
-        layout_of(row, mapping)
-        for number, row in enumerate(rows)
-        if number not in rejected and isinstance(row, Mapping)
-    )
+    layouts = Counter[str]()
+    for number, row in enumerate(rows):
+        if number not in rejected and isinstance(row, Mapping):
+            layouts[layout_of(row, mapping)] += 1
     tokens = np.array([_length(sample) for sample in read], np.int64)
     how = "counted"
     if not isinstance(read[0], TokenSample) and tokenizer is None:
@@ -405,13 +404,12 @@ def _length(sample: Sample) -> int:
         return len(sample.ids)
     if not isinstance(sample, Conversation):
         return len(sample.text) // _CHARACTERS_A_TOKEN
-    texts = [
-        str(value)
-        for message in sample.messages
-        for name, value in message.items()
-        if name != "role"
-    ]
-    return sum(map(len, (*texts, str(sample.tools or "")))) // _CHARACTERS_A_TOKEN
+    characters = len(str(sample.tools or ""))
+    for message in sample.messages:
+        for name, value in message.items():
+            if name != "role":
+                characters += len(str(value))
+    return characters // _CHARACTERS_A_TOKEN
 
 
 def _mapping(sampled: Sampled, file: str) -> dict[str, str]:
@@ -519,9 +517,9 @@ def split_by_names(
         parts = {split: {"path": [paths[name] for name in names]} for split, names in files.items()}
         return per_split(parts), f"Files are named after splits, and stay in them: {listed}."
     list_files(with_paths(dataset["path"]))  # raises for files of several splits, as the run would
-    for column in (
-        name for name in sampled.columns if name.lower() in ("split", "subset", "partition")
-    ):
+    for column in sampled.columns:
+        if column.lower() not in ("split", "subset", "partition"):
+            continue
         words = sorted({str(row[column]) for row in sampled.rows if isinstance(row, Mapping)})
         if not all(word.lower() in _SPLIT_WORDS for word in words):
             continue
@@ -555,14 +553,14 @@ def preference_sections(options: AskedPreferences) -> tuple[list[Section], str]:
     sampled = read_some(listing)
     row_type, mapping = _kind_and_mapping(sampled, options.kind, listing.names[0])
     form = ChatForm(mapping=mapping)
-    questions = [_try(question_of, row, form, row_type) for row in sampled.rows]
     rejected = {}
-    for index, question in enumerate(questions):
+    rows: list[dict[str, Any]] = []
+    for index, row in enumerate(sampled.rows):
+        question = _try(question_of, row, form, row_type)
         if isinstance(question, RowRejected):
             rejected[index] = question.reason
-    rows = [
-        row for question in questions if isinstance(question, Question) for row in question.rows()
-    ]
+        else:
+            rows += question.rows()
     if tokenizer is not None:
         lengths = _encoded(rows, FORMS[False], tokenizer).lengths
         how = "counted with this tokenizer"

@@ -159,8 +159,10 @@ def content_of(sample: Sample) -> bytes:
         return blake2b(sample.ids.astype("<i8").tobytes(), digest_size=16).digest()
     if isinstance(sample, Text):
         return digest_of_texts([sample.text[: sample.trained_from].strip() or sample.text])
-    questions = [message["content"] for message in sample.messages if message["role"] == "user"]
-    questions = [text for text in questions if text.strip()]
+    questions = []
+    for message in sample.messages:
+        if message["role"] == "user" and message["content"].strip():
+            questions.append(message["content"])
     return digest_of_texts(questions or [message["content"] for message in sample.messages])
 
 

@@ -385,10 +385,10 @@ class ChatEncoder:
                 continue
             tokens = self._tokens_at_borders(draft, outcome[0])
             if tokens and tokens[0] is not None:
-                pairs = zip(tokens, outcome[0].boundaries, strict=True)
-                turns[number] = [
-                    Border(token, border.user) for token, border in pairs if token is not None
-                ]
+                turns[number] = []
+                for token, border in zip(tokens, outcome[0].boundaries, strict=True):
+                    if token is not None:
+                        turns[number].append(Border(token, border.user))
         return turns
 
     def _tokens_at_borders(self, draft: _SequenceDraft, rendered: Rendered) -> Sequence[int | None]:
