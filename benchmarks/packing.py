@@ -42,7 +42,12 @@ from headrace.packing.storage.packed_parquet import (
     read_parquet,
     rows_of,
 )
-from headrace.packing.storage.spool import Spool, SpoolWriter, gather, materialise_bin_arrays
+from headrace.packing.storage.spool import (
+    SequenceSpool,
+    SpoolWriter,
+    gather,
+    materialise_bin_arrays,
+)
 from headrace.run.context import TaskFiles
 
 CAPACITY = 4096
@@ -106,7 +111,7 @@ class Made:
             with SpoolWriter(files, "spool") as writer:
                 writer.add(*kept.take(fitting))
             files.publish(lambda event: None)
-        self.spool = Spool.open(self.directory)
+        self.spool = SequenceSpool.open(self.directory)
         kept_bins = root / f"bins-{bins}.npz"
         if not kept_bins.exists():  # packed in another process than is measured
             chosen = packing_data.repeated(self.spool, bins * CAPACITY)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.packing.storage.spool import Spool
+from headrace.packing.storage.spool import SequenceSpool
 
 _TURN = 6_000
 
@@ -22,7 +22,7 @@ def lognormal(count: int, capacity: int, mean: float = 600.0, seed: int = 0) -> 
     return np.clip(drawn, 4, capacity).astype(np.int64)
 
 
-def tokens(root: Path, data: Path) -> tuple[Spool, str]:
+def tokens(root: Path, data: Path) -> tuple[SequenceSpool, str]:
     """Tokenised conversations and what they are. data: a directory with job5-* folders; without it they are drawn."""
     kept = root / "tokens.npz"
     if not kept.exists():
@@ -32,10 +32,12 @@ def tokens(root: Path, data: Path) -> tuple[Spool, str]:
             kept, tokens=made.tokens, mask=made.mask, lengths=made.lengths, what=np.array(what)
         )
     with np.load(kept) as found:
-        return Spool.of_arrays(found["tokens"], found["mask"], found["lengths"]), str(found["what"])
+        return SequenceSpool.of_arrays(found["tokens"], found["mask"], found["lengths"]), str(
+            found["what"]
+        )
 
 
-def repeated(spool: Spool, tokens_wanted: int, seed: int = 0) -> np.ndarray:
+def repeated(spool: SequenceSpool, tokens_wanted: int, seed: int = 0) -> np.ndarray:
     """Sequences of a spool drawn with replacement until they have so many tokens."""
     rng = np.random.default_rng(seed)
     count = int(1.05 * tokens_wanted / spool.lengths.mean()) + 100
@@ -46,7 +48,7 @@ def repeated(spool: Spool, tokens_wanted: int, seed: int = 0) -> np.ndarray:
     return chosen[:enough]
 
 
-def _drawn() -> Spool:
+def _drawn() -> SequenceSpool:
     """Phrases of a fixed book, Zipf distributed: neither random nor constant to a codec."""
     rng = np.random.default_rng(0)
     book = rng.zipf(1.25, (20_000, 12)) % 150_000
@@ -57,10 +59,10 @@ def _drawn() -> Spool:
     half = np.repeat((lengths // 2)[:, None], 2, 1)
     half[:, 1] = lengths - half[:, 0]
     mask = np.repeat(np.tile([0, 1], len(lengths)), half.ravel())
-    return Spool.of_arrays(flat, mask, lengths)
+    return SequenceSpool.of_arrays(flat, mask, lengths)
 
 
-def _real(data: Path) -> tuple[Spool, str] | None:
+def _real(data: Path) -> tuple[SequenceSpool, str] | None:
     try:
         from tokenizers import Tokenizer
     except ImportError:
@@ -81,7 +83,7 @@ def _real(data: Path) -> tuple[Spool, str] | None:
     ends = np.cumsum([len(row) for row in turns])
     lengths = np.diff(np.concatenate([[0], np.cumsum(sizes)[ends - 1]]))
     what = f"{len(lengths):,} real conversations (GSM8K, tool calls, reasoning; Qwen3 tokenizer)"
-    return Spool.of_arrays(flat, np.repeat(learned, sizes), lengths), what
+    return SequenceSpool.of_arrays(flat, np.repeat(learned, sizes), lengths), what
 
 
 def sources(

@@ -89,7 +89,7 @@ class Bins:
     """Bin b holds sequences[offsets[b] : offsets[b + 1]], in the order in which they will lie in
     it.
 
-    offsets: int64 [bins + 1], from 0, never falling; sequences: int64 [n], places in the array of
+    offsets: int64 [bins + 1], from 0, never falling; sequences: int64 [n], indices in the array of
     lengths. Raises `ValueError` if the two do not fit together.
     """
 

@@ -189,7 +189,7 @@ def _in_one_order(
     mixed = lengths[order]
     remainder = _Rest(mixed, capacity)
     sizes = mixed.tolist()
-    bin_numbers = remainder.places
+    bin_numbers = remainder.bin_of_sequence
     little = int(2 * mixed.mean()) + 1
     if max_sequences is None:
         most = len(sizes)
@@ -223,13 +223,13 @@ def _in_one_order(
 class _Rest:
     """The sequences that are in no bin yet, by length.
 
-    places: the bin of each sequence, -1 for none.
+    bin_of_sequence: the bin of each sequence, -1 for none.
     """
 
     def __init__(self, lengths: I64, capacity: int) -> None:
         counts = np.bincount(lengths, minlength=capacity + 1)
         self.left = len(lengths)
-        self.places = [-1] * len(lengths)
+        self.bin_of_sequence = [-1] * len(lengths)
         self._counts: list[int] = counts.tolist()
         self._ends: list[int] = np.cumsum(counts).tolist()
         self._by_length: list[int] = np.argsort(lengths, kind="stable").tolist()
@@ -239,7 +239,7 @@ class _Rest:
 
     def take(self, sequence: int, length: int, number: int) -> None:
         """Put a sequence into a bin."""
-        self.places[sequence] = number
+        self.bin_of_sequence[sequence] = number
         self.left -= 1
         self._counts[length] -= 1
         if self._counts[length] < 2:
@@ -251,7 +251,7 @@ class _Rest:
         while True:
             self._ends[length] -= 1
             sequence = self._by_length[self._ends[length]]
-            if self.places[sequence] < 0:
+            if self.bin_of_sequence[sequence] < 0:
                 return sequence
 
     def completing(self, room: int, *, pairs: bool, turn: int) -> tuple[int, ...]:

@@ -26,7 +26,7 @@ from headrace.errors import InputError, SettingsError
 from headrace.formats.listing import list_files
 from headrace.formats.registry import file_type_of_name, stem_of_name
 from headrace.formats.strict_json import loads
-from headrace.packing.chats.settings import RowForm
+from headrace.packing.chats.settings import ChatForm
 from headrace.settings import Settings
 from headrace.storage.places import expanded, is_address, path_of
 from headrace.storage.settings import Places
@@ -39,7 +39,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _GROUPS = frozenset(("datasets", "train", "val", "valid", "test"))
 
 
-class Source(RowForm):
+class BlendSource(ChatForm):
     """One dataset of a blend.
 
     name: a directory of the output is called so: letters, digits, ".", "_", "-".
@@ -76,13 +76,13 @@ class Source(RowForm):
 
 
 @dataclass(frozen=True)
-class Dataset:
+class BlendDataset:
     """A source with its files.
 
     split: given by a blend per split, else None. names: of the files, unique in the run.
     """
 
-    source: Source
+    source: BlendSource
     split: Split | None
     paths: Sequence[Path]
     names: Sequence[str]
@@ -92,10 +92,10 @@ class Dataset:
 class SourceBlend(Settings):
     """The datasets to split by ratio, or those of each split. Exactly one of the two forms."""
 
-    datasets: tuple[Source, ...] = ()
-    train: tuple[Source, ...] = ()
-    valid: tuple[Source, ...] = ()
-    test: tuple[Source, ...] = ()
+    datasets: tuple[BlendSource, ...] = ()
+    train: tuple[BlendSource, ...] = ()
+    valid: tuple[BlendSource, ...] = ()
+    test: tuple[BlendSource, ...] = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -147,17 +147,17 @@ class SourceBlend(Settings):
                 )
         return self
 
-    def groups(self) -> list[tuple[Split | None, tuple[Source, ...]]]:
+    def groups(self) -> list[tuple[Split | None, tuple[BlendSource, ...]]]:
         """List (split, its datasets), or one (None, datasets) if rows are split by ratio."""
         if self.datasets:
             return [(None, self.datasets)]
-        result: list[tuple[Split | None, tuple[Source, ...]]] = []
+        result: list[tuple[Split | None, tuple[BlendSource, ...]]] = []
         for split in SPLITS:
             if getattr(self, split):
                 result.append((split, getattr(self, split)))
         return result
 
-    def find_files(self) -> list[Dataset]:
+    def find_files(self) -> list[BlendDataset]:
         """List the datasets with a weight above 0 and their files, in the order of the blend."""
         datasets = []
         for split, source in (
@@ -171,7 +171,7 @@ class SourceBlend(Settings):
                     prefix = f"{split}/{source.name}"
                 names = [f"{prefix}/{name}" for name in listing.names]
                 paths = [listing.path(index) for index in range(len(names))]
-                datasets.append(Dataset(source, split, paths, names, listing.sizes.tolist()))
+                datasets.append(BlendDataset(source, split, paths, names, listing.sizes.tolist()))
         return datasets
 
 
@@ -181,23 +181,7 @@ def blend_of(value: object) -> object:
     A path to a blend file, a path (or paths) to data, a mapping, or a list of datasets.
     """
     if isinstance(value, str | PurePath):
-        refuse_credentials(value)
-        path = path_of(value)
-        record = _blend_file(path)
-        if record is None:
-            return plain([path])
-        groups = {
-            name: sources
-            for name, sources in record.items()
-            if name in _GROUPS and isinstance(sources, list)
-        }
-        return {
-            **record,
-            **{
-                name: [_source(source, name, path) for source in group]
-                for name, group in groups.items()
-            },
-        }
+        return _blend_of_path(value)
     if isinstance(value, Mapping):
         if _GROUPS.isdisjoint(value):
             return {"datasets": [value]}
@@ -208,6 +192,20 @@ def blend_of(value: object) -> object:
             return plain(paths)
         return {"datasets": list(value)}
     return value
+
+
+def _blend_of_path(value: str | PurePath) -> dict[str, Any]:
+    """Read a blend file, or make a blend of a path to data."""
+    refuse_credentials(value)
+    path = path_of(value)
+    record = _blend_file(path)
+    if record is None:
+        return plain([path])
+    blend = dict(record)
+    for name, sources in record.items():
+        if name in _GROUPS and isinstance(sources, list):
+            blend[name] = [_source(source, name, path) for source in sources]
+    return blend
 
 
 def is_blend_file(path: Path) -> bool:

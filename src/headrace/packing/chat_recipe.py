@@ -91,7 +91,7 @@ class ChatRecipe(RecipeSettings, ChatSettings):
     def several_sources(self) -> bool:
         """Return whether a split may hold rows of more than one dataset."""
         return any(
-            sum(each.weight > 0 for each in sources) > 1 for _, sources in self.blend.groups()
+            sum(source.weight > 0 for source in sources) > 1 for _, sources in self.blend.groups()
         )
 
     @property
@@ -123,15 +123,15 @@ class ChatRecipe(RecipeSettings, ChatSettings):
         """
         pairs = [
             pair
-            for each in self.blend.find_files()
-            for pair in zip(each.paths, each.names, strict=True)
+            for dataset in self.blend.find_files()
+            for pair in zip(dataset.paths, dataset.names, strict=True)
         ]
         return sorted(pairs, key=lambda pair: pair[1])
 
     def source_places(self) -> Sequence[str | Path]:
         """The files, directories and patterns of all datasets, as given."""
         return [
-            place for _, sources in self.blend.groups() for each in sources for place in each.path
+            path for _, sources in self.blend.groups() for source in sources for path in source.path
         ]
 
     def identity_settings(self) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from headrace.arrays import I64, U8, U64, Bools, least_of_component, number_rows
 from headrace.digest import derive_key
 from headrace.errors import InputError
 from headrace.keyed_hash import hash_words
-from headrace.packing.blend import SPLITS, Dataset, Source, Split
+from headrace.packing.blend import SPLITS, BlendDataset, BlendSource, Split
 from headrace.packing.sequences import Origins
 from headrace.settings import Duplicates
 
@@ -80,7 +80,7 @@ class Choice:
 
 
 @dataclass
-class _Rows:
+class _DatasetRows:
     """The rows of a dataset. side: the split of each row, [rows]."""
 
     origins: Origins
@@ -102,7 +102,7 @@ class _Rows:
 
 
 def choose(
-    datasets: Sequence[Dataset],
+    datasets: Sequence[BlendDataset],
     origins: Sequence[Origins],
     *,
     ratios: Mapping[Split, float],
@@ -119,88 +119,124 @@ def choose(
     settings ask for them.
     """
     data = [
-        _Rows(dataset, np.full(len(dataset.first_of_row), TRAIN, np.uint8)) for dataset in origins
+        _DatasetRows(dataset, np.full(len(dataset.first_of_row), TRAIN, np.uint8))
+        for dataset in origins
     ]
-    cuts = np.cumsum([len(rows.first) for rows in data])[:-1]
-    if near is None:
-        nearly = None
-    else:
-        nearly = near.group
-    if duplicates == "allow":
-        repeats = None
-    else:
-        repeats = find_repeats(origins, least_tokens, nearly)
-    if duplicates == "count":
-        joined = None
-    else:
-        joined = repeats
+    repeats = None
+    if duplicates != "allow":
+        repeats = find_repeats(origins, least_tokens, None if near is None else near.group)
     left_out = {reason: Counter[str]() for reason in REASONS}
-    units: list[tuple[str, Mapping[Split, int]]] = []
     if repeats is not None and duplicates == "drop":
-        for rows, copies in zip(data, np.split(repeats.is_copy, cuts), strict=True):
+        for rows, copies in zip(data, _cut(data, repeats.is_copy), strict=True):
             rows.leave_out(copies, left_out[DUPLICATE])
+    joined = None
+    if duplicates != "count":
+        joined = repeats
     fixed_splits = [dataset.split for dataset in datasets if dataset.split is not None]
-    if joined is not None and not fixed_splits:
-        halves = (np.split(half, cuts) for half in (joined.unit_high, joined.unit_low))
-        for rows, high, low in zip(data, *halves, strict=True):
-            rows.units = high, low
-    if keyed:
-        high, low = (np.concatenate([rows.units[half] for rows in data]) for half in (0, 1))
+    units: list[tuple[str, Mapping[Split, int]]] = []
     if fixed_splits:
         for rows, split in zip(data, fixed_splits, strict=True):
             rows.side[rows.side != NOWHERE] = SPLITS.index(split)
         if keyed:
-            _keep_apart(data, np.split(number_rows(high, low), cuts), KEY_IN, left_out)
+            _keep_apart(data, number_rows(*_units(data)), KEY_IN, left_out)
         if joined is not None:
-            _keep_apart(data, np.split(joined.unit, cuts), CONTENT_IN, left_out)
-    elif keyed:
-        side = np.concatenate([rows.side for rows in data])
-        selected = side != NOWHERE
-        side[selected], counts = split_units(
-            high[selected], low[selected], ratios, "conversation keys of the blend"
-        )
-        for rows, part in zip(data, np.split(side, cuts), strict=True):
-            rows.side = part
-        units.append(("keys", counts))
+            _keep_apart(data, joined.unit, CONTENT_IN, left_out)
     else:
-        units += _split_each(datasets, data, ratios, None if joined is None else joined.unit)
+        units = _draw_splits(datasets, data, ratios, joined, keyed=keyed)
     for number in (TRAIN, VALID, TEST):
         _weigh([dataset.source for dataset in datasets], data, number, seed, left_out[WEIGHT])
-    found = None
-    if repeats is not None:
-        side = np.concatenate([rows.side for rows in data])
-        unit = repeats.unit
-        earliest = np.full(int(unit.max(initial=-1)) + 1, NOWHERE, np.uint8)
-        np.minimum.at(earliest, unit, side)
-        earlier = (side != NOWHERE) & (earliest[unit] < side)  # train, then valid
-        found = {
-            "rows": len(unit),
-            "same_content": len(unit) - int(repeats.content.max(initial=-1)) - 1,
-            "copies": int(repeats.is_copy.sum()),
-            "largest": int(np.bincount(unit).max(initial=0)),
-            "seen_in_earlier_splits": int(earlier.sum()),
-        }
-        if near is not None:
-            unequal = int((near.jaccard < 1).sum())
-            found |= {"near_pairs": unequal, "near_not_compared": near.not_compared}
     times_taken = [rows.per_sequence(rows.copies) for rows in data]
-    repeated = {"tokens": 0, "labels": 0}
-    for rows, times in zip(data, times_taken, strict=True):
-        repeated["tokens"] += int(((times - 1) * rows.origins.lengths).sum())
-        repeated["labels"] += int(((times - 1) * rows.origins.labels).sum())
     return Choice(
         [rows.per_sequence(rows.side) for rows in data],
         times_taken,
         left_out,
-        repeated,
+        _count_repeated(data, times_taken),
         units,
-        found,
+        _count_duplicates(data, repeats, near),
     )
 
 
+def _count_repeated(data: Sequence[_DatasetRows], times_taken: Sequence[I64]) -> dict[str, int]:
+    """Count the tokens and labels that are taken again."""
+    repeated = {"tokens": 0, "labels": 0}
+    for rows, times in zip(data, times_taken, strict=True):
+        repeated["tokens"] += int(((times - 1) * rows.origins.lengths).sum())
+        repeated["labels"] += int(((times - 1) * rows.origins.labels).sum())
+    return repeated
+
+
+def _cut(data: Sequence[_DatasetRows], values: npt.NDArray[Value]) -> list[npt.NDArray[Value]]:
+    """Cut one value for each of all rows into those of each dataset."""
+    return np.split(values, np.cumsum([len(rows.first) for rows in data])[:-1])
+
+
+def _units(data: Sequence[_DatasetRows]) -> tuple[U64, U64]:
+    """Return the high and low halves of the unit hashes of all rows."""
+    high = np.concatenate([rows.units[0] for rows in data])
+    low = np.concatenate([rows.units[1] for rows in data])
+    return high, low
+
+
+def _draw_splits(
+    datasets: Sequence[BlendDataset],
+    data: Sequence[_DatasetRows],
+    ratios: Mapping[Split, float],
+    joined: RowRepeats | None,
+    *,
+    keyed: bool,
+) -> list[tuple[str, Mapping[Split, int]]]:
+    """Draw the split of each row by its unit; return the units of each split.
+
+    joined: rows whose components are the units; None if every row keeps its own unit. keyed: draw
+    from all datasets together.
+    """
+    if joined is not None:
+        halves = (_cut(data, half) for half in (joined.unit_high, joined.unit_low))
+        for rows, high, low in zip(data, *halves, strict=True):
+            rows.units = high, low
+    if not keyed:
+        return _split_each(datasets, data, ratios, None if joined is None else joined.unit)
+    high, low = _units(data)
+    side = np.concatenate([rows.side for rows in data])
+    selected = side != NOWHERE
+    side[selected], counts = split_units(
+        high[selected], low[selected], ratios, "conversation keys of the blend"
+    )
+    for rows, dataset_side in zip(data, _cut(data, side), strict=True):
+        rows.side = dataset_side
+    return [("keys", counts)]
+
+
+def _count_duplicates(
+    data: Sequence[_DatasetRows], repeats: RowRepeats | None, near: Near | None
+) -> dict[str, int] | None:
+    """Count the rows that repeat others, and those whose unit is also in an earlier split.
+
+    None if rows were not compared.
+    """
+    if repeats is None:
+        return None
+    side = np.concatenate([rows.side for rows in data])
+    unit = repeats.unit
+    earliest = np.full(int(unit.max(initial=-1)) + 1, NOWHERE, np.uint8)
+    np.minimum.at(earliest, unit, side)
+    earlier = (side != NOWHERE) & (earliest[unit] < side)  # train, then valid
+    counts = {
+        "rows": len(unit),
+        "same_content": len(unit) - int(repeats.content.max(initial=-1)) - 1,
+        "copies": int(repeats.is_copy.sum()),
+        "largest": int(np.bincount(unit).max(initial=0)),
+        "seen_in_earlier_splits": int(earlier.sum()),
+    }
+    if near is not None:
+        counts["near_pairs"] = int((near.jaccard < 1).sum())
+        counts["near_not_compared"] = near.not_compared
+    return counts
+
+
 def _split_each(
-    datasets: Sequence[Dataset],
-    data: Sequence[_Rows],
+    datasets: Sequence[BlendDataset],
+    data: Sequence[_DatasetRows],
     ratios: Mapping[Split, float],
     unit: I64 | None,
 ) -> list[tuple[str, Mapping[Split, int]]]:
@@ -291,7 +327,7 @@ def split_units(
 
 
 def copies_of(
-    sources: Sequence[Source], tokens: Sequence[I64], orders: Sequence[U64], *, repeats: bool
+    sources: Sequence[BlendSource], tokens: Sequence[I64], orders: Sequence[U64], *, repeats: bool
 ) -> list[I64]:
     """Choose how many times a split takes each row of each dataset, so that token shares follow the
     weights.
@@ -344,14 +380,14 @@ def copies_of(
 
 
 def _keep_apart(
-    data: Sequence[_Rows],
-    units: Sequence[I64],
+    data: Sequence[_DatasetRows],
+    units: I64,
     reasons: tuple[str, str],
     left_out: Mapping[str, Counter[str]],
 ) -> None:
     """Leave out units that a later split also has (train, valid, test).
 
-    units: number of each row's unit.
+    units: number of the unit of each of all rows.
 
     Test keeps its units, valid keeps those that are not in test, and train keeps the rest.
     """
@@ -359,19 +395,18 @@ def _keep_apart(
         (TEST, reasons[0], (VALID, TRAIN)),
         (VALID, reasons[1], (TRAIN,)),
     ):
-        keeper_units = np.unique(
-            np.concatenate(
-                [unit[rows.side == keeper] for rows, unit in zip(data, units, strict=True)]
-            )
-        )
-        for rows, unit in zip(data, units, strict=True):
-            rows.leave_out(
-                np.isin(rows.side, others) & np.isin(unit, keeper_units), left_out[reason]
-            )
+        side = np.concatenate([rows.side for rows in data])
+        doomed = np.isin(side, others) & np.isin(units, units[side == keeper])
+        for rows, doomed_rows in zip(data, _cut(data, doomed), strict=True):
+            rows.leave_out(doomed_rows, left_out[reason])
 
 
 def _weigh(
-    sources: Sequence[Source], data: Sequence[_Rows], number: int, seed: int, left_out: Counter[str]
+    sources: Sequence[BlendSource],
+    data: Sequence[_DatasetRows],
+    number: int,
+    seed: int,
+    left_out: Counter[str],
 ) -> None:
     """Leave out or repeat rows of one split so that the token shares of its datasets follow the
     weights.
@@ -390,8 +425,10 @@ def _weigh(
         )
         words = np.stack([origins.unit_low[rows_of], number_in_file], axis=1)
         orders.append(hash_words(derive_key(seed, "packed_sequences.weight"), words)[0])
-    found = copies_of([sources[index] for index in here], tokens, orders, repeats=number == TRAIN)
-    for index, copies in zip(here, found, strict=True):
+    copies_of_dataset = copies_of(
+        [sources[index] for index in here], tokens, orders, repeats=number == TRAIN
+    )
+    for index, copies in zip(here, copies_of_dataset, strict=True):
         data[index].copies[rows[index]] = np.maximum(copies, 1)
         doomed = np.zeros(len(data[index].side), np.bool_)
         doomed[rows[index][copies == 0]] = True
@@ -399,7 +436,7 @@ def _weigh(
 
 
 @dataclass(frozen=True)
-class Repeats:
+class RowRepeats:
     """All rows of all datasets, end to end [R], compared with each other.
 
     unit: number of each row's component. unit_high, unit_low: the least hash of the component's
@@ -416,7 +453,9 @@ class Repeats:
     is_copy: Bools
 
 
-def find_repeats(origins: Sequence[Origins], least_tokens: int, near: I64 | None = None) -> Repeats:
+def find_repeats(
+    origins: Sequence[Origins], least_tokens: int, near: I64 | None = None
+) -> RowRepeats:
     """Compare all rows of all datasets. least_tokens: shorter sequences join no rows.
 
     near: a number for each of all sequences, int64. Near duplicates have the same number.
@@ -458,4 +497,4 @@ def find_repeats(origins: Sequence[Origins], least_tokens: int, near: I64 | None
     )
     is_copy = np.ones(len(counts), np.bool_)
     is_copy[first_copy] = False
-    return Repeats(unit, every.unit_high[drawn], every.unit_low[drawn], content, is_copy)
+    return RowRepeats(unit, every.unit_high[drawn], every.unit_low[drawn], content, is_copy)

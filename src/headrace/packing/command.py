@@ -73,7 +73,7 @@ def pack(
             )
         ),
     ] = None,
-    given: FlagValues,
+    flags: FlagValues,
     about: RunOptions,
 ) -> None:
     """Render, tokenise and pack chats into bins that trainers read as they are.
@@ -85,11 +85,11 @@ def pack(
 
     Example:  headrace pack bins.npy --out out --alignment legacy_roll_right
     """
-    execute(given.recipe(blend=_blend_given(blend, dataset, alignment)), out, about)
+    execute(flags.recipe(blend=_blend_given(blend, dataset, alignment)), out, about)
 
 
 def preferences(
-    blend: Blend, *, out: Out, dataset: OneDataset, given: FlagValues, about: RunOptions
+    blend: Blend, *, out: Out, dataset: OneDataset, flags: FlagValues, about: RunOptions
 ) -> None:
     """Render and tokenise preference pairs, judged answers or prompts, for DPO, KTO and GRPO
     trainers.
@@ -100,10 +100,10 @@ def preferences(
 
     Example:  headrace preferences prompts.parquet --out out --tokenizer qwen3 --kind prompts
     """
-    execute(given.recipe(blend=_blend_given(blend, dataset)), out, about)
+    execute(flags.recipe(blend=_blend_given(blend, dataset)), out, about)
 
 
-def _blend_given(paths: list[str], asked: OneDataset, alignment: Alignment | None = None) -> Any:
+def _blend_given(paths: list[str], options: OneDataset, alignment: Alignment | None = None) -> Any:
     """Read the argument BLEND; the options of a dataset apply only to the one dataset of plain
     paths.
     """
@@ -111,7 +111,7 @@ def _blend_given(paths: list[str], asked: OneDataset, alignment: Alignment | Non
     from headrace.storage.places import path_of
 
     if len(paths) == 1 and is_blend_file(path_of(paths[0])):
-        if any((asked.layout, asked.mapping, asked.filters, alignment)):
+        if any((options.layout, options.mapping, options.filters, alignment)):
             raise SettingsError(
                 f"{paths[0]}: is a blend file; write layout, mapping, filters and alignment into"
                 " its datasets"
@@ -119,17 +119,17 @@ def _blend_given(paths: list[str], asked: OneDataset, alignment: Alignment | Non
         return paths[0]
     blend: Any = blend_of(paths)
     (dataset,) = blend["datasets"]
-    if asked.layout is not None:
-        dataset["layout"] = asked.layout
-    if asked.mapping is not None:
+    if options.layout is not None:
+        dataset["layout"] = options.layout
+    if options.mapping is not None:
         dataset["mapping"] = pairs_of(
-            "--mapping", asked.mapping.split(","), "NAME=COLUMN", "user=question"
+            "--mapping", options.mapping.split(","), "NAME=COLUMN", "user=question"
         )
-    if asked.filters:
-        found = pairs_of(
-            "--filter", asked.filters, "COLUMN=WORD,...", "used_in=sft,chat", empty="take"
+    if options.filters:
+        words_by_column = pairs_of(
+            "--filter", options.filters, "COLUMN=WORD,...", "used_in=sft,chat", empty="take"
         )
-        dataset["filters"] = {name: words.split(",") for name, words in found.items()}
+        dataset["filters"] = {name: words.split(",") for name, words in words_by_column.items()}
     if alignment is not None:
         dataset["alignment"] = alignment
     return blend
@@ -162,21 +162,25 @@ def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail
         groups = [group for group in metadata["groups"] if group["split"] == split]
         for group in groups if len(groups) > 1 else ():
             table.add_row(split, group["dataset"], *_numbers([group]), "", style="dim")
-        for source, own in sorted(
+        for source, counts in sorted(
             pair for group in groups for pair in group.get("sources", {}).items()
         ):
             numbers = (
-                f"{own['rows']:,}",
-                f"{own['tokens']:,}",
-                percent(own["labels"], own["tokens"]),
+                f"{counts['rows']:,}",
+                f"{counts['tokens']:,}",
+                percent(counts["labels"], counts["tokens"]),
             )
-            of = f"{percent(own['tokens'], sum(group['tokens'] for group in groups))} of the tokens"
-            table.add_row(split, f"{source}, {of}", *numbers, style="dim")
+            share_of_tokens = percent(counts["tokens"], sum(group["tokens"] for group in groups))
+            table.add_row(
+                split, f"{source}, {share_of_tokens} of the tokens", *numbers, style="dim"
+            )
         name = "all"
         if len(groups) == 1:
             name = groups[0]["dataset"]
-        held = size(manifest.splits[split].bytes)
-        table.add_row(split, *((name,) if named else ()), *_numbers(groups), held, end_section=True)
+        stored_size = size(manifest.splits[split].bytes)
+        table.add_row(
+            split, *((name,) if named else ()), *_numbers(groups), stored_size, end_section=True
+        )
     console.print(table)
     console.print("each: sequences in a bin", style="dim")
     empty = manifest.source.get("empty_shards", [])
@@ -189,10 +193,10 @@ def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail
             encoder["tokenizer"] = "{repository}@{commit}".format(**encoder["tokenizer"])
         libraries = manifest.libraries | encoder.pop("libraries")
         units = {
-            f"split of {each['of']}": ", ".join(
-                f"{name} {count:,}" for name, count in each.items() if name != "of" and count
+            f"split of {draw['of']}": ", ".join(
+                f"{name} {count:,}" for name, count in draw.items() if name != "of" and count
             )
-            for each in metadata["units"]
+            for draw in metadata["units"]
         }
         without = metadata["packed"]["bins_without_label"]
         print_facts(console, run, {**encoder, **units, "bins without a label": without}, libraries)

@@ -177,15 +177,15 @@ class PackedSequences(ChatRecipe):
         """The arguments of `ParquetShardWriter` for shards; our own reader gets columns without
         nulls.
         """
-        own = self.reader == "headrace"
+        for_headrace = self.reader == "headrace"
         level = self.compression_level
         if self.compression == "zstd" and level is None:
             level = 6
         return {
-            "row_group_size": self.row_group_bins or (1000 if own else 32),
+            "row_group_size": self.row_group_bins or (1000 if for_headrace else 32),
             "compression": self.compression,
             "compression_level": level,
-            "declared": "required" if own else "nullable",
+            "declared": "required" if for_headrace else "nullable",
             "traced": self.traced,
         }
 

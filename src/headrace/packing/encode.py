@@ -27,14 +27,14 @@ from headrace.bins.rows import shift_left
 from headrace.digest import canonical_json, derive_key
 from headrace.errors import InputError
 from headrace.keyed_hash import hash_texts, hash_words
-from headrace.packing.blend import Dataset
+from headrace.packing.blend import BlendDataset
 from headrace.packing.chat_recipe import ChatRecipe
 from headrace.packing.chats.backends import BackendDiffers
 from headrace.packing.chats.layouts import digest_of_texts, layout_of
 from headrace.packing.chats.reader import NPY, BrokenRow, RowBatch, read_rows
 from headrace.packing.chats.rejections import CHOSEN, RowRejected
-from headrace.packing.chats.settings import RowForm
-from headrace.packing.chats.tokenise import ChatEncoder, Encoded
+from headrace.packing.chats.settings import ChatForm
+from headrace.packing.chats.tokenise import ChatEncoder, EncodedChats
 from headrace.packing.config import PackedSequences
 from headrace.packing.sequences import Origins, cut_at_borders, fit, label_counts, sequence_prints
 from headrace.packing.storage.spool import SpoolWriter
@@ -87,7 +87,7 @@ class EncodeTask:
 
     number: int
     owner: int
-    dataset: Dataset
+    dataset: BlendDataset
     parts: Sequence[FilePart]
     sample_below: int | None = None
 
@@ -133,7 +133,7 @@ class EncodeTask:
 
 
 def encode_tasks(
-    settings: ChatRecipe, context: RunContext, datasets: Sequence[Dataset]
+    settings: ChatRecipe, context: RunContext, datasets: Sequence[BlendDataset]
 ) -> list[EncodeTask]:
     """List all tasks, numbered in order.
 
@@ -313,7 +313,9 @@ class Encoding:
         """Encode these rows, `store` their sequences, and `reject` the others."""
         raise NotImplementedError
 
-    def encoded(self, rows: Sequence[Mapping[str, Any]], form: RowForm, **options: Any) -> Encoded:
+    def encoded(
+        self, rows: Sequence[Mapping[str, Any]], form: ChatForm, **options: Any
+    ) -> EncodedChats:
         """Encode rows, and count what the encoder reports. options: see `ChatEncoder.encode`."""
         encoded = self.encoder.encode(rows, form, **options)
         self.count.update(backend_compared=encoded.compared, special_text_rows=encoded.special_text)

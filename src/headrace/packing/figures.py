@@ -77,11 +77,10 @@ def _role_figures(facts: RunFacts) -> list[Figure]:
         f"Trained: {listed(phrases, len(phrases)) or 'no message'}, with the tokens that end their"
         " turns."
     )
-    others = [
-        f"{pluralise(counts[role]['context'], f'{role} message')}"
-        for role in roles
-        if role not in trained
-    ]
+    others = []
+    for role in roles:
+        if role not in trained:
+            others.append(pluralise(counts[role]["context"], f"{role} message"))
     if others:
         answer += f" Only read: {listed(others, len(others))}."
     parts = {name: [counts[role][name] for role in roles] for name in ("trained", "context")}

@@ -22,12 +22,19 @@ from headrace.formats.listing import Listing, list_files
 from headrace.formats.saved import address_of
 from headrace.packing.blend import SPLITS, Split, is_blend_file, plain
 from headrace.packing.chats import hub
-from headrace.packing.chats.layouts import NAMES, Conversation, Sample, Tokens, layout_of, sample_of
+from headrace.packing.chats.layouts import (
+    NAMES,
+    Conversation,
+    Sample,
+    TokenSample,
+    layout_of,
+    sample_of,
+)
 from headrace.packing.chats.messages import ROLES
 from headrace.packing.chats.reader import BrokenRow, Row, read_rows
 from headrace.packing.chats.rejections import RowRejected, preview
-from headrace.packing.chats.settings import ChatSettings, RowForm
-from headrace.packing.chats.tokenise import ChatEncoder, Encoded
+from headrace.packing.chats.settings import ChatForm, ChatSettings
+from headrace.packing.chats.tokenise import ChatEncoder, EncodedChats
 from headrace.packing.config import PackedSequences
 from headrace.packing.preferences.encode import FORMS
 from headrace.packing.preferences.layouts import LABELS, Question, question_of
@@ -342,31 +349,29 @@ def _look(listing: Listing, tokenizer: str | None) -> _Look:
     mapping = _mapping(sampled, listing.names[0])
     samples = [_try(sample_of, row, "auto", mapping) for row in rows]
     read = []
-    for sample in samples:
-        if not isinstance(sample, RowRejected):
-            read.append(sample)
     rejected = {}
-    for number, each in enumerate(samples):
-        if isinstance(each, RowRejected):
-            rejected[number] = each.reason
-    layouts = Counter(
-        layout_of(row, mapping)
-        for number, row in enumerate(rows)
-        if number not in rejected and isinstance(row, Mapping)
-    )
+    for number, sample in enumerate(samples):
+        if isinstance(sample, RowRejected):
+            rejected[number] = sample.reason
+        else:
+            read.append(sample)
+    layouts = Counter[str]()
+    for number, row in enumerate(rows):
+        if number not in rejected and isinstance(row, Mapping):
+            layouts[layout_of(row, mapping)] += 1
     tokens = np.array([_length(sample) for sample in read], np.int64)
     how = "counted"
-    if not isinstance(read[0], Tokens) and tokenizer is None:
+    if not isinstance(read[0], TokenSample) and tokenizer is None:
         how = f"estimated, {_CHARACTERS_A_TOKEN} characters a token"
-    elif tokenizer is not None and not isinstance(read[0], Tokens):
-        encoded = _encoded(rows, RowForm(mapping=mapping), tokenizer, f"{listing.names[0]}: ")
+    elif tokenizer is not None and not isinstance(read[0], TokenSample):
+        encoded = _encoded(rows, ChatForm(mapping=mapping), tokenizer, f"{listing.names[0]}: ")
         tokens = encoded.lengths
         how = "counted with this tokenizer"
         rejected |= {rejection.row: rejection.reason for rejection in encoded.rejected}
     return _Look(rows, sampled.wheres, sampled.complete, mapping, layouts, tokens, how, rejected)
 
 
-def _encoded(rows: Sequence[Row], form: RowForm, tokenizer: str, where: str = "") -> Encoded:
+def _encoded(rows: Sequence[Row], form: ChatForm, tokenizer: str, where: str = "") -> EncodedChats:
     """Encode rows to count their tokens. Raises `SettingsError` if no row becomes tokens."""
     encoded = ChatEncoder(ChatSettings(tokenizer=tokenizer)).encode(rows, form)
     if not len(encoded.lengths):
@@ -395,17 +400,16 @@ def _why_no_object(rows: Sequence[Row], file: str) -> str:
 
 def _length(sample: Sample) -> int:
     """Return the tokens of a row: counted if the row is tokens, else estimated."""
-    if isinstance(sample, Tokens):
+    if isinstance(sample, TokenSample):
         return len(sample.ids)
     if not isinstance(sample, Conversation):
         return len(sample.text) // _CHARACTERS_A_TOKEN
-    texts = [
-        str(value)
-        for message in sample.messages
-        for name, value in message.items()
-        if name != "role"
-    ]
-    return sum(map(len, (*texts, str(sample.tools or "")))) // _CHARACTERS_A_TOKEN
+    characters = len(str(sample.tools or ""))
+    for message in sample.messages:
+        for name, value in message.items():
+            if name != "role":
+                characters += len(str(value))
+    return characters // _CHARACTERS_A_TOKEN
 
 
 def _mapping(sampled: Sampled, file: str) -> dict[str, str]:
@@ -442,14 +446,22 @@ def _mapping(sampled: Sampled, file: str) -> dict[str, str]:
     )
 
 
-def _of_list(name: str, value: object) -> dict[str, str]:
-    """Return a mapping for a column of messages or of tokens; empty for others."""
+def _list_in(value: object) -> Sequence[Any]:
+    """Return a list, which may be written as JSON; empty for other values."""
     if isinstance(value, str) and value[:1] == "[":
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
-            return {}
-    if not isinstance(value, Sequence) or isinstance(value, str) or not value:
+            return ()
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return value
+    return ()
+
+
+def _of_list(name: str, value: object) -> dict[str, str]:
+    """Return a mapping for a column of messages or of tokens; empty for others."""
+    value = _list_in(value)
+    if not value:
         return {}
     if all(isinstance(number, int) and not isinstance(number, bool) for number in value):
         return {"input_ids": name}
@@ -505,9 +517,9 @@ def split_by_names(
         parts = {split: {"path": [paths[name] for name in names]} for split, names in files.items()}
         return per_split(parts), f"Files are named after splits, and stay in them: {listed}."
     list_files(with_paths(dataset["path"]))  # raises for files of several splits, as the run would
-    for column in (
-        name for name in sampled.columns if name.lower() in ("split", "subset", "partition")
-    ):
+    for column in sampled.columns:
+        if column.lower() not in ("split", "subset", "partition"):
+            continue
         words = sorted({str(row[column]) for row in sampled.rows if isinstance(row, Mapping)})
         if not all(word.lower() in _SPLIT_WORDS for word in words):
             continue
@@ -540,15 +552,15 @@ def preference_sections(options: AskedPreferences) -> tuple[list[Section], str]:
     tokenizer = pinned(options.tokenizer)
     sampled = read_some(listing)
     row_type, mapping = _kind_and_mapping(sampled, options.kind, listing.names[0])
-    form = RowForm(mapping=mapping)
-    questions = [_try(question_of, row, form, row_type) for row in sampled.rows]
+    form = ChatForm(mapping=mapping)
     rejected = {}
-    for index, question in enumerate(questions):
+    rows: list[dict[str, Any]] = []
+    for index, row in enumerate(sampled.rows):
+        question = _try(question_of, row, form, row_type)
         if isinstance(question, RowRejected):
             rejected[index] = question.reason
-    rows = [
-        row for question in questions if isinstance(question, Question) for row in question.rows()
-    ]
+        else:
+            rows += question.rows()
     if tokenizer is not None:
         lengths = _encoded(rows, FORMS[False], tokenizer).lengths
         how = "counted with this tokenizer"
@@ -620,13 +632,13 @@ def _kind_and_mapping(
     first = objects[0]
     for row_type in [requested] if requested is not None else get_args(Kind):
         for mapping in _proposals(first, row_type):
-            form = RowForm(mapping=mapping)
+            form = ChatForm(mapping=mapping)
             read = sum(
                 isinstance(_try(question_of, row, form, row_type), Question) for row in objects
             )
             if 2 * read > len(objects):
                 return row_type, mapping
-    wrong = _try(question_of, first, RowForm(), requested or "pairs")
+    wrong = _try(question_of, first, ChatForm(), requested or "pairs")
     if isinstance(wrong, RowRejected):
         reason = f"; as they are, the first row is {wrong.reason}: {wrong.detail}"
     else:

@@ -18,7 +18,7 @@ from headrace.errors import InputError, SettingsError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from headrace.packing.chats.settings import RowForm
+    from headrace.packing.chats.settings import ChatForm
     from headrace.packing.chats.tokenise import ChatEncoder
 
 
@@ -73,13 +73,13 @@ class MaskOptions:
 _BATCH_ROWS = 16
 
 
-def show_masks(source: str, rows: int, asked: MaskOptions, *, as_json: bool) -> None:
+def show_masks(source: str, rows: int, options: MaskOptions, *, as_json: bool) -> None:
     """Print the first rows of chat files with their loss mask.
 
     Raises `SettingsError`, `InputError`.
     """
     from headrace.dataset.open import find_run
-    from headrace.packing.chats.settings import ChatSettings, RowForm
+    from headrace.packing.chats.settings import ChatForm, ChatSettings
     from headrace.packing.chats.tokenise import ChatEncoder
     from headrace.settings import load_yaml
 
@@ -89,20 +89,20 @@ def show_masks(source: str, rows: int, asked: MaskOptions, *, as_json: bool) -> 
             f"{source}: is the prepared dataset {run.name}, and --mask encodes chats; give the"
             " files it was made of"
         )
-    if asked.tokenizer is None:
+    if options.tokenizer is None:
         raise SettingsError(
             "--mask needs --tokenizer; give a tokenizer.json or the directory that holds it"
         )
     mapping = pairs_of(
-        "--mapping", ",".join(asked.columns or ()).split(","), "NAME=COLUMN", "user=question"
+        "--mapping", ",".join(options.columns or ()).split(","), "NAME=COLUMN", "user=question"
     )
-    form = RowForm(layout=asked.layout, mapping=mapping)
+    form = ChatForm(layout=options.layout, mapping=mapping)
     encoder = ChatEncoder(
         ChatSettings(
-            tokenizer=asked.tokenizer,
-            chat_template=asked.chat_template,
-            template_values=load_yaml(asked.template_values or "{}"),
-            reasoning=asked.reasoning,
+            tokenizer=options.tokenizer,
+            chat_template=options.chat_template,
+            template_values=load_yaml(options.template_values or "{}"),
+            reasoning=options.reasoning,
         )
     )
     records = _records(source, rows, encoder, form)
@@ -115,7 +115,7 @@ def show_masks(source: str, rows: int, asked: MaskOptions, *, as_json: bool) -> 
 
 
 def _records(
-    source: str, rows: int, encoder: ChatEncoder, form: RowForm
+    source: str, rows: int, encoder: ChatEncoder, form: ChatForm
 ) -> Iterator[dict[str, Any]]:
     """Yield each of the first rows with its sequences, or with the reason why it has none."""
     import numpy as np
@@ -126,12 +126,12 @@ def _records(
     left = rows
     for path, file in find_files([source]):
         for batch in read_rows(path, name=file, batch_rows=min(left, _BATCH_ROWS)):
-            taken = batch.rows[:left]
-            encoded = encoder.encode(taken, form)
+            first_rows = batch.rows[:left]
+            encoded = encoder.encode(first_rows, form)
             texts = encoder.texts(encoded)
             bounds = encoded.offsets
-            rejected = {each.row: each for each in encoded.rejected}
-            for index, number in enumerate(batch.numbers[: len(taken)]):
+            rejected = {rejection.row: rejection for rejection in encoded.rejected}
+            for index, number in enumerate(batch.numbers[: len(first_rows)]):
                 record: dict[str, Any] = {"file": batch.file, batch.unit: number}
                 if index in rejected:
                     yield {
@@ -142,16 +142,18 @@ def _records(
                     continue
                 record["sequences"] = [
                     {
-                        "tokens": int(encoded.lengths[each]),
-                        "trained_tokens": int(encoded.mask[bounds[each] : bounds[each + 1]].sum()),
+                        "tokens": int(encoded.lengths[sequence]),
+                        "trained_tokens": int(
+                            encoded.mask[bounds[sequence] : bounds[sequence + 1]].sum()
+                        ),
                         "parts": [
-                            {"text": text, "trained": bool(mask)} for text, mask in texts[each]
+                            {"text": text, "trained": bool(mask)} for text, mask in texts[sequence]
                         ],
                     }
-                    for each in np.flatnonzero(encoded.rows == index).tolist()
+                    for sequence in np.flatnonzero(encoded.rows == index).tolist()
                 ]
                 yield record
-            left -= len(taken)
+            left -= len(first_rows)
             if not left:
                 return
 
@@ -171,8 +173,10 @@ def _print(console: Console, record: dict[str, Any]) -> None:
         tokens = sequence["tokens"]
         trained = sequence["trained_tokens"]
         parts = sequence["parts"]
-        share = f"{trained:,} of {tokens:,} tokens trained ({100 * trained / max(1, tokens):.0f} %)"
-        console.print(Text.assemble((where, "bold"), f": {share}"))
+        summary = (
+            f"{trained:,} of {tokens:,} tokens trained ({100 * trained / max(1, tokens):.0f} %)"
+        )
+        console.print(Text.assemble((where, "bold"), f": {summary}"))
         for text, mask in ((part["text"], part["trained"]) for part in parts):
             if plain:
                 console.print(Text(f"⟦{text}⟧" if mask else text), end="")

@@ -22,7 +22,7 @@ from headrace.packing.config import PackedSequences
 from headrace.packing.encode import EncodeTask
 from headrace.packing.storage.legacy import read_legacy
 from headrace.packing.storage.packed_parquet import read_parquet
-from headrace.packing.storage.spool import Spool
+from headrace.packing.storage.spool import SequenceSpool
 from headrace.storage.places import place_of
 
 _BATCH_TOKENS = 1 << 20
@@ -56,13 +56,13 @@ def read_bins_of(path: Path, storage: str) -> Iterator[PackedRows]:
 
 
 def _of_spool(
-    settings: PackedSequences, directory: Path, blank: int | None, wanted: I64 | None
+    settings: PackedSequences, directory: Path, blank: int | None, requested: I64 | None
 ) -> Iterator[Shingles]:
-    spool = Spool.open(directory)
-    if wanted is None:
+    spool = SequenceSpool.open(directory)
+    if requested is None:
         numbers = np.arange(len(spool))
     else:
-        numbers = wanted
+        numbers = requested
     batch = np.cumsum(spool.lengths[numbers], dtype=np.int64) // _BATCH_TOKENS
     for batch_numbers in np.split(numbers, np.flatnonzero(np.diff(batch)) + 1):
         tokens, _, lengths = spool.take(batch_numbers)
@@ -71,15 +71,18 @@ def _of_spool(
 
 
 def _of_shard(
-    settings: PackedSequences, path: Path, blank: int | None, wanted: I64 | None
+    settings: PackedSequences, path: Path, blank: int | None, requested: I64 | None
 ) -> Iterator[Shingles]:
     begin = 0
     with place_of(path).local_copy() as file:
         for rows in read_bins_of(file, settings.packed_storage):
             sizes = rows.sequence_lengths
             mine = None
-            if wanted is not None:
-                mine = wanted[slice(*np.searchsorted(wanted, (begin, begin + len(sizes))))] - begin
+            if requested is not None:
+                mine = (
+                    requested[slice(*np.searchsorted(requested, (begin, begin + len(sizes))))]
+                    - begin
+                )
             begin += len(sizes)
             tokens, lengths = take_sequences(rows.ids, sizes, mine)
             yield _shingles(tokens, lengths, lengths >= settings.least_compared, blank)

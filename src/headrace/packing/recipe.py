@@ -26,10 +26,10 @@ from headrace.packing.near import of_task
 from headrace.packing.shards import (
     EXTENSIONS,
     PUBLISHED,
-    Group,
+    BinShard,
     Linked,
-    Pool,
-    Shard,
+    PackGroup,
+    PackPool,
     even_cuts,
     pack_group,
     publish_tree,
@@ -91,18 +91,18 @@ def execute(
     choice = tokenised.choice(least_tokens=settings.least_compared, near=near)
     datasets = tokenised.datasets
     pools = [
-        Pool(each.source.name, [each], [owner], tokenised.origins[owner])
-        for owner, each in enumerate(datasets)
+        PackPool(dataset.source.name, [dataset], [owner], tokenised.origins[owner])
+        for owner, dataset in enumerate(datasets)
     ]
     if settings.packs_across:
-        pools = [Pool("blend", datasets, range(len(datasets)), tokenised.whole_origins)]
+        pools = [PackPool("blend", datasets, range(len(datasets)), tokenised.whole_origins)]
     groups = _groups(settings, pools, choice, encoder.fingerprint)
     packing = []
     for group, sequences in groups.items():
-        own = partial(
+        pack_task = partial(
             pack_group, settings=settings, group=group, sequences=sequences, pool=pools[group.pool]
         )
-        packing.append(Task(f"{group.split}/{group.name}", 8 * len(sequences), own))
+        packing.append(Task(f"{group.split}/{group.name}", 8 * len(sequences), pack_task))
     packed = context.stage("pack", packing, durable=False)
     shards = _shards(settings, list(groups), packed)
     written = _written(settings, tokenised, pools, shards, pad_id or 0)
@@ -126,7 +126,7 @@ def execute(
     if too_long.get("tokens"):
         what = f"{too_long['tokens']:,} tokens, {too_long['labels']:,} of them trained"
         context.warn([f"too_long={settings.too_long!r} left out {what}"])
-    records, made, tallied = _records(settings, groups, packed, shards, written)
+    records, links, tallied = _records(settings, groups, packed, shards, written)
     index, totals = tally(tallied, settings.asked_splits)
     return Outcome(
         schema=schema_of(settings.parquet["declared"], traced=settings.traced),
@@ -137,7 +137,7 @@ def execute(
         directories={split: split_directory(split) for split in settings.asked_splits},
         facts={
             "source_rows": {
-                split: sum(each["rows"] for each in records if each["split"] == split)
+                split: sum(record["rows"] for record in records if record["split"] == split)
                 for split in settings.asked_splits
             },
             **tokenised.facts(choice, pad_id),
@@ -149,7 +149,7 @@ def execute(
             "packed": summed(packed, *_PACKED),
             "groups": records,
             "published": {name: name for name in PUBLISHED},
-            "files": publish_tree(context.run, settings, made, records, tokenised.rejected()),
+            "files": publish_tree(context.run, settings, links, records, tokenised.rejected()),
         },
     )
 
@@ -157,8 +157,8 @@ def execute(
 def _written(
     settings: PackedSequences,
     tokenised: Tokenised,
-    pools: Sequence[Pool],
-    shards: Sequence[Shard],
+    pools: Sequence[PackPool],
+    shards: Sequence[BinShard],
     pad_id: int,
 ) -> list[Receipt]:
     """Write the shards and return their receipts."""
@@ -166,7 +166,7 @@ def _written(
     sources_of = [pool.files for pool in pools]
     encoder = tokenised.encoder.fingerprint
 
-    def write(shard: Shard, files: TaskFiles) -> dict[str, Any]:
+    def write(shard: BinShard, files: TaskFiles) -> dict[str, Any]:
         tasks = tasks_of[shard.group.pool]
         sources = sources_of[shard.group.pool]
         return write_shard(
@@ -181,9 +181,9 @@ def _written(
 
 def _records(
     settings: PackedSequences,
-    groups: Mapping[Group, I64],
+    groups: Mapping[PackGroup, I64],
     packed: Sequence[Receipt],
-    shards: Sequence[Shard],
+    shards: Sequence[BinShard],
     written: Sequence[Receipt],
 ) -> tuple[list[dict[str, Any]], list[Linked], list[ShardRecord]]:
     """Return the manifest's record of each group, and the link and record of each shard."""
@@ -196,15 +196,15 @@ def _records(
         }
         for group, receipt in zip(groups, packed, strict=True)
     ]
-    made = []
+    links = []
     tallied = []
     for shard, receipt in zip(shards, written, strict=True):
         split = shard.group.split
         result = receipt.extra
         word = EXTENSIONS[settings.packed_storage]
-        made.append(Linked(split, shard.group.name, shard.target, result["stored_tokens"]))
+        links.append(Linked(split, shard.group.name, shard.target, result["stored_tokens"]))
         tallied.append(ShardRecord(split, receipt.files[0], result["blocks"], word))
-    return records, made, tallied
+    return records, links, tallied
 
 
 def _check_conserved(
@@ -222,8 +222,8 @@ def _check_conserved(
     repeated: tokens and labels that bins hold more than once.
     """
     counts = tokenised.summed(*_ENCODED)
-    kept = summed(packed, *_PACKED)
-    held = summed(written, "bins", "sequences", "stored_tokens", "mask_sum")
+    packed_totals = summed(packed, *_PACKED)
+    written_totals = summed(written, "bins", "sequences", "stored_tokens", "mask_sum")
     conserved = [
         (
             "rows",
@@ -234,26 +234,28 @@ def _check_conserved(
     ]
     for name in ("tokens", "labels"):
         before = counts[f"encoded_{name}"] + sum(more[name] for more in repeated.values())
-        conserved.append((name, before, kept[name], sum(loss[name] for loss in lost.values())))
+        conserved.append(
+            (name, before, packed_totals[name], sum(loss[name] for loss in lost.values()))
+        )
     conserved += [
-        (f"written {name}", kept[name], held[name], 0)
+        (f"written {name}", packed_totals[name], written_totals[name], 0)
         for name in ("bins", "sequences", "stored_tokens")
     ]
     if settings.loss_mask_alignment == "shift_left":
-        conserved.append(("written labels", kept["labels"], held["mask_sum"], 0))
+        conserved.append(("written labels", packed_totals["labels"], written_totals["mask_sum"], 0))
     check_conserved(conserved)
 
 
 def _groups(
-    settings: PackedSequences, pools: Sequence[Pool], choice: Choice, fingerprint: str
-) -> dict[Group, I64]:
+    settings: PackedSequences, pools: Sequence[PackPool], choice: Choice, fingerprint: str
+) -> dict[PackGroup, I64]:
     """List the groups with their sequences: every pool in every split is packed separately, in the
     order of splits.
     """
     shared = settings.model_dump(mode="json", exclude=_NOT_OF_GROUPS) | exclusion_identity(settings)
-    groups: dict[Group, I64] = {}
+    groups: dict[PackGroup, I64] = {}
     for number, split in enumerate(SPLITS):
-        for place, pool in enumerate(pools):
+        for pool_number, pool in enumerate(pools):
             side, copies = (
                 np.concatenate([of[owner] for owner in pool.owners])
                 for of in (choice.splits, choice.copies)
@@ -271,22 +273,30 @@ def _groups(
                 parts += [dataset.source.name, dataset.split, source, files]
             digest = sha256_hex(canonical_json([*parts, shared, fingerprint]))
             groups[
-                Group(len(groups), place, pool.name, split, f"datasets/{pool.name}/{digest[:16]}")
+                PackGroup(
+                    len(groups),
+                    pool_number,
+                    pool.name,
+                    split,
+                    f"datasets/{pool.name}/{digest[:16]}",
+                )
             ] = sequences
     return groups
 
 
 def _shards(
-    settings: PackedSequences, groups: Sequence[Group], packed: Sequence[Receipt]
-) -> list[Shard]:
+    settings: PackedSequences, groups: Sequence[PackGroup], packed: Sequence[Receipt]
+) -> list[BinShard]:
     """List the output shards of all groups; numbers run through each directory, train first."""
     counts: dict[int, int] = {}
     for directory in dict.fromkeys(group.directory for group in groups):
-        own = [group for group in groups if group.directory == directory]
-        bins = {group.split: packed[group.number].extra["bins"] for group in own}
-        tokens = {group.split: packed[group.number].extra["stored_tokens"] for group in own}
+        in_directory = [group for group in groups if group.directory == directory]
+        bins = {group.split: packed[group.number].extra["bins"] for group in in_directory}
+        tokens = {
+            group.split: packed[group.number].extra["stored_tokens"] for group in in_directory
+        }
         shares = shard_counts(bins, tokens, settings.num_shards)
-        counts |= {group.number: shares[group.split] for group in own}
+        counts |= {group.number: shares[group.split] for group in in_directory}
     shards = []
     used = Counter[str]()
     for group, receipt in zip(groups, packed, strict=True):
@@ -296,7 +306,7 @@ def _shards(
             name = f"shard_{used[group.directory]:06d}.{EXTENSIONS[settings.packed_storage]}"
             used[group.directory] += 1
             shards.append(
-                Shard(
+                BinShard(
                     group,
                     start,
                     stop,
@@ -318,7 +328,7 @@ def _left_out(
     for receipt in tokenised.receipts:
         for reason, loss in receipt.extra["lost"].items():
             lost.setdefault(reason, Counter()).update(loss)
-    lost |= {reason: Counter(each) for reason, each in choice.left_out.items()}
+    lost |= {reason: Counter(loss) for reason, loss in choice.left_out.items()}
     lost[_BIN_WITHOUT_LABEL] = sum(
         (Counter(receipt.extra["dropped"]) for receipt in packed), Counter[str]()
     )

@@ -28,7 +28,7 @@ from headrace.arrays import I32, I64, U8, U64, offsets_from_lengths
 from headrace.packing.chats.turns import Segment, cut_at_turns
 
 if TYPE_CHECKING:
-    from headrace.packing.chats.tokenise import Encoded
+    from headrace.packing.chats.tokenise import EncodedChats
 
 Policy = Literal["truncate", "drop", "split", "turns", "error"]
 
@@ -117,7 +117,9 @@ def fit(mask: U8, lengths: I64, longest: int, policy: Policy) -> Pieces:
     )
 
 
-def cut_at_borders(encoded: Encoded, longest: int) -> tuple[Encoded, int, int, dict[str, int]]:
+def cut_at_borders(
+    encoded: EncodedChats, longest: int
+) -> tuple[EncodedChats, int, int, dict[str, int]]:
     """Replace every long sequence with known turns by its pieces.
 
     A sequence that gives no piece stays as it is.

@@ -35,13 +35,13 @@ from headrace.bins.pack import pack
 from headrace.bins.rows import ALIGNMENT_KEY, PackedRows
 from headrace.digest import digest_file, sha256_hex
 from headrace.formats.write import Block, Written
-from headrace.packing.blend import SPLITS, Dataset, Split
+from headrace.packing.blend import SPLITS, BlendDataset, Split
 from headrace.packing.config import PackedSequences
 from headrace.packing.encode import EncodeTask
 from headrace.packing.sequences import Origins, set_print
 from headrace.packing.storage.legacy import LegacyPickleWriter
 from headrace.packing.storage.packed_parquet import ParquetShardWriter
-from headrace.packing.storage.spool import JoinedSpool, Spool, gather
+from headrace.packing.storage.spool import JoinedSpool, SequenceSpool, gather
 from headrace.run.context import TaskFiles, read_arrow
 from headrace.storage import local
 
@@ -50,14 +50,14 @@ EXTENSIONS = {"parquet": "parquet", "legacy_npy_pickle": "npy"}
 
 
 @dataclass(frozen=True)
-class Pool:
+class PackPool:
     """Datasets that share bins.
 
     owners: their indices in the blend. origins: origins of all their sequences, end to end.
     """
 
     name: str
-    datasets: Sequence[Dataset]
+    datasets: Sequence[BlendDataset]
     owners: Sequence[int]
     origins: Origins
 
@@ -76,15 +76,15 @@ class Pool:
             if not len(members):
                 continue
             name = dataset.source.name
-            found = self.origins.counts(members)
+            totals = self.origins.counts(members)
             # a blend per split may name a dataset twice
-            before = counts.get(name, dict.fromkeys(found, 0))
-            counts[name] = {key: before[key] + value for key, value in found.items()}
+            before = counts.get(name, dict.fromkeys(totals, 0))
+            counts[name] = {key: before[key] + value for key, value in totals.items()}
         return counts
 
 
 @dataclass(frozen=True)
-class Group:
+class PackGroup:
     """One pool in one split. number: index among all groups. pool: index of its pool."""
 
     number: int
@@ -100,13 +100,13 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Shard:
+class BinShard:
     """An output shard with the bins start..stop-1 of its group.
 
     target: path relative to the run.
     """
 
-    group: Group
+    group: PackGroup
     start: int
     stop: int
     target: str
@@ -114,7 +114,7 @@ class Shard:
 
 
 def pack_group(
-    files: TaskFiles, settings: PackedSequences, group: Group, sequences: I64, pool: Pool
+    files: TaskFiles, settings: PackedSequences, group: PackGroup, sequences: I64, pool: PackPool
 ) -> dict[str, Any]:
     """Pack a group and write its bins to a file of the stage.
 
@@ -150,10 +150,10 @@ def pack_group(
         bins = bins.take(np.flatnonzero(~empty))
     packed = bins.sequences
     lost = dropped.sequences
-    held = origins.counts(sequences[packed])
+    packed_counts = origins.counts(sequences[packed])
     gone = origins.counts(sequences[lost])
     if len(lost):  # some rows have sequences in both
-        gone["rows"] = origins.counts(sequences)["rows"] - held["rows"]
+        gone["rows"] = origins.counts(sequences)["rows"] - packed_counts["rows"]
     metrics = packing_metrics(cost, bins, settings.pack_size)
     stored = padded_lengths(lengths, settings.pad_multiple, settings.capacity)
     runtime = np.maximum(stored - 1, 1)
@@ -172,7 +172,7 @@ def pack_group(
     return {
         "rows_in": len(sequences),
         "bins": len(bins),
-        **held,
+        **packed_counts,
         "stored_tokens": int(stored[packed].sum()),
         "bins_without_label": int(empty.sum()),
         "print": set_print(origins.prints[sequences[packed]]),
@@ -188,21 +188,21 @@ def pack_group(
 
 
 def shard_counts(
-    bins: Mapping[Split, int], tokens: Mapping[Split, int], asked: int | None
+    bins: Mapping[Split, int], tokens: Mapping[Split, int], num_shards: int | None
 ) -> dict[Split, int]:
-    """Count the shards of each split of a dataset, in proportion to bins if `asked` gives their
-    number, else by tokens.
+    """Count the shards of each split of a dataset, in proportion to bins if `num_shards` gives
+    their number, else by tokens.
 
-    A split with bins has at least one shard, and never more shards than bins. Without `asked`, a
-    shard holds about 2^26 tokens.
+    A split with bins has at least one shard, and never more shards than bins. Without
+    `num_shards`, a shard holds about 2^26 tokens.
     """
     total = sum(bins.values())
     counts: dict[Split, int] = {}
     for split, count in bins.items():
-        if asked is None:
+        if num_shards is None:
             target = -(-tokens[split] // (1 << 26))
         else:
-            target = (2 * asked * count + total) // (2 * total or 1)
+            target = (2 * num_shards * count + total) // (2 * total or 1)
         counts[split] = min(count, max(1, target))
     return counts
 
@@ -215,7 +215,7 @@ def even_cuts(count: int, shards: int) -> list[tuple[int, int]]:
 def write_shard(
     files: TaskFiles,
     settings: PackedSequences,
-    shard: Shard,
+    shard: BinShard,
     *,
     tasks: Sequence[EncodeTask],
     sources: Sequence[str],
@@ -227,7 +227,7 @@ def write_shard(
     tasks: those that encoded the sequences of the pool. sources: names of the pool's files.
     encoder: fingerprint of the encoder, for the footer.
     """
-    spools = [Spool.open(files.run / task.file()) for task in tasks]
+    spools = [SequenceSpool.open(files.run / task.file()) for task in tasks]
     joined = JoinedSpool(spools)
     counted = Counter(bins=0, sequences=0, stored_tokens=0, mask_sum=0)
     table = read_arrow(files.run / shard.group.bins_file)  # mapped, not read

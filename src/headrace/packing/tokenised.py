@@ -5,7 +5,7 @@ user.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -15,7 +15,7 @@ from typing import Any
 from headrace.errors import HeadraceError, InputError, StoreError
 from headrace.machine import library_version
 from headrace.near.stages import Near
-from headrace.packing.blend import SPLITS, Dataset
+from headrace.packing.blend import SPLITS, BlendDataset
 from headrace.packing.chat_recipe import ChatRecipe
 from headrace.packing.chats.hub import record_of
 from headrace.packing.chats.rejections import CURES
@@ -44,7 +44,7 @@ class Tokenised:
     settings: ChatRecipe
     context: RunContext
     encoder: ChatEncoder
-    datasets: Sequence[Dataset]
+    datasets: Sequence[BlendDataset]
     tasks: Sequence[EncodeTask]
     receipts: Sequence[Receipt]
     benchmarks: Benchmarks | None
@@ -58,7 +58,7 @@ class Tokenised:
     @property
     def whole_origins(self) -> Origins:
         """Join the origins of all datasets end to end."""
-        return Origins.joined(self.origins, [len(each.names) for each in self.datasets])
+        return Origins.joined(self.origins, [len(dataset.names) for dataset in self.datasets])
 
     def choice(self, *, least_tokens: int = 1, near: Near | None = None) -> Choice:
         """Choose a split for each sequence by the settings; see `choose`."""
@@ -83,8 +83,8 @@ class Tokenised:
         dropped: Counter[str] = Counter()
         for receipt in self.receipts:
             dropped.update(receipt.extra["dropped"])
-        for reason, each in choice.left_out.items():
-            dropped[reason] += each["rows"]
+        for reason, loss in choice.left_out.items():
+            dropped[reason] += loss["rows"]
         return dropped
 
     def rejected(self) -> bytes:
@@ -124,11 +124,11 @@ class Tokenised:
             made_with["tokenizer"] = record_of(settings.tokenizer)
         messages: dict[str, dict[str, int]] = {}  # by role: trained, and only read
         for role, weight, count in sorted(
-            chain.from_iterable(each.extra["messages"] for each in self.receipts)
+            chain.from_iterable(receipt.extra["messages"] for receipt in self.receipts)
         ):
-            own = messages.setdefault(role, {"trained": 0, "context": 0})
-            own["trained" if weight else "context"] += count
-        excluded = [each.extra["excluded"] for each in self.receipts]
+            role_counts = messages.setdefault(role, {"trained": 0, "context": 0})
+            role_counts["trained" if weight else "context"] += count
+        excluded = [receipt.extra["excluded"] for receipt in self.receipts]
         return {
             "encoder": {**made_with, **self._backend_facts()},
             "duplicates": choice.duplicates,
@@ -175,13 +175,13 @@ def summed(receipts: Sequence[Receipt], *names: str) -> dict[str, int]:
 def check_conserved(counts: Iterable[tuple[str, int, int, int]]) -> None:
     """Raise `HeadraceError` unless each count is conserved.
 
-    counts: name, before, kept, left out.
+    counts: name, before, retained, left out.
     """
-    for name, before, kept, gone in counts:
-        if before != kept + gone:
+    for name, before, retained, gone in counts:
+        if before != retained + gone:
             raise HeadraceError(
-                f"{name} are not conserved: {before:,} before, {kept:,} kept and {gone:,} left out;"
-                " this is a bug in headrace, and nothing was published; please report it with"
+                f"{name} are not conserved: {before:,} before, {retained:,} kept and {gone:,} left"
+                " out; this is a bug in headrace, and nothing was published; please report it with"
                 " config.json of the run"
             )
 
@@ -200,16 +200,18 @@ def tokenise(
     """
     run = context.run
     for name in published:
-        taken = run.parents[1] / name
-        if taken.exists() and not taken.is_symlink():
+        link = run.parents[1] / name
+        if link.exists() and not link.is_symlink():
             raise StoreError(
-                f"{taken}: is in the way of a link of that name; move it, or choose another --out"
+                f"{link}: is in the way of a link of that name; move it, or choose another --out"
             )
     datasets = settings.blend.find_files()
     tasks = encode_tasks(settings, context, datasets)
     benchmarks = read_excluded(settings.exclude, settings.exclude_ngram)
-    own: Callable[[EncodeTask, TaskFiles], dict[str, Any]] = partial(work, benchmarks=benchmarks)
-    receipts = context.stage("tokenise", [task.task(own) for task in tasks], durable=False)
+    encode_task: Callable[[EncodeTask, TaskFiles], dict[str, Any]] = partial(
+        work, benchmarks=benchmarks
+    )
+    receipts = context.stage("tokenise", [task.task(encode_task) for task in tasks], durable=False)
     _refuse_bad(settings, context, receipts)
     origins = []
     for owner in range(len(datasets)):
@@ -263,29 +265,31 @@ def tell_splits(settings: ChatRecipe, context: RunContext, choice: Choice) -> No
     for split in settings.asked_splits:
         if not any((side == SPLITS.index(split)).any() for side in choice.splits):
             context.warn([f"{split} is empty: no row is left for it; see the dropped rows"])
-    found = choice.duplicates
-    if found is not None:
-        again = found["same_content"]
-        rows = found["rows"]
-        seen = found["seen_in_earlier_splits"]
-        if again:
-            context.on_event(
-                Note("info", f"{again:,} of {rows:,} rows ask what an earlier row asks")
-            )
-        if found.get("near_pairs"):
-            context.on_event(Note("info", f"{found['near_pairs']:,} pairs of sequences are near"))
-        if found.get("near_not_compared"):
-            most = f"at most {found['near_not_compared']:,} pairs of sequences were not compared"
-            context.warn([f"near: {most}: they look like too many others"])
-        if seen > _SEEN_SHARE * rows and settings.duplicates_are == "count":
-            what = f"{seen:,} rows of valid and test ask, or say, what rows of train or valid do"
-            context.warn([f'{what}; choose duplicates="group" to keep them apart'])
-        elif found["largest"] > max(100, _LARGE_UNIT * rows):
-            what = (
-                f"{found['largest']:,} of {rows:,} rows are joined by what they ask, and are in one"
-                " split"
-            )
-            cure = (
-                'name the columns that tell them apart with content=, or choose duplicates="allow"'
-            )
-            context.warn([f"{what}; {cure}"])
+    if choice.duplicates is not None:
+        _tell_duplicates(settings, context, choice.duplicates)
+
+
+def _tell_duplicates(
+    settings: ChatRecipe, context: RunContext, duplicates: Mapping[str, int]
+) -> None:
+    """Report how many rows repeat others, and warn where a setting may not fit them."""
+    again = duplicates["same_content"]
+    rows = duplicates["rows"]
+    seen = duplicates["seen_in_earlier_splits"]
+    largest = duplicates["largest"]
+    near = duplicates.get("near_pairs")
+    not_compared = duplicates.get("near_not_compared")
+    if again:
+        context.on_event(Note("info", f"{again:,} of {rows:,} rows ask what an earlier row asks"))
+    if near:
+        context.on_event(Note("info", f"{near:,} pairs of sequences are near"))
+    if not_compared:
+        most = f"at most {not_compared:,} pairs of sequences were not compared"
+        context.warn([f"near: {most}: they look like too many others"])
+    if seen > _SEEN_SHARE * rows and settings.duplicates_are == "count":
+        what = f"{seen:,} rows of valid and test ask, or say, what rows of train or valid do"
+        context.warn([f'{what}; choose duplicates="group" to keep them apart'])
+    elif largest > max(100, _LARGE_UNIT * rows):
+        what = f"{largest:,} of {rows:,} rows are joined by what they ask, and are in one split"
+        cure = 'name the columns that tell them apart with content=, or choose duplicates="allow"'
+        context.warn([f"{what}; {cure}"])

@@ -52,7 +52,7 @@ from headrace.storage.places import place_of
 
 
 @dataclass
-class _Seen:
+class _SeenBins:
     """Results of reading one shard. prints: the sum of the fingerprints of its sequences."""
 
     bins: int = 0
@@ -101,9 +101,9 @@ class _Packed:
     run: FinishedRun
     settings: PackedSequences
     groups: Sequence[Mapping[str, Any]]
-    seen: Mapping[str, _Seen]
+    seen: Mapping[str, _SeenBins]
 
-    def shards(self, group: Mapping[str, Any]) -> list[_Seen]:
+    def shards(self, group: Mapping[str, Any]) -> list[_SeenBins]:
         return [self.seen[name] for name in group["shards"]]
 
     def check_bins(self) -> Check:
@@ -120,10 +120,10 @@ class _Packed:
             if shard.problem is not None:
                 return check(shard.problem)
         for group in self.groups:
-            found = sum(shard.bins for shard in self.shards(group))
-            if found != group["bins"]:
+            counted = sum(shard.bins for shard in self.shards(group))
+            if counted != group["bins"]:
                 where = f"{group['split']}/{group['dataset']}"
-                return check(f"{where}: {found:,} bins, the manifest says {group['bins']:,}")
+                return check(f"{where}: {counted:,} bins, the manifest says {group['bins']:,}")
         return check()
 
     def check_sequences(self) -> Check:
@@ -134,19 +134,19 @@ class _Packed:
             f"{every:,} sequences are those that were packed, each once",
         )
         for group in self.groups:
-            own = self.shards(group)
-            if any(shard.problem for shard in own):
+            shards = self.shards(group)
+            if any(shard.problem for shard in shards):
                 return check("not compared: a shard could not be read as bins")
             where = f"{self.run.root}: {group['dataset']} in {group['split']}"
-            count = sum(shard.sequences for shard in own)
-            total = sum(shard.prints for shard in own) % (1 << 64)
+            count = sum(shard.sequences for shard in shards)
+            total = sum(shard.prints for shard in shards) % (1 << 64)
             if f"{count}:{total:016x}" != group["print"]:
                 packed = group["print"].partition(":")[0]
                 return check(
                     f"{where}: {count:,} sequences are not the {packed} that were packed, with"
                     " their tokens and labels"
                 )
-            labels = sum(shard.labels for shard in own)
+            labels = sum(shard.labels for shard in shards)
             if self.settings.loss_mask_alignment == "shift_left" and labels != group["labels"]:
                 return check(f"{where}: {labels:,} labels, {group['labels']:,} were packed")
         return check()
@@ -171,8 +171,8 @@ class _Packed:
         which = "sequences"
         if self.settings.too_long == "split":
             which = "sequences of a whole bin"
-        apart = f"no sequence of a split is in another ({which} compared)"
-        return _content_check(prints, which, apart, self.settings.duplicates_are)
+        claim = f"no sequence of a split is in another ({which} compared)"
+        return _content_check(prints, which, claim, self.settings.duplicates_are)
 
     def check_near(self, workers: int) -> list[Check]:
         """Look for near sequences in different splits, if the settings ask for it."""
@@ -181,14 +181,14 @@ class _Packed:
         seen = self.seen
         if settings.near is None:
             return []
-        apart = (
+        claim = (
             f"no sequence of a split has a Jaccard index of {settings.near:g} or more with one of"
             " another"
         )
         if any(shard.problem for shard in seen.values()):
             return [
                 Check(
-                    "near content apart", apart, "not compared: a shard could not be read as bins"
+                    "near content apart", claim, "not compared: a shard could not be read as bins"
                 )
             ]
         blank = None
@@ -202,12 +202,12 @@ class _Packed:
         side = np.repeat([split for split, _ in names], [seen[name].sequences for _, name in names])
         with TemporaryDirectory(prefix="headrace-near-") as folder:
             context = RunContext(Path(folder), workers, lambda _: None)
-            found = find_near(
+            near = find_near(
                 context,
                 [of_shard(settings, run.root / name, blank) for _, name in names],
                 settings.near,
             )
-        across = int((side[found.first] != side[found.second]).sum())
+        across = int((side[near.first] != side[near.second]).sum())
         listed = (
             f"{across:,} pairs of sequences in different splits have one of {settings.near:g} or"
             " more"
@@ -216,7 +216,7 @@ class _Packed:
             return [
                 Check(
                     "near content apart",
-                    f"not asked for: {listed if across else apart}",
+                    f"not asked for: {listed if across else claim}",
                     category="count",
                 )
             ]
@@ -225,24 +225,24 @@ class _Packed:
         return [
             Check(
                 "near content apart",
-                listed if across else apart,
+                listed if across else claim,
                 listed if across > unseen else None,
             )
         ]
 
     def check_links(self) -> Check:
         run = self.run
-        made = [
+        links = [
             Linked(group["split"], group["dataset"], name, self.seen[name].tokens)
             for group in self.groups
             for name in group["shards"]
         ]
         splits = [split for split in SPLITS if split in run.manifest.splits]
         expected: dict[str, str] = {}
-        found: dict[str, str] = {}
+        actual: dict[str, str] = {}
         check = partial(Check, "links", "blend.json names the shards; an object store has no links")
         if place_of(run.root).has_links:
-            expected = links_of(made)
+            expected = links_of(links)
             check = partial(
                 Check,
                 "links",
@@ -251,48 +251,50 @@ class _Packed:
             for directory in (run.root / split_directory(split) for split in splits):
                 if not directory.is_dir():
                     return check(f"{directory}: is missing")
-                for each in sorted(directory.iterdir()):
-                    name = each.relative_to(run.root).as_posix()
-                    if each.is_symlink():
-                        found[name] = os.readlink(each)
+                for link in sorted(directory.iterdir()):
+                    name = link.relative_to(run.root).as_posix()
+                    if link.is_symlink():
+                        actual[name] = os.readlink(link)
                     else:
-                        found[name] = "a file"
-                    if not each.exists():
-                        return check(f"{each}: leads nowhere ({found[name]})")
-        if found != expected:
-            wrong = sorted(set(found.items()) ^ set(expected.items()))[0]
+                        actual[name] = "a file"
+                    if not link.exists():
+                        return check(f"{link}: leads nowhere ({actual[name]})")
+        if actual != expected:
+            wrong = sorted(set(actual.items()) ^ set(expected.items()))[0]
             return check(
                 f"{run.root / wrong[0]}: {wrong[1]} is not the link of this run, or is missing"
             )
         blend = run.root / BLEND
         if not blend.is_file() or blend.read_bytes() != blend_json(
-            run.manifest.run_id, splits, made
+            run.manifest.run_id, splits, links
         ):
             return check(f"{blend}: is not the blend of these shards")
         return check()
 
 
 def _content_check(
-    prints: Mapping[str, Sequence[U64]], which: str, apart: str, duplicates: str
+    prints: Mapping[str, Sequence[U64]], which: str, claim: str, duplicates: str
 ) -> Check:
     """Compare the fingerprints of each split with those of the others.
 
     duplicates: whether they must be apart.
     """
-    each = {
-        split: np.unique(np.concatenate([np.empty(0, np.uint64), *own]))
-        for split, own in prints.items()
+    unique_prints = {
+        split: np.unique(np.concatenate([np.empty(0, np.uint64), *arrays]))
+        for split, arrays in prints.items()
     }
     again = {
-        f"{late} and {early}": len(np.intersect1d(each[late], each[early], assume_unique=True))
-        for early, late in combinations(each, 2)
+        f"{late} and {early}": len(
+            np.intersect1d(unique_prints[late], unique_prints[early], assume_unique=True)
+        )
+        for early, late in combinations(unique_prints, 2)
     }
     listed = "; ".join(
         f"{count:,} {which} are in {where}" for where, count in again.items() if count
     )
     if duplicates in ("group", "drop"):
-        return Check("content apart", apart, listed or None)
-    return Check("content apart", f"not asked for: {listed or apart}", category="count")
+        return Check("content apart", claim, listed or None)
+    return Check("content apart", f"not asked for: {listed or claim}", category="count")
 
 
 def _files_check(run: FinishedRun) -> Check:
@@ -311,18 +313,20 @@ def _tokens_check(run: FinishedRun) -> Check:
     facts = run.manifest.facts
     for name in ("labels", "tokens"):
         before = facts["encoded"][f"encoded_{name}"]
-        kept = facts["packed"][name]
+        packed = facts["packed"][name]
         gone = sum(loss[name] for loss in facts["lost"].values())
         # A run that repeats nothing does not list it.
-        more = sum(each[name] for each in facts.get("repeated", {}).values())
-        if before + more != kept + gone:
-            what = f"{before:,} {name} and {more:,} repeated, {kept:,} packed and {gone:,} left out"
+        more = sum(repeats[name] for repeats in facts.get("repeated", {}).values())
+        if before + more != packed + gone:
+            what = (
+                f"{before:,} {name} and {more:,} repeated, {packed:,} packed and {gone:,} left out"
+            )
             return Check("tokens conserved", what, f"{run.root}: {what}; they do not add up")
     again = ""
     if more:
         again = f" + {more:,} repeated"
     return Check(
-        "tokens conserved", f"{before:,} tokens{again} = {kept:,} in bins + {gone:,} left out"
+        "tokens conserved", f"{before:,} tokens{again} = {packed:,} in bins + {gone:,} left out"
     )
 
 
@@ -352,13 +356,13 @@ def _tokenizer_checks(run: FinishedRun) -> list[Check]:
                 f" {name} again"
             )
             return [Check("tokenizer", name, problem, "here")]
-    told = f"{name}: the files in the hub's cache are those that the run was made with"
-    return [Check("tokenizer", told, category="here")]
+    message = f"{name}: the files in the hub's cache are those that the run was made with"
+    return [Check("tokenizer", message, category="here")]
 
 
-def _look_at(run: FinishedRun, settings: PackedSequences, name: str) -> _Seen:
+def _look_at(run: FinishedRun, settings: PackedSequences, name: str) -> _SeenBins:
     path = run.root / name
-    seen = _Seen()
+    seen = _SeenBins()
     encoder = run.manifest.facts["encoder"]
     aligned = settings.loss_mask_alignment == "shift_left"
     blank = None
@@ -370,7 +374,9 @@ def _look_at(run: FinishedRun, settings: PackedSequences, name: str) -> _Seen:
                 for rows in read_bins_of(file, settings.packed_storage):
                     problem = first_fault(rows) or next(_problems(rows, settings, encoder), None)
                     if problem is not None:
-                        return _Seen(problem=f"{path}: bin {seen.bins + problem[0]}: {problem[1]}")
+                        return _SeenBins(
+                            problem=f"{path}: bin {seen.bins + problem[0]}: {problem[1]}"
+                        )
                     seen.bins += len(rows)
                     seen.sequences += len(rows.starts)
                     seen.tokens += len(rows.ids)
@@ -382,9 +388,9 @@ def _look_at(run: FinishedRun, settings: PackedSequences, name: str) -> _Seen:
                     seen.compared = np.concatenate([seen.compared, prints[long]])
                     seen.prints += int(prints.sum(dtype=np.uint64))
             except CorruptShard as error:
-                return _Seen(problem=str(error).replace(str(file), str(path)))
+                return _SeenBins(problem=str(error).replace(str(file), str(path)))
     except FileNotFoundError:
-        return _Seen(problem=f"{path}: is missing")
+        return _SeenBins(problem=f"{path}: is missing")
     return seen
 
 
@@ -497,24 +503,24 @@ def verify_preferences(run: FinishedRun, workers: int | None = None) -> list[Che
 
 
 def _rows_check(run: FinishedRun, seen: dict[str, list[_SeenRows]]) -> Check:
-    rows = sum(each.rows for shards in seen.values() for each in shards)
+    rows = sum(shard.rows for shards in seen.values() for shard in shards)
     check = partial(
         Check, "every row once", f"{rows:,} rows have the prompts and answers that were tokenised"
     )
     for group in run.manifest.facts["groups"]:
         shards = seen.get(group["split"], [])
-        problem = next((each.problem for each in shards if each.problem is not None), None)
+        problem = next((shard.problem for shard in shards if shard.problem is not None), None)
         if problem is not None:
             return check(problem)
         for name in ("rows", "labels"):
-            found = sum(getattr(each, name) for each in shards)
-            if found != group[name]:
+            counted = sum(getattr(shard, name) for shard in shards)
+            if counted != group[name]:
                 return check(
-                    f"{run.root}: {group['split']} has {found:,} {name}, the manifest says"
+                    f"{run.root}: {group['split']} has {counted:,} {name}, the manifest says"
                     f" {group[name]:,}"
                 )
         for answer, expected in enumerate(group["prints"]):
-            total = sum(each.prints[answer] for each in shards) % (1 << 64)
+            total = sum(shard.prints[answer] for shard in shards) % (1 << 64)
             if f"{group['rows']}:{total:016x}" != expected:
                 return check(
                     f"{run.root}: {group['split']} has other prompts or answers than those that"
@@ -548,29 +554,29 @@ def _look_at_rows(
 ) -> str | None:
     """Add the results of some rows; return what is wrong with them."""
     lists = [table[name].combine_chunks() for name in ids]
-    (prompts, asked), *answers = [
-        (each.flatten().to_numpy(), np.diff(each.offsets).astype(np.int64)) for each in lists
+    (prompts, prompt_lengths), *answers = [
+        (column.flatten().to_numpy(), np.diff(column.offsets).astype(np.int64)) for column in lists
     ]
-    for values, lengths in ((prompts, asked), *answers):
+    for values, lengths in ((prompts, prompt_lengths), *answers):
         if lengths.min(initial=1) < 1:
             return f"row {int(lengths.argmin())} has a list without tokens"
         if len(values) and not 0 <= values.min() <= values.max() < known:
             return f"ids are {values.min()} to {values.max()}, the vocabulary has {known:,}"
     seen.rows += len(table)
-    seen.prompts.append(sequence_prints(prompts, None, asked))
+    seen.prompts.append(sequence_prints(prompts, None, prompt_lengths))
     for answer, (values, lengths) in enumerate(
-        answers or [(np.empty(0, np.int32), np.zeros(len(asked), np.int64))]
+        answers or [(np.empty(0, np.int32), np.zeros(len(prompt_lengths), np.int64))]
     ):
-        sizes = asked + lengths
+        sizes = prompt_lengths + lengths
         longest = int(sizes.max(initial=0))
         if most is not None and longest > most:
             return f"a prompt and its answer have {longest:,} tokens, max_tokens is {most:,}"
         ends = np.cumsum(sizes)
-        of_prompt = np.arange(sizes.sum()) < np.repeat(ends - sizes + asked, sizes)
-        whole = np.empty(len(of_prompt), np.int32)
-        whole[of_prompt], whole[~of_prompt] = prompts, values
+        of_prompt = np.arange(sizes.sum()) < np.repeat(ends - sizes + prompt_lengths, sizes)
+        joined = np.empty(len(of_prompt), np.int32)
+        joined[of_prompt], joined[~of_prompt] = prompts, values
         labels = shift_left((~of_prompt).astype(np.uint8), ends)
-        prints = sequence_prints(whole, labels, sizes)
+        prints = sequence_prints(joined, labels, sizes)
         seen.prints[answer] += int(prints.sum(dtype=np.uint64))
         seen.labels += int(labels.sum())
     return None

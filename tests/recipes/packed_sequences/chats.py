@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from headrace.packing.chats.settings import ChatSettings, RowForm
+from headrace.packing.chats.settings import ChatForm, ChatSettings
 from headrace.packing.chats.tokenise import ChatEncoder
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
@@ -55,15 +55,15 @@ def small_tokenizer(
     return directory
 
 
-def settings_of(tokenizer: Path, **settings) -> tuple[ChatSettings, RowForm]:
-    form = {name: settings.pop(name) for name in RowForm.model_fields if name in settings}
-    return ChatSettings(tokenizer=tokenizer, **settings), RowForm(**form)
+def settings_of(tokenizer: Path, **settings) -> tuple[ChatSettings, ChatForm]:
+    form = {name: settings.pop(name) for name in ChatForm.model_fields if name in settings}
+    return ChatSettings(tokenizer=tokenizer, **settings), ChatForm(**form)
 
 
 class Encoder(ChatEncoder):
     """An encoder of rows that are all of one form."""
 
-    form = RowForm()
+    form = ChatForm()
 
     def encode(self, rows, form=None):
         return super().encode(rows, form or self.form)

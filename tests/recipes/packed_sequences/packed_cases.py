@@ -4,14 +4,16 @@ import numpy as np
 from hypothesis import strategies as st
 
 from headrace.bins.rows import PackedRows
-from headrace.packing.storage.spool import Spool
+from headrace.packing.storage.spool import SequenceSpool
 
 
 def made_spool(lengths, seed=0):
     """Random tokens and masks for sequences of these lengths."""
     rng = np.random.default_rng(seed)
     total = int(np.sum(lengths))
-    return Spool.of_arrays(rng.integers(0, 151_936, total), rng.integers(0, 2, total), lengths)
+    return SequenceSpool.of_arrays(
+        rng.integers(0, 151_936, total), rng.integers(0, 2, total), lengths
+    )
 
 
 @st.composite

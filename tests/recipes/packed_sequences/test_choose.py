@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import InputError
-from headrace.packing.blend import SPLITS, Source
+from headrace.packing.blend import SPLITS, BlendSource
 from headrace.packing.choose import copies_of, ratio_counts, split_units
 from headrace.packing.encode import assign_files, row_hashes
 from headrace.packing.shards import even_cuts, shard_counts
@@ -18,13 +18,13 @@ RATIOS = st.sampled_from(
 )
 
 
-def sources_of(weights: list[float], **more: list[float]) -> list[Source]:
+def sources_of(weights: list[float], **more: list[float]) -> list[BlendSource]:
     """Datasets with these weights; more: other settings, a value each."""
     settings = [
         dict(zip(more, values, strict=True)) for values in zip(*more.values(), strict=True)
     ] or [{}] * len(weights)
     return [
-        Source(name=f"d{place}", path=["x"], weight=weight, **own)
+        BlendSource(name=f"d{place}", path=["x"], weight=weight, **own)
         for place, (weight, own) in enumerate(zip(weights, settings, strict=True))
     ]
 

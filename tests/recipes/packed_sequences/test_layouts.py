@@ -9,7 +9,7 @@ from chats import needs_data, rows_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.packing.chats.layouts import Conversation, Text, Tokens, sample_of
+from headrace.packing.chats.layouts import Conversation, Text, TokenSample, sample_of
 from headrace.packing.chats.rejections import REASONS, RowRejected
 
 USER, ASSISTANT = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
@@ -142,7 +142,7 @@ def test_texts_and_tokens_need_no_template():
 
     assert Text("t") == sample_of({"text": "t"})
     assert Text("pc", 1) == sample_of({"prompt": "p", "completion": "c"}, "raw_completion")
-    assert isinstance(tokens, Tokens)
+    assert isinstance(tokens, TokenSample)
     assert ([5, 6, 7], [0, 1, 1]) == (tokens.ids.tolist(), tokens.mask.tolist())
     assert ([5, 6], [0, 1]) == (padded.ids.tolist(), padded.mask.tolist())
     assert [1, 1] == sample_of({"input_ids": np.array([5, 6], np.int32)}).mask.tolist()
@@ -217,7 +217,7 @@ def test_any_json_is_a_sample_or_a_reason(row):
     except RowRejected as rejected:
         reason, sample = rejected.reason, None
 
-    assert reason in REASONS or isinstance(sample, Conversation | Text | Tokens)
+    assert reason in REASONS or isinstance(sample, Conversation | Text | TokenSample)
 
 
 @needs_data

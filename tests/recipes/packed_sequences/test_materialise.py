@@ -12,7 +12,7 @@ from headrace.bins import Alignment
 from headrace.bins.bins import Bins, costs, padded_lengths
 from headrace.bins.pack import pack
 from headrace.bins.rows import first_fault
-from headrace.packing.storage.spool import Spool, gather, materialise_bin_arrays
+from headrace.packing.storage.spool import SequenceSpool, gather, materialise_bin_arrays
 
 
 @given(spools(), st.sampled_from(get_args(Alignment)), st.integers(9, 30))
@@ -83,7 +83,7 @@ def trained_labels(ids, mask, starts):
 def test_a_reader_trains_on_the_answers_and_nothing_else():
     user, answer = 0, 1
     turns = [user, user, answer, answer]
-    spool = Spool.of_arrays([11, 12, 13, 14, 20, 21, 22, 23], turns * 2, [4, 4])
+    spool = SequenceSpool.of_arrays([11, 12, 13, 14, 20, 21, 22, 23], turns * 2, [4, 4])
     bins = Bins.of_lists([[0, 1]])
     left, right = (as_lists(gather(spool, bins, alignment=each))[0] for each in get_args(Alignment))
 
@@ -94,7 +94,7 @@ def test_a_reader_trains_on_the_answers_and_nothing_else():
 
 
 def test_mask_values_other_than_one_are_kept():
-    spool = Spool.of_arrays([1, 2, 3], [0, 3, 2], [3])
+    spool = SequenceSpool.of_arrays([1, 2, 3], [0, 3, 2], [3])
 
     assert [3, 2, 0] == gather(spool, Bins.of_lists([[0]])).mask.tolist()
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from packed_cases import made_spool
 
 from headrace.errors import CorruptShard, InputError
-from headrace.packing.storage.spool import JoinedSpool, Spool, SpoolWriter
+from headrace.packing.storage.spool import JoinedSpool, SequenceSpool, SpoolWriter
 from headrace.run.context import TaskFiles
 
 
@@ -39,7 +39,7 @@ def write(directory, lengths, pieces=1):
 def test_what_was_added_is_read(tmp_path, pieces):
     lengths = np.array([3, 1, 7, 2, 2])
     made = write(tmp_path / "s", lengths, pieces)
-    spool = Spool.open(tmp_path / "s")
+    spool = SequenceSpool.open(tmp_path / "s")
 
     assert 5 == len(spool)
     for number in range(5):
@@ -64,7 +64,7 @@ def test_the_files_do_not_depend_on_how_sequences_were_added(tmp_path):
 def test_a_spool_without_sequences_is_a_spool(tmp_path):
     write(tmp_path / "s", np.empty(0, np.int64))
 
-    assert len(Spool.open(tmp_path / "s")) == 0
+    assert len(SequenceSpool.open(tmp_path / "s")) == 0
 
 
 def test_an_error_leaves_nothing(tmp_path):
@@ -74,7 +74,7 @@ def test_an_error_leaves_nothing(tmp_path):
 
     assert list((tmp_path / "s").iterdir()) == []
     with pytest.raises(InputError, match="was not finished"):
-        Spool.open(tmp_path / "s")
+        SequenceSpool.open(tmp_path / "s")
 
 
 @pytest.mark.parametrize("name", ["tokens.bin", "masks.bin", "offsets.bin", "lengths.bin"])
@@ -88,7 +88,7 @@ def test_a_damaged_file_is_found(tmp_path, name, damage):
         path.unlink()
 
     with pytest.raises(CorruptShard, match=name):
-        Spool.open(tmp_path / "s")
+        SequenceSpool.open(tmp_path / "s")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_damaged_manifest_is_found(tmp_path, manifest):
     (tmp_path / "s" / "manifest.json").write_text(manifest)
 
     with pytest.raises(CorruptShard, match=r"manifest\.json"):
-        Spool.open(tmp_path / "s")
+        SequenceSpool.open(tmp_path / "s")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_what_does_not_fit_is_refused_and_not_kept(tmp_path, tokens, mask, lengt
             writer.add(np.array(tokens), np.array(mask), lengths)
         writer.add(np.array([7]), np.array([True]), [1])
 
-    spool = Spool.open(tmp_path / "s")
+    spool = SequenceSpool.open(tmp_path / "s")
     assert ([7], [1]) == (spool.tokens.tolist(), spool.mask.tolist())
 
 
@@ -131,7 +131,7 @@ def test_a_runs_task_publishes_the_files(tmp_path):
     records = files.publish(lambda event: None)
 
     assert "stage/spool/s/manifest.json" == records[-1].path
-    assert [0, 1, 2] == Spool.open(tmp_path / "stage/spool/s").tokens.tolist()
+    assert [0, 1, 2] == SequenceSpool.open(tmp_path / "stage/spool/s").tokens.tolist()
 
 
 @pytest.mark.parametrize("number", [-1, 3])
@@ -148,7 +148,7 @@ def test_a_sequence_that_is_not_there_is_an_index_error(number):
 
 def test_damaged_lengths_do_not_read_outside():
     spool = made_spool([1, 2, 3])
-    wrong = Spool(spool.tokens, spool.mask, spool.offsets, np.array([1, 2, 9], np.uint32))
+    wrong = SequenceSpool(spool.tokens, spool.mask, spool.offsets, np.array([1, 2, 9], np.uint32))
 
     with pytest.raises(CorruptShard, match="ends at token 12 of 6"):
         wrong.take(np.array([2]))
@@ -159,7 +159,7 @@ def test_damaged_lengths_do_not_read_outside():
 )
 def test_joined_spools_are_one(lengths, random):
     parts = [made_spool(np.array(each, np.int64), place) for place, each in enumerate(lengths)]
-    whole = Spool.of_arrays(
+    whole = SequenceSpool.of_arrays(
         np.concatenate([np.empty(0, int), *(part.tokens for part in parts)]),
         np.concatenate([np.empty(0, int), *(part.mask for part in parts)]),
         np.concatenate([np.empty(0, int), *(part.lengths for part in parts)]),

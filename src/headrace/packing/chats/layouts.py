@@ -67,14 +67,14 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tokens:
+class TokenSample:
     """Token ids from elsewhere, with a mask of 0 and 1 of the same length."""
 
     ids: I64
     mask: npt.NDArray[np.uint8]
 
 
-Sample = Conversation | Text | Tokens
+Sample = Conversation | Text | TokenSample
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Cells:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ChatLayout:
     """How chats lie in a row.
 
     column: identifies the layout; "": it is never found, only requested. required: columns of which
@@ -155,12 +155,14 @@ def content_of(sample: Sample) -> bytes:
 
     Tokens count in full.
     """
-    if isinstance(sample, Tokens):  # an untrained prefix may be just a begin token of all rows
+    if isinstance(sample, TokenSample):  # an untrained prefix may be just a begin token of all rows
         return blake2b(sample.ids.astype("<i8").tobytes(), digest_size=16).digest()
     if isinstance(sample, Text):
         return digest_of_texts([sample.text[: sample.trained_from].strip() or sample.text])
-    questions = [message["content"] for message in sample.messages if message["role"] == "user"]
-    questions = [text for text in questions if text.strip()]
+    questions = []
+    for message in sample.messages:
+        if message["role"] == "user" and message["content"].strip():
+            questions.append(message["content"])
     return digest_of_texts(questions or [message["content"] for message in sample.messages])
 
 
@@ -195,7 +197,7 @@ def layout_of(row: Mapping[str, Any], columns: Mapping[str, str] = _NO_COLUMNS) 
     return _find_layout(Cells(row, columns)).name
 
 
-def _find_layout(cells: Cells) -> Layout:
+def _find_layout(cells: Cells) -> ChatLayout:
     if "assistant" in cells.columns:
         return LAYOUTS["question_answer"]
     for layout in LAYOUTS.values():
@@ -338,7 +340,7 @@ def _read_text(cells: Cells) -> Text:
     return Text(cells.text("text"))
 
 
-def _read_tokens(cells: Cells) -> Tokens:
+def _read_tokens(cells: Cells) -> TokenSample:
     ids = cells.numbers("input_ids")
     if ids is None or not len(ids):
         raise RowRejected("no_messages", f"{cells.name('input_ids')} are empty")
@@ -354,7 +356,7 @@ def _read_tokens(cells: Cells) -> Tokens:
         mask = mask[attention != 0]
         if not len(ids):
             raise RowRejected("nothing_trained", "the attention mask leaves no token")
-    return Tokens(ids, mask.astype(np.uint8))
+    return TokenSample(ids, mask.astype(np.uint8))
 
 
 def _mask_of_tokens(cells: Cells, ids: I64) -> npt.NDArray[Any]:
@@ -385,16 +387,18 @@ def _mask_of_tokens(cells: Cells, ids: I64) -> npt.NDArray[Any]:
 
 
 _ENTRIES = (
-    Layout("tokens", _read_tokens, "input_ids", optional=("loss_mask", "labels", "attention_mask")),
-    Layout("messages", read_messages_column, "messages", optional=("role", "content")),
-    Layout("conversations", _read_conversations, "conversations"),
-    Layout("instruction", _read_instruction, "instruction", ("output",), ("input", "history")),
-    Layout("prompt_completion", _read_prompt_completion, "prompt", ("completion", "response")),
-    Layout(
+    ChatLayout(
+        "tokens", _read_tokens, "input_ids", optional=("loss_mask", "labels", "attention_mask")
+    ),
+    ChatLayout("messages", read_messages_column, "messages", optional=("role", "content")),
+    ChatLayout("conversations", _read_conversations, "conversations"),
+    ChatLayout("instruction", _read_instruction, "instruction", ("output",), ("input", "history")),
+    ChatLayout("prompt_completion", _read_prompt_completion, "prompt", ("completion", "response")),
+    ChatLayout(
         "question_answer", _read_question_answer, "question", ("answer",), ("user", "assistant")
     ),
-    Layout("text", _read_text, "text"),
-    Layout("raw_completion", _read_raw_completion),
+    ChatLayout("text", _read_text, "text"),
+    ChatLayout("raw_completion", _read_raw_completion),
 )
 LAYOUTS = {layout.name: layout for layout in _ENTRIES}
 """All layouts by name, in the order in which "auto" tries them."""

@@ -22,7 +22,7 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
@@ -176,58 +176,79 @@ def _filled(text: str, tags: re.Pattern[str], fill: Callable[[str], str]) -> str
     return "".join(filled)
 
 
+@dataclass
+class _Marker:
+    """Marks the texts of messages.
+
+    marked_texts: the piece of each mark. owners: the message that owns each part of a tool call, by
+    the part's `id`.
+    """
+
+    tags: re.Pattern[str]
+    marked_texts: list[MarkedText] = field(default_factory=list)
+    owners: dict[int, int] = field(default_factory=dict)
+
+    def mark(self, owner: int, part: str, text: str, *, complete: bool = True) -> str:
+        def between_marks(core: str) -> str:
+            digits = str(len(self.marked_texts)).translate(_TO_DIGITS)
+            self.marked_texts.append(MarkedText(owner, part, core, complete))
+            return f"{BEGIN}{digits}{core}{END}{digits}"
+
+        return _filled(text, self.tags, between_marks)
+
+    def mark_texts(self, owner: int, message: Message) -> None:
+        """Mark the texts of a message, and the texts of its tool calls as far as they are whole."""
+        for name, value in message.items():
+            if value is not None and (name == "content" or name in REASONING_KEYS):
+                message[name] = self.mark(owner, name, value)
+            elif name == "tool_calls":
+                message[name] = [{**call, "function": dict(call["function"])} for call in value]
+                for call in message[name]:
+                    self._mark_function(owner, call["function"])
+
+    def _mark_function(self, owner: int, function: dict[str, Any]) -> None:
+        for key, text in function.items():
+            if isinstance(text, str):
+                function[key] = self.mark(owner, "tool_calls", text)
+
+    def mark_calls(self, owner: int, calls: list[dict[str, Any]]) -> None:
+        """Mark the arguments of tool calls that are objects, and record who owns the calls."""
+        for call in calls:
+            function = call["function"]
+            if not isinstance(function["arguments"], str):
+                function["arguments"] = self._leaves(owner, function["arguments"])
+            self.owners[id(call)] = owner
+            self.owners[id(function)] = owner
+        self.owners[id(calls)] = owner
+
+    def _leaves(self, owner: int, value: Any) -> Any:
+        """Mark every text in arguments, because a template may write them one by one."""
+        if isinstance(value, str):
+            return self.mark(owner, "arguments", value, complete=False)
+        if isinstance(value, Mapping):
+            copy: Any = {key: self._leaves(owner, inner) for key, inner in value.items()}
+        elif isinstance(value, list):
+            copy = [self._leaves(owner, inner) for inner in value]
+        else:
+            return value
+        self.owners[id(copy)] = owner
+        return copy
+
+
 def marked(
     messages: Sequence[Message], tags: re.Pattern[str]
 ) -> tuple[list[Message], list[MarkedText], dict[int, int]]:
     """Mark the messages; return them, the piece of each mark, and the owner of every part of a tool
     call, by `id`.
     """
-    marked_texts: list[MarkedText] = []
-    owners: dict[int, int] = {}
-
-    def mark(owner: int, part: str, text: str, *, complete: bool = True) -> str:
-        def between_marks(core: str) -> str:
-            digits = str(len(marked_texts)).translate(_TO_DIGITS)
-            marked_texts.append(MarkedText(owner, part, core, complete))
-            return f"{BEGIN}{digits}{core}{END}{digits}"
-
-        return _filled(text, tags, between_marks)
-
-    def leaves(owner: int, value: Any) -> Any:
-        """Mark every text in arguments, because a template may write them one by one."""
-        if isinstance(value, str):
-            return mark(owner, "arguments", value, complete=False)
-        if isinstance(value, Mapping):
-            copy: Any = {key: leaves(owner, inner) for key, inner in value.items()}
-        elif isinstance(value, list):
-            copy = [leaves(owner, inner) for inner in value]
-        else:
-            return value
-        owners[id(copy)] = owner
-        return copy
-
+    marker = _Marker(tags)
     copies = [dict(message) for message in messages]
     for owner, message in enumerate(copies):
-        for name, value in message.items():
-            if value is not None and (name == "content" or name in REASONING_KEYS):
-                message[name] = mark(owner, name, value)
-            elif name == "tool_calls":
-                message[name] = [{**call, "function": dict(call["function"])} for call in value]
-                for function in (call["function"] for call in message[name]):
-                    function |= {
-                        key: mark(owner, name, text)
-                        for key, text in function.items()
-                        if isinstance(text, str)
-                    }
+        marker.mark_texts(owner, message)
     for owner, message in enumerate(copies):  # numbered after the whole pieces
-        for call in message.get("tool_calls", ()):
-            function = call["function"]
-            if not isinstance(function["arguments"], str):
-                function["arguments"] = leaves(owner, function["arguments"])
-            owners[id(call)] = owners[id(function)] = owner
         if "tool_calls" in message:
-            owners[id(message["tool_calls"])] = owner
-    return copies, marked_texts, owners
+            marker.mark_calls(owner, message["tool_calls"])
+    return copies, marker.marked_texts, marker.owners
 
 
 def parts_of(value: Any) -> Iterator[Any]:
@@ -401,14 +422,14 @@ class Specials:
             plain.append((at - len(token), at))
             ends.append(last)
             shifts.append(at - last)
-        whole = "".join([*parts, text[last:]])
-        if _STANDS in whole:
+        complete = "".join([*parts, text[last:]])
+        if _STANDS in complete:
             raise RowRejected("special_text", "the template splits the text of a special token")
 
         def moved(position: int) -> int:
             return position + shifts[bisect_right(ends, position) - 1]
 
-        return whole, [(moved(begin), moved(end)) for begin, end in spans], plain
+        return complete, [(moved(begin), moved(end)) for begin, end in spans], plain
 
     def first_in_chat(self, chat: Conversation) -> str | None:
         """Find the first special token in the texts of a conversation, including its tools and

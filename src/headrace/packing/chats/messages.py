@@ -44,17 +44,12 @@ def message_of(raw: object, role_key: str, content_key: str) -> tuple[Message, i
     if word in _CALL_ROLES:
         message: Message = {"role": "assistant", "content": "", "tool_calls": _calls_of(content)}
     else:
-        role = None
-        if isinstance(word, str):
-            role = ROLES.get(word)
-        if role is None:
+        if not isinstance(word, str) or word not in ROLES:
             raise RowRejected("unknown_role", f"{role_key} is {preview(word)}")
-        message = {"role": role, "content": content}
+        message = {"role": ROLES[word], "content": content}
         if type(content) is not str:
-            message = _message_of_parts(role, content)
-    for key, value in raw.items():
-        if value is not None and key not in _NORMALISED_KEYS and key not in (role_key, content_key):
-            message[key] = value
+            message = _message_of_parts(ROLES[word], content)
+    _copy_others(raw, message, (role_key, content_key))
     if raw.get("tool_calls"):
         message["tool_calls"] = message.get("tool_calls", []) + _calls_of(raw["tool_calls"])
     elif raw.get("function_call"):
@@ -63,6 +58,13 @@ def message_of(raw: object, role_key: str, content_key: str) -> tuple[Message, i
         if key in message and not isinstance(message[key], str):
             raise RowRejected("bad_content", f"{key} is {preview(message[key])}; it must be text")
     return message, _weight_of(raw) if message["role"] == "assistant" else 0
+
+
+def _copy_others(raw: Mapping[str, Any], message: Message, read: Sequence[str]) -> None:
+    """Copy the fields that templates may read, other than those that are normalised or read."""
+    for key, value in raw.items():
+        if value is not None and key not in _NORMALISED_KEYS and key not in read:
+            message[key] = value
 
 
 def _weight_of(raw: Mapping[str, Any]) -> int:
@@ -97,20 +99,11 @@ def _message_of_parts(role: str, content: object) -> Message:
     for part in content:
         if isinstance(part, str):
             part = {"type": "text", "text": part}
-        part_type = None
-        if isinstance(part, Mapping):
-            part_type = part.get("type")
+        part_type = _type_of_part(part)
         if part_type in _CALL_PARTS:
             calls += _calls_of(_first_value(part, ("value", part_type), part))
             continue
-        what = f"a part of the content of {role} is {preview(part)}"
-        if part_type in _MEDIA_PARTS:
-            raise RowRejected("media", what)
-        if part_type not in _TEXT_PARTS and part_type not in _REASONING_PARTS:
-            raise RowRejected("bad_content", what)
-        text = _text_of_part(part)
-        if text is None:
-            raise RowRejected("bad_content", f"{what}; it has no text")
+        text = _text_of_part(role, part, part_type)
         # A template writes reasoning, text and calls in this order.
         if calls or (texts and part_type in _REASONING_PARTS):
             raise RowRejected(
@@ -128,12 +121,24 @@ def _message_of_parts(role: str, content: object) -> Message:
     return message
 
 
-def _text_of_part(part: Mapping[str, Any]) -> str | None:
-    for key in ("text", "value", "content", part["type"]):
+def _type_of_part(part: Any) -> Any:
+    if isinstance(part, Mapping):
+        return part.get("type")
+    return None
+
+
+def _text_of_part(role: str, part: Any, part_type: Any) -> str:
+    """Return the text of a part of text or reasoning. Raises `RowRejected` for other parts."""
+    what = f"a part of the content of {role} is {preview(part)}"
+    if part_type in _MEDIA_PARTS:
+        raise RowRejected("media", what)
+    if part_type not in _TEXT_PARTS and part_type not in _REASONING_PARTS:
+        raise RowRejected("bad_content", what)
+    for key in ("text", "value", "content", part_type):
         text = part.get(key)
         if isinstance(text, str):
             return text
-    return None
+    raise RowRejected("bad_content", f"{what}; it has no text")
 
 
 def _first_value(fields: Mapping[str, Any], keys: Sequence[str], default: Any = None) -> Any:

@@ -51,9 +51,11 @@ def refuse_preference(row: Mapping[str, Any], name: str) -> None:
 
 @lru_cache(maxsize=1024)
 def _telling(names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(
-        name for name in names if name in _JUDGED or name in _RANKED or _REJECTED.search(name)
-    )
+    telling = []
+    for name in names:
+        if name in _JUDGED or name in _RANKED or _REJECTED.search(name):
+            telling.append(name)
+    return tuple(telling)
 
 
 def preference_column(row: Mapping[str, Any]) -> str | None:

@@ -88,19 +88,7 @@ def read_rows(
     if path.suffix == NPY:
         yield from _sequences_of_bins(path, name, part, alignment, batch_rows)
         return
-    try:
-        file_type = detect(path)
-    except (
-        InputError
-    ):  # a text that does not begin with JSON may be JSON lines whose first lines are broken
-        known = file_type_of_name(path.name)
-        if (
-            known is None
-            or known.format.name != "jsonl"
-            or _CONTROL.search(next(_chunks(path, known), b""))
-        ):
-            raise
-        file_type = known
+    file_type = _detected(path)
     if holds_nothing(path, file_type):
         return
     is_lines = file_type.format.name == "jsonl"
@@ -133,6 +121,22 @@ def read_rows(
             size = 0
     if rows:
         yield RowBatch(name, unit, numbers, rows)
+
+
+def _detected(path: Path) -> FileType:
+    """Detect the type of a file of chats. Raises `InputError`."""
+    try:
+        return detect(path)
+    except InputError:
+        # a text that does not begin with JSON may be JSON lines whose first lines are broken
+        known = file_type_of_name(path.name)
+        if (
+            known is None
+            or known.format.name != "jsonl"
+            or _CONTROL.search(next(_chunks(path, known), b""))
+        ):
+            raise
+        return known
 
 
 def _sequences_of_bins(
@@ -243,6 +247,28 @@ def _whole_lines(chunks: Iterator[bytes], line_bytes: int) -> Iterator[bytes | N
         yield b"".join(parts) if size <= line_bytes else None
 
 
+def _whole_value(
+    text: str, at: int, path: Path, index: int, *, more: bool
+) -> tuple[Any, int] | None:
+    """Decode the value at a position; return it and its end.
+
+    None if the value may continue in text that is not read yet. Raises `InputError` if there is no
+    more text and the value is not valid.
+    """
+    try:
+        value, end = _decoded(text, at)
+    except (ValueError, RecursionError) as error:
+        if more:
+            return None
+        raise InputError(
+            f"{path}: row {index + 1}: is not valid JSON ({error}); the rows after it cannot be"
+            " separated, correct the file"
+        ) from error
+    if end < len(text) or not more or isinstance(value, dict | BrokenRow):
+        return value, end
+    return None  # a number that may continue
+
+
 def _values(
     path: Path, file_type: FileType, part: tuple[int, int]
 ) -> Iterator[tuple[int, Row, int]]:
@@ -267,24 +293,15 @@ def _values(
                 raise InputError(
                     f"{path}: text after the array: {preview(text[at : at + 40])}; correct the file"
                 )
-            try:
-                value, end = _decoded(text, at)
-            except (ValueError, RecursionError) as error:
-                if not more:
-                    raise InputError(
-                        f"{path}: row {index + 1}: is not valid JSON ({error}); the rows after it"
-                        " cannot be separated, correct the file"
-                    ) from error
-            else:
-                if (
-                    end < len(text) or not more or isinstance(value, dict | BrokenRow)
-                ):  # else a number that may continue
-                    if index % part[1] == part[0]:
-                        yield index + 1, _row_of_value(value), end - at
-                    index = index + 1
-                    at = end
-                    needed_characters = _READ_BYTES
-                    continue
+            decoded = _whole_value(text, at, path, index, more=more)
+            if decoded is not None:
+                value, end = decoded
+                if index % part[1] == part[0]:
+                    yield index + 1, _row_of_value(value), end - at
+                index += 1
+                at = end
+                needed_characters = _READ_BYTES
+                continue
         if not more:
             if inside:
                 raise InputError(f"{path}: the array does not end; the file is cut, fetch it again")

@@ -72,12 +72,12 @@ _ASKS_FOR_NONE = re.compile(r"content(['\"]\])? is (not )?none", re.IGNORECASE)
 class Rendered:
     """A text and its trained spans: [begin, end) in characters, in order, none empty.
 
-    borders: of turns, if they were requested; see `turn_borders`.
+    boundaries: of turns, if they were requested; see `turn_borders`.
     """
 
     text: str
     spans: list[Span]
-    borders: list[Border] = field(default_factory=list)
+    boundaries: list[Border] = field(default_factory=list)
 
 
 class ChatRenderer:
@@ -177,7 +177,9 @@ class Turns:
                 return without_generated(text)[0]
             return text
 
-        return replace(rendered, borders=turn_borders(written, chat, rendered.text, rendered.spans))
+        return replace(
+            rendered, boundaries=turn_borders(written, chat, rendered.text, rendered.spans)
+        )
 
     def _with_spans(self, chat: Conversation) -> Rendered:
         trace = Trace()
@@ -253,8 +255,8 @@ class Turns:
             if learnt is not None:
                 if len(self._skeletons) >= _MOST_SHAPES:
                     self._skeletons.clear()
-                kept = self._skeletons.setdefault(key, [])
-                kept[:] = [*kept[-_MOST_SKELETONS + 1 :], learnt]
+                skeletons = self._skeletons.setdefault(key, [])
+                skeletons[:] = [*skeletons[-_MOST_SKELETONS + 1 :], learnt]
         return turns
 
     def remembered(self, key: Any, find: Callable[[], int | None]) -> int | None:
@@ -459,19 +461,7 @@ class Rendering:
         # the prompt is longer, e.g. it opens the reasoning
         if lead is not None and lead.startswith(literal):
             return len(literal)
-        # A shorter prompt may end at a line or a special token.
-        ends = {match.end() for match in re.finditer("\n", prompt)}
-        for end in sorted(
-            {len(prompt), *ends, *(end for _, end in self.turns.specials.spans(prompt))},
-            reverse=True,
-        ):
-            if end:
-                at = literal.rfind(prompt[:end])
-            else:
-                at = -1
-            if at >= 0:
-                return at + end
-        return None
+        return _end_of_prompt(literal, prompt, self.turns.specials)
 
     def _changed_part(self, text: str, messages: list[Message], index: int) -> Span:
         """Find the part of `text`, the rendering of `messages`, that depends on one message."""
@@ -546,6 +536,20 @@ def _uncertain(index: int, what: str) -> RowRejected:
     return RowRejected("uncertain_mask", f"message {index + 1}: no method tells for certain {what}")
 
 
+def _end_of_prompt(literal: str, prompt: str, specials: Specials) -> int | None:
+    """Find where `literal` ends with the prompt, or with its longest beginning that ends at a line
+    or a special token.
+    """
+    ends = {len(prompt)}
+    ends.update(match.end() for match in re.finditer("\n", prompt))
+    ends.update(end for _, end in specials.spans(prompt))
+    for end in sorted(ends - {0}, reverse=True):
+        at = literal.rfind(prompt[:end])
+        if at >= 0:
+            return at + end
+    return None
+
+
 def _turn(index: int, begin: int, start: int | None, end: int, stop: int | None) -> Span:
     """Return the span from `begin` + `start` to `end` + `stop`.
 
@@ -577,11 +581,9 @@ def _end_in(after: str, tail: str | None, specials: Specials) -> int | None:
     first = specials.pattern.search(after)
     other = specials.pattern.search(tail)
     # a last turn may end with another token than a middle one
-    if first is not None and other is not None:
-        if first.start() == other.start() and first.start() <= shared:
-            return first.end()
-        return None
     if other is not None:
+        if first is not None and first.start() == other.start() <= shared:
+            return first.end()
         return None
     return len(after[:shared].rstrip())
 

@@ -110,12 +110,7 @@ class ProcessRenderer:
         # the conversation at which a process died, apparently through no fault of the template
         killed = -1
         while len(outcomes) < len(chats):
-            if self._pid != os.getpid():  # forked: the processes belong to the parent and answer it
-                self._begin()
-            try:
-                process = self._idle.pop()
-            except IndexError:  # another thread may have taken the last
-                process = _Process(self.settings)
+            process = self._idle_process()
             try:
                 for outcome in process.render(chats[len(outcomes) :], with_borders):
                     self._overruns = 0
@@ -128,15 +123,7 @@ class ProcessRenderer:
                         chats[len(outcomes) : len(outcomes) + before], with_borders=with_borders
                     )
                 if died.signal == signal.SIGXCPU:
-                    limit = f"more than {self.settings.limits.seconds} s of processor time"
-                    self._overruns += 1
-                    if self._overruns >= _MOST_OVERRUNS:
-                        raise SettingsError(
-                            f"the chat template took {limit} on each of"
-                            f" {self._overruns} conversations in a row; give another with"
-                            " chat_template="
-                        ) from None
-                    outcomes.append(RowRejected("template_limit", f"the template took {limit}"))
+                    outcomes.append(self._overrun())
                 elif killed == len(outcomes):
                     raise EngineError(
                         "the process that renders the chat template died twice on one conversation"
@@ -151,6 +138,29 @@ class ProcessRenderer:
             else:
                 self._idle.append(process)
         return outcomes
+
+    def _idle_process(self) -> _Process:
+        """Take an idle process, or start one."""
+        if self._pid != os.getpid():  # forked: the processes belong to the parent and answer it
+            self._begin()
+        try:
+            return self._idle.pop()
+        except IndexError:  # another thread may have taken the last
+            return _Process(self.settings)
+
+    def _overrun(self) -> RowRejected:
+        """Count a conversation that took too long, and return the reason to reject it.
+
+        Raises `SettingsError` after several in a row.
+        """
+        limit = f"more than {self.settings.limits.seconds} s of processor time"
+        self._overruns += 1
+        if self._overruns >= _MOST_OVERRUNS:
+            raise SettingsError(
+                f"the chat template took {limit} on each of {self._overruns} conversations in a"
+                " row; give another with chat_template="
+            ) from None
+        return RowRejected("template_limit", f"the template took {limit}")
 
     def _begin(self) -> None:
         self._idle: list[_Process] = []
@@ -318,7 +328,7 @@ def _answer_of(renderer: ChatRenderer, chat: Conversation, with_borders: bool) -
     try:
         rendered = renderer.render(chat, with_borders=with_borders)
         return _encoded(
-            [(sequence.text, sequence.spans, sequence.borders) for sequence in rendered]
+            [(sequence.text, sequence.spans, sequence.boundaries) for sequence in rendered]
         )
     except RowRejected as wrong:
         answer = {"rejected": [wrong.reason, wrong.detail]}

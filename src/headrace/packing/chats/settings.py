@@ -109,7 +109,7 @@ class ChatSettings(Settings):
     )
 
 
-class RowForm(Settings):
+class ChatForm(Settings):
     """The form of rows.
 
     layout: how chats lie in a row; "auto" looks at each row. See `layouts`.

@@ -198,9 +198,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     def getattr(self, obj: Any, attribute: str) -> Any:
         object_type = type(obj)
         if object_type is dict and attribute not in _DICT_NAMES:  # absent: `_Generator` has checked
-            if attribute in obj:
-                return obj[attribute]
-            return self.undefined(obj=obj, name=attribute)
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         if object_type is Namespace and not attribute.startswith("_"):
             try:
                 return getattr(obj, attribute)

@@ -34,13 +34,20 @@ from headrace.packing.chats.account import (
     token_bytes_of,
 )
 from headrace.packing.chats.backends import Fastokens, backend_of
-from headrace.packing.chats.layouts import Conversation, Sample, Text, Tokens, content_of, sample_of
+from headrace.packing.chats.layouts import (
+    Conversation,
+    Sample,
+    Text,
+    TokenSample,
+    content_of,
+    sample_of,
+)
 from headrace.packing.chats.marks import Span, Specials
 from headrace.packing.chats.reader import BrokenRow, Row, filter_row
 from headrace.packing.chats.rejections import Rejected, RowRejected, check_text
 from headrace.packing.chats.settings import (
+    ChatForm,
     ChatSettings,
-    RowForm,
     fingerprint_of,
     load_tokenizer,
     read_tokenizer,
@@ -58,11 +65,11 @@ SpecialText = Literal["none", "text", "control"]
 """How a conversation's texts of special tokens are encoded; "none": it has no such text."""
 
 _ROWS_AT_ONCE = 128  # rendered while the previous rows are encoded
-_ANY_FORM = RowForm()
+_ANY_FORM = ChatForm()
 
 
 @dataclass(frozen=True, eq=False)
-class Encoded:
+class EncodedChats:
     """Encoded sequences, end to end.
 
     tokens int32 and mask uint8 [sum of lengths], lengths and rows int64 [n].
@@ -94,7 +101,7 @@ class Encoded:
 
 
 @dataclass(slots=True)
-class _Draft:
+class _SequenceDraft:
     """A sequence in progress: text with spans, or ids with a mask.
 
     eos: whether the end token is appended.
@@ -162,8 +169,8 @@ class ChatEncoder:
         return "fastokens"
 
     def encode(
-        self, rows: Sequence[Row], form: RowForm = _ANY_FORM, *, cut_over: int | None = None
-    ) -> Encoded:
+        self, rows: Sequence[Row], form: ChatForm = _ANY_FORM, *, cut_over: int | None = None
+    ) -> EncodedChats:
         """Encode rows of this form, in their order.
 
         Errors of rows are not raised but listed in `rejected`.
@@ -172,10 +179,10 @@ class ChatEncoder:
         tokens than this. Memory is O(rows); give a few hundred at a time. Raises `SettingsError` if
         a row needs a template or an end token and there is none.
         """
-        drafts: list[_Draft] = []
+        drafts: list[_SequenceDraft] = []
         rejected: list[Rejected] = []
         compared = 0
-        waiting: deque[tuple[list[_Draft], Future[FlatIds | list[Encoding]]]] = deque()
+        waiting: deque[tuple[list[_SequenceDraft], Future[FlatIds | list[Encoding]]]] = deque()
         # encodes some rows while the next are rendered
         with ThreadPoolExecutor(1, "headrace-encode") as pool:
             for begin in range(0, len(rows), _ROWS_AT_ONCE):
@@ -191,16 +198,16 @@ class ChatEncoder:
 
     def _encoded(
         self,
-        drafts: Sequence[_Draft],
+        drafts: Sequence[_SequenceDraft],
         rejected: list[Rejected],
         compared: int,
         cut_over: int | None,
-    ) -> Encoded:
+    ) -> EncodedChats:
         """Join finished drafts.
 
         Those with nothing to train on are rejected, unless the settings keep them.
         """
-        sequences: list[_Draft] = []
+        sequences: list[_SequenceDraft] = []
         untrained: set[int] = set()
         for draft in drafts:
             if len(draft.ids) and (self.settings.nothing_trained == "keep" or draft.mask.any()):
@@ -216,7 +223,7 @@ class ChatEncoder:
             if draft.chat is not None:
                 roles = (message["role"] for message in draft.chat.messages)
                 messages.update(zip(roles, draft.chat.weights, strict=True))
-        return Encoded(
+        return EncodedChats(
             tokens=np.concatenate([np.empty(0, np.int32), *(draft.ids for draft in sequences)]),
             mask=np.concatenate([np.empty(0, np.uint8), *(draft.mask for draft in sequences)]),
             lengths=np.array([len(draft.ids) for draft in sequences], np.int64),
@@ -229,7 +236,7 @@ class ChatEncoder:
             messages=messages,
         )
 
-    def texts(self, encoded: Encoded) -> list[list[tuple[str, int]]]:
+    def texts(self, encoded: EncodedChats) -> list[list[tuple[str, int]]]:
         """Decode each sequence for display, in parts of one mask value each: (text, 0 or 1)."""
         sequences = []
         for begin, end in pairwise(encoded.offsets.tolist()):
@@ -244,12 +251,12 @@ class ChatEncoder:
         return sequences
 
     def _render(
-        self, rows: Sequence[Row], first: int, form: RowForm, rejected: list[Rejected]
-    ) -> list[_Draft]:
+        self, rows: Sequence[Row], first: int, form: ChatForm, rejected: list[Rejected]
+    ) -> list[_SequenceDraft]:
         """Return the drafts of rows, numbered from `first`; rows without a sequence are added to
         `rejected`.
         """
-        drafts: list[_Draft] = []
+        drafts: list[_SequenceDraft] = []
         chats: list[tuple[int, Conversation, SpecialText]] = []
         contents: dict[int, bytes] = {}
         filters = [(name, frozenset(words)) for name, words in form.filters.items()]
@@ -259,10 +266,8 @@ class ChatEncoder:
                 contents[number] = content_of(sample)
                 if isinstance(sample, Conversation):
                     chats.append((number, *self._ready(sample)))
-                elif isinstance(sample, Text):
-                    drafts.append(self._draft_of_text(number, sample))
                 else:
-                    drafts.append(self._draft_of_tokens(number, sample))
+                    drafts.append(self._draft_of(number, sample))
             except RowRejected as wrong:
                 rejected.append(Rejected(number, wrong.reason, wrong.detail))
         outcomes = []
@@ -283,14 +288,14 @@ class ChatEncoder:
         return drafts
 
     def _read(
-        self, row: Row, form: RowForm, filters: Sequence[tuple[str, frozenset[str]]]
+        self, row: Row, form: ChatForm, filters: Sequence[tuple[str, frozenset[str]]]
     ) -> Sample:
         if isinstance(row, BrokenRow):
             raise RowRejected(row.reason, row.detail)
         if filters:
             filter_row(row, filters)
         sample = sample_of(row, form.layout, form.mapping, form.filters)
-        if self.settings.tokenizer is None and not isinstance(sample, Tokens):
+        if self.settings.tokenizer is None and not isinstance(sample, TokenSample):
             raise SettingsError(
                 f"rows with {', '.join(sorted(row))} are not tokens yet; give tokenizer= with a "
                 "tokenizer.json, its directory or ORG/NAME"
@@ -318,21 +323,28 @@ class ChatEncoder:
 
     def _draft_of_chat(
         self, row: int, special: SpecialText, chat: Conversation, rendered: Rendered
-    ) -> _Draft:
+    ) -> _SequenceDraft:
         text = rendered.text
         spans = rendered.spans
         plain = list[Span]()
         if special == "text":
             text, spans, plain = self._specials.restored(text, spans)
         check_text(text)
-        draft = _Draft(row, text, spans, special_text=special != "none", chat=chat, plain=plain)
+        draft = _SequenceDraft(
+            row, text, spans, special_text=special != "none", chat=chat, plain=plain
+        )
         if special == "text":
             ids, runs = self._in_parts(text, spans, plain)
             draft.ids = np.array(ids, np.int32)
             draft.mask = mask_of_runs(runs, len(ids))
         return draft
 
-    def _draft_of_text(self, row: int, sample: Text) -> _Draft:
+    def _draft_of(self, row: int, sample: Text | TokenSample) -> _SequenceDraft:
+        if isinstance(sample, Text):
+            return self._draft_of_text(row, sample)
+        return self._draft_of_tokens(row, sample)
+
+    def _draft_of_text(self, row: int, sample: Text) -> _SequenceDraft:
         check_text(sample.text)
         append = self.settings.eos == "append"
         if append and self.eos_id is None:
@@ -343,9 +355,9 @@ class ChatEncoder:
         spans = []
         if sample.trained_from < len(sample.text):
             spans = [(sample.trained_from, len(sample.text))]
-        return _Draft(row, sample.text, spans, eos=append and bool(sample.text))
+        return _SequenceDraft(row, sample.text, spans, eos=append and bool(sample.text))
 
-    def _draft_of_tokens(self, row: int, sample: Tokens) -> _Draft:
+    def _draft_of_tokens(self, row: int, sample: TokenSample) -> _SequenceDraft:
         low = sample.ids.min()
         high = sample.ids.max()
         if not 0 <= low <= high < (self.vocabulary or 1 << 31):
@@ -354,13 +366,13 @@ class ChatEncoder:
             else:
                 vocabulary = ""
             raise RowRejected("bad_tokens", f"ids are {low} to {high}{vocabulary}")
-        return _Draft(row, ids=sample.ids.astype(np.int32), mask=sample.mask)
+        return _SequenceDraft(row, ids=sample.ids.astype(np.int32), mask=sample.mask)
 
-    def _turns(self, sequences: Sequence[_Draft], most: int) -> dict[int, list[Border]]:
+    def _turns(self, sequences: Sequence[_SequenceDraft], most: int) -> dict[int, list[Border]]:
         """Find the borders of turns in conversations of more than `most` tokens; drop borders
         inside a token.
         """
-        long: list[tuple[int, _Draft, Conversation]] = []
+        long: list[tuple[int, _SequenceDraft, Conversation]] = []
         for number, draft in enumerate(sequences):
             if draft.chat is not None and len(draft.ids) > most:
                 long.append((number, draft, draft.chat))
@@ -369,22 +381,22 @@ class ChatEncoder:
             outcomes = self.renderer.render([chat for _, _, chat in long], with_borders=True)
         turns: dict[int, list[Border]] = {}
         for (number, draft, _), outcome in zip(long, outcomes, strict=True):
-            if isinstance(outcome, RowRejected) or not outcome[0].borders:
+            if isinstance(outcome, RowRejected) or not outcome[0].boundaries:
                 continue
             tokens = self._tokens_at_borders(draft, outcome[0])
             if tokens and tokens[0] is not None:
-                pairs = zip(tokens, outcome[0].borders, strict=True)
-                turns[number] = [
-                    Border(token, border.user) for token, border in pairs if token is not None
-                ]
+                turns[number] = []
+                for token, border in zip(tokens, outcome[0].boundaries, strict=True):
+                    if token is not None:
+                        turns[number].append(Border(token, border.user))
         return turns
 
-    def _tokens_at_borders(self, draft: _Draft, rendered: Rendered) -> Sequence[int | None]:
+    def _tokens_at_borders(self, draft: _SequenceDraft, rendered: Rendered) -> Sequence[int | None]:
         """Find the token that begins at each border of a rendering; empty if the ids are not those
         of the draft.
         """
         text = rendered.text
-        positions = [(border.at, border.at) for border in rendered.borders]
+        positions = [(border.at, border.at) for border in rendered.boundaries]
         if draft.plain:
             text, positions, _ = self._specials.restored(text, positions)
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
@@ -406,7 +418,9 @@ class ChatEncoder:
             return self._backend.encode(texts)
         return self.tokenizer.encode_batch(texts, add_special_tokens=False)
 
-    def _finish(self, drafts: Sequence[_Draft], future: Future[FlatIds | list[Encoding]]) -> int:
+    def _finish(
+        self, drafts: Sequence[_SequenceDraft], future: Future[FlatIds | list[Encoding]]
+    ) -> int:
         """Set ids and masks of texts. Returns the number of texts that the backend compared."""
         encoded = future.result()
         if not isinstance(encoded, FlatIds):
@@ -427,7 +441,7 @@ class ChatEncoder:
                 self._set(draft, *result)
         return encoded.compared
 
-    def _set_by_offsets(self, draft: _Draft, encoding: Encoding) -> None:
+    def _set_by_offsets(self, draft: _SequenceDraft, encoding: Encoding) -> None:
         ids = encoding.ids
         runs = runs_by_offsets(encoding, draft.spans, len(draft.text))
         if runs is None and self._adds_up:
@@ -437,7 +451,7 @@ class ChatEncoder:
             runs = [tuple(np.searchsorted(starts, span).tolist()) for span in draft.spans]
         self._set(draft, np.fromiter(ids, np.int32, len(ids)), mask_of_runs(runs, len(ids)))
 
-    def _set(self, draft: _Draft, ids: I32, mask: U8) -> None:
+    def _set(self, draft: _SequenceDraft, ids: I32, mask: U8) -> None:
         if draft.eos:
             assert self.eos_id is not None  # checked in _draft_of_text
             ids = np.append(ids, np.int32(self.eos_id))

@@ -16,7 +16,7 @@ cut.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Literal, NamedTuple, Protocol
@@ -70,6 +70,10 @@ def sequences_of(chat: Conversation, reasoning: Reasoning) -> list[Conversation]
     return sequences or [chat]
 
 
+_USER: Message = {"role": "user", "content": "x"}
+_ANSWER: Message = {"role": "assistant", "content": "x"}
+
+
 class Write(Protocol):
     """A function that renders messages with a conversation's tools and values; None if the template
     refuses them.
@@ -92,40 +96,16 @@ def turn_borders(
     """
     messages = chat.messages
     trained = [index for index, weight in enumerate(chat.weights) if weight]
-    lead = next(
-        (
-            index
-            for index, message in enumerate(messages)
-            if message["role"] not in ("system", "developer")
-        ),
-        None,
-    )
+    lead = _lead_of(messages)
     if lead is None or len(trained) != len(spans) or trained[:1] < [lead]:
         return []
-    user, answer = ({"role": role, "content": "x"} for role in ("user", "assistant"))
-    one = written([*messages[:lead], user]) or ""
-    heads = []
-    for between in ([user], [user, answer]):
-        before, after = (written([*messages[:lead], *between, *more]) for more in ([], [user]))
-        if (
-            before
-            and after
-            and after.startswith(before)
-            and one.endswith(block := after[len(before) :])
-        ):
-            heads.append(one[: len(one) - len(block)])
-    if lead and (alone := written(messages[:lead])) is not None:
-        heads.append(alone)
-    head = next((len(message) for message in heads if text.startswith(message)), None)
-    if head is None:
+    leading = messages[:lead]
+    one = written([*leading, _USER]) or ""
+    head = _head_length(written, leading, text, one)
+    if head is None or not _rest_is_apart(written, chat, lead, text[head:]):
         return []
-    if lead or chat.tools:
-        changed = [{**message, "content": "x"} for message in messages[:lead]]
-        other = written([*changed, *messages[lead:]], with_tools=False)
-        if other is None or not other.endswith(text[head:]):
-            return []
 
-    prompted = written([*messages[:lead], user], prompt=True) or ""
+    prompted = written([*leading, _USER], prompt=True) or ""
     prompt = ""
     if prompted.startswith(one):
         prompt = prompted[len(one) :]
@@ -140,11 +120,58 @@ def turn_borders(
             shorter = written(messages[:index])
             if shorter and text.startswith(shorter):
                 at[index] = len(shorter)
+    return _rising_borders(at, messages)
+
+
+def _lead_of(messages: Sequence[Message]) -> int | None:
+    """Count the messages before the first turn; None if there is no turn."""
+    for index, message in enumerate(messages):
+        if message["role"] not in ("system", "developer"):
+            return index
+    return None
+
+
+def _head_length(written: Write, leading: Sequence[Message], text: str, one: str) -> int | None:
+    """Find the length of the head: what stands before the first turn of `text`.
+
+    leading: the messages of the head. one: the head and a single user's turn. The head is `one`
+    without what another user's turn adds after other turns. Returns None if `text` begins with no
+    such head.
+    """
+    heads = []
+    for between in ([_USER], [_USER, _ANSWER]):
+        before = written([*leading, *between])
+        after = written([*leading, *between, _USER])
+        if before and after and after.startswith(before):
+            block = after[len(before) :]
+            if one.endswith(block):
+                heads.append(one[: len(one) - len(block)])
+    if leading:
+        alone = written([*leading])
+        if alone is not None:
+            heads.append(alone)
+    for head in heads:
+        if text.startswith(head):
+            return len(head)
+    return None
+
+
+def _rest_is_apart(written: Write, chat: Conversation, lead: int, tail: str) -> bool:
+    """Return whether the text after the head stays the same with another head."""
+    if not lead and not chat.tools:
+        return True
+    changed = [{**message, "content": "x"} for message in chat.messages[:lead]]
+    other = written([*changed, *chat.messages[lead:]], with_tools=False)
+    return other is not None and other.endswith(tail)
+
+
+def _rising_borders(at: Mapping[int, int], messages: Sequence[Message]) -> list[Border]:
+    """Order the borders, by message, and leave out those that do not rise."""
     turns: list[Border] = []
     for index, where in sorted(at.items()):
-        if turns and where <= turns[-1].at:
-            continue
-        turns.append(Border(where, index < len(messages) and messages[index]["role"] == "user"))
+        if not turns or where > turns[-1].at:
+            is_user = index < len(messages) and messages[index]["role"] == "user"
+            turns.append(Border(where, is_user))
     return turns
 
 

@@ -77,17 +77,17 @@ class PackingPasses:
         self.lengths = lengths
         self.pack, self.form = cast(PackRows, options.source), check_packing(options)
         self.remainder: Remainder = resolve_remainder(options.remainder, topology.world_size)
-        own = [name for name in (self.pack.tokens, self.pack.mask) if name is not None]
-        self.others = [name for name in options.columns or () if name not in own]
-        taken = [name for name in self.others if name in (*MADE, VALID)]
-        if taken:
+        pack_columns = [name for name in (self.pack.tokens, self.pack.mask) if name is not None]
+        self.others = [name for name in options.columns or () if name not in pack_columns]
+        clashing = [name for name in self.others if name in (*MADE, VALID)]
+        if clashing:
             raise SettingsError(
-                f"pack: columns {taken} clash with those of packed batches; leave them out"
+                f"pack: columns {clashing} clash with those of packed batches; leave them out"
             )
         rows = replace(
             options,
             batch_size=self.pack.buffer_rows,
-            columns=(*own, *self.others),
+            columns=(*pack_columns, *self.others),
             remainder="pad",
             packed="off",
             pack=None,
@@ -95,7 +95,7 @@ class PackingPasses:
             memory="pageable",
             device=None,
         )
-        self.read_block: ReadBlock = partial(_read_tokens, read_block, own)
+        self.read_block: ReadBlock = partial(_read_tokens, read_block, pack_columns)
         self.rows = RowPasses(index, self.read_block, rows, topology)
         if self.form.last_token == "drop":
             self.counted: Counted = "runtime"
@@ -148,7 +148,7 @@ class PackingPasses:
             self.topology.world_size,
             self.options.batch_size,
         ):
-            return replace(saved, given=state.batches)
+            return replace(saved, delivered=state.batches)
         return self._of(self.rows.at(rows.start.at(saved.left_after(state.batches))))
 
     def _of(self, rows: RowPass) -> PackingPass:
@@ -160,14 +160,14 @@ class PackingPass:
     """The rest of an epoch whose rows are packed, on `world_size` ranks in batches of `batch_size`
     bins.
 
-    rows: the rows at its beginning. given: batches received since then.
+    rows: the rows at its beginning. delivered: batches since then.
     """
 
     passes: PackingPasses
     rows: RowPass
     world_size: int
     batch_size: int
-    given: int = 0
+    delivered: int = 0
     _known: dict[int, I64] = field(default_factory=dict, repr=False)
 
     @property
@@ -176,12 +176,12 @@ class PackingPass:
 
     @property
     def is_partial(self) -> bool:
-        return bool(self.given or self.rows.is_partial)
+        return bool(self.delivered or self.rows.is_partial)
 
     @property
     def steps(self) -> int:
         """The number of batches that each rank receives, set by the rank with the most bins."""
-        return self._all_steps - self.given
+        return self._all_steps - self.delivered
 
     @cached_property
     def _all_steps(self) -> int:
@@ -205,9 +205,9 @@ class PackingPass:
         """Return the stored tokens of each row of a rank, in its order: int64 [rows]."""
         plan = self._plan
         firsts = self.passes.index.first_row
-        share = plan.rank_rows(rank)
+        rank_rows = plan.rank_rows(rank)
         parts = [np.zeros(0, np.int32)]
-        for pool in plan_pools(plan.order, plan.remaining, share) if share.rows else ():
+        for pool in plan_pools(plan.order, plan.remaining, rank_rows) if rank_rows.rows else ():
             laid = np.concatenate(
                 [
                     self.passes.lengths[firsts[block] + start : firsts[block] + stop]
@@ -215,7 +215,7 @@ class PackingPass:
                 ]
             )
             parts.append(laid if pool.index is None else laid[pool.index])
-        return np.concatenate(parts)[: share.rows].astype(np.int64)
+        return np.concatenate(parts)[: rank_rows.rows].astype(np.int64)
 
     def bins_of_windows(self, rank: int) -> I64:
         """Count the bins of each window of a rank: int64 [windows]."""
@@ -235,11 +235,11 @@ class PackingPass:
         size = settings.buffer_rows
         for window in range(first, -(-len(lengths) // size)):
             of_window = lengths[window * size : (window + 1) * size]
-            kept = self.kept(of_window)
-            taking = np.flatnonzero(kept)
+            retained = self.retained_lengths(of_window)
+            taking = np.flatnonzero(retained)
             seed = derive_key(start.seed, "stream.pack", start.epoch, rank, window)[0] >> 1
             bins = pack(
-                costs(kept[taking], self.passes.counted),
+                costs(retained[taking], self.passes.counted),
                 settings.capacity,
                 algorithm=settings.algorithm,
                 seed=seed,
@@ -248,7 +248,7 @@ class PackingPass:
             bins = Bins(bins.offsets, taking[bins.sequences])
             yield of_window, bins.shuffled(seed) if start.shuffle else bins
 
-    def kept(self, lengths: I64) -> I64:
+    def retained_lengths(self, lengths: I64) -> I64:
         """Return the tokens of rows after packing: long rows truncated, 0 for rows that are left
         out.
         """
@@ -264,19 +264,21 @@ class PackingPass:
         positions = [np.zeros(0, np.int64)]
         size = self.passes.pack.buffer_rows
         for rank in range(self.world_size):
-            share = self._plan.rank_rows(rank)
-            left = np.ones(share.rows, np.bool_)
-            given = batches * self.batch_size
+            rank_rows = self._plan.rank_rows(rank)
+            left = np.ones(rank_rows.rows, np.bool_)
+            received_bins = batches * self.batch_size
             for window, (_, bins) in enumerate(self.windows(rank)):
                 begin = window * size
-                if given >= len(bins):
+                if received_bins >= len(bins):
                     left[begin : begin + size] = False
                 else:
-                    left[begin + bins[:given].sequences] = False
-                given -= min(given, len(bins))
-                if not given:
+                    left[begin + bins[:received_bins].sequences] = False
+                received_bins -= min(received_bins, len(bins))
+                if not received_bins:
                     break
-            positions.append(self._plan.remaining.positions(share.indices(0, share.rows)[left]))
+            positions.append(
+                self._plan.remaining.positions(rank_rows.indices(0, rank_rows.rows)[left])
+            )
         return Remaining.of_positions(self._plan.order.rows, np.sort(np.concatenate(positions)))
 
     def report(self) -> PackingReport:
@@ -285,20 +287,20 @@ class PackingPass:
         Rows that are too long or empty are counted too, although they are not packed.
         """
         packed = np.concatenate([self.lengths_of(rank) for rank in range(self.world_size)])
-        kept = self.kept(packed)
+        retained = self.retained_lengths(packed)
         bins = sum(int(self.bins_of_windows(rank).sum()) for rank in range(self.world_size))
         long = packed > self.passes.longest
-        cut = long & (kept > 0)
-        dropped = long & (kept == 0)
-        held = costs(kept[kept > 0], self.passes.counted)
+        cut = long & (retained > 0)
+        dropped = long & (retained == 0)
+        loads = costs(retained[retained > 0], self.passes.counted)
         return PackingReport(
-            rows=int(np.count_nonzero(kept)),
+            rows=int(np.count_nonzero(retained)),
             bins=bins,
             filling_bins=self._all_steps * self.batch_size * self.world_size - bins,
-            tokens=int(kept.sum()),
-            fill=int(held.sum()) / (bins * self.passes.pack.capacity) if bins else 0.0,
+            tokens=int(retained.sum()),
+            fill=int(loads.sum()) / (bins * self.passes.pack.capacity) if bins else 0.0,
             truncated_rows=int(np.count_nonzero(cut)),
-            truncated_tokens=int((packed - kept)[cut].sum()),
+            truncated_tokens=int((packed - retained)[cut].sum()),
             dropped_rows=int(np.count_nonzero(dropped)),
             dropped_tokens=int(packed[dropped].sum()),
             empty_rows=int(np.count_nonzero(packed == 0)),
@@ -308,7 +310,7 @@ class PackingPass:
         check_batches(batches, self.steps)
         return CountedState(
             start=self.rows.start,
-            batches=self.given + batches,
+            batches=self.delivered + batches,
             world_size=self.world_size,
             batch_size=self.batch_size,
             identity=self.passes.identity,
@@ -321,21 +323,23 @@ class PackingPass:
         seed = self.passes.options.seed
         rank = self.passes.topology.rank
         return TransformContext(
-            seed=seed, epoch=self.epoch, step=self.given + batch, rank=rank, positions=None
+            seed=seed, epoch=self.epoch, step=self.delivered + batch, rank=rank, positions=None
         )
 
     def rows_after(self, batches: int) -> int:
         """Count the bins in this rank's first `batches` batches, without filling bins."""
         bins = int(self.bins_of_windows(self.passes.topology.rank).sum())
         size = self.batch_size
-        return max(0, min((self.given + batches) * size, bins) - min(self.given * size, bins))
+        return max(
+            0, min((self.delivered + batches) * size, bins) - min(self.delivered * size, bins)
+        )
 
     def batches(self, reading: Reading, *, first: int = 0) -> Generator[Batch, None, None]:
         size = self.batch_size
         left = self.steps - first
         parts: list[tuple[PackedRows, Columns]] = []
         ready = 0
-        with closing(self._laid(reading, self.given + first)) as laid:
+        with closing(self._laid(reading, self.delivered + first)) as laid:
             for part in laid:
                 parts.append(part)
                 ready += len(part[0])
@@ -354,16 +358,16 @@ class PackingPass:
             ready = 0
 
     def _laid(
-        self, reading: Reading, given: int
+        self, reading: Reading, delivered: int
     ) -> Generator[tuple[PackedRows, Columns], None, None]:
         """Yield bins from the current position, in parts that end where batches and windows end."""
         passes, rank = self.passes, self.passes.topology.rank
         size = room = self.batch_size
         ends = np.cumsum(self.bins_of_windows(rank))
-        first = int(np.searchsorted(ends, given * size, side="right"))
+        first = int(np.searchsorted(ends, delivered * size, side="right"))
         if first == len(ends):
             return
-        at = given * size - (int(ends[first - 1]) if first else 0)
+        at = delivered * size - (int(ends[first - 1]) if first else 0)
         windows = read_share(
             self.rows.after(first).plan(),
             reading.read_block,
@@ -376,10 +380,10 @@ class PackingPass:
                 # the last window was filled up with padding rows
                 columns = cut(columns, 0, len(lengths))
                 self._check(columns, lengths)
-                kept = self.kept(lengths)
+                retained = self.retained_lengths(lengths)
                 while at < len(bins):
                     stop = min(len(bins), at + room)
-                    yield self._lay(columns, bins[at:stop], kept)
+                    yield self._lay(columns, bins[at:stop], retained)
                     room = room - (stop - at) or size
                     at = stop
                 at = 0
@@ -406,11 +410,11 @@ class PackingPass:
                 " file anew"
             )
 
-    def _lay(self, columns: Columns, bins: Bins, kept: I64) -> tuple[PackedRows, Columns]:
+    def _lay(self, columns: Columns, bins: Bins, retained: I64) -> tuple[PackedRows, Columns]:
         """Return some bins of a window, end to end, and the other columns of their rows."""
         pack = self.passes.pack
         rows = bins.sequences
-        lengths = kept[rows]
+        lengths = retained[rows]
         ends = np.cumsum(lengths)
         ids = _picked(columns[pack.tokens], rows, lengths).astype(np.int64)
         mask = np.ones(len(ids), np.uint8)
@@ -453,7 +457,10 @@ class PackingPass:
         return batch | in_format({VALID: np.arange(len(laid)) < real}, form)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**{each.name: getattr(self, each.name) for each in fields(self)}, "_known": {}}
+        return {
+            **{attribute.name: getattr(self, attribute.name) for attribute in fields(self)},
+            "_known": {},
+        }
 
 
 def _read_tokens(
@@ -467,12 +474,14 @@ def _read_tokens(
     for name in names:
         if name not in table.column_names:
             continue
-        kind = table.schema.field(name).type
-        if not holds_whole_numbers(kind, or_truth=name != names[0]):
-            raise InputError(f"column {name} is {kind}; packing needs lists of whole numbers")
-        if not holds_whole_numbers(kind):
-            place = table.schema.get_field_index(name)
-            table = table.set_column(place, name, table[name].cast(pa.list_(pa.uint8())))
+        column_type = table.schema.field(name).type
+        if not holds_whole_numbers(column_type, or_truth=name != names[0]):
+            raise InputError(
+                f"column {name} is {column_type}; packing needs lists of whole numbers"
+            )
+        if not holds_whole_numbers(column_type):
+            index = table.schema.get_field_index(name)
+            table = table.set_column(index, name, table[name].cast(pa.list_(pa.uint8())))
         if table[name].null_count:
             raise InputError(
                 f"column {name} holds nulls; a sequence without tokens is an empty list"

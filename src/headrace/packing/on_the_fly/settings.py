@@ -80,10 +80,10 @@ class PackRows:
     @property
     def identity(self) -> str:
         """The digest of the settings that decide which rows lie in which bin."""
-        kept = [
+        deciding = [
             name for name in self.__slots__ if name not in ("mask", "mask_alignment", "lengths")
         ]
-        return sha256_hex(canonical_json({name: getattr(self, name) for name in kept}))
+        return sha256_hex(canonical_json({name: getattr(self, name) for name in deciding}))
 
     def passes_of(
         self,
@@ -112,15 +112,19 @@ class PackRows:
                 " the good ones"
             )
         column = self.lengths or self.tokens
-        kind = None
+        column_type = pa.null()
+        described = "not there"
         if column in index.schema.names:
-            kind = index.schema.field(column).type
-        if kind is None or not (
-            pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_integer(kind)
+            column_type = index.schema.field(column).type
+            described = str(column_type)
+        if not (
+            pa.types.is_list(column_type)
+            or pa.types.is_large_list(column_type)
+            or pa.types.is_integer(column_type)
         ):
             raise SettingsError(
-                f"pack: column {column} is {'not there' if kind is None else kind}; packing needs"
-                f" lists of token ids, or their lengths, and the dataset has {index.schema.names}"
+                f"pack: column {column} is {described}; packing needs lists of token ids, or their"
+                f" lengths, and the dataset has {index.schema.names}"
             )
         counted = count_rows(
             index,

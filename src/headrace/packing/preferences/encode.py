@@ -22,7 +22,7 @@ from headrace.arrays import I32, U8
 from headrace.errors import InputError
 from headrace.packing.chats.reader import filter_row
 from headrace.packing.chats.rejections import RowRejected
-from headrace.packing.chats.settings import RowForm
+from headrace.packing.chats.settings import ChatForm
 from headrace.packing.chats.tokenise import ChatEncoder
 from headrace.packing.encode import TOO_LONG, Chosen, EncodeTask, Encoding, run_encoding
 from headrace.packing.preferences.layouts import Question, question_of
@@ -32,7 +32,7 @@ from headrace.stream.audit.overlap import Benchmarks
 
 COLUMNS = ".columns.arrow"
 
-FORMS = {False: RowForm(layout="prompt_completion"), True: RowForm(layout="raw_completion")}
+FORMS = {False: ChatForm(layout="prompt_completion"), True: ChatForm(layout="raw_completion")}
 
 
 def encode(
@@ -78,41 +78,49 @@ class _Questions(Encoding):
         form = self.task.dataset.source
         filters = [(name, frozenset(words)) for name, words in form.filters.items()]
         questions: list[tuple[int, Question]] = []
-        for place, row in enumerate(chosen.rows):
+        for index, row in enumerate(chosen.rows):
             try:
                 filter_row(row, filters)
-                questions.append((place, question_of(row, form, self.settings.kind)))
+                questions.append((index, question_of(row, form, self.settings.kind)))
             except RowRejected as wrong:
-                self.reject(chosen.batch, int(chosen.indices[place]), wrong.reason, wrong.detail)
+                self.reject(chosen.batch, int(chosen.indices[index]), wrong.reason, wrong.detail)
         rows = [row for _, question in questions for row in question.rows()]
         encoded = self.encoded(rows, FORMS[form.layout == "raw_completion"])
         ends = encoded.offsets
         # the last sequence of each row
         last = dict(zip(encoded.rows.tolist(), range(len(encoded.rows)), strict=True))
-        wrong_of = {each.row: RowRejected(each.reason, each.detail) for each in encoded.rejected}
+        wrong_of = {
+            rejection.row: RowRejected(rejection.reason, rejection.detail)
+            for rejection in encoded.rejected
+        }
         answers = len(rows) // max(1, len(questions))
-        kept: list[tuple[int, list[tuple[I32, U8]], bytes]] = []
-        for number, (place, question) in enumerate(questions):
-            own = range(number * answers, (number + 1) * answers)
+        accepted: list[tuple[int, list[tuple[I32, U8]], bytes]] = []
+        for number, (index, question) in enumerate(questions):
+            rendered_rows = range(number * answers, (number + 1) * answers)
             try:
-                for at in own:
+                for at in rendered_rows:
                     if at in wrong_of:
                         raise wrong_of[at]
-                sequences = [slice(ends[last[at]], ends[last[at] + 1]) for at in own]
-                parts = [_answered(encoded.tokens[each], encoded.mask[each]) for each in sequences]
-                kept.append((place, self._checked(parts), encoded.contents[last[own[0]]]))
+                sequences = [slice(ends[last[at]], ends[last[at] + 1]) for at in rendered_rows]
+                parts = [
+                    _answered(encoded.tokens[sequence], encoded.mask[sequence])
+                    for sequence in sequences
+                ]
+                accepted.append(
+                    (index, self._checked(parts), encoded.contents[last[rendered_rows[0]]])
+                )
             except RowRejected as wrong:
-                self.reject(chosen.batch, int(chosen.indices[place]), wrong.reason, wrong.detail)
+                self.reject(chosen.batch, int(chosen.indices[index]), wrong.reason, wrong.detail)
                 continue
-            self.columns.append(self._handed_on(chosen.rows[place], question))
-        if not kept:
+            self.columns.append(self._handed_on(chosen.rows[index], question))
+        if not accepted:
             return
-        ids, masks = ([part[side] for _, parts, _ in kept for part in parts] for side in (0, 1))
-        places = np.repeat(np.array([place for place, _, _ in kept]), answers)
-        contents = [content for _, _, content in kept for _ in range(answers)]
+        ids, masks = ([part[side] for _, parts, _ in accepted for part in parts] for side in (0, 1))
+        indices = np.repeat(np.array([index for index, _, _ in accepted]), answers)
+        contents = [content for _, _, content in accepted for _ in range(answers)]
         sizes, labels = (
-            np.array(each, np.int64)
-            for each in ([len(part) for part in ids], [m.sum() for m in masks])
+            np.array(counts, np.int64)
+            for counts in ([len(part) for part in ids], [m.sum() for m in masks])
         )
         self.count.update(
             encoded_sequences=len(sizes),
@@ -120,7 +128,7 @@ class _Questions(Encoding):
             encoded_labels=int(labels.sum()),
         )
         self.store(
-            chosen, places, contents, np.concatenate(ids), np.concatenate(masks), sizes, labels
+            chosen, indices, contents, np.concatenate(ids), np.concatenate(masks), sizes, labels
         )
 
     def _checked(self, parts: list[tuple[I32, int]]) -> list[tuple[I32, U8]]:
@@ -161,22 +169,22 @@ class _Questions(Encoding):
         if settings.kind == "prompts" and settings.columns is None:
             lists = [mapping.get(name, name) for name in ("messages", "conversations", "prompt")]
             names = [name for name in row if name not in lists]
-        found = {name: row.get(name) for name in names}
+        values = {name: row.get(name) for name in names}
         if settings.kind == "judged":
-            found[LABEL] = question.label
+            values[LABEL] = question.label
         if settings.kind != "prompts":
-            return found
+            return values
         if isinstance(question.prompt, str):
-            return {**found, "prompt": question.prompt}
+            return {**values, "prompt": question.prompt}
         messages = [{**message} for message in question.prompt]
         for message in messages:  # the arguments of calls as JSON, so that all rows have one type
             if message.get("tool_calls") is not None:
                 functions = [{**call["function"]} for call in message["tool_calls"]]
-                for own in functions:
-                    own["arguments"] = json.dumps(own["arguments"])
+                for function in functions:
+                    function["arguments"] = json.dumps(function["arguments"])
                 calls = zip(message["tool_calls"], functions, strict=True)
-                message["tool_calls"] = [{**call, "function": own} for call, own in calls]
-        return {**found, "prompt": messages}
+                message["tool_calls"] = [{**call, "function": function} for call, function in calls]
+        return {**values, "prompt": messages}
 
 
 def _answered(ids: I32, mask: U8) -> tuple[I32, int]:

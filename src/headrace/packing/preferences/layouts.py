@@ -34,7 +34,7 @@ from headrace.packing.chats.layouts import (
 )
 from headrace.packing.chats.messages import Message
 from headrace.packing.chats.rejections import RowRejected, preview
-from headrace.packing.chats.settings import RowForm
+from headrace.packing.chats.settings import ChatForm
 from headrace.packing.preferences.settings import ANSWERS, LABEL, Kind
 
 LABELS = (LABEL, "kto_tag")
@@ -74,59 +74,70 @@ class Question:
         return [{**common, "completion": answer} for answer in self.answers or [some]]
 
 
-def question_of(row: Mapping[str, Any], form: RowForm, kind: Kind) -> Question:
+def question_of(row: Mapping[str, Any], form: ChatForm, row_type: Kind) -> Question:
     """Read a row. Raises `RowRejected` if it cannot be read without a guess."""
     cells = Cells(row, form.mapping)
     label = None
-    if kind == "judged":
+    if row_type == "judged":
         label = _label(cells)
-    if kind == "pairs":
-        missing = []
-        for name in ANSWERS[kind]:
-            if cells.get(name) is None:
-                missing.append(cells.name(name))
-        if missing:
-            raise RowRejected(
-                "unknown_layout", f"no column {missing[0]}; there are {preview(list(row))}"
-            )
-    if form.layout == "raw_completion":
-        return _raw(cells, kind, label)
     answers = []
-    if kind == "pairs":
-        answers = [_turns(cells, cells.get(name)) for name in ANSWERS[kind]]
-    if answers and any(turns[0]["role"] not in ("assistant", "tool") for turns in answers):
-        return _implicit(cells, answers)
+    if row_type == "pairs":
+        _check_answers(cells)
+    if form.layout == "raw_completion":
+        return _raw(cells, row_type, label)
+    if row_type == "pairs":
+        answers = [_turns(cells, cells.get(name)) for name in ANSWERS[row_type]]
+        if any(turns[0]["role"] not in ("assistant", "tool") for turns in answers):
+            return _implicit(cells, answers)
     layout = form.layout
     if layout == AUTO:
-        names = ("messages", "conversations", *_ANSWERED)
-        found = next((name for name in names if cells.get(LAYOUTS[name].column) is not None), None)
-        if found is None:
-            needed = " and ".join((*ANSWERS[kind], *((LABEL,) if kind == "judged" else ())))
-            what = "a prompt"
-            if needed:
-                what = f"a prompt beside {needed}"
-            raise RowRejected(
-                "unknown_layout", f"no column of {what}; there are {preview(list(row))}"
-            )
-        layout = found
-    if layout in ("messages", "conversations"):
-        keys = {"role": "role", "content": "content"}
-        if layout == "conversations":
-            keys = {"role": "from", "content": "value"}
-        chat = read_messages(cells, cells.get(layout), **keys)
-        if kind == "judged":
-            chat, answers = _without_last(chat), [chat.messages[-1:]]
-    else:
-        chat, answers = _single(cells, layout, kind, answers)
+        layout = _layout_of_prompt(cells, row_type)
+    if layout not in ("messages", "conversations"):
+        chat, answers = _single(cells, layout, row_type, answers)
+        return _question(chat, answers, label)
+    keys = {"role": "role", "content": "content"}
+    if layout == "conversations":
+        keys = {"role": "from", "content": "value"}
+    chat = read_messages(cells, cells.get(layout), **keys)
+    if row_type == "judged":
+        answers = [chat.messages[-1:]]
+        chat = _without_last(chat)
     return _question(chat, answers, label)
+
+
+def _check_answers(cells: Cells) -> None:
+    """Raise `RowRejected` unless the row has both answers of a pair."""
+    for name in ANSWERS["pairs"]:
+        if cells.get(name) is None:
+            raise _missing(cells, f"column {cells.name(name)}")
+
+
+def _layout_of_prompt(cells: Cells, row_type: Kind) -> str:
+    """Return the first layout whose column the row has. Raises `RowRejected` if it has none."""
+    for name in ("messages", "conversations", *_ANSWERED):
+        if cells.get(LAYOUTS[name].column) is not None:
+            return name
+    needed = [*ANSWERS[row_type]]
+    if row_type == "judged":
+        needed.append(LABEL)
+    what = "column of a prompt"
+    if needed:
+        what = f"column of a prompt beside {' and '.join(needed)}"
+    raise _missing(cells, what)
+
+
+def _missing(cells: Cells, what: str) -> RowRejected:
+    return RowRejected("unknown_layout", f"no {what}; there are {preview(list(cells.row))}")
 
 
 def _turns(cells: Cells, value: object) -> list[Message]:
     """Read an answer: a text, a message, or a list of them."""
     if isinstance(value, str):
         return [{"role": "assistant", "content": value}]
-    own = Cells({"messages": [value] if isinstance(value, Mapping) else value}, cells.columns)
-    turns = read_messages_column(own).messages
+    answer_cells = Cells(
+        {"messages": [value] if isinstance(value, Mapping) else value}, cells.columns
+    )
+    turns = read_messages_column(answer_cells).messages
     if not turns:
         raise RowRejected("no_messages", "an answer has no message")
     return turns
@@ -149,7 +160,7 @@ def _implicit(cells: Cells, answers: Sequence[list[Message]]) -> Question:
 
 
 def _single(
-    cells: Cells, layout: str, kind: Kind, answers: list[list[Message]]
+    cells: Cells, layout: str, row_type: Kind, answers: list[list[Message]]
 ) -> tuple[Conversation, list[list[Message]]]:
     """Read a prompt beside its answer, by the layout of rows that have both."""
     if layout not in _ANSWERED:
@@ -157,15 +168,12 @@ def _single(
             "unknown_layout", f"layout {layout} has no prompt; there are {preview(list(cells.row))}"
         )
     name = _ANSWERED[layout]
-    if kind == "judged":
+    if row_type == "judged":
         value = cells.get(name)
         if value is None and layout == "prompt_completion":
             value = cells.get("response")
         if value is None:
-            raise RowRejected(
-                "unknown_layout",
-                f"no column {cells.name(name)}; there are {preview(list(cells.row))}",
-            )
+            raise _missing(cells, f"column {cells.name(name)}")
         answers = [_turns(cells, value)]
     stand_in = Cells({**cells.row, cells.name(name): _SOME_ANSWER}, cells.columns)
     chat = LAYOUTS[layout].read(stand_in)
@@ -173,12 +181,12 @@ def _single(
     return _without_last(chat), answers
 
 
-def _raw(cells: Cells, kind: Kind, label: bool | None) -> Question:
-    if kind == "judged":
+def _raw(cells: Cells, row_type: Kind, label: bool | None) -> Question:
+    if row_type == "judged":
         return Question(cells.text("prompt"), [cells.text("completion", "response")], label)
-    if kind == "prompts":
+    if row_type == "prompts":
         return Question(cells.text("prompt"), [])
-    answers = [cells.text(name) for name in ANSWERS[kind]]
+    answers = [cells.text(name) for name in ANSWERS[row_type]]
     if cells.get("prompt") is not None:
         return Question(cells.text("prompt"), [*answers])
     shared = next(
@@ -200,8 +208,8 @@ def _question(chat: Conversation, answers: Sequence[list[Message]], label: bool 
             "no_prompt", f"the prompt ends with an answer: {preview(chat.messages[-1]['content'])}"
         )
     for turns in answers:
-        if [each["role"] for each in turns] != ["assistant"]:
-            roles = ", ".join(each["role"] for each in turns) or "nothing"
+        if [turn["role"] for turn in turns] != ["assistant"]:
+            roles = ", ".join(turn["role"] for turn in turns) or "nothing"
             raise RowRejected(
                 "several_turns", f"an answer is {roles}; it must be one turn of the assistant"
             )

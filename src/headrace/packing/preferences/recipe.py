@@ -35,7 +35,7 @@ from headrace.packing.preferences.encode import COLUMNS, encode
 from headrace.packing.preferences.settings import ANSWERS, Preferences, id_columns
 from headrace.packing.sequences import Origins, set_print
 from headrace.packing.shards import REJECTED, even_cuts, shard_counts
-from headrace.packing.storage.spool import JoinedSpool, Spool
+from headrace.packing.storage.spool import JoinedSpool, SequenceSpool
 from headrace.packing.tokenised import check_conserved, summed, tell_splits, tokenise
 from headrace.run.context import RunContext, Task, TaskFiles, read_arrow
 from headrace.run.prepare import Outcome
@@ -46,7 +46,7 @@ IDS = pa.list_(pa.field("element", pa.int32(), nullable=False))
 
 
 @dataclass(frozen=True)
-class _Shard:
+class _PreferenceShard:
     """A shard with the rows start..stop-1 of a split."""
 
     split: str
@@ -67,30 +67,41 @@ def execute(
     rows_of, records = _splits(settings, tokenised.whole_origins, choice)
     names = [task.file() for task in tokenised.tasks]
     schema = _schema(settings, [read_arrow(run / f"{name}{COLUMNS}").schema for name in names])
-    rows, tokens = ({each["split"]: each[name] for each in records} for name in ("rows", "tokens"))
+    rows, tokens = (
+        {record["split"]: record[name] for record in records} for name in ("rows", "tokens")
+    )
     counts: Any = shard_counts(rows, tokens, settings.num_shards)
     shards = [
-        _Shard(split, start, stop, f"data/{split}/part-{number:05d}.parquet")
+        _PreferenceShard(split, start, stop, f"data/{split}/part-{number:05d}.parquet")
         for split, count in rows.items()
         for number, (start, stop) in enumerate(even_cuts(count, counts[split]))
     ]
 
-    def write(shard: _Shard, made: TaskFiles) -> dict[str, Any]:
+    def write(shard: _PreferenceShard, task_files: TaskFiles) -> dict[str, Any]:
         return _write(
-            made, settings, names, schema, shard, rows_of[shard.split][shard.start : shard.stop]
+            task_files,
+            settings,
+            names,
+            schema,
+            shard,
+            rows_of[shard.split][shard.start : shard.stop],
         )
 
     written = context.stage(
         "materialise",
-        [Task(each.target, 5 * (each.stop - each.start), partial(write, each)) for each in shards],
+        [
+            Task(shard.target, 5 * (shard.stop - shard.start), partial(write, shard))
+            for shard in shards
+        ],
     )
     dropped = tokenised.dropped(choice)
-    held = summed(written, "rows", "tokens", "labels")
-    kept = sum(record["source_rows"] for record in records)
+    written_counts = summed(written, "rows", "tokens", "labels")
+    source_rows = sum(record["source_rows"] for record in records)
     conserved = [
-        (f"written {name}", sum(each[name] for each in records), held[name], 0) for name in held
+        (f"written {name}", sum(record[name] for record in records), written_counts[name], 0)
+        for name in written_counts
     ]
-    check_conserved([("rows", tokenised.rows_read, kept, dropped.total()), *conserved])
+    check_conserved([("rows", tokenised.rows_read, source_rows, dropped.total()), *conserved])
     tell_splits(settings, context, choice)
     tallied = [
         ShardRecord(shard.split, receipt.files[0], receipt.extra["blocks"], "parquet")
@@ -169,10 +180,10 @@ def _schema(settings: Preferences, handed_on: Sequence[pa.Schema]) -> pa.Schema:
             " with columns="
         ) from None
     ids = id_columns(settings.kind)
-    taken = sorted({*ids} & {*beside.names})
-    if taken:
+    clashing = sorted({*ids} & {*beside.names})
+    if clashing:
         raise InputError(
-            f"column {taken[0]} is one that this recipe makes; name those to copy with columns="
+            f"column {clashing[0]} is one that this recipe makes; name those to copy with columns="
         )
     return pa.schema([*(pa.field(name, IDS, nullable=False) for name in ids), *beside])
 
@@ -182,7 +193,7 @@ def _write(
     settings: Preferences,
     names: Sequence[str],
     schema: pa.Schema,
-    shard: _Shard,
+    shard: _PreferenceShard,
     rows: I64,
 ) -> dict[str, Any]:
     """Write the rows of a shard. O(batch of tokens) of memory, and O(columns passed through).
@@ -191,7 +202,7 @@ def _write(
     """
     ids_of = id_columns(settings.kind)
     answers = max(1, len(ANSWERS[settings.kind]))
-    spool = JoinedSpool([Spool.open(files.run / name) for name in names])
+    spool = JoinedSpool([SequenceSpool.open(files.run / name) for name in names])
     tables = []
     for name in names:
         table = read_arrow(files.run / f"{name}{COLUMNS}")
@@ -225,9 +236,9 @@ def _write(
                 parts.append((ids[(mask == 1) & (turn == answer)], labels[answer::answers]))
             columns = [
                 pa.ListArray.from_arrays(
-                    pa.array(offsets_of(sizes), pa.int32()), pa.array(own), type=IDS
+                    pa.array(offsets_of(sizes), pa.int32()), pa.array(values), type=IDS
                 )
-                for own, sizes in parts
+                for values, sizes in parts
             ]
             others = beside.take(pa.array(rows[at : at + 4096])).columns
             writer.append(pa.Table.from_arrays([*columns, *others], schema=schema))

@@ -24,9 +24,9 @@ and `_ids`.
 LABEL = "label"
 
 
-def id_columns(kind: Kind) -> list[str]:
+def id_columns(row_type: Kind) -> list[str]:
     """Return the names of the columns of tokens: of the prompt, then of each answer."""
-    return [f"{name}_ids" for name in ("prompt", *ANSWERS[kind])]
+    return [f"{name}_ids" for name in ("prompt", *ANSWERS[row_type])]
 
 
 class Preferences(ChatRecipe):

@@ -260,8 +260,8 @@ def packed_form(
     (the mask also of booleans), all of them are read, and the metadata declares the alignment of
     masks.
     """
-    wanted = options.columns is None or set(PACKED_COLUMNS) <= set(options.columns)
-    possible = wanted and options.batch_format not in IN_ARROW and options.lists == "ragged"
+    reads_all = options.columns is None or set(PACKED_COLUMNS) <= set(options.columns)
+    possible = reads_all and options.batch_format not in IN_ARROW and options.lists == "ragged"
     if possible and all(_says_packed(root, index) for root, index in parts):
         return PackedBatches()
     return None
@@ -326,9 +326,8 @@ def make_packed_batch(bins: PackedRows, settings: PackedBatches) -> dict[str, An
     cu_seqlens: int32 [sequences + 1, or most_sequences + 1] over the flattened tokens. max_seqlen:
     int. attention_mask, if requested: [rows, 1, width, width].
     """
-    if settings.ignore_index is None:
-        filling = settings.pad_id
-    else:
+    filling = settings.pad_id
+    if settings.ignore_index is not None:
         filling = settings.ignore_index
     ids = bins.ids
     mask = bins.mask
@@ -359,42 +358,25 @@ def make_packed_batch(bins: PackedRows, settings: PackedBatches) -> dict[str, An
     if settings.form == "varlen":
         sequences = np.array([len(lengths)], np.int64)
         tokens = np.array([len(ids)], np.int64)
-    longest = int(tokens.max(initial=0))
-    width = settings.pad_to
-    multiple = settings.pad_to_multiple_of
-    if width is None:
-        width = -(-longest // multiple) * multiple
-    if longest > width:
-        hint = ", which counts all bins of a batch"
-        if settings.form == "padded":
-            hint = ""
-        less = ', or last_token="drop" for bins packed with it'
-        if settings.last_token == "drop":
-            less = ""
-        raise StreamError(
-            f"packed: a row has {longest} tokens and pad_to is {width}{hint}; set a larger"
-            f" pad_to{less}"
-        )
+    width = _width(tokens, settings)
     lengths = np.insert(lengths, np.cumsum(sequences), width - tokens)
     lengths = lengths[lengths > 0]
     offsets = offsets_of(lengths)
-    most = settings.most_sequences
-    if most is not None and len(lengths) > most:
+    most = len(lengths)
+    if settings.most_sequences is not None:
+        most = settings.most_sequences
+    if len(lengths) > most:
         raise StreamError(
             f"packed: a batch has {len(lengths)} sequences, filling among them, and most_sequences"
             f" is {most}; set a larger one, or prepare bins with max_sequences_per_bin"
         )
-    if most is None:
-        unused = 0
-    else:
-        unused = most - len(lengths)
     positions = np.arange(width * len(tokens)) - np.repeat(offsets[:-1], lengths)
     batch: dict[str, Any] = {
         "input_ids": _rows(ids, tokens, width, settings.pad_id),
         "labels": _rows(labels, tokens, width, filling),
         "loss_mask": _rows(mask, tokens, width, 0),
         "position_ids": positions.reshape(len(tokens), width),
-        "cu_seqlens": np.pad(offsets, (0, unused), mode="edge").astype(np.int32),
+        "cu_seqlens": np.pad(offsets, (0, most - len(lengths)), mode="edge").astype(np.int32),
         "max_seqlen": int(lengths.max(initial=0)),
     }
     if settings.attention_mask != "none":
@@ -402,12 +384,33 @@ def make_packed_batch(bins: PackedRows, settings: PackedBatches) -> dict[str, An
         allowed: Bool = np.tril(
             sequence[:, :, :, None] == sequence[:, :, None, :]
         )  # to earlier tokens of the same sequence
-        additive = settings.attention_mask == "additive"
-        if additive:
+        batch["attention_mask"] = allowed
+        if settings.attention_mask == "additive":
             batch["attention_mask"] = np.where(allowed, np.float32(0), np.float32(-np.inf))
-        else:
-            batch["attention_mask"] = allowed
     return batch
+
+
+def _width(tokens: I64, settings: PackedBatches) -> int:
+    """Return the width of a batch whose rows have this many tokens.
+
+    Raises `StreamError` if `pad_to` is less than the longest row.
+    """
+    longest = int(tokens.max(initial=0))
+    if settings.pad_to is None:
+        multiple = settings.pad_to_multiple_of
+        return -(-longest // multiple) * multiple
+    if longest > settings.pad_to:
+        hint = ", which counts all bins of a batch"
+        if settings.form == "padded":
+            hint = ""
+        less = ', or last_token="drop" for bins packed with it'
+        if settings.last_token == "drop":
+            less = ""
+        raise StreamError(
+            f"packed: a row has {longest} tokens and pad_to is {settings.pad_to}{hint}; set a"
+            f" larger pad_to{less}"
+        )
+    return settings.pad_to
 
 
 def _flat(rows: Ragged, dtype: Any) -> npt.NDArray[Any]:

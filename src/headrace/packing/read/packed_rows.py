@@ -56,11 +56,12 @@ def holds_whole_numbers(data_type: pa.DataType, *, or_truth: bool = False) -> bo
 
 def columns_of_other_types(schema: pa.Schema) -> list[str]:
     """Return the packed columns of a schema whose types packed rows cannot have."""
-    there = [schema.field(name) for name in PACKED_COLUMNS if name in schema.names]
     result = []
-    for field in there:
-        if not holds_whole_numbers(field.type, or_truth=field.name == LOSS_MASK):
-            result.append(field.name)
+    for name in PACKED_COLUMNS:
+        if name in schema.names and not holds_whole_numbers(
+            schema.field(name).type, or_truth=name == LOSS_MASK
+        ):
+            result.append(name)
     return result
 
 
@@ -164,9 +165,10 @@ def stored_alignment(path: Path, word: str) -> MaskAlignment | Literal["unknown"
     if file_type.format.name != "parquet":
         return None
     metadata = key_values(path, file_type)
-    value = next(
-        (metadata[key.encode()] for key in ALIGNMENT_KEYS if key.encode() in metadata), None
-    )
+    value = None
+    for key in ALIGNMENT_KEYS:
+        if value is None:
+            value = metadata.get(key.encode())
     if value is None:
         return None
     declared = value.decode("utf-8", "replace")

@@ -20,7 +20,7 @@ import pickle
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -310,6 +310,17 @@ class _Noted:
         self.state = state
 
 
+class _ArrayRecord(NamedTuple):
+    """An array as a pickle records it.
+
+    dtype: of its numbers; None for an array of objects, whose data is a list.
+    """
+
+    length: int
+    dtype: np.dtype[Any] | None
+    data: Any
+
+
 def _value_of(noted: Any) -> Any:
     """Return the result that a recorded call would have had: arrays of objects as lists, any other
     value unchanged.
@@ -319,6 +330,34 @@ def _value_of(noted: Any) -> Any:
     """
     if not isinstance(noted, _Noted):
         return noted
+    record = _array_record(noted)
+    data = record.data
+    if record.dtype is None:
+        if not isinstance(data, list) or len(data) != record.length:
+            raise ValueError("an array of objects without its objects")
+        return data
+    if isinstance(data, _Noted) and data.name == "encode":
+        encoded, *encoding = data.arguments or (None,)
+        data = None
+        if isinstance(encoded, str) and encoding == ["latin1"]:
+            data = encoded.encode("latin1")
+    size = record.length * record.dtype.itemsize
+    if not isinstance(data, bytes | bytearray) or len(data) != size:
+        raise ValueError(
+            f"an array of {(record.length,)} {record.dtype.name} whose bytes are not {size}"
+        )
+    numbers = np.frombuffer(bytes(data), record.dtype)
+    if noted.name == "scalar":
+        return numbers[0].item()
+    return numbers
+
+
+def _array_record(noted: _Noted) -> _ArrayRecord:
+    """Read the arguments of a call that makes an array or a number.
+
+    Raises `ValueError` for what numpy would not have recorded, and for other shapes and types than
+    packed data has.
+    """
     try:
         if noted.name == "_reconstruct":
             _, shape, type_record, _, data = noted.state
@@ -338,25 +377,17 @@ def _value_of(noted: Any) -> Any:
             raise ValueError(f"byte order {order!r:.60}")
     except (AttributeError, TypeError, ValueError, LookupError) as error:
         raise ValueError(f"an array that is damaged ({error})") from error
-    if not isinstance(shape, tuple) or len(shape) != 1 or not isinstance(shape[0], int):
-        raise ValueError(f"an array of shape {shape!r:.60}; packed data has one axis")
+    length = _only_axis(shape)
     if text in ("O", "O8"):
-        if not isinstance(data, list) or len(data) != shape[0]:
-            raise ValueError("an array of objects without its objects")
-        return data
+        return _ArrayRecord(length, None, data)
     if text not in _PLAIN:
         raise ValueError(f"an array of type {text!r:.60}")
-    if isinstance(data, _Noted) and data.name == "encode":
-        encoded, *encoding = data.arguments or (None,)
-        data = None
-        if isinstance(encoded, str) and encoding == ["latin1"]:
-            data = encoded.encode("latin1")
-    dtype = np.dtype((">" if order == ">" else "<") + text)
-    if not isinstance(data, bytes | bytearray) or len(data) != shape[0] * dtype.itemsize:
-        raise ValueError(
-            f"an array of {shape} {dtype.name} whose bytes are not {shape[0] * dtype.itemsize}"
-        )
-    numbers = np.frombuffer(bytes(data), dtype)
-    if noted.name == "scalar":
-        return numbers[0].item()
-    return numbers
+    if order != ">":
+        order = "<"
+    return _ArrayRecord(length, np.dtype(order + text), data)
+
+
+def _only_axis(shape: Any) -> int:
+    if not isinstance(shape, tuple) or len(shape) != 1 or not isinstance(shape[0], int):
+        raise ValueError(f"an array of shape {shape!r:.60}; packed data has one axis")
+    return shape[0]

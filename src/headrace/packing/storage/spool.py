@@ -121,7 +121,7 @@ class SpoolWriter:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Spool:
+class SequenceSpool:
     """Mapped sequences: sequence i has tokens[offsets[i] : offsets[i + 1]], and the same range of
     mask.
 
@@ -135,14 +135,16 @@ class Spool:
     lengths: npt.NDArray[np.uint32]
 
     @classmethod
-    def of_arrays(cls, tokens: npt.ArrayLike, mask: npt.ArrayLike, lengths: npt.ArrayLike) -> Spool:
+    def of_arrays(
+        cls, tokens: npt.ArrayLike, mask: npt.ArrayLike, lengths: npt.ArrayLike
+    ) -> SequenceSpool:
         """Make a spool in memory from sequences that lie end to end."""
         offsets = offsets_of(lengths).astype(np.uint64)
         sizes = np.asarray(lengths, np.uint32)
         return cls(np.asarray(tokens, np.int32), np.asarray(mask, np.uint8), offsets, sizes)
 
     @classmethod
-    def open(cls, root: Path) -> Spool:
+    def open(cls, root: Path) -> SequenceSpool:
         """Map a spool.
 
         Raises `InputError` if it was never finished, `CorruptShard` if a file has another size.
@@ -246,7 +248,7 @@ class JoinedSpool:
     `take` copies each token twice if more than one spool is read.
     """
 
-    def __init__(self, spools: Sequence[Spool]) -> None:
+    def __init__(self, spools: Sequence[SequenceSpool]) -> None:
         self._spools = tuple(spools)
         self._first: I64 = offsets_of([len(spool) for spool in self._spools])
 
@@ -254,7 +256,7 @@ class JoinedSpool:
         return int(self._first[-1])
 
     def take(self, sequences: I64) -> tuple[I32, U8, I64]:
-        """See `Spool.take`."""
+        """See `SequenceSpool.take`."""
         _check_sequences(sequences, len(self))
         owner = np.searchsorted(self._first, sequences, "right") - 1
         used = np.unique(owner)
@@ -276,7 +278,7 @@ class JoinedSpool:
 
 
 def gather(
-    source: Spool | JoinedSpool,
+    source: SequenceSpool | JoinedSpool,
     bins: Bins,
     *,
     alignment: Alignment = "shift_left",
@@ -320,7 +322,7 @@ def gather(
 
 
 def materialise_bin_arrays(
-    spool_reader: Spool,
+    spool_reader: SequenceSpool,
     assignment: Bins,
     bin_id: int,
     pack_size: int,
