@@ -192,7 +192,7 @@ fuzz: $(VENV)/fuzz ## random text, read by headrace and by others; SECONDS=600 f
 	HEADRACE_FUZZ_S=$(SECONDS) HEADRACE_FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -n $(JOBS) -m faults --timeout 0 \
 		tests/fuzz tests/faults/test_fuzz.py
 
-check: lint types imports changes ## lint, strict types, import directions, notes of changes
+check: lint types imports words changes ## lint, strict types, import directions, names, notes of changes
 
 lint: $(VENV)/lint ## ruff
 	$(BIN)/ruff check .

@@ -474,7 +474,7 @@ def blend_table(found: tuple[Path, list[Path]], asked: argparse.Namespace) -> Ta
         recipe = headrace.PackedSequences(
             blend=blend, tokenizer=tokenizer, pack_size=CAPACITY, **more
         )
-        groups = headrace.prepare(recipe, asked.root / "blend" / "out").manifest.facts["groups"]
+        groups = headrace.prepare(recipe, asked.root / "blend" / "out").manifest.metadata["groups"]
         row: list[Cell] = [name]
         for split in ("train", "valid", "test"):
             own = [group for group in groups if group["split"] == split]
@@ -517,18 +517,18 @@ def agent_table(chats: Path, asked: argparse.Namespace) -> Table:
                 max_bad_share=1,
             )
             out = asked.root / "agents" / "out"
-            facts = headrace.prepare(recipe, out).manifest.facts
+            metadata = headrace.prepare(recipe, out).manifest.metadata
             shards = sorted((out / "splits" / "train").iterdir())
             trained = sum(
                 int(np.sum(bins.mask, dtype=np.int64))
                 for path in shards
                 for bins in read_parquet(path)
             )
-            labels, cut = facts["encoded"]["encoded_labels"], facts["too_long"]
-            lost = f"{facts['lost'].get('too_long', {}).get('labels', 0):,}"
-            again = facts.get("repeated", {}).get("too_long", {}).get("tokens", 0)
-            tokens = facts["packed"]["tokens"]
-            (group,) = facts["groups"]
+            labels, cut = metadata["encoded"]["encoded_labels"], metadata["too_long"]
+            lost = f"{metadata['lost'].get('too_long', {}).get('labels', 0):,}"
+            again = metadata.get("repeated", {}).get("too_long", {}).get("tokens", 0)
+            tokens = metadata["packed"]["tokens"]
+            (group,) = metadata["groups"]
             rows.append(
                 (
                     f"{size:,}",

@@ -50,7 +50,7 @@ def publish(
     others = others or seconds_of_others
     busy: dict[str, float] = {}
     began, worked = time.perf_counter(), _cpu_s()
-    facts: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "program": Path(sys.argv[0]).stem,
         "command": without_paths(
             " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *_options()])
@@ -62,8 +62,8 @@ def publish(
             **versions(["headrace", "numpy", "pyarrow", *packages]),
         },
     }
-    print(f"{facts['command']}, {facts['date']}\n{facts['machine']}")
-    print(", ".join(f"{name} {version}" for name, version in facts["versions"].items()), flush=True)
+    print(f"{metadata['command']}, {metadata['date']}\n{metadata['machine']}")
+    print(", ".join(f"{name} {version}" for name, version in metadata["versions"].items()), flush=True)
     made = []
     then, before = time.perf_counter(), others()
     for table in tables:
@@ -77,7 +77,7 @@ def publish(
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_text(
-            as_text({**facts, **took, "busy": busy, "tables": [as_json(each) for each in made]}),
+            as_text({**metadata, **took, "busy": busy, "tables": [as_json(each) for each in made]}),
             "utf-8",
         )
     return made

@@ -243,7 +243,7 @@ def test_targets_and_label_come_from_the_environment(raw: Path, tmp_path: Path) 
         ).stdout
     )
 
-    assert record["facts"]["label_map"] == {str(n): n for n in range(5)}
+    assert record["metadata"]["label_map"] == {str(n): n for n in range(5)}
 
 
 @pytest.mark.parametrize("extension", [".csv.gz", ".csv.zst", ".jsonl.gz", ".parquet"])

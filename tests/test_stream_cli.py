@@ -156,7 +156,7 @@ def test_seen_counts_what_a_checkpoint_received(out, tmp_path):
 
 def test_where_and_seen_answer_for_entities(out, tmp_path, home):
     dataset = library.open(out)
-    entity = dataset.manifest.facts["entity"]
+    entity = dataset.manifest.metadata["entity"]
     names = [
         row[entity]
         for batch in dataset.stream("train", batch_size=99, batch_format="rows")

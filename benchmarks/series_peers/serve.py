@@ -72,7 +72,7 @@ def pace(loader: Loader, seconds: float) -> float:
     return count / (time.process_time() - begun)
 
 
-def facts(loader: Loader, given: Given) -> dict[str, Any]:
+def metadata(loader: Loader, given: Given) -> dict[str, Any]:
     """What it delivers: how many windows there are, whether some of them are ours, numbers of a window."""
     batch = next(loader.batches())
     ours = given.starts(loader.rule)
@@ -97,7 +97,7 @@ def main() -> None:
     begun = time.process_time()
     loader: Loader = importlib.import_module(f"with_{sys.argv[1]}").loader(given)
     start = time.process_time() - begun
-    print(json.dumps({**facts(loader, given), "start": start}), file=answers, flush=True)
+    print(json.dumps({**metadata(loader, given), "start": start}), file=answers, flush=True)
     for line in sys.stdin:
         print(json.dumps({"pace": pace(loader, float(line))}), file=answers, flush=True)
 

@@ -54,7 +54,7 @@ class Served:
             env=os.environ
             | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
         )
-        self.facts: dict[str, Any] = self._answer()
+        self.metadata: dict[str, Any] = self._answer()
 
     def pace(self, seconds: float) -> float:
         """Windows a second of its CPU time."""
@@ -107,7 +107,7 @@ def table(folder: Path, environments: Path | None, rounds: int, seconds: float) 
         "numbers",
     )
     lines = [
-        _line(words[name], each.facts, paces[name], paces["headrace"])
+        _line(words[name], each.metadata, paces[name], paces["headrace"])
         for name, each in served.items()
     ]
     missing = {words[name]: "not installed" for name in PEERS if name not in served}
@@ -117,11 +117,11 @@ def table(folder: Path, environments: Path | None, rounds: int, seconds: float) 
 
 
 def _line(
-    words: str, facts: dict[str, Any], paces: list[float], ours: list[float]
+    words: str, metadata: dict[str, Any], paces: list[float], ours: list[float]
 ) -> tuple[Cell, ...]:
-    windows = "drawn" if facts["windows"] is None else f"{facts['windows']:,} of {facts['of']:,}"
-    recognised = f"{facts['recognised']}/{facts['looked_at']}"
-    version = facts["version"].split("+")[0]
+    windows = "drawn" if metadata["windows"] is None else f"{metadata['windows']:,} of {metadata['of']:,}"
+    recognised = f"{metadata['recognised']}/{metadata['looked_at']}"
+    version = metadata["version"].split("+")[0]
     return (
         words,
         version,
@@ -129,5 +129,5 @@ def _line(
         ratio(ours, paces, 1),
         windows,
         recognised,
-        f"{facts['numbers']:,.0f}",
+        f"{metadata['numbers']:,.0f}",
     )

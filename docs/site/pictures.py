@@ -14,8 +14,8 @@ from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
-from headrace.report.facts import read_run
 from headrace.report.page import draw
+from headrace.report.run_facts import read_run
 from headrace.report.write import page_of
 
 _WIDTH = 620

@@ -173,7 +173,7 @@ def prepare(
         test_ratio=0,
     )
     out = base / f"bins-{pack_size}"
-    packed = headrace.prepare(recipe, out).manifest.facts["packed"]
+    packed = headrace.prepare(recipe, out).manifest.metadata["packed"]
     fill = packed["tokens"] / (packed["bins"] * pack_size)
     print(
         f"{packed['sequences']:,} chats, {packed['tokens']:,} tokens in {packed['bins']:,} bins, {fill:.1%} full"

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from headrace.dataset.manifest import Manifest
     from headrace.dataset.open import FinishedRun
     from headrace.dataset.verify import Check
-    from headrace.report.facts import RunFacts
     from headrace.report.figure import Figure
+    from headrace.report.run_facts import RunFacts
     from headrace.run.context import RunContext
     from headrace.run.erase import Erasure
     from headrace.run.prepare import Outcome
@@ -141,9 +141,11 @@ class Recipe:
         """Check the laws of the recipe in a finished run."""
         return []
 
-    def figures(self, facts: RunFacts, common: Callable[[RunFacts], list[Figure]]) -> list[Figure]:
+    def figures(
+        self, run_facts: RunFacts, common: Callable[[RunFacts], list[Figure]]
+    ) -> list[Figure]:
         """Return the figures of a run's report. common: makes those that fit any run."""
-        return common(facts)
+        return common(run_facts)
 
     def summary(
         self,

@@ -32,22 +32,24 @@ def check_recipe(recipe: JobSettings, directory: Path) -> None:
     directory: empty, for six copies of the output. The settings can be pickled, and a new process
     can import them: one prepares the run and is killed after its first task.
     """
-    made = prepare(recipe, directory / "first")
-    assert made.how == "computed", f"{made.out} has a run already; give an empty directory"
+    prepared = prepare(recipe, directory / "first")
+    assert prepared.how == "computed", f"{prepared.out} has a run already; give an empty directory"
     again = prepare(recipe, directory / "first")
-    assert (again.how, again.run) == ("reused", made.run), "a second preparation made another run"
-    problems = verify(made.run).problems
+    assert (again.how, again.run) == ("reused", prepared.run), (
+        "a second preparation made another run"
+    )
+    problems = verify(prepared.run).problems
     assert not problems, f"verify refuses a new run: {problems}"
 
     elsewhere = prepare(recipe, directory / "second", workers=1)
-    assert elsewhere.run.name == made.run.name, "the identity of a run depends on its directory"
-    assert _digests(elsewhere) == _digests(made), "a second run has other bytes"
+    assert elsewhere.run.name == prepared.run.name, "the identity of a run depends on its directory"
+    assert _digests(elsewhere) == _digests(prepared), "a second run has other bytes"
 
-    _check_kill(recipe, directory / "killed", made)
-    _check_damage(made, directory)
+    _check_kill(recipe, directory / "killed", prepared)
+    _check_damage(prepared, directory)
 
 
-def _check_kill(recipe: JobSettings, out: Path, made: Prepared) -> None:
+def _check_kill(recipe: JobSettings, out: Path, prepared: Prepared) -> None:
     """Kill a process that prepares, and check that the next one completes the same run."""
     child = multiprocessing.get_context("spawn").Process(
         target=_prepare_and_die, args=(recipe, str(out), 1)
@@ -57,7 +59,7 @@ def _check_kill(recipe: JobSettings, out: Path, made: Prepared) -> None:
     assert child.exitcode == -signal.SIGKILL, f"the process ended with {child.exitcode}"
     resumed = prepare(recipe, out)
     assert resumed.how == "computed", "a run without its last stages passed as finished"
-    assert _digests(resumed) == _digests(made), "a resumed run has other bytes"
+    assert _digests(resumed) == _digests(prepared), "a resumed run has other bytes"
     problems = verify(resumed.run).problems
     assert not problems, f"verify refuses a resumed run: {problems}"
 
@@ -73,31 +75,31 @@ def _prepare_and_die(recipe: JobSettings, out: str, tasks: int) -> None:
     prepare(recipe, out, on_event=on_event)
 
 
-def _check_damage(made: Prepared, directory: Path) -> None:
+def _check_damage(prepared: Prepared, directory: Path) -> None:
     """Check that verify refuses a run with a changed byte, and one with a foreign file."""
-    run = directory / "damaged" / made.run.name
-    shutil.copytree(made.run, run, symlinks=True)
+    run = directory / "damaged" / prepared.run.name
+    shutil.copytree(prepared.run, run, symlinks=True)
     # Shards are read-only, and copies are too.
-    shard = next(path for path in _shards(made) if path.stat().st_size)
-    path = run / shard.relative_to(made.run.resolve())
+    shard = next(path for path in _shards(prepared) if path.stat().st_size)
+    path = run / shard.relative_to(prepared.run.resolve())
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.chmod(0o644)
     path.write_bytes(data)
     assert verify(run).problems, f"verify accepts a changed byte in {path}"
 
-    run = directory / "extended" / made.run.name
-    shutil.copytree(made.run, run, symlinks=True)
-    foreign = run / shard.relative_to(made.run.resolve()).with_name(f"foreign{shard.suffix}")
+    run = directory / "extended" / prepared.run.name
+    shutil.copytree(prepared.run, run, symlinks=True)
+    foreign = run / shard.relative_to(prepared.run.resolve()).with_name(f"foreign{shard.suffix}")
     foreign.parent.chmod(0o755)
     shutil.copyfile(shard, foreign)
     assert verify(run).problems, f"verify accepts a foreign file in a split, {foreign}"
 
 
-def _shards(made: Prepared) -> list[Path]:
+def _shards(prepared: Prepared) -> list[Path]:
     """List the files in the directories of the splits, sorted."""
-    run = made.run.resolve()
-    directories = {(run / "splits" / split).resolve() for split in made.manifest.splits}
+    run = prepared.run.resolve()
+    directories = {(run / "splits" / split).resolve() for split in prepared.manifest.splits}
     shards: set[Path] = set()
     for directory in directories:
         for path in directory.rglob("*"):
@@ -107,10 +109,11 @@ def _shards(made: Prepared) -> list[Path]:
     return sorted(shards)
 
 
-def _digests(made: Prepared) -> dict[str, str]:
+def _digests(prepared: Prepared) -> dict[str, str]:
     """Return the digest of every file in a split, by name."""
     return {
-        path.relative_to(made.run.resolve()).as_posix(): sha256_file(path) for path in _shards(made)
+        path.relative_to(prepared.run.resolve()).as_posix(): sha256_file(path)
+        for path in _shards(prepared)
     }
 
 
@@ -128,35 +131,35 @@ def check_store(root: Path) -> None:
 
 def _check_writing(root: Path) -> None:
     data = bytes(range(256)) * 1000
-    place = place_of(root / "written" / "a.bin")
-    assert place.put_new(data) == "put"
-    assert bytes(place.read()) == data
-    assert place.stat().size == len(data)
+    stored = place_of(root / "written" / "a.bin")
+    assert stored.put_new(data) == "put"
+    assert bytes(stored.read()) == data
+    assert stored.stat().size == len(data)
     ranges = [(5, 9), (0, 3), (255_000, 256_000), (7, 7)]
     expected = [data[start:stop] for start, stop in ranges]
-    assert [bytes(part) for part in place.read_ranges(ranges)] == expected, "ranges differ"
-    assert place.put_new(data) == "kept", "the same bytes were written again"
+    assert [bytes(part) for part in stored.read_ranges(ranges)] == expected, "ranges differ"
+    assert stored.put_new(data) == "kept", "the same bytes were written again"
     try:
-        place.put_new(b"other bytes")
+        stored.put_new(b"other bytes")
     except CorruptShard:
         pass
     else:
-        raise AssertionError(f"{place.path} was written over with other bytes")
-    assert bytes(place.read()) == data
-    place.replace(b"a pointer")
-    assert bytes(place.read()) == b"a pointer", "replace did not replace"
-    place.delete()
-    place.delete()
+        raise AssertionError(f"{stored.path} was written over with other bytes")
+    assert bytes(stored.read()) == data
+    stored.replace(b"a pointer")
+    assert bytes(stored.read()) == b"a pointer", "replace did not replace"
+    stored.delete()
+    stored.delete()
     try:
-        place.read()
+        stored.read()
     except FileNotFoundError:
         return
-    raise AssertionError(f"{place.path} is there after it was deleted")
+    raise AssertionError(f"{stored.path} is there after it was deleted")
 
 
 def _check_race(root: Path) -> None:
     """Check that of several writers of one name exactly one wins, and its bytes stay."""
-    place = place_of(root / "contested")
+    stored = place_of(root / "contested")
     contents = [b"x" * 1000 + bytes([number % 2]) for number in range(8)]
 
     def write(data: bytes) -> str:
@@ -167,7 +170,7 @@ def _check_race(root: Path) -> None:
 
     with ThreadPoolExecutor(len(contents)) as pool:
         outcomes = list(pool.map(write, contents))
-    assert bytes(place.read()) in contents
+    assert bytes(stored.read()) in contents
     assert outcomes.count("put") == 1, f"{outcomes.count('put')} writers won"
     assert outcomes.count("refused") == len(contents) // 2, "other bytes were taken for the same"
 

@@ -52,10 +52,10 @@ def test_the_configuration_runs_and_keeps_every_measurement(kind: str, tmp_path:
 
     roles = {"entity": "src_addr", "time": "event_time", "peer": "dst_addr", "value": "rtt"}
     assert roles == {name: record[name] for name in roles}
-    assert 900 == sum(run.manifest.facts["source_rows"].values())
+    assert 900 == sum(run.manifest.metadata["source_rows"].values())
     assert (
         len(pings().filter((pl.col("rtt") < 0) | pl.col("rtt").is_null()))
-        == run.manifest.facts["failed"]
+        == run.manifest.metadata["failed"]
     )
     assert f"{(pings()['rtt'] < 0).sum()} are below 0 (-3)" in text
     assert f"{pings()['rtt'].null_count()} are missing" in text
@@ -104,7 +104,7 @@ def test_forms_of_time_that_differ_between_files_are_all_declared(tmp_path: Path
     assert ["iso", "%d/%m/%Y %H:%M"] == record["time_format"]
     assert "separated by ';'" in text
     assert "BEWARE" not in text
-    assert 3 * len(times) == sum(prepare(record).manifest.facts["source_rows"].values())
+    assert 3 * len(times) == sum(prepare(record).manifest.metadata["source_rows"].values())
 
 
 def test_days_that_could_be_months_are_told(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_an_empty_shard_and_columns_that_only_some_have_do_not_matter(tmp_path: 
     record, text = configured(root, tmp_path / "out")
 
     assert "Not all files have note" in text
-    assert 960 == sum(prepare(record).manifest.facts["source_rows"].values())
+    assert 960 == sum(prepare(record).manifest.metadata["source_rows"].values())
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_days_written_as_whole_numbers_are_times(kind: str, tmp_path: Path) -> N
         record["time"],
         record["time_format"],
     )
-    assert len(days) == sum(prepare(record).manifest.facts["source_rows"].values())
+    assert len(days) == sum(prepare(record).manifest.metadata["source_rows"].values())
 
 
 def test_events_of_texts_run_as_they_are(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_events_of_texts_run_as_they_are(tmp_path: Path) -> None:
     assert {"dep_delay": "int32", "hours": "float32", "carrier": "category"} == record["values"]
     assert ["NA"] == record["null_values"]
     assert "null entity: 1" in text
-    assert 299 == sum(run.manifest.facts["source_rows"].values())
+    assert 299 == sum(run.manifest.metadata["source_rows"].values())
     assert headrace.verify(tmp_path / "out").problems == []
 
 
@@ -247,7 +247,7 @@ def test_real_pings_run_as_they_are(tmp_path: Path) -> None:
 
     assert ["iso", "%d/%m/%Y %H:%M"] == record["time_format"]
     assert "692 are below 0 (-4, -3)" in text
-    assert {"source_rows", "entities"} <= set(prepare(record).manifest.facts)
+    assert {"source_rows", "entities"} <= set(prepare(record).manifest.metadata)
 
 
 def test_an_output_inside_the_source_is_refused_before_a_configuration_is_written(

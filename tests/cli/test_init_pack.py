@@ -52,7 +52,7 @@ def prepare(record: dict[str, Any], **more: Any) -> headrace.types.Prepared:
 
 
 def rows_in(run: headrace.types.Prepared) -> int:
-    return sum(run.manifest.facts["source_rows"].values())
+    return sum(run.manifest.metadata["source_rows"].values())
 
 
 @pytest.fixture(scope="module")
@@ -135,8 +135,8 @@ def test_files_and_columns_that_name_splits_are_kept_apart(tokenizer: Path, tmp_
     by_file, _ = configured(tmp_path / "files", tmp_path / "out-1", tokenizer)
     by_column, _ = configured(tmp_path / "column", tmp_path / "out-2", tokenizer)
 
-    assert {"train": 100, "valid": 20} == prepare(by_file).manifest.facts["source_rows"]
-    assert {"train": 90, "test": 30} == prepare(by_column).manifest.facts["source_rows"]
+    assert {"train": 100, "valid": 20} == prepare(by_file).manifest.metadata["source_rows"]
+    assert {"train": 90, "test": 30} == prepare(by_column).manifest.metadata["source_rows"]
 
 
 def test_splits_of_names_that_cannot_be_kept_apart_are_refused(
@@ -174,7 +174,9 @@ def test_an_empty_file_does_not_matter_and_two_rows_train(tokenizer: Path, tmp_p
     record, _ = configured(tmp_path / "raw", tmp_path / "out", tokenizer)
 
     assert {"train": 2} == {
-        name: rows for name, rows in prepare(record).manifest.facts["source_rows"].items() if rows
+        name: rows
+        for name, rows in prepare(record).manifest.metadata["source_rows"].items()
+        if rows
     }
 
 
@@ -235,4 +237,4 @@ def test_real_questions_run_as_they_are(tokenizer: Path, tmp_path: Path) -> None
         written(tmp_path / "raw" / f"{name}.jsonl", [json.loads(line) for line in lines])
     record, _ = configured(tmp_path / "raw", tmp_path / "out", tokenizer)
 
-    assert {"train": 150, "test": 150} == prepare(record).manifest.facts["source_rows"]
+    assert {"train": 150, "test": 150} == prepare(record).manifest.metadata["source_rows"]

@@ -105,7 +105,7 @@ def test_every_kind_runs(
 
     assert (kind, mapping) == (record["kind"], record["blend"]["datasets"][0].get("mapping", {}))
     assert "counted with this tokenizer" in text
-    assert 100 == sum(run.manifest.facts["source_rows"].values())
+    assert 100 == sum(run.manifest.metadata["source_rows"].values())
 
 
 def test_the_kind_that_is_asked_for_is_written(tokenizer: Path, tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_bad_rows_are_counted_and_allowed(tokenizer: Path, tmp_path: Path) -> No
     run = prepare(record)
 
     assert "2 of the 102 rows" in text
-    assert 100 == sum(run.manifest.facts["source_rows"].values())
+    assert 100 == sum(run.manifest.metadata["source_rows"].values())
 
 
 @pytest.mark.slow
@@ -146,7 +146,7 @@ def test_files_named_after_splits_stay_in_them(tokenizer: Path, tmp_path: Path) 
     record, _ = configured(source, tmp_path / "out", tokenizer)
 
     assert {"train", "test"} == set(record["blend"])
-    assert {"train": 80, "test": 20} == prepare(record).manifest.facts["source_rows"]
+    assert {"train": 80, "test": 20} == prepare(record).manifest.metadata["source_rows"]
 
 
 @pytest.mark.parametrize("rows", [[{"a": 1}], ["{"], [{"chosen": "a", "rejected": "b"}]])

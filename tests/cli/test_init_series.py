@@ -122,7 +122,7 @@ def test_whole_numbers_that_grow_in_every_entity_are_times_by_their_name(
     assert expected == tuple(
         asked[key] for key in ("time", "time_format", "frequency", "entity", "features")
     )
-    assert made["facts"]["entities"] == {"original": 2, "passed": 2, "failed": 0}
+    assert made["metadata"]["entities"] == {"original": 2, "passed": 2, "failed": 0}
     assert (values[0] < 1000) == (
         "Steps are counted, so years mean nothing." in text.replace("\n# ", " ")
     )
@@ -163,7 +163,7 @@ def test_the_target_is_no_time_and_steps_that_are_uneven_stay_steps(tmp_path: Pa
     _, asked = init(tmp_path / "a.parquet", tmp_path, "--target", "step")
 
     assert ("index", "1s", False) == (asked["time"], asked["frequency"], "resample" in asked)
-    assert run(tmp_path)["facts"]["entities"]["passed"] == 1
+    assert run(tmp_path)["metadata"]["entities"]["passed"] == 1
 
 
 def test_of_frequencies_that_are_equally_common_the_longest_is_named_as_runs_infer_it(
@@ -217,7 +217,7 @@ def test_files_of_entities_run_as_they_are(tmp_path: Path) -> None:
     assert (config["static_entity"], config["static_features"]) == ("station", ["area"])
     assert "3 entities, e.g. 007; 3 were looked at" in text.replace("\n# ", " ")
     assert "Missing in the rows looked at: q " in text.replace("\n# ", " ")
-    assert made["facts"]["entities"] == {"original": 3, "passed": 3, "failed": 0}
+    assert made["metadata"]["entities"] == {"original": 3, "passed": 3, "failed": 0}
 
 
 def test_static_texts_that_are_asked_for_are_encoded(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_static_texts_that_are_asked_for_are_encoded(tmp_path: Path) -> None:
 
     assert "Left out: rock; --static-features takes them." in text.replace("\n# ", " ")
     assert config["preprocessing_configs"]["static_features"][1]["columns"] == ["rock"]
-    assert made["facts"]["static_columns"] == ["area", "rock_clay", "rock_sand"]
+    assert made["metadata"]["static_columns"] == ["area", "rock_clay", "rock_sand"]
 
 
 def test_long_tables_with_their_own_dates_and_words_for_missing(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_long_tables_with_their_own_dates_and_words_for_missing(tmp_path: Path) 
     )
     assert config["missing_numbers"] == [-9999.0]
     assert "-9999 in warm" in text
-    assert made["facts"]["entities"]["passed"] == 2
+    assert made["metadata"]["entities"]["passed"] == 2
 
 
 def test_an_index_that_pandas_wrote_is_no_feature(tmp_path: Path) -> None:
@@ -420,7 +420,7 @@ def test_caravan_runs_as_it_is(tmp_path: Path) -> None:
 
     assert "missing_numbers" not in config  # -99.9 W/m2 is a value like its neighbours
     assert config["static_entity"] == "gauge_id"
-    assert made["facts"]["entities"] == {"original": 5, "passed": 5, "failed": 0}
+    assert made["metadata"]["entities"] == {"original": 5, "passed": 5, "failed": 0}
 
 
 def test_files_of_attributes_among_the_series_are_named(tmp_path: Path) -> None:
@@ -448,7 +448,7 @@ def test_camels_us_is_known(tmp_path: Path) -> None:
     assert "q_mean" not in config["static_features"]
     assert "The 4 looked at have 1.8 to 1.8." in text.replace("\n# ", " ")
     assert re.search("Left out: [^;]*q_mean", text.replace("\n# ", " "))
-    assert made["facts"]["entities"]["passed"] == 4
+    assert made["metadata"]["entities"]["passed"] == 4
 
 
 @pytest.mark.parametrize(

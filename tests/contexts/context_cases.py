@@ -186,7 +186,7 @@ def fields_of(row, index, measurement, previous):
 
 
 def facts_of(row):
-    """The facts of one row, in the order of `SmallFacts`, from its measurements one by one."""
+    """The facts of one row, in the order of `SmallRowSizes`, from its measurements one by one."""
     lengths = [length_of(row, [(place, False)]) for place in range(row.n)]
     offsets = row.offsets.tolist()
     long_gaps = sum(later - earlier >= 256 for earlier, later in itertools.pairwise(offsets))

@@ -173,14 +173,14 @@ def of_manifest(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], 
 
 
 MANIFESTS: dict[str, Callable[[dict[str, Any]], object]] = {
-    "directory up": lambda r: r["facts"]["directories"].update(train="../../../.."),
-    "directory absolute": lambda r: r["facts"]["directories"].update(train="/tmp"),
-    "split named up": lambda r: r["facts"]["directories"].update(
+    "directory up": lambda r: r["metadata"]["directories"].update(train="../../../.."),
+    "directory absolute": lambda r: r["metadata"]["directories"].update(train="/tmp"),
+    "split named up": lambda r: r["metadata"]["directories"].update(
         {"../../x": "training_data/train"}
     ),
-    "published up": lambda r: r["facts"].update(published={"../link": "training_data"}),
-    "published absolute": lambda r: r["facts"].update(published={"link": "/etc"}),
-    "no directories": lambda r: r["facts"].update(directories={}),
+    "published up": lambda r: r["metadata"].update(published={"../link": "training_data"}),
+    "published absolute": lambda r: r["metadata"].update(published={"link": "/etc"}),
+    "no directories": lambda r: r["metadata"].update(directories={}),
     "run_id a number": lambda r: r.update(run_id=5),
     "splits a list": lambda r: r.update(splits=[]),
     "rows below 0": lambda r: r["splits"]["train"].update(rows=-1),
@@ -188,7 +188,7 @@ MANIFESTS: dict[str, Callable[[dict[str, Any]], object]] = {
     "rows true": lambda r: r["splits"]["train"].update(rows=True),
     "rows text": lambda r: r["splits"]["train"].update(rows="7"),
     "rows missing": lambda r: r["splits"]["train"].pop("rows"),
-    "facts a list": lambda r: r.update(facts=[1]),
+    "facts a list": lambda r: r.update(metadata=[1]),
     "digest a path": lambda r: r.update(index_digest="../../x"),
     "schema text": lambda r: r.update(schema="x"),
     "a key more": lambda r: r.update(run_this="rm"),

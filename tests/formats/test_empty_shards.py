@@ -263,7 +263,7 @@ def test_series_skip_and_count_it(tmp_path: Path, extension: str, entity: str) -
         f"1 of 3 source files has no rows and is skipped: a{extension}" in text
         for text in warnings_in(events)
     )
-    assert 2 == prepared.manifest.facts["entities"]["passed"]
+    assert 2 == prepared.manifest.metadata["entities"]["passed"]
 
 
 @pytest.mark.parametrize("extension", [".jsonl", ".jsonl.gz", ".json", ".parquet"])

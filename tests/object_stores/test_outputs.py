@@ -18,7 +18,7 @@ from store_servers import CANARY
 
 import headrace
 from headrace.errors import CorruptShard, InputError, SettingsError
-from headrace.report.facts import read_run
+from headrace.report.run_facts import read_run
 from headrace.report.write import page_of
 from headrace.run import in_store
 from headrace.run.collect import collect

@@ -53,9 +53,11 @@ def seen(tmp_path_factory):
     ]
     cut = packed(
         write_jsonl(root / "long.jsonl", long), root / "turns", **asked, too_long="turns"
-    ).manifest.facts
+    ).manifest.metadata
     assert cut["too_long"]["divided"] > 5
-    facts = packed(write_jsonl(root / "chats.jsonl", talks), root / "chats", **asked).manifest.facts
+    metadata = packed(
+        write_jsonl(root / "chats.jsonl", talks), root / "chats", **asked
+    ).manifest.metadata
     (npy,) = (root / "npy" / "splits" / "train").iterdir()
     plain, aligned = f"{root}/plain/splits/train", f"{root}/padded/splits/train"
     whole = {"max_seq_length": SIZE, "pad_to_max_length": True}
@@ -64,7 +66,7 @@ def seen(tmp_path_factory):
         "pad_cu_seqlens": True,
         "pack_metadata_file_path": f"{root}/padded/packing_metadata.json",
     }
-    eos = facts["encoder"]["pad_id"]
+    eos = metadata["encoder"]["pad_id"]
     cases = {
         "parquet": {"path": plain, "options": {"max_seq_length": SIZE}},
         "traced": {"path": f"{root}/traced/splits/train", "options": {"max_seq_length": SIZE}},
@@ -95,7 +97,7 @@ def seen(tmp_path_factory):
         rows,
         {
             "root": root,
-            "labels": facts["packed"]["labels"],
+            "labels": metadata["packed"]["labels"],
             "long labels": cut["encoded"]["encoded_labels"],
         },
         dict(zip(cases, json.loads(done.stdout), strict=True)),

@@ -7,9 +7,9 @@ import polars as pl
 import pytest
 
 import headrace
-from headrace.report.facts import read_run
 from headrace.report.figure import Figure
 from headrace.report.page import draw
+from headrace.report.run_facts import read_run
 from headrace.report.write import page_of
 from headrace.split import figures
 

@@ -8,9 +8,9 @@ import pytest
 from report_cases import split_run
 
 import headrace
-from headrace.report.facts import read_run
 from headrace.report.figure import Figure
 from headrace.report.page import draw
+from headrace.report.run_facts import read_run
 from headrace.report.write import page_of
 from headrace.split import figures
 
@@ -54,14 +54,14 @@ def labels(out: Path) -> Figure | None:
 @pytest.mark.parametrize("shards", ["csv", "parquet"])
 def test_drawn_shares_equal_a_count_over_the_shards(tmp_path: Path, shards: str) -> None:
     out = labelled_run(tmp_path, list("abcdefgh"), format=shards)
-    facts = read_run(out)
+    metadata = read_run(out)
     read = pl.read_csv if shards == "csv" else pl.read_parquet
-    names = {number: name for name, number in facts.manifest.facts["label_map"].items()}
+    names = {number: name for name, number in metadata.manifest.metadata["label_map"].items()}
     found = {
         split: pl.concat(
-            [read(path) for path in sorted((facts.run.root / "training_data" / split).iterdir())]
+            [read(path) for path in sorted((metadata.run.root / "training_data" / split).iterdir())]
         )["kind"]
-        for split in facts.splits
+        for split in metadata.splits
     }
     by_count = (
         pl.concat(list(found.values()))

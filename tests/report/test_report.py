@@ -12,9 +12,9 @@ from report_cases import RUNS, histories_run, packed_run, series_run, split_run
 import headrace
 from headrace.errors import InputError, MissingExtra
 from headrace.report import charts
-from headrace.report.facts import read_run
 from headrace.report.figure import Figure, Page, Table
 from headrace.report.page import html_of
+from headrace.report.run_facts import read_run
 from headrace.report.write import REPORT, page_of, write_report
 
 
@@ -43,31 +43,33 @@ def test_every_picture_has_an_answer_and_numbers(recipe: str, runs: dict[str, Pa
 
 @pytest.mark.parametrize("recipe", RUNS)
 def test_rows_in_the_pictures_are_those_of_the_run(recipe: str, runs: dict[str, Path]) -> None:
-    facts = read_run(runs[recipe])
-    page = page_of(facts)
+    metadata = read_run(runs[recipe])
+    page = page_of(metadata)
     rows = figure(page, "rows").chart
 
     assert rows is not None
-    assert int(facts.manifest.source["rows"]) == sum(
+    assert int(metadata.manifest.source["rows"]) == sum(
         int(row[1].split(" ")[0].replace(",", "")) for row in rows.rows
     )
 
 
 def test_the_timeline_counts_every_row_of_every_split(runs: dict[str, Path]) -> None:
-    facts = read_run(runs["temporal_split"])
-    spec = figure(page_of(facts), "timeline").chart
+    metadata = read_run(runs["temporal_split"])
+    spec = figure(page_of(metadata), "timeline").chart
     assert spec is not None
-    found = dict.fromkeys(facts.splits, 0.0)
+    found = dict.fromkeys(metadata.splits, 0.0)
     for each in spec.spec["data"]["values"]:
         found[each["role"]] += each["high"] - each["low"]
 
-    assert {name: each.rows for name, each in facts.manifest.splits.items()} == pytest.approx(found)
+    assert {name: each.rows for name, each in metadata.manifest.splits.items()} == pytest.approx(
+        found
+    )
 
 
 def test_histories_count_the_rows_that_cover_each_interval(runs: dict[str, Path]) -> None:
-    facts = read_run(runs["histories"])
-    rows = pl.read_parquet(facts.run.root / "rows.parquet")
-    chart = figure(page_of(facts), "timeline").chart
+    metadata = read_run(runs["histories"])
+    rows = pl.read_parquet(metadata.run.root / "rows.parquet")
+    chart = figure(page_of(metadata), "timeline").chart
     assert chart is not None
     bars = chart.spec["data"]["values"]
 
@@ -84,9 +86,9 @@ def test_histories_count_the_rows_that_cover_each_interval(runs: dict[str, Path]
 
 
 def test_entities_are_counted_in_the_shards(runs: dict[str, Path]) -> None:
-    facts = read_run(runs["temporal_split"])
-    known = facts.manifest.facts
-    found = figure(page_of(facts), "entities")
+    metadata = read_run(runs["temporal_split"])
+    known = metadata.manifest.metadata
+    found = figure(page_of(metadata), "entities")
 
     assert "no customer both trains and tests" in found.answer
     assert f"train: {known['train_entities']} entities" in found.answer
@@ -95,9 +97,10 @@ def test_entities_are_counted_in_the_shards(runs: dict[str, Path]) -> None:
 
 def test_a_run_whose_splits_overlap_is_called_a_leak(tmp_path: Path) -> None:
     out = split_run(tmp_path / "run")
-    facts = read_run(out)
+    metadata = read_run(out)
     test, train = (
-        sorted((facts.run.root / "training_data" / split).iterdir()) for split in ("test", "train")
+        sorted((metadata.run.root / "training_data" / split).iterdir())
+        for split in ("test", "train")
     )
     ours, theirs = (path[0].read_bytes().split(b"\n")[1].split(b",")[0] for path in (train, test))
     test[0].write_bytes(test[0].read_bytes().replace(b"\n" + theirs + b",", b"\n" + ours + b","))
@@ -106,13 +109,13 @@ def test_a_run_whose_splits_overlap_is_called_a_leak(tmp_path: Path) -> None:
 
 
 def test_tokens_of_packed_bins_are_trained_read_or_empty(runs: dict[str, Path]) -> None:
-    facts = read_run(runs["packed_sequences"])
-    page = page_of(facts)
-    groups = facts.manifest.facts["groups"]
+    metadata = read_run(runs["packed_sequences"])
+    page = page_of(metadata)
+    groups = metadata.manifest.metadata["groups"]
 
     assert sum(group["bins"] for group in groups) * 128 == total(figure(page, "contents"))
     assert sum(group["sequences"] for group in groups) == total(figure(page, "lengths"))
-    cut = facts.manifest.facts["too_long"]["truncated"]
+    cut = metadata.manifest.metadata["too_long"]["truncated"]
     assert cut
     assert f"{cut} sequence" in figure(page, "left-out").answer
 
@@ -162,10 +165,10 @@ def test_legacy_pickles_have_a_page_without_their_lengths(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("format_", ["array_record", "arrow"])
 def test_histories_count_each_entity_once(format_: str, tmp_path: Path) -> None:
-    facts = read_run(histories_run(tmp_path / "run", format=format_, max_row_bytes="2KiB"))
-    found = figure(page_of(facts), "entities")
+    metadata = read_run(histories_run(tmp_path / "run", format=format_, max_row_bytes="2KiB"))
+    found = figure(page_of(metadata), "entities")
 
-    assert sum(facts.manifest.facts["entities"].values()) == total(found)
+    assert sum(metadata.manifest.metadata["entities"].values()) == total(found)
     assert re.search(r"\d+ entities are cut into several rows", found.answer)
 
 

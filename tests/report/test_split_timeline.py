@@ -10,9 +10,9 @@ import pytest
 from report_cases import histories_run, packed_run, split_run
 
 import headrace
-from headrace.report.facts import read_run
 from headrace.report.figure import Figure
 from headrace.report.page import draw
+from headrace.report.run_facts import read_run
 from headrace.report.write import page_of, write_report
 from headrace.split.cutoff import DateBins
 
@@ -67,7 +67,7 @@ def test_counts_are_the_same_for_any_number_of_workers(tmp_path: Path) -> None:
         read_run(uneven_run(tmp_path / name / "raw", workers=n)) for name, n in (("a", 1), ("b", 4))
     )
 
-    assert one.manifest.facts["dates"] == many.manifest.facts["dates"]
+    assert one.manifest.metadata["dates"] == many.manifest.metadata["dates"]
 
 
 def test_verify_counts_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,16 +169,16 @@ def test_the_manifest_counts_the_rows_and_nothing_names_the_entities(tmp_path):
         manifest.source,
         manifest.config_digest,
     )
-    assert 3 == manifest.facts["forgotten"][0]["entities"] == len(receipt["entities"])
-    assert before.manifest.run_id == manifest.facts["forgotten"][0]["run"] == receipt["of"]
+    assert 3 == manifest.metadata["forgotten"][0]["entities"] == len(receipt["entities"])
+    assert before.manifest.run_id == manifest.metadata["forgotten"][0]["run"] == receipt["of"]
     assert (
         done.rows
         == receipt["rows"]
         == sum(each["rows_before"] - each["rows"] for each in receipt["shards"])
     )
-    assert before.manifest.facts["train_entities"] + before.manifest.facts["val_entities"] - 2 == (
-        manifest.facts["train_entities"] + manifest.facts["val_entities"]
-    )
+    assert before.manifest.metadata["train_entities"] + before.manifest.metadata[
+        "val_entities"
+    ] - 2 == (manifest.metadata["train_entities"] + manifest.metadata["val_entities"])
     for name, path in files_of(done.run).items():
         assert not any(each.encode() in path.read_bytes() for each in NAMES), name
 
@@ -203,8 +203,8 @@ def test_repeated_content_is_counted_again_and_the_run_can_be_certified(tmp_path
     assert done.run.name in json.dumps(headrace.certify(tmp_path / "out"))
     after = find_run(tmp_path / "out")[1]
     if duplicates == "count":
-        assert sum(before.facts["duplicates"]["repeated"].values()) > sum(
-            after.facts["duplicates"]["repeated"].values()
+        assert sum(before.metadata["duplicates"]["repeated"].values()) > sum(
+            after.metadata["duplicates"]["repeated"].values()
         )
 
 
@@ -233,7 +233,7 @@ def test_erased_twice_is_erased_once_and_more_can_be_erased_later(tmp_path):
     assert (before.manifest.run_id,) == second.other_runs
     _, manifest = find_run(tmp_path / "out")
     assert first.rows + second.rows == manifest.dropped["forgotten"]
-    assert 2 == len(manifest.facts["forgotten"])
+    assert 2 == len(manifest.metadata["forgotten"])
     assert [] == headrace.verify(tmp_path / "out").problems
     expected = {
         split: [row for row in rows if row["who"] not in NAMES]

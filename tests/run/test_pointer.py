@@ -154,7 +154,7 @@ def test_a_dataset_copied_from_a_store_is_opened_by_its_record(
     out: Path, made: tuple[Path, str, str]
 ) -> None:
     (out / "splits").unlink()
-    directories = read_manifest(out / "runs" / made[1]).facts["directories"]  # type: ignore[union-attr]
+    directories = read_manifest(out / "runs" / made[1]).metadata["directories"]  # type: ignore[union-attr]
     record = {
         "run": made[1],
         "published": {},

@@ -360,8 +360,8 @@ def test_ctrl_c_in_the_command_line_is_130(shards, arguments):
     interrupted_command(shards, random.Random(arguments), COMMANDS[arguments], "terminal")
 
 
-def check_epochs(count, workers, rows, *formats):
-    """Nothing grows between the 20th pass and the last."""
+def check_epochs(count, workers, rows, *formats, spare=SPARE_BYTES // 2):
+    """Nothing grows between the 20th pass and the last, by more than the spare bytes."""
     with Child("epochs", count, workers, rows, *formats) as child:
         code, lines, err = child.end(within=BOUND_S + count)
         early, late = lines
@@ -376,7 +376,7 @@ def check_epochs(count, workers, rows, *formats):
             == early["threads"]
             == ["headrace-serve"] * (len(formats) * (workers + 1) if workers else 0)
         )
-        assert late["memory"] <= early["memory"] + SPARE_BYTES // 2
+        assert late["memory"] <= early["memory"] + spare
         for before, after in zip(
             sorted(early["workers_memory"]), sorted(late["workers_memory"]), strict=True
         ):
@@ -399,7 +399,9 @@ def test_nothing_grows_over_epochs_of_persistent_workers():
 
 @pytest.mark.slow
 def test_batches_in_shared_memory_leave_no_names_and_no_open_files():
-    check_epochs(100, 1, 40, "torch")
+    # Its least memory wanders by 10 MB: 215 MB after 20 passes, 215 to 221 MB after 50 to 300, 217 MB
+    # after 300. One batch of 400 KB that stayed in every fourth pass would be 18 MB.
+    check_epochs(200, 1, 40, "torch", spare=SPARE_BYTES)
 
 
 @pytest.mark.faults

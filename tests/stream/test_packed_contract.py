@@ -203,7 +203,7 @@ def test_a_trainers_reader_sees_every_chat_of_gsm8k_and_trains_its_answer_alone(
     assert expected == sorted(said(fed))
     answers = sorted(f"{opening}{chat['answer']}<|im_end|>" for chat in chats)
     assert answers == sorted(said(trained))
-    assert mask_sum == labels == headrace.open(out).manifest.facts["packed"]["labels"]
+    assert mask_sum == labels == headrace.open(out).manifest.metadata["packed"]["labels"]
 
 
 def test_our_stream_of_gsm8k_has_the_labels_that_the_trainers_reader_has(real):

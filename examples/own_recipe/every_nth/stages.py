@@ -39,7 +39,7 @@ def execute(settings, context, files):
         dropped={"between": read - splits["all"].rows},
         source={"files": len(files), "bytes": size, "rows": read, "empty_shards": []},
         directories={"all": "data"},
-        facts={"step": settings.step},
+        metadata={"step": settings.step},
     )
 
 

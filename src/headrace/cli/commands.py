@@ -160,7 +160,7 @@ def _print_prepared(prepared: Prepared, out: Path, options: RunOptions) -> None:
         console.print(Text.assemble(("reused", "green"), reason))
     store = place_of(out)
     if store.has_links:
-        names = prepared.manifest.facts["directories"]
+        names = prepared.manifest.metadata["directories"]
         if prepared.manifest.folds:
             names = [*list(names)[:1], "…"]
         text = f"shards  {printable(str(out / 'splits'))}/{{{','.join(names)}}}"

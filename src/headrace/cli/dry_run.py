@@ -45,7 +45,7 @@ def dry_run_record(recipe: Any, out: Path, options: RunOptions) -> dict[str, Any
     source_state = SourceState.of([path for path, _ in pairs])
     source = fingerprint(pairs, options.fingerprint_by or "stat", source_state)
     identity = run_id(recipe.recipe_name, recipe.identity_settings(), source)
-    sizes = {path: fact.size for path, fact in source_state.facts.items()}
+    sizes = {path: fact.size for path, fact in source_state.metadata.items()}
     run = out / "runs" / identity
     receipts = len(list((run / "receipts").glob("*.json")))
     finished = read_manifest(run) is not None

@@ -53,7 +53,7 @@ def print_manifest(console: Console, manifest: Manifest, run: Path, detail: Deta
             schema.add_row(cell(column["name"]), cell(column["type"]), nulls)
         console.print(schema)
         remaining = {
-            name: value for name, value in manifest.facts.items() if name not in _TOLD_ELSEWHERE
+            name: value for name, value in manifest.metadata.items() if name not in _TOLD_ELSEWHERE
         }
         remaining["empty source shards"] = ", ".join(manifest.source["empty_shards"]) or "none"
         print_facts(console, run, remaining, manifest.libraries)
@@ -63,7 +63,7 @@ def _rows_table(manifest: Manifest, *, full: bool) -> Table:
     """Make a table of the rows of each split, of those dropped for each reason, and of all."""
     read = int(manifest.source["rows"])
     # set by recipes whose rows combine several source rows
-    gathered = manifest.facts.get("source_rows", {})
+    gathered = manifest.metadata.get("source_rows", {})
     blank = [""] if gathered else []
     folds = manifest.folds
     heads = ("split", "rows", *(["source rows"] if gathered else []), "share", "shards", "size")
@@ -107,7 +107,7 @@ def folds_table(manifest: Manifest) -> Table:
     """Make a table of the rows of each fold, by split, and of the rows that a fold leaves out."""
     folds = [manifest.fold(number) for number in range(len(manifest.folds))]
     every = sum(totals.rows for totals in manifest.splits.values())
-    rolls = "cutoff_us" in manifest.facts["folds"][0]
+    rolls = "cutoff_us" in manifest.metadata["folds"][0]
     rows_table = table(
         "folds",
         ("fold", *(["cut"] if rolls else []), *folds[0].splits, "left out"),
@@ -117,7 +117,7 @@ def folds_table(manifest: Manifest) -> Table:
         rows = [totals.rows for totals in fold.splits.values()]
         cut = []
         if rolls:
-            cut = [cell(fold.facts["split_date"])]
+            cut = [cell(fold.metadata["split_date"])]
         rows_table.add_row(
             str(number), *cut, *(f"{count:,}" for count in (*rows, every - sum(rows)))
         )
@@ -130,7 +130,7 @@ def folds_record(manifest: Manifest, run: Path) -> dict[str, Any]:
     for number in range(len(manifest.folds)):
         fold = manifest.fold(number)
         rows = {split: totals.rows for split, totals in fold.splits.items()}
-        folds.append({"fold": number, "split_date": fold.facts["split_date"], "rows": rows})
+        folds.append({"fold": number, "split_date": fold.metadata["split_date"], "rows": rows})
     return {"run": str(run), "folds": folds}
 
 
@@ -147,7 +147,7 @@ def print_facts(
     lines["libraries"] = ", ".join(
         f"{name} {version}" for name, version in sorted(libraries.items())
     )
-    console.print(record_table("facts", lines))
+    console.print(record_table("metadata", lines))
 
 
 def _moment(microseconds: int) -> str:

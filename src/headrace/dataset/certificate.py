@@ -64,13 +64,13 @@ def certificate_of(run: FinishedRun, verdict: Verdict) -> dict[str, Any]:
     for check in verdict.checks:
         kinds[check.category].append({"check": check.name, "found": check.detail})
     proved = {entry["check"] for entry in kinds["law"]}
-    benchmarks = manifest.facts.get("benchmarks")
+    benchmarks = manifest.metadata.get("benchmarks")
     unproved = [
         *([] if "content apart" in proved else [_CONTENT]),
         *([] if "near content apart" in proved else [_NEAR]),
         _OTHER_BENCHMARKS if benchmarks else _BENCHMARKS,
         *([] if LABELS_END in proved else [_LABELS]),
-        *([_ENTITY] if manifest.facts.get("entity", "") is None else recipe.unproved),
+        *([_ENTITY] if manifest.metadata.get("entity", "") is None else recipe.unproved),
         *_UNPROVED,
     ]
     certificate = {

@@ -54,7 +54,7 @@ def roles_of(dataset: IndexedDataset) -> dict[str, Any]:
         "null_values": tuple(settings.get("null_values") or ()),
     }
     other_roles["label_horizon"] = settings.get("label_horizon")
-    return {**roles, **other_roles, "cutoff_us": manifest.facts.get("cutoff_us")}
+    return {**roles, **other_roles, "cutoff_us": manifest.metadata.get("cutoff_us")}
 
 
 def map_blocks(
@@ -152,7 +152,7 @@ def repeats_without(
     """Count the repeats of a run, as in its manifest, without some rows of each split, given by
     number.
     """
-    stored = run.manifest.facts["duplicates"]
+    stored = run.manifest.metadata["duplicates"]
     with KeptDigests(in_usual_order(run.splits)) as digests:
         for split in in_usual_order(run.splits):
             digests.keep_split(run, split, workers, stored["content"], np.unique(gone[split]))

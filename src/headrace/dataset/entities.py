@@ -74,10 +74,10 @@ def entity_column(dataset: IndexedDataset, column: str | None = None) -> str:
         recipe = f"a run of {manifest.recipe!r}"
         config = json.loads((dataset.root / "config.json").read_bytes())
         name = recipe_of_run(manifest.recipe).roles(config).get("entity")
-        source = manifest.facts.get("source_facts")
+        source = manifest.metadata.get("source_facts")
         name = (
             name
-            or manifest.facts.get("entity")
+            or manifest.metadata.get("entity")
             or (source.get("entity") if isinstance(source, dict) else None)
         )
     if name is None and recipe:

@@ -44,7 +44,8 @@ class Manifest:
 
     libraries: versions by name. source: fingerprint of the files. schema: names and types of the
     columns. index_digest, config_digest: SHA-256 of index.parquet and config.json.
-    facts: what the recipe reports (entities per side, label map, ...); JSON, defined by the recipe.
+    metadata: what the recipe reports (entities per side, label map, ...);
+        JSON, defined by the recipe.
     Two identical runs have identical manifests, so these hold no time: `finished_at` is the time of
     the file.
     """
@@ -58,19 +59,19 @@ class Manifest:
     dropped: dict[str, int]
     index_digest: str
     config_digest: str
-    facts: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
 
     @property
     def folds(self) -> list[FoldLists]:
         """The cells of each split of each fold; empty if the run was prepared as one split."""
-        folds = (fold["splits"] for fold in self.facts.get("folds", ()))
+        folds = (fold["splits"] for fold in self.metadata.get("folds", ()))
         return [{split: cells[split] for split in in_usual_order(cells)} for cells in folds]
 
     def fold(self, number: int) -> Manifest:
         """Return the manifest of one fold, as if the run were prepared as that split alone."""
         lists = self.folds[number]
-        cells_of = self.facts["folds"][number]
+        cells_of = self.metadata["folds"][number]
         cells = {split: [self.splits[cell] for cell in names] for split, names in lists.items()}
         totals = {
             split: SplitTotals(
@@ -80,12 +81,12 @@ class Manifest:
             )
             for split, cell_totals in cells.items()
         }
-        facts = {
+        metadata = {
             name: value
-            for name, value in (self.facts | cells_of).items()
+            for name, value in (self.metadata | cells_of).items()
             if name not in ("folds", "splits", "dates")
         }
-        return replace(self, splits=totals, facts=facts)
+        return replace(self, splits=totals, metadata=metadata)
 
     def to_json(self) -> bytes:
         """Return the bytes of the manifest file: sorted, indented, with a digest of the rest and a

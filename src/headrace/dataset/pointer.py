@@ -93,7 +93,7 @@ def make_own_links(run: Path, manifest: Manifest) -> None:
     links = _own_links(manifest)
     directory = local.make_directory(run / SPLITS)
     with local.storing(directory):
-        for name, path in sorted(manifest.facts["directories"].items()):
+        for name, path in sorted(manifest.metadata["directories"].items()):
             local.make_directory(run / path)  # a split without rows
             if name in links:
                 local.link_to(directory / name, links[name])
@@ -109,7 +109,7 @@ def point_at(out: Path, run: Path, manifest: Manifest, announce: Announce) -> No
     make_own_links(run, manifest)
     announce("links.made", SPLITS)
     pointer = out / SPLITS
-    beside = manifest.facts.get("published", {})
+    beside = manifest.metadata.get("published", {})
     with local.alone(out / "runs"):  # so that each process makes all its links before the next one
         check_pointer(out)
         for name in sorted(beside):
@@ -147,8 +147,8 @@ def pointer_record(run_id: str, manifest: Manifest) -> dict[str, Any]:
 
     return {
         "run": run_id,
-        "splits": below_run(manifest.facts["directories"]),
-        "published": below_run(manifest.facts.get("published", {})),
+        "splits": below_run(manifest.metadata["directories"]),
+        "published": below_run(manifest.metadata.get("published", {})),
     }
 
 
@@ -196,7 +196,7 @@ def _link_problem(pointer: Path, expected: str) -> str | None:
 
 def _beside_problem(root: Path, run: Path, manifest: Manifest) -> str | None:
     """Name the first link beside `splits` that does not lead into this run, or None."""
-    beside = manifest.facts.get("published", {})
+    beside = manifest.metadata.get("published", {})
     for name, path in sorted(beside.items()):
         link = root / name
         target = run / path
@@ -214,7 +214,7 @@ def own_links_problem(run: Path, manifest: Manifest) -> str | None:
     """
     directory = run / SPLITS
     links = _own_links(manifest)
-    for name, target in sorted(manifest.facts["directories"].items()):
+    for name, target in sorted(manifest.metadata["directories"].items()):
         entry = directory / name
         if name in links and (not entry.is_symlink() or os.readlink(entry) != links[name]):
             return f"{entry}: is not a link to {links[name]}; restore it or prepare the run again"
@@ -224,7 +224,7 @@ def own_links_problem(run: Path, manifest: Manifest) -> str | None:
                 " prepare the run again"
             )
     for entry in sorted(directory.iterdir()):
-        if entry.name not in manifest.facts["directories"] and not entry.name.startswith(
+        if entry.name not in manifest.metadata["directories"] and not entry.name.startswith(
             TEMP_PREFIX
         ):
             return f"{entry}: is not part of this run; move it away"
@@ -235,7 +235,7 @@ def _own_links(manifest: Manifest) -> dict[str, str]:
     """Return name → target of each link in a run's own `splits/`; a split already inside it needs
     none.
     """
-    directories = manifest.facts["directories"].items()
+    directories = manifest.metadata["directories"].items()
     result = {}
     for name, directory in directories:
         if directory != f"{SPLITS}/{name}":

@@ -37,11 +37,11 @@ def manifest_problem(record: Mapping[str, Any]) -> str | None:
     problem = _types_problem(record) or _counts_problem(record) or _paths_problem(record)
     if problem is not None:
         return problem
-    facts, splits = record.get("facts", {}), record["splits"]
-    missing = sorted(set(splits) - set(facts.get("directories", splits)))
+    metadata, splits = record.get("metadata", {}), record["splits"]
+    missing = sorted(set(splits) - set(metadata.get("directories", splits)))
     if missing:
         return f"split {short_repr(missing[0])} has no directory"
-    return _folds_problem(facts.get("folds", []), splits)
+    return _folds_problem(metadata.get("folds", []), splits)
 
 
 def _types_problem(record: Mapping[str, Any]) -> str | None:
@@ -51,7 +51,7 @@ def _types_problem(record: Mapping[str, Any]) -> str | None:
     for name in ("index_digest", "config_digest"):
         if not isinstance(record[name], str) or not re.fullmatch(_SHA256, record[name]):
             return f"{name} is {short_repr(record[name])}, not a digest"
-    for name in ("libraries", "source", "splits", "dropped", "facts"):
+    for name in ("libraries", "source", "splits", "dropped", "metadata"):
         if not isinstance(record.get(name, {}), dict):
             return f"{name} is {short_repr(record[name])}, not an object"
     if not isinstance(record["schema"], list):
@@ -72,7 +72,7 @@ def _counts_problem(record: Mapping[str, Any]) -> str | None:
 
 def _paths_problem(record: Mapping[str, Any]) -> str | None:
     for name in ("directories", "published"):
-        paths = record.get("facts", {}).get(name, {})
+        paths = record.get("metadata", {}).get(name, {})
         if not isinstance(paths, dict):
             return f"{name} is {short_repr(paths)}, not an object"
         for key, path in paths.items():

@@ -216,7 +216,7 @@ def _beside(
     digests |= indexed
     problems = [_file_problem(run.root / name, {digests[name]}) for name in beside]
     count = len(beside)
-    directories = run.manifest.facts["directories"]
+    directories = run.manifest.metadata["directories"]
     for alias, directory in sorted(directories.items()):
         twin = directories.get(ALIASES.get(alias, ""))
         if twin is None or twin == directory:
@@ -242,7 +242,7 @@ def _counts(run: FinishedRun, receipts: Sequence[Mapping[str, Any]]) -> Check:
     """
     manifest = run.manifest
     # If output rows are not source rows, the recipe has counted the source rows in each split.
-    per_split = manifest.facts.get("source_rows") or {
+    per_split = manifest.metadata.get("source_rows") or {
         name: totals.rows for name, totals in manifest.splits.items()
     }
     in_splits, dropped = sum(per_split.values()), sum(manifest.dropped.values())
@@ -288,7 +288,7 @@ def _strangers(
         return real.is_relative_to(root) and real.relative_to(root).as_posix() in published
 
     directories = [
-        run.root / run.manifest.facts["directories"][split] for split in run.manifest.splits
+        run.root / run.manifest.metadata["directories"][split] for split in run.manifest.splits
     ]
     strange = sorted(
         path

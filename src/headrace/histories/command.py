@@ -165,22 +165,22 @@ def print_histories(console: Console, manifest: Manifest, run: Path, detail: Det
     values.
     """
     print_manifest(console, manifest, run, detail)
-    clamped = manifest.facts.get("clamped", 0)
+    clamped = manifest.metadata.get("clamped", 0)
     if clamped:
         latencies = pluralise(clamped, "latency is", "latencies are")
         _print_hint(console, f"{latencies} above 51 days and stored as 51 days; check value_unit=")
     reasons = []
-    for word, failed in manifest.facts.get("failed_by", {}).items():
+    for word, failed in manifest.metadata.get("failed_by", {}).items():
         values = ""
         if failed["values"]:
             values = ", such as " + ", ".join(f"{value:g}" for value in failed["values"])
         first = printable(failed["first"])
         reasons.append(f"{failed['rows']:,} {_FAILED[word]}{values}, first in {first}")
     if reasons:
-        measurements = sum(manifest.facts["source_rows"].values())
+        measurements = sum(manifest.metadata["source_rows"].values())
         _print_hint(
             console,
-            f"{manifest.facts['failed']:,} of {measurements:,} measurements are kept as failed:"
+            f"{manifest.metadata['failed']:,} of {measurements:,} measurements are kept as failed:"
             f" {'; '.join(reasons)}. To change this, set missing=, negative= or zero=, or name a"
             " column of other values in values=",
         )

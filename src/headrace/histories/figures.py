@@ -12,8 +12,8 @@ from headrace.errors import CorruptShard
 from headrace.histories.contexts.contexts import open_contexts
 from headrace.report import charts, common
 from headrace.report.bins import counted, covering, edges_for, span_edges, time_edges
-from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure
+from headrace.report.run_facts import RunFacts
 from headrace.report.words import moment, percentage, pluralise, size, span, verb
 
 _MOST_ROWS = 5_000_000

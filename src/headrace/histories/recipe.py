@@ -103,7 +103,7 @@ def execute(settings: Histories, context: RunContext, files: Sequence[tuple[Path
             "empty_shards": empty,
         },
         directories={split: directory_of(split) for split in SPLITS},
-        facts=metadata,
+        metadata=metadata,
     )
 
 

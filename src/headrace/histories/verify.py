@@ -105,7 +105,7 @@ def verify_histories(run: FinishedRun, workers: int | None = None) -> list[Check
     Each worker needs O(the facts of a shard, or its largest row) of memory.
     """
     settings = _settings_of(run.root)
-    manifest_facts = run.manifest.facts
+    manifest_facts = run.manifest.metadata
     path = run.root / ROWS
     if not path.is_file() or sha256_file(path) != manifest_facts["rows_digest"]:
         return [Check("rows", ROWS, f"{path}: is not the file the manifest names")]
@@ -212,7 +212,7 @@ def _check_contents(
         for split, content in contents.items():
             kept_digests.keep(split, content)
         counted = kept_digests.count()
-    manifest = run.manifest.facts.get("duplicates")
+    manifest = run.manifest.metadata.get("duplicates")
     if manifest is None:  # counted and none found, or not looked for
         repeats = Repeated({"test": 0}, dict.fromkeys(SPLITS, 0))
         if duplicates == "allow":

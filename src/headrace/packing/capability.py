@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from headrace.dataset.manifest import Manifest
     from headrace.dataset.open import FinishedRun
     from headrace.dataset.verify import Check
-    from headrace.report.facts import RunFacts
     from headrace.report.figure import Figure
+    from headrace.report.run_facts import RunFacts
     from headrace.run.context import RunContext
     from headrace.run.prepare import Outcome
     from headrace.stream.loader.options import RowForm, StreamOptions
@@ -98,10 +98,12 @@ class PackedSequencesRecipe(Recipe):
 
         return verify_packed(run, workers)
 
-    def figures(self, facts: RunFacts, common: Callable[[RunFacts], list[Figure]]) -> list[Figure]:
+    def figures(
+        self, run_facts: RunFacts, common: Callable[[RunFacts], list[Figure]]
+    ) -> list[Figure]:
         from headrace.packing.figures import figures
 
-        return figures(facts)
+        return figures(run_facts)
 
     def summary(
         self,

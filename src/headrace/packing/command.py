@@ -146,7 +146,7 @@ def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail
     from headrace.dataset.manifest import in_usual_order
     from headrace.formats.source import describe_empty
 
-    metadata = manifest.facts
+    metadata = manifest.metadata
     table = Table(
         title=f"{manifest.recipe} {manifest.run_id}", title_justify="left", header_style="bold"
     )
@@ -221,7 +221,7 @@ def _numbers(groups: list[dict[str, Any]]) -> list[str]:
 def _print_left_out(console: Console, manifest: Manifest) -> None:
     from headrace.cli.tables import percent
 
-    metadata = manifest.facts
+    metadata = manifest.metadata
     read = int(manifest.source["rows"])
     heads = ("reason", "rows", "share", "sequences", "tokens", "trained")
     lost_table = table("not in the bins", heads, numbers_from=1)

@@ -12,8 +12,8 @@ from headrace.arrays import F64, I64
 from headrace.packing.read.packed_rows import sequences_in
 from headrace.report import charts, common
 from headrace.report.bins import counted, edges_for, even_edges, thinned
-from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure, Tone
+from headrace.report.run_facts import RunFacts
 from headrace.report.words import listed, percentage, pluralise
 
 Mark = tuple[float, str] | None
@@ -23,22 +23,24 @@ _MOST_GROUPS = 24
 _PARTS = {"trained": "trained", "context": "only read", "empty": "empty room"}
 
 
-def figures(facts: RunFacts) -> list[Figure]:
+def figures(run_facts: RunFacts) -> list[Figure]:
     """Draw all figures, in the order of the page."""
     return [
-        contents_figure(facts),
-        *_role_figures(facts),
-        fill_figure(facts),
-        *_length_figures(facts),
-        common.rows_figure(facts),
-        *_left_out_figures(facts),
+        contents_figure(run_facts),
+        *_role_figures(run_facts),
+        fill_figure(run_facts),
+        *_length_figures(run_facts),
+        common.rows_figure(run_facts),
+        *_left_out_figures(run_facts),
     ]
 
 
-def contents_figure(facts: RunFacts) -> Figure:
+def contents_figure(run_facts: RunFacts) -> Figure:
     """Draw how much of the bins' capacity trains the model."""
-    groups = facts.manifest.facts["groups"]
-    splits = [split for split in facts.splits if any(group["split"] == split for group in groups)]
+    groups = run_facts.manifest.metadata["groups"]
+    splits = [
+        split for split in run_facts.splits if any(group["split"] == split for group in groups)
+    ]
     parts: dict[str, list[float]] = {name: [] for name in _PARTS}
     for split in splits:
         in_split = [group for group in groups if group["split"] == split]
@@ -58,11 +60,11 @@ def contents_figure(facts: RunFacts) -> Figure:
     return Figure("contents", "How much of the room trains the model?", answer, chart)
 
 
-def _role_figures(facts: RunFacts) -> list[Figure]:
+def _role_figures(run_facts: RunFacts) -> list[Figure]:
     """Draw how many messages of each role are trained; nothing if the rows are not
     conversations.
     """
-    counts = facts.manifest.facts.get("messages")
+    counts = run_facts.manifest.metadata.get("messages")
     if not counts:
         return []
     roles = sorted(
@@ -88,9 +90,9 @@ def _role_figures(facts: RunFacts) -> list[Figure]:
     return [Figure("roles", "Which roles are trained?", answer, chart)]
 
 
-def fill_figure(facts: RunFacts) -> Figure:
+def fill_figure(run_facts: RunFacts) -> Figure:
     """Draw how full the bins of each dataset in each split are."""
-    groups = [group for group in facts.manifest.facts["groups"] if group["bins"]]
+    groups = [group for group in run_facts.manifest.metadata["groups"] if group["bins"]]
     question = "How full are the bins?"
     if not groups:
         return Figure("fill", question, "There are no bins.", None, "warning")
@@ -124,7 +126,7 @@ def fill_figure(facts: RunFacts) -> Figure:
                 ),
                 edges,
             )
-            for split in facts.splits
+            for split in run_facts.splits
         }
         chart = charts.histogram(
             edges, parts, of="datasets", title="% of the room used", grows=False
@@ -145,15 +147,15 @@ def fill_figure(facts: RunFacts) -> Figure:
     return Figure("fill", question, answer, chart, tone)
 
 
-def _length_figures(facts: RunFacts) -> list[Figure]:
+def _length_figures(run_facts: RunFacts) -> list[Figure]:
     """Draw the lengths of sequences, from the shards themselves; nothing without Parquet shards."""
-    samples = {split: _sequence_lengths(facts, split) for split in facts.splits}
+    samples = {split: _sequence_lengths(run_facts, split) for split in run_facts.splits}
     lengths = {split: sample[0] for split, sample in samples.items() if sample is not None}
     if not lengths:
         return []
     every = np.concatenate(list(lengths.values()))
     bins = sum(sample[1] for sample in samples.values() if sample is not None)
-    all_bins = sum(facts.manifest.splits[split].rows for split in lengths)
+    all_bins = sum(run_facts.manifest.splits[split].rows for split in lengths)
     if bins == all_bins:
         sample_text = "all bins"
     else:
@@ -163,7 +165,7 @@ def _length_figures(facts: RunFacts) -> list[Figure]:
         f" percentile, {every.max():,.0f} at most ({sample_text})."
     )
     mark: Mark = None
-    pack_size = int(facts.config.get("pack_size") or 0)
+    pack_size = int(run_facts.config.get("pack_size") or 0)
     if pack_size:
         answer += (
             f" {percentage(int((every >= pack_size).sum()), len(every))} fill a bin of"
@@ -178,15 +180,15 @@ def _length_figures(facts: RunFacts) -> list[Figure]:
     return [Figure("lengths", "How long are the sequences?", answer, chart)]
 
 
-def _sequence_lengths(facts: RunFacts, split: str) -> tuple[F64, int] | None:
+def _sequence_lengths(run_facts: RunFacts, split: str) -> tuple[F64, int] | None:
     """Read the lengths of the sequences in some bins of a split, and the number of these bins; None
     without Parquet.
     """
-    blocks = facts.blocks.filter((pl.col("split") == split) & (pl.col("format") == "parquet"))
-    if facts.manifest.splits[split].rows == 0 or blocks.is_empty():
+    blocks = run_facts.blocks.filter((pl.col("split") == split) & (pl.col("format") == "parquet"))
+    if run_facts.manifest.splits[split].rows == 0 or blocks.is_empty():
         return None
-    index = facts.run.split_index(split)
-    read = facts.run.block_reader(split, verify="never")
+    index = run_facts.run.split_index(split)
+    read = run_facts.run.block_reader(split, verify="never")
     lengths: list[I64] = []
     bins = 0
     for block in thinned(np.arange(len(index.rows)), _MOST_BLOCKS).tolist():
@@ -198,9 +200,9 @@ def _sequence_lengths(facts: RunFacts, split: str) -> tuple[F64, int] | None:
     return np.concatenate(lengths).astype(np.float64), bins
 
 
-def _left_out_figures(facts: RunFacts) -> list[Figure]:
+def _left_out_figures(run_facts: RunFacts) -> list[Figure]:
     """Draw tokens that were encoded and are in no bin, and sequences that were cut."""
-    known = facts.manifest.facts
+    known = run_facts.manifest.metadata
     lost = {reason: loss for reason, loss in known["lost"].items() if loss["tokens"]}
     cut = {name: count for name, count in known["too_long"].items() if count}
     encoded = int(known["encoded"]["encoded_tokens"])
@@ -221,7 +223,7 @@ def _left_out_figures(facts: RunFacts) -> list[Figure]:
     total = sum(loss["tokens"] for loss in lost.values())
     answer = (
         f"{percentage(total, encoded)} of {encoded:,} encoded tokens are in no bin, because: "
-        f"{listed([facts.reason_in_words(reason) for reason in order])}. {long}"
+        f"{listed([run_facts.reason_in_words(reason) for reason in order])}. {long}"
     )
     values = [lost[reason]["tokens"] for reason in order]
     texts = [f"{value:,} · {percentage(value, encoded)}" for value in values]

@@ -135,12 +135,12 @@ def execute(
         dropped={reason: dropped[reason] for reason in sorted(PackedSequencesRecipe.reasons)},
         source=tokenised.source_facts(files),
         directories={split: split_directory(split) for split in settings.asked_splits},
-        facts={
+        metadata={
             "source_rows": {
                 split: sum(record["rows"] for record in records if record["split"] == split)
                 for split in settings.asked_splits
             },
-            **tokenised.facts(choice, pad_id),
+            **tokenised.metadata(choice, pad_id),
             "encoded": tokenised.summed(*_ENCODED),
             "lost": lost,
             **({"repeated": repeated} if any(more["tokens"] for more in repeated.values()) else {}),

@@ -107,7 +107,7 @@ class Tokenised:
             ),
         }
 
-    def facts(self, choice: Choice, pad_id: int | None) -> dict[str, Any]:
+    def metadata(self, choice: Choice, pad_id: int | None) -> dict[str, Any]:
         """Return the manifest's facts about the tokenizer, duplicates, benchmarks and splits."""
         settings = self.settings
         encoder = self.encoder

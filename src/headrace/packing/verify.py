@@ -74,7 +74,7 @@ def verify_packed(run: FinishedRun, workers: int | None = None) -> list[Check]:
     for name in ("recipe", "algorithm", "tokenizer", "chat_template"):
         config.pop(name, None)
     settings = PackedSequences(**config)
-    groups = run.manifest.facts["groups"]
+    groups = run.manifest.metadata["groups"]
     names = [name for group in groups for name in group["shards"]]
     looks = [partial(_look_at, run, settings, name) for name in names]
     workers = workers or default_workers()
@@ -193,7 +193,7 @@ class _Packed:
             ]
         blank = None
         if settings.pad_multiple > 1:
-            blank = run.manifest.facts["encoder"]["pad_id"]
+            blank = run.manifest.metadata["encoder"]["pad_id"]
         names = [
             (SPLITS.index(group["split"]), name)
             for group in self.groups
@@ -221,7 +221,7 @@ class _Packed:
                 )
             ]
         # the run records that these were not compared
-        unseen = run.manifest.facts["duplicates"]["near_not_compared"]
+        unseen = run.manifest.metadata["duplicates"]["near_not_compared"]
         return [
             Check(
                 "near content apart",
@@ -299,7 +299,7 @@ def _content_check(
 
 def _files_check(run: FinishedRun) -> Check:
     """Compare the files beside the shards with the digests that were published."""
-    files = run.manifest.facts["files"]
+    files = run.manifest.metadata["files"]
     for name, digest in files.items():
         path = run.root / name
         if not path.is_file() or sha256_file(path) != digest:
@@ -310,13 +310,13 @@ def _files_check(run: FinishedRun) -> Check:
 
 
 def _tokens_check(run: FinishedRun) -> Check:
-    facts = run.manifest.facts
+    metadata = run.manifest.metadata
     for name in ("labels", "tokens"):
-        before = facts["encoded"][f"encoded_{name}"]
-        packed = facts["packed"][name]
-        gone = sum(loss[name] for loss in facts["lost"].values())
+        before = metadata["encoded"][f"encoded_{name}"]
+        packed = metadata["packed"][name]
+        gone = sum(loss[name] for loss in metadata["lost"].values())
         # A run that repeats nothing does not list it.
-        more = sum(repeats[name] for repeats in facts.get("repeated", {}).values())
+        more = sum(repeats[name] for repeats in metadata.get("repeated", {}).values())
         if before + more != packed + gone:
             what = (
                 f"{before:,} {name} and {more:,} repeated, {packed:,} packed and {gone:,} left out"
@@ -332,7 +332,7 @@ def _tokens_check(run: FinishedRun) -> Check:
 
 def _tokenizer_checks(run: FinishedRun) -> list[Check]:
     """Compare the files of a tokenizer that was given by name, if this machine has them."""
-    made_with = run.manifest.facts["encoder"].get("tokenizer")
+    made_with = run.manifest.metadata["encoder"].get("tokenizer")
     if made_with is None:
         return []
     name = f"{made_with['repository']}@{made_with['commit']}"
@@ -363,7 +363,7 @@ def _tokenizer_checks(run: FinishedRun) -> list[Check]:
 def _look_at(run: FinishedRun, settings: PackedSequences, name: str) -> _SeenBins:
     path = run.root / name
     seen = _SeenBins()
-    encoder = run.manifest.facts["encoder"]
+    encoder = run.manifest.metadata["encoder"]
     aligned = settings.loss_mask_alignment == "shift_left"
     blank = None
     if settings.pad_multiple > 1:
@@ -480,7 +480,7 @@ def verify_preferences(run: FinishedRun, workers: int | None = None) -> list[Che
     """
     config = json.loads((run.root / "config.json").read_bytes())
     most = config["max_tokens"]
-    known = run.manifest.facts["encoder"]["vocabulary"]
+    known = run.manifest.metadata["encoder"]["vocabulary"]
     seen: dict[str, list[_SeenRows]] = {}
     for split in in_usual_order(run.splits):
         shards = run.split_index(split).shards
@@ -507,7 +507,7 @@ def _rows_check(run: FinishedRun, seen: dict[str, list[_SeenRows]]) -> Check:
     check = partial(
         Check, "every row once", f"{rows:,} rows have the prompts and answers that were tokenised"
     )
-    for group in run.manifest.facts["groups"]:
+    for group in run.manifest.metadata["groups"]:
         shards = seen.get(group["split"], [])
         problem = next((shard.problem for shard in shards if shard.problem is not None), None)
         if problem is not None:

@@ -7,8 +7,8 @@ from typing import Any
 
 from headrace.recipe import recipe_of_run
 from headrace.report import charts
-from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure, Table, Tone
+from headrace.report.run_facts import RunFacts
 from headrace.report.words import listed, percentage, pluralise, size, verb
 
 _MOST_BARS = 14
@@ -77,7 +77,7 @@ def tables(run_facts: RunFacts) -> list[Table]:
         ),
         **{
             name: value
-            for name, value in sorted(manifest.facts.items())
+            for name, value in sorted(manifest.metadata.items())
             if not isinstance(value, dict | list)
         },
     }

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from headrace.recipe import recipe_of_run
 from headrace.report import REPORT, common
-from headrace.report.facts import RunFacts, read_run
 from headrace.report.figure import Page
 from headrace.report.page import draw, html_of
+from headrace.report.run_facts import RunFacts, read_run
 from headrace.report.words import written
 from headrace.storage import local
 from headrace.storage.places import local_path_of

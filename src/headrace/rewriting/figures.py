@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from headrace.report import charts, common
-from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure
+from headrace.report.run_facts import RunFacts
 from headrace.report.words import pluralise, size
 
 
-def figures(facts: RunFacts) -> list[Figure]:
+def figures(run_facts: RunFacts) -> list[Figure]:
     """Return the figures in the order of the page."""
     return [
-        _size_figure(facts),
-        common.rows_figure(facts),
+        _size_figure(run_facts),
+        common.rows_figure(run_facts),
     ]
 
 
-def _size_figure(facts: RunFacts) -> Figure:
-    manifest = facts.manifest
+def _size_figure(run_facts: RunFacts) -> Figure:
+    manifest = run_facts.manifest
     before = int(manifest.source["bytes"])
     after = sum(totals.bytes for totals in manifest.splits.values())
     shards = sum(totals.shards for totals in manifest.splits.values())
@@ -27,8 +27,8 @@ def _size_figure(facts: RunFacts) -> Figure:
     nulls = sum(1 for totals in manifest.schema if totals["nullable"])
     answer = (
         f"{size(before)} in {pluralise(manifest.source['files'], 'file')} became {size(after)} in"
-        f" {pluralise(shards, 'shard')} of {pluralise(len(facts.blocks), 'block')},"
-        f" {times:.2f} times the bytes, compression {manifest.facts.get('compression')}."
+        f" {pluralise(shards, 'shard')} of {pluralise(len(run_facts.blocks), 'block')},"
+        f" {times:.2f} times the bytes, compression {manifest.metadata.get('compression')}."
         f" {len(manifest.schema) - nulls} of {pluralise(len(manifest.schema), 'column')} hold no"
         " null and are declared so."
     )

@@ -15,10 +15,10 @@ def _facts(
     run: FinishedRun, erased: Erased, _counts: Mapping[str, I64], workers: int
 ) -> dict[str, Any]:
     """Count repeated content again."""
-    duplicates = run.manifest.facts.get("duplicates")
+    duplicates = run.manifest.metadata.get("duplicates")
     if duplicates is None:
         return {}
     return {"duplicates": {**duplicates, **repeats_without(run, erased.rows, workers)}}
 
 
-ERASURE = Erasure(facts=_facts, encoding="fast")
+ERASURE = Erasure(metadata=_facts, encoding="fast")

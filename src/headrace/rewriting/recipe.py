@@ -158,7 +158,7 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
     directories = dict.fromkeys(source.splits, PLAIN_DIRECTORY)
     metadata: dict[str, Any] = {"compression": settings.compression}
     if isinstance(source, FinishedRun):
-        source_metadata = dict(source.manifest.facts)
+        source_metadata = dict(source.manifest.metadata)
         directories = {split: source_metadata["directories"][split] for split in source.splits}
         del source_metadata["directories"]
         if "folds" in source_metadata:
@@ -257,7 +257,7 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
             "empty_shards": _empty_shards(source),
         },
         directories=directories,
-        facts=metadata,
+        metadata=metadata,
     )
 
 
@@ -343,7 +343,7 @@ def compared_columns(
             " content="
         )
     else:
-        recorded = None if manifest is None else manifest.facts.get("duplicates")
+        recorded = None if manifest is None else manifest.metadata.get("duplicates")
         recorded_columns = recorded.get("content") if isinstance(recorded, dict) else None
         roles = roles_of(source)
         left_out = {
@@ -378,7 +378,7 @@ def known_repeats(
         or recipe_of_run(source.manifest.recipe).content_unit is not None
     ):
         return None
-    recorded = source.manifest.facts.get("duplicates")
+    recorded = source.manifest.metadata.get("duplicates")
     if not isinstance(recorded, dict) or list(compared) != recorded.get("content"):
         return None
     earlier = recorded["in_earlier_split"]

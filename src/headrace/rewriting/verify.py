@@ -19,7 +19,7 @@ def verify_rewrite(run: FinishedRun, workers: int | None = None) -> list[Check]:
 
     O(blocks) of memory, and 8 bytes per row in a temporary file.
     """
-    duplicates = run.manifest.facts.get("duplicates")
+    duplicates = run.manifest.metadata.get("duplicates")
     if duplicates is None:
         return []
     rule = json.loads((run.root / "config.json").read_bytes()).get("duplicates", "count")

@@ -56,14 +56,14 @@ class Erasure:
     keys: takes a finished run; returns the columns it needs, and a function from a table of them to
     the key of each row, int64, as in the index. None: rows have no keys. count: takes a run and
     keys of rows; returns counts that can be summed.
-    facts: takes a run, the rows to erase, the counts of the erased rows of each split, and the
-    number of workers; returns the facts that change without those rows. encoding: for Parquet, see
-    `ParquetSink`.
+    metadata: takes a run, the rows to erase, the counts of the erased rows of each split, and the
+    number of workers; returns the metadata that changes without those rows.
+    encoding: for Parquet, see `ParquetSink`.
     """
 
     keys: Callable[[FinishedRun], tuple[Sequence[str], Callable[[pa.Table], I64]]] | None = None
     count: Callable[[FinishedRun, I64], I64] | None = None
-    facts: Callable[[FinishedRun, Erased, Mapping[str, I64], int], dict[str, Any]] | None = None
+    metadata: Callable[[FinishedRun, Erased, Mapping[str, I64], int], dict[str, Any]] | None = None
     encoding: Literal["compact", "fast"] = "compact"
 
 

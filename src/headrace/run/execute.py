@@ -131,7 +131,7 @@ def _publish(job: Job, outcome: Outcome) -> Manifest:
         dropped=dict(outcome.dropped),
         index_digest=sha256_hex(index),
         config_digest=sha256_hex((run / "config.json").read_bytes()),
-        facts={**outcome.facts, "directories": dict(outcome.directories)},
+        metadata={**outcome.metadata, "directories": dict(outcome.directories)},
     )
     make_own_links(run, manifest)  # syncs the run's directory
     place_of(run / MANIFEST).put_new(manifest.to_json())

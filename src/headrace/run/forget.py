@@ -289,8 +289,10 @@ class _Without:
             )
         index, totals = tally(new, run.splits)
         count = sum(receipt.extra["forgotten"] for receipt in receipts)
-        metadata = {name: value for name, value in manifest.facts.items() if name != "directories"}
-        if erasure.facts is not None:
+        metadata = {
+            name: value for name, value in manifest.metadata.items() if name != "directories"
+        }
+        if erasure.metadata is not None:
             counts = {
                 split: sum(
                     (np.array(written[name].extra["counts"], np.int64) for name in counts_of_shard),
@@ -298,7 +300,7 @@ class _Without:
                 )
                 for split, counts_of_shard in touched.items()
             }
-            metadata = {**metadata, **erasure.facts(run, self.erased, counts, context.workers)}
+            metadata = {**metadata, **erasure.metadata(run, self.erased, counts, context.workers)}
         step = {
             "run": manifest.run_id,
             "entities": len(self.digests),
@@ -310,8 +312,8 @@ class _Without:
             splits=totals,
             dropped={**manifest.dropped, REASON: manifest.dropped.get(REASON, 0) + count},
             source=manifest.source,
-            directories=manifest.facts["directories"],
-            facts={**metadata, "forgotten": [*metadata.get("forgotten", ()), step]},
+            directories=manifest.metadata["directories"],
+            metadata={**metadata, "forgotten": [*metadata.get("forgotten", ()), step]},
             null_values=run.index.null_values,
         )
         # The file contains a time, so that of an earlier attempt is kept, whether it is local or in

@@ -50,7 +50,7 @@ def run_id(recipe: str, settings: Mapping[str, Any], source_fingerprint: str) ->
 class SourceState:
     """The size, times and tag of each file of the source when the run began, by path."""
 
-    facts: Mapping[Path, Fact]
+    metadata: Mapping[Path, Fact]
 
     @classmethod
     def of(cls, paths: Sequence[Path]) -> SourceState:
@@ -64,13 +64,13 @@ class SourceState:
 
     def part(self, paths: Iterable[Path]) -> SourceState:
         """Return the state of some files only; paths outside the source are left out."""
-        return SourceState({path: self.facts[path] for path in paths if path in self.facts})
+        return SourceState({path: self.metadata[path] for path in paths if path in self.metadata})
 
     def check(self) -> None:
         """Raise `InputError` that names the first file that has changed."""
-        paths = list(self.facts)
+        paths = list(self.metadata)
         for path, now in zip(paths, _of_all(_stat, paths), strict=True):
-            then = self.facts[path]
+            then = self.metadata[path]
             if now is None:
                 raise InputError(
                     f"{path}: was deleted while it was read; run again once the source is complete"
@@ -108,7 +108,7 @@ def fingerprint(
     commit. state: of these files, if it is known already.
     """
     paths = [path for path, _ in files]
-    states = (state or SourceState.of(paths)).facts
+    states = (state or SourceState.of(paths)).metadata
     versions: Sequence[str | int]
     if how == "content":
         versions = _of_all(sha256_file, paths)
@@ -135,7 +135,9 @@ def keep_beginning(stage: Path, state: SourceState, files: Sequence[tuple[Path, 
     Receipts of an earlier attempt describe the source as it was then. Raises `InputError` if the
     source has changed since.
     """
-    states = [(name, state.facts[path]) for path, name in files]  # two data sets may name one file
+    states = [
+        (name, state.metadata[path]) for path, name in files
+    ]  # two data sets may name one file
     now = {name: [fact.size, fact.mtime_ns, fact.etag] for name, fact in states}
     record_path = stage / _BEGUN
     if not record_path.exists():

@@ -51,7 +51,7 @@ class Outcome:
     dropped: Mapping[str, int]
     source: Mapping[str, Any]
     directories: Mapping[str, str]
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
     null_values: Sequence[str] = ()
 
 

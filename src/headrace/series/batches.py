@@ -415,7 +415,7 @@ def finish(
                 yield pa.Table.from_pylist(rows, schema=schema)
 
     write_tables(files, ENTITIES, schema, entity_tables())
-    facts: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "near_target": dict(near_target),
         "static_columns": [],
         "filled_statics": {},
@@ -427,15 +427,15 @@ def finish(
         static_fits = processed.fitted
         encoders = processed.encoders
         write_tables(files, STATICS, processed.table.schema, [processed.table])
-        facts["static_columns"] = processed.table.column_names[1:]
-        facts["filled_statics"] = processed.imputed
+        metadata["static_columns"] = processed.table.column_names[1:]
+        metadata["filled_statics"] = processed.imputed
     if settings.reused is not None:
-        facts |= {"pipelines": settings.reused.copy(files), REUSED: settings.reused.record()}
+        metadata |= {"pipelines": settings.reused.copy(files), REUSED: settings.reused.record()}
     else:
         parts = [load_part(files.run, _part_stem(number)) for number in filled_batches]
         time_series = join([_unified(settings, files.run), merge(parts)])
         pipelines = Pipelines(settings.target, time_series, static_fits, encoders)
-        facts["pipelines"] = pipelines.save(files, joblib=settings.preprocessing_configs.joblib)
+        metadata["pipelines"] = pipelines.save(files, joblib=settings.preprocessing_configs.joblib)
         # The entities that unified pipelines were fitted on may be fewer than were requested.
         sizes = [
             {"columns": list(pipeline.columns or ()), "entities": min(count, len(names))}
@@ -443,7 +443,7 @@ def finish(
             if (count := pipeline.fit_on_n_basins) is not None
         ]
         if sizes:
-            facts["fit_on_n_basins"] = sizes
+            metadata["fit_on_n_basins"] = sizes
     excluded = {}
     for spool in spools:
         for report in spool.reports():
@@ -463,7 +463,7 @@ def finish(
     files.write(SUMMARY, json.dumps(summary, indent=1, ensure_ascii=False).encode() + b"\n")
     if settings.layout == "packed":  # a million entities must not mean a million files
         write_tables(files, REPORTS_TABLE, _REPORTS_SCHEMA, _report_tables(spools), _REPORT_ROWS)
-    return facts
+    return metadata
 
 
 def _report_tables(spools: Sequence[BatchSpool]) -> Iterator[pa.Table]:

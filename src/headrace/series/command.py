@@ -61,14 +61,14 @@ def print_series(console: Console, manifest: Manifest, run: Path, detail: Detail
     from headrace.series.store import SUMMARY, read_summary
 
     print_manifest(console, manifest, run, detail)
-    entities = manifest.facts["entities"]
+    entities = manifest.metadata["entities"]
     console.print(
         f"{entities['passed']:,} of {many_entities(entities['original'])} on steps of"
-        f" {manifest.facts['frequency']}, columns {listed(manifest.facts['columns'], 8)}",
+        f" {manifest.metadata['frequency']}, columns {listed(manifest.metadata['columns'], 8)}",
         highlight=False,
     )
-    if "pipelines_from" in manifest.facts:
-        fitted = manifest.facts["pipelines_from"]["run"]
+    if "pipelines_from" in manifest.metadata:
+        fitted = manifest.metadata["pipelines_from"]["run"]
         console.print(
             f"scaled by the pipelines of run {fitted}, nothing was fitted", highlight=False
         )

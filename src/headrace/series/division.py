@@ -193,7 +193,9 @@ class Division:
 
     @classmethod
     def from_facts(cls, settings: Series, record: Mapping[str, Any]) -> Division:
-        """Restore the division of a finished run, whose files may be gone. facts: as in `facts`."""
+        """Restore the division of a finished run, whose files may be gone.
+        record: as returned by `metadata`.
+        """
         content = record["divided_by"]
         dates = {name: (first, second) for name, (first, second) in content["dates"].items()}
         return cls._from_files(settings, dates, content["held_out"])
@@ -224,7 +226,7 @@ class Division:
         )
 
     def manifest_entries(self) -> dict[str, Any]:
-        """Return the manifest's facts about segments and folds, and the content of files, which
+        """Return the metadata about segments and folds, and the content of files, which
         may be gone later.
         """
         record: dict[str, Any] = {

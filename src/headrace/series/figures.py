@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from headrace.arrays import F32, F64, I64, Bools
 from headrace.report import charts, common
 from headrace.report.bins import counted, even_edges, spread, time_edges
-from headrace.report.facts import RunFacts
 from headrace.report.figure import Chart, Figure, Tone
+from headrace.report.run_facts import RunFacts
 from headrace.report.words import listed, many_entities, moment, percentage, pluralise, verb
 from headrace.series.arrays.axis import YEAR_US, Axis
 from headrace.series.division import SPLITS
@@ -97,9 +97,9 @@ def _availability_figure(run_facts: RunFacts, tables: Mapping[str, pl.DataFrame]
         passed = ""
     answer = (
         f"{many_entities(count)}{passed} from {moment(low)} to {moment(high)}, a step of"
-        f" {run_facts.manifest.facts['frequency']}. {_describe_cuts(run_facts, tables)}"
+        f" {run_facts.manifest.metadata['frequency']}. {_describe_cuts(run_facts, tables)}"
     )
-    empty_splits = run_facts.manifest.facts.get("no_rows", [])
+    empty_splits = run_facts.manifest.metadata.get("no_rows", [])
     answer = "\n".join([answer, *empty_splits])
     chart = None
     if count <= _MOST_LINES:
@@ -120,7 +120,7 @@ def _availability_figure(run_facts: RunFacts, tables: Mapping[str, pl.DataFrame]
 
 
 def _describe_cuts(run_facts: RunFacts, tables: Mapping[str, pl.DataFrame]) -> str:
-    reused = run_facts.manifest.facts.get(REUSED)
+    reused = run_facts.manifest.metadata.get(REUSED)
     if reused is not None:
         return f"All rows are in test, scaled by the pipelines of run {reused['run']}."
     how = "at the same times"
@@ -378,7 +378,7 @@ def _target_figures(tables: Mapping[str, pl.DataFrame]) -> list[Figure]:
 
 
 def _disguise_figures(run_facts: RunFacts) -> list[Figure]:
-    near_target = sorted(run_facts.manifest.facts["near_target"])
+    near_target = sorted(run_facts.manifest.metadata["near_target"])
     if not near_target:
         return []
     answer = (

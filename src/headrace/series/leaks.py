@@ -78,7 +78,7 @@ def leak_checks(run: FinishedRun) -> list[Check]:
     names = [entity.entity for entities in shards.values() for entity in entities]
     trained = list(filter(settings.division.trains, names))
     chosen = chosen_entities(trained, settings.resolved.unified_entities, settings.seed)
-    pipelines = load_pipelines(run.root, run.manifest.facts[FACT])
+    pipelines = load_pipelines(run.root, run.manifest.metadata[FACT])
     proof = _Proof(run, settings, pipelines, shards, chosen)
     sample = chosen_entities(names, SAMPLE, settings.seed + 1)
     refit = _Refit()

@@ -127,7 +127,7 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
             "empty_shards": sorted(empty),
         },
         directories={split: split_directory(split) for split in splits},
-        facts={
+        metadata={
             "source_rows": {split: rows[split] for split in splits},
             "frequency": settings.frequency,
             "columns": settings.columns,

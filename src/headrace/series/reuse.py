@@ -82,7 +82,7 @@ def fitted_by(manifest: Manifest) -> dict[str, Any]:
 
     Raises `InputError` for another recipe.
     """
-    metadata = manifest.facts
+    metadata = manifest.metadata
     if not isinstance(metadata.get(FACT), dict):
         raise InputError(
             f"run {manifest.run_id} of {manifest.recipe} has no fitted pipelines; name a run of"
@@ -105,7 +105,7 @@ def named_run(path: Path) -> NamedRun:
         fitted = fitted_by(manifest)
     except InputError as error:
         raise SettingsError(f"pipelines_from {str(path)!r}: {error}") from error
-    return NamedRun(root, fitted["run"], fitted["pipelines"], str(manifest.facts["frequency"]))
+    return NamedRun(root, fitted["run"], fitted["pipelines"], str(manifest.metadata["frequency"]))
 
 
 def completed(values: Mapping[str, Any]) -> dict[str, Any]:

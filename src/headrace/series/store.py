@@ -371,8 +371,8 @@ def stored_settings(run: FinishedRun) -> Series:
     """Read the settings that the run was made with, with the frequency that it found."""
     config = json.loads((run.root / "config.json").read_bytes())
     config.pop("recipe", None)
-    settings = Series(**config | {"frequency": run.manifest.facts["frequency"]})
-    settings.__dict__["division"] = Division.from_facts(settings, run.manifest.facts)
+    settings = Series(**config | {"frequency": run.manifest.metadata["frequency"]})
+    settings.__dict__["division"] = Division.from_facts(settings, run.manifest.metadata)
     return settings
 
 

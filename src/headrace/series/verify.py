@@ -118,7 +118,7 @@ def _check_files(run: FinishedRun) -> Check:
             if receipt is not None:
                 for record in receipt["files"]:
                     digests[str(record["path"])] = str(record["digest"])
-    if published_digest(digests) != run.manifest.facts["receipts_digest"]:
+    if published_digest(digests) != run.manifest.metadata["receipts_digest"]:
         receipts = run.root / "receipts"
         message = f"{receipts}: do not name the files that the manifest vouches for"
         return Check("files", "receipts", message)
@@ -469,7 +469,7 @@ def _check_named_copies(
         name = "duplicates counted"
         detail = f"{len(named):,} of {len(retained):,} entities {_COPY}"
     problem = None
-    counted = int(run.manifest.facts.get("duplicates", {}).get("entities", 0))
+    counted = int(run.manifest.metadata.get("duplicates", {}).get("entities", 0))
     if counted != len(named):
         problem = (
             f"{path}: names {len(named):,} entities that {_COPY}, the manifest counts {counted:,}"
@@ -514,8 +514,8 @@ def _check_pipelines(run: FinishedRun, settings: Series) -> Check:
     exists.
     """
     name = "pipelines are of the named run"
-    named = run.manifest.facts[REUSED]
-    digests = run.manifest.facts[FACT]
+    named = run.manifest.metadata[REUSED]
+    digests = run.manifest.metadata[FACT]
     fitting_run = f"run {named['run']}"
     if digests != named["pipelines"]:
         message = f"{run.root}: its pipelines are not those that it says {fitting_run} fitted"
@@ -551,7 +551,7 @@ def _check_scaling(run: FinishedRun, settings: Series) -> Check:
     if isinstance(files, str):
         return Check(name, f"not checked, {files}", category="unchecked")
     columns = settings.columns
-    fitted = load(run.root, run.manifest.facts[FACT]).time_series
+    fitted = load(run.root, run.manifest.metadata[FACT]).time_series
     entities: dict[str, tuple[str, Entity]] = {}
     for shard, members in stored_entities(run.root).items():
         for entity in members:

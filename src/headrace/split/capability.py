@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from headrace.cli.init.commented import Section
     from headrace.dataset.open import FinishedRun
     from headrace.dataset.verify import Check
-    from headrace.report.facts import RunFacts
     from headrace.report.figure import Figure
+    from headrace.report.run_facts import RunFacts
     from headrace.run.context import RunContext
     from headrace.run.erase import Erasure
     from headrace.run.prepare import Outcome

@@ -16,8 +16,8 @@ import pyarrow as pa
 from headrace.arrays import F64
 from headrace.report import charts, common
 from headrace.report.bins import counted, edges_for
-from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure, Tone
+from headrace.report.run_facts import RunFacts
 from headrace.report.words import listed, many_entities, moment, percentage, pluralise, verb
 
 _TIMELINE = "Is the split clean in time?"
@@ -54,7 +54,7 @@ def figures(data: RunFacts) -> list[Figure]:
 def timeline_figure(data: RunFacts) -> Figure | None:
     """Draw rows by time, from the counts made while the run was prepared."""
     blocks = data.blocks.filter(pl.col("key_min").is_not_null() & (pl.col("rows") > 0))
-    cutoff = data.manifest.facts.get("cutoff_us")
+    cutoff = data.manifest.metadata.get("cutoff_us")
     if blocks.is_empty() or cutoff is None:
         return None
     before = blocks.filter(pl.col("split") != "test")
@@ -92,7 +92,7 @@ def timeline_figure(data: RunFacts) -> Figure | None:
         tone: Tone = "warning"
     else:
         tone = "good"
-    counted_dates = data.manifest.facts["dates"]
+    counted_dates = data.manifest.metadata["dates"]
     parts = {split: np.array(counted_dates["rows"][split], np.float64) for split in data.splits}
     edges = counted_dates["first_us"] + counted_dates["width_us"] * np.arange(
         len(parts["train"]) + 1, dtype=np.float64
@@ -124,9 +124,9 @@ def folds_figure(data: RunFacts) -> Figure:
     folds = [manifest.fold(number) for number in range(len(manifest.folds))]
     every = sum(data.rows_in_splits.values())
     labels = [f"fold {number}" for number in range(len(folds))]
-    if "cutoff_us" in manifest.facts["folds"][0]:
+    if "cutoff_us" in manifest.metadata["folds"][0]:
         labels = [
-            f"{label}, {fold.facts['split_date'][:10]}"
+            f"{label}, {fold.metadata['split_date'][:10]}"
             for label, fold in zip(labels, folds, strict=True)
         ]
     parts = {
@@ -153,7 +153,7 @@ def folds_figure(data: RunFacts) -> Figure:
 
 def shared_figure(data: RunFacts) -> Figure | None:
     """Draw how many rows have the content of an earlier split, if the run counted them."""
-    counts = data.manifest.facts.get("duplicates")
+    counts = data.manifest.metadata.get("duplicates")
     if not counts or "in_earlier_split" not in counts:
         return None
     rows = data.rows_in_splits
@@ -190,7 +190,7 @@ def label_figures(data: RunFacts) -> list[Figure]:
     Nothing is drawn without two classes, or where the shards are too much to read.
     """
     column = data.config.get("label")
-    classes = data.manifest.facts.get("label_map") or {}
+    classes = data.manifest.metadata.get("label_map") or {}
     if column is None or len(classes) < 2 or _much_to_read(data, _MOST_LABELS):
         return []
     counts = {split: np.zeros(len(classes), np.int64) for split in data.splits}
@@ -376,7 +376,7 @@ def entity_figures(data: RunFacts) -> list[Figure]:
     """Draw how many entities there are and how many rows each has, and state whether one is on both
     sides.
     """
-    known = data.manifest.facts
+    known = data.manifest.metadata
     if "entity" in known and known["entity"] is None:
         return []
     train = int(known.get("train_entities") or 0)
@@ -430,7 +430,7 @@ def _entity_rows(data: RunFacts) -> dict[str, pl.DataFrame] | None:
     """Read entity and rows of every split from the entity column of the shards; None if that is too
     much to read.
     """
-    column = data.manifest.facts.get("entity")
+    column = data.manifest.metadata.get("entity")
     if column is None or _much_to_read(data, _MOST_ROWS) or column not in data.run.schema.names:
         return None
     by_split = {}

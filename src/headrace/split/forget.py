@@ -24,7 +24,7 @@ def _keys(run: FinishedRun) -> tuple[Sequence[str], Callable[[pa.Table], I64]]:
 
 def _count(run: FinishedRun, keys: I64) -> I64:
     """Count rows in the manifest's time bins."""
-    return DateBins.recorded(run.manifest.facts["dates"]).counts(keys)
+    return DateBins.recorded(run.manifest.metadata["dates"]).counts(keys)
 
 
 def _facts(
@@ -35,7 +35,7 @@ def _facts(
 
     Names of erased entities that look like missing values are left out.
     """
-    metadata = run.manifest.facts
+    metadata = run.manifest.metadata
     dates = metadata["dates"]
     rows = {
         split: (np.array(bins) - counts[split]).tolist() for split, bins in dates["rows"].items()
@@ -68,4 +68,4 @@ def _facts(
     return {**changed, **{name: metadata[name] - count for name, count in removed.items()}}
 
 
-ERASURE = Erasure(keys=_keys, count=_count, facts=_facts)
+ERASURE = Erasure(keys=_keys, count=_count, metadata=_facts)

@@ -259,7 +259,7 @@ def _finish(
             "empty_shards": [part.subject for part in parts if not part.rows_in],
         },
         directories=directories,
-        facts={**_metadata(plan, scans, parts, splits), **feature_metadata},
+        metadata={**_metadata(plan, scans, parts, splits), **feature_metadata},
         null_values=settings.null_values,
     )
 

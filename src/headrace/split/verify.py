@@ -231,7 +231,7 @@ class _SplitOutput:
         """
         if side.problem is not None:
             return []
-        recorded = self.run.manifest.facts["dates"]["rows"]
+        recorded = self.run.manifest.metadata["dates"]["rows"]
         problem = None
         for split, seen in self.seen.items():
             if seen.dates.tolist() != recorded.get(split):
@@ -269,7 +269,7 @@ def times_of(run: FinishedRun, settings: TemporalSplit, table: pa.Table) -> tupl
     dates = parse_dates(
         nulled(table[settings.time], ("", *settings.null_values)), settings.time_format
     )
-    if run.manifest.facts["date_form"] != "iso_mixed":
+    if run.manifest.metadata["date_form"] != "iso_mixed":
         return dates, dates.micros
     return dates, in_utc(dates.micros, ~dates.instant, settings.time_zone)
 
@@ -281,7 +281,7 @@ def verify_split(run: FinishedRun, workers: int | None = None) -> list[Check]:
 
 def checks_of(run: FinishedRun, settings: TemporalSplit, workers: int) -> list[Check]:
     """Check the laws that these settings ask for."""
-    output = _SplitOutput(run, settings, DateBins.recorded(run.manifest.facts["dates"]), workers)
+    output = _SplitOutput(run, settings, DateBins.recorded(run.manifest.metadata["dates"]), workers)
     if settings.folds is None:
         return _split_checks(output)
     return _fold_checks(output)
@@ -291,7 +291,7 @@ def _split_checks(output: _SplitOutput) -> list[Check]:
     run = output.run
     settings = output.settings
     workers = output.workers
-    repeats = run.manifest.facts.get("duplicates")  # None if repeats were not searched
+    repeats = run.manifest.metadata.get("duplicates")  # None if repeats were not searched
     if repeats is None:
         compared = ()
     else:
@@ -411,7 +411,7 @@ def _fold_checks(output: _SplitOutput) -> list[Check]:
         checks.append(Check("time apart", detail, category="count"))
     if settings.entity is not None:
         checks += _fold_entities_disjoint(output)
-    recorded = run.manifest.facts.get("fold_content")
+    recorded = run.manifest.metadata.get("fold_content")
     if recorded is not None:
         checks += [_fold_content(output, recorded), *_near_checks(output, recorded)]
     return checks

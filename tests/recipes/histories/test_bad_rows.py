@@ -72,13 +72,13 @@ def test_bad_rows_may_be_dropped_and_are_counted_with_their_first_place(tmp_path
         "zero_value": 0,
     }
     assert expected | {"not_sampled": 0} == prepared.manifest.dropped
-    first = prepared.manifest.facts["first_dropped"]
+    first = prepared.manifest.metadata["first_dropped"]
     assert set(BAD) == set(first)
     for number, (reason, (name, value)) in enumerate(BAD.items()):
         assert first[reason].startswith(
             f"part-0.csv: row {2 + 2 * number}: {name} is {value or None!r}"
         )
-    assert sum(prepared.manifest.facts["source_rows"].values()) == 2
+    assert sum(prepared.manifest.metadata["source_rows"].values()) == 2
     assert headrace.verify(tmp_path / "out").problems == []
 
 
@@ -127,7 +127,7 @@ def test_infinite_values_are_unreadable_and_huge_ones_clamp_and_are_counted(tmp_
     prepared = histories(tmp_path / "in", tmp_path / "out", bad_rows="drop")
 
     assert prepared.manifest.dropped["unreadable_value"] == 1
-    assert prepared.manifest.facts["clamped"] == 2
+    assert prepared.manifest.metadata["clamped"] == 2
     rtts = sorted(
         each.rtt or 0 for measurements in decoded(prepared).values() for each in measurements
     )

@@ -77,13 +77,13 @@ def test_shards_workers_and_memory_change_no_byte(tmp_path: Path) -> None:
 
 def test_a_dictionary_has_every_text_once_in_order(tmp_path: Path) -> None:
     prepared = event_histories(write_events(tmp_path / "in", EVENTS, 3), tmp_path / "out")
-    told = prepared.manifest.facts["dictionaries"]
+    told = prepared.manifest.metadata["dictionaries"]
 
     for role, column in (("entity", "user"), ("peer", "page"), ("value-02", "kind")):
         texts = Dictionary(prepared.run / "dictionaries" / f"{role}.arrow").texts.to_pylist()
         assert sorted({event[column] for event in EVENTS if event[column]}, key=str.encode) == texts
         assert (column, len(texts)) == (told[role]["column"], told[role]["texts"])
-    assert "uint8" == prepared.manifest.facts["values"]["kind"]
+    assert "uint8" == prepared.manifest.metadata["values"]["kind"]
 
 
 def test_a_text_keeps_its_side_when_others_come(tmp_path: Path) -> None:
@@ -142,10 +142,10 @@ def test_leaks_streams_and_entities_work_on_texts(tmp_path: Path) -> None:
     dropped = event_histories(source, tmp_path / "dropped", duplicates="drop")
     by_kind = event_histories(source, tmp_path / "by_kind", content=("kind", "when"))
 
-    assert 0 < prepared.manifest.facts["duplicates"]["in_earlier_split"]["test"]
+    assert 0 < prepared.manifest.metadata["duplicates"]["in_earlier_split"]["test"]
     assert 0 < headrace.find_leaks(headrace.open(tmp_path / "out")).worst
     assert len(EVENTS) == dropped.manifest.dropped["duplicate"]
-    assert 0 < by_kind.manifest.facts["duplicates"]["in_earlier_split"]["test"]
+    assert 0 < by_kind.manifest.metadata["duplicates"]["in_earlier_split"]["test"]
     for out in ("out", "dropped", "by_kind"):
         assert headrace.verify(tmp_path / out).problems == []
     dataset = headrace.open(tmp_path / "out")
@@ -233,7 +233,7 @@ def test_an_id_is_one_entity_whatever_the_type_of_its_column(tmp_path: Path) -> 
         Histories(source=tmp_path / "in", values={"x": "int8"}, **asked), tmp_path / "out"
     ).manifest
 
-    assert len(ids) == sum(made.facts["entities"].values())
+    assert len(ids) == sum(made.metadata["entities"].values())
 
 
 def test_null_values_are_missing(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_failures_are_told_by_reason_with_place_and_values(tmp_path: Path) -> No
             "\n".join(["src_addr,event_time,rtt", *lines]) + "\n"
         )
     settings = Histories(source=tmp_path / "in", format="arrow", zero="failed")
-    told = prepare(settings, tmp_path / "out").manifest.facts["failed_by"]
+    told = prepare(settings, tmp_path / "out").manifest.metadata["failed_by"]
 
     expected = {
         "missing": {"rows": 1, "first": "part-0.csv: row 2", "values": []},
@@ -310,7 +310,7 @@ def test_texts_out_of_core_are_those_in_memory(
     monkeypatch.setattr("headrace.histories.dictionary._BATCH", 100)
     merged = event_histories(source, tmp_path / "merged", memory_limit=1 << 24)
 
-    assert 5000 == merged.manifest.facts["dictionaries"]["entity"]["texts"]
+    assert 5000 == merged.manifest.metadata["dictionaries"]["entity"]["texts"]
     dictionary = Dictionary(merged.run / "dictionaries/entity.arrow")
     assert dictionary.is_sorted()
     assert 10 < dictionary.texts.num_chunks

@@ -136,7 +136,7 @@ def test_memory_and_workers_change_no_run(tmp_path: Path, peer: str | None) -> N
     merged = histories(source, tmp_path / "merged", workers=2, memory_limit=1 << 20, **settings)
 
     assert shards_of(in_memory) == shards_of(merged)
-    assert in_memory.manifest.facts == merged.manifest.facts
+    assert in_memory.manifest.metadata == merged.manifest.metadata
     assert in_memory.manifest.dropped == merged.manifest.dropped
     assert headrace.verify(tmp_path / "merged").problems == []
 

@@ -112,7 +112,7 @@ def test_entities_with_one_content_are_counted_share_a_split_or_go(
         lost.subtract(astuple(own)[:4] for own in sum(decoded(each).values(), []))
         assert sum(lost.values()) == each.manifest.dropped.get("duplicate", 0)
     assert shards_of(made["allow"]) == shards_of(made["count"])
-    assert made["count"].manifest.facts["duplicates"] == {
+    assert made["count"].manifest.metadata["duplicates"] == {
         "are": "count",
         "content": list(columns),
         "in_earlier_split": {"test": sum(own in first["train"] for own in test.values())},
@@ -125,8 +125,10 @@ def test_entities_with_one_content_are_counted_share_a_split_or_go(
     (shared,) = counted.shared
     assert (counted.unit, counted.content) == ("entity", columns)
     assert counted.rows == {"train": len(train), "test": len(test)}
-    assert {"test": shared.rows} == made["count"].manifest.facts["duplicates"]["in_earlier_split"]
-    assert counted.repeated == made["count"].manifest.facts["duplicates"]["repeated"]
+    assert {"test": shared.rows} == made["count"].manifest.metadata["duplicates"][
+        "in_earlier_split"
+    ]
+    assert counted.repeated == made["count"].manifest.metadata["duplicates"]["repeated"]
     one, other = (entity_of_place(tmp_path / "count", split) for split in SPLITS)
     assert all(train[one[first]] == test[other[second]] for first, second in shared.examples)
     assert headrace.find_leaks(headrace.open(tmp_path / "group")).worst == 0
@@ -162,8 +164,8 @@ def test_workers_shards_and_memory_change_nothing(tmp_path: Path, word: str) -> 
     many = histories(source, tmp_path / "out_many", workers=2, duplicates=word, **settings)
 
     assert shards_of(one) == shards_of(many)
-    assert one.manifest.facts["duplicates"] == many.manifest.facts["duplicates"]
-    assert one.manifest.facts["multiset_sum"] == many.manifest.facts["multiset_sum"]
+    assert one.manifest.metadata["duplicates"] == many.manifest.metadata["duplicates"]
+    assert one.manifest.metadata["multiset_sum"] == many.manifest.metadata["multiset_sum"]
     assert headrace.verify(tmp_path / "out_many").problems == []
 
 
@@ -172,7 +174,7 @@ def test_a_run_without_copies_has_the_same_rows_either_way(tmp_path: Path) -> No
     counted = histories(source, tmp_path / "count")
     allowed = histories(source, tmp_path / "allow", duplicates="allow")
 
-    assert counted.manifest.facts == allowed.manifest.facts
+    assert counted.manifest.metadata == allowed.manifest.metadata
     assert counted.manifest.dropped == allowed.manifest.dropped
     assert len(decoded(counted)["train"]) + len(decoded(counted)["test"]) == len(
         expected_measurements([ping for own in dealt(random_pings(5, 800), 2) for ping in own])

@@ -113,10 +113,10 @@ def test_ripe_histories_hold_every_ping_in_time_order(tmp_path: Path) -> None:
         assert [time for time, _ in expected] == [time for time, _ in found[probe]]
         assert expected == sorted(found[probe])
 
-    facts = prepared.manifest.facts
-    assert {"train": 374_082, "test": 34_005} == facts["source_rows"]
-    assert facts["backwards"] == 4
-    assert facts["failed"] == sum(rtt < 0 for series in truth.values() for _, rtt in series)
+    metadata = prepared.manifest.metadata
+    assert {"train": 374_082, "test": 34_005} == metadata["source_rows"]
+    assert metadata["backwards"] == 4
+    assert metadata["failed"] == sum(rtt < 0 for series in truth.values() for _, rtt in series)
     assert (
         sum(len(path.read_bytes()) for path in (prepared.run / "histories").rglob("part-*"))
         < 408_087 * 9
@@ -138,10 +138,10 @@ def test_the_day_first_files_of_ripe_are_an_error_unless_their_form_is_declared(
     dropped = ripe_histories(tmp_path / "out", time_format=FORMS[0], bad_rows="drop")
     rows = ripe_rows()
     assert sum(len(rows[name]) for name in DAY_FIRST) == dropped.manifest.dropped["unreadable_time"]
-    assert dropped.manifest.facts["first_dropped"]["unreadable_time"].startswith(
+    assert dropped.manifest.metadata["first_dropped"]["unreadable_time"].startswith(
         "11119.csv.gz: row 1: epoch"
     )
-    assert sum(dropped.manifest.facts["entities"].values()) == 40
+    assert sum(dropped.manifest.metadata["entities"].values()) == 40
 
 
 @pytest.mark.slow
@@ -192,8 +192,8 @@ def test_the_command_prepares_the_raw_files_of_ripe(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stderr
     rows = ripe_rows()
-    facts = headrace.open(tmp_path / "out").manifest.facts
-    assert sum(len(rows[probe]) for probe in probes) == sum(facts["source_rows"].values())
+    metadata = headrace.open(tmp_path / "out").manifest.metadata
+    assert sum(len(rows[probe]) for probe in probes) == sum(metadata["source_rows"].values())
     assert headrace.verify(tmp_path / "out").problems == []
 
 

@@ -29,10 +29,12 @@ def written(path: Path, blobs: list[bytes]) -> str:
     """Write the blobs in two parts, as a partition of two slabs; the digest that the run would keep."""
     offsets = np.concatenate([[0], np.cumsum([len(each) for each in blobs])])
     rows = Encoded(np.frombuffer(b"".join(blobs), np.uint8), offsets)
-    facts = pa.RecordBatch.from_pylist([], schema=FACTS_SCHEMA)  # ArrayRecord has no place for them
+    metadata = pa.RecordBatch.from_pylist(
+        [], schema=FACTS_SCHEMA
+    )  # ArrayRecord has no place for them
     shard = open_shard(path, "array_record")
     for places in np.array_split(np.arange(len(blobs)), 2):
-        shard.write(facts, rows, places)
+        shard.write(metadata, rows, places)
     return shard.finish(len(blobs)).digest
 
 

@@ -53,7 +53,7 @@ class Rows:
     """A shard that can be changed: the blobs of its rows, and what `rows.parquet` says of each."""
 
     blobs: list[bytearray]
-    facts: list[dict]
+    metadata: list[dict]
 
 
 @dataclass(frozen=True)
@@ -61,16 +61,16 @@ class Case:
     directory: Path
     partition: ShardContext
     blobs: list[bytes]
-    facts: pa.Table
+    metadata: pa.Table
 
     def rows(self) -> Rows:
-        return Rows([bytearray(blob) for blob in self.blobs], self.facts.to_pylist())
+        return Rows([bytearray(blob) for blob in self.blobs], self.metadata.to_pylist())
 
     def written(self, rows: Rows, format_: str) -> tuple[Path, pa.Table]:
         path = self.directory / f"part-00001.{format_}"
         path.unlink(missing_ok=True)
         write(path, rows.blobs)
-        return path, pa.Table.from_pylist(rows.facts, self.facts.schema)
+        return path, pa.Table.from_pylist(rows.metadata, self.metadata.schema)
 
 
 def write(path: Path, blobs: list[bytearray]) -> None:
@@ -104,21 +104,21 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     }
     prepared = histories(source, directory / "out", **settings)
     name = f"histories/{'train' if peers else 'test'}/part-00001.array_record"
-    facts = pq.read_table(prepared.run / "rows.parquet").filter(pc.field("shard") == name)
+    metadata = pq.read_table(prepared.run / "rows.parquet").filter(pc.field("shard") == name)
     blobs = blobs_of(prepared.run / name)
     assert len(blobs) > 30
-    assert max(row["part"] for row in facts.to_pylist()) > 2
+    assert max(row["part"] for row in metadata.to_pylist()) > 2
     config = Histories(source=source, **settings)
-    return Case(directory, ShardContext(config, 1, 2), blobs, facts)
+    return Case(directory, ShardContext(config, 1, 2), blobs, metadata)
 
 
 def first_problem(
-    rows: list[RowColumns], partition: ShardContext, facts: list[dict]
+    rows: list[RowColumns], partition: ShardContext, metadata: list[dict]
 ) -> tuple[int, str] | None:
     """The laws compared row by row: the place of the first that is wrong, and what is wrong with it."""
     before: tuple[str, int, int, int] | None = None
     for place, row in enumerate(rows):
-        if place == len(facts):
+        if place == len(metadata):
             return place, "is not in rows.parquet"
         address = Addresses(
             np.array([row.entity_family], np.uint8), row.entity_bytes.reshape(1, 16)
@@ -126,7 +126,7 @@ def first_problem(
         (name,) = render(address, partition.settings.entity_kind).to_pylist()
         hashes = hash_entities(address, partition.settings.entity_kind, partition.settings.seed)
         split = "train" if hashes.in_train(partition.settings.train_ratio)[0] else "test"
-        told = tuple(facts[place][each] for each in FACTS)
+        told = tuple(metadata[place][each] for each in FACTS)
         holds = (
             name,
             row.part,
@@ -184,11 +184,11 @@ def told_one_by_one(case: Case, path: Path, shard: Rows) -> ShardResult:
         except CorruptShard as error:
             problem = str(error)
             break
-    found = first_problem(rows, case.partition, shard.facts)
+    found = first_problem(rows, case.partition, shard.metadata)
     if found is not None:
         problem = f"{path}: row {found[0] + 1}: {found[1]}"
-    elif problem is None and len(rows) < len(shard.facts):
-        problem = f"{path}: has {len(rows)} rows, rows.parquet has {len(shard.facts)} of it"
+    elif problem is None and len(rows) < len(shard.metadata):
+        problem = f"{path}: has {len(rows)} rows, rows.parquet has {len(shard.metadata)} of it"
     if problem is not None:
         return ShardResult(0, 0, problem)
     addresses = Addresses(
@@ -274,7 +274,7 @@ def other_part(rows: Rows, place: int, number: int, agrees: bool) -> None:
     part = int(header(rows, place)["part"][0]) + 1 + number % 2
     header(rows, place)["part"] = part
     if agrees:
-        rows.facts[place]["part"] = part
+        rows.metadata[place]["part"] = part
 
 
 def other_time(rows: Rows, place: int, number: int, agrees: bool) -> None:
@@ -286,8 +286,8 @@ def all_times(rows: Rows, place: int, number: int, agrees: bool) -> None:
     by = number * 100 - 5000
     header(rows, place)["first_time"] += np.int64(by).astype(np.uint64)
     if agrees:
-        rows.facts[place]["first_time"] += by
-        rows.facts[place]["last_time"] += by
+        rows.metadata[place]["first_time"] += by
+        rows.metadata[place]["last_time"] += by
 
 
 def other_entity(rows: Rows, place: int, number: int, agrees: bool) -> None:
@@ -296,7 +296,7 @@ def other_entity(rows: Rows, place: int, number: int, agrees: bool) -> None:
     head["entity"][0][number % size] ^= 1 + number % 255
     if agrees:
         address = Addresses(head["entity_family"].copy(), head["entity"].copy())
-        (rows.facts[place]["src_id"],) = render(address, "address").to_pylist()
+        (rows.metadata[place]["src_id"],) = render(address, "address").to_pylist()
 
 
 def other_family(rows: Rows, place: int, number: int, agrees: bool) -> None:
@@ -305,29 +305,29 @@ def other_family(rows: Rows, place: int, number: int, agrees: bool) -> None:
 
 def swapped(rows: Rows, place: int, number: int, agrees: bool) -> None:
     other = number % len(rows.blobs)
-    for held in (rows.blobs, rows.facts) if agrees else (rows.blobs,):
+    for held in (rows.blobs, rows.metadata) if agrees else (rows.blobs,):
         held[place], held[other] = held[other], held[place]
 
 
 def lost(rows: Rows, place: int, number: int, agrees: bool) -> None:
     del rows.blobs[place]
     if agrees:
-        del rows.facts[place]
+        del rows.metadata[place]
 
 
 def doubled(rows: Rows, place: int, number: int, agrees: bool) -> None:
     at = number % (len(rows.blobs) + 1)
     rows.blobs.insert(at, bytearray(rows.blobs[place]))
     if agrees:
-        rows.facts.insert(at, dict(rows.facts[place]))
+        rows.metadata.insert(at, dict(rows.metadata[place]))
 
 
 def other_fact(rows: Rows, place: int, number: int, agrees: bool) -> None:
     name = ["part", "n_measurements", "first_time", "last_time", "src_id", "split", "bytes"][
         number % 7
     ]
-    told = rows.facts[place][name]
-    rows.facts[place][name] = told + 1 if isinstance(told, int) else told + "1"
+    told = rows.metadata[place][name]
+    rows.metadata[place][name] = told + 1 if isinstance(told, int) else told + "1"
 
 
 def other_bit(rows: Rows, place: int, number: int, agrees: bool) -> None:
@@ -377,9 +377,9 @@ def test_damage_is_told_as_each_row_tells_it(case: Case, data: st.DataObject, fo
             ValueError,
         ):  # what was damaged before cannot be damaged in this way
             continue
-    path, facts = case.written(rows, format_)
+    path, metadata = case.written(rows, format_)
 
-    same(told_one_by_one(case, path, rows), check_shard(path, case.partition, facts, most))
+    same(told_one_by_one(case, path, rows), check_shard(path, case.partition, metadata, most))
 
 
 @pytest.mark.slow
@@ -396,9 +396,9 @@ def test_every_damage_is_found_at_every_row(
         for agrees in (False, True):
             rows = case.rows()
             change(rows, place, 11 * place + 1, agrees)
-            path, facts = case.written(rows, "array_record")
+            path, metadata = case.written(rows, "array_record")
             expected = told_one_by_one(case, path, rows)
-            found = check_shard(path, case.partition, facts, ReadLimit(rows=4, bytes=1 << 20))
+            found = check_shard(path, case.partition, metadata, ReadLimit(rows=4, bytes=1 << 20))
             same(expected, found)
             problems += expected.problem is not None or expected.sum != whole.sum
     changes_nothing = change in (other_peer, without_peers) and case.partition.settings.peer is None
@@ -407,7 +407,7 @@ def test_every_damage_is_found_at_every_row(
 
 def test_other_settings_are_found_in_the_first_row_they_do_not_fit(case: Case) -> None:
     settings = case.partition.settings
-    path, facts = case.written(case.rows(), "array_record")
+    path, metadata = case.written(case.rows(), "array_record")
     for other in (
         replace(case.partition, number=0),
         replace(case.partition, partitions=3),
@@ -418,7 +418,7 @@ def test_other_settings_are_found_in_the_first_row_they_do_not_fit(case: Case) -
         expected = told_one_by_one(replace(case, partition=other), path, case.rows())
         assert expected.problem is not None
         for rows in (1, 5, 1000):
-            same(expected, check_shard(path, other, facts, ReadLimit(rows=rows, bytes=1 << 20)))
+            same(expected, check_shard(path, other, metadata, ReadLimit(rows=rows, bytes=1 << 20)))
 
 
 @pytest.mark.parametrize("format_", FORMATS)
@@ -452,7 +452,7 @@ def test_pieces_are_the_rows_in_order(
 
 
 def test_rows_before_one_that_cannot_be_read_are_given(case: Case) -> None:
-    path, facts = case.written(case.rows(), "array_record")
+    path, metadata = case.written(case.rows(), "array_record")
     data = bytearray(path.read_bytes())
     at = data.index(case.blobs[20])
     data[at + 70] ^= 1
@@ -462,9 +462,9 @@ def test_rows_before_one_that_cannot_be_read_are_given(case: Case) -> None:
         read: list[bytes] = []
         with pytest.raises(CorruptShard, match="cannot be read"):
             read += [blob for piece in read_blobs(path, None, most) for blob in blobs_in(piece)]
-        found = check_shard(path, case.partition, facts, most)
+        found = check_shard(path, case.partition, metadata, most)
         assert "cannot be read" in (found.problem or "")
-        assert sum(facts["n_measurements"].to_pylist()[:20]) == found.measurements
+        assert sum(metadata["n_measurements"].to_pylist()[:20]) == found.measurements
 
 
 def test_a_row_group_of_the_rows_file_is_a_shard(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_a_library_is_compared_and_replaced_at_the_first_difference(differs, tmp
     source = write_jsonl(tmp_path / "in.jsonl", rows)
     expected = packed(source, tmp_path / "a", tokenizer=place, tokenizer_backend="tokenizers")
     found = packed(source, tmp_path / "b", tokenizer=place, tokenizer_backend="fastokens")
-    counts = found.manifest.facts["encoder"]["backend"]
+    counts = found.manifest.metadata["encoder"]["backend"]
 
     assert expected.manifest.run_id == found.manifest.run_id
     assert [each.read_bytes() for each in shards(expected)] == [

@@ -106,7 +106,7 @@ def test_each_chat_five_times_trains_in_one_split(tmp_path: Path, how: str | Non
     )
 
     found, told = (
-        run.manifest.facts["duplicates"],
+        run.manifest.metadata["duplicates"],
         [each.text for each in events if isinstance(each, Note)],
     )
     check = content_check(tmp_path / "out")
@@ -115,7 +115,7 @@ def test_each_chat_five_times_trains_in_one_split(tmp_path: Path, how: str | Non
         assert seen_twice(tmp_path / "out") == 0
         assert found["seen_in_earlier_splits"] == 0
         assert {"train": 60, "valid": 20, "test": 20} == {
-            name: run.manifest.facts["units"][0][name] for name in SPLITS
+            name: run.manifest.metadata["units"][0][name] for name in SPLITS
         }
         assert (300 if how == "drop" else 0) == run.manifest.dropped["duplicate"]
         assert "no sequence of a split is in another" in check.detail
@@ -149,7 +149,9 @@ def test_datasets_keep_their_shares_and_put_common_rows_where_the_first_did(tmp_
     run = packed({"datasets": datasets}, tmp_path / "out", **THIRDS)
 
     assert seen_twice(tmp_path / "out") == 0
-    units = {each["of"]: [each[split] for split in SPLITS] for each in run.manifest.facts["units"]}
+    units = {
+        each["of"]: [each[split] for split in SPLITS] for each in run.manifest.metadata["units"]
+    }
     assert units["one"] == units["three"] == [240, 80, 80]
     assert abs(units["two"][2] - 80) <= 20
     assert 400 == sum(units["two"])
@@ -183,8 +185,10 @@ def test_given_splits_lose_rows_only_if_that_is_asked_for(tmp_path: Path, how: s
 
     lost = 10 if how == "group" else 0
     assert lost == run.manifest.dropped["content_in_test"]
-    assert 10 - lost == run.manifest.facts["duplicates"]["seen_in_earlier_splits"]
-    assert Counter({"train": 60 - lost, "test": 50}) == Counter(run.manifest.facts["source_rows"])
+    assert 10 - lost == run.manifest.metadata["duplicates"]["seen_in_earlier_splits"]
+    assert Counter({"train": 60 - lost, "test": 50}) == Counter(
+        run.manifest.metadata["source_rows"]
+    )
 
 
 def test_columns_may_be_named_in_place_of_user_turns(tmp_path: Path) -> None:
@@ -199,7 +203,7 @@ def test_columns_may_be_named_in_place_of_user_turns(tmp_path: Path) -> None:
         assert 1 == len(
             {split_of[tuple(row["input_ids"])] for row in rows if row["origin"] == origin}
         )
-    assert 149 == run.manifest.facts["duplicates"]["same_content"]
+    assert 149 == run.manifest.metadata["duplicates"]["same_content"]
 
 
 def test_verify_finds_sequences_in_two_splits(tmp_path: Path) -> None:
@@ -213,7 +217,7 @@ def test_verify_finds_sequences_in_two_splits(tmp_path: Path) -> None:
     def found() -> Any:
         return next(check for check in verify_packed(finished, 1) if check.name == "content apart")
 
-    assert run.manifest.facts["duplicates"] is None
+    assert run.manifest.metadata["duplicates"] is None
     assert found().problem is None
     (finished.root / "config.json").write_text(json.dumps({**config, "duplicates": "group"}))
     assert "sequences are in test and train" in found().problem

@@ -75,7 +75,7 @@ def test_the_rows_that_leaks_names_are_left_out_and_counted(
     assert len(named) == 20
     assert made["dropped"]["in_benchmark"] == len(named) + 1
     assert {
-        name: (each["items"], each["rows"]) for name, each in made["facts"]["benchmarks"].items()
+        name: (each["items"], each["rows"]) for name, each in made["metadata"]["benchmarks"].items()
     } == {
         "my_eval/farm.jsonl": (2, len(named)),
         "my_eval/more/colours.txt": (1, 2),

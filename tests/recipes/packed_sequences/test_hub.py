@@ -137,14 +137,14 @@ def test_a_run_says_repository_commit_and_files(cache, files, tmp_path):
     cache_snapshot(cache, files, FIRST)
     by_name, by_path = prepared(tmp_path, NAME), prepared(tmp_path, files, "by-path")
 
-    told = by_name.manifest.facts["encoder"]
+    told = by_name.manifest.metadata["encoder"]
     digests = {each.name: hashlib.sha256(each.read_bytes()).hexdigest() for each in files.iterdir()}
     assert {"repository": NAME, "commit": FIRST, "files": digests} == told["tokenizer"]
     assert f"{NAME}@{FIRST}" == json.loads((by_name.run / "config.json").read_bytes())["tokenizer"]
     # What is packed is the same as with the same files by path, whose identity knows nothing of the hub.
-    assert told["fingerprint"] == by_path.manifest.facts["encoder"]["fingerprint"]
-    assert by_name.manifest.facts["groups"] == by_path.manifest.facts["groups"]
-    assert "tokenizer" not in by_path.manifest.facts["encoder"]
+    assert told["fingerprint"] == by_path.manifest.metadata["encoder"]["fingerprint"]
+    assert by_name.manifest.metadata["groups"] == by_path.manifest.metadata["groups"]
+    assert "tokenizer" not in by_path.manifest.metadata["encoder"]
     assert by_name.manifest.run_id != by_path.manifest.run_id
 
 
@@ -231,7 +231,7 @@ def test_a_real_tokenizer_by_its_name_gives_the_run_of_its_files(cache, tmp_path
 
     by_name, by_path = prepared(tmp_path, "Qwen/Qwen3-8B"), prepared(tmp_path, QWEN, "by-path")
 
-    assert by_name.manifest.facts["groups"] == by_path.manifest.facts["groups"]
+    assert by_name.manifest.metadata["groups"] == by_path.manifest.metadata["groups"]
 
 
 class Hub(http.server.BaseHTTPRequestHandler):

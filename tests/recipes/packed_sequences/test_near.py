@@ -70,7 +70,7 @@ def test_near_chats_are_in_one_split(tmp_path: Path) -> None:
 
     assert near_across(tmp_path / "alone", 0.8) > 20
     assert near_across(tmp_path / "out", 0.8) == 0
-    found = run.manifest.facts["duplicates"]
+    found = run.manifest.metadata["duplicates"]
     assert 55 <= found["near_pairs"] <= 60
     assert (found["near_not_compared"], found["copies"], found["seen_in_earlier_splits"]) == (
         0,
@@ -119,7 +119,7 @@ def test_a_blend_per_split_leaves_out_what_is_near_a_later_split(tmp_path: Path)
 
     assert group.manifest.dropped["content_in_test"] == 10
     assert count.manifest.dropped["content_in_test"] == 0
-    assert count.manifest.facts["duplicates"]["seen_in_earlier_splits"] == 10
+    assert count.manifest.metadata["duplicates"]["seen_in_earlier_splits"] == 10
     assert near_check(tmp_path / "group").problem is None
     assert (
         "not asked for: 10 pairs of sequences in different splits"

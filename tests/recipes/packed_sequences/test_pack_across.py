@@ -79,10 +79,10 @@ def test_the_sequences_are_those_of_bins_per_dataset_in_fewer_bins(
     assert all_sequences(tmp_path / "split") == all_sequences(tmp_path / "dataset")
     for name, totals in split.manifest.splits.items():
         assert totals.rows < dataset.manifest.splits[name].rows
-    (train,) = [group for group in split.manifest.facts["groups"] if group["split"] == "train"]
+    (train,) = [group for group in split.manifest.metadata["groups"] if group["split"] == "train"]
     per = {
         group["dataset"]: group
-        for group in dataset.manifest.facts["groups"]
+        for group in dataset.manifest.metadata["groups"]
         if group["split"] == "train"
     }
     assert train["metrics"]["fill"] > 0.98
@@ -90,7 +90,7 @@ def test_the_sequences_are_those_of_bins_per_dataset_in_fewer_bins(
         name: {key: group[key] for key in ("rows", "sequences", "tokens", "labels")}
         for name, group in per.items()
     }
-    assert split.manifest.facts["source_rows"] == dataset.manifest.facts["source_rows"]
+    assert split.manifest.metadata["source_rows"] == dataset.manifest.metadata["source_rows"]
     names = {
         name
         for link in (tmp_path / "dataset" / "splits").glob("*/*")
@@ -120,7 +120,7 @@ def test_one_dataset_has_the_run_it_had_before(tmp_path: Path, blend: dict) -> N
         first = packed(given, tmp_path / name)
         again = packed(given, tmp_path / name, pack_across="dataset")
         assert ("computed", "reused") == (first.how, again.how)
-        assert len(first.manifest.facts["groups"]) == 3
+        assert len(first.manifest.metadata["groups"]) == 3
 
 
 @pytest.mark.slow
@@ -132,7 +132,7 @@ def test_a_blend_per_split_packs_the_datasets_of_each_split(tmp_path: Path, blen
     }
     run = packed(several, tmp_path / "out", duplicates="allow")
 
-    sources = {group["split"]: set(group["sources"]) for group in run.manifest.facts["groups"]}
+    sources = {group["split"]: set(group["sources"]) for group in run.manifest.metadata["groups"]}
     assert sources["train"] == {"large", "small-20", "small-21"}
     assert sources["valid"] == {"small-22"}
     assert sources["test"] == {"small-22", "small-23", "small-24"}
@@ -157,7 +157,7 @@ def test_batches_hold_no_traces_unless_they_are_asked_for(tmp_path: Path, blend:
 def test_epochs_repeat_whole_rows_in_train_alone_and_everything_adds_up(
     tmp_path: Path, blend: dict, how: str
 ) -> None:
-    plain = packed(blend, tmp_path / "plain", pack_across=how).manifest.facts
+    plain = packed(blend, tmp_path / "plain", pack_across=how).manifest.metadata
     names = [dataset["name"] for dataset in blend["datasets"]]
     epochs = dict(zip(names, [0.5, 3, 2.5, 1, 1, 1, 1], strict=True))
     datasets = [{**dataset, "epochs": epochs[dataset["name"]]} for dataset in blend["datasets"]]
@@ -167,10 +167,10 @@ def test_epochs_repeat_whole_rows_in_train_alone_and_everything_adds_up(
     )
 
     assert digests(run.run) == digests(again.run)
-    facts = run.manifest.facts
+    metadata = run.manifest.metadata
 
-    def tokens(facts: dict[str, Any], split: str) -> dict[str, int]:
-        groups = [group for group in facts["groups"] if group["split"] == split]
+    def tokens(metadata: dict[str, Any], split: str) -> dict[str, int]:
+        groups = [group for group in metadata["groups"] if group["split"] == split]
         alone = {group["dataset"]: group for group in groups}
         return {
             name: own["tokens"]
@@ -179,23 +179,23 @@ def test_epochs_repeat_whole_rows_in_train_alone_and_everything_adds_up(
         }
 
     for name, before in tokens(plain, "train").items():
-        assert abs(tokens(facts, "train")[name] - epochs[name] * before) <= 151
-    assert tokens(facts, "valid") == tokens(plain, "valid")
+        assert abs(tokens(metadata, "train")[name] - epochs[name] * before) <= 151
+    assert tokens(metadata, "valid") == tokens(plain, "valid")
     once = all_sequences(tmp_path / "plain")
     assert set(all_sequences(tmp_path / "1")) < set(once)
     assert max(all_sequences(tmp_path / "1").values()) == 3
-    assert facts["repeated"]["repeat"]["tokens"] > 0
+    assert metadata["repeated"]["repeat"]["tokens"] > 0
     assert headrace.verify(tmp_path / "1").problems == []
 
 
 def test_weights_may_repeat_the_scarce_dataset(tmp_path: Path, blend: dict) -> None:
     large, small = blend["datasets"][:2]
     datasets = [large, {**small, "weight": 1, "repeat": 10}]
-    facts = packed(
+    metadata = packed(
         {"datasets": [{**datasets[0], "weight": 9}, datasets[1]]}, tmp_path / "out"
-    ).manifest.facts
+    ).manifest.metadata
 
-    (train,) = [group for group in facts["groups"] if group["split"] == "train"]
+    (train,) = [group for group in metadata["groups"] if group["split"] == "train"]
     shares = {name: own["tokens"] / train["tokens"] for name, own in train["sources"].items()}
     assert shares["small-20"] == pytest.approx(0.1, abs=0.01)
     assert train["sources"]["small-20"]["sequences"] > 5 * train["sources"]["small-20"]["rows"]

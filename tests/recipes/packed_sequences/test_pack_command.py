@@ -86,7 +86,7 @@ def test_the_second_time_nothing_is_computed(tmp_path: Path, tokens: Path) -> No
     first, second = json.loads(run(*arguments).stdout), json.loads(run(*arguments).stdout)
 
     assert ("computed", "reused") == (first["how"], second["how"])
-    assert first["facts"]["packed"]["sequences"] == 200
+    assert first["metadata"]["packed"]["sequences"] == 200
     assert 1 == first["dropped"]["broken_json"]
 
 
@@ -132,7 +132,10 @@ def test_filters_leave_rows_out_and_count_them(tmp_path: Path) -> None:
         ).stdout
     )
 
-    assert (30, 30) == (record["dropped"]["filtered"], sum(record["facts"]["source_rows"].values()))
+    assert (30, 30) == (
+        record["dropped"]["filtered"],
+        sum(record["metadata"]["source_rows"].values()),
+    )
     assert "" == (tmp_path / "out" / "rejected.jsonl").read_text()
 
 

@@ -44,7 +44,7 @@ def problems(run: FinishedRun) -> list[str]:
 def change(run: FinishedRun, how: Callable[[list[Bin]], None]) -> str:
     """Change the bins of one shard of train."""
     (name, *_) = next(
-        group["shards"] for group in run.manifest.facts["groups"] if group["split"] == "train"
+        group["shards"] for group in run.manifest.metadata["groups"] if group["split"] == "train"
     )
     path = run.root / name
     bins = pq.read_table(path).to_pylist()
@@ -161,7 +161,7 @@ def test_the_order_of_bins_is_no_law(run: FinishedRun) -> None:
 
 
 def test_a_link_to_another_splits_shard_is_found(run: FinishedRun) -> None:
-    shards = {group["split"]: group["shards"] for group in run.manifest.facts["groups"]}
+    shards = {group["split"]: group["shards"] for group in run.manifest.metadata["groups"]}
     link = sorted((run.root / "splits" / "valid").iterdir())[0]
     link.unlink()
     link.symlink_to(os.path.relpath(run.root / shards["train"][0], link.parent))

@@ -108,7 +108,7 @@ def test_the_filter_of_the_advice_keeps_the_good_rows(tmp_path: Path) -> None:
     )
 
     assert 30 == made.manifest.dropped["filtered"]
-    assert 30 == sum(made.manifest.facts["source_rows"].values())
+    assert 30 == sum(made.manifest.metadata["source_rows"].values())
 
 
 def test_init_refuses_them_before_it_proposes_columns(tmp_path: Path) -> None:

@@ -91,18 +91,20 @@ def test_nothing_is_rejected_and_every_token_is_accounted_for(
     which: str, request: pytest.FixtureRequest
 ) -> None:
     run: Prepared = request.getfixturevalue(which)
-    facts, manifest = run.manifest.facts, run.manifest
+    metadata, manifest = run.manifest.metadata, run.manifest
 
     sequences = read(run)
-    assert sum(len(ids) for ids, _ in sequences) == facts["packed"]["tokens"]
-    assert sum(int(mask.sum()) for _, mask in sequences) == facts["packed"]["labels"]
+    assert sum(len(ids) for ids, _ in sequences) == metadata["packed"]["tokens"]
+    assert sum(int(mask.sum()) for _, mask in sequences) == metadata["packed"]["labels"]
     for name in ("tokens", "labels"):
-        lost = sum(loss[name] for loss in facts["lost"].values())
-        assert facts["encoded"][f"encoded_{name}"] == facts["packed"][name] + lost
+        lost = sum(loss[name] for loss in metadata["lost"].values())
+        assert metadata["encoded"][f"encoded_{name}"] == metadata["packed"][name] + lost
     assert {} == {
         reason: rows for reason, rows in manifest.dropped.items() if rows and reason != "too_long"
     }
-    assert manifest.source["rows"] == facts["source_rows"]["train"] + manifest.dropped["too_long"]
+    assert (
+        manifest.source["rows"] == metadata["source_rows"]["train"] + manifest.dropped["too_long"]
+    )
     assert headrace.verify(run.out).problems == []
 
 
@@ -111,7 +113,7 @@ def test_nothing_is_rejected_and_every_token_is_accounted_for(
 def test_bins_are_full(which: str, bound: int, request: pytest.FixtureRequest) -> None:
     run: Prepared = request.getfixturevalue(which)
 
-    (group,) = run.manifest.facts["groups"]
+    (group,) = run.manifest.metadata["groups"]
     assert group["metrics"]["fill"] >= 0.995
     assert (bound, bound) == (group["metrics"]["bound"], group["bins"])
 
@@ -164,8 +166,8 @@ def test_rows_may_give_several_sequences_that_stay_in_one_split(
     )
     run = headrace.prepare(recipe, tmp_path / "out")
 
-    facts = run.manifest.facts
-    assert {"train": 27, "valid": 14, "test": 9} == facts["source_rows"]
-    assert facts["duplicates"]["same_content"] == 3  # three users ask what another has asked
-    assert (facts["packed"]["sequences"] > 50) == bool(more)
+    metadata = run.manifest.metadata
+    assert {"train": 27, "valid": 14, "test": 9} == metadata["source_rows"]
+    assert metadata["duplicates"]["same_content"] == 3  # three users ask what another has asked
+    assert (metadata["packed"]["sequences"] > 50) == bool(more)
     assert headrace.verify(run.out).problems == []

@@ -69,7 +69,7 @@ def test_every_sequence_is_in_exactly_one_bin_of_one_split(
             cost = sum(len(ids) - (asked.get("capacity") == "runtime") for ids, _ in bin_)
             assert 0 < cost <= 512
             assert len(bin_) <= asked.get("max_sequences_per_bin", 10**9)
-    assert run.manifest.facts["packed"]["tokens"] == sum(
+    assert run.manifest.metadata["packed"]["tokens"] == sum(
         len(row["input_ids"]) for row in rows_of(source)
     )
 
@@ -162,10 +162,10 @@ def test_over_long_rows_are_accounted_for_to_the_token_and_label(
         assert all_sequences(tmp_path / "out") <= Counter(expected)
     else:
         assert Counter(expected) == all_sequences(tmp_path / "out")
-    facts = run.manifest.facts
+    metadata = run.manifest.metadata
     kept = list(all_sequences(tmp_path / "out").elements())
     lost = {
-        name: sum(loss[name] for loss in facts["lost"].values()) for name in ("tokens", "labels")
+        name: sum(loss[name] for loss in metadata["lost"].values()) for name in ("tokens", "labels")
     }
     assert sum(len(ids) for ids, _ in whole) == sum(len(ids) for ids, _ in kept) + lost["tokens"]
     assert sum(map(labels, whole)) == sum(map(labels, kept)) + lost["labels"]
@@ -197,7 +197,7 @@ def test_weights_are_shares_of_tokens(tmp_path: Path) -> None:
     ]
     run = packed({"datasets": datasets}, tmp_path / "out")
 
-    (train,) = [group for group in run.manifest.facts["groups"] if group["split"] == "train"]
+    (train,) = [group for group in run.manifest.metadata["groups"] if group["split"] == "train"]
     tokens = {name: own["tokens"] for name, own in train["sources"].items()}
     assert {"a", "b"} == set(tokens)
     assert abs(tokens["b"] / tokens["a"] - 0.22) < 150 / tokens["a"]
@@ -407,7 +407,9 @@ def test_every_padded_sequence_has_the_multiple_and_trains_nothing_more(
         found[ids[:size], mask[:size]] += count
     assert expected == found
     assert headrace.verify(tmp_path / "out").problems == []
-    assert run.manifest.facts["packed"]["stored_tokens"] > run.manifest.facts["packed"]["tokens"]
+    assert (
+        run.manifest.metadata["packed"]["stored_tokens"] > run.manifest.metadata["packed"]["tokens"]
+    )
 
 
 def test_padding_that_the_reader_cannot_use_is_refused(source: list[Path]) -> None:
@@ -572,7 +574,7 @@ def test_splits_bins_and_fingerprints_are_pinned(tmp_path: Path) -> None:
     run = packed(path, tmp_path / "out", pack_size=128)
 
     groups = {
-        group["split"]: (group["bins"], group["print"]) for group in run.manifest.facts["groups"]
+        group["split"]: (group["bins"], group["print"]) for group in run.manifest.metadata["groups"]
     }
     bins = [[ids[0] for ids, _ in each] for each in bins_of(tmp_path / "out" / "splits" / "train")]
     assert PINNED == (groups, bins[:3])

@@ -171,7 +171,7 @@ def test_a_run_counts_its_rows(tmp_path, place) -> None:
     rows = [chat(f"question {number}", "answer") for number in range(30)]
     rows[3], rows[7] = chat("</s>", "a"), chat("q", "a [INST]")
     source = write_jsonl(tmp_path / "in.jsonl", rows)
-    facts = {
+    metadata = {
         word: packed(
             source, tmp_path / word, tokenizer=place, special_text=word, max_bad_share=1
         ).manifest
@@ -179,13 +179,13 @@ def test_a_run_counts_its_rows(tmp_path, place) -> None:
     }
 
     assert {"text": 2, "control": 2, "drop": 0} == {
-        word: each.facts["special_text_rows"] for word, each in facts.items()
+        word: each.metadata["special_text_rows"] for word, each in metadata.items()
     }
     assert {"special_text": 2} == {
-        name: count for name, count in facts["drop"].dropped.items() if count
+        name: count for name, count in metadata["drop"].dropped.items() if count
     }
-    assert len({each.run_id for each in facts.values()}) == 3
-    rejected = [json.loads(line) for line in (tmp_path / "drop/runs" / facts["drop"].run_id / "rejected.jsonl").read_text().splitlines()]  # fmt: skip
+    assert len({each.run_id for each in metadata.values()}) == 3
+    rejected = [json.loads(line) for line in (tmp_path / "drop/runs" / metadata["drop"].run_id / "rejected.jsonl").read_text().splitlines()]  # fmt: skip
     assert [4, 8] == sorted(each["line"] for each in rejected)
 
 

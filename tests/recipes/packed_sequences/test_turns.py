@@ -141,19 +141,19 @@ def test_a_run_conserves_labels_and_says_what_is_repeated(tmp_path: Path) -> Non
 
     run = packed(path, tmp_path / "out", tokenizer=tokenizer, pack_size=256, too_long="turns")
 
-    facts = run.manifest.facts
-    assert facts["too_long"]["divided"] > 20
-    assert facts["encoded"]["encoded_labels"] == facts["packed"]["labels"]
+    metadata = run.manifest.metadata
+    assert metadata["too_long"]["divided"] > 20
+    assert metadata["encoded"]["encoded_labels"] == metadata["packed"]["labels"]
     assert (
-        facts["repeated"]["too_long"]["tokens"]
-        == facts["packed"]["tokens"] - facts["encoded"]["encoded_tokens"]
+        metadata["repeated"]["too_long"]["tokens"]
+        == metadata["packed"]["tokens"] - metadata["encoded"]["encoded_tokens"]
     )
     written = [
         each
         for split in ("train", "valid", "test")
         for each in sequences_in(tmp_path / "out", split)
     ]
-    assert facts["packed"]["labels"] == sum(map(labels, written))
+    assert metadata["packed"]["labels"] == sum(map(labels, written))
     assert headrace.verify(tmp_path / "out").problems == []
 
 
@@ -169,7 +169,7 @@ def test_a_chat_whose_system_prompt_is_in_a_turn_is_not_cut(tmp_path: Path) -> N
     run = packed(path, tmp_path / "out", tokenizer=tokenizer, pack_size=128, too_long="turns")
 
     assert run.manifest.dropped["too_long"] == 1
-    assert run.manifest.facts["too_long"]["divided"] == 0
+    assert run.manifest.metadata["too_long"]["divided"] == 0
 
 
 @pytest.mark.slow

@@ -149,7 +149,7 @@ def test_the_splits_of_a_prepared_dataset_stay(format_: str, tmp_path: Path) -> 
         )
     assert rows_of(tmp_path / "out", "oot").equals(rows_of(tmp_path / "out", "test"))
     assert before.manifest is not None
-    assert before.manifest.run_id == made.manifest.facts["source_run"]
+    assert before.manifest.run_id == made.manifest.metadata["source_run"]
     assert not headrace.verify(tmp_path / "out").problems
 
 

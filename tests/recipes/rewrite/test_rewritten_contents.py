@@ -33,7 +33,7 @@ tables = st.lists(
 
 def rows_of(out: Path, split: str) -> list[Row]:
     run, manifest = find_run(out)
-    directory = run / manifest.facts["directories"][split]
+    directory = run / manifest.metadata["directories"][split]
     return [
         tuple(row.values())
         for path in sorted(directory.rglob("*.parquet"))
@@ -105,10 +105,10 @@ def test_copies_between_the_splits_of_a_prepared_source(tmp_path: Path) -> None:
     counted = headrace.rewrite(source, tmp_path / "count", on_event=notes.append)
     dropped = headrace.rewrite(source, tmp_path / "drop", duplicates="drop")
     (told,) = [each.text for each in notes if isinstance(each, Note) and each.level == "warning"]
-    facts = counted.manifest.facts["duplicates"]
+    metadata = counted.manifest.metadata["duplicates"]
 
-    assert facts["content"] == ["text"]  # what the source's own run compares
-    assert facts["in_earlier_split"]["test"] == 50
+    assert metadata["content"] == ["text"]  # what the source's own run compares
+    assert metadata["in_earlier_split"]["test"] == 50
     assert (
         "of the test rows (50 of 60) repeat the content of an earlier split, compared by text"
         in told
@@ -117,7 +117,7 @@ def test_copies_between_the_splits_of_a_prepared_source(tmp_path: Path) -> None:
     assert without_later_copies(before) == {
         name: rows_of(tmp_path / "drop", name) for name in SPLITS
     }
-    assert set(dropped.manifest.facts["duplicates"]["in_earlier_split"].values()) == {0}
+    assert set(dropped.manifest.metadata["duplicates"]["in_earlier_split"].values()) == {0}
     assert (
         headrace.verify(tmp_path / "count").problems
         == headrace.verify(tmp_path / "drop").problems
@@ -134,7 +134,7 @@ def test_counts_of_a_prepared_source_are_taken_over(tmp_path: Path) -> None:
     other = headrace.rewrite(
         source, tmp_path / "other", content=["id", "text"]
     )  # not what the source compares
-    said = find_run(source)[1].facts["duplicates"]
+    said = find_run(source)[1].metadata["duplicates"]
     receipts = [
         [each.read_text() for each in made.run.rglob("rewrite-*.json")] for made in (taken, other)
     ]
@@ -143,8 +143,8 @@ def test_counts_of_a_prepared_source_are_taken_over(tmp_path: Path) -> None:
     assert {
         "are": "count",
         **{key: said[key] for key in ("content", "in_earlier_split", "repeated")},
-    } == (taken.manifest.facts["duplicates"])
-    assert {"val": 0, "test": 0} == other.manifest.facts["duplicates"]["in_earlier_split"]
+    } == (taken.manifest.metadata["duplicates"])
+    assert {"val": 0, "test": 0} == other.manifest.metadata["duplicates"]["in_earlier_split"]
     assert (
         headrace.verify(tmp_path / "taken").problems
         == headrace.verify(tmp_path / "other").problems
@@ -177,8 +177,8 @@ def test_rows_that_hold_benchmark_items_go(tmp_path: Path) -> None:
     assert 357 == len(found)
     assert "A text of number 7." not in {row[2] for row in found}
     assert report.overlaps == ()
-    (facts,) = made.manifest.facts["benchmarks"].values()
-    assert (facts["items"], facts["rows"]) == (2, 3)
+    (metadata,) = made.manifest.metadata["benchmarks"].values()
+    assert (metadata["items"], metadata["rows"]) == (2, 3)
     assert headrace.verify(tmp_path / "out").problems == []
 
 
@@ -222,7 +222,7 @@ def test_counting_is_no_part_of_the_identity_of_a_run(tmp_path: Path) -> None:
 
     assert found[None].manifest.run_id == found["count"].manifest.run_id
     assert 3 == len({each.manifest.run_id for each in found.values()})
-    assert found["allow"].manifest.facts["duplicates"] is None
+    assert found["allow"].manifest.metadata["duplicates"] is None
     assert headrace.verify(tmp_path / "allow").problems == []
 
 
@@ -245,4 +245,4 @@ def test_erasing_an_entity_counts_again(tmp_path: Path) -> None:
     headrace.forget(tmp_path / "out", entities=["new1"])
 
     assert headrace.verify(tmp_path / "out").problems == []
-    assert 49 == find_run(tmp_path / "out")[1].facts["duplicates"]["in_earlier_split"]["test"]
+    assert 49 == find_run(tmp_path / "out")[1].metadata["duplicates"]["in_earlier_split"]["test"]

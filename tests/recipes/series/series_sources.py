@@ -27,11 +27,11 @@ def frame_of(
     return table.with_columns(pl.col("date").cast(pl.String), pl.col("warm", "q").fill_nan(None))
 
 
-def write_source(directory: Path, entities: list[str], **facts: Any) -> Path:
+def write_source(directory: Path, entities: list[str], **metadata: Any) -> Path:
     """A CSV for each entity."""
     directory.mkdir(parents=True)
     for entity in entities:
-        frame_of(entity, **facts).write_csv(directory / f"{entity}.csv")
+        frame_of(entity, **metadata).write_csv(directory / f"{entity}.csv")
     return directory
 
 

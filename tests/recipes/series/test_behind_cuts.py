@@ -93,7 +93,7 @@ def test_a_value_that_a_step_cannot_take_fails_only_before_the_cut(tmp_path: Pat
     assert ["a", "late"] == summary["retained_basins"]
     assert "cannot take" in summary["excluded_basins"]["early"]
     assert 2 == report["imputation_info"]["rain"]["unusable_values_count"]
-    assert {"rain": 2} == prepared.manifest.facts["unusable_values"]
+    assert {"rain": 2} == prepared.manifest.metadata["unusable_values"]
     assert any("2 values of rain" in each and "missing" in each for each in told)
     assert [] == headrace.verify(tmp_path / "out").problems
 

@@ -139,7 +139,7 @@ def test_a_split_without_rows_is_told_with_its_cut_and_the_last_time(
     for words, text in zip(told, warned, strict=True):
         assert text.startswith(words)
         assert html.escape(text, quote=False)[:40] in report
-    assert warned == made.manifest.facts.get("no_rows", [])
+    assert warned == made.manifest.metadata.get("no_rows", [])
 
 
 def test_entities_whose_own_dates_leave_a_split_empty_are_told(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def test_a_feature_that_is_the_target_in_another_unit_is_told(tmp_path: Path) ->
 
     assert any("looks like q in another unit: q_cfs in 3 of 3 entities" in text for text in told)
     assert summary["features_like_the_target"] == {"q_cfs": [3, 3]}
-    assert prepared.manifest.facts["near_target"] == {"q_cfs": [3, 3]}
+    assert prepared.manifest.metadata["near_target"] == {"q_cfs": [3, 3]}
     assert (
         "warning: looks like q in another unit"
         in checks_of(tmp_path / "out")["no feature is the target"].detail

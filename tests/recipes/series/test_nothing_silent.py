@@ -47,7 +47,9 @@ def test_an_entity_may_be_called_na(tmp_path: Path) -> None:
     static = {"static": tmp_path / "static.csv", "static_entity": "id", "static_features": "area"}
     assert (
         2
-        == run_of(tmp_path / "raw", tmp_path / "out", **static).manifest.facts["entities"]["passed"]
+        == run_of(tmp_path / "raw", tmp_path / "out", **static).manifest.metadata["entities"][
+            "passed"
+        ]
     )
 
     (tmp_path / "long").mkdir()
@@ -56,7 +58,7 @@ def test_an_entity_may_be_called_na(tmp_path: Path) -> None:
     )
     assert (
         2
-        == run_of(tmp_path / "long", tmp_path / "out", entity="id").manifest.facts["entities"][
+        == run_of(tmp_path / "long", tmp_path / "out", entity="id").manifest.metadata["entities"][
             "passed"
         ]
     )
@@ -110,11 +112,11 @@ def test_the_manifest_says_on_how_many_entities_a_pipeline_was_fitted(tmp_path: 
             {**unified, "columns": ["warm"], "fit_on_n_basins": 100},
         ]
     }
-    facts = run_of(source, tmp_path / "out", preprocessing_configs=asked).manifest.facts
+    metadata = run_of(source, tmp_path / "out", preprocessing_configs=asked).manifest.metadata
     expected = [{"columns": ["rain"], "entities": 2}, {"columns": ["warm"], "entities": 3}]
 
-    assert expected == facts["fit_on_n_basins"]
-    assert "fit_on_n_basins" not in run_of(source, tmp_path / "grouped").manifest.facts
+    assert expected == metadata["fit_on_n_basins"]
+    assert "fit_on_n_basins" not in run_of(source, tmp_path / "grouped").manifest.metadata
 
 
 def test_files_that_are_not_read_are_named(tmp_path: Path) -> None:
@@ -125,7 +127,7 @@ def test_files_that_are_not_read_are_named(tmp_path: Path) -> None:
 
     prepared, notes = heard(source, tmp_path / "out")
 
-    assert 2 == prepared.manifest.facts["entities"]["original"]
+    assert 2 == prepared.manifest.metadata["entities"]["original"]
     assert [
         f"2 files or directories of the source are not read: {source}/c.txt, {source}/more"
     ] == notes
@@ -142,5 +144,5 @@ def test_static_features_that_are_made_up_are_counted(tmp_path: Path) -> None:
 
     prepared, notes = heard(source, tmp_path / "out", **static, missing_static="mean")
 
-    assert {"area": 1, "slope": 1} == prepared.manifest.facts["filled_statics"]
+    assert {"area": 1, "slope": 1} == prepared.manifest.metadata["filled_statics"]
     assert "static feature area: 1 entity lacks it and gets the mean" in notes

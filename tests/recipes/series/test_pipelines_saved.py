@@ -73,7 +73,7 @@ def test_the_same_bytes_for_any_workers_batches_and_hash_seed(
 
     assert len(expected) == 3  # no static features
     assert files_of(Path(done.stdout.strip())) == expected
-    assert expected == made.manifest.facts["pipelines"]
+    assert expected == made.manifest.metadata["pipelines"]
 
 
 @pytest.mark.smoke("safe")

@@ -68,11 +68,11 @@ def flows_of(name: str) -> tuple[list[str], np.ndarray]:
 @needs_caravan
 def test_caravan_end_to_end(prepared: Prepared) -> None:
     manifest = prepared.manifest
-    assert "1d" == manifest.facts["frequency"]
+    assert "1d" == manifest.metadata["frequency"]
     assert 14_610 * 2 + 10_958 + 8_399 * 2 == manifest.source["rows"]
     assert (
         manifest.source["rows"]
-        == sum(manifest.facts["source_rows"].values()) + manifest.dropped["trimmed"]
+        == sum(manifest.metadata["source_rows"].values()) + manifest.dropped["trimmed"]
     )
     assert [] == headrace.verify(prepared.out).problems
     assert (
@@ -190,7 +190,7 @@ def test_camels_us_end_to_end(tmp_path: Path, forcing: str) -> None:
     assert (
         names == json.loads((prepared.run / "quality_summary.json").read_bytes())["retained_basins"]
     )
-    assert 4 * 1_096 == sum(prepared.manifest.facts["source_rows"].values())
+    assert 4 * 1_096 == sum(prepared.manifest.metadata["source_rows"].values())
     assert (365 if forcing == "daymet" else 0) == prepared.manifest.dropped[
         "trimmed"
     ]  # a year without discharge

@@ -163,7 +163,7 @@ def test_what_was_prepared_before_comes_out_the_same(tmp_path: Path, pipelines: 
     assert {name: rows.tobytes() for name, rows in store_of(trained).items()} == {
         name: rows.tobytes() for name, rows in store_of(again).items()
     }
-    assert trained.manifest.facts["pipelines"] == again.manifest.facts["pipelines"]
+    assert trained.manifest.metadata["pipelines"] == again.manifest.metadata["pipelines"]
     assert headrace.verify(again.out).problems == []
 
 
@@ -176,10 +176,10 @@ def test_every_row_is_in_test_and_no_file_of_pipelines_changes(
         name: each.rows for name, each in made.manifest.splits.items()
     }
     assert 0 == sum(made.manifest.dropped.values())
-    for name in trained.manifest.facts["pipelines"]:
+    for name in trained.manifest.metadata["pipelines"]:
         assert (trained.run / name).read_bytes() == (made.run / name).read_bytes()
-    fitted = {"run": trained.manifest.run_id, "pipelines": trained.manifest.facts["pipelines"]}
-    assert fitted == made.manifest.facts["pipelines_from"]
+    fitted = {"run": trained.manifest.run_id, "pipelines": trained.manifest.metadata["pipelines"]}
+    assert fitted == made.manifest.metadata["pipelines_from"]
 
 
 @pytest.mark.parametrize("workers", [2])
@@ -340,9 +340,9 @@ def test_verify_finds_pipelines_of_another_run(
         train_ratio=0.5,
         val_ratio=0.3,
     )
-    names = other.manifest.facts["pipelines"]
+    names = other.manifest.metadata["pipelines"]
     run = FinishedRun(
-        made.run, replace(made.manifest, facts={**made.manifest.facts, "pipelines": names})
+        made.run, replace(made.manifest, metadata={**made.manifest.metadata, "pipelines": names})
     )
     settings = stored_settings(run)
     for name in names:

@@ -67,7 +67,7 @@ def test_every_row_is_written_or_counted(source: Path, tmp_path: Path) -> None:
     for name, way in ways.items():
         made = run_of(source, tmp_path / name, min_train_years=0.1, **way)
         manifest = made.manifest
-        written = sum(manifest.facts["source_rows"].values())
+        written = sum(manifest.metadata["source_rows"].values())
 
         assert manifest.source["rows"] == written + sum(manifest.dropped.values())
         assert manifest.dropped["in_no_split"] > 0
@@ -416,4 +416,4 @@ def test_cut_dates_name_entities_as_the_source_does_whatever_their_type(
     ]
 
     assert 1 == len({made.manifest.run_id for made in runs})
-    assert {"4000"} == runs[0].manifest.facts["divided_by"]["dates"].keys()
+    assert {"4000"} == runs[0].manifest.metadata["divided_by"]["dates"].keys()

@@ -96,7 +96,7 @@ def test_drop_equals_a_run_without_the_copies(tmp_path: Path, batch_size: int, c
         for name in ("store/part-00000.arrow", "entities.parquet"):
             assert (without.run / name).read_bytes() == (left.run / name).read_bytes()
     assert {**without.manifest.dropped, "duplicate": 1800} == left.manifest.dropped
-    assert {"original": 6, "passed": 4, "failed": 2} == left.manifest.facts["entities"]
+    assert {"original": 6, "passed": 4, "failed": 2} == left.manifest.metadata["entities"]
     summary = json.loads((left.run / "quality_summary.json").read_bytes())
     assert {"aa": "has the values and times of 'a'", "z": "has the values and times of 'c'"} == summary["excluded_basins"]  # fmt: skip
     report = json.loads((left.run / "quality_reports/aa.json").read_bytes())
@@ -127,7 +127,7 @@ def test_count_names_the_copies_and_changes_no_row(tmp_path: Path) -> None:
         "2 of 6 entities have the values and times of an earlier one under another name: 'bb' those"
     )
     assert not any("under another name" in each for each in silent)
-    assert {"are": "count", "entities": 2} == counted.manifest.facts["duplicates"]
+    assert {"are": "count", "entities": 2} == counted.manifest.metadata["duplicates"]
     assert {"bb": "b", "z": "b"} == json.loads((counted.run / "quality_summary.json").read_bytes())[
         "duplicates"
     ]
@@ -154,7 +154,7 @@ def test_a_source_without_copies_is_prepared_as_before(tmp_path: Path) -> None:
     source = planted(tmp_path / "in")
     counted, notes = heard(source, tmp_path / "out")
 
-    assert "duplicates" not in counted.manifest.facts
+    assert "duplicates" not in counted.manifest.metadata
     assert "duplicate" not in counted.manifest.dropped
     assert not any("under another name" in each for each in notes)
     assert "duplicates" not in json.loads((counted.run / "quality_summary.json").read_bytes())
@@ -185,7 +185,7 @@ def test_an_original_that_does_not_pass_has_no_copy(tmp_path: Path) -> None:
     (source / "a.csv").write_text("date,rain,warm,q\n")
     run = run_of(source, tmp_path / "out", duplicates="drop")
 
-    assert {"original": 5, "passed": 4, "failed": 1} == run.manifest.facts["entities"]
+    assert {"original": 5, "passed": 4, "failed": 1} == run.manifest.metadata["entities"]
     assert 0 == run.manifest.dropped["duplicate"]
 
 
@@ -198,7 +198,7 @@ def test_series_in_another_unit_stay_and_verify_looks_at_the_source(tmp_path: Pa
     scaled = {"strategy": "per_group", "pipeline": ["StandardScaler"]}
     run = run_of(source, tmp_path / "out", duplicates="drop", preprocessing_configs={"features": scaled, "target": scaled})  # fmt: skip
 
-    assert 5 == run.manifest.facts["entities"]["passed"]
+    assert 5 == run.manifest.metadata["entities"]["passed"]
     checks = checks_of(tmp_path / "out")
     assert checks["same values"].detail.startswith("1 of 5 entities have the values")
     assert ("law", None) == (checks["no series twice"].kind, checks["no series twice"].problem)
@@ -230,7 +230,7 @@ def test_zeros_of_either_sign_and_targets_that_were_filled_are_the_same(tmp_path
             test_ratio=0.0,
             preprocessing_configs=AS_IS,
         )
-        assert {"are": word, "entities": 1} == made.manifest.facts["duplicates"]
+        assert {"are": word, "entities": 1} == made.manifest.metadata["duplicates"]
         assert headrace.verify(tmp_path / word).problems == []
 
 

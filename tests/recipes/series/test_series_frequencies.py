@@ -64,7 +64,7 @@ def test_the_axis_has_the_steps_of_its_rows(
     source = write(tmp_path / "in" / "a.parquet", times, lost=(7, 8, 30))
     prepared = run(source, tmp_path / "out", max_imputation_gap_size=0)
 
-    assert word == prepared.manifest.facts["frequency"]
+    assert word == prepared.manifest.metadata["frequency"]
     assert times == [time for split in SPLITS for time in readable_rows(prepared)[split]["a"].times]
     loads = [row[0] for split in SPLITS for row in stored(prepared)[split]["a"].values]
     assert [7, 8, 30] == [place for place, load in enumerate(loads) if load is None]
@@ -88,7 +88,7 @@ def test_entities_that_differ_are_told_and_the_usual_step_wins(tmp_path: Path) -
     heard: list[Event] = []
     prepared = run(tmp_path / "in", tmp_path / "out", heard)
 
-    assert "1h" == prepared.manifest.facts["frequency"]
+    assert "1h" == prepared.manifest.metadata["frequency"]
     assert any(
         isinstance(each, Note) and "entities differ in frequency: 1h (3), 30m (1)" in each.text
         for each in heard

@@ -82,7 +82,7 @@ def test_every_source_row_is_in_one_split_or_has_a_reason(tmp_path: Path) -> Non
     rows = sum(len(each) for each in basins.values()) + len(a_basin(5, 9, outages=0))
     manifest = prepared.manifest
     assert rows == manifest.source["rows"]
-    assert rows == sum(manifest.facts["source_rows"].values()) + sum(manifest.dropped.values())
+    assert rows == sum(manifest.metadata["source_rows"].values()) + sum(manifest.dropped.values())
     assert len(a_basin(5, 9, outages=0)) == manifest.dropped["entity_failed"]
     verdict = headrace.verify(tmp_path / "out")
     assert [] == verdict.problems
@@ -239,7 +239,7 @@ def test_the_mask_says_what_was_filled(tmp_path: Path) -> None:
             int(sum(row[4] or 0 for row in values)),
         ]
         assert {0.0, 1.0} >= {cell for row in values for cell in row[3:]}
-    assert ["cold__filled", "rain__filled"] == prepared.manifest.facts["masks"]
+    assert ["cold__filled", "rain__filled"] == prepared.manifest.metadata["masks"]
 
 
 def test_targets_are_filled_only_when_asked(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ NAMES = ["01", "b c", "é"]
 DAYS = 200
 
 
-def frames(**facts: int) -> dict[str, pl.DataFrame]:
-    return {name: frame_of(name, days=DAYS, **facts) for name in NAMES}
+def frames(**metadata: int) -> dict[str, pl.DataFrame]:
+    return {name: frame_of(name, days=DAYS, **metadata) for name in NAMES}
 
 
 def run(source: object, out: Path, **settings: object) -> Prepared:
@@ -85,7 +85,7 @@ def test_one_entity_of_a_wide_table_fails_alone(tmp_path: Path) -> None:
     wide("q").with_columns(pl.lit("n/a").alias("note")).write_csv(tmp_path / "in/flows.csv")
     prepared = run(tmp_path / "in", tmp_path / "out", reader="wide", features=[])
 
-    assert {"original": 4, "passed": 3, "failed": 1} == prepared.manifest.facts["entities"]
+    assert {"original": 4, "passed": 3, "failed": 1} == prepared.manifest.metadata["entities"]
     assert "flows.csv: row 1: note is 'n/a'" in (prepared.run / "quality_summary.json").read_text()
     with pytest.raises(
         headrace.InputError, match=r"flows\.csv: has no column 'day'; it has date, 01"
@@ -192,7 +192,7 @@ def test_months_of_grdc_are_months(tmp_path: Path) -> None:
         tmp_path / "in", tmp_path / "out", reader="grdc", target="Original", features=["Flag"]
     )
 
-    assert "1mo" == prepared.manifest.facts["frequency"]
+    assert "1mo" == prepared.manifest.metadata["frequency"]
     assert {"7"} == rows(prepared)["train"].keys()
 
 

@@ -91,7 +91,7 @@ def test_a_series_begins_and_ends_where_it_is_asked_to(
         first, last = raw["index"].min(), raw["index"].max()
     assert stored["rows"][0] == last - first + 1
     assert manifest.dropped["trimmed"] == manifest.source["rows"] - sum(
-        manifest.facts["source_rows"].values()
+        manifest.metadata["source_rows"].values()
     )
     assert (manifest.dropped["trimmed"] == 0) == (trim == "none")
     assert headrace.verify(made.out).problems == []
@@ -102,8 +102,8 @@ def test_warm_up_rows_are_inputs_and_change_no_cut(source: Path, tmp_path: Path)
     usual, warm = (
         run_of(source, tmp_path / trim, trim=trim, **UNSCALED) for trim in ("all", "none")
     )
-    facts = [pl.read_parquet(made.run / "entities.parquet") for made in (usual, warm)]
-    assert facts[0]["train_targets"].equals(facts[1]["train_targets"])
+    metadata = [pl.read_parquet(made.run / "entities.parquet") for made in (usual, warm)]
+    assert metadata[0]["train_targets"].equals(metadata[1]["train_targets"])
     one, other = (batch(windows(made, "train")) for made in (usual, warm))
     assert other["input_end_date"].min() < one["input_end_date"].min()
     keys = [

@@ -159,7 +159,7 @@ def test_times_that_never_were_fail_or_are_dropped_and_counted(tmp_path: Path) -
 
     assert 1 == prepared.manifest.dropped["nonexistent_time"]
     assert 2000 == sum(prepared.manifest.dropped.values()) + sum(
-        prepared.manifest.facts["source_rows"].values()
+        prepared.manifest.metadata["source_rows"].values()
     )
     assert [datetime(2021, 2, 28, 23) + at * timedelta(hours=1) for at in range(1999)] == times_of(
         prepared, "a"
@@ -224,7 +224,7 @@ def test_jittered_stamps_snap_as_pandas_finds_the_nearest(tmp_path: Path) -> Non
     prepared = run(
         pl.from_pandas(frame).with_columns(id=pl.lit("a")), tmp_path / "out", entity="id", **asked
     )
-    rows = prepared.manifest.facts["source_rows"]
+    rows = prepared.manifest.metadata["source_rows"]
     assert 612 == sum(prepared.manifest.dropped.values()) + sum(rows.values())
     assert {"snapped_times"} == report(prepared, "a")["times"].keys()
     assert (~on).sum() == prepared.manifest.dropped["off_grid"]
@@ -271,13 +271,13 @@ def test_several_frequencies_become_the_coarsest(tmp_path: Path) -> None:
     asked = {"frequency": "coarsest", "resample": {"*": "mean", "rain": "sum"}}
     prepared = run(source, tmp_path / "out", heard, **asked)
 
-    assert "1d" == prepared.manifest.facts["frequency"]
+    assert "1d" == prepared.manifest.metadata["frequency"]
     assert any(
         isinstance(each, Note) and "1d (1), 1h (1), 6h (1); 1d is taken" in each.text
         for each in heard
     )
     assert [60] * 3 == [len(times_of(prepared, name)) for name in ("hours", "days", "sixes")]
-    assert 60 * (24 + 1 + 4) == sum(prepared.manifest.facts["source_rows"].values())
+    assert 60 * (24 + 1 + 4) == sum(prepared.manifest.metadata["source_rows"].values())
     assert {"joined_rows": 60 * 23} == report(prepared, "hours")["times"]
     assert headrace.verify(tmp_path / "out").problems == []
     named = run(source, tmp_path / "out", **{**asked, "frequency": "1d"})
@@ -321,7 +321,7 @@ def test_trading_days_are_neighbours(tmp_path: Path) -> None:
     prepared = run(frame, tmp_path / "out", **asked)
 
     assert [0, list(days)] == [report(prepared, "a")["added_rows"], times_of(prepared, "a")]
-    assert "1b" == prepared.manifest.facts["frequency"]
+    assert "1b" == prepared.manifest.metadata["frequency"]
     assert headrace.verify(tmp_path / "out").problems == []
     assert (
         4
@@ -375,7 +375,7 @@ def test_an_integer_index_counts_seconds(tmp_path: Path) -> None:
         frequency="infer",
     )
 
-    assert "10s" == prepared.manifest.facts["frequency"]
+    assert "10s" == prepared.manifest.metadata["frequency"]
     assert [datetime(1970, 1, 1) + timedelta(seconds=10 * at) for at in range(3, 303)] == times_of(
         prepared, "a"
     )

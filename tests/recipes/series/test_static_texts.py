@@ -59,7 +59,7 @@ def test_a_column_for_each_category_of_retained_entities(tmp_path: Path) -> None
     found = statics(prepared)
     names = ["area", "soil_clay", "soil_sand", "soil_silt"]
     assert ["gauge", *names] == list(found)
-    assert names == prepared.manifest.facts["static_columns"]
+    assert names == prepared.manifest.metadata["static_columns"]
     assert [["a", "b", "c", "d"], [1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 1]] == [
         found[name] for name in ("gauge", *names[1:])
     ]
@@ -114,7 +114,7 @@ def test_parameters_of_an_encoder_are_in_the_run_id(tmp_path: Path) -> None:
     )
 
     assert plain.manifest.run_id != dropping.manifest.run_id
-    assert ["area", "soil_sand", "soil_silt"] == dropping.manifest.facts["static_columns"]
+    assert ["area", "soil_sand", "soil_silt"] == dropping.manifest.metadata["static_columns"]
 
 
 def test_scikit_learn_objects_are_the_same_run(tmp_path: Path) -> None:

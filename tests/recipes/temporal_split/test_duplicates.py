@@ -103,9 +103,9 @@ def test_rows_go_where_a_plain_implementation_sends_them(
     for word, prepared in made.items():
         if prepared is None:
             continue
-        found, facts, dropped = (
+        found, metadata, dropped = (
             rows_by_split(prepared),
-            prepared.manifest.facts,
+            prepared.manifest.metadata,
             prepared.manifest.dropped,
         )
         numbers = [int(row[2]) for name in SPLITS for row in found[name]]
@@ -113,10 +113,10 @@ def test_rows_go_where_a_plain_implementation_sends_them(
         assert len(set(numbers)) == len(numbers) == total - sum(dropped.values())  # law 1
         assert headrace.verify(directory / word).problems == []
         if word == "allow":
-            assert facts["duplicates"] is None
+            assert metadata["duplicates"] is None
             continue
-        assert in_earlier_split(found) == facts["duplicates"]["in_earlier_split"]
-        assert repeated(found) == facts["duplicates"]["repeated"]
+        assert in_earlier_split(found) == metadata["duplicates"]["in_earlier_split"]
+        assert repeated(found) == metadata["duplicates"]["repeated"]
         if word in ("group", "drop"):
             assert not any(in_earlier_split(found).values())
     if (count := made["count"]) is None or (allow := made["allow"]) is None:
@@ -164,13 +164,13 @@ def assert_grouped(kept: dict[str, Any], group: Prepared, ratio: float) -> None:
     found = rows_by_split(group)
     trains = {row[0] for row in found["train"]}
     wanted = int(Fraction(str(ratio)) * len({row[0] for row in before}))
-    facts = group.manifest.facts
+    metadata = group.manifest.metadata
 
     assert {"units": len(units), "largest_unit": max(map(len, units))} == {
-        name: facts["duplicates"][name] for name in ("units", "largest_unit")
+        name: metadata["duplicates"][name] for name in ("units", "largest_unit")
     }
     assert all(each <= trains or not each & trains for each in units)
-    assert facts["train_entities"] == len(trains)
+    assert metadata["train_entities"] == len(trains)
     if (
         0 < len([each for each in units if each <= trains]) < len(units) - 1
     ):  # no side was filled by force
@@ -201,7 +201,7 @@ def test_all_formats_compare_alike(tmp_path: Path, table: list[Any]) -> None:
         for each in runs[1:]:
             assert each is not None
             assert headrace.verify(each.out).problems == []
-            assert first.manifest.facts["duplicates"] == each.manifest.facts["duplicates"]
+            assert first.manifest.metadata["duplicates"] == each.manifest.metadata["duplicates"]
             assert first.manifest.dropped == each.manifest.dropped
 
 
@@ -318,8 +318,8 @@ def test_entities_that_share_too_much_are_told(tmp_path: Path) -> None:
         each.startswith("50 of 200 entities are joined by rows with the same content")
         for each in told
     )
-    assert 50 == made.manifest.facts["duplicates"]["largest_unit"]
-    assert abs(made.manifest.facts["train_entities"] - 100) <= 25
+    assert 50 == made.manifest.metadata["duplicates"]["largest_unit"]
+    assert abs(made.manifest.metadata["train_entities"] - 100) <= 25
 
 
 def test_one_unit_of_all_entities_is_an_error_that_says_so(tmp_path: Path) -> None:
@@ -341,7 +341,7 @@ def test_rows_without_content_repeat_nothing(tmp_path: Path) -> None:
     for word in ("count", "group", "drop"):
         made = split(tmp_path / "in", tmp_path / word, duplicates=word, content="text")
 
-        assert {"val": 0, "test": 0} == made.manifest.facts["duplicates"]["in_earlier_split"]
+        assert {"val": 0, "test": 0} == made.manifest.metadata["duplicates"]["in_earlier_split"]
         assert (
             0
             == made.manifest.dropped["duplicate"]
@@ -373,7 +373,8 @@ def test_rows_without_entity_and_labels_take_part_as_they_are_kept(tmp_path: Pat
     }
 
     assert {"units": 10, "largest_unit": 2} == {
-        name: made["group"].manifest.facts["duplicates"][name] for name in ("units", "largest_unit")
+        name: made["group"].manifest.metadata["duplicates"][name]
+        for name in ("units", "largest_unit")
     }
     assert 1 == made["group"].manifest.dropped["content_before_cutoff"]
     assert 2 == made["drop"].manifest.dropped["duplicate"]
@@ -404,7 +405,7 @@ def test_verify_names_the_first_row_that_should_not_be_there(tmp_path: Path, wor
 
 def test_verify_counts_again(tmp_path: Path) -> None:
     made = split(reviews(tmp_path / "in"), tmp_path / "out", content="text", train_ratio=0.9)
-    made.manifest.facts["duplicates"]["in_earlier_split"]["test"] = 399
+    made.manifest.metadata["duplicates"]["in_earlier_split"]["test"] = 399
     problems = [
         each.problem for each in verify_split(FinishedRun(made.run, made.manifest)) if each.problem
     ]
@@ -421,7 +422,7 @@ def test_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="all columns are time, entity, label or targets"):
         split(source, tmp_path / "out", label="row", duplicates="drop")
 
-    assert split(source, tmp_path / "out", label="row").manifest.facts["duplicates"] is None
+    assert split(source, tmp_path / "out", label="row").manifest.metadata["duplicates"] is None
     assert HEADER == ("id", "date", "row")
 
 

@@ -110,9 +110,9 @@ def test_rows_that_hold_an_item_are_left_out_and_no_others(
         each["rows"] for each in plain["splits"].values()
     ) - len(kept)
     assert plain["dropped"]["in_benchmark"] == 0
-    assert list(one["facts"]["benchmarks"]) == ["items.txt"]
-    assert one["facts"]["benchmarks"]["items.txt"]["rows"] == len(holding)
-    assert "benchmarks" not in plain["facts"]
+    assert list(one["metadata"]["benchmarks"]) == ["items.txt"]
+    assert one["metadata"]["benchmarks"]["items.txt"]["rows"] == len(holding)
+    assert "benchmarks" not in plain["metadata"]
     assert (
         "exclude" not in headrace.TemporalSplit(**asked).identity_settings()
     )  # runs of before keep their ids

@@ -396,7 +396,7 @@ def test_rewritten_folds_have_the_same_rows(tmp_path: Path) -> None:
 def test_a_manifest_of_other_folds_is_refused(tmp_path: Path, folds: Any) -> None:
     made = fold(some(tmp_path / "in"), tmp_path / "out", entity="id", folds="group-kfold:k=3")
     record = json.loads((made.run / "manifest.json").read_bytes())
-    record["facts"]["folds"] = folds
+    record["metadata"]["folds"] = folds
     del record["digest"]
     (made.run / "manifest.json").write_text(json.dumps(record))
 
@@ -525,7 +525,7 @@ def test_entities_that_share_content_take_turns_together(
     for size in sizes:
         load[load.index(min(load))] += size
     assert sorted(load) == sorted(map(len, tested))
-    assert len(sizes) == made.manifest.facts["fold_content"]["units"]
+    assert len(sizes) == made.manifest.metadata["fold_content"]["units"]
     assert verify(directory / "out").problems == []
 
 
@@ -559,7 +559,7 @@ def test_verify_finds_content_that_is_in_two_folds(tmp_path: Path) -> None:
         folds=headrace.GroupKFold(4),
     )
     run = FinishedRun(*find_run(made.run))
-    run.manifest.facts["fold_content"] = {"content": ["kind"]}
+    run.manifest.metadata["fold_content"] = {"content": ["kind"]}
     config = {
         "source": tmp_path / "in",
         "time": "date",

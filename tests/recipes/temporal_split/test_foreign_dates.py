@@ -161,7 +161,7 @@ def test_naive_and_zoned_iso_dates_mix(tmp_path: Path, extension: str, where: st
     assert {"e9", "e101"} == {str(row[0]) for row in split_rows(prepared.run, "test")}
     before = {str(row[0]) for name in ("train", "val") for row in split_rows(prepared.run, name)}
     assert {*(f"e{number}" for number in range(9)), "e100", "e102"} == before
-    assert "iso_mixed" == prepared.manifest.facts["date_form"]
+    assert "iso_mixed" == prepared.manifest.metadata["date_form"]
     assert headrace.verify(tmp_path / "out").problems == []
 
 

@@ -87,14 +87,14 @@ def test_rows_go_where_a_plain_implementation_sends_them(tmp_path: Path, seed: i
     group = near_groups([tuple(line.split(",")) for line in every])
 
     assert plain == found["count"]
-    facts = made["count"].manifest.facts["duplicates"]["near"]
+    metadata = made["count"].manifest.metadata["duplicates"]["near"]
     seen: set[int] = set()
     for name in SPLITS:
-        assert facts["in_earlier_split"].get(name, 0) == sum(
+        assert metadata["in_earlier_split"].get(name, 0) == sum(
             group[row[2]] in seen for row in plain[name]
         )
         seen |= {group[row[2]] for row in plain[name]}
-    assert facts["in_earlier_split"]["test"] > 5 < facts["pairs"]
+    assert metadata["in_earlier_split"]["test"] > 5 < metadata["pairs"]
 
     sides = {name: {group[row[2]] for row in found["group"][name]} for name in SPLITS}
     assert (
@@ -174,7 +174,7 @@ def folds_of(
     return (
         [tuple(line.split(",")) for line in every],
         [[str(row) for row in own] for own in tested],
-        made.manifest.facts,
+        made.manifest.metadata,
     )
 
 
@@ -182,7 +182,7 @@ def folds_of(
 @pytest.mark.parametrize("seed", [1, 2])
 def test_entities_with_near_rows_take_turns_together(tmp_path: Path, seed: int) -> None:
     asked = {"entity": "id", "folds": headrace.GroupKFold(4), "duplicates": "group"}
-    rows, tested, facts = folds_of(reviews(tmp_path / "in", seed), tmp_path / "out", **asked)
+    rows, tested, metadata = folds_of(reviews(tmp_path / "in", seed), tmp_path / "out", **asked)
     group, fold = (
         near_groups(rows),
         {row: number for number, own in enumerate(tested) for row in own},
@@ -191,7 +191,7 @@ def test_entities_with_near_rows_take_turns_together(tmp_path: Path, seed: int) 
     assert sorted(row[2] for row in rows) == sorted(row for own in tested for row in own)
     for key in (lambda row: row[0], lambda row: group[row[2]]):
         assert len({(key(row), fold[row[2]]) for row in rows}) == len({key(row) for row in rows})
-    assert 5 < facts["fold_content"]["near"]["pairs"]
+    assert 5 < metadata["fold_content"]["near"]["pairs"]
     assert headrace.verify(tmp_path / "out").problems == []
 
 
@@ -219,7 +219,7 @@ def test_verify_finds_near_rows_in_two_folds(tmp_path: Path) -> None:
     )
     made = headrace.prepare(settings, tmp_path / "out")
     run = FinishedRun(made.run, made.manifest)
-    run.manifest.facts["fold_content"] = {"content": ["text"], "near": {"not_compared": 0}}
+    run.manifest.metadata["fold_content"] = {"content": ["text"], "near": {"not_compared": 0}}
     asked = settings.model_copy(update={"near": NEAR, "duplicates": "group", "content": ("text",)})
     check = checks_of(run, asked, 1)[-1]
 
@@ -328,5 +328,5 @@ def test_remarks_of_pilots_that_are_nearly_the_same_are_in_one_split(tmp_path: P
         **asked,
     )
 
-    assert made.manifest.facts["duplicates"]["near"]["pairs"] > 40
+    assert made.manifest.metadata["duplicates"]["near"]["pairs"] > 40
     assert headrace.verify(tmp_path / "out").problems == []

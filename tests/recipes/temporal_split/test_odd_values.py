@@ -72,7 +72,7 @@ def test_a_number_and_its_text_are_one_entity_and_a_padded_text_is_another(tmp_p
     )
     prepared = split(tmp_path / "in", tmp_path / "out", schema_drift="widen")
 
-    assert 40 == prepared.manifest.facts["entities_before_cutoff"]
+    assert 40 == prepared.manifest.metadata["entities_before_cutoff"]
     assert 20 == prepared.manifest.dropped["train_entity_after_cutoff"]
 
 
@@ -99,10 +99,10 @@ def test_a_label_that_means_missing_elsewhere_is_a_class_and_is_counted(
 
     assert any(f"label: 60 rows hold the text '{text}', which is a class" in each for each in told)
     assert any(f'null_values=["{text}"]' in each for each in told)
-    assert {"label": {text: 60}} == manifest.facts["missing_like"]
-    assert {text, "dog"} == set(manifest.facts["label_map"])
+    assert {"label": {text: 60}} == manifest.metadata["missing_like"]
+    assert {text, "dog"} == set(manifest.metadata["label_map"])
     dropped = split(tmp_path / "in", tmp_path / "out", label="label", null_values=[text]).manifest
-    assert ({"dog": 0}, {}) == (dropped.facts["label_map"], dropped.facts["missing_like"])
+    assert ({"dog": 0}, {}) == (dropped.metadata["label_map"], dropped.metadata["missing_like"])
     assert dropped.dropped["missing_label"] > 0
 
 
@@ -125,7 +125,7 @@ def test_entities_that_look_alike_stay_apart_and_are_told(tmp_path: Path, spelle
     told = warnings_of(tmp_path)
 
     assert any(f"first {spelled!r} in part-0.parquet" in each for each in told)
-    assert 42 == headrace.open(tmp_path / "out").manifest.facts["entities_before_cutoff"]
+    assert 42 == headrace.open(tmp_path / "out").manifest.metadata["entities_before_cutoff"]
 
 
 def test_entities_in_their_usual_unicode_form_are_not_told(tmp_path: Path) -> None:
@@ -224,5 +224,5 @@ def test_what_was_noticed_is_in_the_manifest_as_json(tmp_path: Path) -> None:
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows_of([f"{n}" for n in range(40)]))
     run = split(tmp_path / "in", tmp_path / "out").run
 
-    assert {} == json.loads((run / "manifest.json").read_text())["facts"]["missing_like"]
+    assert {} == json.loads((run / "manifest.json").read_text())["metadata"]["missing_like"]
     assert pq.read_table(run / "index.parquet").num_rows

@@ -96,10 +96,10 @@ def test_all_rows_are_conserved(dropped: Prepared) -> None:
 @needs_retail
 def test_the_customers_are_those_of_the_reference(dropped: Prepared) -> None:
     found = {name: set(split_column(dropped.run, name, "CustomerID")) for name in SPLITS}
-    facts = dropped.manifest.facts
+    metadata = dropped.manifest.metadata
 
-    assert 3360 == facts["entities_before_cutoff"] == len(found["train"] | found["val"])
-    assert 3360 * 9 // 10 == facts["train_entities"] == len(found["train"])
+    assert 3360 == metadata["entities_before_cutoff"] == len(found["train"] | found["val"])
+    assert 3360 * 9 // 10 == metadata["train_entities"] == len(found["train"])
     assert not found["train"] & (found["val"] | found["test"])
     assert 1012 == len(found["test"] - found["val"])
 
@@ -160,7 +160,7 @@ def test_rows_without_customer_may_be_one_customer(
     before = sum(not row[6] and row[4] < "2011-09-01" for row in original)
     empty = {name: split_column(prepared.run, name, "CustomerID").count("") for name in SPLITS}
 
-    assert 3361 == prepared.manifest.facts["entities_before_cutoff"]
+    assert 3361 == prepared.manifest.metadata["entities_before_cutoff"]
     assert {0, before} == {empty["train"], empty["val"]}
     assert (135_080 - before if empty["val"] else 0) == empty["test"]
 
@@ -226,7 +226,7 @@ def test_dates_of_eight_digits_split_a_file_that_is_sorted_by_customer(
     dates = {name: split_column(prepared.run, name, "date") for name in SPLITS}
     ids = {name: set(split_column(prepared.run, name, "customer_id")) for name in SPLITS}
 
-    assert "yyyymmdd" == prepared.manifest.facts["date_form"]
+    assert "yyyymmdd" == prepared.manifest.metadata["date_form"]
     assert max(dates["train"] + dates["val"]) < "19970301" <= min(dates["test"])
     assert not ids["train"] & ids["test"]
     assert {5} == {len(each) for name in SPLITS for each in ids[name]}

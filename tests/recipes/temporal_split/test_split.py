@@ -279,7 +279,7 @@ def test_labels_have_one_map_for_all_shards(tmp_path: Path) -> None:
         for path in shards(prepared.run, name)
     }
 
-    assert {"ant": 0, "cat": 1, "dog": 2} == prepared.manifest.facts["label_map"]
+    assert {"ant": 0, "cat": 1, "dog": 2} == prepared.manifest.metadata["label_map"]
     assert {"part-00000.csv": {"1"}, "part-00001.csv": {"2"}, "part-00002.csv": {"0"}} == found
     assert 3 == prepared.manifest.dropped["missing_label"]
 

@@ -54,7 +54,7 @@ _WELL_FILLED = 0.97  # fraction of a context's tokens
 _FEWEST = 4  # measurements worth a segment
 
 
-class SmallFacts(NamedTuple):
+class SmallRowSizes(NamedTuple):
     """The facts that determine the length of each small row, int64 [R].
 
     tokens: without timestamps.
@@ -69,9 +69,9 @@ class SmallFacts(NamedTuple):
     long_gaps: I64
     span: I64
 
-    def take(self, rows: I64) -> SmallFacts:
+    def take(self, rows: I64) -> SmallRowSizes:
         """Return the facts of some rows."""
-        return SmallFacts(*(column[rows] for column in self))
+        return SmallRowSizes(*(column[rows] for column in self))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,18 +105,16 @@ def stamp_tokens(mode: int, fraction: np.uint64, count: I64, long_gaps: I64, spa
 
 
 def pack_group(
-    metadata: SmallFacts, mode: int, fraction: np.uint64, room: int, max_segments: int | None
+    sizes: SmallRowSizes, mode: int, fraction: np.uint64, room: int, max_segments: int | None
 ) -> PackedContexts:
     """Pack all measurements of some rows, in one mode, into close to the fewest contexts possible.
 
-    Rows are numbered in the order of `facts`. Complete rows are packed first, by first fit
+    Rows are numbered in the order of `sizes`. Complete rows are packed first, by first fit
     decreasing; of rows with the same length, the earlier ones share contexts. Contexts that this
     fills badly are dissolved. Their rows are then laid end to end from context to context, and cut
     where a context is full.
     """
-    lengths = metadata.tokens + stamp_tokens(
-        mode, fraction, metadata.n, metadata.long_gaps, metadata.span
-    )
+    lengths = sizes.tokens + stamp_tokens(mode, fraction, sizes.n, sizes.long_gaps, sizes.span)
     fits = np.flatnonzero(lengths <= room)
     packed = pack(lengths[fits], room, algorithm="first_fit_decreasing", max_sequences=max_segments)
     is_full = packed.loads(lengths[fits]) >= _WELL_FILLED * room
@@ -127,13 +125,13 @@ def pack_group(
     others = np.ones(len(lengths), bool)
     others[row] = False
     laid = _EndToEnd(mode, int(fraction), room, max_segments or room)
-    laid.add_rows(np.flatnonzero(others), metadata, lengths)
+    laid.add_rows(np.flatnonzero(others), sizes, lengths)
     cut = np.array(laid.parts, np.int64).reshape(-1, 3)
     offsets = np.concatenate([full.offsets, len(row) + np.cumsum(laid.sizes, dtype=np.int64)])
     return PackedContexts(
         np.concatenate([row, cut[:, 0]]),
         np.concatenate([np.zeros(len(row), np.int64), cut[:, 1]]),
-        np.concatenate([metadata.n[row], cut[:, 2]]),
+        np.concatenate([sizes.n[row], cut[:, 2]]),
         Bins(offsets, np.arange(len(row) + len(cut))),
     )
 
@@ -152,10 +150,10 @@ class _EndToEnd:
         self.parts: list[tuple[int, int, int]] = []
         self.sizes: list[int] = []
 
-    def add_rows(self, rows: I64, metadata: SmallFacts, lengths: I64) -> None:
+    def add_rows(self, rows: I64, sizes: SmallRowSizes, lengths: I64) -> None:
         """Lay out rows. lengths: tokens of each. O(rows) Python."""
         free = 0
-        columns = (metadata.n, lengths, metadata.longest, metadata.long_gaps, metadata.span)
+        columns = (sizes.n, lengths, sizes.longest, sizes.long_gaps, sizes.span)
         lists = [column[rows].tolist() for column in columns]
         for row, n, length, longest, gaps, span in zip(rows.tolist(), *lists, strict=True):
             bound = partial(self._bound, longest=longest, gaps=gaps, span=span)
@@ -250,10 +248,10 @@ class ContextIndex:
 
     n: int64 [R], measurements of each row.
     small: bool [R], which rows are small.
-    facts: facts of the small rows, in order.
+    sizes: sizes of the small rows, in order.
     """
 
-    def __init__(self, n: I64, small: Bools, metadata: SmallFacts, options: ContextOptions) -> None:
+    def __init__(self, n: I64, small: Bools, sizes: SmallRowSizes, options: ContextOptions) -> None:
         self.n = n
         self.options = options
         self.small_rows: I64 = np.flatnonzero(small)
@@ -267,7 +265,7 @@ class ContextIndex:
         self._fractions = self._draw_fractions()
         self._groups: list[dict[tuple[int, int], PackedContexts]] = []
         if len(self.small_rows):
-            self._groups = self._pack(metadata)
+            self._groups = self._pack(sizes)
             totals = []
             for epoch in range(CYCLE):
                 totals.append(sum(len(packed.bins) for packed in self._packed_in(epoch)))
@@ -305,10 +303,10 @@ class ContextIndex:
                     fractions[group, third] = int((0.1 + 0.8 * (third + within) / 3) * (1 << 32))
         return fractions
 
-    def _pack(self, metadata: SmallFacts) -> list[dict[tuple[int, int], PackedContexts]]:
+    def _pack(self, sizes: SmallRowSizes) -> list[dict[tuple[int, int], PackedContexts]]:
         # Rows are dealt to groups at random, so that each group gets the same number of rows of
         # similar length.
-        by_length = np.argsort(metadata.tokens, kind="stable")
+        by_length = np.argsort(sizes.tokens, kind="stable")
         rank = permutation(derive_key(self.options.seed, "contexts.groups"), len(by_length))
         # indices in by_length, shuffled within each ten
         dealt = np.lexsort((rank, np.arange(len(rank)) // CYCLE))
@@ -319,11 +317,11 @@ class ContextIndex:
         groups = []
         for group in range(CYCLE):
             members = order[group_of_row[order] == group]
-            member_facts = metadata.take(members)
+            member_sizes = sizes.take(members)
             phases = {}
             for mode, third in sorted(set(_PHASES)):
                 packed = pack_group(
-                    member_facts,
+                    member_sizes,
                     mode,
                     self._fractions[group, third],
                     self.options.room,
@@ -464,11 +462,11 @@ def index_rows(rows: HistoryRows, options: ContextOptions) -> ContextIndex:
     Rows that may be small are read once, a portion at a time.
     """
     maybe_small = np.flatnonzero((rows.n > 0) & (rows.n <= options.room // _SHORTEST))
-    metadata = np.zeros((len(maybe_small), 5), np.int64)
+    sizes = np.zeros((len(maybe_small), 5), np.int64)
     for first in range(0, len(maybe_small), _ROWS_AT_A_TIME):
         numbers = maybe_small[first : first + _ROWS_AT_A_TIME].tolist()
-        metadata[first : first + len(numbers)] = rows.row_facts(numbers)
-    is_small = metadata[:, 1] <= options.room
+        sizes[first : first + len(numbers)] = rows.row_facts(numbers)
+    is_small = sizes[:, 1] <= options.room
     small = np.zeros(len(rows.n), bool)
     small[maybe_small[is_small]] = True
-    return ContextIndex(rows.n, small, SmallFacts(*metadata[is_small].T), options)
+    return ContextIndex(rows.n, small, SmallRowSizes(*sizes[is_small].T), options)

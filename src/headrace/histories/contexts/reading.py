@@ -50,7 +50,7 @@ class HistoryRows:
     def __init__(
         self, run: FinishedRun, split: str, *, cache_bytes: int, files: LocalFiles
     ) -> None:
-        metadata = run.manifest.facts
+        metadata = run.manifest.metadata
         self.root = run.root
         self.split = split
         self.cache_bytes = cache_bytes
@@ -134,10 +134,10 @@ class HistoryRows:
         for shard_rows, blobs in self._read(numbers):
             blob_of.update(zip(shard_rows, blobs, strict=True))
         names = [self._name(number) for number in numbers]
-        metadata = facts_of_blobs([blob_of[number] for number in numbers], names)
-        for number, n in zip(numbers, metadata[:, 0].tolist(), strict=True):
+        sizes = facts_of_blobs([blob_of[number] for number in numbers], names)
+        for number, n in zip(numbers, sizes[:, 0].tolist(), strict=True):
             self._check(number, n)
-        return metadata
+        return sizes
 
     def _read(self, numbers: Sequence[int]) -> Iterator[tuple[list[int], RowBytes]]:
         """Yield rows in the order of the shards, as (some of the requested rows, their blobs),
@@ -178,7 +178,7 @@ def find_histories(path: str | Path, split: str, run: str | None) -> tuple[Finis
     Raises `InputError` if `path` has none.
     """
     root, manifest = find_run(path, run)
-    if not (root / ROWS).is_file() or "rows_digest" not in manifest.facts:
+    if not (root / ROWS).is_file() or "rows_digest" not in manifest.metadata:
         raise InputError(
             f"{root}: was made by {manifest.recipe!r} and holds no histories; prepare some with"
             " `headrace histories`"
@@ -191,7 +191,7 @@ def find_histories(path: str | Path, split: str, run: str | None) -> tuple[Finis
 
 
 def facts_of_blobs(blobs: RowBytes, names: Sequence[str]) -> I64:
-    """Compute the columns of `SmallFacts` for each row: int64 [R, 5].
+    """Compute the columns of `SmallRowSizes` for each row: int64 [R, 5].
 
     names: file and row, for errors. Raises `CorruptShard` for blobs that are not rows.
     """

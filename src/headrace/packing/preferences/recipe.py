@@ -118,9 +118,9 @@ def execute(
         dropped={reason: dropped[reason] for reason in sorted(PreferencesRecipe.reasons)},
         source=tokenised.source_facts(files),
         directories={record["split"]: f"data/{record['split']}" for record in records},
-        facts={
+        metadata={
             "source_rows": {record["split"]: record["source_rows"] for record in records},
-            **tokenised.facts(choice, None),
+            **tokenised.metadata(choice, None),
             "groups": records,
             **tokenised.summed("special_text_rows"),
             "published": {REJECTED: REJECTED},

@@ -34,7 +34,7 @@ TIME_SERIES_SKOPS = "fitted_time_series_pipelines.skops"
 STATIC_SKOPS = "fitted_static_pipeline.skops"
 TIME_SERIES_JOBLIB = "fitted_time_series_pipelines.joblib"
 STATIC_JOBLIB = "fitted_static_pipeline.joblib"
-FACT = "pipelines"  # manifest.facts: file name → SHA-256
+FACT = "pipelines"  # manifest.metadata: file name → SHA-256
 
 _PICKLE_PROTOCOL = 4  # only plain data are pickled, so the bytes are the same on every version
 
@@ -136,7 +136,7 @@ def load_pipelines(
     if trust not in ("safe", "joblib"):
         raise SettingsError(f"trust is {trust!r}; give 'safe' or 'joblib'")
     root, manifest = find_run(Path(path), run)
-    digests = manifest.facts.get(FACT)
+    digests = manifest.metadata.get(FACT)
     if not isinstance(digests, dict):
         raise InputError(
             f"{root}: a run of {manifest.recipe} has no fitted pipelines; give a dataset of series"

@@ -208,13 +208,13 @@ class SeriesStore:
     def __init__(self, root: Path, manifest: Manifest, files: LocalFiles) -> None:
         self.root = root
         self.run_id = manifest.run_id
-        self.joined_rows = bool(manifest.facts.get("times", {}).get("joined_rows"))
-        digests: dict[str, str] = manifest.facts["series_files"]
-        self.pipeline_digests: dict[str, str] = manifest.facts["pipelines"]
+        self.joined_rows = bool(manifest.metadata.get("times", {}).get("joined_rows"))
+        digests: dict[str, str] = manifest.metadata["series_files"]
+        self.pipeline_digests: dict[str, str] = manifest.metadata["pipelines"]
         table = checked_table(root / ENTITIES, digests.get(ENTITIES, ""))
         self.columns = _columns_of(table.schema, root / ENTITIES)
-        self.folds = len(manifest.facts.get("folds", ()))
-        ranges = manifest.facts["parts"]["ranges"]
+        self.folds = len(manifest.metadata.get("folds", ()))
+        ranges = manifest.metadata["parts"]["ranges"]
         self.shards, self.bases, self.entities = _entities_of(table, root / ENTITIES, ranges)
         self.static_names: tuple[str, ...] = ()
         self.static: F32 = np.empty((0, 0), np.float32)

@@ -44,7 +44,7 @@ class RunFacts:
         """Source rows of each split; if output rows are not source rows, the recipe has counted
         them.
         """
-        counted: dict[str, int] = self.manifest.facts.get("source_rows", {})
+        counted: dict[str, int] = self.manifest.metadata.get("source_rows", {})
         return {
             name: counted.get(name, totals.rows) for name, totals in self.manifest.splits.items()
         }
