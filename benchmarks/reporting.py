@@ -63,7 +63,9 @@ def publish(
         },
     }
     print(f"{metadata['command']}, {metadata['date']}\n{metadata['machine']}")
-    print(", ".join(f"{name} {version}" for name, version in metadata["versions"].items()), flush=True)
+    print(
+        ", ".join(f"{name} {version}" for name, version in metadata["versions"].items()), flush=True
+    )
     made = []
     then, before = time.perf_counter(), others()
     for table in tables:

@@ -119,7 +119,9 @@ def table(folder: Path, environments: Path | None, rounds: int, seconds: float) 
 def _line(
     words: str, metadata: dict[str, Any], paces: list[float], ours: list[float]
 ) -> tuple[Cell, ...]:
-    windows = "drawn" if metadata["windows"] is None else f"{metadata['windows']:,} of {metadata['of']:,}"
+    windows = (
+        "drawn" if metadata["windows"] is None else f"{metadata['windows']:,} of {metadata['of']:,}"
+    )
     recognised = f"{metadata['recognised']}/{metadata['looked_at']}"
     version = metadata["version"].split("+")[0]
     return (
